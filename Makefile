@@ -1,0 +1,18 @@
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+DISTRIBUTIONS := core $(sort $(patsubst %/pyproject.toml,%,$(wildcard plugins/*/pyproject.toml)))
+
+.PHONY: help setup demo test check format clean
+
+help: ## what there is to make
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/'
+
+setup: $(VENV)/installed ## a .venv with the core, every plugin and the development tools
+
+$(VENV)/installed: pyproject.toml core/pyproject.toml $(wildcard plugins/*/pyproject.toml)
+	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11 is needed; name yours: make PYTHON=python3.12"; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
+	$(BIN)/python -m pip install --quiet $(foreach d,$(DISTRIBUTIONS),-e $(d)) --group dev
+	@touch $@

@@ -1,0 +1,43 @@
+"""Demitasse: a microkernel that composes plugins into a runtime and trains convolutional nets.
+
+``import demitasse`` is cheap: each public name is imported from its module when it is first used.
+"""
+
+import importlib
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "arena": "Allocator Memory",
+    "composition": "Choice Composition Finding Manifest discover",
+    "data": "DataSource DataSpec Field Stream",
+    "errors": "CompositionError DataError DemitasseError DescriptionError Location ModelError "
+    "NumericsError PlanError PluginError ShapeError SnapshotError WorkerError nearest unknown",
+    "graph": "Feed Filler Graph Node Parameter Share Tensor",
+    "hookspecs": "hookimpl",
+    "kernels": "PLAIN Bind Candidate Layout Place Request TensorSpec Work",
+    "machine": "Level Link Machine MemorySpace Quantity SyncSpec fingerprint load_machine",
+    "model": "Layer LayerType ModelReader NetDefinition Solver Weights",
+    "plan": "Buffer Entry Plan Slot make_plan",
+    "random_numbers": "RandomStream crop_and_mirror keep_mask permutation philox4x32",
+    "runtime": "Event PRECISIONS Runtime compose",
+    "schedules": "Schedule check run_threads",
+    "step": "Phases Step Update",
+    "synchronisation": "Bucket FlatMemory GradientSync Group Span Team chain",
+    "workers": "WorkerPlace Workers arrange",
+}
+_HOME = {name: module for module, names in _HOMES.items() for name in names.split()}
+
+__all__ = ["__version__", *_HOME]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module 'demitasse' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"demitasse.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,121 @@
+"""The public names, for type checkers and editors; ``__init__.py`` imports them when used."""
+
+from demitasse.arena import (
+    Allocator as Allocator,
+    Memory as Memory,
+)
+from demitasse.composition import (
+    Choice as Choice,
+    Composition as Composition,
+    Finding as Finding,
+    Manifest as Manifest,
+    discover as discover,
+)
+from demitasse.data import (
+    DataSource as DataSource,
+    DataSpec as DataSpec,
+    Field as Field,
+    Stream as Stream,
+)
+from demitasse.errors import (
+    CompositionError as CompositionError,
+    DataError as DataError,
+    DemitasseError as DemitasseError,
+    DescriptionError as DescriptionError,
+    Location as Location,
+    ModelError as ModelError,
+    NumericsError as NumericsError,
+    PlanError as PlanError,
+    PluginError as PluginError,
+    ShapeError as ShapeError,
+    SnapshotError as SnapshotError,
+    WorkerError as WorkerError,
+    nearest as nearest,
+    unknown as unknown,
+)
+from demitasse.graph import (
+    Feed as Feed,
+    Filler as Filler,
+    Graph as Graph,
+    Node as Node,
+    Parameter as Parameter,
+    Share as Share,
+    Tensor as Tensor,
+)
+from demitasse.hookspecs import (
+    hookimpl as hookimpl,
+)
+from demitasse.kernels import (
+    Bind as Bind,
+    Candidate as Candidate,
+    Layout as Layout,
+    PLAIN as PLAIN,
+    Place as Place,
+    Request as Request,
+    TensorSpec as TensorSpec,
+    Work as Work,
+)
+from demitasse.machine import (
+    Level as Level,
+    Link as Link,
+    Machine as Machine,
+    MemorySpace as MemorySpace,
+    Quantity as Quantity,
+    SyncSpec as SyncSpec,
+    fingerprint as fingerprint,
+    load_machine as load_machine,
+)
+from demitasse.model import (
+    Layer as Layer,
+    LayerType as LayerType,
+    ModelReader as ModelReader,
+    NetDefinition as NetDefinition,
+    Solver as Solver,
+    Weights as Weights,
+)
+from demitasse.plan import (
+    Buffer as Buffer,
+    Entry as Entry,
+    Plan as Plan,
+    Slot as Slot,
+    make_plan as make_plan,
+)
+from demitasse.random_numbers import (
+    RandomStream as RandomStream,
+    crop_and_mirror as crop_and_mirror,
+    keep_mask as keep_mask,
+    permutation as permutation,
+    philox4x32 as philox4x32,
+)
+from demitasse.runtime import (
+    Event as Event,
+    PRECISIONS as PRECISIONS,
+    Runtime as Runtime,
+    compose as compose,
+)
+from demitasse.schedules import (
+    Schedule as Schedule,
+    check as check,
+    run_threads as run_threads,
+)
+from demitasse.step import (
+    Phases as Phases,
+    Step as Step,
+    Update as Update,
+)
+from demitasse.synchronisation import (
+    Bucket as Bucket,
+    FlatMemory as FlatMemory,
+    GradientSync as GradientSync,
+    Group as Group,
+    Span as Span,
+    Team as Team,
+    chain as chain,
+)
+from demitasse.workers import (
+    WorkerPlace as WorkerPlace,
+    Workers as Workers,
+    arrange as arrange,
+)
+
+__version__: str

@@ -1,0 +1,50 @@
+"""Memory: what an allocator gives, and one arena in which buffers with disjoint lifetimes share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+
+class Memory(Protocol):
+    """A block of memory in one space, aligned to 64 bytes at least, zero when it is new."""
+
+    nbytes: int
+
+    def view(self, offset: int, shape: Sequence[int], dtype: str) -> Any:
+        """A buffer over part of the block, without a copy (a NumPy array on a host). ``offset`` is
+        in bytes, ``dtype`` NumPy's name."""
+
+    def close(self) -> None:
+        """Give the block back; views must no longer be used."""
+
+
+class Allocator(Protocol):
+    """Gives memory of one space. ``allocations`` and ``bytes`` count all that was ever given, so
+    that a test can show that a steady state takes none."""
+
+    space: str
+    allocations: int
+    bytes: int
+
+    def allocate(self, nbytes: int) -> Memory:
+        """A new block. Raises MemoryError that says how much was asked for and how much there is."""
+
+
+def place_lifetimes(lives: Sequence[tuple[int, int, int]]) -> tuple[list[int], int]:
+    """Offsets for buffers of (first use, last use, bytes) such that none overlap while both live,
+    and the size that takes: the largest first, each in the lowest gap that is free in its time."""
+    offsets = [0] * len(lives)
+    placed: list[tuple[int, int, int, int]] = []
+    for i in sorted(range(len(lives)), key=lambda i: -lives[i][2]):
+        first, last, size = lives[i]
+        offset = 0
+        for start, stop, begin, end in placed if size else ():
+            if begin <= last and first <= end and start < offset + size:
+                if stop > offset:
+                    offset = stop
+        offsets[i] = offset
+        if size:
+            placed.append((offset, offset + size, first, last))
+            placed.sort()
+    return offsets, max((stop for _, stop, _, _ in placed), default=0)

@@ -1,0 +1,144 @@
+"""What a plan asks of kernels: layouts, requests and candidates."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from demitasse.operations import Operation
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Work: TypeAlias = Callable[[], None]
+"""A bound piece of a step: called with nothing, it does its part."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a logical tensor lies in memory: its dimensions in ``order`` (outermost first; () as they
+    are), with the dimensions in ``blocks`` cut into (dimension, size) blocks that follow innermost,
+    padded with zeros to whole blocks. ``Layout("NHWC", (0, 2, 3, 1))`` is a permutation,
+    ``Layout("NCHW8c", blocks=((1, 8),))`` one blocked on channels.
+    """
+
+    name: str
+    order: tuple[int, ...] = ()
+    blocks: tuple[tuple[int, int], ...] = ()
+
+    def physical(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """The shape in memory of a tensor of logical ``shape``."""
+        extents = list(shape)
+        for dimension, size in self.blocks:
+            extents[dimension] = -(-extents[dimension] // size)
+        order = self.order or range(len(extents))
+        return (*(extents[d] for d in order), *(size for _, size in self.blocks))
+
+    def pack(self, logical: np.ndarray) -> np.ndarray:
+        """A logical array as it lies in memory (a copy unless the layout is plain)."""
+        import numpy as np
+
+        array, rank = logical, logical.ndim
+        padding = [(0, 0)] * rank
+        for dimension, size in self.blocks:
+            padding[dimension] = (0, -array.shape[dimension] % size)
+        if self.blocks:
+            array = np.pad(array, padding)
+        for i, (dimension, size) in enumerate(self.blocks):
+            cut = (*array.shape[:dimension], -1, size, *array.shape[dimension + 1 :])
+            array = np.moveaxis(array.reshape(cut), dimension + 1, rank + i)
+        order = self.order or tuple(range(rank))
+        return np.ascontiguousarray(array.transpose(*order, *range(rank, array.ndim)))
+
+    def unpack(self, physical: np.ndarray, shape: Sequence[int]) -> np.ndarray:
+        """The logical array of ``shape`` that lies in ``physical`` (a view where it can be)."""
+        import numpy as np
+
+        rank = len(shape)
+        order = self.order or tuple(range(rank))
+        array = physical.transpose(*np.argsort(order), *range(rank, physical.ndim))
+        for dimension, _ in reversed(self.blocks):
+            array = np.moveaxis(array, -1, dimension + 1)
+            merged = array.shape[dimension] * array.shape[dimension + 1]
+            array = array.reshape(*array.shape[:dimension], merged, *array.shape[dimension + 2 :])
+        return array[tuple(slice(extent) for extent in shape)]
+
+
+PLAIN = Layout("plain")
+"""Row-major in logical order: NCHW for images."""
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """A tensor as kernels see it: logical shape, element type (NumPy's name), layout."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    layout: Layout = PLAIN
+
+    @property
+    def physical(self) -> tuple[int, ...]:
+        return self.layout.physical(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        import numpy as np
+
+        return math.prod(self.physical) * np.dtype(self.dtype).itemsize
+
+    def __str__(self) -> str:
+        layout = "" if self.layout == PLAIN else f" {self.layout.name}"
+        return f"{'x'.join(map(str, self.shape)) or 'scalar'} {self.dtype}{layout}"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a worker computes: the level of the machine, the memory space of its tensors, how many
+    hardware threads its kernels may use, and whether that machine is only described here."""
+
+    level: str
+    space: str = "host"
+    threads: int = 1
+    simulated: bool = False
+
+
+@dataclass(frozen=True)
+class Request:
+    """An operation to be computed. A variadic operand's tensors stand in line with the others; an
+    absent optional operand is None. ``aliased`` is True when the plan would like to run it in place.
+    Layouts are those the inputs have now; a candidate may ask for others.
+    """
+
+    operation: Operation
+    inputs: tuple[TensorSpec | None, ...]
+    outputs: tuple[TensorSpec | None, ...]
+    attributes: Mapping[str, Any]
+    place: Place
+
+
+Bind: TypeAlias = Callable[[Sequence[Any], Sequence[Any], Any], Work]
+"""(inputs, outputs, workspace) to work. Buffers are what the place's allocator gives (NumPy arrays
+of the physical shape on a host); absent operands and an empty workspace are None."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A kernel's offer for one request.
+
+    ``input_layouts`` and ``output_layouts`` are per operand, () meaning plain for all. ``workspace``
+    is scratch memory in bytes that the plan provides (uint8, live only during the call).
+    ``seconds`` is the expected time at the request's place, None when the kernel does not know.
+    ``in_place`` tells whether the operation's aliases are safe with this kernel. ``bind`` may
+    compile and import what it needs, allocates nothing that it could have asked for, and is called
+    once; what it returns is called every step.
+    """
+
+    kernel: str
+    bind: Bind
+    input_layouts: tuple[Layout, ...] = ()
+    output_layouts: tuple[Layout, ...] = ()
+    workspace: int = 0
+    seconds: float | None = None
+    in_place: bool = True

@@ -1,0 +1,102 @@
+"""Nets, solvers and weights as records, and what reads, writes and expands them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from demitasse.errors import Location
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from demitasse.graph import Graph, Tensor
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A layer as its file has it.
+
+    ``parameters`` is a mapping with every declared parameter for a layer type that declares some,
+    else whatever the reader makes of its format. ``loss_weights`` has one number for each top that
+    the file gives one, else the type's own default holds.
+    """
+
+    name: str
+    type: str
+    bottoms: tuple[str, ...]
+    tops: tuple[str, ...]
+    parameters: Any
+    location: Location
+    loss_weights: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class NetDefinition:
+    """The layers of one phase, in order, bottoms before use."""
+
+    name: str
+    phase: str
+    layers: tuple[Layer, ...]
+    location: Location
+
+
+@dataclass(frozen=True)
+class Solver:
+    """How a net is trained. ``rate`` maps an iteration (from 0) to the learning rate; ``update`` is
+    an operation of family update whose attributes (less segments) are ``update_attributes``."""
+
+    train: NetDefinition
+    tests: tuple[NetDefinition, ...]
+    update: str
+    update_attributes: Mapping[str, Any]
+    rate: Callable[[int], float]
+    max_iterations: int
+    passes: int = 1
+    test_iterations: tuple[int, ...] = ()
+    test_interval: int = 0
+    test_first: bool = True
+    display_interval: int = 0
+    snapshot_interval: int = 0
+    snapshot_prefix: str = ""
+    snapshot_last: bool = True
+    average_loss: int = 1
+    seed: int | None = None
+    location: Location = Location("<memory>")
+
+
+@dataclass
+class Weights:
+    """Parameter arrays of a net by layer name, in logical order; and what a file knows of training:
+    the iteration, the solver's state by slot name and layer, and the writer's own record."""
+
+    parameters: dict[str, list[np.ndarray]] = field(default_factory=dict)
+    iteration: int | None = None
+    state: dict[str, dict[str, list[np.ndarray]]] = field(default_factory=dict)
+    record: dict[str, Any] = field(default_factory=dict)
+
+
+class LayerType(Protocol):
+    """What a layer of one type means in operations."""
+
+    name: str
+    parameters: Mapping[str, Any]
+    """Names and defaults of parameters that the type declares itself; empty for none. A reader
+    accepts them in its own form (a message ``swish_param { beta: 2 }`` for a type Swish)."""
+
+    def build(self, layer: Layer, bottoms: Sequence[Tensor], graph: Graph) -> Sequence[Tensor]:
+        """Emit the layer's operations with ``graph.apply`` and return a tensor for each top."""
+
+
+class ModelReader(Protocol):
+    """A model file, opened. A method that the file cannot serve raises ModelError that says so."""
+
+    def net(self, phase: str, overrides: Mapping[str, Any] | None = None) -> NetDefinition:
+        """The layers of a phase (``train`` or ``test``)."""
+
+    def solver(self, overrides: Mapping[str, Any] | None = None) -> Solver:
+        """The solver with its nets; ``overrides`` are fields in the file's own words."""
+
+    def weights(self) -> Weights:
+        """Parameters, and solver state where the file has it."""

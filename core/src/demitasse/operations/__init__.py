@@ -1,0 +1,87 @@
+"""The vocabulary that layer types and kernels share: operations as data, in families.
+
+A layer type emits operations; a kernel computes one; neither knows the other. Tensors are described
+in logical NCHW order, samples first; layouts are the plan's affair. A plugin adds words with the
+``operations`` hook. Source of the shapes: Caffe's layer definitions, so that its files keep meaning
+what they meant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
+from demitasse.errors import PluginError
+from demitasse.operations import (
+    activation,
+    convolution,
+    elementwise,
+    inner_product,
+    loss,
+    memory,
+    normalization,
+    pooling,
+    update,
+)
+from demitasse.operations.record import (
+    REQUIRED,
+    Attributes,
+    Cost,
+    Gradient,
+    Operand,
+    Operation,
+    Shape,
+    Shapes,
+)
+
+__all__ = [
+    "REQUIRED",
+    "Attributes",
+    "Cost",
+    "Gradient",
+    "Operand",
+    "Operation",
+    "Shape",
+    "Shapes",
+    "VOCABULARY",
+    "extend",
+]
+
+_FAMILIES = (
+    activation,
+    convolution,
+    elementwise,
+    inner_product,
+    loss,
+    memory,
+    normalization,
+    pooling,
+    update,
+)
+
+
+def extend(
+    base: Mapping[str, Operation], additions: Iterable[Operation], plugin: str = "core"
+) -> Mapping[str, Operation]:
+    """A vocabulary with ``additions``; PluginError when a name is taken or a gradient is unknown."""
+    words = dict(base)
+    for operation in additions:
+        if operation.name in words:
+            raise PluginError(
+                f"plugin {plugin!r} adds operation {operation.name!r}, which the vocabulary already "
+                f"has (family {words[operation.name].family!r}); choose another name"
+            )
+        words[operation.name] = operation
+    for operation in words.values():
+        for gradient in operation.gradients:
+            if gradient.operation not in words:
+                raise PluginError(
+                    f"plugin {plugin!r}: the gradient of {operation.name!r} needs operation "
+                    f"{gradient.operation!r}, which nobody defines"
+                )
+    return MappingProxyType(words)
+
+
+VOCABULARY: Mapping[str, Operation] = extend(
+    {}, (operation for family in _FAMILIES for operation in family.OPERATIONS)
+)

@@ -1,0 +1,156 @@
+"""What an operation is: the record that layer types emit and kernels implement."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+Shape = tuple[int, ...]
+Shapes = Mapping[str, Any]
+Attributes = Mapping[str, Any]
+
+
+class _Required:
+    def __repr__(self) -> str:
+        return "REQUIRED"
+
+
+REQUIRED: Any = _Required()
+"""The default of an attribute that has none."""
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One input or output by name.
+
+    An ``optional`` operand may be absent (None); an optional output that nobody reads is not
+    computed. A ``variadic`` operand, only ever the last, stands for any number of tensors. An
+    ``updated`` input is read and written in place. ``dtype`` fixes the element type: ``real`` is
+    the plan's precision, None the type of the first input.
+    """
+
+    name: str
+    optional: bool = False
+    variadic: bool = False
+    updated: bool = False
+    dtype: str | None = None
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """How the gradients of some inputs are computed: an operation, and the operands it is given.
+
+    ``of`` names inputs of the forward operation; the outputs of ``operation`` are their gradients,
+    in that order. ``operands`` name inputs and outputs of the forward operation, and ``d<output>``
+    is the gradient that arrives at an output. The backward operation is given those of the forward
+    one's attributes that it declares, and ``shape`` (of the first input in ``of``) or ``shapes``
+    (of a variadic one's tensors) where it declares that.
+    """
+
+    of: tuple[str, ...]
+    operation: str
+    operands: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Arithmetic (flop) and memory traffic (bytes) of one application, before any machine is known."""
+
+    flops: float
+    bytes: float
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One word of the vocabulary, named after the mathematics.
+
+    ``shapes`` maps input shapes by operand name (a variadic operand's is a list of shapes, an absent
+    one's None) and attributes to the output shapes, and raises ValueError with the reason when they
+    do not fit. ``flops`` takes the same, with output shapes added; None counts one per output
+    element. ``aliases`` lists (output, input) pairs that may share memory when nobody else reads the
+    input afterwards. A ``view`` has no kernel: its output is its input's memory in another shape.
+    """
+
+    name: str
+    summary: str
+    inputs: tuple[Operand, ...]
+    outputs: tuple[Operand, ...]
+    shapes: Callable[[Shapes, Attributes], Sequence[Shape]]
+    flops: Callable[[Shapes, Attributes], float] | None = None
+    attributes: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    gradients: tuple[Gradient, ...] = ()
+    aliases: tuple[tuple[str, str], ...] = ()
+    view: bool = False
+    family: str = ""
+
+
+def define(
+    family: str,
+    name: str,
+    summary: str,
+    inputs: str,
+    outputs: str,
+    shapes: Callable[[Shapes, Attributes], Sequence[Shape]],
+    flops: Callable[[Shapes, Attributes], float] | None = None,
+    attributes: Mapping[str, Any] | None = None,
+    gradients: Sequence[str] = (),
+    aliases: Sequence[str] = (),
+    view: bool = False,
+) -> Operation:
+    """An operation written in short. Operands: ``x w b?`` (optional), ``*xs`` (variadic), ``p!``
+    (updated), ``mask:uint8`` (element type). Gradients: ``w b = backward(dy, x)``. Aliases: ``y = x``.
+    """
+    rules = []
+    for text in gradients:
+        of, operation, given = re.fullmatch(r"([\w ]+) = (\w+)\(([\w, ]+)\)", text).groups()
+        rules.append(Gradient(tuple(of.split()), operation, tuple(given.split(", "))))
+    return Operation(
+        name,
+        summary,
+        _operands(inputs),
+        _operands(outputs),
+        shapes,
+        flops,
+        MappingProxyType(dict(attributes or {})),
+        tuple(rules),
+        tuple((a, b) for a, b in (text.split(" = ") for text in aliases)),
+        view,
+        family,
+    )
+
+
+def _operands(text: str) -> tuple[Operand, ...]:
+    words = [word.partition(":") for word in text.split()]
+    return tuple(
+        Operand(name.strip("*?!"), "?" in name, name[0] == "*", "!" in name, dtype or None)
+        for name, _, dtype in words
+    )
+
+
+def same_as(name: str) -> Callable[[Shapes, Attributes], Sequence[Shape]]:
+    """The shape rule of an operation whose one output has the shape of input ``name``."""
+    return lambda shapes, attributes: (shapes[name],)
+
+
+def shape_attribute(shapes: Shapes, attributes: Attributes) -> Sequence[Shape]:
+    """The shape rule of a backward operation whose output is as large as a forward input."""
+    return (attributes["shape"],)
+
+
+def nothing(shapes: Shapes, attributes: Attributes) -> Sequence[Shape]:
+    """The shape rule of an operation that only updates its inputs."""
+    return ()
+
+
+def per_element(name: str, times: float = 1.0) -> Callable[[Shapes, Attributes], float]:
+    """A flop count of ``times`` for each element of operand ``name``."""
+    return lambda shapes, attributes: times * count(shapes[name])
+
+
+def count(shape: Shape) -> int:
+    """The number of elements of a shape."""
+    return math.prod(shape)

@@ -1,0 +1,203 @@
+"""The runtime: a machine and its plugins composed, and what they can be asked to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from demitasse.arena import Allocator
+from demitasse.composition import Composition, compose_plugins
+from demitasse.data import DataSource, DataSpec
+from demitasse.errors import (
+    CompositionError,
+    DataError,
+    ModelError,
+    PlanError,
+    PluginError,
+    nearest,
+    unknown,
+)
+from demitasse.machine import Level, Machine, fingerprint, load_machine
+from demitasse.model import LayerType, ModelReader, Weights
+from demitasse.operations import VOCABULARY, Operation, extend
+from demitasse.plan import Kernels
+from demitasse.workers import WorkerPlace
+
+PRECISIONS = {"f32": "float32", "f64": "float64"}
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that a listener may show: ``kind`` is start, iteration, test, snapshot or end."""
+
+    kind: str
+    iteration: int
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+
+def compose(
+    hw: str | Path | Machine = "auto",
+    plugins: Sequence[Any] | None = None,
+    options: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Runtime:
+    """Compose a runtime for a machine.
+
+    ``hw`` is ``auto`` (probe this machine), a description's path, or a Machine. ``plugins`` lists
+    names, preferred first, or changes the default with ``+name`` and ``-name``. ``options`` gives
+    each plugin its own. Raises DescriptionError, PluginError or CompositionError.
+    """
+    if isinstance(hw, Machine):
+        machine = hw
+    elif str(hw) == "auto":
+        machine = Machine(name="auto", levels=(), fingerprint=fingerprint())
+    else:
+        machine = load_machine(Path(hw))
+    composition = compose_plugins(machine, plugins)
+    if not machine.levels:
+        machine = replace(machine, levels=_probed(composition))
+    return Runtime(machine, composition, options or {})
+
+
+def _probed(composition: Composition) -> tuple[Level, ...]:
+    for _, probe in composition.serving("probe"):
+        if levels := tuple(probe()):
+            return levels
+    return (Level(name="machine", count=1),)
+
+
+class Runtime:
+    """Plugins composed for one machine. Independent of any other runtime; closed by ``with``."""
+
+    def __init__(
+        self, machine: Machine, composition: Composition, options: Mapping[str, Mapping[str, Any]]
+    ) -> None:
+        self.machine, self.composition = machine, composition
+        for name in options:
+            if name not in composition.versions:
+                raise CompositionError(unknown("plugin in options", name, composition.versions))
+        merged = {name: {**table} for name, table in machine.options.items()}
+        for name, table in options.items():
+            merged.setdefault(name, {}).update(table)
+        self.options: Mapping[str, Mapping[str, Any]] = merged
+        vocabulary: Mapping[str, Operation] = VOCABULARY
+        for name, hook in composition.serving("operations"):
+            vocabulary = extend(vocabulary, hook(), name)
+        self.vocabulary = vocabulary
+        self.layer_types: dict[str, LayerType] = {}
+        owners: dict[str, str] = {}
+        for name, hook in composition.serving("layer_types"):
+            for kind in hook():
+                if kind.name in owners:
+                    raise PluginError(
+                        f"plugins {owners[kind.name]!r} and {name!r} both define layer type "
+                        f"{kind.name!r}; leave one of them out"
+                    )
+                owners[kind.name] = name
+                self.layer_types[kind.name] = kind
+        self._programs: dict[str, Callable[..., Any]] = {}
+        for _, hook in composition.serving("programs"):
+            for name, program in hook().items():
+                self._programs.setdefault(name, program)
+        self._open: list[Any] = []
+
+    def explain(self) -> Composition:
+        """The composition: each role, who serves it and why; prints as a table."""
+        return self.composition
+
+    # What a runtime is asked to do; the programs are plugins'.
+
+    def trainer(self, solver: str | Path, **options: Any) -> Any:
+        """A trainer of a solver file: ``weights``, ``resume``, ``overrides``, ``data``, ``scaling``,
+        ``precision`` and ``retain`` are keyword options."""
+        return self.program("trainer", solver, **options)
+
+    def net(self, path: str | Path, **options: Any) -> Any:
+        """A net to run forward: ``weights``, ``phase``, ``precision`` and ``retain``."""
+        return self.program("net", path, **options)
+
+    def simulate(self, solver: str | Path, **options: Any) -> Any:
+        """The predicted time and memory of a solver on the runtime's machine."""
+        return self.program("simulate", solver, **options)
+
+    def program(self, name: str, *arguments: Any, **options: Any) -> Any:
+        """Ask a plugin's program, with this runtime. Raises CompositionError when none offers it."""
+        if name not in self._programs:
+            raise CompositionError(
+                unknown("program", name, self._programs) + "; compose a plugin that offers it"
+            )
+        made = self._programs[name](self, *arguments, **options)
+        self._open.append(made)
+        return made
+
+    # What programs are made of.
+
+    def read(self, path: str | Path) -> ModelReader:
+        """A model file, opened by the plugin whose format it is. Raises ModelError."""
+        path = Path(path)
+        if not path.is_file():
+            others = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
+            close = nearest(path.name, others)
+            hint = f"; did you mean {str(path.parent / close)!r}?" if close else ""
+            raise ModelError(f"no such file: {path}{hint}")
+        suffixes = []
+        for manifest in self.composition.order("model_reader"):
+            mine = manifest.roles["model_reader"].get("suffixes", [])
+            suffixes += mine
+            if any(path.name.endswith(suffix) for suffix in mine):
+                hook = self.composition.modules[manifest.name].model_reader
+                if (reader := hook(path=path, layer_types=self.layer_types)) is not None:
+                    return reader  # type: ignore[no-any-return]
+        raise ModelError(f"{path}: no composed plugin reads it (suffixes: {', '.join(suffixes)})")
+
+    def write(self, path: str | Path, weights: Weights) -> Path:
+        """Write weights and state in the format of the path's suffix, whole or not at all."""
+        path = Path(path)
+        suffixes = []
+        for manifest in self.composition.order("model_writer"):
+            mine = manifest.roles["model_writer"].get("suffixes", [])
+            suffixes += mine
+            if any(path.name.endswith(suffix) for suffix in mine):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                self.composition.modules[manifest.name].model_writer(path=path, weights=weights)
+                return path
+        raise ModelError(f"{path}: no composed plugin writes it (suffixes: {', '.join(suffixes)})")
+
+    def open_source(self, spec: DataSpec) -> DataSource:
+        """The samples of a specification, from the first plugin that knows them."""
+        asked = []
+        for name, hook in self.composition.serving("data_source"):
+            if (source := hook(spec=spec)) is not None:
+                self._open.append(source)
+                return source  # type: ignore[no-any-return]
+            asked.append(name)
+        where = f"{spec.location}: " if spec.location else ""
+        raise DataError(
+            f"{where}no composed plugin reads samples from {spec.source!r} "
+            f"(asked: {', '.join(asked) or 'none'})"
+        )
+
+    def kernels(self, worker: WorkerPlace) -> Kernels:
+        """(plugin, kernels hook) for a worker, its level's own plugin first."""
+        serving = list(self.composition.serving("kernels", space=worker.place.space))
+        return sorted(serving, key=lambda item: item[0] != worker.kernels)
+
+    def allocator(self, space: str) -> Allocator:
+        """The allocator of a memory space. Raises PlanError when no plugin serves it."""
+        for name, hook in self.composition.serving("allocator", space=space):
+            allocator = hook(space=space, options=self.options.get(name, {}))
+            if allocator is not None:
+                return allocator  # type: ignore[no-any-return]
+        raise PlanError(f"no composed plugin allocates memory in space {space!r}")
+
+    def close(self) -> None:
+        """Close what was made, the latest first."""
+        while self._open:
+            self._open.pop().close()
+
+    def __enter__(self) -> Runtime:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()

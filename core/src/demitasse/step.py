@@ -1,0 +1,230 @@
+"""The step: a plan bound to memory, walked without a hook, a name look-up or an allocation."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from demitasse.arena import Memory
+from demitasse.errors import NumericsError
+from demitasse.kernels import Request, TensorSpec, Work
+from demitasse.operations import Operation
+from demitasse.plan import Buffer, Entry, Kernels, Plan, choose
+from demitasse.synchronisation import Bucket, FlatMemory, GradientSync, Span, chain
+
+
+@dataclass
+class Phases:
+    """Seconds spent since the step was bound: waiting for samples, computing, synchronising."""
+
+    read: float = 0.0
+    forward: float = 0.0
+    backward: float = 0.0
+    synchronise: float = 0.0
+
+    def taken(self, before: Phases) -> dict[str, float]:
+        return {name: value - getattr(before, name) for name, value in vars(self).items()}
+
+
+@dataclass(frozen=True)
+class Update:
+    """The solver's operation: attributes without segments, and names of its state operands."""
+
+    operation: Operation
+    attributes: Mapping[str, Any]
+
+    @property
+    def state(self) -> tuple[str, ...]:
+        """Operands besides the parameter that are kept from step to step."""
+        return tuple(o.name for o in self.operation.inputs[1:] if o.updated)
+
+
+class Step:
+    """One worker's iteration over a bound plan.
+
+    ``memory`` has a block for each region; ``reads`` fetch samples; ``levels`` synchronise, innermost
+    first; ``batch`` and ``offset`` number the samples within a pass.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        memory: Mapping[str, Memory],
+        reads: Sequence[Work] = (),
+        *,
+        kernels: Kernels = (),
+        levels: Sequence[GradientSync] = (),
+        update: Update | None = None,
+        flat: FlatMemory | None = None,
+        passes: int = 1,
+        batch: int = 0,
+        offset: int = 0,
+        vocabulary: Mapping[str, Operation] | None = None,
+    ) -> None:
+        self.plan, self.memory, self.reads = plan, memory, list(reads)
+        self.passes, self.batch, self.offset = passes, batch, offset
+        self.phases = Phases()
+        self._kernels, self._update, self._flat = kernels, update, flat
+        self._scalars = {
+            name: self.array(plan.buffers[name]) for name in ("iteration", "sample", "rate")
+        }
+        self._losses = [(self.array(buffer), weight) for buffer, weight in plan.objective]
+        works = [self._bind(entry) for entry in plan.entries]
+        before: dict[int, list[Work]] = {}
+        after: dict[int, list[Work]] = {}
+        for bucket, first, final in zip(plan.buckets, plan.first_read, plan.final, strict=True):
+            for level in reversed(levels):
+                if (work := level.before_forward(bucket)) is not None:
+                    before.setdefault(first, []).append(self._timed(work))
+            if update is not None and (work := chain(levels, bucket, self._updater)) is not None:
+                after.setdefault(final, []).append(self._timed(work))
+        self.forward: list[Work] = []
+        self.backward: list[Work] = []
+        self.last: list[Work] = []
+        for i, (entry, work) in enumerate(zip(plan.entries, works, strict=True)):
+            if entry.phase == "forward":
+                self.forward += [*before.get(i, ()), work]
+            else:
+                self.backward.append(work)
+                self.last.append(work)
+            self.last += after.get(i, ())
+        self.begin = [w for level in levels if (w := level.begin()) is not None]
+        self.end = [w for level in levels if (w := level.end()) is not None]
+        if vocabulary is not None and any(e.operation == "accumulate" for e in plan.entries):
+            assert flat is not None
+            self.begin.append(
+                self._flat_work(
+                    vocabulary["fill"], {"value": 0.0}, [flat.gradients[: plan.trainable]]
+                )
+            )
+        self.works = tuple(zip(plan.entries, works, strict=True))
+
+    def array(self, buffer: Buffer) -> Any:
+        """The memory of a buffer, in its layout."""
+        return self.memory[buffer.region].view(
+            buffer.offset, buffer.spec.physical, buffer.spec.dtype
+        )
+
+    def run(self, iteration: int, rate: float) -> float:
+        """One iteration: every pass forward and backward, gradients final in the last; the loss,
+        weighted by this worker's share. Raises NumericsError before a loss that is not finite could
+        reach a parameter."""
+        self.scalars(iteration, rate)
+        clock, phases = time.perf_counter, self.phases
+        for work in self.begin:
+            work()
+        loss = 0.0
+        for number in range(self.passes):
+            self._scalars["sample"][0] = number * self.batch + self.offset
+            start = clock()
+            for work in self.reads:
+                work()
+            read = clock()
+            for work in self.forward:
+                work()
+            loss += self.loss() / self.passes
+            forward = clock()
+            waited = phases.synchronise
+            if not math.isfinite(loss):
+                raise NumericsError(self.diagnose(iteration, loss))
+            for work in self.last if number == self.passes - 1 else self.backward:
+                work()
+            phases.read += read - start
+            phases.forward += forward - read
+            phases.backward += clock() - forward - (phases.synchronise - waited)
+        for work in self.end:
+            work()
+        return loss
+
+    def scalars(self, iteration: int, rate: float) -> None:
+        """Set the numbers that kernels read."""
+        self._scalars["iteration"][0] = iteration
+        self._scalars["sample"][0] = self.offset
+        self._scalars["rate"][0] = rate
+
+    def loss(self) -> float:
+        """The objective of the last forward pass."""
+        return sum(
+            weight * (value.item() if value.size == 1 else float(value.sum()))
+            for value, weight in self._losses
+        )
+
+    def diagnose(self, iteration: int, loss: float) -> str:
+        """Which layer first made a number that is not finite: forward once more, entry by entry."""
+        where = f"iteration {iteration}: the loss is {loss}"
+        for slot in self.plan.slots:
+            view = Buffer("", slot.spec, "parameters", slot.span.start * slot.spec.nbytes and 0)
+            start = slot.span.start * np.dtype(slot.spec.dtype).itemsize
+            view = Buffer("", slot.spec, "parameters", start)
+            if not np.isfinite(self.array(view)).all():
+                layer, number = slot.owners[0]
+                return (
+                    f"{where}; parameter {number} of layer {layer!r} is no longer finite: the last "
+                    f"updates diverged; lower the learning rate or clip gradients"
+                )
+        for entry, work in self.works:
+            if entry.phase != "forward":
+                break
+            read_bad = [b.name for b in entry.inputs if b and not self._finite(b)]
+            work()
+            if read_bad or not all(self._finite(b) for b in entry.outputs if b):
+                made = f"; its input {read_bad[0]!r} already is not" if read_bad else ""
+                return (
+                    f"{where}; the first layer whose output is not finite is {entry.layer!r} "
+                    f"({entry.operation}, computed by {entry.plugin}){made}"
+                )
+        return where
+
+    def _finite(self, buffer: Buffer) -> bool:
+        array = self.array(buffer)
+        return array.dtype.kind != "f" or bool(np.isfinite(array).all())
+
+    def _bind(self, entry: Entry) -> Work:
+        def arrays(buffers: Iterable[Buffer | None]) -> list[Any]:
+            return [self.array(b) if b is not None else None for b in buffers]
+
+        workspace = self.array(entry.workspace) if entry.workspace is not None else None
+        return entry.candidate.bind(arrays(entry.inputs), arrays(entry.outputs), workspace)
+
+    def _updater(self, span: Span) -> Work | None:
+        """The solver's update of the part of flat memory that this worker owns."""
+        assert self._update is not None and self._flat is not None
+        segments = tuple(
+            (max(s.span.start, span.start) - span.start, min(s.span.stop, span.stop) - span.start)
+            + (s.rate, s.decay)
+            for s in self.plan.slots
+            if s.trainable and s.span.start < span.stop and span.start < s.span.stop
+        )
+        part = slice(span.start, span.stop)
+        operands = [self._flat.parameters[part]]
+        for operand in self._update.operation.inputs[1:]:
+            known = {"gradient": self._flat.gradients, **self._flat.state}
+            if operand.name in known:
+                operands.append(known[operand.name][part])
+            else:
+                operands.append(self._scalars[operand.name])
+        return self._flat_work(
+            self._update.operation, {**self._update.attributes, "segments": segments}, operands
+        )
+
+    def _flat_work(
+        self, operation: Operation, attributes: Mapping[str, Any], operands: list[Any]
+    ) -> Work:
+        specs = tuple(TensorSpec(tuple(a.shape), str(a.dtype)) for a in operands)
+        request = Request(operation, specs, (), attributes, self.plan.place)
+        return choose(self._kernels, request, "solver")[1].bind(operands, [], None)
+
+    def _timed(self, work: Work) -> Work:
+        clock, phases = time.perf_counter, self.phases
+
+        def run() -> None:
+            start = clock()
+            work()
+            phases.synchronise += clock() - start
+
+        return run

@@ -1,0 +1,153 @@
+"""Gradient synchronisation: one level's part in making siblings agree, and how levels nest.
+
+A bucket's gradients are reduced from the innermost level outwards, updated once, by whoever then
+owns a part of them, and the parameters distributed from the outermost level inwards.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from demitasse.kernels import Work
+
+
+@dataclass(frozen=True)
+class Span:
+    """A part of flat memory in elements, from start up to, not including, stop."""
+
+    start: int
+    stop: int
+
+    def __len__(self) -> int:
+        return max(0, self.stop - self.start)
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Parameters that are synchronised together: a span of the flat gradients and parameters, in
+    the order in which backward finishes them, and the layers they belong to."""
+
+    index: int
+    span: Span
+    layers: tuple[str, ...]
+
+
+@dataclass
+class FlatMemory:
+    """One worker's trainable parameters, their gradients and the solver's state, each one flat
+    array in the same order, as its allocator gives them."""
+
+    parameters: Any
+    gradients: Any
+    state: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Team:
+    """The siblings of one group that share an address space. ``memory`` has an entry for each,
+    complete before anyone binds; ``barrier`` lets them wait for each other, and breaks when one
+    of them fails."""
+
+    size: int
+    memory: list[FlatMemory] = field(default_factory=list)
+    barrier: threading.Barrier = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.barrier = threading.Barrier(self.size)
+
+
+@dataclass(frozen=True)
+class Group:
+    """What a synchronisation is asked to serve: the levels' names, outermost first, this worker's
+    index among its siblings, the team (None where siblings are other processes), the element type,
+    and the options of the description's ``sync``."""
+
+    levels: tuple[str, ...]
+    index: int
+    team: Team | None
+    dtype: str
+    options: Mapping[str, Any]
+
+
+class GradientSync:
+    """One level's synchronisation, for one worker. Every method may be left as it is; what one
+    returns is bound into the plan and called each iteration at its point."""
+
+    index: int = 0
+    """This worker's place among its siblings."""
+    size: int = 1
+    """How many siblings there are."""
+    shares_parameters: bool = False
+    """True when siblings may read and write one copy of the parameters."""
+
+    def bind(self, memory: FlatMemory) -> None:
+        """Called once, with this worker's memory, before any work is asked for."""
+
+    def begin(self) -> Work | None:
+        """At the start of an iteration."""
+
+    def before_forward(self, bucket: Bucket) -> Work | None:
+        """Before the first operation that reads the bucket's parameters."""
+
+    def owned(self, span: Span) -> Span:
+        """The part of ``span`` that this worker holds complete after ``reduce``: all, a slice, or
+        nothing. What nobody here holds, nobody passes on to the next level."""
+        return span
+
+    def reduce(self, bucket: Bucket, span: Span) -> Work | None:
+        """Sum the siblings' gradients over ``span`` into the owners' parts."""
+
+    def distribute(self, bucket: Bucket, span: Span) -> Work | None:
+        """Give all siblings the parameters of ``span`` from their owners."""
+
+    def schedule(self, bucket: Bucket, chain: Work) -> Work:
+        """When the bucket's chain (reduce, update, distribute of all levels) runs: at once by
+        default. A level that overlaps returns work that starts the chain elsewhere, and waits for
+        it in ``before_forward`` or ``end``."""
+        return chain
+
+    def end(self) -> Work | None:
+        """At the end of an iteration."""
+
+    def quiesce(self) -> None:
+        """Finish all that is under way: before a test, a snapshot, and the exit."""
+
+    def close(self) -> None:
+        """Release threads and connections."""
+
+
+def chain(
+    levels: Sequence[GradientSync],
+    bucket: Bucket,
+    update: Callable[[Span], Work | None],
+) -> Work | None:
+    """The work that makes a bucket final: ``levels`` innermost first; ``update`` is asked once, for
+    the part that this worker owns after the outermost reduce, and not at all when that is empty."""
+    inwards: list[Work] = []
+    outwards: list[Work] = []
+    span = bucket.span
+    for level in levels:
+        if not span:
+            break
+        if (work := level.reduce(bucket, span)) is not None:
+            outwards.append(work)
+        if (work := level.distribute(bucket, span)) is not None:
+            inwards.insert(0, work)
+        span = level.owned(span)
+    if span and (work := update(span)) is not None:
+        outwards.append(work)
+    steps = (*outwards, *inwards)
+    if not steps:
+        return None
+
+    def run() -> None:
+        for step in steps:
+            step()
+
+    work = steps[0] if len(steps) == 1 else run
+    for level in levels:
+        work = level.schedule(bucket, work)
+    return work

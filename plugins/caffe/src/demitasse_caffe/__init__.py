@@ -1,0 +1,1 @@
+"""Caffe's nets, solvers, layer types and weights for Demitasse."""

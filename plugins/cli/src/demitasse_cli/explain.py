@@ -1,0 +1,161 @@
+"""``demitasse explain``: what was composed and planned, and why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from demitasse_cli import options as shared
+from demitasse_cli import report
+from demitasse_cli.models import solver_of
+
+if TYPE_CHECKING:
+    from demitasse import Buffer, Entry, Plan
+
+
+@click.command(
+    "explain",
+    help="Show the composition with its reasons and, for a MODEL (a solver or a net), the plan.",
+)
+@click.argument("model", required=False, type=shared.file)
+@shared.runtime_options
+@shared.precision_option
+@shared.overrides_option
+@click.option("--json", "json_path", metavar="FILE", help="Write it as JSON; - is standard output.")
+def command(
+    model: Path | None,
+    hw: str,
+    plugins: str | None,
+    options: tuple[tuple[str, str, Any], ...],
+    precision: str,
+    settings: tuple[tuple[str, str], ...],
+    json_path: str | None,
+) -> None:
+    """Compose, plan, print; nothing is trained."""
+    plan: Plan | None = None
+    overrides: dict[str, Any] = dict(settings)
+    with shared.compose(hw, plugins, options) as runtime:
+        parts = [str(runtime.explain())]
+        record: dict[str, Any] = {"composition": runtime.composition.to_dict()}
+        if model is not None and solver_of(runtime, model, overrides) is not None:
+            trainer = runtime.trainer(model, overrides=overrides, precision=precision)
+            plan = trainer.plan
+            parts.append(
+                f"batch {trainer.batch} on {trainer.workers} workers; the first worker's plan:"
+            )
+            record |= {"batch": trainer.batch, "workers": trainer.workers}
+        elif model is not None:
+            net = runtime.net(model, phase="test", overrides=overrides, precision=precision)
+            plan = net.plan
+            parts.append("the net's plan, forward:")
+        if plan is not None:
+            parts.append(show(plan))
+            record["plan"] = plain(plan)
+    if json_path is not None:
+        report.write_json(json_path, record)
+    if json_path != "-":
+        click.echo("\n\n".join(parts))
+
+
+def show(plan: Plan) -> str:
+    """A plan for people: operations, memory, and where gradients are synchronised."""
+    rows = [
+        (
+            number,
+            entry.layer,
+            entry.phase,
+            entry.operation,
+            entry.plugin,
+            entry.kernel,
+            " ".join(_shape(buffer) for buffer in entry.outputs if buffer is not None),
+            "in place" if entry.in_place else "",
+            entry.reason,
+        )
+        for number, entry in enumerate(plan.entries)
+    ]
+    head = ("", "layer", "phase", "operation", "plugin", "kernel", "gives", "", "because")
+    saved = plan.unshared_bytes - plan.arena_bytes
+    share = f" ({saved / plan.unshared_bytes:.0%})" if plan.unshared_bytes else ""
+    memory = (
+        f"memory  arena {report.human_bytes(plan.arena_bytes)}, without sharing "
+        f"{report.human_bytes(plan.unshared_bytes)}: saves {report.human_bytes(saved)}{share}; "
+        f"inputs and constants {report.human_bytes(plan.fixed_bytes)}; "
+        f"{plan.parameters:,} parameters, {plan.trainable:,} of them trained"
+    )
+    parts = [report.table(head, rows, right=">"), memory]
+    if plan.buckets:
+        buckets = [
+            (
+                bucket.index,
+                ", ".join(bucket.layers),
+                f"{len(bucket.span):,}",
+                _place(plan.entries, final),
+                _place(plan.entries, first),
+            )
+            for bucket, final, first in zip(plan.buckets, plan.final, plan.first_read, strict=True)
+        ]
+        columns = ("bucket", "layers", "gradients", "synchronised after", "wanted before")
+        parts.append(report.table(columns, buckets, right=">"))
+    return "\n\n".join(parts)
+
+
+def _shape(buffer: Buffer) -> str:
+    shape = "x".join(map(str, buffer.spec.shape)) or "scalar"
+    layout = buffer.spec.layout.name
+    return shape if layout == "plain" else f"{shape}:{layout}"
+
+
+def _place(entries: tuple[Entry, ...], index: int) -> str:
+    entry = entries[index]
+    return f"{index} {entry.layer} {entry.phase}"
+
+
+def plain(plan: Plan) -> dict[str, Any]:
+    """A plan as plain data."""
+    return {
+        "name": plan.name,
+        "phase": plan.phase,
+        "dtype": plan.dtype,
+        "arena_bytes": plan.arena_bytes,
+        "unshared_bytes": plan.unshared_bytes,
+        "fixed_bytes": plan.fixed_bytes,
+        "parameters": plan.parameters,
+        "trainable": plan.trainable,
+        "entries": [
+            {
+                "layer": entry.layer,
+                "phase": entry.phase,
+                "operation": entry.operation,
+                "plugin": entry.plugin,
+                "kernel": entry.kernel,
+                "reason": entry.reason,
+                "in_place": entry.in_place,
+                "flops": entry.flops,
+                "bytes": entry.bytes,
+                "outputs": [_plain_buffer(buffer) for buffer in entry.outputs if buffer],
+            }
+            for entry in plan.entries
+        ],
+        "buckets": [
+            {
+                "layers": bucket.layers,
+                "elements": len(bucket.span),
+                "final": final,
+                "first_read": first,
+            }
+            for bucket, final, first in zip(plan.buckets, plan.final, plan.first_read, strict=True)
+        ],
+    }
+
+
+def _plain_buffer(buffer: Buffer) -> dict[str, Any]:
+    return {
+        "name": buffer.name,
+        "shape": buffer.spec.shape,
+        "dtype": buffer.spec.dtype,
+        "layout": buffer.spec.layout.name,
+        "region": buffer.region,
+        "offset": buffer.offset,
+    }

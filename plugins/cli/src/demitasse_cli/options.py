@@ -1,0 +1,127 @@
+"""Options that several commands share, and the runtime that they describe."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from demitasse import Runtime
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+PRECISIONS = ("f32", "f64", "bf16")
+
+file = click.Path(dir_okay=False, path_type=Path)
+"""A file that may not be there: the runtime says so, and names the nearest."""
+
+
+class Setting(click.ParamType[Any]):
+    """``KEY=VALUE``, as a pair."""
+
+    name = "key=value"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, context: click.Context | None
+    ) -> tuple[str, str]:
+        if isinstance(value, tuple):
+            return value
+        key, sign, text = str(value).partition("=")
+        if not sign or not key.strip():
+            self.fail(f"{value!r} is not KEY=VALUE", param, context)
+        return key.strip(), text.strip()
+
+
+class PluginSetting(Setting):
+    """``PLUGIN.KEY=VALUE``, as (plugin, key, value); the value is TOML's where it is TOML."""
+
+    name = "plugin.key=value"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, context: click.Context | None
+    ) -> Any:
+        if isinstance(value, tuple):
+            return value
+        path, text = super().convert(value, param, context)
+        plugin, dot, key = path.partition(".")
+        if not dot or not plugin or not key:
+            self.fail(f"{value!r} is not PLUGIN.KEY=VALUE", param, context)
+        return plugin, key, plain(text)
+
+
+def plain(text: str) -> Any:
+    """What a value means: a TOML number, truth value, list or quoted text, else the text itself."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def plugins_option(function: F) -> F:
+    """--plugins: what to compose instead of the default."""
+    return click.option(
+        "--plugins",
+        metavar="A,B",
+        help="The plugins, preferred first; +A adds one to the default, -A leaves one out.",
+    )(function)
+
+
+def runtime_options(function: F) -> F:
+    """--hw, --plugins and --option: what a runtime is composed from."""
+    for option in (
+        click.option(
+            "--option",
+            "options",
+            multiple=True,
+            type=PluginSetting(),
+            metavar="PLUGIN.KEY=VALUE",
+            help="An option of a plugin; may be repeated.",
+        ),
+        plugins_option,
+        click.option(
+            "--hw",
+            default="auto",
+            show_default=True,
+            metavar="FILE",
+            help="The hardware description; auto probes this machine.",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+def overrides_option(function: F) -> F:
+    """--set: fields of the solver in the file's own words."""
+    return click.option(
+        "--set",
+        "settings",
+        multiple=True,
+        type=Setting(),
+        metavar="KEY=VALUE",
+        help="A solver field (base_lr=0.1) or a layer's (layer.NAME.data_param.source=FILE); "
+        "may be repeated.",
+    )(function)
+
+
+def precision_option(function: F) -> F:
+    """--precision of activations and weights."""
+    return click.option(
+        "--precision", type=click.Choice(PRECISIONS), default="f32", show_default=True
+    )(function)
+
+
+def compose(hw: str, plugins: str | None, options: Sequence[tuple[str, str, Any]] = ()) -> Runtime:
+    """The runtime that the shared options describe; the caller closes it."""
+    import demitasse
+
+    names = None
+    if plugins is not None:
+        names = [name.strip() for name in plugins.split(",") if name.strip()]
+    tables: dict[str, dict[str, Any]] = {}
+    for plugin, key, value in options:
+        tables.setdefault(plugin, {})[key] = value
+    return demitasse.compose(hw=hw, plugins=names, options=tables or None)

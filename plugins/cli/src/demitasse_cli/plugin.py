@@ -1,0 +1,17 @@
+"""The command's own sub-commands, through the same door as any plugin's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from demitasse import hookimpl
+
+
+@hookimpl
+def commands() -> Mapping[str, Callable[..., Any]]:
+    """The sub-commands; their modules are light, what they need is imported when they run."""
+    from demitasse_cli import convert, detect, doctor, explain, plugins, test, time, train
+
+    modules = (train, test, time, explain, detect, plugins, doctor, convert)
+    return {module.command.name or "": module.command for module in modules}

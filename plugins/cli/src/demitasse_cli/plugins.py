@@ -1,0 +1,52 @@
+"""``demitasse plugins``: what is installed, from manifests alone."""
+
+from __future__ import annotations
+
+import click
+
+from demitasse_cli import report
+
+
+@click.command("plugins", help="List the installed plugins, without importing any of them.")
+@click.option(
+    "--json", "json_path", metavar="FILE", help="Write the list as JSON; - is standard output."
+)
+def command(json_path: str | None) -> None:
+    """Name, version, roles and summary of each; or why it cannot be used."""
+    from demitasse import discover
+
+    manifests = discover()
+    if json_path is not None:
+        rows = [
+            {
+                "name": manifest.name,
+                "distribution": manifest.distribution,
+                "version": manifest.version,
+                "summary": manifest.summary,
+                "api": manifest.api,
+                "automatic": manifest.automatic,
+                "requires": manifest.requires,
+                "conflicts": manifest.conflicts,
+                "roles": manifest.roles,
+                "problem": manifest.problem or None,
+            }
+            for manifest in manifests
+        ]
+        report.write_json(json_path, {"plugins": rows})
+    if json_path != "-":
+        head = ("plugin", "version", "used", "roles", "summary")
+        click.echo(
+            report.table(
+                head,
+                [
+                    (
+                        manifest.name,
+                        manifest.version,
+                        "by default" if manifest.automatic else "when named",
+                        " ".join(manifest.roles),
+                        f"PROBLEM: {manifest.problem}" if manifest.problem else manifest.summary,
+                    )
+                    for manifest in manifests
+                ],
+            )
+        )

@@ -1,0 +1,99 @@
+"""What commands leave behind: JSON files, and tables for people."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+
+def write_json(path: str, value: Any) -> None:
+    """One JSON object to a file, whole or not at all; ``-`` is standard output.
+
+    Numbers that are not finite become null, which every JSON reader accepts.
+    """
+    text = json.dumps(_plain(value), indent=1, allow_nan=False) + "\n"
+    if path == "-":
+        click.echo(text, nl=False)
+    else:
+        write_text(Path(path), text)
+
+
+def write_text(path: Path, text: str) -> None:
+    """A file, whole or not at all: written beside its place, then moved there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        beside.write_text(text, encoding="utf-8")
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, str | bool) or value is None:
+        return value
+    if isinstance(value, Path):
+        return str(value)
+    if hasattr(value, "tolist"):  # NumPy's numbers and arrays
+        return _plain(value.tolist())
+    if isinstance(value, Iterable):
+        return [_plain(item) for item in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, int):
+        return value
+    return str(value)
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[Any]], right: str = "") -> str:
+    """Aligned columns under their names, to the right where ``right`` has a ``>``."""
+    cells = [tuple(head), *(tuple(str(cell) for cell in row) for row in rows)]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
+    signs = right.ljust(len(head), "<")
+    return "\n".join(
+        "  ".join(
+            f"{cell:{sign}{width}}" for cell, sign, width in zip(row, signs, widths, strict=True)
+        ).rstrip()
+        for row in cells
+    )
+
+
+def scores_text(scores: Mapping[str, Any]) -> str:
+    """``accuracy 0.9912  loss 0.0312``; of an array, its mean."""
+    parts = []
+    for name, value in scores.items():
+        number = value.mean() if hasattr(value, "mean") else value
+        parts.append(f"{name} {number:.4f}" if isinstance(number, float) else f"{name} {number}")
+    return "  ".join(parts)
+
+
+def human_time(seconds: float) -> str:
+    """``0:02:11``; a dash for what is not known."""
+    if not math.isfinite(seconds) or seconds < 0:
+        return "-"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}"
+
+
+def human_bytes(count: float) -> str:
+    """``3.52 MiB``."""
+    for unit in ("B", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.2f} {unit}"
+        count /= 1024
+    return f"{count:.2f} GiB"
+
+
+def lines_to(json_path: str | None) -> Any:
+    """Where lines for people go: standard output, unless a report is written there."""
+    return sys.stderr if json_path == "-" else sys.stdout

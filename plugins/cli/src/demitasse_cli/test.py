@@ -1,0 +1,102 @@
+"""``demitasse test``: the scores of trained weights."""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from demitasse_cli import options as shared
+from demitasse_cli import report
+from demitasse_cli.models import solver_of
+
+if TYPE_CHECKING:
+    from demitasse import Net
+
+
+@click.command("test", help="Score MODEL (a net, or a solver's test nets) with its weights.")
+@click.argument("model", type=shared.file)
+@click.option("--weights", required=True, metavar="FILE[,FILE]", help="The weights, by layer name.")
+@click.option(
+    "--iterations",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Batches to average over; default: the solver's test_iter, or all samples once.",
+)
+@shared.runtime_options
+@shared.precision_option
+@shared.overrides_option
+@click.option(
+    "--json", "json_path", metavar="FILE", help="Write the result as JSON; - is standard output."
+)
+def command(
+    model: Path,
+    weights: str,
+    iterations: int | None,
+    hw: str,
+    plugins: str | None,
+    options: tuple[tuple[str, str, Any], ...],
+    precision: str,
+    settings: tuple[tuple[str, str], ...],
+    json_path: str | None,
+) -> None:
+    """Print the mean scores; a second test net's have its number in front."""
+    stream = report.lines_to(json_path)
+    given: dict[str, Any] = {"weights": weights, "phase": "test", "precision": precision}
+    scores: dict[str, Any] = {}
+    batches, samples = 0, 0
+    with shared.compose(hw, plugins, options) as runtime:
+        solver = solver_of(runtime, model, dict(settings))
+        if solver is None:
+            todo: list[tuple[Any, int | None]] = [
+                (runtime.read(model).net("test", dict(settings)), None)
+            ]
+        else:
+            todo = list(zip(solver.tests, solver.test_iterations, strict=True))
+        if not todo:
+            from demitasse import ModelError
+
+            raise ModelError(f"{model}: the solver has no test net to score; give a net instead")
+        nets = [(runtime.net(definition, **given), count) for definition, count in todo]
+        start = time.perf_counter()
+        for number, (net, asked) in enumerate(nets):
+            count = iterations or asked or _all(net)
+            for name, value in net.test(count).items():
+                scores[name if number == 0 else f"{number}.{name}"] = value
+            batches += count
+            samples += count * _batch(net)
+        seconds = time.perf_counter() - start
+        composition = runtime.composition.to_dict()
+    print(
+        f"{report.scores_text(scores)}  ({batches} batches, {samples} samples, {seconds:.1f} s)",
+        file=stream,
+        flush=True,
+    )
+    if json_path is not None:
+        report.write_json(
+            json_path,
+            {
+                "iterations": batches,
+                "loss": scores.get("loss"),
+                "scores": scores,
+                "seconds": seconds,
+                "samples_per_second": samples / seconds if seconds else 0.0,
+                "composition": composition,
+                "model": str(model),
+                "weights": weights,
+                "precision": precision,
+            },
+        )
+
+
+def _batch(net: Net) -> int:
+    return int(net.graph.feeds[0].batch) if net.graph.feeds else 0
+
+
+def _all(net: Net) -> int:
+    """As many batches as all samples make, the last filled up from the start."""
+    feeds = net.graph.feeds
+    return math.ceil(feeds[0].source.size / feeds[0].batch) if feeds else 1

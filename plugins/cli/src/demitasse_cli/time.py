@@ -1,0 +1,155 @@
+"""``demitasse time``: how long each layer takes, forward and backward."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from demitasse_cli import options as shared
+from demitasse_cli import report
+from demitasse_cli.models import solver_of
+
+if TYPE_CHECKING:
+    from demitasse import Entry, Runtime
+
+
+@dataclass
+class Row:
+    """One layer in one phase: seconds, floating-point operations and bytes of an iteration."""
+
+    layer: str
+    phase: str
+    kernels: dict[str, None]
+    plugins: dict[str, None]
+    seconds: float = 0.0
+    flops: float = 0.0
+    bytes: float = 0.0
+
+    @property
+    def gflops(self) -> float:
+        return self.flops / self.seconds / 1e9 if self.seconds else 0.0
+
+    @property
+    def bandwidth(self) -> float:
+        """GB/s of operands."""
+        return self.bytes / self.seconds / 1e9 if self.seconds else 0.0
+
+
+@click.command("time", help="Time each layer of MODEL (a solver or a net) on this machine.")
+@click.argument("model", type=shared.file)
+@click.option(
+    "--iterations",
+    type=click.IntRange(min=1),
+    default=10,
+    show_default=True,
+    metavar="N",
+    help="Iterations to average over, after one that is not counted.",
+)
+@shared.runtime_options
+@shared.precision_option
+@shared.overrides_option
+@click.option(
+    "--json", "json_path", metavar="FILE", help="Write the result as JSON; - is standard output."
+)
+def command(
+    model: Path,
+    iterations: int,
+    hw: str,
+    plugins: str | None,
+    options: tuple[tuple[str, str, Any], ...],
+    precision: str,
+    settings: tuple[tuple[str, str], ...],
+    json_path: str | None,
+) -> None:
+    """Print a row a layer and phase, and the total. Weights are not changed."""
+    with shared.compose(hw, plugins, options) as runtime:
+        subject, batch = timed(runtime, model, dict(settings), precision)
+        subject.profile(1)
+        rows = by_layer(subject.profile(iterations))
+        composition = runtime.composition.to_dict()
+    total = sum(row.seconds for row in rows)
+    phases = {row.phase: 0.0 for row in rows}
+    for row in rows:
+        phases[row.phase] += row.seconds
+    if json_path != "-":
+        click.echo(show(rows, total))
+        split = "  ".join(f"{phase} {seconds * 1e3:.3f} ms" for phase, seconds in phases.items())
+        click.echo(
+            f"total {total * 1e3:.3f} ms ({split})  {batch / total if total else 0:.0f} samples/s  "
+            f"measured, mean of {iterations} iterations, first worker"
+        )
+    if json_path is not None:
+        report.write_json(
+            json_path,
+            {
+                "model": str(model),
+                "iterations": iterations,
+                "seconds": total,
+                "samples_per_second": batch / total if total else 0.0,
+                "batch": batch,
+                "phases": phases,
+                "source": "measured",
+                "layers": [
+                    {
+                        "layer": row.layer,
+                        "phase": row.phase,
+                        "kernels": list(row.kernels),
+                        "plugins": list(row.plugins),
+                        "seconds": row.seconds,
+                        "flops": row.flops,
+                        "bytes": row.bytes,
+                    }
+                    for row in rows
+                ],
+                "composition": composition,
+            },
+        )
+
+
+def timed(
+    runtime: Runtime, model: Path, overrides: dict[str, Any], precision: str
+) -> tuple[Any, int]:
+    """What has a profile, and its batch: the trainer of a solver, or a net run forward."""
+    if solver_of(runtime, model, overrides) is not None:
+        trainer = runtime.trainer(model, overrides=overrides, precision=precision)
+        return trainer, trainer.batch
+    net = runtime.net(model, phase="test", overrides=overrides, precision=precision)
+    feeds = net.graph.feeds
+    return net, feeds[0].batch if feeds else 0
+
+
+def by_layer(profile: Iterable[tuple[Entry, float]]) -> list[Row]:
+    """Rows in the order of first use; a layer's operations of a phase are added up."""
+    rows: dict[tuple[str, str], Row] = {}
+    for entry, seconds in profile:
+        row = rows.setdefault((entry.layer, entry.phase), Row(entry.layer, entry.phase, {}, {}))
+        row.kernels[entry.kernel] = row.plugins[entry.plugin] = None
+        row.seconds += seconds
+        row.flops += entry.flops
+        row.bytes += entry.bytes
+    return list(rows.values())
+
+
+def show(rows: list[Row], total: float) -> str:
+    """The table."""
+    return report.table(
+        ("layer", "phase", "ms", "share", "GFLOP/s", "GB/s", "plugin", "kernel"),
+        [
+            (
+                row.layer,
+                row.phase,
+                f"{row.seconds * 1e3:.3f}",
+                f"{row.seconds / total if total else 0:.1%}",
+                f"{row.gflops:.2f}",
+                f"{row.bandwidth:.2f}",
+                "+".join(row.plugins),
+                "+".join(row.kernels),
+            )
+            for row in rows
+        ],
+        right="<<>>>>",
+    )

@@ -1,0 +1,101 @@
+"""A timeline in Chrome's trace format: the iterations of a run, and one of them operation by
+operation."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from demitasse_cli.report import write_text
+
+if TYPE_CHECKING:
+    from demitasse import Entry, Event
+
+LIMIT = 5_000
+"""Iterations that are drawn; browsers do not bear many more."""
+
+RUN, PROFILE = 1, 2
+
+
+class Timeline:
+    """A listener that records when iterations, tests and snapshots were, in microseconds.
+
+    The phases of an iteration are drawn in their order with the time that each took; what overlaps
+    is not known from outside. ``profile`` adds the operations of one iteration, end to end.
+    """
+
+    def __init__(self) -> None:
+        self._start = time.perf_counter()
+        self._before = self._start
+        self._drawn = 0
+        self.events: list[dict[str, Any]] = [
+            _name(RUN, "run: iterations as they happened"),
+            _name(PROFILE, "one iteration, measured operation by operation"),
+        ]
+
+    def __call__(self, event: Event) -> None:
+        now = time.perf_counter()
+        if event.kind == "iteration" and self._drawn < LIMIT:
+            self._drawn += 1
+            begin = now - event.values["seconds"]
+            self._add(
+                RUN,
+                1,
+                f"iteration {event.iteration}",
+                "iteration",
+                begin,
+                now - begin,
+                {
+                    "loss": event.values["loss"],
+                    "rate": event.values["rate"],
+                },
+            )
+            for phase, seconds in event.values["phases"].items():
+                self._add(RUN, 2, phase, "phase", begin, seconds, {})
+                begin += seconds
+        elif event.kind in ("test", "snapshot"):
+            values = {key: str(value) for key, value in event.values.items()}
+            self._add(RUN, 1, event.kind, event.kind, self._before, now - self._before, values)
+        self._before = now
+
+    def profile(self, entries: Iterable[tuple[Entry, float]]) -> None:
+        """Add the operations of an iteration with their seconds, one after the other."""
+        begin = self._start
+        for entry, seconds in entries:
+            facts = {
+                "kernel": entry.kernel,
+                "plugin": entry.plugin,
+                "operation": entry.operation,
+                "flops": entry.flops,
+                "bytes": entry.bytes,
+            }
+            row = 1 if entry.phase == "forward" else 2
+            self._add(PROFILE, row, entry.layer, entry.phase, begin, seconds, facts)
+            begin += seconds
+
+    def write(self, path: Path) -> None:
+        """The file that chrome://tracing and Perfetto open."""
+        write_text(path, json.dumps({"traceEvents": self.events, "displayTimeUnit": "ms"}) + "\n")
+
+    def _add(
+        self, process: int, row: int, name: str, kind: str, begin: float, seconds: float, args: Any
+    ) -> None:
+        self.events.append(
+            {
+                "name": name,
+                "cat": kind,
+                "ph": "X",
+                "ts": round((begin - self._start) * 1e6, 3),
+                "dur": round(seconds * 1e6, 3),
+                "pid": process,
+                "tid": row,
+                "args": args,
+            }
+        )
+
+
+def _name(process: int, text: str) -> dict[str, Any]:
+    return {"name": "process_name", "ph": "M", "pid": process, "tid": 0, "args": {"name": text}}

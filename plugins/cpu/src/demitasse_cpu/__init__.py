@@ -1,0 +1,1 @@
+"""BLAS and numba kernels for Demitasse."""

@@ -1,0 +1,32 @@
+"""How this plugin compiles: numba without the GIL, kept on disk where that can be written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias, TypeVar
+
+import numba
+import numpy as np
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+
+Loop = TypeVar("Loop", bound=Callable[..., Any])
+
+
+def compiled(*, reassociate: bool = False) -> Callable[[Loop], Loop]:
+    """Compile a loop. ``reassociate`` lets a sum run in vector lanes: another rounding than in order,
+    though the same in every run.
+
+    numba recompiles a cached function when its own file changes, not when a file that it imports
+    from does: so every loop stands in one file with all that it calls.
+    """
+
+    def decorate(loop: Loop) -> Loop:
+        options: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
+        options["fastmath"] = {"reassoc", "contract", "nsz"} if reassociate else {"contract"}
+        try:
+            return numba.njit(cache=True, **options)(loop)  # type: ignore[no-any-return]
+        except RuntimeError:  # no folder for the cache can be written
+            return numba.njit(**options)(loop)  # type: ignore[no-any-return]
+
+    return decorate

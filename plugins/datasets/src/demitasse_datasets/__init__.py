@@ -1,0 +1,1 @@
+"""Samples from arrays, IDX, CIFAR and scikit-learn's digits for Demitasse."""

@@ -1,0 +1,148 @@
+"""Files of samples: plain or compressed bytes with a bound, and what stands beside a file."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+import os
+import re
+import zlib
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+from demitasse import DataError, nearest
+
+COMPRESSIONS = {
+    b"\x1f\x8b": ("gzip", gzip.open),
+    b"\xfd7zXZ\x00": ("xz", lzma.open),
+    b"BZh": ("bzip2", bz2.open),
+}
+"""First bytes of a compressed file, the compression's name, and what opens it."""
+
+SUFFIXES = ("", ".gz", ".xz", ".bz2")
+CHUNK = 1 << 20
+
+
+class SampleFile:
+    """A file's bytes, unpacked while they are read. The compression is told by the content.
+
+    Every failure is a DataError that names the file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.compression: str | None = None
+        with self._named(None):
+            self._file: IO[Any] = path.open("rb")
+        try:
+            with self._named(None):
+                self.stored = os.fstat(self._file.fileno()).st_size
+                start = self._file.read(6)
+                self._file.seek(0)
+                for magic, (name, opener) in COMPRESSIONS.items():
+                    if start.startswith(magic):
+                        self._plain, self.compression = self._file, name
+                        self._file = opener(self._file, "rb")
+        except BaseException:
+            self.close()
+            raise
+        if self.stored == 0:
+            self.close()
+            raise DataError(f"{path} is empty (0 bytes)")
+
+    def read(self, count: int, expected: int | None = None) -> bytearray:
+        """At most ``count`` bytes, fewer at the end of the file; memory grows with what is really
+        there, not with ``count``. ``expected`` bytes in all are named when the data is cut off."""
+        data = bytearray()
+        with self._named(expected, data):
+            while len(data) < count:
+                chunk = self._file.read(min(CHUNK, count - len(data)))
+                if not chunk:
+                    break
+                data += chunk
+        return data
+
+    @contextmanager
+    def _named(self, expected: int | None, data: bytearray | None = None) -> Iterator[None]:
+        wanted = f"; {expected:,} were expected" if expected is not None else ""
+        got = f" after {len(data or b''):,} unpacked bytes{wanted}"
+        try:
+            yield
+        except EOFError as error:
+            got = f" after {len(data or b''):,} unpacked bytes{wanted}"
+            raise DataError(f"{self.path}: its {self.compression} data is cut off{got}") from error
+        except (gzip.BadGzipFile, zlib.error, lzma.LZMAError, ValueError) as error:
+            got = f" after {len(data or b''):,} unpacked bytes{wanted}"
+            raise DataError(
+                f"{self.path}: its {self.compression} data is damaged{got} ({error})"
+            ) from error
+        except OSError as error:
+            if error.strerror is None:  # bz2 reports damaged data so
+                got = f" after {len(data or b''):,} unpacked bytes{wanted}"
+                raise DataError(
+                    f"{self.path}: its {self.compression} data is damaged{got} ({error})"
+                ) from error
+            raise DataError(f"{self.path} cannot be read: {error.strerror}") from error
+
+    def close(self) -> None:
+        self._file.close()
+        if self.compression is not None:
+            self._plain.close()
+
+    def __enter__(self) -> SampleFile:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def identity(path: Path) -> Hashable:
+    """A key that changes when the file does."""
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}") from error
+    return path.resolve(), status.st_size, status.st_mtime_ns, status.st_ino
+
+
+def bare_name(path: Path) -> str:
+    """The file's name without the suffix of a compression."""
+    return path.stem if path.suffix in SUFFIXES else path.name
+
+
+def natural(path: Path) -> list[tuple[int, int | str]]:
+    """A sorting key in which data_batch_10 comes after data_batch_9."""
+    return [
+        (0, int(part)) if part.isdecimal() else (1, part)
+        for part in re.split(r"(\d+)", str(path))
+        if part
+    ]
+
+
+def physical_memory() -> int:
+    """Bytes of memory that this machine has."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def missing(path: Path, understood: str) -> DataError:
+    """The error for a path that is not there: the part that is missing and the nearest name."""
+    part = path
+    while not part.parent.is_dir() and part.parent != part:
+        part = part.parent
+    try:
+        siblings = [other.name for other in part.parent.iterdir()]
+    except OSError:
+        siblings = []
+    close = nearest(part.name, siblings)
+    hint = f"; did you mean {str(part.parent / close)!r}?" if close else ""
+    what = "" if part == path else f" (there is no {str(part)!r})"
+    return DataError(f"no such file or folder: {str(path)!r}{what}{hint} ({understood})")

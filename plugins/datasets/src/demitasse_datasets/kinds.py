@@ -1,0 +1,172 @@
+"""From a specification to samples: whose it is, of which kind, and in which files."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from demitasse import DataError, DataSpec, unknown
+from demitasse_datasets.cifar import FORMATS, is_cifar, open_cifar
+from demitasse_datasets.digits import open_digits
+from demitasse_datasets.files import SUFFIXES, bare_name, missing, natural
+from demitasse_datasets.idx import is_idx, labels_beside, open_idx
+from demitasse_datasets.samples import ArraySamples
+
+KINDS = ("arrays", "idx", "cifar10", "cifar100", "digits")
+SPLITS = ("train", "test")
+UNDERSTOOD = (
+    "understood are IDX files such as train-images-idx3-ubyte.gz, CIFAR files such as "
+    "data_batch_*.bin.xz, a folder of either with ?split=train or ?split=test, digits:train and "
+    "digits:test"
+)
+MNIST = {"train": r"train[-_.]images?[-_.].*", "test": r"(t10k|test)[-_.]images?[-_.].*"}
+
+
+def open_samples(spec: DataSpec) -> ArraySamples | None:
+    """The samples of a specification, or None when it is not of this plugin's kinds."""
+    kind, source = spec.kind, spec.source
+    if kind is not None and kind not in KINDS:
+        return None
+    if isinstance(source, Mapping):
+        if kind not in (None, "arrays"):
+            raise DataError(f"kind {kind!r} needs the name of a file, not a mapping of arrays")
+        return ArraySamples("arrays", source)
+    if kind == "arrays":
+        raise DataError(
+            f'kind "arrays" needs a mapping {{"data": array, "label": array}}, '
+            f"not {type(source).__name__}"
+        )
+    if not isinstance(source, (str, os.PathLike)):
+        return None
+    text, split = _split_of(os.fspath(source), spec.options)
+    if kind == "digits" or text == "digits" or text.startswith("digits:"):
+        part = text.partition(":")[2] if text.startswith("digits") else text
+        return open_digits(part or split)
+    if kind is None and not Path(text).exists() and re.match(r"\w[\w+.-]*:", text):
+        return None
+    return _open_files(text, kind, split, spec.options)
+
+
+def _split_of(text: str, options: Mapping[str, object]) -> tuple[str, str | None]:
+    text, _, split = (text, "", None) if "?split=" not in text else text.rpartition("?split=")
+    chosen = split if split is not None else options.get("split")
+    if chosen is None:
+        return text, None
+    if chosen not in SPLITS:
+        raise DataError(unknown("split", str(chosen), SPLITS))
+    return text, str(chosen)
+
+
+def _open_files(
+    text: str, kind: str | None, split: str | None, options: Mapping[str, object]
+) -> ArraySamples | None:
+    paths = _paths(text)
+    if any(path.is_dir() for path in paths):
+        if len(paths) > 1:
+            raise DataError(f"{text!r} names a folder among others; name one folder, or files")
+        found = _in_folder(paths[0], kind, split)
+        if found is None:
+            return None
+        kind, paths = found
+    elif kind is None:
+        kind = _kind_of(paths)
+        if kind is None:
+            return None
+    if kind == "idx":
+        if len(paths) > 1:
+            raise DataError(
+                f"{text!r} names {len(paths)} files; IDX samples come from one file of images, and "
+                f"labels from the one beside it or the one that the option labels names"
+            )
+        return open_idx(paths[0], _labels(paths[0], options))
+    return open_cifar(paths, kind if kind in FORMATS else None)
+
+
+def _labels(images: Path, options: Mapping[str, object]) -> Path | None:
+    labels = options.get("labels", True)
+    if labels is True:
+        return labels_beside(images)
+    if labels is False or labels is None:
+        return None
+    path = Path(str(labels)).expanduser()
+    if not path.exists():
+        raise missing(path, f"the labels of {images}")
+    return path
+
+
+def _kind_of(paths: list[Path]) -> str | None:
+    if all(is_cifar(path) for path in paths):
+        return "cifar"
+    return "idx" if is_idx(paths[0]) else None
+
+
+def _paths(text: str) -> list[Path]:
+    """The files that a path, a pattern, or several of them with commas between, names."""
+    paths = []
+    for part in [text] if Path(text).exists() else text.split(","):
+        path = Path(part.strip()).expanduser()
+        if path.exists() or not glob.has_magic(str(path)):
+            if not path.exists():
+                raise missing(path, UNDERSTOOD)
+            paths.append(path)
+            continue
+        found = sorted((Path(name) for name in glob.glob(str(path))), key=natural)
+        if not found:
+            raise DataError(f"no file matches {str(path)!r} ({UNDERSTOOD})")
+        by_name: dict[Path, Path] = {}
+        for each in found:
+            other = by_name.setdefault(each.with_name(bare_name(each)), each)
+            if other != each:
+                raise DataError(
+                    f"{str(path)!r} matches both {str(other)!r} and {str(each)!r}, the same samples "
+                    f"twice; name the ending too"
+                )
+        paths += found
+    return paths
+
+
+def _in_folder(folder: Path, kind: str | None, split: str | None) -> tuple[str, list[Path]] | None:
+    """The kind and files of a folder with MNIST's or CIFAR's names."""
+    wanted: dict[str, Mapping[str, str]] = {
+        "idx": MNIST,
+        **{name: {"train": form.train, "test": form.test} for name, form in FORMATS.items()},
+    }
+    present: dict[tuple[str, str], list[Path]] = {}
+    entries = sorted(folder.iterdir(), key=lambda path: SUFFIXES.index(_ending(path)))
+    for name, splits in wanted.items():
+        for part, pattern in splits.items():
+            files: dict[str, Path] = {}
+            for entry in entries:
+                # Plain before compressed: each batch once.
+                if re.fullmatch(pattern, bare_name(entry)) and entry.is_file():
+                    files.setdefault(bare_name(entry), entry)
+            if files and kind in (None, name):
+                present[name, part] = sorted(files.values(), key=natural)
+    if not present and kind is None and split is None:
+        if re.search(r"data_batch_1\b", " ".join(entry.name for entry in entries)):
+            raise DataError(
+                f"{folder} has CIFAR's batches as Python pickles, which are programs and not read; "
+                f"use the binary version (data_batch_1.bin)"
+            )
+        return None
+    choices = [key for key in present if split in (None, key[1])]
+    if len(choices) == 1:
+        return choices[0][0], present[choices[0]]
+    there = ", ".join(f"{name} {part}" for name, part in present) or "none of these"
+    if choices:
+        raise DataError(
+            f"{folder} has {there}; say which: {str(folder)!r} with ?split=train or ?split=test"
+            + (", and a kind" if len({name for name, _ in choices}) > 1 else "")
+        )
+    raise DataError(
+        f"{folder} has no samples for kind {kind or 'any'}, split {split or 'any'}: found {there}; "
+        f"looked for the names of MNIST (train-images-idx3-ubyte), CIFAR-10 (data_batch_1.bin) and "
+        f"CIFAR-100 (train.bin)"
+    )
+
+
+def _ending(path: Path) -> str:
+    return path.suffix if path.suffix in SUFFIXES else ""

@@ -1,0 +1,55 @@
+"""The global order of samples: endless, epoch after epoch, the same for any division of the work."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+
+from demitasse import permutation
+
+EPOCHS_KEPT = 4
+"""Streams of several workers and their read-ahead stand in at most two epochs; a few more permit
+batches that are larger than the data."""
+
+
+class Order:
+    """Which sample of the file is sample ``i`` of the global order.
+
+    Sample ``i`` is position ``i % size`` of epoch ``i // size``: of
+    ``permutation(seed, epoch, size)`` when ``shuffle``, else of the file's own order.
+    """
+
+    def __init__(self, size: int, shuffle: bool, seed: int) -> None:
+        self.size, self.shuffle, self.seed = size, shuffle, seed
+        self._epochs: dict[int, np.ndarray] = {}
+        self._lock = threading.Lock()
+
+    def numbers(self, first: int, count: int) -> np.ndarray:
+        """The numbers in the file, shape (count,) int64, of ``count`` samples from ``first`` on."""
+        numbers = np.empty(count, np.int64)
+        done = 0
+        while done < count:
+            epoch, position = divmod(first + done, self.size)
+            run = min(count - done, self.size - position)
+            if self.shuffle:
+                numbers[done : done + run] = self._epoch(epoch)[position : position + run]
+            else:
+                numbers[done : done + run] = np.arange(position, position + run)
+            done += run
+        return numbers
+
+    def describe(self, first: int) -> str:
+        """Where in the order a sample stands, for messages."""
+        epoch, position = divmod(first, self.size)
+        number = int(self.numbers(first, 1)[0])
+        return f"sample {number} of the file (number {position} of epoch {epoch})"
+
+    def _epoch(self, epoch: int) -> np.ndarray:
+        with self._lock:
+            order = self._epochs.get(epoch)
+            if order is None:
+                while len(self._epochs) >= EPOCHS_KEPT:
+                    del self._epochs[next(iter(self._epochs))]
+                order = self._epochs[epoch] = permutation(self.seed, epoch, self.size)
+            return order

@@ -1,0 +1,96 @@
+"""Decoded samples: what every kind of source ends up as, and those that stand in arrays."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Hashable, Mapping
+from typing import Protocol
+
+import numpy as np
+
+from demitasse import DataError, Field
+
+
+class Samples(Protocol):
+    """Samples by their number in the file (from 0), of which some can be fetched at once."""
+
+    name: str
+    fields: Mapping[str, Field]
+    size: int
+
+    def gather(self, numbers: np.ndarray, out: Mapping[str, np.ndarray]) -> None:
+        """Write the samples with these numbers into ``out``: for every field an array of stored
+        type. Raises DataError, or whatever a reader meets, when one cannot be read."""
+
+
+class ArraySamples:
+    """Fields that stand in arrays, one row a sample. The arrays are used, not copied.
+
+    Raises DataError when they are not numbers, have no samples, or differ in length.
+    """
+
+    def __init__(self, name: str, columns: Mapping[str, np.ndarray]) -> None:
+        self.name = name
+        self.columns = {field: np.asarray(array) for field, array in columns.items()}
+        if not self.columns:
+            raise DataError(f'{name}: no fields; give arrays by name, {{"data": ..., "label": ...}}')
+        for field, array in self.columns.items():
+            if array.dtype.kind not in "biuf":
+                raise DataError(
+                    f"{name}: field {field!r} has element type {array.dtype}; "
+                    f"valid are booleans, integers and floating point numbers"
+                )
+            if array.ndim == 0:
+                raise DataError(
+                    f"{name}: field {field!r} is a single number; its first axis must be the samples"
+                )
+        lengths = {field: len(array) for field, array in self.columns.items()}
+        first = next(iter(lengths))
+        for field, length in lengths.items():
+            if length != lengths[first]:
+                raise DataError(
+                    f"{name}: field {first!r} has {lengths[first]:,} samples, "
+                    f"field {field!r} has {length:,}; each sample must have both"
+                )
+        self.size = lengths[first]
+        if self.size == 0:
+            raise DataError(f"{name}: there are no samples: field {first!r} has length 0")
+        self.fields = {
+            field: Field(array.shape[1:], array.dtype.name) for field, array in self.columns.items()
+        }
+        for field, array in self.columns.items():
+            if array.size == 0:
+                raise DataError(
+                    f"{name}: the samples of field {field!r} are empty: their shape is "
+                    f"{array.shape[1:]}"
+                )
+
+    def gather(self, numbers: np.ndarray, out: Mapping[str, np.ndarray]) -> None:
+        for field, array in self.columns.items():
+            flags = array.flags
+            if flags.c_contiguous and flags.aligned and array.dtype.isnative:
+                # With mode="raise", take would go through a buffer of its own.
+                np.take(array, numbers, axis=0, out=out[field], mode="clip")
+            else:
+                # take would first copy the whole of such an array.
+                out[field][...] = array[numbers]
+
+
+_decoded: weakref.WeakValueDictionary[Hashable, ArraySamples] = weakref.WeakValueDictionary()
+_decoding = threading.Lock()
+
+
+def decoded_once(key: Hashable, decode: Callable[[], ArraySamples]) -> ArraySamples:
+    """The samples under ``key``, decoded unless a source still holds them.
+
+    Workers that open one file at once wait for a single decoding. Nothing is kept that no source
+    or stream uses.
+    """
+    with _decoding:
+        samples = _decoded.get(key)
+        if samples is None:
+            samples = _decoded[key] = decode()
+            for array in samples.columns.values():
+                array.flags.writeable = False
+        return samples

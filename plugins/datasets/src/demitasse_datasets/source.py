@@ -1,0 +1,44 @@
+"""The DataSource of this plugin: samples in a global order, and the streams that read them."""
+
+from __future__ import annotations
+
+import weakref
+
+from demitasse import DataError
+from demitasse_datasets.order import Order
+from demitasse_datasets.samples import Samples
+from demitasse_datasets.stream import ReadAheadStream
+
+
+class Source:
+    """Samples of any kind, in the global order. Implements ``demitasse.DataSource``."""
+
+    def __init__(self, samples: Samples, shuffle: bool, seed: int) -> None:
+        self.fields, self.size, self.name = samples.fields, samples.size, samples.name
+        self._samples: Samples | None = samples
+        self._order = Order(samples.size, shuffle, seed)
+        self._streams: weakref.WeakSet[ReadAheadStream] = weakref.WeakSet()
+
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{name} {f.shape} {f.dtype}" for name, f in self.fields.items())
+        order = f"shuffled by seed {self._order.seed}" if self._order.shuffle else "in file order"
+        return f"<{self.size:,} samples of {self.name}, {order}: {fields}>"
+
+    def stream(self, first: int, count: int, step: int) -> ReadAheadStream:
+        """A stream from sample number ``first`` on. Raises ValueError for a negative ``first`` and
+        for a ``count`` or ``step`` below 1, DataError when the source is closed."""
+        if first < 0 or count < 1 or step < 1:
+            raise ValueError(
+                f"a stream needs first >= 0, count >= 1 and step >= 1, not {first}, {count}, {step}"
+            )
+        if self._samples is None:
+            raise DataError(f"{self.name}: the source is closed")
+        stream = ReadAheadStream(self._samples, self._order, first, count, step)
+        self._streams.add(stream)
+        return stream
+
+    def close(self) -> None:
+        """Close all streams of the source and let go of its samples."""
+        for stream in list(self._streams):
+            stream.close()
+        self._samples = None

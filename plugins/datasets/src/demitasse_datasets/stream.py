@@ -1,0 +1,154 @@
+"""A stream with read-ahead: one thread prepares the next runs, ``read`` copies a prepared one."""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from collections.abc import Mapping
+from queue import Empty, SimpleQueue
+
+import numpy as np
+
+from demitasse import DataError, unknown
+from demitasse_datasets.order import Order
+from demitasse_datasets.samples import Samples
+
+RING = 3
+"""Prepared runs: one that is being copied, one that is ready, one that is being prepared."""
+
+Run = dict[str, np.ndarray]
+
+
+class _ReadAhead:
+    """The thread of a stream and the two queues that runs go round in.
+
+    The thread refers to this record and never to the stream, so that a stream which nobody closes
+    can be collected, and its thread ends. SimpleQueue.put may be called from a finalizer, as a lock
+    may not.
+    """
+
+    def __init__(self, samples: Samples, order: Order, first: int, count: int, step: int) -> None:
+        self.samples, self.order = samples, order
+        self.first, self.count, self.step = first, count, step
+        self.free: SimpleQueue[Run | None] = SimpleQueue()
+        self.ready: SimpleQueue[Run | DataError | None] = SimpleQueue()
+        self.stopped = False
+        for _ in range(RING):
+            self.free.put(
+                {
+                    name: np.empty((count, *field.shape), field.dtype)
+                    for name, field in samples.fields.items()
+                }
+            )
+        self.thread = threading.Thread(
+            target=self.work, name=f"read-ahead of {samples.name}", daemon=True
+        )
+        self.thread.start()
+
+    def work(self) -> None:
+        first = self.first
+        while (run := self.free.get()) is not None and not self.stopped:
+            try:
+                self.samples.gather(self.order.numbers(first, self.count), run)
+            except Exception as error:  # noqa: BLE001  it is raised where the run is read
+                self.ready.put(self.failure(first, error))
+                return
+            self.ready.put(run)
+            first += self.step
+
+    def failure(self, first: int, error: Exception) -> DataError:
+        """The error of a run as one that names the sample: the first that fails when read alone."""
+        one = {name: np.empty((1, *f.shape), f.dtype) for name, f in self.samples.fields.items()}
+        sample = first
+        for i in range(first, first + self.count):
+            try:
+                self.samples.gather(self.order.numbers(i, 1), one)
+            except Exception as single:  # noqa: BLE001  becomes the cause of a named error
+                sample, error = i, single
+                break
+        kind = "" if isinstance(error, DataError) else f"{type(error).__name__}: "
+        where = self.order.describe(sample)
+        failure = DataError(f"{self.samples.name}: {where} cannot be read: {kind}{error}")
+        failure.__cause__ = error
+        return failure
+
+    def stop(self) -> None:
+        self.stopped = True
+        self.free.put(None)
+        self.ready.put(None)
+
+
+class ReadAheadStream:
+    """Every ``step``-th run of ``count`` samples. Implements ``demitasse.Stream``.
+
+    ``waited`` counts the seconds that ``read`` has waited for a run that was not ready.
+    """
+
+    def __init__(self, samples: Samples, order: Order, first: int, count: int, step: int) -> None:
+        self.waited = 0.0
+        self._samples, self._order = samples, order
+        self._count, self._step = count, step
+        self._start(first)
+
+    def _start(self, first: int) -> None:
+        self._cursor = first
+        self._pending: Run | DataError | None = None
+        self._ahead = _ReadAhead(self._samples, self._order, first, self._count, self._step)
+        self._collected = weakref.finalize(self, self._ahead.stop)
+
+    @property
+    def cursor(self) -> int:
+        """The number of the next run's first sample; setting it starts reading from there."""
+        return self._cursor
+
+    @cursor.setter
+    def cursor(self, first: int) -> None:
+        self.close()
+        self._start(first)
+
+    def read(self, out: Mapping[str, np.ndarray]) -> None:
+        """Write the next run into ``out`` (some or all fields) and move the cursor by the step.
+
+        Values are cast to the arrays' types. When it raises, the cursor stays where it was. Raises
+        DataError that names the sample which could not be read, or the field and shape that are
+        wrong, or that the stream is closed.
+        """
+        for name, array in out.items():
+            if name not in self._samples.fields:
+                raise DataError(
+                    unknown("field", name, self._samples.fields, self._samples.name)
+                )
+            shape = (self._count, *self._samples.fields[name].shape)
+            if array.shape != shape:
+                raise DataError(
+                    f"{self._samples.name}: field {name!r} of a run has shape {shape}, "
+                    f"the array to read it into has {array.shape}"
+                )
+        run = self._next()
+        for name, array in out.items():
+            np.copyto(array, run[name], casting="unsafe")
+        self._pending = None
+        self._ahead.free.put(run)
+        self._cursor += self._step
+
+    def _next(self) -> Run:
+        ahead = self._ahead
+        if self._pending is None and not ahead.stopped:
+            try:
+                self._pending = ahead.ready.get_nowait()
+            except Empty:
+                start = time.perf_counter()
+                self._pending = ahead.ready.get()
+                self.waited += time.perf_counter() - start
+        if self._pending is None or ahead.stopped:
+            raise DataError(f"{self._samples.name}: the stream is closed")
+        if isinstance(self._pending, DataError):
+            raise DataError(str(self._pending)) from self._pending.__cause__
+        return self._pending
+
+    def close(self) -> None:
+        """End the read-ahead and wait for its thread; a ``read`` that waits raises DataError."""
+        self._collected()
+        if self._ahead.thread is not threading.current_thread():
+            self._ahead.thread.join()

@@ -1,0 +1,1 @@
+"""Readable NumPy kernels, the oracle of all others, for Demitasse."""

@@ -1,0 +1,36 @@
+"""The hooks of the reference plugin: kernels, host memory, and the plain sum over threads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from demitasse import hookimpl
+
+if TYPE_CHECKING:
+    from demitasse import Allocator, Candidate, GradientSync, Group, Request
+
+
+@hookimpl
+def kernels(request: Request) -> Iterable[Candidate]:
+    """One candidate for each word of the vocabulary; none for words that other plugins added."""
+    from demitasse_reference.kernels import candidates
+
+    return candidates(request)
+
+
+@hookimpl
+def allocator(space: str, options: Mapping[str, Any]) -> Allocator | None:
+    """Plain NumPy memory, for the space ``host`` only."""
+    from demitasse_reference.allocator import HostAllocator
+
+    return HostAllocator() if space == "host" else None
+
+
+@hookimpl
+def gradient_sync(group: Group) -> GradientSync:
+    """The sum over sibling threads, in their order. Raises CompositionError where siblings are
+    processes."""
+    from demitasse_reference.gradient_sync import OrderedSum
+
+    return OrderedSum(group)

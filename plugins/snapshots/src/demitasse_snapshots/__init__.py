@@ -1,0 +1,1 @@
+"""Checksummed msgpack snapshots for Demitasse."""

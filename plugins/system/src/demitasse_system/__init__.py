@@ -1,0 +1,1 @@
+"""Probes of the machine that Demitasse runs on."""

@@ -1,0 +1,1 @@
+"""The trainer and the net: programs that walk a plan."""

@@ -1,0 +1,66 @@
+"""Looking at a net: its parameters and blobs by name, as NumPy arrays in logical order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from demitasse import Buffer, Graph, ModelError, Plan, unknown
+from demitasse_training import parameters
+
+
+@dataclass(frozen=True)
+class Blob:
+    """A named tensor of a net: its ``shape``, and its values where the plan keeps them."""
+
+    name: str
+    shape: tuple[int, ...]
+    _look: Look = field(repr=False, compare=False)
+
+    @property
+    def data(self) -> np.ndarray:
+        """The values, a live view where the layout is plain. Raises ModelError when the plan lets
+        other blobs use the memory."""
+        return self._look.values(self.name, self.name)
+
+    @property
+    def diff(self) -> np.ndarray:
+        """The gradient of the objective. Only with ``retain="all"``, and in training."""
+        return self._look.values(self.name, f"d{self.name}")
+
+
+@dataclass(frozen=True)
+class Look:
+    """A planned net's parameters and blobs by name."""
+
+    graph: Graph = field(repr=False)
+    plan: Plan = field(repr=False)
+    _flat: Any = field(repr=False)
+    _array: Callable[[Buffer], Any] = field(repr=False)
+    _retain_all: bool
+
+    @property
+    def params(self) -> dict[str, list[np.ndarray]]:
+        """Parameters by layer name: live views where layouts are plain."""
+        return parameters.by_layer(self.plan, self._flat)
+
+    @property
+    def blobs(self) -> dict[str, Blob]:
+        """Blobs by name."""
+        return {name: Blob(name, t.shape, self) for name, t in self.graph.blobs.items()}
+
+    def values(self, blob: str, key: str) -> np.ndarray:
+        """The values of buffer ``key``, which belongs to ``blob``."""
+        if blob not in self.graph.blobs:
+            raise ModelError(unknown("blob", blob, self.graph.blobs))
+        kept = key in self.plan.outputs or self.graph.blobs[blob].kind in ("input", "constant")
+        if key not in self.plan.buffers or not (self._retain_all or (kept and key == blob)):
+            raise ModelError(
+                f"blob {blob!r} shares its memory with others; plan the net with retain='all' to "
+                f"look at {'its values' if key == blob else 'its gradient'}"
+            )
+        buffer = self.plan.outputs.get(key, self.plan.buffers[key])
+        return buffer.spec.layout.unpack(self._array(buffer), buffer.spec.shape)

@@ -1,0 +1,261 @@
+"""A net in one phase: planned, bound, and run forward."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from demitasse import (
+    PRECISIONS,
+    CompositionError,
+    DataSource,
+    DataSpec,
+    Entry,
+    Graph,
+    ModelError,
+    NetDefinition,
+    Plan,
+    Runtime,
+    Share,
+    Slot,
+    Step,
+    Stream,
+    WorkerPlace,
+    arrange,
+    make_plan,
+    unknown,
+)
+from demitasse_training import parameters
+from demitasse_training.look import Blob, Look
+
+
+def real_type(precision: str) -> str:
+    """NumPy's name of a precision. Raises CompositionError with the valid ones."""
+    if precision not in PRECISIONS:
+        raise CompositionError(unknown("precision", precision, PRECISIONS))
+    return PRECISIONS[precision]
+
+
+def opener(runtime: Runtime, data: Mapping[str, Mapping[str, Any]] | None, phase: str) -> Any:
+    """What a graph opens its sources with: each specification once, or the arrays given instead."""
+    opened: dict[str, DataSource] = {}
+    arrays = (data or {}).get(phase)
+
+    def open_source(spec: DataSpec) -> DataSource:
+        if arrays is not None:
+            spec = DataSpec(arrays, "arrays", spec.shuffle, spec.seed, {}, spec.location)
+        key = f"{id(arrays) if arrays is not None else spec}"
+        if key not in opened:
+            opened[key] = runtime.open_source(spec)
+        return opened[key]
+
+    return open_source
+
+
+class Net:
+    """A net that runs forward.
+
+    ``path`` is a model file (or a definition), ``weights`` a path or several; ``retain="all"`` keeps
+    every blob. ``forward`` takes arrays by input name and plans again, once for each set of shapes.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        path: str | Path | NetDefinition,
+        *,
+        weights: str | Path | Sequence[str | Path] | None = None,
+        phase: str = "test",
+        precision: str = "f32",
+        retain: str | None = None,
+        data: Mapping[str, Mapping[str, Any]] | None = None,
+        overrides: Mapping[str, Any] | None = None,
+        seed: int = 0,
+        worker: WorkerPlace | None = None,
+        slots: Sequence[Slot] = (),
+        flat: Any = None,
+        arena: Any = None,
+    ) -> None:
+        self.runtime, self.phase, self.seed, self._retain = runtime, phase, seed, retain
+        self.dtype = real_type(precision)
+        if isinstance(path, NetDefinition):
+            self.definition = path
+        else:
+            self.definition = runtime.read(path).net(phase, overrides)
+        self.worker = worker or arrange(runtime.machine, self.dtype)[0]
+        self._kernels = runtime.kernels(self.worker)
+        self._allocator = runtime.allocator(self.worker.place.space)
+        self._open_source = opener(runtime, data, phase)
+        self._slots, self._shared_flat, self._arena = tuple(slots), flat, arena
+        self._flat: Any = flat
+        self._step: Step | None = None
+        self._streams: list[tuple[Stream, dict[str, Any]]] = []
+        self._prepare({})
+        if flat is None:
+            self._own_parameters()
+            for each in listed(weights):
+                arrays = runtime.read(each).weights().parameters
+                parameters.load(self.plan, self._flat, arrays, each)
+
+    # What a user calls.
+
+    def forward(self, **inputs: Any) -> dict[str, np.ndarray]:
+        """Run all layers; ``inputs`` by blob name replace what is there. Copies of the outputs."""
+        for name in inputs:
+            if name not in self.graph.inputs:
+                raise ModelError(
+                    unknown("input", name, self.graph.inputs, self.definition.location)
+                )
+        arrays = {name: np.asarray(value) for name, value in inputs.items()}
+        shapes = {name: tensor.shape for name, tensor in self.graph.inputs.items()}
+        wanted = {**shapes, **{name: tuple(array.shape) for name, array in arrays.items()}}
+        if wanted != shapes:
+            self._prepare(wanted)
+        step = self.step
+        for name, array in arrays.items():
+            step.array(self.plan.buffers[name])[...] = array
+        for stream, out in self._streams:
+            stream.read(out)
+        for work in step.forward:
+            work()
+        return self.outputs()
+
+    def outputs(self) -> dict[str, np.ndarray]:
+        """Copies of the blobs that no layer reads, as the last forward left them."""
+        look = self._look()
+        return {name: np.array(look.values(name, name)) for name in self.plan.outputs}
+
+    def test(self, iterations: int = 1) -> dict[str, Any]:
+        """The mean of each output over batches from the start of the data; per-class outputs are
+        lists."""
+        self.rewind()
+        totals: dict[str, np.ndarray] = {}
+        for _ in range(iterations):
+            for name, value in self.forward().items():
+                totals[name] = totals.get(name, 0.0) + value.astype(np.float64)
+        means = {name: total / iterations for name, total in totals.items()}
+        return {n: float(m.reshape(-1)[0]) if m.size == 1 else m.tolist() for n, m in means.items()}
+
+    @property
+    def blobs(self) -> dict[str, Blob]:
+        """Blobs by name."""
+        return self._look().blobs
+
+    @property
+    def params(self) -> dict[str, list[np.ndarray]]:
+        """Parameters by layer name, in logical (NCHW) order; live views where layouts are plain."""
+        return parameters.by_layer(self.plan, self._flat)
+
+    def profile(self, iterations: int = 10) -> list[tuple[Entry, float]]:
+        """The mean seconds of each entry over some forward passes."""
+        self.forward()
+        return timed(self.step, iterations, [lambda s=s, o=o: s.read(o) for s, o in self._streams])
+
+    def _look(self) -> Look:
+        return Look(self.graph, self.plan, self._flat, self.step.array, self._retain == "all")
+
+    # How it comes to be.
+
+    @property
+    def step(self) -> Step:
+        """The plan bound to memory, at first use."""
+        if self._step is None:
+            plan, allocate = self.plan, self._allocator.allocate
+            arena = self._arena
+            if arena is None or arena.nbytes < plan.arena_bytes:
+                arena = allocate(max(1, plan.arena_bytes))
+            memory = {"arena": arena, "fixed": allocate(max(1, plan.fixed_bytes))}
+            memory["parameters"] = _Elements(self._flat)
+            self._step = Step(plan, memory)
+            for tensor, value in self.graph.constants.items():
+                if tensor.name in plan.buffers:
+                    self._step.array(plan.buffers[tensor.name])[...] = value
+            self.rewind()
+        return self._step
+
+    def rewind(self) -> None:
+        """Read samples from the start again."""
+        for stream, _ in self._streams:
+            stream.close()
+        self._streams = []
+        for feed in self.graph.feeds:
+            out = {
+                key: self.step.array(self.plan.buffers[f"{feed.layer}.{key}"])
+                for key in feed.tensors
+            }
+            self._streams.append((feed.source.stream(0, feed.count, feed.batch), out))
+
+    def close(self) -> None:
+        """End the reading ahead."""
+        for stream, _ in self._streams:
+            stream.close()
+        self._streams = []
+
+    def _prepare(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        """Plan for input shapes; parameters stay where they are."""
+        self.graph = Graph(
+            self.runtime.vocabulary,
+            phase=self.phase,
+            dtype=self.dtype,
+            open_source=self._open_source,
+            share=Share(),
+            seed=self.seed,
+            input_shapes=shapes,
+        ).build(self.definition, self.runtime.layer_types)
+        self.plan: Plan = make_plan(
+            self.graph,
+            self._kernels,
+            self.worker.place,
+            name=self.definition.name,
+            slots=self._slots,
+            retain=self._retain,
+        )
+        self._step = None
+
+    def _own_parameters(self) -> None:
+        count = max(1, self.plan.parameters)
+        memory = self._allocator.allocate(count * np.dtype(self.dtype).itemsize)
+        self._flat = memory.view(0, (count,), self.dtype)
+        parameters.fill(self.graph, self.plan, self._flat, self.seed)
+        self._slots = self.plan.slots
+
+
+class _Elements:
+    """A flat array as a region of memory."""
+
+    def __init__(self, array: Any) -> None:
+        self._bytes = array.view(np.uint8)
+        self.nbytes = int(self._bytes.size)
+
+    def view(self, offset: int, shape: Sequence[int], dtype: str) -> Any:
+        size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+        return self._bytes[offset : offset + size].view(dtype).reshape(shape)
+
+    def close(self) -> None:
+        """Nothing: the array is somebody else's."""
+
+
+def listed(weights: str | Path | Sequence[str | Path] | None) -> list[str | Path]:
+    """Weights files given as one path, a comma-separated list, or a sequence."""
+    if weights is None:
+        return []
+    if isinstance(weights, str):
+        return list(weights.split(","))
+    return [weights] if isinstance(weights, Path) else list(weights)
+
+
+def timed(step: Step, iterations: int, reads: Sequence[Any] = ()) -> list[tuple[Entry, float]]:
+    """The mean seconds of each entry of a step over some walks."""
+    seconds = [0.0] * len(step.works)
+    for _ in range(iterations):
+        for read in reads:
+            read()
+        for i, (_, work) in enumerate(step.works):
+            start = time.perf_counter()
+            work()
+            seconds[i] += time.perf_counter() - start
+    return [(entry, s / iterations) for (entry, _), s in zip(step.works, seconds, strict=True)]

@@ -1,0 +1,17 @@
+"""Hooks of the training plugin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from demitasse import hookimpl
+
+
+@hookimpl
+def programs() -> Mapping[str, Callable[..., Any]]:
+    """``trainer`` and ``net``."""
+    from demitasse_training.net import Net
+    from demitasse_training.trainer import Trainer
+
+    return {"trainer": Trainer, "net": Net}
