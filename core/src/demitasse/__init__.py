@@ -13,11 +13,11 @@ _HOMES = {
     "data": "DataSource DataSpec Field Stream",
     "errors": "CompositionError DataError DemitasseError DescriptionError Location ModelError "
     "NumericsError PlanError PluginError ShapeError SnapshotError WorkerError nearest unknown",
-    "graph": "Feed Filler Graph Node Parameter Share Tensor",
+    "graph": "Feed Filler Graph Node Parameter Tensor by_operand shapes_by_operand",
     "hookspecs": "hookimpl",
-    "kernels": "PLAIN Bind Candidate Layout Place Request TensorSpec Work",
+    "operations.kernel": "PLAIN Bind Candidate Layout Place Request TensorSpec Work",
     "machine": "Level Link Machine MemorySpace Quantity SyncSpec fingerprint load_machine",
-    "model": "Layer LayerType ModelReader NetDefinition Solver Weights",
+    "model": "GraphBuilder Layer LayerType ModelReader NetDefinition Solver Weights",
     "plan": "Buffer Entry Plan Slot make_plan",
     "random_numbers": "RandomStream crop_and_mirror keep_mask permutation philox4x32",
     "runtime": "Event PRECISIONS Runtime compose",
@@ -28,7 +28,7 @@ _HOMES = {
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names.split()}
 
-__all__ = ["__version__", *_HOME]
+__all__ = ["__version__", *_HOME]  # noqa: PLE0604  the names are strings
 
 
 def __getattr__(name: str) -> object:

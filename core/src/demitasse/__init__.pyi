@@ -39,21 +39,12 @@ from demitasse.graph import (
     Graph as Graph,
     Node as Node,
     Parameter as Parameter,
-    Share as Share,
     Tensor as Tensor,
+    by_operand as by_operand,
+    shapes_by_operand as shapes_by_operand,
 )
 from demitasse.hookspecs import (
     hookimpl as hookimpl,
-)
-from demitasse.kernels import (
-    Bind as Bind,
-    Candidate as Candidate,
-    Layout as Layout,
-    PLAIN as PLAIN,
-    Place as Place,
-    Request as Request,
-    TensorSpec as TensorSpec,
-    Work as Work,
 )
 from demitasse.machine import (
     Level as Level,
@@ -66,6 +57,7 @@ from demitasse.machine import (
     load_machine as load_machine,
 )
 from demitasse.model import (
+    GraphBuilder as GraphBuilder,
     Layer as Layer,
     LayerType as LayerType,
     ModelReader as ModelReader,
@@ -73,12 +65,15 @@ from demitasse.model import (
     Solver as Solver,
     Weights as Weights,
 )
-from demitasse.plan import (
-    Buffer as Buffer,
-    Entry as Entry,
-    Plan as Plan,
-    Slot as Slot,
-    make_plan as make_plan,
+from demitasse.operations.kernel import (
+    Bind as Bind,
+    Candidate as Candidate,
+    Layout as Layout,
+    PLAIN as PLAIN,
+    Place as Place,
+    Request as Request,
+    TensorSpec as TensorSpec,
+    Work as Work,
 )
 from demitasse.random_numbers import (
     RandomStream as RandomStream,
@@ -86,6 +81,13 @@ from demitasse.random_numbers import (
     keep_mask as keep_mask,
     permutation as permutation,
     philox4x32 as philox4x32,
+)
+from demitasse.plan import (
+    Buffer as Buffer,
+    Entry as Entry,
+    Plan as Plan,
+    Slot as Slot,
+    make_plan as make_plan,
 )
 from demitasse.runtime import (
     Event as Event,

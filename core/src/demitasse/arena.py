@@ -40,9 +40,8 @@ def place_lifetimes(lives: Sequence[tuple[int, int, int]]) -> tuple[list[int], i
         first, last, size = lives[i]
         offset = 0
         for start, stop, begin, end in placed if size else ():
-            if begin <= last and first <= end and start < offset + size:
-                if stop > offset:
-                    offset = stop
+            if begin <= last and first <= end and start < offset + size and stop > offset:
+                offset = stop
         offsets[i] = offset
         if size:
             placed.append((offset, offset + size, first, last))

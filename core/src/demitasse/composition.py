@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.metadata
 import importlib.util
-import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pluggy
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from demitasse import __version__, hookspecs
 from demitasse.errors import CompositionError, PluginError, unknown
 from demitasse.machine import Machine
 
-GROUP = "demitasse.plugins"
+HOOKS = tuple(n for n, value in vars(hookspecs).items() if hasattr(value, "demitasse_spec"))
+_KEYS = ("name", "summary", "api", "automatic", "requires", "conflicts", "roles")
 
 
 @dataclass(frozen=True)
@@ -35,8 +34,8 @@ class Finding:
 @dataclass(frozen=True)
 class Manifest:
     """What a plugin says of itself without being imported. ``roles`` maps each hook that it serves
-    to the facts that choose it (priority, spaces, suffixes, ...); ``problem`` tells why it cannot be
-    used, if so."""
+    to the facts that choose it (priority, spaces, suffixes, ...); ``problem`` tells why it cannot
+    be used, if so; ``module`` is what to import."""
 
     name: str
     distribution: str = ""
@@ -46,9 +45,13 @@ class Manifest:
     automatic: bool = False
     requires: tuple[str, ...] = ()
     conflicts: tuple[str, ...] = ()
-    roles: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    roles: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False)
     module: Any = None
     problem: str = ""
+
+    @property
+    def priority(self) -> int:
+        return max((int(facts.get("priority", 0)) for facts in self.roles.values()), default=0)
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Composition:
-    """The plugins of a runtime, in order of preference, and what was chosen and rejected."""
+    """The plugins of a runtime, preferred first, what each serves, and what is not used."""
 
     machine: str
     plugins: tuple[Manifest, ...]
@@ -74,17 +77,14 @@ class Composition:
     def serving(self, role: str, **facts: str) -> Iterator[tuple[str, Callable[..., Any]]]:
         """(plugin, hook) of those that serve a role, preferred first; ``facts`` must be among the
         lists that the manifest gives for the role (``space="host"`` in ``spaces``)."""
-        for manifest in self.order(role):
-            given = manifest.roles[role]
-            if all(value in given.get(f"{fact}s", (value,)) for fact, value in facts.items()):
+        for manifest in self.plugins:
+            given = manifest.roles.get(role)
+            if given is not None and all(v in given.get(f"{k}s", (v,)) for k, v in facts.items()):
                 yield manifest.name, getattr(self.modules[manifest.name], role)
 
-    def order(self, role: str) -> list[Manifest]:
-        """The plugins that serve a role, preferred first."""
-        return [manifest for manifest in self.plugins if role in manifest.roles]
-
-    @cached_property
+    @property
     def versions(self) -> dict[str, str]:
+        """Plugin versions by name."""
         return {manifest.name: manifest.version for manifest in self.plugins}
 
     def to_dict(self) -> dict[str, Any]:
@@ -92,229 +92,154 @@ class Composition:
         return {
             "machine": self.machine,
             "plugins": self.versions,
-            "choices": [vars(choice) for choice in self.choices],
+            "choices": [asdict(choice) for choice in self.choices],
             "rejected": dict(self.rejected),
         }
 
     def __str__(self) -> str:
-        rows = [
-            (choice.role, choice.subject, choice.plugin, choice.reason) for choice in self.choices
-        ]
-        widths = [max((len(row[i]) for row in rows), default=0) for i in range(3)]
         lines = [f"machine {self.machine}"]
-        for role, subject, plugin, reason in rows:
-            cells = zip((role, subject, plugin), widths, strict=True)
-            lines.append("  ".join(text.ljust(width) for text, width in cells) + f"  {reason}")
-        lines += [f"not used: {name} ({reason})" for name, reason in self.rejected]
+        lines += [
+            f"{c.role:<14} {c.subject:<44} {c.plugin:<12} {c.reason}".rstrip() for c in self.choices
+        ]
+        lines += [f"{'not used':<14} {name:<12} {reason}" for name, reason in self.rejected]
         return "\n".join(lines)
 
 
 def discover() -> tuple[Manifest, ...]:
     """The manifests of all installed plugins, by name, read without importing any of them."""
     found: dict[str, Manifest] = {}
-    for point in importlib.metadata.entry_points(group=GROUP):
+    for point in importlib.metadata.entry_points(group="demitasse.plugins"):
         manifest = _read(point)
-        other = found.get(point.name)
-        if other is not None and other.distribution != manifest.distribution:
-            both = f"{other.distribution} and {manifest.distribution}"
-            manifest = Manifest(point.name, both, problem=f"{both} both provide it; uninstall one")
+        other = found.get(point.name, manifest)
+        if other.distribution != manifest.distribution:
+            problem = f"{other.distribution} and {manifest.distribution} both provide it; remove one"
+            manifest = replace(manifest, problem=problem)
         found[point.name] = manifest
     return tuple(found[name] for name in sorted(found))
 
 
 def _read(point: importlib.metadata.EntryPoint) -> Manifest:
-    distribution = point.dist.name if point.dist else ""
-    version = point.dist.version if point.dist else ""
-    bare = Manifest(point.name, distribution, version)
+    name, version = (point.dist.name, point.dist.version) if point.dist else ("", "")
+    bare = Manifest(point.name, name, version, module=point.module)
     spec = importlib.util.find_spec(point.module.partition(".")[0])
     folder = next(iter(spec.submodule_search_locations or ()), None) if spec else None
     if folder is None:
-        return _with(
-            bare, problem=f"its package {point.module} is not there; reinstall {distribution}"
-        )
+        return replace(bare, problem=f"its package {point.module} is not there; reinstall {name}")
     path = Path(folder) / "plugin.toml"
     try:
-        data = tomllib.loads(path.read_text())
+        return _manifest(tomllib.loads(path.read_text("utf-8")), bare, str(path))
     except (OSError, ValueError) as error:
-        return _with(bare, problem=f"its manifest {path} cannot be read: {error}")
-    return manifest_of(data, bare, point.value, str(path))
+        return replace(bare, problem=f"its manifest {path} cannot be read: {error}")
 
 
-def manifest_of(data: Mapping[str, Any], bare: Manifest, module: Any, where: str) -> Manifest:
-    """A manifest from the table in a plugin's ``plugin.toml``; what is wrong becomes its problem."""
-    known = {"name", "summary", "api", "automatic", "requires", "conflicts", "roles"}
-    problem = ""
-    hooks = {
-        name for name in vars(hookspecs) if hasattr(getattr(hookspecs, name), "demitasse_spec")
-    }
-    if strange := sorted(set(data) - known):
-        problem = unknown("key", strange[0], known, where)
+def _manifest(data: Mapping[str, Any], bare: Manifest, where: str) -> Manifest:
+    """The manifest in a ``plugin.toml``'s table; what is wrong with it becomes its problem."""
+    problem, roles, api = "", data.get("roles", {}), data.get("api", "")
+    try:
+        fits = SpecifierSet(api).contains(__version__, prereleases=True)
+    except InvalidSpecifier:
+        fits = False
+    if strange := sorted(set(data) - set(_KEYS)):
+        problem = unknown("key", strange[0], _KEYS, where)
     elif data.get("name") != bare.name:
         problem = f"{where}: the name is {data.get('name')!r}, the entry point's {bare.name!r}"
-    elif strange := sorted(set(data.get("roles", {})) - hooks):
-        problem = unknown("role", strange[0], hooks, where)
-    elif not _in_range(__version__, data.get("api", "")):
-        problem = f"it is for demitasse {data.get('api')!r}, this is {__version__}; install a matching one"
-    return _with(
-        bare,
-        summary=data.get("summary", ""),
-        api=data.get("api", ""),
-        automatic=bool(data.get("automatic", False)),
-        requires=tuple(data.get("requires", ())),
-        conflicts=tuple(data.get("conflicts", ())),
-        roles=data.get("roles", {}),
-        module=module,
-        problem=problem,
-    )
-
-
-def _with(manifest: Manifest, **changes: Any) -> Manifest:
-    return Manifest(**{**vars(manifest), **changes})
-
-
-def _in_range(version: str, wanted: str) -> bool:
-    def numbers(text: str) -> tuple[int, ...]:
-        return tuple(int(part) for part in re.findall(r"\d+", text))
-
-    tests = {
-        ">=": lambda a, b: a >= b,
-        "<=": lambda a, b: a <= b,
-        ">": lambda a, b: a > b,
-        "<": lambda a, b: a < b,
-        "==": lambda a, b: a[: len(b)] == b,
-    }
-    clauses = re.findall(r"(>=|<=|==|>|<)\s*([\d.]+)", wanted)
-    return bool(clauses) and all(tests[sign](numbers(version), numbers(to)) for sign, to in clauses)
+    elif strange := sorted(set(roles) - set(HOOKS)):
+        problem = unknown("role", strange[0], HOOKS, where)
+    elif not api or not fits:
+        problem = f"it is for demitasse {api!r}, this is {__version__}; install versions that match"
+    fields = {key: data[key] for key in ("summary", "automatic") if key in data}
+    lists = {key: tuple(data.get(key, ())) for key in ("requires", "conflicts")}
+    return replace(bare, api=api, roles=roles, problem=problem, **fields, **lists)
 
 
 def compose_plugins(machine: Machine, wanted: Sequence[Any] | None) -> Composition:
     """Choose, import and check the plugins of a runtime.
 
-    ``wanted`` is a list of names, preferred first; names with ``+`` or ``-`` in front change the
-    default instead: the description's own list, or all automatic plugins by priority. An object with
-    a ``manifest`` mapping (as in ``plugin.toml``) and hooks stands for itself.
-    Raises PluginError or CompositionError that name the plugin and the remedy.
+    ``wanted`` lists names, preferred first; ``+name`` and ``-name`` change the default instead: the
+    description's list, or else all automatic plugins by priority. An object with a ``manifest``
+    mapping (as in ``plugin.toml``) and hooks stands for itself. Raises PluginError or
+    CompositionError that name the plugin and the remedy.
     """
-    installed = {manifest.name: manifest for manifest in discover()}
-    rejected: dict[str, str] = {}
-    reasons = _reasons(machine, wanted, installed, rejected)
-    chosen = []
+    known = {manifest.name: manifest for manifest in discover()}
+    names = []
+    for item in wanted or ():
+        if not isinstance(item, str):
+            bare = Manifest(item.manifest["name"], "given", __version__, module=item)
+            known[bare.name] = _manifest(item.manifest, bare, f"plugin {bare.name!r}")
+        names.append(item if isinstance(item, str) else item.manifest["name"])
+    reasons, rejected = _reasons(machine, names, known)
     for name, reason in reasons.items():
-        if name not in installed:
+        if name not in known:
             raise PluginError(
-                unknown("plugin", name, installed, f"{reason}")
-                + f"; misspelled, or not installed: pip install demitasse-{name}"
+                f"{unknown('plugin', name, known, reason)}; it is misspelled or not installed "
+                f"(pip install demitasse-{name})"
             )
-        manifest = installed[name]
-        if manifest.problem:
-            raise PluginError(f"plugin {name!r} ({reason}) cannot be used: {manifest.problem}")
-        chosen.append(manifest)
-    names = [manifest.name for manifest in chosen]
-    for manifest in chosen:
-        for other in manifest.requires:
-            if other not in names:
-                raise CompositionError(
-                    f"plugin {manifest.name!r} requires {other!r}, which is not composed; "
-                    f"add it to the plugins ({', '.join(names)})"
-                )
-        for other in manifest.conflicts:
-            if other in names:
-                raise CompositionError(
-                    f"plugins {manifest.name!r} and {other!r} conflict; leave one out"
-                )
+        if known[name].problem:
+            raise PluginError(f"plugin {name!r} ({reason}) cannot be used: {known[name].problem}")
+        for other in set(known[name].requires) - set(reasons):
+            raise CompositionError(f"plugin {name!r} requires {other!r}; add it to {', '.join(reasons)}")
+        for other in set(known[name].conflicts) & set(reasons):
+            raise CompositionError(f"plugins {name!r} and {other!r} conflict; leave one out")
     manager = pluggy.PluginManager("demitasse")
     manager.add_hookspecs(hookspecs)
-    modules = {manifest.name: _load(manifest, manager) for manifest in chosen}
-    choices = [
+    modules = {name: _load(known[name], manager) for name in reasons}
+    chosen = tuple(known[name] for name in reasons)
+    choices = tuple(
         Choice(role, _subject(manifest.roles[role]), manifest.name, reasons[manifest.name])
-        for role in vars(hookspecs)
+        for role in HOOKS
         for manifest in chosen
         if role in manifest.roles
-    ]
-    return Composition(
-        machine.name, tuple(chosen), tuple(choices), tuple(rejected.items()), modules
     )
+    return Composition(machine.name, chosen, choices, tuple(rejected.items()), modules)
 
 
 def _reasons(
-    machine: Machine,
-    wanted: Sequence[Any] | None,
-    installed: dict[str, Manifest],
-    rejected: dict[str, str],
-) -> dict[str, str]:
-    """Why each plugin is in, in order of preference."""
-    changes: list[str] = []
-    for item in wanted or ():
-        if not isinstance(item, str):
-            data = item.manifest
-            bare = Manifest(data["name"], "(given)", __version__)
-            installed[bare.name] = manifest_of(data, bare, item, f"plugin {bare.name!r}")
-            item = (
-                bare.name
-                if any(isinstance(w, str) and w[0] not in "+-" for w in wanted or ())
-                else (f"+{bare.name}")
-            )
-        changes.append(item)
-    if changes and all(item[0] not in "+-" for item in changes):
-        return dict.fromkeys(changes, "asked for") | _named_by_levels(machine, changes)
-    default: dict[str, str] = {}
-    added = [item[1:] if item[0] == "+" else item for item in changes if item[0] != "-"]
-    removed = {item[1:] for item in changes if item[0] == "-"}
-    for name in removed - set(installed):
-        raise PluginError(unknown("plugin", name, installed, "asked to leave out"))
-    default.update(dict.fromkeys(added, "asked for"))
-    if machine.plugins is not None:
-        default.update((name, f"named by {machine.origin}") for name in machine.plugins)
-    else:
-        for manifest in sorted(installed.values(), key=_priority, reverse=True):
-            if manifest.problem:
-                rejected[manifest.name] = manifest.problem
-            elif manifest.automatic:
-                default.setdefault(manifest.name, f"automatic, priority {_priority(manifest)}")
-            elif manifest.name not in default:
-                rejected[manifest.name] = "only used when named"
-    for name in removed:
-        default.pop(name, None)
-        rejected[name] = "left out as asked"
-    return default | _named_by_levels(machine, default)
-
-
-def _named_by_levels(machine: Machine, others: Any) -> dict[str, str]:
-    named = {}
+    machine: Machine, names: Sequence[str], known: Mapping[str, Manifest]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Why each plugin is in, preferred first, and why others are not."""
+    exact = bool(names) and all(name[0] not in "+-" for name in names)
+    removed = {name[1:] for name in names if name[0] == "-"}
+    reasons = {name.lstrip("+"): "asked for" for name in names if name[0] != "-"}
+    rejected = dict.fromkeys(removed, "left out as asked")
+    for name in removed - set(known):
+        raise PluginError(unknown("plugin", name, known, "asked to leave out"))
+    if not exact and machine.plugins is not None:
+        reasons |= {n: f"named by {machine.origin}" for n in machine.plugins if n not in reasons}
+    elif not exact:
+        for manifest in sorted(known.values(), key=lambda m: -m.priority):
+            if manifest.problem or not manifest.automatic:
+                rejected.setdefault(manifest.name, manifest.problem or "only used when named")
+            else:
+                reasons.setdefault(manifest.name, f"automatic, priority {manifest.priority}")
     for level in machine.levels:
-        for name in (level.kernels, level.sync.plugin if level.sync else None):
-            if name and name not in others:
-                named[name] = f"named by level {level.name!r} of {machine.origin}"
-    return named
-
-
-def _priority(manifest: Manifest) -> int:
-    return max((int(facts.get("priority", 0)) for facts in manifest.roles.values()), default=0)
+        for plugin in (level.kernels, level.sync.plugin if level.sync else None):
+            if plugin:
+                reasons.setdefault(plugin, f"named by level {level.name!r} of {machine.origin}")
+    reasons = {name: reason for name, reason in reasons.items() if name not in removed}
+    return reasons, {name: why for name, why in rejected.items() if name not in reasons}
 
 
 def _subject(facts: Mapping[str, Any]) -> str:
     lists = [value for key, value in facts.items() if key != "priority"]
-    return " ".join(str(item) for value in lists for item in (value if value else ())) or "all"
+    return " ".join(str(item) for value in lists for item in value) or "all"
 
 
 def _load(manifest: Manifest, manager: pluggy.PluginManager) -> Any:
-    module = manifest.module
+    module, name = manifest.module, manifest.name
     try:
-        if isinstance(module, str):
-            module = importlib.import_module(module.partition(":")[0])
-        manager.register(module, manifest.name)
+        module = importlib.import_module(module) if isinstance(module, str) else module
+        manager.register(module, name)
     except pluggy.PluginValidationError as error:
-        raise PluginError(f"plugin {manifest.name!r} breaks a hook's contract: {error}") from error
+        raise PluginError(f"plugin {name!r} breaks a hook's contract: {error}") from error
     except Exception as error:
         raise PluginError(
-            f"plugin {manifest.name!r} ({manifest.distribution} {manifest.version}) cannot be "
-            f"imported: {type(error).__name__}: {error}; reinstall it or leave it out"
+            f"plugin {name!r} ({manifest.distribution} {manifest.version}) cannot be imported: "
+            f"{type(error).__name__}: {error}; reinstall it or leave it out"
         ) from error
     implemented = {caller.name for caller in manager.get_hookcallers(module) or ()}
     if implemented != set(manifest.roles):
         raise PluginError(
-            f"plugin {manifest.name!r}: its manifest declares the roles "
-            f"{', '.join(sorted(manifest.roles)) or 'none'}, its module implements "
-            f"{', '.join(sorted(implemented)) or 'none'}"
+            f"plugin {name!r}: its manifest declares the roles {sorted(manifest.roles)}, its "
+            f"module implements {sorted(implemented)}"
         )
     return module

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from demitasse.arena import Allocator
     from demitasse.composition import Finding
     from demitasse.data import DataSource, DataSpec
-    from demitasse.kernels import Candidate, Request
     from demitasse.machine import Level
     from demitasse.model import LayerType, ModelReader, Weights
     from demitasse.operations import Operation
+    from demitasse.operations.kernel import Candidate, Request
     from demitasse.runtime import Event
-    from demitasse.synchronisation import Group, GradientSync
+    from demitasse.synchronisation import GradientSync, Group
 
 hookspec = pluggy.HookspecMarker("demitasse")
 hookimpl = pluggy.HookimplMarker("demitasse")

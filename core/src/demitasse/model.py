@@ -11,7 +11,9 @@ from demitasse.errors import Location
 if TYPE_CHECKING:
     import numpy as np
 
-    from demitasse.graph import Graph, Tensor
+    from demitasse.data import DataSpec
+    from demitasse.graph import Filler, Tensor
+    from demitasse.operations import Shape
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,47 @@ class Weights:
     record: dict[str, Any] = field(default_factory=dict)
 
 
+class GraphBuilder(Protocol):
+    """What a layer type builds on. ``phase`` is train or test, ``dtype`` the real numbers' type,
+    ``seed`` the run's, ``stream`` a number of the layer's own for its random numbers."""
+
+    phase: str
+    dtype: str
+    seed: int
+    stream: int
+
+    def apply(self, operation: str, *inputs: Tensor | None, **attributes: Any) -> Any:
+        """Emit an operation: its output tensor, or a tuple where it has several (what nobody reads
+        is not computed). Raises ShapeError that names every operand when they do not fit."""
+
+    def parameter(
+        self,
+        shape: Shape,
+        filler: Filler,
+        *,
+        rate: float = 1.0,
+        decay: float = 1.0,
+        trainable: bool = True,
+        shared: str | None = None,
+    ) -> Tensor:
+        """The layer's next parameter. Layers that give the same ``shared`` name have it in common,
+        with the first one's filler and multipliers. A rate of 0 freezes it: no gradient is made."""
+
+    def input(self, name: str, shape: Shape) -> Tensor:
+        """A tensor that the caller of the net fills."""
+
+    def constant(self, name: str, value: np.ndarray) -> Tensor:
+        """A tensor that is filled once, before the first step."""
+
+    def source(self, spec: DataSpec, batch: int, fields: Mapping[str, str]) -> tuple[Tensor, ...]:
+        """Tensors that a data source fills each step with this worker's part of ``batch`` samples:
+        one for each entry of ``fields``, a field's name to an element type (``raw`` as it is stored,
+        ``real`` the plan's)."""
+
+    def scalar(self, name: str) -> Tensor:
+        """``iteration``, ``sample`` or ``rate`` as a one-element tensor."""
+
+
 class LayerType(Protocol):
     """What a layer of one type means in operations."""
 
@@ -85,7 +128,7 @@ class LayerType(Protocol):
     """Names and defaults of parameters that the type declares itself; empty for none. A reader
     accepts them in its own form (a message ``swish_param { beta: 2 }`` for a type Swish)."""
 
-    def build(self, layer: Layer, bottoms: Sequence[Tensor], graph: Graph) -> Sequence[Tensor]:
+    def build(self, layer: Layer, bottoms: Sequence[Tensor], graph: GraphBuilder) -> Sequence[Tensor]:
         """Emit the layer's operations with ``graph.apply`` and return a tensor for each top."""
 
 

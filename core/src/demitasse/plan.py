@@ -1,15 +1,16 @@
-"""The plan: operations in order, each with its kernel and buffers, and the synchronisation points."""
+"""The plan: operations in order, their kernels and buffers, and the synchronisation points."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from demitasse.arena import place_lifetimes
 from demitasse.errors import PlanError, ShapeError
-from demitasse.graph import Graph, Node, Parameter, Tensor, shapes_by_operand
-from demitasse.kernels import PLAIN, Candidate, Layout, Place, Request, TensorSpec
+from demitasse.graph import Graph, Node, Tensor, shapes_by_operand
+from demitasse.operations.kernel import PLAIN, Candidate, Layout, Place, Request, TensorSpec
 from demitasse.synchronisation import Bucket, Span
 
 Kernels = Sequence[tuple[str, Callable[..., Iterable[Candidate]]]]
@@ -88,16 +89,10 @@ class Plan:
     fixed_bytes: int
 
     def __str__(self) -> str:
-        rows = [
-            (e.layer, e.phase, e.operation, f"{e.plugin}: {e.kernel}", _shapes(e), e.reason)
-            for e in self.entries
-        ]
-        widths = [max((len(row[i]) for row in rows), default=0) for i in range(5)]
         lines = [
-            "  ".join(
-                cell.ljust(width) for cell, width in zip(row, [*widths, 0], strict=True)
-            ).rstrip()
-            for row in rows
+            f"{e.layer:<16} {e.phase:<8} {e.operation:<30} {f'{e.plugin}: {e.kernel}':<36} "
+            f"{' '.join(str(b.spec) for b in e.outputs if b)}{' in place' * e.in_place}"
+            for e in self.entries
         ]
         lines.append(
             f"{len(self.entries)} operations, {self.parameters:,} parameters in "
@@ -107,13 +102,7 @@ class Plan:
         return "\n".join(lines)
 
 
-def _shapes(entry: Entry) -> str:
-    shown = " ".join("x".join(map(str, b.spec.shape)) or "scalar" for b in entry.outputs if b)
-    return shown + (" in place" if entry.in_place else "")
-
-
-@dataclass(frozen=True)
-class _Choice:
+class _Choice(NamedTuple):
     node: Node
     plugin: str
     candidate: Candidate
@@ -136,11 +125,15 @@ def make_plan(
     every blob memory of its own; ``bucket_bytes`` joins neighbouring layers' gradients until a
     bucket has that many. Raises PlanError that names the operation that nobody computes.
     """
-    return _Planner(graph, kernels, place, slots, retain == "all").plan(name, bucket_bytes)
+    planner = _Planner(graph, kernels, place, slots, retain == "all")
+    planner.choose_kernels()
+    planner.trace_lifetimes()
+    planner.share_in_place()
+    return planner.finish(name, bucket_bytes)
 
 
 class _Planner:
-    """One planning: choose kernels and layouts, share memory, lay out parameters, place buffers."""
+    """One planning: kernels and layouts, lifetimes, memory in place, parameters, offsets."""
 
     def __init__(
         self, graph: Graph, kernels: Kernels, place: Place, given: Sequence[Slot], retain_all: bool
@@ -151,6 +144,7 @@ class _Planner:
         self.root: dict[Tensor, Tensor] = {}
         self.reordered: dict[tuple[Tensor, Layout], Tensor] = {}
         self.chosen: list[_Choice] = []
+        self.in_place: set[int] = set()
         self.pinned = {*graph.outputs.values(), *(tensor for tensor, _ in graph.objective)}
         self.gradients = {p.gradient: p for p in graph.parameters if p.gradient is not None}
         for parameter in graph.parameters if given else ():
@@ -164,48 +158,8 @@ class _Planner:
                 )
             self.layouts[parameter.tensor] = slot.spec.layout
 
-    def plan(self, name: str, bucket_bytes: int) -> Plan:
-        for node in self._alive():
-            if node.operation.view:
-                self._view(node)
-            else:
-                self._choose(node)
-        self._trace_lifetimes()
-        in_place = self._share_in_place()
-        slots, buckets, first_read, final = self._lay_parameters(bucket_bytes)
-        buffers, workspaces, sizes = self._place(slots)
-        entries = tuple(
-            _entry(choice, buffers, workspaces[i], i in in_place)
-            for i, choice in enumerate(self.chosen)
-        )
-        graph = self.graph
-        named = dict(graph.blobs) | graph.scalars | {t.name: t for t in graph.constants}
-        for feed in graph.feeds:
-            named |= {f"{feed.layer}.{key}": tensor for key, tensor in feed.tensors.items()}
-        if self.retain_all:
-            named |= {t.name: t for c in self.chosen for t in c.node.outputs if t is not None}
-        return Plan(
-            name=name,
-            phase=graph.phase,
-            dtype=graph.dtype,
-            place=self.place,
-            entries=entries,
-            buffers={key: buffers[t] for key, t in named.items() if t in buffers},
-            outputs={key: buffers[t] for key, t in graph.outputs.items()},
-            objective=tuple((buffers[t], weight) for t, weight in graph.objective),
-            slots=slots,
-            buckets=buckets,
-            first_read=first_read,
-            final=final,
-            trainable=max((slot.span.stop for slot in slots if slot.trainable), default=0),
-            parameters=max((slot.span.stop for slot in slots), default=0),
-            arena_bytes=sizes[0],
-            unshared_bytes=sizes[1],
-            fixed_bytes=sizes[2],
-        )
-
-    def _alive(self) -> list[Node]:
-        """The nodes that somebody needs, without the optional outputs that nobody reads."""
+    def choose_kernels(self) -> None:
+        """A kernel for each node that somebody needs, and transforms where layouts disagree."""
         needed = self.pinned | set(self.gradients)
         alive = []
         for node in reversed(self.graph.nodes):
@@ -216,221 +170,223 @@ class _Planner:
                     if operand.optional and node.outputs[i] not in needed:
                         node.outputs[i] = None
                 alive.append(node)
-        return alive[::-1]
-
-    def _layout(self, tensor: Tensor) -> Layout:
-        return self.layouts.get(tensor, PLAIN)
+        for node in reversed(alive):
+            if node.operation.view:
+                source, target = node.inputs[0], node.outputs[0]
+                assert source is not None and target is not None
+                self.root[target] = self._find(self._in_layout(source, PLAIN, node))
+            else:
+                self._choose(node)
 
     def _spec(self, tensor: Tensor) -> TensorSpec:
-        return TensorSpec(tensor.shape, tensor.dtype, self._layout(tensor))
-
-    def _view(self, node: Node) -> None:
-        source, target = node.inputs[0], node.outputs[0]
-        assert source is not None and target is not None
-        self.root[target] = self._find(self._reorder(source, PLAIN, node))
+        return TensorSpec(tensor.shape, tensor.dtype, self.layouts.get(tensor, PLAIN))
 
     def _choose(self, node: Node) -> None:
-        """Pick the kernel of a node, and transform the inputs whose layout it does not take."""
-        specs = [self._spec(t) if t is not None else None for t in node.inputs]
-        wanted = [self._spec(t) if t is not None else None for t in node.outputs]
-        plugin, candidate, reason = choose(
-            self.kernels,
-            Request(node.operation, tuple(specs), tuple(wanted), node.attributes, self.place),
-            node.layer,
-        )
-        inputs = list(node.inputs)
+        inputs, outputs, after = list(node.inputs), list(node.outputs), []
+        specs = [[self._spec(t) if t else None for t in ts] for ts in (inputs, outputs)]
+        request = Request(node.operation, tuple(specs[0]), tuple(specs[1]), node.attributes, self.place)
+        plugin, candidate, reason = choose(self.kernels, request, node.layer)
         for i, tensor in enumerate(inputs):
-            layout = candidate.input_layouts[i] if i < len(candidate.input_layouts) else PLAIN
-            if tensor is None:
-                continue
-            if tensor.kind == "parameter" and tensor not in self.layouts:
-                self.layouts[tensor] = layout
-            inputs[i] = self._reorder(tensor, layout, node)
-        outputs = list(node.outputs)
-        after: list[tuple[Tensor, Tensor]] = []
+            layout = candidate.input_layouts[i] if candidate.input_layouts else PLAIN
+            if tensor is not None:
+                if tensor.kind == "parameter":
+                    self.layouts.setdefault(tensor, layout)
+                inputs[i] = self._in_layout(tensor, layout, node)
         for i, tensor in enumerate(outputs):
-            layout = candidate.output_layouts[i] if i < len(candidate.output_layouts) else PLAIN
+            layout = candidate.output_layouts[i] if candidate.output_layouts else PLAIN
             if tensor is None:
                 continue
-            owner = self.gradients.get(tensor)
-            if owner is not None and layout != self._layout(owner.tensor):
-                made = Tensor(
-                    f"{tensor.name}.{layout.name}", tensor.shape, tensor.dtype, "gradient"
-                )
-                self.layouts[made], outputs[i] = layout, made
-                after.append((made, tensor))
-                self.layouts[tensor] = self._layout(owner.tensor)
-            else:
-                self.layouts[tensor] = layout
-        bound = Node(node.operation, inputs, outputs, node.attributes, node.layer, node.phase)
-        self.chosen.append(_Choice(bound, plugin, candidate, reason))
-        for made, tensor in after:
-            self._transform(made, tensor, node)
+            self.layouts[tensor] = layout
+            if (owner := self.gradients.get(tensor)) is not None:
+                self.layouts[tensor] = self.layouts.get(owner.tensor, PLAIN)
+                if layout != self.layouts[tensor]:
+                    outputs[i] = self._twin(tensor, layout)
+                    after.append((outputs[i], tensor))
+        node = Node(node.operation, inputs, outputs, node.attributes, node.layer, node.phase)
+        self.chosen.append(_Choice(node, plugin, candidate, reason))
+        for source, target in after:
+            self._transform(source, target, node)
 
-    def _reorder(self, tensor: Tensor, layout: Layout, node: Node) -> Tensor:
-        if self._layout(tensor) == layout:
+    def _in_layout(self, tensor: Tensor, layout: Layout, near: Node) -> Tensor:
+        if self.layouts.get(tensor, PLAIN) == layout:
             return tensor
-        key = (tensor, layout)
-        if key not in self.reordered or tensor.kind == "parameter_gradient":
-            made = Tensor(f"{tensor.name}.{layout.name}", tensor.shape, tensor.dtype, "activation")
-            self.layouts[made] = layout
-            self._transform(tensor, made, node)
-            self.reordered[key] = made
-        return self.reordered[key]
+        if (tensor, layout) not in self.reordered:
+            self.reordered[tensor, layout] = self._twin(tensor, layout)
+            self._transform(tensor, self.reordered[tensor, layout], near)
+        return self.reordered[tensor, layout]
+
+    def _twin(self, tensor: Tensor, layout: Layout) -> Tensor:
+        twin = Tensor(f"{tensor.name}.{layout.name}", tensor.shape, tensor.dtype, "activation")
+        self.layouts[twin] = layout
+        return twin
 
     def _transform(self, source: Tensor, target: Tensor, near: Node) -> None:
-        reorder = self.graph.vocabulary["reorder"]
-        request = Request(reorder, (self._spec(source),), (self._spec(target),), {}, self.place)
+        reorder, specs = self.graph.vocabulary["reorder"], (self._spec(source), self._spec(target))
+        request = Request(reorder, specs[:1], specs[1:], {}, self.place)
         plugin, candidate, _ = choose(self.kernels, request, near.layer)
         node = Node(reorder, [source], [target], {}, near.layer, near.phase)
-        reason = f"{self._layout(source).name} to {self._layout(target).name}"
+        reason = f"{specs[0].layout.name} to {specs[1].layout.name}"
         self.chosen.append(_Choice(node, plugin, candidate, reason))
 
     def _find(self, tensor: Tensor) -> Tensor:
         return self.root.get(tensor, tensor)
 
-    def _trace_lifetimes(self) -> None:
-        """When each memory is first written and last read, views counted with what they view."""
+    def trace_lifetimes(self) -> None:
+        """When each memory is first written and last used, views counted with what they view."""
         self.born: dict[Tensor, int] = {}
         self.dies: dict[Tensor, int] = {}
-        end = len(self.chosen)
         for i, choice in enumerate(self.chosen):
             for tensor in (*choice.node.outputs, *choice.node.inputs):
                 if tensor is not None:
-                    root = self._find(tensor)
-                    self.born.setdefault(root, i)
-                    self.dies[root] = i
-        retained = self.graph.blobs.values() if self.retain_all else ()
-        for tensor in (*self.pinned, *retained):
-            self.dies[self._find(tensor)] = end
+                    self.born.setdefault(self._find(tensor), i)
+                    self.dies[self._find(tensor)] = i
+        for tensor in self.born if self.retain_all else map(self._find, self.pinned):
+            self.born[tensor] = 0 if self.retain_all else self.born.get(tensor, 0)
+            self.dies[tensor] = len(self.chosen)
 
-    def _share_in_place(self) -> set[int]:
-        """Let outputs take over the memory of inputs that die; the entries where one does."""
-        result: set[int] = set()
-        for i, choice in enumerate(() if self.retain_all else self.chosen):
-            operation, tensors = choice.node.operation, choice.node.inputs
-            for output_name, input_name in operation.aliases if choice.candidate.in_place else ():
-                target = choice.node.outputs[[o.name for o in operation.outputs].index(output_name)]
-                source = tensors[[o.name for o in operation.inputs].index(input_name)]
-                if target is None or source is None or target.kind == "parameter_gradient":
+    def share_in_place(self) -> None:
+        """Let outputs take over the memory of inputs that die, where operation and kernel allow."""
+        for i, (node, _, candidate, _) in enumerate(self.chosen):
+            aliases = node.operation.aliases if candidate.in_place and not self.retain_all else ()
+            for output_name, input_name in aliases:
+                names = [operand.name for operand in node.operation.outputs]
+                target = node.outputs[names.index(output_name)]
+                names = [operand.name for operand in node.operation.inputs]
+                source = node.inputs[names.index(input_name)]
+                if target is None or source is None or self._spec(target) != self._spec(source):
                     continue
-                root = self._find(source)
-                shares = [t for t in tensors if t is not None and self._find(t) is root]
+                root, others = self._find(source), [self._find(t) for t in node.inputs if t]
                 if (
                     root.kind in ("activation", "gradient")
+                    and target.kind in ("activation", "gradient")
                     and self.dies[root] == i
-                    and len(shares) == 1
-                    and self._spec(target) == self._spec(source)
+                    and others.count(root) == 1
                 ):
-                    self.dies[root] = self.dies.pop(self._find(target))
                     moved = self._find(target)
-                    self.born.pop(moved, None)
-                    self.root[target] = root
-                    for tensor, old in self.root.items():
-                        if old is moved:
-                            self.root[tensor] = root
-                    result.add(i)
-        return result
+                    self.dies[root] = self.dies.pop(moved)
+                    self.born.pop(moved)
+                    views = [tensor for tensor, old in self.root.items() if old is moved]
+                    self.root |= dict.fromkeys((target, moved, *views), root)
+                    self.in_place.add(i)
 
-    def _lay_parameters(
-        self, bucket_bytes: int
-    ) -> tuple[tuple[Slot, ...], tuple[Bucket, ...], tuple[int, ...], tuple[int, ...]]:
-        """Flat memory in the order in which backward finishes gradients, cut into buckets."""
+    def _slots(self, bucket_bytes: int) -> tuple[tuple[Slot, ...], list[list[Slot]]]:
+        """Parameters in the order in which backward finishes their gradients, then those without;
+        and those with gradients by bucket."""
         if self.given:
-            return tuple(dict.fromkeys(self.given.values())), (), (), ()
-        final = {t: i for i, c in enumerate(self.chosen) for t in c.node.outputs if t is not None}
-        for i, choice in enumerate(self.chosen):
-            if choice.node.operation.name == "accumulate" and choice.node.inputs[0] is not None:
-                final[choice.node.inputs[0]] = i
-        first = {
-            t: i for i, c in reversed(list(enumerate(self.chosen))) for t in c.node.inputs if t
+            return tuple(dict.fromkeys(self.given.values())), []
+        ready = {
+            tensor: i
+            for i, choice in enumerate(self.chosen)
+            for tensor in (*choice.node.outputs, *choice.node.inputs)
+            if tensor in self.gradients
         }
-        ready = {p: final[p.gradient] for p in self.graph.parameters if p.gradient is not None}
-        order = sorted(ready, key=lambda p: ready[p])
-        order += [p for p in self.graph.parameters if p not in ready]
-        slots: list[Slot] = []
-        groups: list[list[tuple[Parameter, Slot]]] = []
-        position, itemsize = 0, TensorSpec((), self.graph.dtype).nbytes
+        order = [self.gradients[t] for t in sorted(ready, key=lambda t: ready[t])]
+        order += [p for p in self.graph.parameters if p not in order]
+        slots, groups, position = [], list[list[Slot]](), 0
+        item = TensorSpec((), self.graph.dtype).nbytes
         for parameter in order:
-            spec = self._spec(parameter.tensor)
-            length = -(-spec.nbytes // ALIGNMENT) * ALIGNMENT // itemsize
-            span = Span(position, position + length)
-            trained = parameter in ready
-            slot = Slot(
-                tuple(parameter.owners), span, spec, parameter.rate, parameter.decay, trained
-            )
+            spec, trained = self._spec(parameter.tensor), parameter.gradient in ready
+            span = Span(position, position + _aligned(spec.nbytes) // item)
+            rates = parameter.rate, parameter.decay
+            slot = Slot(tuple(parameter.owners), span, spec, *rates, trained)
             slots.append(slot)
             position = span.stop
-            if trained:
-                layer = parameter.owners[0][0]
-                last = groups[-1] if groups else []
-                size = sum(len(s.span) for _, s in last) * itemsize
-                if last and (last[-1][1].owners[0][0] == layer or size < bucket_bytes):
-                    last.append((parameter, slot))
-                else:
-                    groups.append([(parameter, slot)])
-        buckets = tuple(
-            Bucket(
-                i,
-                Span(group[0][1].span.start, group[-1][1].span.stop),
-                tuple(dict.fromkeys(owner for _, slot in group for owner, _ in slot.owners)),
-            )
-            for i, group in enumerate(groups)
-        )
-        return (
-            tuple(slots),
-            buckets,
-            tuple(min(first[p.tensor] for p, _ in group) for group in groups),
-            tuple(max(ready[p] for p, _ in group) for group in groups),
-        )
+            last = groups[-1] if groups else []
+            same = last and last[-1].owners[0][0] == slot.owners[0][0]
+            if trained and (same or 0 < sum(len(s.span) for s in last) * item < bucket_bytes):
+                last.append(slot)
+            elif trained:
+                groups.append([slot])
+        return tuple(slots), groups
 
-    def _place(
+    def _offsets(
         self, slots: Sequence[Slot]
     ) -> tuple[dict[Tensor, Buffer], list[Buffer | None], tuple[int, int, int]]:
-        """Offsets: flat memory for parameters, fixed memory for inputs and constants, else the
-        arena."""
+        """Where everything lies: parameters and gradients in flat memory, what comes from outside
+        in fixed memory, the rest and workspaces in the arena; arena, unshared and fixed bytes."""
         by_owner = {owner: slot for slot in slots for owner in slot.owners}
-        itemsize = TensorSpec((), self.graph.dtype).nbytes
         where: dict[Tensor, tuple[str, int]] = {}
         for parameter in self.graph.parameters:
-            slot = by_owner[parameter.owners[0]]
-            where[parameter.tensor] = ("parameters", slot.span.start * itemsize)
+            offset = by_owner[parameter.owners[0]].span.start
+            offset *= TensorSpec((), self.graph.dtype).nbytes
+            where[parameter.tensor] = ("parameters", offset)
             if parameter.gradient is not None:
-                where[parameter.gradient] = ("gradients", slot.span.start * itemsize)
-        fixed = 0
-        lives: dict[Tensor, tuple[int, int, int]] = {}
-        loose = [*self.graph.scalars.values(), *self.graph.inputs.values()]
-        loose += [t for feed in self.graph.feeds for t in feed.tensors.values()]
-        for tensor in dict.fromkeys((*loose, *self.graph.constants, *self.born)):
-            size = -(-self._spec(tensor).nbytes // ALIGNMENT) * ALIGNMENT
-            if tensor in where:
-                continue
+                where[parameter.gradient] = ("gradients", offset)
+        graph, fixed, lives = self.graph, 0, dict[Tensor, tuple[int, int, int]]()
+        outside = [*graph.scalars.values(), *graph.inputs.values(), *graph.constants]
+        outside += [tensor for feed in graph.feeds for tensor in feed.tensors.values()]
+        for tensor in dict.fromkeys((*outside, *self.born)):
+            size = _aligned(self._spec(tensor).nbytes)
             if tensor.kind in ("input", "constant", "scalar"):
                 where[tensor], fixed = ("fixed", fixed), fixed + size
-            else:
-                end = len(self.chosen) if self.retain_all else self.dies[tensor]
-                lives[tensor] = (0 if self.retain_all else self.born[tensor], end, size)
-        scratch = [
-            (i, i, -(-c.candidate.workspace // ALIGNMENT) * ALIGNMENT)
-            for i, c in enumerate(self.chosen)
-        ]
-        offsets, arena = place_lifetimes([*lives.values(), *scratch])
+            elif tensor not in where:
+                lives[tensor] = (self.born[tensor], self.dies[tensor], size)
+        scratch = [(i, i, _aligned(c.candidate.workspace)) for i, c in enumerate(self.chosen)]
+        everything = [*lives.values(), *scratch]
+        offsets, arena = place_lifetimes(everything)
         where |= {t: ("arena", o) for t, o in zip(lives, offsets[: len(lives)], strict=True)}
-        tensors = {
-            t for c in self.chosen for t in (*c.node.inputs, *c.node.outputs) if t is not None
-        }
-        tensors |= {*self.root, *where, *self.graph.blobs.values()}
+        tensors = {t for c in self.chosen for t in (*c.node.inputs, *c.node.outputs) if t}
         buffers = {
             t: Buffer(t.name, self._spec(t), *where[self._find(t)])
-            for t in tensors
+            for t in (tensors | {*self.root, *where, *graph.blobs.values()})
             if self._find(t) in where
         }
         workspaces = [
             Buffer("workspace", TensorSpec((size,), "uint8"), "arena", offset) if size else None
             for (_, _, size), offset in zip(scratch, offsets[len(lives) :], strict=True)
         ]
-        unshared = sum(size for _, _, size in (*lives.values(), *scratch))
-        return buffers, workspaces, (arena, unshared, fixed)
+        return buffers, workspaces, (arena, sum(size for _, _, size in everything), fixed)
+
+    def finish(self, name: str, bucket_bytes: int) -> Plan:
+        """The record."""
+        graph = self.graph
+        slots, groups = self._slots(bucket_bytes)
+        buffers, workspaces, (arena, unshared, fixed) = self._offsets(slots)
+        uses: dict[int, list[int]] = {}
+        for i, choice in enumerate(self.chosen):
+            for t in (*choice.node.inputs, *choice.node.outputs):
+                if t is not None and buffers[t].region in ("parameters", "gradients"):
+                    uses.setdefault(buffers[t].offset, []).append(i)
+        item = TensorSpec((), graph.dtype).nbytes
+        steps = [[i for s in group for i in uses[s.span.start * item]] for group in groups]
+        named = dict(graph.blobs) | graph.scalars | {t.name: t for t in graph.constants}
+        for feed in graph.feeds:
+            named |= {f"{feed.layer}.{key}": tensor for key, tensor in feed.tensors.items()}
+        if self.retain_all:
+            named |= {t.name: t for c in self.chosen for t in c.node.outputs if t is not None}
+        return Plan(
+            name=name,
+            phase=graph.phase,
+            dtype=graph.dtype,
+            place=self.place,
+            entries=tuple(
+                _entry(choice, buffers, workspaces[i], i in self.in_place)
+                for i, choice in enumerate(self.chosen)
+            ),
+            buffers={key: buffers[t] for key, t in named.items() if t in buffers},
+            outputs={key: buffers[t] for key, t in graph.outputs.items()},
+            objective=tuple((buffers[t], weight) for t, weight in graph.objective),
+            slots=slots,
+            buckets=tuple(
+                Bucket(
+                    i,
+                    Span(group[0].span.start, group[-1].span.stop),
+                    tuple(dict.fromkeys(layer for slot in group for layer, _ in slot.owners)),
+                )
+                for i, group in enumerate(groups)
+            ),
+            first_read=tuple(map(min, steps)),
+            final=tuple(map(max, steps)),
+            trainable=max((slot.span.stop for slot in slots if slot.trainable), default=0),
+            parameters=max((slot.span.stop for slot in slots), default=0),
+            arena_bytes=arena,
+            unshared_bytes=unshared,
+            fixed_bytes=fixed,
+        )
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
 def choose(kernels: Kernels, request: Request, layer: str) -> tuple[str, Candidate, str]:
@@ -441,12 +397,9 @@ def choose(kernels: Kernels, request: Request, layer: str) -> tuple[str, Candida
     """
     passed = []
     for plugin, offer in kernels:
-        candidates = list(offer(request=request))
-        if candidates:
-            times = [c.seconds for c in candidates]
-            best = candidates[0]
-            if len(candidates) > 1 and all(t is not None for t in times):
-                best = min(candidates, key=lambda c: c.seconds or 0.0)
+        if candidates := list(offer(request=request)):
+            known = all(candidate.seconds is not None for candidate in candidates)
+            best = min(candidates, key=lambda c: c.seconds or 0.0) if known else candidates[0]
             reason = "preferred" if not passed else f"not computed by {', '.join(passed)}"
             return plugin, best, reason
         passed.append(plugin)
@@ -461,13 +414,12 @@ def _entry(
     choice: _Choice, buffers: Mapping[Tensor, Buffer], workspace: Buffer | None, in_place: bool
 ) -> Entry:
     node = choice.node
-    inputs = tuple(buffers[t] if t is not None else None for t in node.inputs)
-    outputs = tuple(buffers[t] if t is not None else None for t in node.outputs)
-    moved = sum(b.spec.nbytes for b in (*inputs, *outputs) if b is not None)
-    if node.operation.flops is None:
-        flops = float(sum(math.prod(b.spec.shape) for b in outputs if b is not None))
-    else:
-        flops = node.operation.flops(shapes_by_operand(node), node.attributes)
+    inputs, outputs = (
+        tuple(buffers[t] if t is not None else None for t in tensors)
+        for tensors in (node.inputs, node.outputs)
+    )
+    count = node.operation.flops
+    made = float(sum(math.prod(b.spec.shape) for b in outputs if b is not None))
     return Entry(
         operation=node.operation.name,
         layer=node.layer,
@@ -479,7 +431,7 @@ def _entry(
         outputs=outputs,
         workspace=workspace,
         in_place=in_place,
-        flops=flops,
-        bytes=float(moved),
+        flops=count(shapes_by_operand(node), node.attributes) if count else made,
+        bytes=float(sum(b.spec.nbytes for b in (*inputs, *outputs) if b is not None)),
         candidate=choice.candidate,
     )

@@ -19,7 +19,7 @@ from demitasse.errors import (
     nearest,
     unknown,
 )
-from demitasse.machine import Level, Machine, fingerprint, load_machine
+from demitasse.machine import Level, Machine
 from demitasse.model import LayerType, ModelReader, Weights
 from demitasse.operations import VOCABULARY, Operation, extend
 from demitasse.plan import Kernels
@@ -48,6 +48,8 @@ def compose(
     names, preferred first, or changes the default with ``+name`` and ``-name``. ``options`` gives
     each plugin its own. Raises DescriptionError, PluginError or CompositionError.
     """
+    from demitasse.machine import fingerprint, load_machine
+
     if isinstance(hw, Machine):
         machine = hw
     elif str(hw) == "auto":
@@ -109,12 +111,12 @@ class Runtime:
     # What a runtime is asked to do; the programs are plugins'.
 
     def trainer(self, solver: str | Path, **options: Any) -> Any:
-        """A trainer of a solver file: ``weights``, ``resume``, ``overrides``, ``data``, ``scaling``,
-        ``precision`` and ``retain`` are keyword options."""
+        """A trainer of a solver file; its keyword options are weights, resume, overrides, data,
+        scaling, precision and retain."""
         return self.program("trainer", solver, **options)
 
     def net(self, path: str | Path, **options: Any) -> Any:
-        """A net to run forward: ``weights``, ``phase``, ``precision`` and ``retain``."""
+        """A net to run forward; its options are weights, phase, precision and retain."""
         return self.program("net", path, **options)
 
     def simulate(self, solver: str | Path, **options: Any) -> Any:
@@ -122,7 +124,7 @@ class Runtime:
         return self.program("simulate", solver, **options)
 
     def program(self, name: str, *arguments: Any, **options: Any) -> Any:
-        """Ask a plugin's program, with this runtime. Raises CompositionError when none offers it."""
+        """What a plugin's program makes of this runtime. Raises CompositionError for none."""
         if name not in self._programs:
             raise CompositionError(
                 unknown("program", name, self._programs) + "; compose a plugin that offers it"
@@ -141,28 +143,32 @@ class Runtime:
             close = nearest(path.name, others)
             hint = f"; did you mean {str(path.parent / close)!r}?" if close else ""
             raise ModelError(f"no such file: {path}{hint}")
-        suffixes = []
-        for manifest in self.composition.order("model_reader"):
-            mine = manifest.roles["model_reader"].get("suffixes", [])
-            suffixes += mine
-            if any(path.name.endswith(suffix) for suffix in mine):
-                hook = self.composition.modules[manifest.name].model_reader
-                if (reader := hook(path=path, layer_types=self.layer_types)) is not None:
-                    return reader  # type: ignore[no-any-return]
-        raise ModelError(f"{path}: no composed plugin reads it (suffixes: {', '.join(suffixes)})")
+        for hook in self._by_suffix("model_reader", path):
+            if (reader := hook(path=path, layer_types=self.layer_types)) is not None:
+                return reader  # type: ignore[no-any-return]
+        raise ModelError(f"{path}: its content is of no format that the composed plugins read")
 
     def write(self, path: str | Path, weights: Weights) -> Path:
         """Write weights and state in the format of the path's suffix, whole or not at all."""
         path = Path(path)
-        suffixes = []
-        for manifest in self.composition.order("model_writer"):
-            mine = manifest.roles["model_writer"].get("suffixes", [])
-            suffixes += mine
-            if any(path.name.endswith(suffix) for suffix in mine):
-                path.parent.mkdir(parents=True, exist_ok=True)
-                self.composition.modules[manifest.name].model_writer(path=path, weights=weights)
-                return path
-        raise ModelError(f"{path}: no composed plugin writes it (suffixes: {', '.join(suffixes)})")
+        writer = self._by_suffix("model_writer", path)[0]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        writer(path=path, weights=weights)
+        return path
+
+    def _by_suffix(self, role: str, path: Path) -> list[Callable[..., Any]]:
+        hooks, known = [], set[str]()
+        for manifest in self.composition.plugins:
+            suffixes = tuple(manifest.roles.get(role, {}).get("suffixes", ()))
+            known.update(suffixes)
+            if path.name.endswith(suffixes):
+                hooks.append(getattr(self.composition.modules[manifest.name], role))
+        if not hooks:
+            raise ModelError(
+                f"{path}: no composed plugin is a {role.replace('_', ' ')} of such a file "
+                f"(suffixes: {', '.join(sorted(known)) or 'none'})"
+            )
+        return hooks
 
     def open_source(self, spec: DataSpec) -> DataSource:
         """The samples of a specification, from the first plugin that knows them."""

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
 
 from demitasse.arena import Memory
 from demitasse.errors import NumericsError
-from demitasse.kernels import Request, TensorSpec, Work
 from demitasse.operations import Operation
+from demitasse.operations.kernel import Request, TensorSpec, Work
 from demitasse.plan import Buffer, Entry, Kernels, Plan, choose
-from demitasse.synchronisation import Bucket, FlatMemory, GradientSync, Span, chain
+from demitasse.synchronisation import FlatMemory, GradientSync, Span, chain
 
 
 @dataclass
@@ -98,17 +96,13 @@ class Step:
         if vocabulary is not None and any(e.operation == "accumulate" for e in plan.entries):
             assert flat is not None
             self.begin.append(
-                self._flat_work(
-                    vocabulary["fill"], {"value": 0.0}, [flat.gradients[: plan.trainable]]
-                )
+                self._flat_work(vocabulary["fill"], {"value": 0.0}, [flat.gradients[: plan.trainable]])
             )
         self.works = tuple(zip(plan.entries, works, strict=True))
 
     def array(self, buffer: Buffer) -> Any:
         """The memory of a buffer, in its layout."""
-        return self.memory[buffer.region].view(
-            buffer.offset, buffer.spec.physical, buffer.spec.dtype
-        )
+        return self.memory[buffer.region].view(buffer.offset, buffer.spec.physical, buffer.spec.dtype)
 
     def run(self, iteration: int, rate: float) -> float:
         """One iteration: every pass forward and backward, gradients final in the last; the loss,
@@ -131,7 +125,7 @@ class Step:
             forward = clock()
             waited = phases.synchronise
             if not math.isfinite(loss):
-                raise NumericsError(self.diagnose(iteration, loss))
+                raise NumericsError(f"iteration {iteration}: the loss is {loss}")
             for work in self.last if number == self.passes - 1 else self.backward:
                 work()
             phases.read += read - start
@@ -154,36 +148,6 @@ class Step:
             for value, weight in self._losses
         )
 
-    def diagnose(self, iteration: int, loss: float) -> str:
-        """Which layer first made a number that is not finite: forward once more, entry by entry."""
-        where = f"iteration {iteration}: the loss is {loss}"
-        for slot in self.plan.slots:
-            view = Buffer("", slot.spec, "parameters", slot.span.start * slot.spec.nbytes and 0)
-            start = slot.span.start * np.dtype(slot.spec.dtype).itemsize
-            view = Buffer("", slot.spec, "parameters", start)
-            if not np.isfinite(self.array(view)).all():
-                layer, number = slot.owners[0]
-                return (
-                    f"{where}; parameter {number} of layer {layer!r} is no longer finite: the last "
-                    f"updates diverged; lower the learning rate or clip gradients"
-                )
-        for entry, work in self.works:
-            if entry.phase != "forward":
-                break
-            read_bad = [b.name for b in entry.inputs if b and not self._finite(b)]
-            work()
-            if read_bad or not all(self._finite(b) for b in entry.outputs if b):
-                made = f"; its input {read_bad[0]!r} already is not" if read_bad else ""
-                return (
-                    f"{where}; the first layer whose output is not finite is {entry.layer!r} "
-                    f"({entry.operation}, computed by {entry.plugin}){made}"
-                )
-        return where
-
-    def _finite(self, buffer: Buffer) -> bool:
-        array = self.array(buffer)
-        return array.dtype.kind != "f" or bool(np.isfinite(array).all())
-
     def _bind(self, entry: Entry) -> Work:
         def arrays(buffers: Iterable[Buffer | None]) -> list[Any]:
             return [self.array(b) if b is not None else None for b in buffers]
@@ -195,8 +159,12 @@ class Step:
         """The solver's update of the part of flat memory that this worker owns."""
         assert self._update is not None and self._flat is not None
         segments = tuple(
-            (max(s.span.start, span.start) - span.start, min(s.span.stop, span.stop) - span.start)
-            + (s.rate, s.decay)
+            (
+                max(s.span.start, span.start) - span.start,
+                min(s.span.stop, span.stop) - span.start,
+                s.rate,
+                s.decay,
+            )
             for s in self.plan.slots
             if s.trainable and s.span.start < span.stop and span.start < s.span.stop
         )
@@ -216,7 +184,8 @@ class Step:
         self, operation: Operation, attributes: Mapping[str, Any], operands: list[Any]
     ) -> Work:
         specs = tuple(TensorSpec(tuple(a.shape), str(a.dtype)) for a in operands)
-        request = Request(operation, specs, (), attributes, self.plan.place)
+        complete = {**operation.attributes, **attributes}
+        request = Request(operation, specs, (), complete, self.plan.place)
         return choose(self._kernels, request, "solver")[1].bind(operands, [], None)
 
     def _timed(self, work: Work) -> Work:

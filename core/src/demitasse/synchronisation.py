@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from demitasse.kernels import Work
+from demitasse.operations.kernel import Work
 
 
 @dataclass(frozen=True)

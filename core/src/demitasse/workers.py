@@ -1,4 +1,4 @@
-"""Workers: who computes where in this process, with whom each one synchronises, and their threads."""
+"""Workers: who computes where in this process, who synchronises with whom, and their threads."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from demitasse.errors import CompositionError
-from demitasse.kernels import Place
 from demitasse.machine import Machine
+from demitasse.operations.kernel import Place
 from demitasse.synchronisation import Group, Team
 
 T = TypeVar("T")
@@ -42,8 +42,8 @@ def arrange(machine: Machine, dtype: str) -> tuple[WorkerPlace, ...]:
     for level in threads:
         if level.count > 1 and level.name not in synchronised:
             raise CompositionError(
-                f"{level.location or machine.origin}: level {level.name!r} has {level.count} workers "
-                f'and no plugin to synchronise them; add sync = {{ plugin = "..." }}'
+                f"{level.location or machine.origin}: level {level.name!r} has {level.count} "
+                f'workers and no plugin to synchronise them; add sync = {{ plugin = "..." }}'
             )
     working = [level for level in machine.levels if level.workers in ("threads", "mpi")]
     deepest = machine.levels.index(working[-1]) if working else 0
@@ -62,9 +62,7 @@ def arrange(machine: Machine, dtype: str) -> tuple[WorkerPlace, ...]:
     for index, position in enumerate(itertools.product(*map(range, counts))):
         mine = []
         for number, (sync, levels) in enumerate(groups):
-            members = [
-                i for i, name in enumerate(names) if name in {level.name for level in levels}
-            ]
+            members = [i for i, name in enumerate(names) if name in {level.name for level in levels}]
             others = tuple(p for i, p in enumerate(position) if i not in members)
             size = math.prod(counts[i] for i in members)
             rank = 0
@@ -84,9 +82,7 @@ class Workers:
     """Threads that run one task each, in step; a single worker runs in the caller's thread."""
 
     def __init__(self, places: tuple[WorkerPlace, ...]) -> None:
-        self._teams = list(
-            {id(g.team): g.team for p in places for _, g in p.groups if g.team}.values()
-        )
+        self._teams = list({id(g.team): g.team for p in places for _, g in p.groups if g.team}.values())
         self._inboxes: list[queue.SimpleQueue[Callable[[], None] | None]] = []
         self._threads: list[threading.Thread] = []
         for place in places if len(places) > 1 else ():
@@ -125,9 +121,7 @@ class Workers:
         if errors:
             for team in self._teams:
                 team.barrier.reset()
-            raise next(
-                (e for e in errors if not isinstance(e, threading.BrokenBarrierError)), errors[0]
-            )
+            raise next((e for e in errors if not isinstance(e, threading.BrokenBarrierError)), errors[0])
         return results  # type: ignore[return-value]
 
     def close(self) -> None:

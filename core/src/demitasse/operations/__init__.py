@@ -36,6 +36,7 @@ from demitasse.operations.record import (
 
 __all__ = [
     "REQUIRED",
+    "VOCABULARY",
     "Attributes",
     "Cost",
     "Gradient",
@@ -43,7 +44,6 @@ __all__ = [
     "Operation",
     "Shape",
     "Shapes",
-    "VOCABULARY",
     "extend",
 ]
 

@@ -16,9 +16,7 @@ def _shapes(shapes: Shapes, attributes: Attributes) -> Sequence[Shape]:
     if len(x) != len(w) or len(stride) != len(x) - 2:
         raise ValueError(f"x {x}, w {w} and stride {stride} disagree on the spatial dimensions")
     if x[1] % groups or w[0] % groups:
-        raise ValueError(
-            f"{x[1]} input and {w[0]} output channels do not divide into {groups} groups"
-        )
+        raise ValueError(f"{x[1]} input and {w[0]} output channels do not divide into {groups} groups")
     if w[1] != x[1] // groups:
         raise ValueError(f"w {w} takes {w[1]} channels a group, x {x} has {x[1] // groups}")
     if b is not None and b != (w[0],):
@@ -27,9 +25,7 @@ def _shapes(shapes: Shapes, attributes: Attributes) -> Sequence[Shape]:
     for extent, kernel, s, p, d in zip(x[2:], w[2:], stride, pad, dilation, strict=True):
         reach = d * (kernel - 1) + 1
         if extent + 2 * p < reach:
-            raise ValueError(
-                f"a kernel that reaches {reach} does not fit {extent} + 2 x {p} of x {x}"
-            )
+            raise ValueError(f"a kernel that reaches {reach} does not fit {extent} + 2 x {p} of x {x}")
         spatial.append((extent + 2 * p - reach) // s + 1)
     return ((x[0], w[0], *spatial),)
 

@@ -14,9 +14,7 @@ def _shapes(shapes: Shapes, attributes: Attributes) -> Sequence[Shape]:
     x, w, b, axis = shapes["x"], shapes["w"], shapes["b"], attributes["axis"]
     outputs, inputs = reversed(w) if attributes["transpose"] else w
     if count(x[axis:]) != inputs:
-        raise ValueError(
-            f"w {w} takes {inputs} inputs, x {x} from axis {axis} on has {count(x[axis:])}"
-        )
+        raise ValueError(f"w {w} takes {inputs} inputs, x {x} from axis {axis} on has {count(x[axis:])}")
     if b is not None and b != (outputs,):
         raise ValueError(f"b {b} should be ({outputs},)")
     return ((*x[:axis], outputs),)

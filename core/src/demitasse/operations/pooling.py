@@ -25,7 +25,7 @@ def _extent(extent: int, kernel: int, stride: int, pad: int, rounding: str) -> i
     if pad >= kernel:
         raise ValueError(f"a pad of {pad} is not smaller than the window of {kernel}")
     outputs = (-(-room // stride) if rounding == "ceil" else room // stride) + 1
-    if pad and (outputs - 1) * stride >= extent + pad:
+    if (outputs - 1) * stride >= extent + pad:
         outputs -= 1
     return outputs
 

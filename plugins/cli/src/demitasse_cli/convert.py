@@ -10,9 +10,7 @@ from demitasse_cli import options as shared
 from demitasse_cli.report import human_bytes
 
 
-@click.command(
-    "convert", help="Convert weights (and solver state) IN to OUT; suffixes name formats."
-)
+@click.command("convert", help="Convert weights (and solver state) IN to OUT; suffixes name formats.")
 @click.argument("source", metavar="IN", type=shared.file)
 @click.argument("target", metavar="OUT", type=shared.file)
 @shared.plugins_option
@@ -27,9 +25,7 @@ def command(source: Path, target: Path, plugins: str | None, force: bool) -> Non
         weights = runtime.read(source).weights()
         written = runtime.write(target, weights)
     arrays = [array for layer in weights.parameters.values() for array in layer]
-    parts = [
-        f"{len(weights.parameters)} layers, {sum(array.size for array in arrays):,} parameters"
-    ]
+    parts = [f"{len(weights.parameters)} layers, {sum(array.size for array in arrays):,} parameters"]
     if weights.iteration is not None:
         parts.append(f"iteration {weights.iteration}")
     if weights.state:

@@ -121,9 +121,7 @@ def _check(manifest: Manifest, installed: set[str]) -> Iterator[Finding]:
     if implemented != declared:
         missing = ", ".join(sorted(declared - implemented)) or "none"
         silent = ", ".join(sorted(implemented - declared)) or "none"
-        message = (
-            f"its manifest and module differ: declared only {missing}; implemented only {silent}"
-        )
+        message = f"its manifest and module differ: declared only {missing}; implemented only {silent}"
         yield Finding("problem", subject, message, _reinstall(manifest))
         return
     yield Finding(

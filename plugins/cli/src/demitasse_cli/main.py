@@ -59,9 +59,9 @@ class Door(click.Group):
         name = args[0]
         if name not in self.claims and not name.startswith("-"):
             message = unknown("command", name, self.claims)
-            broken = [f"{m.name}: {m.problem}" for m in self.manifests if m.problem]
+            broken = [manifest.name for manifest in self.manifests if manifest.problem]
             if broken:
-                message += f"; plugins that cannot be used: {'; '.join(broken)}"
+                message += f"; demitasse doctor says why {', '.join(broken)} cannot be used"
             raise click.UsageError(message, context)
         return super().resolve_command(context, args)
 
@@ -100,19 +100,26 @@ def load(manifest: Manifest, name: str) -> click.Command:
     return command
 
 
-@click.group(
-    cls=Door,
-    invoke_without_command=True,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Each command has its own --help.",
-)
-@click.version_option(__version__, prog_name="demitasse")
-@click.option(
-    "--debug", is_flag=True, help="Show the traceback of an error; works after a command too."
-)
+def command_line() -> Door:
+    """The command with whatever the installed plugins add to it."""
+    debug = click.Option(
+        ["--debug"], is_flag=True, help="Show the traceback of an error; works after a command too."
+    )
+    door = Door(
+        "demitasse",
+        help="Train convolutional nets on a runtime that is composed from plugins.",
+        epilog="Each command has its own --help.",
+        params=[debug],
+        callback=_alone,
+        invoke_without_command=True,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    )
+    click.version_option(__version__, prog_name="demitasse")(door)
+    return door
+
+
 @click.pass_context
-def demitasse(context: click.Context, debug: bool) -> None:
-    """Train convolutional nets on a runtime that is composed from plugins."""
+def _alone(context: click.Context, debug: bool) -> None:
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
 
@@ -124,9 +131,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     debug = "--debug" in given
     given = [argument for argument in given if argument != "--debug"]
     try:
-        status = demitasse.main(given, prog_name="demitasse", standalone_mode=False)
+        # Not click's own main: it has other statuses, and prints more than a line.
+        door = command_line()
+        with door.make_context("demitasse", given) as context:
+            status = door.invoke(context)
         sys.stdout.flush()
         return status if isinstance(status, int) else 0
+    except click.exceptions.Exit as exit_:
+        return exit_.exit_code
     except BrokenPipeError:
         # The reader of our output is gone; what Python would still flush at exit goes nowhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -135,13 +147,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _say("interrupted", INTERRUPTED)
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx else "demitasse"
-        return _say(f"{error.format_message().rstrip('.')}; see {path} --help", MISTAKE)
+        return _say(f"{_usage(error)}; see {path} --help", MISTAKE)
     except click.ClickException as error:
         return _say(error.format_message(), error.exit_code)
-    except DemitasseError as error:
+    except (DemitasseError, OSError, MemoryError) as error:
+        # The system's own words for a file or memory that is not to be had name it well enough.
         if debug:
             raise
         return _say(str(error), MISTAKE)
+
+
+def _usage(error: click.UsageError) -> str:
+    """What was wrong with the words of the command, with the nearest option."""
+    if isinstance(error, click.NoSuchOption) and error.ctx is not None:
+        parameters = error.ctx.command.get_params(error.ctx)
+        return unknown(
+            "option", error.option_name, [n for p in parameters for n in p.opts if n[0] == "-"]
+        )
+    return error.format_message().rstrip(".")
 
 
 def _say(message: Any, status: int) -> int:

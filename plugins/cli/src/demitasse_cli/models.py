@@ -10,24 +10,18 @@ if TYPE_CHECKING:
     from demitasse import Runtime, Solver
 
 
-def solver_of(
-    runtime: Runtime, path: Path, overrides: Mapping[str, Any] | None = None
-) -> Solver | None:
-    """The solver in a file, None when the file is a net. Raises ModelError when it is neither, with
-    what is wrong with it as the one and as the other."""
+def solver_of(runtime: Runtime, path: Path, overrides: Mapping[str, Any] | None = None) -> Solver | None:
+    """The solver in a file, None when the file is not one, so a net if anything.
+
+    Raises ModelError for a file whose name calls it a solver: a mistake in it makes it no net.
+    """
     from demitasse import ModelError
 
     reader = runtime.read(path)
     try:
-        return reader.solver(overrides or {})
-    except ModelError as as_solver:
-        try:
-            reader.net("test")
-        except ModelError as as_net:
-            # A typing error in a solver makes it no less a solver: its name says what was meant.
-            if "solver" in path.name:
-                raise as_solver from None
-            raise as_net from None
-        if overrides and "solver" in path.name:
+        reader.solver({})
+    except ModelError:
+        if "solver" in path.name:
             raise
         return None
+    return reader.solver(overrides or {})

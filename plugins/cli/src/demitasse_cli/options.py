@@ -20,37 +20,21 @@ file = click.Path(dir_okay=False, path_type=Path)
 """A file that may not be there: the runtime says so, and names the nearest."""
 
 
-class Setting(click.ParamType[Any]):
-    """``KEY=VALUE``, as a pair."""
-
-    name = "key=value"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, context: click.Context | None
-    ) -> tuple[str, str]:
-        if isinstance(value, tuple):
-            return value
-        key, sign, text = str(value).partition("=")
-        if not sign or not key.strip():
-            self.fail(f"{value!r} is not KEY=VALUE", param, context)
-        return key.strip(), text.strip()
+def setting(text: str) -> tuple[str, str]:
+    """``KEY=VALUE`` as a pair. Raises click's BadParameter."""
+    key, sign, value = text.partition("=")
+    if not sign or not key.strip():
+        raise click.BadParameter(f"{text!r} is not KEY=VALUE")
+    return key.strip(), value.strip()
 
 
-class PluginSetting(Setting):
-    """``PLUGIN.KEY=VALUE``, as (plugin, key, value); the value is TOML's where it is TOML."""
-
-    name = "plugin.key=value"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, context: click.Context | None
-    ) -> Any:
-        if isinstance(value, tuple):
-            return value
-        path, text = super().convert(value, param, context)
-        plugin, dot, key = path.partition(".")
-        if not dot or not plugin or not key:
-            self.fail(f"{value!r} is not PLUGIN.KEY=VALUE", param, context)
-        return plugin, key, plain(text)
+def plugin_setting(text: str) -> tuple[str, str, Any]:
+    """``PLUGIN.KEY=VALUE`` as a triple. Raises click's BadParameter."""
+    path, sign, value = text.partition("=")
+    plugin, dot, key = path.strip().partition(".")
+    if not sign or not dot or not plugin or not key:
+        raise click.BadParameter(f"{text!r} is not PLUGIN.KEY=VALUE")
+    return plugin, key, plain(value.strip())
 
 
 def plain(text: str) -> Any:
@@ -77,7 +61,7 @@ def runtime_options(function: F) -> F:
             "--option",
             "options",
             multiple=True,
-            type=PluginSetting(),
+            type=plugin_setting,
             metavar="PLUGIN.KEY=VALUE",
             help="An option of a plugin; may be repeated.",
         ),
@@ -100,7 +84,7 @@ def overrides_option(function: F) -> F:
         "--set",
         "settings",
         multiple=True,
-        type=Setting(),
+        type=setting,
         metavar="KEY=VALUE",
         help="A solver field (base_lr=0.1) or a layer's (layer.NAME.data_param.source=FILE); "
         "may be repeated.",
@@ -109,9 +93,9 @@ def overrides_option(function: F) -> F:
 
 def precision_option(function: F) -> F:
     """--precision of activations and weights."""
-    return click.option(
-        "--precision", type=click.Choice(PRECISIONS), default="f32", show_default=True
-    )(function)
+    return click.option("--precision", type=click.Choice(PRECISIONS), default="f32", show_default=True)(
+        function
+    )
 
 
 def compose(hw: str, plugins: str | None, options: Sequence[tuple[str, str, Any]] = ()) -> Runtime:

@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import click
@@ -23,6 +24,16 @@ def write_json(path: str, value: Any) -> None:
         click.echo(text, nl=False)
     else:
         write_text(Path(path), text)
+
+
+def check_writable(*paths: str | Path | None) -> None:
+    """Raise OSError for a report that could not be written, now rather than after the run."""
+    for path in [Path(path) for path in paths if path is not None and path != "-"]:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_dir():
+            raise IsADirectoryError(f"{path} is a folder; name a file")
+        if not os.access(path.parent, os.W_OK):
+            raise PermissionError(f"{path} cannot be written: no right to write in {path.parent}")
 
 
 def write_text(path: Path, text: str) -> None:
@@ -71,9 +82,12 @@ def scores_text(scores: Mapping[str, Any]) -> str:
     """``accuracy 0.9912  loss 0.0312``; of an array, its mean."""
     parts = []
     for name, value in scores.items():
-        number = value.mean() if hasattr(value, "mean") else value
-        parts.append(f"{name} {number:.4f}" if isinstance(number, float) else f"{name} {number}")
+        parts.append(f"{name} {_mean(value):.4f}")
     return "  ".join(parts)
+
+
+def _mean(value: Any) -> float:
+    return fmean(map(_mean, value)) if isinstance(value, Iterable) else float(value)
 
 
 def human_time(seconds: float) -> str:

@@ -5,16 +5,13 @@ from __future__ import annotations
 import math
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from demitasse_cli import options as shared
 from demitasse_cli import report
 from demitasse_cli.models import solver_of
-
-if TYPE_CHECKING:
-    from demitasse import Net
 
 
 @click.command("test", help="Score MODEL (a net, or a solver's test nets) with its weights.")
@@ -92,11 +89,11 @@ def command(
         )
 
 
-def _batch(net: Net) -> int:
+def _batch(net: Any) -> int:
     return int(net.graph.feeds[0].batch) if net.graph.feeds else 0
 
 
-def _all(net: Net) -> int:
+def _all(net: Any) -> int:
     """As many batches as all samples make, the last filled up from the start."""
     feeds = net.graph.feeds
     return math.ceil(feeds[0].source.size / feeds[0].batch) if feeds else 1

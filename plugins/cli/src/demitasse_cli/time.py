@@ -14,7 +14,7 @@ from demitasse_cli import report
 from demitasse_cli.models import solver_of
 
 if TYPE_CHECKING:
-    from demitasse import Entry, Runtime
+    from demitasse import Entry, NetDefinition, Runtime, Solver
 
 
 @dataclass
@@ -110,16 +110,39 @@ def command(
         )
 
 
-def timed(
-    runtime: Runtime, model: Path, overrides: dict[str, Any], precision: str
-) -> tuple[Any, int]:
-    """What has a profile, and its batch: the trainer of a solver, or a net run forward."""
-    if solver_of(runtime, model, overrides) is not None:
-        trainer = runtime.trainer(model, overrides=overrides, precision=precision)
-        return trainer, trainer.batch
-    net = runtime.net(model, phase="test", overrides=overrides, precision=precision)
-    feeds = net.graph.feeds
-    return net, feeds[0].batch if feeds else 0
+def timed(runtime: Runtime, model: Path, overrides: dict[str, Any], precision: str) -> tuple[Any, int]:
+    """What has a profile, and its batch: a trainer, or a net that runs forward where nothing can be
+    trained."""
+    from demitasse import ModelError
+
+    solver = solver_of(runtime, model, overrides)
+    if solver is None:
+        reader = runtime.read(model)
+        try:
+            solver = idle(reader.net("train", overrides))
+            trainer = runtime.trainer(solver, precision=precision)
+        except ModelError as error:
+            click.echo(f"demitasse: forward only, since it cannot be trained: {error}", err=True)
+            net = runtime.net(reader.net("test", overrides), phase="test", precision=precision)
+            feeds = net.graph.feeds
+            return net, feeds[0].batch if feeds else 0
+    else:
+        trainer = runtime.trainer(solver, precision=precision)
+    return trainer, trainer.batch
+
+
+def idle(definition: NetDefinition) -> Solver:
+    """A solver by which a net can be walked forward and backward, and that changes nothing."""
+    from demitasse import Solver
+
+    return Solver(
+        train=definition,
+        tests=(),
+        update="momentum_update",
+        update_attributes={},
+        rate=lambda iteration: 0.0,
+        max_iterations=0,
+    )
 
 
 def by_layer(profile: Iterable[tuple[Entry, float]]) -> list[Row]:

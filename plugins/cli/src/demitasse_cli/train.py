@@ -19,7 +19,7 @@ from demitasse_cli.progress import Live, Meter, shown
 from demitasse_cli.timeline import Timeline
 
 if TYPE_CHECKING:
-    from demitasse import Composition, Event, Runtime, Solver, Trainer
+    from demitasse import Composition, Event, Runtime, Solver
 
 HISTORY = 10_000
 """Losses kept for the report; a longer run keeps every second, then every fourth, and so on."""
@@ -106,7 +106,10 @@ def command(
     if iterations is not None:
         overrides["max_iter"] = iterations
     stream = report.lines_to(json_path)
+    report.check_writable(json_path, timeline)
     with shared.compose(hw, plugins, options) as runtime:
+        if not quiet:
+            print(composed(runtime.composition), file=stream, flush=True)
         if resume == "auto":
             resume = newest_snapshot(runtime.read(solver).solver(overrides))
         trainer = runtime.trainer(
@@ -118,7 +121,6 @@ def command(
             precision=precision,
         )
         if not quiet:
-            print(composed(runtime.composition), file=stream)
             print(effective(trainer, scaling, resume), file=stream, flush=True)
         about = {"solver": str(solver), "scaling": scaling, "precision": precision}
         return run(runtime, trainer, about, quiet, timeline, json_path)
@@ -126,7 +128,7 @@ def command(
 
 def run(
     runtime: Runtime,
-    trainer: Trainer,
+    trainer: Any,
     about: Mapping[str, Any],
     quiet: bool = False,
     timeline: Path | None = None,
@@ -181,18 +183,19 @@ def run(
         recorder.write(timeline)
     write_report()
     if not quiet or interrupts.stop():
-        line = closing_line(trainer.iteration, result.loss, history, time.perf_counter() - started)
-        print(line, file=stream if not quiet else sys.stderr, flush=True)
+        word = "interrupted" if interrupts.stop() else "done"
+        line = came_to(trainer.iteration, result.loss, history, time.perf_counter() - started)
+        print(f"{word}: {line}", file=sys.stderr if quiet else stream, flush=True)
     return interrupts.status
 
 
-def closing_line(iteration: int, loss: float, history: History, seconds: float) -> str:
+def came_to(iteration: int, loss: float, history: History, seconds: float) -> str:
     """What the run came to."""
     parts = [f"{iteration} iterations", f"loss {loss:.4g}", report.scores_text(history.scores)]
     parts.append(f"{seconds:.1f} s")
     if history.snapshot is not None:
         parts.append(f"snapshot {history.snapshot}")
-    return "done: " + "  ".join(part for part in parts if part)
+    return "  ".join(part for part in parts if part)
 
 
 def composed(composition: Composition) -> str:
@@ -203,15 +206,14 @@ def composed(composition: Composition) -> str:
         roles.setdefault(choice.plugin, []).append(choice.role)
         reasons.setdefault(choice.plugin, choice.reason)
     rows = [
-        (name, reasons.get(name, ""), ", ".join(dict.fromkeys(served)))
-        for name, served in roles.items()
+        (name, reasons.get(name, ""), ", ".join(dict.fromkeys(served))) for name, served in roles.items()
     ]
     lines = [f"machine  {composition.machine}", report.table(("plugin", "because", "for"), rows)]
     lines += [f"not used  {name}: {reason}" for name, reason in composition.rejected]
     return "\n".join(lines)
 
 
-def effective(trainer: Trainer, scaling: str, resume: str | None) -> str:
+def effective(trainer: Any, scaling: str, resume: str | None) -> str:
     """The batch and learning rate that the workers make together, and where the run begins."""
     workers = f"{trainer.workers} worker{'s' if trainer.workers != 1 else ''}"
     begin = f"from iteration {trainer.iteration}"

@@ -36,10 +36,10 @@ class SampleFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.compression: str | None = None
-        with self._named(None):
+        with self._named():
             self._file: IO[Any] = path.open("rb")
         try:
-            with self._named(None):
+            with self._named():
                 self.stored = os.fstat(self._file.fileno()).st_size
                 start = self._file.read(6)
                 self._file.seek(0)
@@ -67,26 +67,24 @@ class SampleFile:
         return data
 
     @contextmanager
-    def _named(self, expected: int | None, data: bytearray | None = None) -> Iterator[None]:
-        wanted = f"; {expected:,} were expected" if expected is not None else ""
-        got = f" after {len(data or b''):,} unpacked bytes{wanted}"
+    def _named(self, expected: int | None = None, data: bytes | bytearray = b"") -> Iterator[None]:
         try:
             yield
         except EOFError as error:
-            got = f" after {len(data or b''):,} unpacked bytes{wanted}"
-            raise DataError(f"{self.path}: its {self.compression} data is cut off{got}") from error
+            raise DataError(self._state("cut off", expected, data)) from error
         except (gzip.BadGzipFile, zlib.error, lzma.LZMAError, ValueError) as error:
-            got = f" after {len(data or b''):,} unpacked bytes{wanted}"
-            raise DataError(
-                f"{self.path}: its {self.compression} data is damaged{got} ({error})"
-            ) from error
+            raise DataError(f"{self._state('damaged', expected, data)} ({error})") from error
         except OSError as error:
-            if error.strerror is None:  # bz2 reports damaged data so
-                got = f" after {len(data or b''):,} unpacked bytes{wanted}"
-                raise DataError(
-                    f"{self.path}: its {self.compression} data is damaged{got} ({error})"
-                ) from error
+            if error.strerror is None:  # so bz2 reports damaged data
+                raise DataError(f"{self._state('damaged', expected, data)} ({error})") from error
             raise DataError(f"{self.path} cannot be read: {error.strerror}") from error
+
+    def _state(self, what: str, expected: int | None, data: bytes | bytearray) -> str:
+        wanted = f"; {expected:,} were expected" if expected is not None else ""
+        return (
+            f"{self.path}: its {self.compression} data is {what} after {len(data):,} unpacked "
+            f"bytes{wanted}"
+        )
 
     def close(self) -> None:
         self._file.close()

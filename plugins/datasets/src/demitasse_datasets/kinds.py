@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from demitasse import DataError, DataSpec, unknown
+from demitasse import DataError, DataSpec, nearest, unknown
 from demitasse_datasets.cifar import FORMATS, is_cifar, open_cifar
 from demitasse_datasets.digits import open_digits
 from demitasse_datasets.files import SUFFIXES, bare_name, missing, natural
@@ -51,8 +51,10 @@ def open_samples(spec: DataSpec) -> ArraySamples | None:
 
 
 def _split_of(text: str, options: Mapping[str, object]) -> tuple[str, str | None]:
-    text, _, split = (text, "", None) if "?split=" not in text else text.rpartition("?split=")
-    chosen = split if split is not None else options.get("split")
+    stem, marker, split = text.rpartition("?split=")
+    if marker:
+        text = stem
+    chosen = split if marker else options.get("split")
     if chosen is None:
         return text, None
     if chosen not in SPLITS:
@@ -115,7 +117,10 @@ def _paths(text: str) -> list[Path]:
             continue
         found = sorted((Path(name) for name in glob.glob(str(path))), key=natural)
         if not found:
-            raise DataError(f"no file matches {str(path)!r} ({UNDERSTOOD})")
+            there = [each.name for each in path.parent.glob("*")]
+            close = nearest(path.name, there)
+            hint = f"; there is {str(path.with_name(close))!r}" if close else ""
+            raise DataError(f"no file matches {str(path)!r}{hint} ({UNDERSTOOD})")
         by_name: dict[Path, Path] = {}
         for each in found:
             other = by_name.setdefault(each.with_name(bare_name(each)), each)

@@ -15,12 +15,10 @@ from demitasse import (
     DataSource,
     DataSpec,
     Entry,
-    Graph,
     ModelError,
     NetDefinition,
     Plan,
     Runtime,
-    Share,
     Slot,
     Step,
     Stream,
@@ -30,6 +28,7 @@ from demitasse import (
     unknown,
 )
 from demitasse_training import parameters
+from demitasse_training.graph import NetGraph, Share
 from demitasse_training.look import Blob, Look
 
 
@@ -107,9 +106,7 @@ class Net:
         """Run all layers; ``inputs`` by blob name replace what is there. Copies of the outputs."""
         for name in inputs:
             if name not in self.graph.inputs:
-                raise ModelError(
-                    unknown("input", name, self.graph.inputs, self.definition.location)
-                )
+                raise ModelError(unknown("input", name, self.graph.inputs, self.definition.location))
         arrays = {name: np.asarray(value) for name, value in inputs.items()}
         shapes = {name: tensor.shape for name, tensor in self.graph.inputs.items()}
         wanted = {**shapes, **{name: tuple(array.shape) for name, array in arrays.items()}}
@@ -184,8 +181,7 @@ class Net:
         self._streams = []
         for feed in self.graph.feeds:
             out = {
-                key: self.step.array(self.plan.buffers[f"{feed.layer}.{key}"])
-                for key in feed.tensors
+                key: self.step.array(self.plan.buffers[f"{feed.layer}.{key}"]) for key in feed.tensors
             }
             self._streams.append((feed.source.stream(0, feed.count, feed.batch), out))
 
@@ -197,7 +193,7 @@ class Net:
 
     def _prepare(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
         """Plan for input shapes; parameters stay where they are."""
-        self.graph = Graph(
+        self.graph = NetGraph(
             self.runtime.vocabulary,
             phase=self.phase,
             dtype=self.dtype,

@@ -97,9 +97,7 @@ def gather(plan: Plan, flat: Any, state: Mapping[str, Any]) -> Weights:
     return Weights(
         parameters={k: [a.copy() for a in v] for k, v in by_layer(plan, flat).items()},
         state={
-            name: {
-                k: [a.copy() for a in v] for k, v in by_layer(plan, memory, trainable=True).items()
-            }
+            name: {k: [a.copy() for a in v] for k, v in by_layer(plan, memory, trainable=True).items()}
             for name, memory in state.items()
         },
     )

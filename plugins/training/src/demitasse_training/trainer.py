@@ -18,14 +18,13 @@ from demitasse import (
     Event,
     FlatMemory,
     GradientSync,
-    Graph,
     ModelError,
     NumericsError,
     Phases,
     Plan,
     Runtime,
-    Share,
     SnapshotError,
+    Solver,
     Step,
     Stream,
     Update,
@@ -37,6 +36,8 @@ from demitasse import (
     unknown,
 )
 from demitasse_training import parameters
+from demitasse_training.diagnosis import diagnose
+from demitasse_training.graph import NetGraph, Share
 from demitasse_training.look import Look
 from demitasse_training.net import Net, listed, opener, real_type, timed
 
@@ -61,7 +62,7 @@ class _Worker:
     place: WorkerPlace
     levels: list[GradientSync]
     share: Share
-    graph: Graph
+    graph: NetGraph
     plan: Plan
     flat: FlatMemory
     memory: dict[str, Any]
@@ -79,7 +80,7 @@ class Trainer:
     def __init__(
         self,
         runtime: Runtime,
-        solver: str | Path,
+        solver: str | Path | Solver,
         *,
         weights: str | Path | Sequence[str | Path] | None = None,
         resume: str | Path | None = None,
@@ -93,7 +94,7 @@ class Trainer:
             raise CompositionError(unknown("scaling", scaling, SCALINGS))
         self.runtime, self.scaling = runtime, scaling
         self.dtype, self.precision, self._retain = real_type(precision), precision, retain
-        self.solver = runtime.read(solver).solver(overrides)
+        self.solver = solver if isinstance(solver, Solver) else runtime.read(solver).solver(overrides)
         resumed = runtime.read(resume).weights() if resume is not None else None
         saved_seed = resumed.record.get("seed") if resumed is not None else None
         self.seed = self.solver.seed if self.solver.seed is not None else int(saved_seed or 0)
@@ -253,21 +254,24 @@ class Trainer:
         if self._workers[0].step is None:
             self._bind()
         iteration, rate = self.iteration, self.solver.rate(self.iteration)
-        start = time.perf_counter()
+        before, start = self._clock(), time.perf_counter()
         try:
             if len(self._workers) == 1:
                 loss = self._step(self._workers[0]).run(iteration, rate)
             else:
-                loss = sum(
-                    self._crew.run(lambda w: self._step(self._workers[w]).run(iteration, rate))
-                )
+                loss = sum(self._crew.run(lambda w: self._step(self._workers[w]).run(iteration, rate)))
         except NumericsError as error:
             kept = (
                 f"the last snapshot is {self._last_snapshot}"
                 if self._last_snapshot
                 else ("no snapshot has been written yet")
             )
-            raise NumericsError(f"{error}; learning rate {rate:g}; {kept}") from None
+            found = "; ".join(
+                diagnose(self._step(worker), worker.flat.parameters)
+                for worker in self._workers
+                if not math.isfinite(self._step(worker).loss())
+            )
+            raise NumericsError(f"{error}; {found}; learning rate {rate:g}; {kept}") from None
         self.iteration += 1
         self._recent.append(loss)
         smoothed = sum(self._recent) / len(self._recent)
@@ -280,7 +284,7 @@ class Trainer:
                     "rate": rate,
                     "seconds": time.perf_counter() - start,
                     "samples": self.batch,
-                    "phases": self._step(self._workers[0]).phases,
+                    "phases": self._phases(before),
                 },
             )
         return smoothed
@@ -323,7 +327,7 @@ class Trainer:
             for level in reversed(levels):
                 index, count = index * level.size + level.index, count * level.size
             share = Share(index, count, self.scaling == "weak")
-            graph = Graph(
+            graph = NetGraph(
                 runtime.vocabulary,
                 phase="train",
                 dtype=self.dtype,
@@ -355,7 +359,7 @@ class Trainer:
         place: WorkerPlace,
         levels: list[GradientSync],
         share: Share,
-        graph: Graph,
+        graph: NetGraph,
         plan: Plan,
         others: Sequence[_Worker],
     ) -> _Worker:
@@ -470,9 +474,7 @@ class Trainer:
         record = saved.record
         for name, here in (("precision", self.precision), ("passes", self.solver.passes)):
             if name in record and record[name] != here:
-                raise SnapshotError(
-                    f"{path} was made with {name} {record[name]}; this run has {here}"
-                )
+                raise SnapshotError(f"{path} was made with {name} {record[name]}; this run has {here}")
         if record.get("batch", self.batch) != self.batch:
             raise SnapshotError(
                 f"{path} was made with {record['batch']} samples an iteration; this run has {self.batch}"

@@ -42,7 +42,7 @@ def image_transform(
     places: Values = np.tile((rows // 2, columns // 2, 0), (samples, 1))
     if random:
         places = crop_and_mirror(
-            seed, stream, int(iteration[0]), int(sample[0]), samples, rows + 1, columns + 1
+            seed, stream, int(iteration[0]), int(sample[0]), samples, rows, columns
         )
     y = []
     for image, (top, left, flipped) in zip(whole, places, strict=True):

@@ -1,0 +1,75 @@
+"""Random numbers from counters, the same however the work is divided: Philox4x32-10 (Salmon et al.,
+2011) maps a counter of four 32-bit words and a key of two to four words. Compiled kernels draw with
+    key     = (seed mod 2**32, (seed // 2**32 + stream * 0x9E3779B9) mod 2**32)
+    counter = (i mod 2**32, j mod 2**32, number mod 2**32, number // 2**32 + domain * 2**28)
+``number`` is an iteration or epoch below 2**60; domains keep the functions' counters apart."""
+
+from typing import Any
+
+import numpy as np
+
+LOW, WEYL = 2**32 - 1, 0x9E3779B9
+
+
+def philox4x32(counter: Any, key: Any) -> Any:
+    """Four words for each counter (..., 4) under a key of two words; uint32."""
+    a, b, c, d = (counter[..., i].astype(np.uint64) for i in range(4))
+    for step in range(10):
+        k, m = (int(key[0]) + step * WEYL) & LOW, (int(key[1]) + step * 0xBB67AE85) & LOW
+        x, y = a * 0xD2511F53, c * 0xCD9E8D57
+        a, b, c, d = (y >> 32) ^ b ^ k, y & LOW, (x >> 32) ^ d ^ m, x & LOW
+    return np.stack((a, b, c, d), axis=-1).astype(np.uint32)
+
+
+def _words(domain: int, seed: int, stream: int, number: int, i: Any, j: Any) -> Any:
+    seed, stream, number = int(seed), int(stream), int(number)
+    words = i & LOW, j & LOW, number & LOW, (number >> 32) + (domain << 28)
+    key = seed & LOW, ((seed >> 32) + stream * WEYL) & LOW
+    return philox4x32(np.stack(np.broadcast_arrays(*words), axis=-1), key)
+
+
+def keep_mask(
+    seed: int, stream: int, iteration: int, first_sample: int, shape: tuple[int, ...], ratio: float
+) -> Any:
+    """Dropout's uint8 mask of ``shape``, samples first: element e (flat in it) of sample n is 0 if
+    word e mod 4 of domain 0, i = e // 4, j = first_sample + n is less than ratio * 2**32."""
+    samples, elements = np.arange(shape[0]) + int(first_sample), int(np.prod(shape[1:]))
+    words = _words(0, seed, stream, iteration, np.arange(-(-elements // 4)), samples[:, None])
+    words = words.reshape(shape[0], words.shape[1] * 4)[:, :elements]
+    return (words >= np.ceil(ratio * 2**32)).astype(np.uint8).reshape(shape)
+
+
+def crop_and_mirror(
+    seed: int, stream: int, iteration: int, first_sample: int, count: int, rows: int, columns: int
+) -> Any:
+    """(row, column, mirror) of ``count`` samples, int64: of domain 1, i = 0, j = first_sample + n,
+    word 0 * (rows + 1) // 2**32, word 1 * (columns + 1) // 2**32, word 2 * 2 // 2**32."""
+    words = _words(1, seed, stream, iteration, 0, np.arange(count) + int(first_sample))
+    return words[:, :3].astype(np.int64) * (rows + 1, columns + 1, 2) >> 32
+
+
+def permutation(seed: int, epoch: int, size: int) -> Any:
+    """An epoch's order, int64: sorted by word 0 + word 1 * 2**32 of domain 2, stream 0, i = sample."""
+    words = _words(2, seed, 0, epoch, np.arange(size), 0).astype(np.uint64)
+    return np.argsort(words[:, 0] | words[:, 1] << 32, kind="stable").astype(np.int64)
+
+
+class RandomStream:
+    """float64 numbers for fillers: call n draws domain 3, number = n, i = 0, 1, ...; a uniform number,
+    in [low, high), takes 53 bits of two words, a normal one (Box and Muller) two of those."""
+
+    def __init__(self, seed: int, stream: int = 0) -> None:
+        self.seed, self.stream, self.calls = seed, stream, -1
+
+    def uniform(self, shape: Any, low: float = 0.0, high: float = 1.0) -> Any:
+        count, self.calls = int(np.prod(shape)), self.calls + 1
+        words = _words(3, self.seed, self.stream, self.calls, np.arange(-(-count // 2)), 0)
+        top, bottom = words.reshape(-1, 2)[:count].T >> [[5], [6]]
+        return (low + (high - low) * ((top * 2.0**26 + bottom) / 2**53)).reshape(shape)
+
+    def normal(self, shape: Any, mean: float = 0.0, std: float = 1.0) -> Any:
+        radius, angle = self.uniform((2, *np.broadcast_shapes(shape)))
+        return mean + std * np.sqrt(-2 * np.log1p(-radius)) * np.cos(2 * np.pi * angle)
+
+    def integers(self, shape: Any, high: int) -> Any:
+        return self.uniform(shape, 0, high).astype(np.int64)

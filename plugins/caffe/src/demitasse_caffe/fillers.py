@@ -1,0 +1,132 @@
+"""Caffe's fillers: how a parameter's first values are made.
+
+Each is a callable of a shape and a RandomStream that returns a float64 array. Fans are Caffe's:
+fan-in is the elements of one output (a row of the weights), fan-out those of one input channel.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from demitasse import RandomStream, unknown
+from demitasse_caffe.schema import number
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Constant:
+    """Every element is ``value``."""
+
+    value: float = 0.0
+
+    def __call__(self, shape: Shape, stream: RandomStream) -> np.ndarray:
+        return np.full(shape, self.value)
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """Uniform in [min, max)."""
+
+    min: float = 0.0
+    max: float = 1.0
+
+    def __call__(self, shape: Shape, stream: RandomStream) -> np.ndarray:
+        return _array(stream.uniform(shape, self.min, self.max))
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    """Normal; with ``sparse`` >= 0, each element is kept with probability sparse / outputs."""
+
+    mean: float = 0.0
+    std: float = 1.0
+    sparse: int = -1
+
+    def __call__(self, shape: Shape, stream: RandomStream) -> np.ndarray:
+        values = _array(stream.normal(shape, self.mean, self.std))
+        if self.sparse >= 0:
+            values *= stream.bernoulli(shape, min(1.0, self.sparse / shape[0]))
+        return values
+
+
+@dataclass(frozen=True)
+class PositiveUnitball:
+    """Uniform in [0, 1), then each output's elements divided by their sum."""
+
+    def __call__(self, shape: Shape, stream: RandomStream) -> np.ndarray:
+        rows = _array(stream.uniform((shape[0], math.prod(shape[1:]))))
+        return (rows / rows.sum(axis=1, keepdims=True)).reshape(shape)
+
+
+@dataclass(frozen=True)
+class Xavier:
+    """Uniform in +-sqrt(3 / n), n the fan that ``variance_norm`` names (Glorot and Bengio 2010)."""
+
+    variance_norm: str = "FAN_IN"
+
+    def __call__(self, shape: Shape, stream: RandomStream) -> np.ndarray:
+        scale = math.sqrt(3.0 / fan(shape, self.variance_norm))
+        return _array(stream.uniform(shape, -scale, scale))
+
+
+@dataclass(frozen=True)
+class Msra:
+    """Normal with variance 2 / n, n the fan that ``variance_norm`` names (He et al. 2015)."""
+
+    variance_norm: str = "FAN_IN"
+
+    def __call__(self, shape: Shape, stream: RandomStream) -> np.ndarray:
+        return _array(stream.normal(shape, 0.0, math.sqrt(2.0 / fan(shape, self.variance_norm))))
+
+
+@dataclass(frozen=True)
+class Bilinear:
+    """Bilinear interpolation in each square kernel, for a deconvolution that enlarges."""
+
+    def __call__(self, shape: Shape, stream: RandomStream) -> np.ndarray:
+        if len(shape) != 4 or shape[2] != shape[3]:
+            raise ValueError(f"filler bilinear is for square kernels in 4 dimensions, not for {shape}")
+        factor = math.ceil(shape[3] / 2)
+        centre = (shape[3] - 1) / (2 * factor)
+        line = 1 - np.abs(np.arange(shape[3]) / factor - centre)
+        return np.broadcast_to(np.outer(line, line), shape).copy()
+
+
+def fan(shape: Shape, variance_norm: str) -> float:
+    """The number of elements n that xavier and msra scale by."""
+    count = math.prod(shape)
+    fan_in = count / shape[0]
+    fan_out = count / shape[1] if len(shape) > 1 else count
+    return {"FAN_IN": fan_in, "FAN_OUT": fan_out, "AVERAGE": (fan_in + fan_out) / 2}[variance_norm]
+
+
+def filler(message: Any) -> Callable[[Shape, RandomStream], np.ndarray]:
+    """The filler of a FillerParameter. Raises ValueError with the nearest type."""
+    if message.type not in _MAKERS:
+        raise ValueError(unknown("filler", message.type, _MAKERS))
+    return _MAKERS[message.type](message)
+
+
+def _norm(message: Any) -> str:
+    return str(message.VarianceNorm.Name(message.variance_norm))
+
+
+def _array(values: Any) -> np.ndarray:
+    return np.asarray(values, dtype=np.float64)
+
+
+_MAKERS: dict[str, Callable[[Any], Callable[[Shape, RandomStream], np.ndarray]]] = {
+    "bilinear": lambda message: Bilinear(),
+    "constant": lambda message: Constant(number(message.value)),
+    "gaussian": lambda message: Gaussian(number(message.mean), number(message.std), message.sparse),
+    "msra": lambda message: Msra(_norm(message)),
+    "positive_unitball": lambda message: PositiveUnitball(),
+    "uniform": lambda message: Uniform(number(message.min), number(message.max)),
+    "xavier": lambda message: Xavier(_norm(message)),
+}

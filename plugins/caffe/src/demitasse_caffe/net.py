@@ -1,0 +1,107 @@
+"""A net file as the layers of one phase."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from demitasse import Layer, Location, ModelError, NetDefinition
+from demitasse_caffe.schema import Schema, number
+from demitasse_caffe.text import Outline, not_a_model, parse, read_text, which
+from demitasse_caffe.upgrade import upgrade_net
+
+PHASES = {"train": 0, "test": 1}
+
+
+@dataclass(frozen=True)
+class NetFile:
+    """A net in the present form, all phases together, with the place of each layer."""
+
+    message: Any
+    places: tuple[Location, ...]
+    location: Location
+
+
+def read_net(path: Path, schema: Schema) -> NetFile:
+    """The net in a file. Raises ModelError with file and line."""
+    text = read_text(path)
+    outline = Outline(text)
+    kind = which(outline, schema)
+    if kind != "NetParameter":
+        raise ModelError(
+            f"{path}: is a solver; a net is needed here" if kind else not_a_model(path, outline, schema)
+        )
+    return net_file(path, parse(path, text, outline, kind, schema), outline, schema)
+
+
+def net_file(
+    path: Path,
+    message: Any,
+    outline: Outline,
+    schema: Schema,
+    within: tuple[str, ...] = (),
+    skip: int = 0,
+) -> NetFile:
+    """A parsed net with its places: those of the blocks ``within`` a path of the outline, after
+    ``skip`` layers of nets before it."""
+    count = len(message.layer) + len(message.layers)
+    lines = sorted(outline.lines((*within, "layer")) + outline.lines((*within, "layers")))
+    location = Location(str(path))
+    upgraded, places = upgrade_net(message, lines[skip : skip + count], location, schema)
+    return NetFile(upgraded, tuple(places), location)
+
+
+def define(net: NetFile, state: Any, schema: Schema) -> NetDefinition:
+    """The layers whose rules the state (a NetState: phase, level, stages) meets."""
+    layers = []
+    for message, place in zip(net.message.layer, net.places, strict=True):
+        if message.include and message.exclude:
+            raise ModelError(
+                f"{place}: layer {message.name!r}: has include and exclude rules; use one kind"
+            )
+        if any(_meets(rule, state) for rule in message.include) or (
+            not message.include and not any(_meets(rule, state) for rule in message.exclude)
+        ):
+            layers.append(_layer(message, place, schema))
+    phase = next(name for name, value in PHASES.items() if value == state.phase)
+    return NetDefinition(net.message.name, phase, tuple(layers), net.location)
+
+
+def state_of(net: NetFile, phase: str, schema: Schema, *others: Any) -> Any:
+    """The NetState of a phase: the phase, what the net's own state says, then ``others``."""
+    state = schema.message("NetState")
+    state.phase = PHASES[phase]
+    for more in (net.message.state, *others):
+        state.MergeFrom(more)
+    return state
+
+
+def _meets(rule: Any, state: Any) -> bool:
+    return (
+        (not rule.HasField("phase") or rule.phase == state.phase)
+        and (not rule.HasField("min_level") or state.level >= rule.min_level)
+        and (not rule.HasField("max_level") or state.level <= rule.max_level)
+        and all(stage in state.stage for stage in rule.stage)
+        and not any(stage in state.stage for stage in rule.not_stage)
+    )
+
+
+def _layer(message: Any, place: Location, schema: Schema) -> Layer:
+    if not message.type:
+        raise ModelError(f"{place}: layer {message.name!r}: has no type")
+    return Layer(
+        name=message.name or f"{message.type}@{place.line}",
+        type=message.type,
+        bottoms=tuple(message.bottom),
+        tops=tuple(message.top),
+        parameters=schema.parameters(message),
+        location=place,
+        loss_weights=tuple(number(weight) for weight in message.loss_weight),
+    )
+
+
+def check_phase(phase: str) -> None:
+    """Raise ModelError for a phase that is neither train nor test."""
+    if phase not in PHASES:
+        raise ModelError(f"unknown phase {phase!r} (valid: {', '.join(PHASES)})")

@@ -1,0 +1,175 @@
+"""Fields of a solver or net set from outside, in the file's own words.
+
+A key is a path of field names with dots: ``max_iter``, ``layer.conv1.param.0.lr_mult``.
+In a solver, ``net.`` or nothing before ``layer.`` means its nets in both phases, ``train_net.`` and
+``test_net.`` those of one. An element of a repeated message is named by its number, a layer by its
+name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from google.protobuf import text_format
+
+from demitasse import ModelError, unknown
+from demitasse_caffe.net import NetFile
+from demitasse_caffe.schema import is_repeated
+
+_PREFIXES = {"net": ("train", "test"), "train_net": ("train",), "test_net": ("test",)}
+_TRUE, _FALSE = ("true", "t", "1", "yes", "on"), ("false", "f", "0", "no", "off")
+
+
+class Overrides:
+    """Overrides, sorted into those of the solver and those of each phase's nets."""
+
+    def __init__(self, given: Mapping[str, Any] | None, where: object, *, solver: bool) -> None:
+        self._where = where
+        self.own: dict[str, Any] = {}
+        self.nets: dict[str, dict[str, tuple[str, Any]]] = {"train": {}, "test": {}}
+        for key, value in (given or {}).items():
+            prefix, dot, rest = key.partition(".")
+            if not dot or (prefix not in _PREFIXES and prefix != "layer" and solver):
+                phases: tuple[str, ...] = () if solver else ("train", "test")
+                rest = key
+            elif prefix in _PREFIXES:
+                phases = _PREFIXES[prefix]
+            else:
+                phases, rest = ("train", "test"), key
+            if not phases:
+                self.own[key] = value
+            for phase in phases:
+                self.nets[phase][key] = (rest, value)
+
+    def apply(self, message: Any) -> None:
+        """Set the solver's own fields in its message."""
+        for key, value in self.own.items():
+            _set(message, key, value, f"{self._where}: override {key!r}")
+
+    def apply_to_net(self, net: NetFile, phase: str) -> NetFile:
+        """A net with the fields of its phase set; the file's record is not changed."""
+        if not self.nets[phase]:
+            return net
+        message = type(net.message)()
+        message.CopyFrom(net.message)
+        for key, (path, value) in self.nets[phase].items():
+            where = f"{net.location}: override {key!r}"
+            if path.startswith("layer."):
+                _set_in_layers(message, path.removeprefix("layer."), value, where)
+            else:
+                _set(message, path, value, where)
+        return NetFile(message, net.places, net.location)
+
+
+def _set_in_layers(net: Any, path: str, value: Any, where: str) -> None:
+    """Set a field in all layers of a name; names may hold dots, the longest that fits is meant."""
+    names = {layer.name for layer in net.layer if path.startswith(f"{layer.name}.")}
+    if not names:
+        raise ModelError(
+            unknown("layer", path.partition(".")[0], (layer.name for layer in net.layer), where)
+        )
+    name = max(names, key=len)
+    for layer in net.layer:
+        if layer.name == name:
+            _set(layer, path[len(name) + 1 :], value, where)
+
+
+def _set(message: Any, path: str, value: Any, where: str) -> None:
+    """Set the field at a path below a message."""
+    name, _, rest = path.partition(".")
+    field = message.DESCRIPTOR.fields_by_name.get(name)
+    if field is None:
+        kind = f"field of {message.DESCRIPTOR.name}"
+        raise ModelError(unknown(kind, name, message.DESCRIPTOR.fields_by_name, where))
+    repeated = is_repeated(field)
+    if field.message_type is None:
+        if rest:
+            raise ModelError(f"{where}: {name} is a value and has no field {rest!r}")
+        _assign(message, field, value, where)
+    elif repeated:
+        index, _, inner = rest.partition(".")
+        elements = getattr(message, name)
+        if not index.isdigit() or int(index) > min(len(elements), 1000):
+            raise ModelError(f"{where}: {name} is a list of {len(elements)}; {name}.0 is the first one")
+        element = elements.add() if int(index) == len(elements) else elements[int(index)]
+        _descend(element, f"{name}.{index}", inner, value, where)
+    else:
+        inner_message = getattr(message, name)
+        inner_message.SetInParent()
+        _descend(inner_message, name, rest, value, where)
+
+
+def _descend(message: Any, name: str, rest: str, value: Any, where: str) -> None:
+    if rest:
+        _set(message, rest, value, where)
+        return
+    text = str(value).strip()
+    if not isinstance(value, str) or not (text.startswith("{") and text.endswith("}")):
+        raise ModelError(
+            f"{where}: {name} is a message: set one of its fields "
+            f"({', '.join(message.DESCRIPTOR.fields_by_name)}), or the whole as '{{ ... }}'"
+        )
+    message.Clear()
+    try:
+        text_format.Parse(text[1:-1], message)
+    except text_format.ParseError as error:
+        raise ModelError(f"{where}: {error}") from error
+
+
+def _items(value: Any) -> list[Any]:
+    if isinstance(value, str):
+        return [item.strip() for item in value.strip("[] ").split(",") if item.strip()]
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _assign(message: Any, field: Any, value: Any, where: str) -> None:
+    """Set a value or a list. Raises ModelError that echoes it and says what is expected."""
+    try:
+        if is_repeated(field):
+            values = [_scalar(field, each, where) for each in _items(value)]
+            message.ClearField(field.name)
+            getattr(message, field.name).extend(values)
+        else:
+            setattr(message, field.name, _scalar(field, value, where))
+    except (TypeError, ValueError, OverflowError) as error:
+        kind = {
+            field.TYPE_BOOL: "true or false",
+            field.TYPE_FLOAT: "a number",
+            field.TYPE_DOUBLE: "a number",
+        }.get(field.type, f"a whole number that {field.name} can hold")
+        raise ModelError(f"{where}: {value!r} is not {kind}") from error
+
+
+def _scalar(field: Any, value: Any, where: str) -> Any:
+    if field.enum_type is not None:
+        return _enum(field.enum_type, value, where)
+    if field.type == field.TYPE_BOOL:
+        return _bool(value)
+    if field.type in (field.TYPE_FLOAT, field.TYPE_DOUBLE):
+        return float(value)
+    if field.type in (field.TYPE_STRING, field.TYPE_BYTES):
+        return str(value)
+    return _int(value)
+
+
+def _enum(enum: Any, value: Any, where: str) -> int:
+    word = str(value).strip().casefold()
+    for name, entry in enum.values_by_name.items():
+        if word in (name.casefold(), str(entry.number)):
+            return int(entry.number)
+    raise ModelError(unknown("value", str(value), enum.values_by_name, where))
+
+
+def _bool(value: Any) -> bool:
+    word = str(value).strip().casefold()
+    if word not in _TRUE + _FALSE:
+        raise ValueError(word)
+    return word in _TRUE
+
+
+def _int(value: Any) -> int:
+    whole = int(value.strip()) if isinstance(value, str) else int(value)
+    if isinstance(value, bool) or (isinstance(value, float) and whole != value):
+        raise ValueError(value)
+    return whole

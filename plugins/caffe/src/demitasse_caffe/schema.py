@@ -1,0 +1,213 @@
+"""Caffe's messages in a descriptor pool of our own, with a message for each third-party layer type.
+
+Nothing is ever added to protobuf's default pool: another library's caffe.proto may be there.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Iterator, Mapping
+from functools import cache, lru_cache
+from importlib.resources import files
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+from demitasse import LayerType, PluginError
+
+_FIRST_OWN_NUMBER, _OWN_NUMBERS = 100_000_000, 400_000_000
+_FIELD = descriptor_pb2.FieldDescriptorProto
+_KINDS = {
+    bool: _FIELD.TYPE_BOOL,
+    int: _FIELD.TYPE_INT64,
+    float: _FIELD.TYPE_DOUBLE,
+    str: _FIELD.TYPE_STRING,
+}
+
+Declared = tuple[tuple[str, tuple[tuple[str, int, bool], ...]], ...]
+"""(layer type, ((parameter, protobuf type, repeated), ...)) of types that declare parameters."""
+
+_TYPES = """
+AbsVal Accuracy ArgMax BNLL BatchNorm BatchReindex Bias Clip Concat ContrastiveLoss Convolution Crop
+Data Deconvolution Dropout DummyData ELU Eltwise Embed EuclideanLoss Exp Filter Flatten HDF5Data
+HDF5Output HingeLoss Im2col ImageData InfogainLoss InnerProduct Input LRN LSTM LSTMUnit Log MVN
+MemoryData MultinomialLogisticLoss PReLU Parameter Pooling Power Python RNN ReLU Reduction Reshape
+SPP Scale Sigmoid SigmoidCrossEntropyLoss Silence Slice Softmax SoftmaxWithLoss Split Swish TanH
+Threshold Tile WindowData
+"""
+CAFFE_TYPES = frozenset(_TYPES.split())
+"""The types that the schema's messages were made for."""
+
+
+class Schema:
+    """Message classes by name, and what third-party layer types declare."""
+
+    def __init__(self, classes: Mapping[str, Any], layer_types: Mapping[str, LayerType]) -> None:
+        self._classes = classes
+        self.declared = {n: kind.parameters for n, kind in layer_types.items() if kind.parameters}
+        self.types = CAFFE_TYPES | set(layer_types)
+
+    def message(self, name: str) -> Any:
+        """A new, empty message."""
+        return self._classes[name]()
+
+    def descriptor(self, name: str) -> Any:
+        """The descriptor of a message."""
+        return self._classes[name].DESCRIPTOR
+
+    def parameters(self, layer: Any) -> Any:
+        """What a layer's type is given: each parameter that it declares, else the whole message."""
+        if layer.type not in self.declared:
+            return layer
+        message = getattr(layer, parameter_field(layer.type, layer.DESCRIPTOR.fields_by_name))
+        return MappingProxyType(
+            {name: _value(message, name, default) for name, default in self.declared[layer.type].items()}
+        )
+
+
+def schema(layer_types: Mapping[str, LayerType]) -> Schema:
+    """The schema for a set of layer types. Raises PluginError for a declaration that has no form in
+    the file: a type's name that is no identifier, a default of an unknown kind."""
+    declared = tuple(
+        (name, tuple(_declaration(name, *item) for item in sorted(kind.parameters.items())))
+        for name, kind in sorted(layer_types.items())
+        if kind.parameters
+    )
+    return Schema(_classes(declared), layer_types)
+
+
+def number(value: float) -> float:
+    """The shortest decimal number that a 32-bit field holds as ``value``: 0.1, not 0.100000001."""
+    return float(str(np.float32(value)))
+
+
+def is_repeated(field: Any) -> bool:
+    """Whether a field's descriptor is of a list; protobuf renamed the question in version 6."""
+    if hasattr(field, "is_repeated"):
+        return bool(field.is_repeated)
+    return bool(field.label == field.LABEL_REPEATED)
+
+
+def parameter_field(kind: str, fields: Mapping[str, Any]) -> str:
+    """The LayerParameter field of a layer type: Caffe's where it has one, else snake_case_param."""
+    folded = f"{kind}param".casefold()
+    for name in fields:
+        if name.replace("_", "") == folded:
+            return name
+    words = kind.replace("ReLU", "Relu").replace("TanH", "Tanh")
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", words)
+    return f"{words.lower()}_param"
+
+
+def _declaration(kind: str, name: str, default: Any) -> tuple[str, int, bool]:
+    repeated = isinstance(default, list | tuple)
+    example = (default[0] if default else 0.0) if repeated else default
+    for part in (kind, name):
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", part):
+            raise PluginError(f"layer type {kind!r}: {part!r} cannot be written in a prototxt")
+    if type(example) not in _KINDS:
+        raise PluginError(
+            f"layer type {kind!r}: parameter {name!r} has the default {default!r}; a prototxt "
+            f"holds bool, int, float, str, or a list of one of them"
+        )
+    return name, _KINDS[type(example)], repeated
+
+
+def _value(message: Any, name: str, default: Any) -> Any:
+    field = message.DESCRIPTOR.fields_by_name[name]
+    if isinstance(default, list | tuple):
+        values = [_scalar(field, value) for value in getattr(message, name)]
+        return type(default)(values) if values else default
+    return _scalar(field, getattr(message, name)) if message.HasField(name) else default
+
+
+def _scalar(field: Any, value: Any) -> Any:
+    if field.enum_type is not None:
+        return field.enum_type.values_by_number[value].name
+    return number(value) if field.type == field.TYPE_FLOAT else value
+
+
+@cache
+def _file() -> Any:
+    data = files("demitasse_caffe").joinpath("caffe.binpb").read_bytes()
+    return descriptor_pb2.FileDescriptorSet.FromString(data).file[0]
+
+
+@lru_cache(maxsize=16)
+def _classes(declared: Declared) -> Mapping[str, Any]:
+    """Message classes by name, from a pool that has the declared types too."""
+    file = descriptor_pb2.FileDescriptorProto()
+    file.CopyFrom(_file())
+    layer = next(m for m in file.message_type if m.name == "LayerParameter")
+    for kind, parameters in declared:
+        _extend(file, layer, kind, parameters)
+    return _load(file)
+
+
+@cache
+def wire_classes() -> Mapping[str, Any]:
+    """Message classes that keep a blob's numbers as the packed bytes that they are in the file,
+    which is far faster to read and write than lists of Python numbers."""
+    file = descriptor_pb2.FileDescriptorProto()
+    file.CopyFrom(_file())
+    blob = next(m for m in file.message_type if m.name == "BlobProto")
+    for field in blob.field:
+        if field.name in ("data", "diff", "double_data", "double_diff"):
+            field.type = _FIELD.TYPE_BYTES
+            field.ClearField("options")
+    return _load(file)
+
+
+def _load(file: Any) -> Mapping[str, Any]:
+    pool = descriptor_pool.DescriptorPool()
+    pool.AddSerializedFile(file.SerializeToString())
+    found = pool.FindFileByName(file.name)
+    return {
+        name: message_factory.GetMessageClass(message)
+        for name, message in found.message_types_by_name.items()
+    }
+
+
+def _extend(file: Any, layer: Any, kind: str, parameters: tuple[tuple[str, int, bool], ...]) -> None:
+    """Give a layer type its message, or the message that Caffe has for it what it lacks."""
+    fields = {field.name: field for field in layer.field}
+    name = parameter_field(kind, fields)
+    if name in fields:
+        wanted = fields[name].type_name.rpartition(".")[2]
+        message = next(m for m in file.message_type if m.name == wanted)
+    else:
+        wanted = f"{kind}Parameter"
+        while any(m.name == wanted for m in file.message_type):
+            wanted += "_"
+        message = file.message_type.add(name=wanted)
+        layer.field.add(
+            name=name,
+            number=_free_number(name, layer),
+            label=_FIELD.LABEL_OPTIONAL,
+            type=_FIELD.TYPE_MESSAGE,
+            type_name=f".{file.package}.{wanted}",
+        )
+    present = {field.name for field in message.field}
+    for parameter, type_number, repeated in parameters:
+        if parameter not in present:
+            message.field.add(
+                name=parameter,
+                number=_free_number(parameter, message),
+                label=_FIELD.LABEL_REPEATED if repeated else _FIELD.LABEL_OPTIONAL,
+                type=type_number,
+            )
+
+
+def _free_number(name: str, message: Any) -> int:
+    """A number that depends on the name alone, far above Caffe's and every fork's."""
+    taken = {field.number for field in message.field}
+    return next(n for n in _numbers(name) if n not in taken)
+
+
+def _numbers(name: str) -> Iterator[int]:
+    start = zlib.crc32(name.encode())
+    for offset in range(1000):
+        yield _FIRST_OWN_NUMBER + (start + offset) % _OWN_NUMBERS

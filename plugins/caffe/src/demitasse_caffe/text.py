@@ -1,0 +1,269 @@
+"""Prototxt files as messages, with the line of every block and errors that say where.
+
+protobuf's parser fills the message; it keeps no positions and stops at the first unknown field. So
+the text is outlined first: its blocks and fields with their lines.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from google.protobuf import text_format
+
+from demitasse import ModelError, nearest, unknown
+from demitasse_caffe.schema import Schema
+
+_TOKEN = re.compile(
+    r"""\#[^\n]*                                        # a comment
+    | "(?:\\.|[^"\\\n])*" | '(?:\\.|[^'\\\n])*'         # strings
+    | [{}<>\[\]:;,] | [^\s{}<>\[\]:;,\#"']+ | ["']    # punctuation, words, quotes never closed""",
+    re.VERBOSE,
+)
+_OPEN = {"{": "}", "<": ">"}
+_LAYERS = ("layer", "layers")
+
+
+@dataclass(eq=False)
+class Block:
+    """A message in the text. ``words`` are its scalar fields as they are written."""
+
+    name: str
+    line: int
+    parent: Block | None
+    closed: bool = False
+    words: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """The names of the enclosing blocks and its own; empty for the file."""
+        return () if self.parent is None else (*self.parent.path, self.name)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A field in the text: where it stands, and its value's first word unless it is a block."""
+
+    block: Block
+    name: str
+    line: int
+    column: int
+    opens: Block | None = None
+    value: str | None = None
+
+
+class Outline:
+    """The fields and blocks of a text in order."""
+
+    def __init__(self, text: str) -> None:
+        self.root = Block("", 1, None)
+        self.entries: list[Entry] = []
+        self.unclosed: Block | None = None
+        self._read(text)
+
+    def names(self) -> list[str]:
+        """The fields of the file itself, in order."""
+        return [entry.name for entry in self.entries if entry.block is self.root]
+
+    def line(self, name: str) -> int | None:
+        """The line of the file's first field of a name."""
+        return next((e.line for e in self.entries if e.block is self.root and e.name == name), None)
+
+    def lines(self, path: tuple[str, ...]) -> list[int]:
+        """The lines of all blocks at a path of names."""
+        return [e.line for e in self.entries if e.opens is not None and e.opens.path == path]
+
+    def _read(self, text: str) -> None:
+        block, name, line, line_start, end = self.root, "", 1, 0, 0
+        position = (1, 1)
+        after_colon = False
+        lists: list[tuple[Block, str]] = []
+        for match in _TOKEN.finditer(text):
+            token, start = match.group(), match.start()
+            if breaks := text.count("\n", end, start):
+                line, line_start = line + breaks, text.rindex("\n", end, start) + 1
+            end = start
+            if token[0] == "#":
+                continue
+            if token in _OPEN:
+                if lists and lists[-1][0] is block:
+                    name = lists[-1][1]
+                inner = Block(name, line, block)
+                self.entries.append(Entry(block, name, *position, opens=inner))
+                block = inner
+            elif token in "}>":
+                while lists and lists[-1][0] is block:
+                    lists.pop()
+                block.closed = True
+                block = block.parent or self.root
+            elif token == "[":
+                lists.append((block, name))
+            elif token == "]":
+                if lists and lists[-1][0] is block:
+                    lists.pop()
+            elif after_colon and token not in ":;,":
+                self.entries.append(Entry(block, name, *position, value=token))
+                block.words.setdefault(name, token.strip("\"'"))
+            elif token not in ":;," and not (lists and lists[-1][0] is block):
+                name, position = token, (line, start - line_start + 1)
+            after_colon = token == ":"
+        if block is not self.root:
+            self.unclosed = block
+
+
+def read_text(path: Path) -> str:
+    """The text of a file. Raises ModelError when it is not text."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ModelError(f"{path}: cannot be read: {error.strerror}") from error
+    strange = next((byte for byte in data if byte < 32 and byte not in b"\t\n\r\f\v"), None)
+    if strange is not None:
+        raise ModelError(
+            f"{path}: is not text (it holds a byte {strange:#04x}); weights end in .caffemodel"
+        )
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        # Comments in the national encodings of their authors; all that Caffe reads is ASCII.
+        return data.decode("latin-1")
+
+
+def parse(path: Path, text: str, outline: Outline, name: str, schema: Schema) -> Any:
+    """A text as the message called ``name``. Raises ModelError that says file, line and column.
+
+    Fields that a fork of Caffe has for a layer type that nobody here knows are left out: the error
+    that helps is the one about the type, when the net is built.
+    """
+    message = schema.message(name)
+    foreign = False
+    for entry, descriptor in _fields(outline, schema.descriptor(name)):
+        if not re.fullmatch(r"[A-Za-z_]\w*", entry.name):
+            continue
+        if entry.name not in descriptor.fields_by_name:
+            if _of_known_type(entry, schema):
+                raise ModelError(_unknown_field(path, entry, descriptor))
+            foreign = True
+        elif entry.value is not None:
+            _check_enum(path, entry, descriptor.fields_by_name[entry.name])
+    try:
+        text_format.Parse(text, message, allow_unknown_field=foreign)
+    except text_format.ParseError as error:
+        raise ModelError(_syntax(path, text, outline, error)) from error
+    except (UnicodeDecodeError, ValueError) as error:
+        raise ModelError(f"{path}: {error}") from error
+    return message
+
+
+def _fields(outline: Outline, root: Any) -> Iterator[tuple[Entry, Any]]:
+    """Entries with the descriptor of the message that they stand in, where that is known."""
+    descriptors = {outline.root: root}
+    for entry in outline.entries:
+        descriptor = descriptors.get(entry.block)
+        if descriptor is not None:
+            yield entry, descriptor
+            inner = descriptor.fields_by_name.get(entry.name)
+            if entry.opens is not None and inner is not None and inner.message_type is not None:
+                descriptors[entry.opens] = inner.message_type
+
+
+def _of_known_type(entry: Entry, schema: Schema) -> bool:
+    block: Block | None = entry.block
+    while block is not None:
+        if block.name == "layer":
+            return block.words.get("type", "") in schema.types
+        block = block.parent
+    return True
+
+
+def _unknown_field(path: Path, entry: Entry, descriptor: Any) -> str:
+    message = unknown(
+        "field",
+        entry.name,
+        list(descriptor.fields_by_name),
+        f"{path}:{entry.line}:{entry.column}: {descriptor.name}",
+    )
+    block: Block | None = entry.block
+    if block is not None and block.name == "layers":
+        message += "; a layer with a quoted type is written 'layer {', not 'layers {'"
+    while block is not None and block.parent is not None and entry.name in _LAYERS:
+        if block.name in _LAYERS:
+            where = f"{path}:{entry.line}:{entry.column}"
+            return f"{where}: '{entry.name}' inside the block {_open(block)}"
+        block = block.parent
+    return message
+
+
+def _open(block: Block) -> str:
+    return f"'{block.name} {{' of line {block.line}: is its '}}' missing?"
+
+
+def _check_enum(path: Path, entry: Entry, descriptor: Any) -> None:
+    value = entry.value or ""
+    if descriptor.enum_type is None or not re.fullmatch(r"[\"']?[A-Za-z_]\w*[\"']?", value):
+        return
+    bare = value.strip("\"'")
+    valid = descriptor.enum_type.values_by_name
+    where = f"{path}:{entry.line}:{entry.column}"
+    if bare not in valid:
+        message = unknown(f"value of {entry.name}", bare, valid, where)
+        if value != bare and entry.name == "type":
+            message += "; a layer with a quoted type is written 'layer {', not 'layers {'"
+        raise ModelError(message)
+    if value != bare:
+        raise ModelError(f"{where}: {entry.name} is written without quotes: {entry.name}: {bare}")
+
+
+def _syntax(path: Path, text: str, outline: Outline, error: Any) -> str:
+    """What protobuf's parser says, in one line with the field it is about."""
+    line, column = error.GetLine(), error.GetColumn()
+    if outline.unclosed is not None and (line is None or line >= text.rstrip().count("\n") + 1):
+        opened = []
+        block: Block | None = outline.unclosed
+        while block is not None and block.parent is not None:
+            opened.append(f"'{block.name} {{' of line {block.line}")
+            block = block.parent
+        return (
+            f"{path}:{text.count(chr(10)) + 1}: the file ends while {' in '.join(opened)} is still "
+            f"open: it is cut off, or a '}}' is missing"
+        )
+    reason = re.sub(r"^\d+:\d+ : ", "", str(error)).replace("caffe.", "")
+    reason = re.sub(r"^'[^\n]*': (?=[A-Z])", "", reason, flags=re.DOTALL)
+    if word := re.match(r'Message type "(\w+)" has no field named "(.*)"', reason):
+        reason = f"{word[2]!r} is no field of {word[1]}"
+    if line is None:
+        return f"{path}: {reason}"
+    at = next((e.name for e in reversed(outline.entries) if e.line == line and e.value), None)
+    return f"{path}:{line}:{column}: {f'{at}: ' if at else ''}{reason}"
+
+
+def which(outline: Outline, schema: Schema) -> str | None:
+    """NetParameter or SolverParameter, by the file's fields; None when it has none of either."""
+    names = outline.names()
+    scores = {
+        kind: sum(name in schema.descriptor(kind).fields_by_name for name in names)
+        for kind in ("NetParameter", "SolverParameter")
+    }
+    best = max(scores, key=lambda kind: scores[kind])
+    return best if scores[best] else None
+
+
+def not_a_model(path: Path, outline: Outline, schema: Schema) -> str:
+    """The sentence for a text that is neither a net nor a solver."""
+    names = outline.names()
+    if not names:
+        return f"{path}: holds no field: neither a net nor a solver"
+    valid = [
+        name
+        for kind in ("NetParameter", "SolverParameter")
+        for name in schema.descriptor(kind).fields_by_name
+    ]
+    close = nearest(names[0], valid)
+    guess = f"; did you mean {close!r}?" if close else ""
+    return (
+        f"{path}:{outline.entries[0].line}: neither a net (name, layer, ...) nor a solver (net, "
+        f"base_lr, ...): its first field is {names[0]!r}{guess}"
+    )

@@ -1,0 +1,183 @@
+"""Nets and solvers as older Caffes wrote them, brought into the present form in memory.
+
+Source: the rules of Caffe's upgrade tools, and files from before and after its own upgrade.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from demitasse import Location, ModelError
+from demitasse_caffe.schema import Schema, is_repeated
+
+V1_TYPES = {
+    "ABSVAL": "AbsVal",
+    "ACCURACY": "Accuracy",
+    "ARGMAX": "ArgMax",
+    "BNLL": "BNLL",
+    "CONCAT": "Concat",
+    "CONTRASTIVE_LOSS": "ContrastiveLoss",
+    "CONVOLUTION": "Convolution",
+    "DATA": "Data",
+    "DECONVOLUTION": "Deconvolution",
+    "DROPOUT": "Dropout",
+    "DUMMY_DATA": "DummyData",
+    "ELTWISE": "Eltwise",
+    "EUCLIDEAN_LOSS": "EuclideanLoss",
+    "EXP": "Exp",
+    "FLATTEN": "Flatten",
+    "HDF5_DATA": "HDF5Data",
+    "HDF5_OUTPUT": "HDF5Output",
+    "HINGE_LOSS": "HingeLoss",
+    "IM2COL": "Im2col",
+    "IMAGE_DATA": "ImageData",
+    "INFOGAIN_LOSS": "InfogainLoss",
+    "INNER_PRODUCT": "InnerProduct",
+    "LRN": "LRN",
+    "MEMORY_DATA": "MemoryData",
+    "MULTINOMIAL_LOGISTIC_LOSS": "MultinomialLogisticLoss",
+    "MVN": "MVN",
+    "NONE": "",
+    "POOLING": "Pooling",
+    "POWER": "Power",
+    "RELU": "ReLU",
+    "SIGMOID": "Sigmoid",
+    "SIGMOID_CROSS_ENTROPY_LOSS": "SigmoidCrossEntropyLoss",
+    "SILENCE": "Silence",
+    "SLICE": "Slice",
+    "SOFTMAX": "Softmax",
+    "SOFTMAX_LOSS": "SoftmaxWithLoss",
+    "SPLIT": "Split",
+    "TANH": "TanH",
+    "THRESHOLD": "Threshold",
+    "WINDOW_DATA": "WindowData",
+}
+"""The types of V1 layers by the present names."""
+
+_SOLVER_TYPES = {
+    "SGD": "SGD",
+    "NESTEROV": "Nesterov",
+    "ADAGRAD": "AdaGrad",
+    "RMSPROP": "RMSProp",
+    "ADADELTA": "AdaDelta",
+    "ADAM": "Adam",
+}
+_TRANSFORMED = ("data_param", "image_data_param", "window_data_param")
+_TRANSFORMATIONS = ("scale", "mean_file", "crop_size", "mirror")
+_SPECIAL = ("type", "layer", "param", "blob_share_mode", "blobs_lr", "weight_decay")
+
+
+def v1_type(layer: Any) -> str:
+    """The present name of a V1 layer's type."""
+    return V1_TYPES[layer.DESCRIPTOR.fields_by_name["type"].enum_type.values_by_number[layer.type].name]
+
+
+def upgrade_net(
+    net: Any, lines: list[int], location: Location, schema: Schema
+) -> tuple[Any, list[Location]]:
+    """A net in the present form, and where each of its layers stands.
+
+    ``lines`` are those of the file's layers. Raises ModelError for V0 layers and for mixed forms.
+    """
+    if net.layer and net.layers:
+        raise ModelError(
+            f"{location}: has both 'layer' and 'layers' (the form before 2014); use one of them"
+        )
+    places = [Location(location.file, line) for line in lines]
+    places += [location] * (len(net.layer) + len(net.layers) - len(places))
+    result = schema.message("NetParameter")
+    result.CopyFrom(net)
+    for field in ("layer", "layers", "input", "input_shape", "input_dim"):
+        result.ClearField(field)
+    if net.input:
+        result.layer.append(_input_layer(net, location, schema))
+        places.insert(0, location)
+    elif net.input_shape or net.input_dim:
+        raise ModelError(f"{location}: input_shape and input_dim need an 'input' that they are for")
+    result.layer.extend(net.layer)
+    own = places[len(places) - len(net.layers) :]
+    result.layer.extend(_upgrade_v1(*pair, schema) for pair in zip(net.layers, own, strict=True))
+    return result, places
+
+
+def upgrade_solver(solver: Any, location: Location) -> None:
+    """Turn the old ``solver_type`` into ``type``, in place."""
+    if solver.HasField("solver_type"):
+        if solver.HasField("type"):
+            raise ModelError(f"{location}: has both type and the old solver_type; use type")
+        enum = solver.DESCRIPTOR.fields_by_name["solver_type"].enum_type
+        solver.type = _SOLVER_TYPES[enum.values_by_number[solver.solver_type].name]
+        solver.ClearField("solver_type")
+
+
+def _input_layer(net: Any, location: Location, schema: Schema) -> Any:
+    """The Input layer for a net's ``input`` fields."""
+    names, shapes, dims = list(net.input), list(net.input_shape), list(net.input_dim)
+    if shapes and dims:
+        raise ModelError(f"{location}: has both input_shape and the older input_dim; use input_shape")
+    if shapes and len(shapes) != len(names):
+        raise ModelError(f"{location}: {len(shapes)} input_shape for {len(names)} input")
+    if dims and len(dims) != 4 * len(names):
+        raise ModelError(
+            f"{location}: {len(dims)} input_dim for {len(names)} input: each input has 4 "
+            f"(num, channels, height, width)"
+        )
+    taken = {layer.name for layer in (*net.layer, *net.layers)}
+    name = next(n for n in ("input", *(f"input_{i}" for i in range(1, 1000))) if n not in taken)
+    layer = schema.message("LayerParameter")
+    layer.name, layer.type = name, "Input"
+    layer.top.extend(names)
+    for shape in shapes:
+        layer.input_param.shape.add().CopyFrom(shape)
+    for first in range(0, len(dims), 4):
+        layer.input_param.shape.add().dim.extend(dims[first : first + 4])
+    return layer
+
+
+def _upgrade_v1(old: Any, place: Location, schema: Schema) -> Any:
+    if old.HasField("layer"):
+        name = old.layer.name or "without a name"
+        raise ModelError(
+            f"{place}: layer {name!r} is in the V0 form of 2013 (layers {{ layer {{ ... }} }}), "
+            f"which is not read; Caffe's upgrade_net_proto_text brings it into the present form"
+        )
+    new = schema.message("LayerParameter")
+    new.type = v1_type(old)
+    for field, value in old.ListFields():
+        if field.name in _SPECIAL:
+            continue
+        if is_repeated(field):
+            getattr(new, field.name).extend(value)
+        elif field.message_type is not None:
+            getattr(new, field.name).CopyFrom(value)
+        else:
+            setattr(new, field.name, value)
+    _upgrade_parameters(old, new, place)
+    for name in _TRANSFORMED:
+        if new.HasField(name):
+            _move_transformations(getattr(new, name), new)
+    return new
+
+
+def _upgrade_parameters(old: Any, new: Any, place: Location) -> None:
+    """param, blob_share_mode, blobs_lr and weight_decay become one ``param`` a parameter."""
+    lists = (old.param, old.blob_share_mode, old.blobs_lr, old.weight_decay)
+    if len(old.blob_share_mode) > len(old.param):
+        raise ModelError(f"{place}: layer {old.name!r}: more blob_share_mode than param names")
+    for index in range(max(map(len, lists))):
+        spec = new.param.add()
+        if index < len(old.param) and old.param[index]:
+            spec.name = old.param[index]
+        if index < len(old.blob_share_mode):
+            spec.share_mode = old.blob_share_mode[index]
+        if index < len(old.blobs_lr):
+            spec.lr_mult = old.blobs_lr[index]
+        if index < len(old.weight_decay):
+            spec.decay_mult = old.weight_decay[index]
+
+
+def _move_transformations(source: Any, layer: Any) -> None:
+    for name in _TRANSFORMATIONS:
+        if source.HasField(name):
+            setattr(layer.transform_param, name, getattr(source, name))
+            source.ClearField(name)

@@ -1,0 +1,244 @@
+"""The commands that do not train."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from demitasse import Weights
+from demitasse_cli.main import main
+
+Install = Callable[..., Path]
+API = 'api = ">=0.1,<0.2"\n'
+
+
+# test
+
+
+def test_a_solver_s_test_nets_are_scored_over_its_iterations(
+    runtime: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["test", "solver.prototxt", "--weights", "w.caffemodel", "--json", "-"]) == 0
+    captured = capsys.readouterr()
+    result = json.loads(captured.out)
+    assert result["scores"] == {"accuracy": 0.75, "loss": 3.0, "1.accuracy": 0.75, "1.loss": 5.0}
+    assert (result["iterations"], result["loss"]) == (8, 3.0)
+    assert {"seconds", "samples_per_second", "composition"} <= set(result)
+    assert runtime.asked["weights"] == "w.caffemodel"
+    assert captured.err.startswith("accuracy 0.7500  loss 3.0000  1.accuracy 0.7500")
+
+
+@pytest.mark.parametrize(("given", "batches"), [([], 11), (["--iterations", "4"], 4)])
+def test_a_net_is_scored_on_all_samples_once_unless_told(
+    given: list[str], batches: int, runtime: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["test", "net.prototxt", "--weights", "w", *given]) == 0
+    assert f"({batches} batches, {batches * 100} samples," in capsys.readouterr().out
+
+
+def test_a_file_that_is_neither_is_told_what_is_wrong_with_it(
+    runtime: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["test", "other.prototxt", "--weights", "w"]) == 2
+    assert capsys.readouterr().err == "demitasse: other.prototxt:7: not a net\n"
+
+
+# time
+
+
+@pytest.mark.parametrize("model", ["solver.prototxt", "train_net.prototxt"])
+def test_layers_are_timed_with_their_rates(
+    model: str, runtime: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["time", model, "--iterations", "3"]) == 0
+    head, *rows, total = capsys.readouterr().out.splitlines()
+    assert head.split() == ["layer", "phase", "ms", "share", "GFLOP/s", "GB/s", "plugin", "kernel"]
+    cells = [row.split() for row in rows]
+    # conv1 backward: two operations of 2 MFLOP, 1 MB and 3 ms each.
+    assert cells[3] == [
+        "conv1",
+        "backward",
+        "6.000",
+        "60.0%",
+        "0.67",
+        "0.33",
+        "arithmetic",
+        "direct",
+    ]
+    assert [row[:2] for row in cells[:3]] == [
+        ["conv1", "forward"],
+        ["relu1", "forward"],
+        ["relu1", "backward"],
+    ]
+    assert total.startswith(
+        "total 10.000 ms (forward 3.000 ms  backward 7.000 ms)  3200 samples/s  measured"
+    )
+    assert runtime.made.profiled == 4
+
+
+def test_a_net_without_a_loss_is_timed_forward(runtime: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["time", "deploy_net.prototxt", "--json", "-"]) == 0
+    captured = capsys.readouterr()
+    assert "forward only" in captured.err
+    assert "no loss to train" in captured.err
+    result = json.loads(captured.out)
+    assert result["phases"] == {"forward": pytest.approx(0.003)}
+    assert result["seconds"] == pytest.approx(0.003)
+    assert [layer["layer"] for layer in result["layers"]] == ["conv1", "relu1"]
+
+
+# explain
+
+
+def test_without_a_model_the_composition_is_explained(
+    runtime: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["explain", "--hw", "box.toml"]) == 0
+    assert capsys.readouterr().out == f"{runtime.composition}\n"
+    assert runtime.asked == {"hw": "box.toml", "plugins": None, "options": None}
+
+
+# convert
+
+
+def test_weights_are_converted_and_counted(
+    runtime: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arrays = [np.zeros((20, 1, 5, 5)), np.zeros(20)]
+    runtime.weights["a.caffemodel"] = Weights({"conv1": arrays}, 7, {"history": {"conv1": arrays}})
+    assert main(["convert", "a.caffemodel", "b.demitasse"]) == 0
+    assert runtime.weights["b.demitasse"] is runtime.weights["a.caffemodel"]
+    assert capsys.readouterr().out == (
+        "wrote b.demitasse: 1 layers, 520 parameters; iteration 7; solver state history; 2.00 KiB\n"
+    )
+
+
+def test_what_is_there_is_overwritten_only_by_force(
+    runtime: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runtime.weights["a.caffemodel"] = Weights({"conv1": [np.zeros(3)]})
+    target = tmp_path / "b.demitasse"
+    target.write_text("precious")
+    assert main(["convert", "a.caffemodel", "b.demitasse"]) == 2
+    assert "--force" in capsys.readouterr().err
+    assert target.read_text() == "precious"
+    assert main(["convert", "a.caffemodel", "b.demitasse", "--force"]) == 0
+    assert target.read_text() != "precious"
+
+
+# detect
+
+
+def test_the_machine_is_printed_or_written(
+    runtime: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["detect"]) == 0
+    assert capsys.readouterr().out == 'name = "abacus"\n'
+    assert main(["detect", "--output", "here.toml"]) == 0
+    assert (tmp_path / "here.toml").read_text() == 'name = "abacus"\n'
+
+
+# plugins
+
+
+def test_plugins_are_listed_from_manifests_alone(
+    install: Install, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install("sleeper", API + 'summary = "Sleeps"\n[roles.observe]\n', "raise SystemExit(99)")
+    install("torn", "api = [", "")
+    assert main(["plugins"]) == 0
+    rows = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
+    assert rows["sleeper"].split() == ["sleeper", "1.5", "when", "named", "observe", "Sleeps"]
+    assert "PROBLEM: its manifest" in rows["torn"]
+    assert "The demitasse command" in rows["cli"]
+
+
+def test_plugins_as_json(install: Install, capsys: pytest.CaptureFixture[str]) -> None:
+    install("sleeper", API + "automatic = true\n[roles.kernels]\npriority = 7\n", "")
+    install("torn", "api = [", "")
+    assert main(["plugins", "--json", "-"]) == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)["plugins"]}
+    assert rows["sleeper"]["roles"] == {"kernels": {"priority": 7}}
+    assert rows["sleeper"]["automatic"] is True
+    assert rows["sleeper"]["problem"] is None
+    assert rows["sleeper"]["distribution"] == "stranger-sleeper"
+    assert "cannot be read" in rows["torn"]["problem"]
+
+
+# doctor
+
+
+def findings(capsys: pytest.CaptureFixture[str]) -> dict[str, dict[str, str]]:
+    rows = json.loads(capsys.readouterr().out)["findings"]
+    return {row["subject"]: row for row in rows}
+
+
+def test_the_doctor_finds_what_is_wrong_with_each_plugin(
+    install: Install, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hook = "from demitasse import hookimpl\n@hookimpl\ndef observe(): return print\n"
+    install("healthy", API + "[roles.observe]\n", hook)
+    install("differing", API + "[roles.kernels]\n", hook)
+    install("unloadable", API + "[roles.observe]\n", "import no_such_library")
+    install("outdated", 'api = ">=7"\n[roles.observe]\n', hook)
+    install("lonely", API + 'requires = ["nobody"]\n[roles.observe]\n', hook)
+    assert main(["doctor", "--json", "-"]) == 1
+    found = findings(capsys)
+    assert found["plugin healthy"]["level"] == "ok"
+    assert "declared only kernels; implemented only observe" in found["plugin differing"]["message"]
+    assert "No module named 'no_such_library'" in found["plugin unloadable"]["message"]
+    assert found["plugin unloadable"]["remedy"] == "pip install --force-reinstall stranger-unloadable"
+    assert ">=7" in found["plugin outdated"]["message"]
+    for name in ("differing", "unloadable", "outdated"):
+        assert found[f"plugin {name}"]["level"] == "problem"
+        assert found[f"plugin {name}"]["remedy"]
+
+
+def test_the_doctor_asks_plugins_for_their_own_findings(
+    install: Install, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install(
+        "asked",
+        API + "[roles.diagnose]\n",
+        "from demitasse import Finding, hookimpl\n@hookimpl\ndef diagnose():\n"
+        "    yield Finding('problem', 'libasked', 'is not there', 'apt install libasked')\n",
+    )
+    install(
+        "fallible",
+        API + "[roles.diagnose]\n",
+        "from demitasse import hookimpl\n@hookimpl\ndef diagnose():\n    raise OSError('no bus')\n",
+    )
+    assert main(["doctor"]) == 1
+    shown = capsys.readouterr().out
+    assert "problem  libasked" in shown
+    assert "is not there; remedy: apt install libasked" in shown
+    assert "its diagnosis failed: OSError: no bus" in shown
+
+
+def test_the_doctor_finds_a_command_claimed_twice(
+    install: Install, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hook = "from demitasse import hookimpl\n@hookimpl\ndef commands(): return {}\n"
+    for name in ("one", "two"):
+        install(name, API + '[roles.commands]\ncommands = { greet = "x" }\n', hook)
+    assert main(["doctor", "--json", "-"]) == 1
+    found = findings(capsys)["command greet"]
+    assert found["message"] == "is claimed by the plugins one and two"
+
+
+def test_the_doctor_knows_a_thread_count_from_nonsense(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "many")
+    monkeypatch.setenv("NUMBA_NUM_THREADS", "2")
+    assert main(["doctor", "--json", "-"]) == 1
+    found = findings(capsys)
+    assert found["OMP_NUM_THREADS"]["level"] == "problem"
+    assert "unset OMP_NUM_THREADS" in found["OMP_NUM_THREADS"]["remedy"]
+    assert found["NUMBA_NUM_THREADS"]["level"] == "note"
+    assert found["python"]["level"] == "ok"

@@ -1,0 +1,28 @@
+"""The plugin as installed: found by its entry point, and as its manifest says."""
+
+from __future__ import annotations
+
+import importlib.metadata
+
+import click
+
+import demitasse
+
+
+def test_the_entry_point_loads_what_the_manifest_declares() -> None:
+    (point,) = importlib.metadata.entry_points(group="demitasse.plugins", name="cli")
+    plugin = point.load()
+    (manifest,) = [m for m in demitasse.discover() if m.name == "cli"]
+    assert manifest.problem == ""
+    hooks = {name for name, value in vars(plugin).items() if hasattr(value, "demitasse_impl")}
+    assert hooks == set(manifest.roles) == {"commands"}
+    given = plugin.commands()
+    assert set(given) == set(manifest.roles["commands"]["commands"])
+    for name, command in given.items():
+        assert isinstance(command, click.Command)
+        assert command.name == name
+
+
+def test_the_script_is_the_plugin_s() -> None:
+    (script,) = importlib.metadata.entry_points(group="console_scripts", name="demitasse")
+    assert script.value == "demitasse_cli.main:main"

@@ -1,0 +1,141 @@
+"""Progress: rates that are current, lines for logs, one live line for a terminal."""
+
+from __future__ import annotations
+
+import io
+import os
+import pty
+import threading
+
+import pytest
+
+from demitasse import Event
+from demitasse_cli.progress import WINDOW, Lines, Live, Meter, Quiet, shown
+
+
+def iteration(number: int, seconds: float = 0.5, read: float = 0.1, samples: int = 64) -> Event:
+    values = {
+        "loss": 2.0,
+        "smoothed": 1.5,
+        "rate": 0.01,
+        "seconds": seconds,
+        "samples": samples,
+        "phases": {"read": read, "forward": seconds - read},
+    }
+    return Event("iteration", number, values)
+
+
+def test_rates_forget_what_is_long_ago() -> None:
+    meter = Meter(0, 1000)
+    for number in range(1, 6):
+        meter.count(iteration(number, seconds=10.0, read=10.0))
+    for number in range(6, 6 + WINDOW):
+        meter.count(iteration(number))
+    assert meter.samples_per_second == pytest.approx(128)
+    assert meter.waiting == pytest.approx(0.2)
+    assert meter.overall == pytest.approx(64 * (WINDOW + 5) / (50 + 0.5 * WINDOW))
+
+
+def test_before_the_first_iteration_nothing_is_known() -> None:
+    meter = Meter(10, 20)
+    assert (meter.samples_per_second, meter.waiting, meter.overall) == (0.0, 0.0, 0.0)
+    assert meter.left == float("inf")
+
+
+def test_after_the_last_iteration_nothing_is_left() -> None:
+    meter = Meter(10, 20)
+    meter.count(iteration(20))
+    assert meter.left == 0.0
+
+
+def test_logs_have_lines_at_the_display_interval() -> None:
+    out = io.StringIO()
+    show = Lines(Meter(0, 10), 5, out)
+    for number in range(1, 11):
+        show(iteration(number))
+    lines = out.getvalue().splitlines()
+    assert [line.split("  ")[0] for line in lines] == ["iteration 5", "iteration 10"]
+    assert lines[1] == (
+        "iteration 10  loss 1.5  rate 0.01  128 samples/s  data wait 20.0%  left 0:00:00"
+    )
+
+
+def test_without_an_interval_logs_have_tests_and_snapshots_only() -> None:
+    out = io.StringIO()
+    show = Lines(Meter(0, 10), 0, out)
+    show(iteration(1))
+    show(Event("test", 1, {"scores": {"accuracy": 0.5}}))
+    show(Event("snapshot", 1, {"path": "a_iter_1.demitasse"}))
+    assert out.getvalue().splitlines() == [
+        "iteration 1  test  accuracy 0.5000",
+        "iteration 1  snapshot a_iter_1.demitasse",
+    ]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("stream", "term", "quiet", "kind"),
+    [
+        (io.StringIO(), "xterm", False, Lines),
+        (Terminal(), "dumb", False, Lines),
+        (Terminal(), "", False, Lines),
+        (Terminal(), "xterm", True, Quiet),
+    ],
+)
+def test_what_fits_is_shown(
+    stream: io.StringIO, term: str, quiet: bool, kind: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", term)
+    assert type(shown(Meter(0, 10), 1, stream, quiet)) is kind
+
+
+def on_a_terminal() -> str:
+    """What a terminal is sent by a live display of ten iterations and a test."""
+    main, child = pty.openpty()
+    received: list[bytes] = []
+
+    def receive() -> None:
+        try:
+            while block := os.read(main, 65536):
+                received.append(block)
+        except OSError:
+            return  # how Linux tells that the other end is closed
+
+    reader = threading.Thread(target=receive)
+    reader.start()
+    with open(child, "w") as terminal:  # noqa: PTH123  a descriptor has no path
+        show = shown(Meter(0, 10), 5, terminal)
+        assert isinstance(show, Live)
+        for number in range(1, 11):
+            show(iteration(number))
+        show(Event("test", 10, {"scores": {"accuracy": 0.5}}))
+        show.close()
+    reader.join()
+    os.close(main)
+    return b"".join(received).decode()
+
+
+def test_a_terminal_has_one_live_line_and_permanent_scores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    text = on_a_terminal()
+    assert "iteration 10  test  accuracy 0.5000\r\n" in text
+    assert "10/10" in text
+    assert "loss 1.5  rate 0.01" in text
+    assert text.count("iteration") == 1
+    # The cursor is hidden while the line changes, and shown again.
+    assert text.index("\x1b[?25l") < text.rindex("\x1b[?25h")
+    assert "\x1b[38;" in text
+
+
+def test_no_color_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("NO_COLOR", "1")
+    text = on_a_terminal()
+    assert "10/10" in text
+    assert "\x1b[3" not in text

@@ -1,0 +1,99 @@
+"""Reports: JSON that any reader accepts, files that are whole, tables that line up."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from demitasse_cli.report import human_bytes, human_time, scores_text, table, write_json, write_text
+
+values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+
+
+@given(values)
+def test_plain_values_come_back(value: Any) -> None:
+    import contextlib
+    import io
+
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        write_json("-", value)
+    assert json.loads(out.getvalue()) == value
+
+
+def test_what_json_lacks_becomes_what_it_has(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "x.json"
+    write_json(
+        str(path),
+        {
+            "nan": math.nan,
+            "inf": [np.float32("inf")],
+            "array": np.arange(3, dtype=np.int64),
+            "path": Path("a/b"),
+            "pair": (1, 2),
+        },
+    )
+    assert json.loads(path.read_text()) == {
+        "nan": None,
+        "inf": [None],
+        "array": [0, 1, 2],
+        "path": "a/b",
+        "pair": [1, 2],
+    }
+
+
+def test_a_file_is_replaced_whole_or_left(tmp_path: Path) -> None:
+    path = tmp_path / "x.txt"
+    write_text(path, "before")
+    with pytest.raises(UnicodeEncodeError):
+        write_text(path, "half of it \ud800")
+    assert path.read_text() == "before"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@given(st.lists(st.tuples(st.text("abc é", max_size=9), st.integers()), max_size=5))
+def test_a_table_s_numbers_end_in_one_column(rows: list[tuple[str, int]]) -> None:
+    lines = table(("name", "number"), rows, right="<>").splitlines()
+    assert len(lines) == len(rows) + 1
+    assert len({len(line) for line in lines}) == 1
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0:00:00"), (59.6, "0:01:00"), (131, "0:02:11"), (90061, "25:01:01"), (math.inf, "-")],
+)
+def test_times_read_well(seconds: float, text: str) -> None:
+    assert human_time(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.00 KiB"),
+        (3 * 2**20 // 2, "1.50 MiB"),
+        (2**41, "2048.00 GiB"),
+    ],
+)
+def test_sizes_read_well(count: int, text: str) -> None:
+    assert human_bytes(count) == text
+
+
+def test_scores_are_named_and_arrays_averaged() -> None:
+    scores = {"accuracy": 0.98765, "per_class": np.array([0.5, 1.0]), "list": [0.25, 0.75]}
+    assert scores_text(scores) == "accuracy 0.9877  per_class 0.7500  list 0.5000"

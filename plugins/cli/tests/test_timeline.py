@@ -1,0 +1,45 @@
+"""The timeline file, as Chrome's trace viewer reads it."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from demitasse_cli.main import main
+
+
+def test_a_run_is_drawn_with_its_phases_and_one_iteration_s_operations(
+    runtime: Any, tmp_path: Path
+) -> None:
+    assert main(["train", "s.prototxt", "--timeline", "t.json"]) == 0
+    events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    drawn = [event for event in events if event["ph"] == "X"]
+    assert [e["name"] for e in drawn if e["cat"] == "iteration"] == [
+        f"iteration {number}" for number in range(1, 5)
+    ]
+    phases = [e for e in drawn if e["cat"] == "phase"]
+    assert [e["name"] for e in phases[:4]] == ["read", "forward", "backward", "synchronise"]
+    for before, after in pairwise(phases[:4]):
+        assert abs(before["ts"] + before["dur"] - after["ts"]) < 0.01
+    assert [e["name"] for e in drawn if e["cat"] in ("test", "snapshot")] == [
+        "test",
+        "test",
+        "snapshot",
+    ]
+    operations = [e for e in drawn if e["cat"] in ("forward", "backward")]
+    assert [(e["name"], e["dur"]) for e in operations] == [
+        ("conv1", 2000.0),
+        ("relu1", 1000.0),
+        ("relu1", 1000.0),
+        ("conv1", 3000.0),
+        ("conv1", 3000.0),
+    ]
+    assert operations[0]["args"]["kernel"] == "direct"
+    assert runtime.made.profiled == 1
+
+
+def test_without_the_option_nothing_is_profiled(runtime: Any) -> None:
+    assert main(["train", "s.prototxt"]) == 0
+    assert runtime.made.profiled == 0

@@ -1,0 +1,168 @@
+"""Softmax, its loss, and accuracy: arrays as (outer, classes, inner), a label for each outer and
+inner. A label counts when it is not ``ignored`` (NaN ignores none)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from demitasse_cpu.loops.compiled import Array, compiled
+
+
+@compiled()
+def _softmax_of(x: Array, y: Array, at: int, classes: int, inner: int) -> Any:
+    """The softmax of one row; returns the largest of x, and the logarithm of what the powers of x
+    less that sum to."""
+    real = x.dtype.type
+    largest = x[at]
+    for c in range(1, classes):
+        value = x[at + c * inner]
+        if not (value <= largest) and largest == largest:
+            largest = value
+    total = real(0)
+    for c in range(classes):
+        power = math.exp(x[at + c * inner] - largest)
+        total += power
+        y[at + c * inner] = power
+    for c in range(classes):
+        y[at + c * inner] /= total
+    return largest, math.log(total)
+
+
+@compiled()
+def softmax(x: Array, y: Array, classes: int, inner: int, begin: int, end: int) -> None:
+    for row in range(begin, end):
+        _softmax_of(x, y, row // inner * classes * inner + row % inner, classes, inner)
+
+
+@compiled()
+def softmax_backward(
+    dy: Array, y: Array, dx: Array, classes: int, inner: int, begin: int, end: int
+) -> None:
+    for row in range(begin, end):
+        at = row // inner * classes * inner + row % inner
+        total = y.dtype.type(0)
+        for i in range(at, at + classes * inner, inner):
+            total += dy[i] * y[i]
+        for i in range(at, at + classes * inner, inner):
+            dx[i] = y[i] * (dy[i] - total)
+
+
+@compiled()
+def _is_class(label: float, classes: int) -> bool:
+    return label >= 0 and label < classes and label == math.floor(label)
+
+
+@compiled()
+def softmax_loss(
+    x: Array,
+    label: Array,
+    probability: Array,
+    keeps_probability: bool,
+    partial: Array,
+    ignored: float,
+    classes: int,
+    inner: int,
+    begin: int,
+    end: int,
+) -> None:
+    """Into ``partial``: the sum of losses, the labels that count, and one more than the first row
+    whose label is no class (0 when there is none). ``probability`` has room for as much as one
+    (classes, inner) when it is not kept."""
+    partial[:] = 0
+    for row in range(begin, end):
+        at = row // inner * classes * inner + row % inner
+        value = float(label[row])
+        counts = value != ignored
+        if counts and not _is_class(value, classes):
+            partial[2] = row + 1
+            return
+        source = x[at : at + (classes - 1) * inner + 1]
+        start = at if keeps_probability else row % inner
+        target = probability[start : start + (classes - 1) * inner + 1]
+        largest, logarithm = _softmax_of(source, target, 0, classes, inner)
+        if counts:
+            partial[0] += logarithm + (largest - source[int(value) * inner])
+            partial[1] += 1
+
+
+@compiled()
+def total_loss(partials: Array, loss: Array, divisor: float) -> int:
+    """The loss from the parts' sums in their order, over ``divisor`` or, when that is 0, over the
+    labels that count. Returns the first row whose label is no class, or -1."""
+    total, counted = 0.0, 0.0
+    for part in range(partials.shape[0]):
+        if partials[part, 2] > 0:
+            return int(partials[part, 2]) - 1
+        total += partials[part, 0]
+        counted += partials[part, 1]
+    loss[0] = total / (divisor if divisor > 0 else max(counted, 1.0))
+    return -1
+
+
+@compiled()
+def softmax_loss_backward(
+    dloss: Array,
+    probability: Array,
+    label: Array,
+    dx: Array,
+    ignored: float,
+    divisor: float,
+    classes: int,
+    inner: int,
+    begin: int,
+    end: int,
+) -> None:
+    if divisor == 0:
+        for row in range(label.size):
+            divisor += float(label[row]) != ignored
+        divisor = max(divisor, 1.0)
+    real = dx.dtype.type
+    factor, zero, one = real(dloss[0] / divisor), real(0), real(1)
+    for row in range(begin, end):
+        at = row // inner * classes * inner + row % inner
+        value = float(label[row])
+        counts = value != ignored
+        for c in range(classes):
+            i = at + c * inner
+            own = one if c == value else zero
+            dx[i] = factor * (probability[i] - own) if counts else zero
+
+
+@compiled()
+def accuracy(
+    x: Array,
+    label: Array,
+    result: Array,
+    per_class: Array,
+    counters: Array,
+    ignored: float,
+    top_k: int,
+    classes: int,
+    inner: int,
+) -> int:
+    """``counters`` (2, classes) are int64, ``per_class`` is empty for none. Returns the first row
+    whose label is no class, or -1."""
+    counters[:] = 0
+    all_hits, all_counted = 0, 0
+    for row in range(label.size):
+        value = float(label[row])
+        if value == ignored:
+            continue
+        if not _is_class(value, classes):
+            return row
+        at = row // inner * classes * inner + row % inner
+        own = x[at + int(value) * inner]
+        better = 0
+        for c in range(classes):
+            # A NaN is at or below nothing, so predictions that are not numbers never score.
+            better += not (x[at + c * inner] <= own)
+        hit = better < top_k
+        counters[0, int(value)] += hit
+        counters[1, int(value)] += 1
+        all_hits += hit
+        all_counted += 1
+    result[0] = all_hits / max(1, all_counted)
+    for c in range(per_class.size):
+        per_class[c] = counters[0, c] / max(1, counters[1, c])
+    return -1

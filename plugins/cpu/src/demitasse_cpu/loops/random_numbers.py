@@ -1,0 +1,98 @@
+"""Dropout and image transforms with the numbers of demitasse.keep_mask and crop_and_mirror.
+
+Philox4x32-10 (Salmon et al., 2011), each word in a 64-bit one, as vectors multiply them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from demitasse_cpu.loops.compiled import Array, compiled
+
+_LOW = np.uint64(2**32 - 1)
+_HALF = np.uint64(32)
+_MULTIPLIER_0, _MULTIPLIER_1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
+_WEYL_0, _WEYL_1 = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
+_ONE, _TWO, _DOMAIN_1 = np.uint64(1), np.uint64(2), np.uint64(1 << 28)
+
+
+@compiled()
+def _philox(
+    a: np.uint64, b: np.uint64, c: np.uint64, d: np.uint64, k: np.uint64, m: np.uint64
+) -> tuple[np.uint64, np.uint64, np.uint64, np.uint64]:
+    for _ in range(10):
+        x, y = a * _MULTIPLIER_0, c * _MULTIPLIER_1
+        a, b, c, d = (y >> _HALF) ^ b ^ k, y & _LOW, (x >> _HALF) ^ d ^ m, x & _LOW
+        k, m = (k + _WEYL_0) & _LOW, (m + _WEYL_1) & _LOW
+    return a, b, c, d
+
+
+@compiled()
+def dropout(
+    x: Array,
+    y: Array,
+    mask: Array,
+    keeps_mask: bool,
+    iteration: Array,
+    first_sample: Array,
+    key: Array,
+    threshold: np.uint64,
+    factor: float,
+    elements: int,
+    begin: int,
+    end: int,
+) -> None:
+    """Samples ``begin`` to ``end`` of ``elements`` each; ``mask`` is not touched unless kept."""
+    zero, scale = x.dtype.type(0), x.dtype.type(factor)
+    number, high = iteration[0] & _LOW, iteration[0] >> _HALF
+    blocks = (elements + 3) // 4
+    for n in range(begin, end):
+        j = (first_sample[0] + np.uint64(n)) & _LOW
+        at = n * elements
+        for block in range(blocks):
+            words = _philox(np.uint64(block), j, number, high, key[0], key[1])
+            place = at + 4 * block
+            for w in range(min(4, elements - 4 * block)):
+                keep = words[w] >= threshold
+                y[place + w] = scale * x[place + w] if keep else zero
+                if keeps_mask:
+                    mask[place + w] = keep
+
+
+@compiled()
+def image_transform(
+    x: Array,
+    y: Array,
+    mean: Array,
+    iteration: Array,
+    first_sample: Array,
+    key: Array,
+    factor: float,
+    random: bool,
+    mirror: bool,
+    begin: int,
+    end: int,
+) -> None:
+    """x (N, C, H, W) of any element type, y (N, C, h, w), mean (C, H, W) by strides of 0 where it
+    is one number for many."""
+    rows, columns = x.shape[2] - y.shape[2], x.shape[3] - y.shape[3]
+    width, scale = y.shape[3], y.dtype.type(factor)
+    number, high = iteration[0] & _LOW, (iteration[0] >> _HALF) + _DOMAIN_1
+    for n in range(begin, end):
+        top, left, flipped = rows // 2, columns // 2, False
+        if random:
+            j = (first_sample[0] + np.uint64(n)) & _LOW
+            words = _philox(np.uint64(0), j, number, high, key[0], key[1])
+            top = np.int64(words[0] * (np.uint64(rows) + _ONE) >> _HALF)
+            left = np.int64(words[1] * (np.uint64(columns) + _ONE) >> _HALF)
+            flipped = mirror and (words[2] * _TWO >> _HALF) == _ONE
+        for c in range(x.shape[1]):
+            for i in range(y.shape[2]):
+                if flipped:
+                    for k in range(width):
+                        value = x[n, c, top + i, left + k] - mean[c, top + i, left + k]
+                        y[n, c, i, width - 1 - k] = scale * value
+                else:
+                    for k in range(width):
+                        value = x[n, c, top + i, left + k] - mean[c, top + i, left + k]
+                        y[n, c, i, k] = scale * value

@@ -1,0 +1,90 @@
+"""What the tests of the datasets plugin share: opening, reading, and no thread left behind."""
+
+from __future__ import annotations
+
+import bz2
+import gc
+import gzip
+import lzma
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from demitasse import DataSpec
+from demitasse_datasets.plugin import data_source
+from demitasse_datasets.source import Source
+
+PACKERS: dict[str, Callable[[bytes], bytes]] = {
+    "": bytes,
+    ".gz": gzip.compress,
+    ".xz": lzma.compress,
+    ".bz2": bz2.compress,
+}
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left() -> Iterator[None]:
+    before = set(threading.enumerate())
+    yield
+    gc.collect()
+    for thread in set(threading.enumerate()) - before:
+        thread.join(5)
+        assert not thread.is_alive(), f"{thread} was left behind"
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    default = Path(__file__).parents[3].parent / "shared" / "data"
+    folder = Path(os.environ.get("DEMITASSE_SHARED", default))
+    if not folder.is_dir():
+        pytest.skip(f"the shared data is not at {folder}; set DEMITASSE_SHARED")
+    return folder
+
+
+@pytest.fixture
+def opened() -> Iterator[Callable[..., Source]]:
+    """Open a source by its specification; closed after the test."""
+    sources: list[Source] = []
+
+    def open_one(source: Any, kind: str | None = None, **rest: Any) -> Source:
+        found = data_source(spec=DataSpec(source, kind, **rest))
+        assert isinstance(found, Source)
+        sources.append(found)
+        return found
+
+    yield open_one
+    for each in sources:
+        each.close()
+
+
+@pytest.fixture
+def everything() -> Callable[[Source], dict[str, np.ndarray]]:
+    """All samples of a source in the global order's first epoch, in their stored types."""
+
+    def read(source: Source) -> dict[str, np.ndarray]:
+        out = {
+            name: np.empty((source.size, *field.shape), field.dtype)
+            for name, field in source.fields.items()
+        }
+        stream = source.stream(0, source.size, source.size)
+        stream.read(out)
+        stream.close()
+        return out
+
+    return read
+
+
+@pytest.fixture
+def pack() -> Callable[[Path, bytes], Path]:
+    """Write bytes to a path, compressed as its ending says."""
+
+    def write(path: Path, data: bytes) -> Path:
+        path.write_bytes(PACKERS.get(path.suffix, bytes)(data))
+        return path
+
+    return write

@@ -1,0 +1,247 @@
+"""Streams: the global order over workers, read-ahead, errors, and threads that end."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import threading
+import weakref
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from demitasse import DataError, DataSpec, Field
+from demitasse_datasets.order import Order
+from demitasse_datasets.plugin import data_source
+from demitasse_datasets.source import Source
+
+
+class Numbered:
+    """Samples that are their own number; ``failing`` ones raise, and each waits for ``gate``."""
+
+    name = "numbered"
+    fields = {"data": Field((), "int64")}  # noqa: RUF012  a constant
+
+    def __init__(self, size=100, failing=(), gate=None):
+        self.size, self.failing, self.gate = size, failing, gate
+        self.gathered = []
+
+    def gather(self, numbers, out):
+        if self.gate is not None:
+            self.gate.acquire()
+        for number in numbers:
+            if number in self.failing:
+                raise OSError(f"disk error at {number}")
+        self.gathered.append(list(numbers))
+        out["data"][...] = numbers
+
+
+def read(stream, count):
+    out = np.empty(count, np.int64)
+    stream.read({"data": out})
+    return out.tolist()
+
+
+@st.composite
+def divisions(draw):
+    """A data size, a batch divided over workers unevenly, a number of steps and where to kill."""
+    size = draw(st.integers(1, 40))
+    shares = draw(st.lists(st.integers(1, 9), min_size=1, max_size=5))
+    steps = draw(st.integers(1, 12))
+    return size, shares, steps, draw(st.integers(0, steps)), draw(st.integers(0, 2**32))
+
+
+@settings(max_examples=60, deadline=None)
+@given(divisions())
+def test_any_division_over_workers_killed_and_resumed_reads_the_same_global_order(division):
+    size, shares, steps, killed, seed = division
+    batch = sum(shares)
+    source = Source(Numbered(size), True, seed)
+    offsets = np.concatenate([[0], np.cumsum(shares[:-1])]).tolist()
+    streams = [source.stream(o, n, batch) for o, n in zip(offsets, shares, strict=True)]
+    order = []
+    for step in range(steps):
+        if step == killed:
+            cursors = [stream.cursor for stream in streams]
+            source.close()
+            source = Source(Numbered(size), True, seed)
+            streams = [source.stream(c, n, batch) for c, n in zip(cursors, shares, strict=True)]
+        for stream, count in zip(streams, shares, strict=True):
+            order += read(stream, count)
+    source.close()
+
+    whole = Source(Numbered(size), True, seed)
+    alone = read(whole.stream(0, steps * batch, steps * batch), steps * batch)
+    whole.close()
+    assert order == alone
+    for start in range(0, len(order) - size + 1, size):
+        assert sorted(order[start : start + size]) == list(range(size))
+
+
+def test_epochs_are_permuted_differently_and_seeds_too():
+    first, second = Order(50, True, 1).numbers(0, 100).reshape(2, 50).tolist()
+    assert first != second
+    assert first != Order(50, True, 2).numbers(0, 50).tolist()
+    assert first != list(range(50))
+
+
+def test_an_epoch_far_out_is_reached_at_once():
+    order = Order(7, True, 3)
+    far = 7 * 10**15
+    assert sorted(order.numbers(far, 7).tolist()) == list(range(7))
+
+
+def test_the_cursor_moves_by_the_step_and_may_be_set():
+    source = Source(Numbered(), False, 0)
+    stream = source.stream(4, 2, 10)
+    assert read(stream, 2) == [4, 5]
+    assert stream.cursor == 14
+    assert read(stream, 2) == [14, 15]
+    stream.cursor = 90
+    assert read(stream, 2) == [90, 91]
+    assert stream.cursor == 100
+    source.close()
+
+
+def test_runs_are_prepared_ahead_and_waiting_is_counted():
+    gate = threading.Semaphore(0)
+    samples = Numbered(gate=gate)
+    source = Source(samples, False, 0)
+    stream = source.stream(0, 1, 1)
+    assert stream.waited == 0.0
+    threading.Timer(0.05, gate.release).start()
+    assert read(stream, 1) == [0]
+    first = stream.waited
+    assert 0.0 < first < 5.0
+    gate.release(2)
+    assert read(stream, 1) + read(stream, 1) == [1, 2]
+    assert stream.waited >= first
+    gate.release(100)
+    source.close()
+
+
+def test_the_read_ahead_stays_within_its_ring():
+    samples = Numbered()
+    source = Source(samples, False, 0)
+    stream = source.stream(0, 10, 10)
+    read(stream, 10)
+    source.close()
+    assert 1 <= len(samples.gathered) <= 4
+
+
+def test_a_sample_that_cannot_be_read_is_named_where_it_is_read_and_runs_before_it_are_whole():
+    source = Source(Numbered(size=10, failing={7}), False, 0)
+    stream = source.stream(10, 3, 3)
+    assert read(stream, 3) == [0, 1, 2]
+    assert read(stream, 3) == [3, 4, 5]
+    for _ in range(2):
+        with pytest.raises(DataError) as caught:
+            read(stream, 3)
+        assert str(caught.value) == (
+            "numbered: sample 7 of the file (number 7 of epoch 1) cannot be read: "
+            "OSError: disk error at 7"
+        )
+        assert isinstance(caught.value.__cause__, OSError)
+        assert stream.cursor == 16
+    source.close()
+
+
+@pytest.mark.parametrize(
+    ("out", "words"),
+    [
+        ({"image": np.empty(3)}, ["unknown field 'image'", "data"]),
+        ({"data": np.empty(4)}, ["'data'", "(3,)", "(4,)"]),
+        ({"data": np.empty((3, 1))}, ["'data'", "(3,)", "(3, 1)"]),
+    ],
+)
+def test_what_is_read_into_must_fit_and_the_run_is_not_lost(out, words):
+    source = Source(Numbered(), False, 0)
+    stream = source.stream(0, 3, 3)
+    with pytest.raises(DataError) as caught:
+        stream.read(out)
+    for word in words:
+        assert word in str(caught.value)
+    assert read(stream, 3) == [0, 1, 2]
+    source.close()
+
+
+def test_closing_ends_the_thread_when_it_waits_for_a_free_run():
+    before = set(threading.enumerate())
+    source = Source(Numbered(), False, 0)
+    stream = source.stream(0, 1, 1)
+    assert set(threading.enumerate()) - before
+    stream.close()
+    assert set(threading.enumerate()) == before
+    stream.close()
+    with pytest.raises(DataError, match="numbered: the stream is closed"):
+        read(stream, 1)
+    source.close()
+    source.close()
+    with pytest.raises(DataError, match="numbered: the source is closed"):
+        source.stream(0, 1, 1)
+
+
+def test_closing_wakes_a_reader_that_waits():
+    gate = threading.Semaphore(0)
+    source = Source(Numbered(gate=gate), False, 0)
+    stream = source.stream(0, 1, 1)
+    raised = []
+
+    def reader():
+        try:
+            read(stream, 1)
+        except DataError as error:
+            raised.append(str(error))
+
+    thread = threading.Thread(target=reader)
+    thread.start()
+    closer = threading.Thread(target=stream.close)
+    closer.start()
+    thread.join(10)
+    assert raised == ["numbered: the stream is closed"]
+    gate.release(10)
+    closer.join(10)
+    assert not closer.is_alive()
+
+
+def test_a_stream_that_nobody_closes_is_collected_and_its_thread_ends():
+    before = set(threading.enumerate())
+    source = Source(Numbered(), False, 0)
+    stream = source.stream(0, 1, 1)
+    read(stream, 1)
+    (thread,) = set(threading.enumerate()) - before
+    gone = weakref.ref(stream)
+    del stream
+    gc.collect()
+    assert gone() is None
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+def test_open_streams_do_not_keep_the_process_alive():
+    program = (
+        "import numpy as np\n"
+        "from demitasse import DataSpec\n"
+        "from demitasse_datasets.plugin import data_source\n"
+        "source = data_source(spec=DataSpec({'data': np.zeros((4, 2))}, shuffle=True))\n"
+        "stream = source.stream(0, 3, 3)\n"
+        "stream.read({'data': np.empty((3, 2))})\n"
+        "print('read')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "read\n", "")
+
+
+def test_two_sources_of_the_same_arrays_shuffle_independently():
+    array = np.arange(20)
+    specs = [DataSpec({"data": array}, shuffle=True, seed=seed) for seed in (1, 1, 2)]
+    sources = [data_source(spec=spec) for spec in specs]
+    runs = [read(source.stream(0, 20, 20), 20) for source in sources]
+    for source in sources:
+        source.close()
+    assert runs[0] == runs[1] != runs[2]
