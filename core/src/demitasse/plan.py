@@ -321,8 +321,8 @@ class _Planner:
                 where[tensor], fixed = ("fixed", fixed), fixed + size
             elif tensor not in where:
                 lives[tensor] = (self.born[tensor], self.dies[tensor], size)
-        scratch = [(i, i, _aligned(c.candidate.workspace)) for i, c in enumerate(self.chosen)]
-        everything = [*lives.values(), *scratch]
+        asked = [choice.candidate.workspace for choice in self.chosen]
+        everything = [*lives.values(), *((i, i, _aligned(size)) for i, size in enumerate(asked))]
         offsets, arena = place_lifetimes(everything)
         where |= {t: ("arena", o) for t, o in zip(lives, offsets[: len(lives)], strict=True)}
         tensors = {t for c in self.chosen for t in (*c.node.inputs, *c.node.outputs) if t}
@@ -333,7 +333,7 @@ class _Planner:
         }
         workspaces = [
             Buffer("workspace", TensorSpec((size,), "uint8"), "arena", offset) if size else None
-            for (_, _, size), offset in zip(scratch, offsets[len(lives) :], strict=True)
+            for size, offset in zip(asked, offsets[len(lives) :], strict=True)
         ]
         return buffers, workspaces, (arena, sum(size for _, _, size in everything), fixed)
 

@@ -81,12 +81,14 @@ class Step:
                     before.setdefault(first, []).append(self._timed(work))
             if update is not None and (work := chain(levels, bucket, self._updater)) is not None:
                 after.setdefault(final, []).append(self._timed(work))
+        self.first: list[Work] = []
         self.forward: list[Work] = []
         self.backward: list[Work] = []
         self.last: list[Work] = []
         for i, (entry, work) in enumerate(zip(plan.entries, works, strict=True)):
             if entry.phase == "forward":
-                self.forward += [*before.get(i, ()), work]
+                self.first += [*before.get(i, ()), work]
+                self.forward.append(work)
             else:
                 self.backward.append(work)
                 self.last.append(work)
@@ -119,17 +121,17 @@ class Step:
             for work in self.reads:
                 work()
             read = clock()
-            for work in self.forward:
+            before = phases.synchronise
+            for work in self.forward if number else self.first:
                 work()
             loss += self.loss() / self.passes
-            forward = clock()
-            waited = phases.synchronise
+            forward, waited = clock(), phases.synchronise
             if not math.isfinite(loss):
                 raise NumericsError(f"iteration {iteration}: the loss is {loss}")
             for work in self.last if number == self.passes - 1 else self.backward:
                 work()
             phases.read += read - start
-            phases.forward += forward - read
+            phases.forward += forward - read - (waited - before)
             phases.backward += clock() - forward - (phases.synchronise - waited)
         for work in self.end:
             work()

@@ -51,7 +51,7 @@ class Gaussian:
     def __call__(self, shape: Shape, stream: RandomStream) -> np.ndarray:
         values = _array(stream.normal(shape, self.mean, self.std))
         if self.sparse >= 0:
-            values *= stream.bernoulli(shape, min(1.0, self.sparse / shape[0]))
+            values *= _array(stream.uniform(shape)) < self.sparse / shape[0]
         return values
 
 
@@ -61,7 +61,7 @@ class PositiveUnitball:
 
     def __call__(self, shape: Shape, stream: RandomStream) -> np.ndarray:
         rows = _array(stream.uniform((shape[0], math.prod(shape[1:]))))
-        return (rows / rows.sum(axis=1, keepdims=True)).reshape(shape)
+        return _array(rows / rows.sum(axis=1, keepdims=True)).reshape(shape)
 
 
 @dataclass(frozen=True)

@@ -114,7 +114,7 @@ def _extents(message: Any, field: str, stem: str | None, spatial: int, default: 
             raise ValueError(f"{' and '.join(pair)} are for 2 spatial axes, here are {spatial}")
         if not all(message.HasField(name) for name in pair) and default is None:
             raise ValueError(f"needs both {pair[0]} and {pair[1]}")
-        return tuple(getattr(message, name) if message.HasField(name) else default for name in pair)
+        return tuple(getattr(message, name) if message.HasField(name) else default or 0 for name in pair)
     if not given:
         if default is None:
             raise ValueError(f"needs a {field}")

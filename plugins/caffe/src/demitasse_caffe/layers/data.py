@@ -129,8 +129,8 @@ def _mean(layer: Layer, parameters: Any, samples: Tensor, graph: GraphBuilder) -
     if parameters.mean_file and values:
         raise ValueError("mean_file and mean_value exclude each other")
     if parameters.mean_file:
-        path = find_file(parameters.mean_file, layer.location.file, "mean_file")
-        mean = read_blob(path)
+        what = f"{layer.location}: layer {layer.name!r} ({layer.type}): mean_file"
+        mean = read_blob(find_file(parameters.mean_file, layer.location.file, what))
         if mean.ndim == 4 and mean.shape[0] == 1:
             mean = mean[0]
     else:

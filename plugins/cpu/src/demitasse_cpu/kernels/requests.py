@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from math import prod
 from typing import Any
 
 from demitasse import Request, TensorSpec
@@ -34,3 +36,18 @@ def flat(array: Any) -> Any:
     assert flattened.size == 0 or flattened.base is not None
     return flattened
 
+
+
+def rows_along(shape: Sequence[int], axis: int) -> tuple[int, int, int]:
+    """How many predictions a shape makes along an axis, how many classes each has, and how far
+    apart those lie."""
+    inner = prod(shape[axis + 1 :])
+    return prod(shape[:axis]) * inner, shape[axis], inner
+
+
+def philox_key(attributes: Mapping[str, Any]) -> Any:
+    """The two words, for 64-bit arithmetic, of an operation's key; see demitasse's random numbers."""
+    import numpy as np
+
+    seed, stream, low = int(attributes["seed"]), int(attributes["stream"]), 2**32 - 1
+    return np.array([seed & low, ((seed >> 32) + stream * 0x9E3779B9) & low], np.uint64)

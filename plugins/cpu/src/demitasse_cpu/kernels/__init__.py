@@ -1,0 +1,43 @@
+"""The table of operations that this plugin computes, and the factory of each one's candidates.
+
+A factory is cheap: it looks at shapes and element types, and gives nothing for what it does not
+serve. numba and the loops are imported when a candidate is bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+
+from demitasse import Candidate, Request
+from demitasse_cpu.kernels import (
+    activation,
+    convolution,
+    elementwise,
+    inner_product,
+    loss,
+    memory,
+    normalization,
+    pooling,
+    update,
+)
+
+FACTORIES: Mapping[str, Callable[[Request], Iterable[Candidate]]] = MappingProxyType(
+    activation.FACTORIES
+    | convolution.FACTORIES
+    | elementwise.FACTORIES
+    | inner_product.FACTORIES
+    | loss.FACTORIES
+    | memory.FACTORIES
+    | normalization.FACTORIES
+    | pooling.FACTORIES
+    | update.FACTORIES
+)
+
+
+def candidates(request: Request) -> Iterable[Candidate]:
+    """The kernels for a request, in plain layouts; none where the reference has to serve."""
+    factory = FACTORIES.get(request.operation.name)
+    if factory is None or request.place.space != "host":
+        return ()
+    return factory(request)

@@ -1,0 +1,35 @@
+"""The hooks of the cpu plugin: kernels, host memory, and what it finds of what it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from demitasse import hookimpl
+
+if TYPE_CHECKING:
+    from demitasse import Allocator, Candidate, Finding, Request
+
+
+@hookimpl
+def kernels(request: Request) -> Iterable[Candidate]:
+    """A compiled kernel for each operation of a training step on images, in host memory."""
+    from demitasse_cpu.kernels import candidates
+
+    return candidates(request)
+
+
+@hookimpl
+def allocator(space: str, options: Mapping[str, Any]) -> Allocator | None:
+    """Host memory in large pages where the system has them, for the space ``host`` only."""
+    from demitasse_cpu.allocator import HostAllocator
+
+    return HostAllocator() if space == "host" else None
+
+
+@hookimpl
+def diagnose() -> Iterable[Finding]:
+    """Whether compiled kernels can be kept, which BLAS library NumPy brings, and with what."""
+    from demitasse_cpu.diagnosis import findings
+
+    return findings()
