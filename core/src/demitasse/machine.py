@@ -11,53 +11,16 @@ import tomllib
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 from demitasse.errors import DescriptionError, Location, nearest, unknown
+from demitasse.quantities import Quantity
 
 WORKERS = ("threads", "mpi", "streams", "simulated")
-SOURCES = ("measured", "assumed", "vendor", "paper")
-UNITS = {"latency": "s", "capacity": "B", "bandwidth": "B/s", "peak": "FLOP/s", "clock": "Hz"}
-_SIZES = {p: Decimal(1000) ** i for i, p in enumerate(["n", "u", "m", "", *"kMGTPE"], -3)}
-_SIZES |= {f"{p}i": Decimal(1024) ** i for i, p in enumerate("KMGTP", 1)}
-_SYMBOLS = {f"{p}{unit}": (unit, size) for unit in UNITS.values() for p, size in _SIZES.items()
-            if size == 1 or (size < 1) == (unit == "s")}  # fmt: skip
-_SYMBOLS |= {f"{p}bit/s": ("B/s", size / 8) for p, size in _SIZES.items() if size >= 1}
-_QUANTITY = re.compile(r"(-?\d+(?:\.\d+)?(?:e[+-]?\d{1,3})?) *([a-zA-Z/]+) *(?:\((\w+)\))?", re.A)
+_UNITS = {"latency": "s", "capacity": "B", "bandwidth": "B/s", "peak": "FLOP/s", "clock": "Hz"}
+_VALID = {"str": "a text", "int": "a whole number from 1", "float": "a number from 1"}
 _STRINGS = r'"""[^\0]*?"""|\'\'\'[^\0]*?\'\'\'|"(?:\\.|[^"\\\n])*"|\'[^\'\n]*\'|#[^\n]*'
-
-
-@dataclass(frozen=True)
-class Quantity:
-    """A number in its unit (s, B, B/s, FLOP/s, Hz), with source; prints as ``12 GB/s (paper)``."""
-
-    value: float
-    unit: str
-    source: str = "assumed"
-
-    @classmethod
-    def parse(cls, text: str, source: str = "assumed") -> Quantity:
-        """``12 GB/s``, or ``12 GB/s (paper)`` with a source of its own. Raises DescriptionError."""
-        match = _QUANTITY.fullmatch(text)
-        number, symbol, own = match.groups() if match else ("", text, "")
-        if symbol not in _SYMBOLS:
-            raise DescriptionError(f"no number and unit (nearest unit {nearest(symbol, _SYMBOLS)})")
-        if (own or source) not in SOURCES:
-            raise DescriptionError(unknown("source", own or source, SOURCES))
-        unit, size = _SYMBOLS[symbol]
-        value = float(Decimal(number) * size)
-        if not 0 < value + (unit == "s") * math.ulp(0) < math.inf:
-            raise DescriptionError("impossible")
-        return cls(value, unit, own or source)
-
-    def __str__(self) -> str:
-        sizes = [(symbol, size) for symbol, (unit, size) in _SYMBOLS.items() if unit == self.unit]
-        value = Decimal(repr(self.value))
-        texts = [f"{(value / size).normalize():f} {symbol}" for symbol, size in sizes]
-        exact = [text for text in texts if self.parse(text).value == self.value]
-        return f"{min(exact, key=len)} ({self.source})"
 
 
 @dataclass(frozen=True)
@@ -120,7 +83,7 @@ class Machine:
     Prints as its description. Raises DescriptionError for levels that make no tree."""
 
     name: str
-    levels: tuple[Level, ...]
+    levels: tuple[Level, ...] = field(metadata={"key": "level"})
     plugins: tuple[str, ...] | None = None
     fingerprint: str = ""
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False)
@@ -132,7 +95,7 @@ class Machine:
             where = f"{level.location or self.origin}: level {level.name!r}"
             parent = level.parent or next(reversed(levels), None)
             if parent is not None and parent not in levels:
-                raise DescriptionError(unknown("parent", parent, levels, where))
+                raise DescriptionError(unknown("parent", parent, levels, f"{where}, those before it"))
             if level.name in levels:
                 raise DescriptionError(f"{where} is there twice; give each level its own name")
             if level.mesh and math.prod(level.mesh) != level.count:
@@ -174,19 +137,20 @@ class Machine:
         groups: list[tuple[SyncSpec, tuple[Level, ...]]] = []
         for level in reversed(self.levels):
             if level.sync is not None:
-                around = self.enclosing(level.name)
-                first = max((i for i, x in enumerate(around[:-1], 1) if x.sync), default=0)
-                members = tuple(x for x in around[first:] if x.count > 1 or x is level)
-                if both := [x for x in members for _, taken in groups if x in taken]:
-                    where = f"{both[0].location or self.origin}: level {both[0].name!r}"
+                *around, _ = self.enclosing(level.name)
+                first = max((i for i, outer in enumerate(around, 1) if outer.sync), default=0)
+                members = (*(outer for outer in around[first:] if outer.count > 1), level)
+                for twice in {x for _, taken in groups for x in taken}.intersection(members):
+                    where = f"{twice.location or self.origin}: level {twice.name!r}"
                     raise DescriptionError(f"{where} is synchronised twice; give it its own sync")
                 groups.append((level.sync, members))
         return tuple(groups)
 
     def __str__(self) -> str:
-        tables = [{"schema": 1} | _given(replace(self, levels=())), *map(_given, self.levels)]
-        # JSON with its separator changed is what TOML calls an inline table.
+        top = {key: value for key, value in _given(self).items() if key != "levels"}
+        # JSON with another separator is what TOML calls an inline table.
         write = json.JSONEncoder(ensure_ascii=False, separators=(", ", " = "), default=_given).encode
+        tables = [{"schema": 1} | top, *map(_given, self.levels)]
         texts = ["\n".join(f"{key} = {write(v)}" for key, v in table.items()) for table in tables]
         return "\n\n[[level]]\n".join(texts).replace("\x7f", "\\u007f") + "\n"
 
@@ -196,12 +160,10 @@ class Machine:
 def _given(record: Any) -> Any:
     if isinstance(record, Quantity):
         return str(record)
-    given = {f.name: getattr(record, f.name) for f in fields(record) if f.compare}
-    ...
     if isinstance(record, SyncSpec):
         return {"plugin": record.plugin, **record.options}
-    values = {f.name: (getattr(record, f.name), f.default) for f in fields(record) if f.compare}
-    return {name: value for name, (value, default) in values.items() if value not in (default, {})}
+    values = [(f.name, getattr(record, f.name), f.default) for f in fields(record) if f.compare]
+    return {name: value for name, value, default in values if value not in (default, {})}
 
 
 def load_machine(path: str | Path) -> Machine:
@@ -215,57 +177,72 @@ def load_machine(path: str | Path) -> Machine:
         hint = f"; did you mean {str(path.parent / close)!r}?" if close else ""
         raise DescriptionError(f"{path}: {error.strerror}{hint}") from error
     except (ValueError, RecursionError) as error:
-        line = re.search(r"at line (\d+)", f"{error} at line {text.count(chr(10)) + 1}")
-        raise DescriptionError(f"{path}:{line and line[1]}: {error}") from error
-    return _Reader(path, text).record(Machine, table)
+        line = [*re.findall(r"at line (\d+)", str(error)), text.count("\n") + 1][0]
+        raise DescriptionError(f"{path}:{line}: {error}") from error
+    reader = _Reader(path, text)
+    if (schema := table.pop("schema", None)) != 1:
+        raise DescriptionError(f"{reader.find('schema')}: schema = {schema!r} (valid: 1)")
+    return replace(reader.record(Machine, table), path=path)
 
 
 class _Reader:
-    """Tables to records by the annotations of their fields, with an eye on the line."""
+    """Tables to records, by the annotations of their fields; ``at`` is how far it has come."""
 
     def __init__(self, path: Path, text: str) -> None:
-        self.path, self.line, self.lines = path, 1, defaultdict(list)
+        self.at, self.lines = Location(str(path), 1), dict[str, list[Location]]()
         bare = re.sub(_STRINGS, lambda match: "\n" * match[0].count("\n"), text)
         for number, line in enumerate(bare.split("\n"), 1):
             for key in re.findall(r"([\w-]+)\s*[]=]", line):
-                self.lines[key].append(number)
+                self.lines.setdefault(key, []).append(Location(str(path), number))
 
     def record(self, kind: Any, table: dict[str, Any]) -> Any:
-        places = {"location": Location(str(self.path), self.line), "path": self.path}
-        types = {f.name.replace("levels", "level"): f.type for f in fields(kind)}
-        source = table.pop("source", "assumed" if kind is Level else "")
+        known = {f.metadata.get("key", f.name): f for f in fields(kind) if f.compare}
+        start, values = self.at, {"location": self.at} if "location" in kind.__annotations__ else {}
+        source = table.pop("source", "assumed" if kind is Level else "(none)")
         if kind is SyncSpec:
-            table = {"plugin": table.pop("plugin", ""), "options": table}
-        values = {name: places[name] for name in types if name in places}
+            table = {"plugin": table.pop("plugin", None), "options": table}
         for key, value in table.items():
-            self.line = self.lines[key].pop(0) if self.lines[key] else self.line
-            if key not in types or key in places:
-                raise self.error(unknown("key", key, {*types, "source"} - {*places}, self.here))
-            values[key] = self.value(types[key].removesuffix(" | None"), key, value, source)
-        for f in fields(kind):
+            self.at = self.lines[key].pop(0) if self.lines.get(key) else self.at
+            if key not in known:
+                raise DescriptionError(unknown("key", key, {*known, "source"}, self.at))
+            values[known[key].name] = self.value(known[key].type, key, value, source)
+        for key, f in known.items():
             if f.default is f.default_factory and f.name not in values:
-                raise DescriptionError(f"{places['location']}: a {kind.__name__} needs {f.name!r}")
+                raise DescriptionError(f"{start}: {kind.__name__} without {key!r}")
         return kind(**values)
 
-    def value(self, kind: str, key: str, value: Any, source: str) -> Any:
+    def value(self, kind: str, key: str, value: Any, source: Any) -> Any:
+        kind = kind.removesuffix(" | None")
         if kind.startswith("tuple") and isinstance(value, list):
             return tuple(self.value(kind[6:-6], key, item, source) for item in value)
         if kind in _RECORDS and isinstance(value, dict):
             return self.record(_RECORDS[kind], value)
-        if kind == "Quantity" and isinstance(value, str):
-            ...
-        if not valid:
-            raise
+        try:
+            if kind == "Quantity":
+                return Quantity.parse(str(value), source, _UNITS[key])
+        except DescriptionError as error:
+            raise DescriptionError(f"{self.at}: {key} = {error}") from error
+        if key == "workers" and value not in WORKERS:
+            raise DescriptionError(unknown("workers", str(value), WORKERS, self.at))
+        if not (
+            (kind == "str" and isinstance(value, str) and value != "")
+            or (kind == "int" and type(value) is int and value > 0)
+            or (kind == "float" and type(value) in (int, float) and 1 <= value < math.inf)
+            or (kind.startswith("Mapping") and isinstance(value, dict))
+        ):
+            valid = _VALID.get(kind, "a list" if kind.startswith("tuple") else "a table")
+            raise DescriptionError(f"{self.at}: {key} = {value!r} (valid: {valid})")
         return value
+
+
+_RECORDS = {record.__name__: record for record in (Level, Link, MemorySpace, SyncSpec)}
 
 
 def fingerprint() -> str:
     """A short name of this machine: architecture, processors, digest of their model and memory."""
-    try:
-        with Path("/proc/cpuinfo").open(encoding="utf-8") as file:
-            model = [line for line in islice(file, 9) if line.startswith(("vendor", "model", ...))]
-    except OSError: 
-        model = []
-    memory = round(2 * math.log2(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")))
-    digest = zlib.crc32(repr([model, memory]).encode())
+    files = ("modalias", "cpu0/regs/identification/midr_el1")
+    paths = [Path("/sys/devices/system/cpu", name) for name in files]
+    model = [path.read_text().partition(":feature")[0] for path in paths if path.exists()]
+    pages = os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 1
+    digest = zlib.crc32(f"{model} {2 * math.log2(pages):.0f}".encode())
     return f"{platform.machine()}-{os.cpu_count()}-{digest:08x}"

@@ -27,8 +27,8 @@ class Span:
 
 @dataclass(frozen=True)
 class Bucket:
-    """Parameters that are synchronised together: a span of the flat gradients and parameters, in
-    the order in which backward finishes them, and the layers they belong to."""
+    """Parameters that are synchronised together: a span of the flat gradients and parameters, which
+    lie in the order in which backward finishes them, and the layers they belong to."""
 
     index: int
     span: Span
@@ -37,8 +37,8 @@ class Bucket:
 
 @dataclass
 class FlatMemory:
-    """One worker's trainable parameters, their gradients and the solver's state, each one flat
-    array in the same order, as its allocator gives them."""
+    """One worker's trainable parameters, their gradients and the solver's state, each one flat array
+    in the same order, as its allocator gives them."""
 
     parameters: Any
     gradients: Any
@@ -48,12 +48,10 @@ class FlatMemory:
 @dataclass
 class Team:
     """The siblings of one group that share an address space. ``memory`` has an entry for each,
-    complete before anyone binds; ``barrier`` lets them wait for each other, and breaks when one
-    of them fails."""
+    complete before anyone binds; ``barrier`` lets them wait, and breaks when one of them fails."""
 
     size: int
     memory: list[FlatMemory] = field(default_factory=list)
-    barrier: threading.Barrier = field(init=False)
 
     def __post_init__(self) -> None:
         self.barrier = threading.Barrier(self.size)
@@ -73,15 +71,13 @@ class Group:
 
 
 class GradientSync:
-    """One level's synchronisation, for one worker. Every method may be left as it is; what one
-    returns is bound into the plan and called each iteration at its point."""
+    """One level's synchronisation, for one worker: its ``index`` among ``size`` siblings, and whether
+    they may read and write one copy of the parameters. Every method may be left as it is; the work
+    that one returns is bound into the plan and done each iteration at its point."""
 
     index: int = 0
-    """This worker's place among its siblings."""
     size: int = 1
-    """How many siblings there are."""
     shares_parameters: bool = False
-    """True when siblings may read and write one copy of the parameters."""
 
     def bind(self, memory: FlatMemory) -> None:
         """Called once, with this worker's memory, before any work is asked for."""
@@ -90,7 +86,7 @@ class GradientSync:
         """At the start of an iteration."""
 
     def before_forward(self, bucket: Bucket) -> Work | None:
-        """Before the first operation that reads the bucket's parameters."""
+        """Before the first operation of an iteration that reads the bucket's parameters."""
 
     def owned(self, span: Span) -> Span:
         """The part of ``span`` that this worker holds complete after ``reduce``: all, a slice, or
@@ -104,9 +100,9 @@ class GradientSync:
         """Give all siblings the parameters of ``span`` from their owners."""
 
     def schedule(self, bucket: Bucket, chain: Work) -> Work:
-        """When the bucket's chain (reduce, update, distribute of all levels) runs: at once by
-        default. A level that overlaps returns work that starts the chain elsewhere, and waits for
-        it in ``before_forward`` or ``end``."""
+        """When the bucket's chain (reduce, update, distribute of all levels) runs: at once. A level
+        that overlaps returns work that starts it elsewhere, and waits in ``before_forward`` or
+        ``end``."""
         return chain
 
     def end(self) -> Work | None:
@@ -120,34 +116,27 @@ class GradientSync:
 
 
 def chain(
-    levels: Sequence[GradientSync],
-    bucket: Bucket,
-    update: Callable[[Span], Work | None],
+    levels: Sequence[GradientSync], bucket: Bucket, update: Callable[[Span], Work | None]
 ) -> Work | None:
     """The work that makes a bucket final: ``levels`` innermost first; ``update`` is asked once, for
     the part that this worker owns after the outermost reduce, and not at all when that is empty."""
-    inwards: list[Work] = []
-    outwards: list[Work] = []
+    outwards: list[Work | None] = []
+    inwards: list[Work | None] = []
     span = bucket.span
     for level in levels:
-        if not span:
-            break
-        if (work := level.reduce(bucket, span)) is not None:
-            outwards.append(work)
-        if (work := level.distribute(bucket, span)) is not None:
-            inwards.insert(0, work)
-        span = level.owned(span)
-    if span and (work := update(span)) is not None:
-        outwards.append(work)
-    steps = (*outwards, *inwards)
-    if not steps:
-        return None
+        if span:
+            outwards.append(level.reduce(bucket, span))
+            inwards.insert(0, level.distribute(bucket, span))
+            span = level.owned(span)
+    if span:
+        outwards.append(update(span))
+    steps = tuple(step for step in (*outwards, *inwards) if step is not None)
 
     def run() -> None:
         for step in steps:
             step()
 
-    work = steps[0] if len(steps) == 1 else run
+    work: Work = steps[0] if len(steps) == 1 else run
     for level in levels:
         work = level.schedule(bucket, work)
-    return work
+    return work if steps else None

@@ -180,9 +180,9 @@ class FakeRuntime:
 
     def trainer(self, solver: Any, **options: Any) -> FakeTrainer:
         self.asked.update(options)
-        self.made = FakeTrainer(solver, **options)
-        self.prepare(self.made)
-        return self.made
+        trainer = self.made = FakeTrainer(solver, **options)
+        self.prepare(trainer)
+        return trainer
 
     def net(self, definition: Any, **options: Any) -> FakeNet:
         self.asked.update(options)

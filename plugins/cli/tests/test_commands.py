@@ -114,7 +114,7 @@ def test_weights_are_converted_and_counted(
     assert main(["convert", "a.caffemodel", "b.demitasse"]) == 0
     assert runtime.weights["b.demitasse"] is runtime.weights["a.caffemodel"]
     assert capsys.readouterr().out == (
-        "wrote b.demitasse: 1 layers, 520 parameters; iteration 7; solver state history; 2.00 KiB\n"
+        "wrote b.demitasse: 1 layer, 520 parameters; iteration 7; solver state history; 2.00 KiB\n"
     )
 
 

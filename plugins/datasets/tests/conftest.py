@@ -31,7 +31,8 @@ PACKERS: dict[str, Callable[[bytes], bytes]] = {
 def no_thread_is_left() -> Iterator[None]:
     before = set(threading.enumerate())
     yield
-    gc.collect()
+    if set(threading.enumerate()) - before:
+        gc.collect()
     for thread in set(threading.enumerate()) - before:
         thread.join(5)
         assert not thread.is_alive(), f"{thread} was left behind"

@@ -24,7 +24,11 @@ def test_any_number_type_is_read_in_file_order(dtype, opened, everything):
 
 def test_non_contiguous_arrays_are_used_as_they_are(opened, everything):
     base = np.arange(10 * 6 * 4, dtype=np.float32).reshape(10, 6, 4)
-    arrays = {"data": base[::2, 1::2].transpose(0, 2, 1), "mirrored": base[::-2], "label": base[5:, 0, 0]}
+    arrays = {
+        "data": base[::2, 1::2].transpose(0, 2, 1),
+        "mirrored": base[::-2],
+        "label": base[5:, 0, 0],
+    }
     read = everything(opened(arrays))
     for name, array in arrays.items():
         np.testing.assert_array_equal(read[name], array)
@@ -89,7 +93,7 @@ def test_arrays_that_make_no_samples_are_an_error_that_names_them(arrays, words)
 
 
 def test_the_kind_arrays_needs_a_mapping():
-    with pytest.raises(DataError, match="mapping.*not str"):
+    with pytest.raises(DataError, match=r"mapping.*not str"):
         data_source(spec=DataSpec("train.npz", "arrays"))
 
 

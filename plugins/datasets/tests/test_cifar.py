@@ -44,7 +44,9 @@ def test_the_real_test_batch_has_a_thousand_of_each_class(shared, opened, everyt
 def test_the_real_training_batches_are_read_in_order(shared, opened, everything):
     names = lzma.decompress((shared / "cifar10" / "order.txt.xz").read_bytes()).decode()
     classes = (shared / "cifar10" / "batches.meta.txt").read_text().split()
-    first_two = [line.split()[2] for line in names.splitlines() if "batch_1" in line or "batch_2" in line]
+    first_two = [
+        line.split()[2] for line in names.splitlines() if "batch_1" in line or "batch_2" in line
+    ]
     folder = shared / "cifar10"
     source = opened(f"{folder / 'data_batch_1.bin.xz'}, {folder / 'data_batch_2.bin.xz'}")
     labels = everything(source)["label"]

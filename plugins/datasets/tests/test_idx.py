@@ -47,9 +47,7 @@ def failure(source, kind=None, **options):
         ("test", 10000, [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009], None),
     ],
 )
-def test_mnist_is_read_as_it_was_published(
-    split, size, histogram, digest, shared, opened, everything
-):
+def test_mnist_is_read_as_it_was_published(split, size, histogram, digest, shared, opened, everything):
     source = opened(f"{shared / 'mnist'}?split={split}")
     read = everything(source)
     assert source.size == size

@@ -15,11 +15,7 @@ def test_the_entry_point_loads_and_implements_the_roles_of_the_manifest():
     module = point.load()
     (manifest,) = [found for found in demitasse.discover() if found.name == "datasets"]
     assert manifest.problem == ""
-    hooks = {
-        name
-        for name in vars(hookspecs)
-        if hasattr(getattr(module, name, None), "demitasse_impl")
-    }
+    hooks = {name for name in vars(hookspecs) if hasattr(getattr(module, name, None), "demitasse_impl")}
     assert hooks == set(manifest.roles) == {"data_source"}
 
 

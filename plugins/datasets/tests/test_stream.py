@@ -23,7 +23,7 @@ class Numbered:
     """Samples that are their own number; ``failing`` ones raise, and each waits for ``gate``."""
 
     name = "numbered"
-    fields = {"data": Field((), "int64")}  # noqa: RUF012  a constant
+    fields = {"data": Field((), "int64")}
 
     def __init__(self, size=100, failing=(), gate=None):
         self.size, self.failing, self.gate = size, failing, gate
@@ -60,7 +60,7 @@ def test_any_division_over_workers_killed_and_resumed_reads_the_same_global_orde
     size, shares, steps, killed, seed = division
     batch = sum(shares)
     source = Source(Numbered(size), True, seed)
-    offsets = np.concatenate([[0], np.cumsum(shares[:-1])]).tolist()
+    offsets = [sum(shares[:worker]) for worker in range(len(shares))]
     streams = [source.stream(o, n, batch) for o, n in zip(offsets, shares, strict=True)]
     order = []
     for step in range(steps):
@@ -141,11 +141,22 @@ def test_a_sample_that_cannot_be_read_is_named_where_it_is_read_and_runs_before_
         with pytest.raises(DataError) as caught:
             read(stream, 3)
         assert str(caught.value) == (
-            "numbered: sample 7 of the file (number 7 of epoch 1) cannot be read: "
-            "OSError: disk error at 7"
+            "numbered: number 7 of epoch 1, sample 7 cannot be read: OSError: disk error at 7"
         )
         assert isinstance(caught.value.__cause__, OSError)
         assert stream.cursor == 16
+    source.close()
+
+
+def test_an_order_that_cannot_be_made_is_an_error_too(monkeypatch):
+    def broken(seed, epoch, size):
+        raise ValueError("no permutation")
+
+    monkeypatch.setattr("demitasse_datasets.order.permutation", broken)
+    source = Source(Numbered(size=10), True, 0)
+    stream = source.stream(23, 3, 3)
+    with pytest.raises(DataError, match=r"number 3 of epoch 2 cannot be read.*no permutation"):
+        read(stream, 3)
     source.close()
 
 
@@ -232,7 +243,11 @@ def test_open_streams_do_not_keep_the_process_alive():
         "print('read')\n"
     )
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=60
+        [sys.executable, "-W", "error", "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "read\n", "")
 

@@ -54,9 +54,7 @@ def _apply(
         for output, source in operation.aliases:
             i = [o.name for o in operands].index(output)
             outputs[i] = arrays[[o.name for o in operation.inputs].index(source)]
-    request = Request(
-        operation, tuple(map(_spec, arrays)), tuple(map(_spec, outputs)), complete, HOST
-    )
+    request = Request(operation, tuple(map(_spec, arrays)), tuple(map(_spec, outputs)), complete, HOST)
     (candidate,) = plugin.kernels(request)
     candidate.bind(arrays, outputs, None)()
     updated = [a for a, o in zip(arrays, operation.inputs, strict=False) if o.updated]

@@ -13,9 +13,7 @@ from hypothesis import strategies as st
 Apply = Callable[..., Any]
 
 
-def by_definition(
-    x: np.ndarray, w: np.ndarray, b: np.ndarray | None, a: dict[str, Any]
-) -> np.ndarray:
+def by_definition(x: np.ndarray, w: np.ndarray, b: np.ndarray | None, a: dict[str, Any]) -> np.ndarray:
     """One output at a time, one product at a time, without padding any array."""
     groups, per_group = a["groups"], w.shape[1]
     extents = [
@@ -31,9 +29,7 @@ def by_definition(
         for c, *tap in np.ndindex(*w.shape[1:]):
             at = [
                 o * s - p + t * d
-                for o, t, s, p, d in zip(
-                    out, tap, a["stride"], a["pad"], a["dilation"], strict=True
-                )
+                for o, t, s, p, d in zip(out, tap, a["stride"], a["pad"], a["dilation"], strict=True)
             ]
             if all(0 <= i < extent for i, extent in zip(at, x.shape[2:], strict=True)):
                 total += float(x[(n, first + c, *at)]) * float(w[(k, c, *tap)])
@@ -50,7 +46,7 @@ def convolutions(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, np.ndarray, d
 
     groups, c, k = draw(st.integers(1, 3)), draw(st.integers(1, 2)), draw(st.integers(1, 2))
     extents, kernel = each(1, 5), each(1, 3)
-    attributes = {
+    attributes: dict[str, Any] = {
         "stride": each(1, 3),
         "pad": each(0, 2),
         "dilation": each(1, 2),
@@ -71,9 +67,7 @@ def test_convolution_is_its_definition(apply: Apply, case: Any, biased: bool) ->
     x, w, b, attributes = case
     b = b if biased else None
     expected = by_definition(x, w, b, attributes)
-    assert np.allclose(
-        apply("convolution", x, w, b, **attributes), expected, rtol=1e-12, atol=1e-13
-    )
+    assert np.allclose(apply("convolution", x, w, b, **attributes), expected, rtol=1e-12, atol=1e-13)
 
 
 def test_convolution_in_three_dimensions(apply: Apply) -> None:

@@ -26,10 +26,8 @@ def test_coefficients_weigh_the_terms_and_their_gradients(apply: Apply) -> None:
 @pytest.mark.parametrize("axis", [0, 1, 2])
 def test_what_is_joined_comes_apart_again(apply: Apply, axis: int) -> None:
     rng = np.random.default_rng(0)
-    shapes = [(2, 3, 4)] * 3
-    shapes = [
-        (*s[:axis], extent, *s[axis + 1 :]) for s, extent in zip(shapes, (1, 4, 2), strict=True)
-    ]
+    whole = (2, 3, 4)
+    shapes = [(*whole[:axis], extent, *whole[axis + 1 :]) for extent in (1, 4, 2)]
     xs = [rng.normal(size=shape) for shape in shapes]
     y = apply("concat", *xs, axis=axis)
     assert np.take(y, [0], axis).tolist() == xs[0].tolist()

@@ -29,7 +29,8 @@ def real(*shape: int) -> np.ndarray:
 def apart(*shape: int) -> np.ndarray:
     """Values a tenth apart from each other and from 0, so that no kink is near."""
     values = np.arange(1, np.prod(shape) + 1) / 10
-    return (RNG.permutation(values) * RNG.choice([-1, 1], len(values))).reshape(shape)
+    signed = RNG.permutation(values) * RNG.choice([-1.0, 1.0], len(values))
+    return np.reshape(signed, shape)
 
 
 def labels(*shape: int, classes: int) -> np.ndarray:
@@ -152,7 +153,7 @@ def test_gradients_are_those_of_central_differences(
             for i in range(len(inputs))
             if operation.inputs[min(i, len(operation.inputs) - 1)].name in rule.of
         ]
-        given = operation.attributes | attributes
+        given = dict(operation.attributes) | attributes
         given["shape"] = inputs[positions[0]].shape
         given["shapes"] = tuple(inputs[i].shape for i in positions if inputs[i] is not None)
         declared = VOCABULARY[rule.operation].attributes
@@ -180,7 +181,7 @@ def central_differences(
     for index in np.ndindex(expected.shape):
         sides = []
         for change in (step, -step):
-            changed = [None if x is None else x.copy() for x in inputs]
+            changed: list[Any] = [None if x is None else x.copy() for x in inputs]
             changed[position][index] += change
             sides.append(objective(changed))
         expected[index] = (sides[0] - sides[1]) / (2 * step)

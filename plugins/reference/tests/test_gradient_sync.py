@@ -16,17 +16,20 @@ from demitasse import Bucket, FlatMemory, GradientSync, Group, Span, Team, Work,
 from demitasse_reference import plugin
 
 
-def in_threads(tasks: list[Callable[[], None]]) -> list[BaseException]:
-    """Run all tasks at once, each in a thread; what they raised."""
+def in_threads(tasks: list[Callable[[], None]], *teams: Team) -> list[BaseException]:
+    """Run all tasks at once, each in a thread; what they raised. One that fails breaks the teams'
+    barriers, as a runtime does."""
     errors: list[BaseException] = []
 
     def call(task: Callable[[], None]) -> None:
         try:
             task()
-        except (RuntimeError, ArithmeticError) as error:
+        except BaseException as error:  # noqa: BLE001  handed to the test
             errors.append(error)
+            for team in teams:
+                team.barrier.abort()
 
-    threads = [threading.Thread(target=call, args=(task,)) for task in tasks]
+    threads = [threading.Thread(target=call, args=(task,), daemon=True) for task in tasks]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -97,7 +100,7 @@ def test_all_siblings_follow_the_sum_of_gradients(
 
         return run
 
-    assert in_threads([worker(index) for index in range(size)]) == []
+    assert in_threads([worker(index) for index in range(size)], team) == []
     for step in range(steps):
         expected -= gradients[step].astype(np.float64).sum(axis=0) / 2
     for memory in team.memory:
@@ -112,7 +115,7 @@ def test_a_sum_is_rounded_once() -> None:
         memory.gradients[0] = value
     bucket = Bucket(0, Span(0, 1), ("layer",))
     works: list[Any] = [sync.reduce(bucket, bucket.span) for sync in syncs]
-    assert in_threads(works) == []
+    assert in_threads(works, team) == []
     assert team.memory[0].gradients[0] == 1.0
 
 
@@ -128,7 +131,7 @@ def test_nothing_beyond_the_span_is_touched() -> None:
     team.memory[1].parameters[...] = -7.0
     bucket = Bucket(0, Span(2, 4), ("layer",))
     works: list[Any] = [chain([sync], bucket, lambda span: None) for sync in syncs]
-    assert in_threads(works) == []
+    assert in_threads(works, team) == []
     assert team.memory[0].gradients.tolist() == [1, 1, 2, 2, 1, 1]
     assert team.memory[1].parameters.tolist() == [-7, -7, 2, 3, -7, -7]
 
@@ -151,14 +154,11 @@ def test_a_sibling_that_fails_wakes_those_that_wait(fails: int) -> None:
     bucket = Bucket(0, Span(0, 4), ("layer",))
 
     def fail() -> None:
-        team.barrier.abort()
         raise ArithmeticError("this sibling failed")
 
-    works: list[Any] = [
-        chain([sync], bucket, descent(team.memory[i])) for i, sync in enumerate(syncs)
-    ]
+    works: list[Any] = [chain([sync], bucket, descent(team.memory[i])) for i, sync in enumerate(syncs)]
     works[fails] = fail
-    raised = sorted(type(error).__name__ for error in in_threads(works))
+    raised = sorted(type(error).__name__ for error in in_threads(works, team))
     assert raised == ["ArithmeticError", "BrokenBarrierError", "BrokenBarrierError"]
 
 
@@ -175,6 +175,6 @@ def test_levels_nest_into_a_tree() -> None:
         inner = plugin.gradient_sync(Group(("thread",), i % 2, pairs[i // 2], "float64", {}))
         outer = plugin.gradient_sync(Group(("node",), i // 2, across, "float64", {}))
         works.append(chain([inner, outer], bucket, descent(memory)))
-    assert in_threads(works) == []
+    assert in_threads(works, *pairs, across) == []
     for memory in memories:
         assert memory.parameters.tolist() == [9.0 - 1111 / 2] * 4

@@ -78,9 +78,7 @@ def test_labels_may_be_of_any_type(apply: Apply) -> None:
 
 
 @pytest.mark.parametrize("operation", ["softmax_loss", "accuracy"])
-@pytest.mark.parametrize(
-    ("wrong", "shown"), [(4, "4"), (-1, "-1"), (1.5, "1.5"), (math.nan, "nan")]
-)
+@pytest.mark.parametrize(("wrong", "shown"), [(4, "4"), (-1, "-1"), (1.5, "1.5"), (math.nan, "nan")])
 def test_a_label_that_is_no_class_is_named(
     apply: Apply, operation: str, wrong: float, shown: str
 ) -> None:

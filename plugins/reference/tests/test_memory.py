@@ -47,9 +47,9 @@ def test_the_mean_is_taken_away_before_scaling(apply: Apply, shape: tuple[int, .
 
 
 def test_without_chance_the_middle_is_cropped_and_nothing_mirrored(apply: Apply) -> None:
-    x, mean = images(), np.random.default_rng(1).normal(size=(2, 6, 5))
+    x, mean = images(width=8), np.random.default_rng(1).normal(size=(2, 6, 8))
     y = apply("image_transform", x, mean, counter(0), counter(0), crop=3, mirror=True, **NONE)
-    assert np.array_equal(y, (x - mean)[:, :, 1:4, 1:4])
+    assert np.array_equal(y, (x - mean)[:, :, 1:4, 2:5])
 
 
 def test_random_crops_and_mirrors_are_those_of_the_generator(apply: Apply) -> None:

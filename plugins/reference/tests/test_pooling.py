@@ -78,9 +78,7 @@ def test_pooling_is_its_definition(apply: Apply, case: Any) -> None:
 
 @settings(deadline=None, max_examples=40)
 @given(case=poolings())
-def test_backward_passes_return_every_gradient_to_where_it_came_from(
-    apply: Apply, case: Any
-) -> None:
+def test_backward_passes_return_every_gradient_to_where_it_came_from(apply: Apply, case: Any) -> None:
     x, attributes = case
     y, argmax = apply("pooling_max", x, **attributes)
     dy = np.random.default_rng(3).normal(size=y.shape)

@@ -23,41 +23,19 @@ from demitasse.operations import (
     pooling,
     update,
 )
-from demitasse.operations.record import (
-    REQUIRED,
-    Attributes,
-    Cost,
-    Gradient,
-    Operand,
-    Operation,
-    Shape,
-    Shapes,
-)
-
-__all__ = [
-    "REQUIRED",
-    "VOCABULARY",
-    "Attributes",
-    "Cost",
-    "Gradient",
-    "Operand",
-    "Operation",
-    "Shape",
-    "Shapes",
-    "extend",
-]
-
-_FAMILIES = (
-    activation,
-    convolution,
-    elementwise,
-    inner_product,
-    loss,
-    memory,
-    normalization,
-    pooling,
-    update,
-)
+from demitasse.operations.record import REQUIRED as REQUIRED
+from demitasse.operations.record import Attributes as Attributes
+from demitasse.operations.record import Gradient as Gradient
+from demitasse.operations.record import Operand as Operand
+from demitasse.operations.record import Operation as Operation
+from demitasse.operations.record import Shape as Shape
+from demitasse.operations.record import Shapes as Shapes
+from demitasse.operations.record import count as count
+from demitasse.operations.record import define as define
+from demitasse.operations.record import nothing as nothing
+from demitasse.operations.record import per_element as per_element
+from demitasse.operations.record import same_as as same_as
+from demitasse.operations.record import shape_attribute as shape_attribute
 
 
 def extend(
@@ -82,6 +60,10 @@ def extend(
     return MappingProxyType(words)
 
 
+_FAMILIES = (
+    *(activation, convolution, elementwise, inner_product, loss),
+    *(memory, normalization, pooling, update),
+)
 VOCABULARY: Mapping[str, Operation] = extend(
     {}, (operation for family in _FAMILIES for operation in family.OPERATIONS)
 )

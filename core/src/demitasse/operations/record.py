@@ -57,14 +57,6 @@ class Gradient:
 
 
 @dataclass(frozen=True)
-class Cost:
-    """Arithmetic (flop) and memory traffic (bytes) of one application, before any machine is known."""
-
-    flops: float
-    bytes: float
-
-
-@dataclass(frozen=True)
 class Operation:
     """One word of the vocabulary, named after the mathematics.
 

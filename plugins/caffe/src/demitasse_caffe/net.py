@@ -48,7 +48,9 @@ def net_file(
     count = len(message.layer) + len(message.layers)
     lines = sorted(outline.lines((*within, "layer")) + outline.lines((*within, "layers")))
     location = Location(str(path))
-    upgraded, places = upgrade_net(message, lines[skip : skip + count], location, schema)
+    upgraded, places = upgrade_net(
+        message, lines[skip : skip + count], outline.line("input", within), location, schema
+    )
     return NetFile(upgraded, tuple(places), location)
 
 

@@ -28,9 +28,8 @@ def find_file(name: str, beside: str | Path, what: str) -> Path:
     """A file that must be there; ModelError with what was tried, and the nearest name."""
     found, tried = find(name, beside)
     if found is None:
-        raise ModelError(
-            f"{what} {name!r} is not there; tried {', '.join(tried)}{hint(Path(tried[-1]))}"
-        )
+        guess = hint(Path(name)) or hint(Path(beside).absolute().with_name(Path(name).name))
+        raise ModelError(f"{what} {name!r} is not there; tried {', '.join(tried)}{guess}")
     return Path(found)
 
 

@@ -68,13 +68,15 @@ class Outline:
         """The fields of the file itself, in order."""
         return [entry.name for entry in self.entries if entry.block is self.root]
 
-    def line(self, name: str) -> int | None:
-        """The line of the file's first field of a name."""
-        return next((e.line for e in self.entries if e.block is self.root and e.name == name), None)
+    def line(self, name: str, within: tuple[str, ...] = ()) -> int | None:
+        """The line of the first field of a name, in the file itself or a block at a path."""
+        found = (e.line for e in self.entries if e.name == name and e.block.path == within)
+        return next(found, None)
 
     def lines(self, path: tuple[str, ...]) -> list[int]:
         """The lines of all blocks at a path of names."""
-        return [e.line for e in self.entries if e.opens is not None and e.opens.path == path]
+        named = (e for e in self.entries if e.opens is not None and e.name == path[-1])
+        return [entry.line for entry in named if entry.block.path == path[:-1]]
 
     def _read(self, text: str) -> None:
         block, name, line, line_start, end = self.root, "", 1, 0, 0
@@ -90,7 +92,7 @@ class Outline:
                 continue
             if token in _OPEN:
                 if lists and lists[-1][0] is block:
-                    name = lists[-1][1]
+                    name, position = lists[-1][1], (line, start - line_start + 1)
                 inner = Block(name, line, block)
                 self.entries.append(Entry(block, name, *position, opens=inner))
                 block = inner
@@ -171,12 +173,13 @@ def _fields(outline: Outline, root: Any) -> Iterator[tuple[Entry, Any]]:
 
 
 def _of_known_type(entry: Entry, schema: Schema) -> bool:
+    """Whether an unknown field is a mistake, and not the parameter of a type that nobody knows."""
     block: Block | None = entry.block
-    while block is not None:
-        if block.name == "layer":
-            return block.words.get("type", "") in schema.types
+    if block is not None and block.name == "layer" and not entry.name.endswith("_param"):
+        return True
+    while block is not None and block.name != "layer":
         block = block.parent
-    return True
+    return block is None or block.words.get("type") in (None, *schema.types)
 
 
 def _unknown_field(path: Path, entry: Entry, descriptor: Any) -> str:

@@ -73,11 +73,11 @@ def v1_type(layer: Any) -> str:
 
 
 def upgrade_net(
-    net: Any, lines: list[int], location: Location, schema: Schema
+    net: Any, lines: list[int], input_line: int | None, location: Location, schema: Schema
 ) -> tuple[Any, list[Location]]:
     """A net in the present form, and where each of its layers stands.
 
-    ``lines`` are those of the file's layers. Raises ModelError for V0 layers and for mixed forms.
+    ``lines`` are those of the file's layers, ``input_line`` that of its first input. Raises ModelError for V0 layers and for mixed forms.
     """
     if net.layer and net.layers:
         raise ModelError(
@@ -90,8 +90,9 @@ def upgrade_net(
     for field in ("layer", "layers", "input", "input_shape", "input_dim"):
         result.ClearField(field)
     if net.input:
-        result.layer.append(_input_layer(net, location, schema))
-        places.insert(0, location)
+        place = Location(location.file, input_line)
+        result.layer.append(_input_layer(net, place, schema))
+        places.insert(0, place)
     elif net.input_shape or net.input_dim:
         raise ModelError(f"{location}: input_shape and input_dim need an 'input' that they are for")
     result.layer.extend(net.layer)

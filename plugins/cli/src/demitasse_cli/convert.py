@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from demitasse_cli import options as shared
-from demitasse_cli.report import human_bytes
+from demitasse_cli import report
 
 
 @click.command("convert", help="Convert weights (and solver state) IN to OUT; suffixes name formats.")
@@ -25,9 +25,10 @@ def command(source: Path, target: Path, plugins: str | None, force: bool) -> Non
         weights = runtime.read(source).weights()
         written = runtime.write(target, weights)
     arrays = [array for layer in weights.parameters.values() for array in layer]
-    parts = [f"{len(weights.parameters)} layers, {sum(array.size for array in arrays):,} parameters"]
+    layers = report.counted(len(weights.parameters), "layer")
+    parts = [f"{layers}, {sum(array.size for array in arrays):,} parameters"]
     if weights.iteration is not None:
         parts.append(f"iteration {weights.iteration}")
     if weights.state:
         parts.append(f"solver state {', '.join(weights.state)}")
-    click.echo(f"wrote {written}: {'; '.join(parts)}; {human_bytes(written.stat().st_size)}")
+    click.echo(f"wrote {written}: {'; '.join(parts)}; {report.human_bytes(written.stat().st_size)}")

@@ -43,7 +43,7 @@ def command(json_path: str | None) -> int:
     if json_path != "-":
         rows = [(finding.level, finding.subject, _words(finding)) for finding in findings]
         click.echo(report.table(("level", "subject", "finding"), rows))
-        click.echo(f"{len(problems)} problems" if len(problems) != 1 else "1 problem")
+        click.echo(report.counted(len(problems), "problem"))
     return 1 if problems else 0
 
 

@@ -42,7 +42,8 @@ def command(
         if model is not None and solver_of(runtime, model, overrides) is not None:
             trainer = runtime.trainer(model, overrides=overrides, precision=precision)
             plan = trainer.plan
-            parts.append(f"batch {trainer.batch} on {trainer.workers} workers; the first worker's plan:")
+            workers = report.counted(trainer.workers, "worker")
+            parts.append(f"batch {trainer.batch} on {workers}; the first worker's plan:")
             record |= {"batch": trainer.batch, "workers": trainer.workers}
         elif model is not None:
             net = runtime.net(model, phase="test", overrides=overrides, precision=precision)

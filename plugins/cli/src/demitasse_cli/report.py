@@ -90,6 +90,11 @@ def _mean(value: Any) -> float:
     return fmean(map(_mean, value)) if isinstance(value, Iterable) else float(value)
 
 
+def counted(number: int, noun: str) -> str:
+    """``1 worker``, ``2 workers``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def human_time(seconds: float) -> str:
     """``0:02:11``; a dash for what is not known."""
     if not math.isfinite(seconds) or seconds < 0:

@@ -115,9 +115,9 @@ def timed(runtime: Runtime, model: Path, overrides: dict[str, Any], precision: s
     trained."""
     from demitasse import ModelError
 
-    solver = solver_of(runtime, model, overrides)
+    solver: Any = solver_of(runtime, model, overrides)
     if solver is None:
-        reader = runtime.read(model)
+        reader: Any = runtime.read(model)
         try:
             solver = idle(reader.net("train", overrides))
             trainer = runtime.trainer(solver, precision=precision)

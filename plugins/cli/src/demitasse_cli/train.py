@@ -208,14 +208,21 @@ def composed(composition: Composition) -> str:
     rows = [
         (name, reasons.get(name, ""), ", ".join(dict.fromkeys(served))) for name, served in roles.items()
     ]
-    lines = [f"machine  {composition.machine}", report.table(("plugin", "because", "for"), rows)]
-    lines += [f"not used  {name}: {reason}" for name, reason in composition.rejected]
-    return "\n".join(lines)
+    unused: dict[str, list[str]] = {}
+    for name, reason in composition.rejected:
+        unused.setdefault(reason, []).append(name)
+    return "\n".join(
+        [
+            f"machine  {composition.machine}",
+            report.table(("plugin", "because", "for"), rows),
+            *(f"not used  {', '.join(names)}: {reason}" for reason, names in unused.items()),
+        ]
+    )
 
 
 def effective(trainer: Any, scaling: str, resume: str | None) -> str:
     """The batch and learning rate that the workers make together, and where the run begins."""
-    workers = f"{trainer.workers} worker{'s' if trainer.workers != 1 else ''}"
+    workers = report.counted(trainer.workers, "worker")
     begin = f"from iteration {trainer.iteration}"
     if resume is not None:
         begin += f" ({resume})"

@@ -49,49 +49,56 @@ def in_order(stages: Sequence[Work]) -> Work:
 class _Together:
     def __init__(self, parts: Sequence[Work]) -> None:
         self._parts = tuple(parts)
-        self._next = itertools.count(len(parts))
-        self._finished: SimpleQueue[BaseException | None] = SimpleQueue()
+        self._round = _round()
 
     def __call__(self) -> None:
+        # Each call has a counter and results of its own: a companion that comes late, or whose
+        # caller was interrupted, does not disturb the next.
+        counter, results = self._round = _round()
         count = len(self._parts)
-        self._next = itertools.count()
-        _companions.call(self.help, count - 1)
-        taken, failure = 0, None
-        while (i := next(self._next)) < count:
-            self._parts[i]()
+        _call_companions(self._help, count - 1)
+        failure: BaseException | None = None
+        taken = 0
+        while (i := next(counter)) < count:
             taken += 1
+            failure = _outcome(self._parts[i]) or failure
         for _ in range(count - taken):
-            failure = self._finished.get() or failure
+            failure = results.get() or failure
         if failure is not None:
             raise failure
 
-    def help(self) -> None:
-        """Take parts while there are any. A call that comes late finds none, or helps a later step."""
-        counter = self._next
+    def _help(self) -> None:
+        counter, results = self._round
         while (i := next(counter)) < len(self._parts):
-            failure: BaseException | None = None
-            try:
-                self._parts[i]()
-            except BaseException as error:  # noqa: BLE001 - the calling thread raises it
-                failure = error
-            self._finished.put(failure)
+            results.put(_outcome(self._parts[i]))
 
 
-class _Companions(threading.local):
+def _round() -> tuple[itertools.count[int], SimpleQueue[BaseException | None]]:
+    """The number of the next part to take, and what came of those that companions took."""
+    return itertools.count(), SimpleQueue()
+
+
+def _outcome(part: Work) -> BaseException | None:
+    try:
+        part()
+    except BaseException as error:  # noqa: BLE001 - raised by the caller when all parts are done
+        return error
+    return None
+
+
+class _Companions:
     """The threads of one calling thread; they inherit its processor affinity and end with it."""
 
     def __init__(self) -> None:
-        self._process = os.getpid()
         self._count = 0
-        self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._calls: SimpleQueue[Work | None] = SimpleQueue()
 
-    def call(self, help_out: Callable[[], None], count: int) -> None:
-        """Have up to ``count`` threads call ``help_out`` soon."""
+    def call(self, help_out: Work, count: int) -> None:
+        """Have ``count`` threads call ``help_out`` soon."""
         while self._count < count:
             self._count += 1
-            threading.Thread(
-                target=_serve, args=(self._calls,), name=f"demitasse-cpu-{self._count}", daemon=True
-            ).start()
+            name = f"demitasse-cpu-{self._count}"
+            threading.Thread(target=_serve, args=(self._calls,), name=name, daemon=True).start()
         for _ in range(count):
             self._calls.put(help_out)
 
@@ -100,18 +107,22 @@ class _Companions(threading.local):
             self._calls.put(None)
 
 
-def _serve(calls: SimpleQueue[Callable[[], None] | None]) -> None:
+def _serve(calls: SimpleQueue[Work | None]) -> None:
     while (help_out := calls.get()) is not None:
         help_out()
-        del help_out  # what is bound to a closed runtime's memory must not be held by a waiting thread
+        del help_out  # a waiting thread must not hold the memory of a runtime that was closed
 
 
-_companions = _Companions()
+_local = threading.local()
 
 
-def _forget() -> None:
-    global _companions
-    _companions = _Companions()
+def _call_companions(help_out: Work, count: int) -> None:
+    companions: _Companions | None = getattr(_local, "companions", None)
+    if companions is None:
+        companions = _local.companions = _Companions()
+    companions.call(help_out, count)
 
 
-os.register_at_fork(after_in_child=_forget)
+if hasattr(os, "register_at_fork"):
+    # A forked process has its calling thread only, which starts companions of its own.
+    os.register_at_fork(after_in_child=_local.__dict__.clear)

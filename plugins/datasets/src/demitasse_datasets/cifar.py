@@ -40,9 +40,7 @@ class Format:
 
 FORMATS = {
     "cifar10": Format("CIFAR-10", (("label", 10),), r"data_batch(_\d+)?\.bin", r"test_batch\.bin"),
-    "cifar100": Format(
-        "CIFAR-100", (("coarse_label", 20), ("label", 100)), r"train\.bin", r"test\.bin"
-    ),
+    "cifar100": Format("CIFAR-100", (("coarse_label", 20), ("label", 100)), r"train\.bin", r"test\.bin"),
 }
 
 
@@ -64,9 +62,7 @@ def open_cifar(paths: Sequence[Path], kind: str | None) -> ArraySamples:
         finally:
             pool.shutdown(cancel_futures=True)
         chosen = FORMATS[kind] if kind is not None else _format(paths[0], len(parts[0]))
-        records = [
-            _records(path, part, chosen) for path, part in zip(paths, parts, strict=True)
-        ]
+        records = [_records(path, part, chosen) for path, part in zip(paths, parts, strict=True)]
         return ArraySamples(name, _columns(np.concatenate(records), chosen))
 
     return decoded_once((kind, *map(identity, paths)), decode)

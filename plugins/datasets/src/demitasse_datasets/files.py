@@ -8,7 +8,7 @@ import lzma
 import os
 import re
 import zlib
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -16,7 +16,7 @@ from typing import IO, Any
 
 from demitasse import DataError, nearest
 
-COMPRESSIONS = {
+COMPRESSIONS: dict[bytes, tuple[str, Callable[..., IO[Any]]]] = {
     b"\x1f\x8b": ("gzip", gzip.open),
     b"\xfd7zXZ\x00": ("xz", lzma.open),
     b"BZh": ("bzip2", bz2.open),
@@ -36,6 +36,7 @@ class SampleFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.compression: str | None = None
+        self._plain: IO[Any] | None = None
         with self._named():
             self._file: IO[Any] = path.open("rb")
         try:
@@ -88,7 +89,7 @@ class SampleFile:
 
     def close(self) -> None:
         self._file.close()
-        if self.compression is not None:
+        if self._plain is not None:
             self._plain.close()
 
     def __enter__(self) -> SampleFile:

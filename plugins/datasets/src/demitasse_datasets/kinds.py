@@ -115,7 +115,9 @@ def _paths(text: str) -> list[Path]:
                 raise missing(path, UNDERSTOOD)
             paths.append(path)
             continue
-        found = sorted((Path(name) for name in glob.glob(str(path))), key=natural)
+        # Path.glob refuses absolute patterns and some others.
+        names = glob.glob(str(path))  # noqa: PTH207
+        found = sorted(map(Path, names), key=natural)
         if not found:
             there = [each.name for each in path.parent.glob("*")]
             close = nearest(path.name, there)

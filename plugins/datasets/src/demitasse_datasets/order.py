@@ -39,11 +39,10 @@ class Order:
             done += run
         return numbers
 
-    def describe(self, first: int) -> str:
+    def place(self, first: int) -> str:
         """Where in the order a sample stands, for messages."""
         epoch, position = divmod(first, self.size)
-        number = int(self.numbers(first, 1)[0])
-        return f"sample {number} of the file (number {position} of epoch {epoch})"
+        return f"number {position} of epoch {epoch}"
 
     def _epoch(self, epoch: int) -> np.ndarray:
         with self._lock:

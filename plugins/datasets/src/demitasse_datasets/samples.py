@@ -62,8 +62,7 @@ class ArraySamples:
         for field, array in self.columns.items():
             if array.size == 0:
                 raise DataError(
-                    f"{name}: the samples of field {field!r} are empty: their shape is "
-                    f"{array.shape[1:]}"
+                    f"{name}: the samples of field {field!r} are empty: their shape is {array.shape[1:]}"
                 )
 
     def gather(self, numbers: np.ndarray, out: Mapping[str, np.ndarray]) -> None:

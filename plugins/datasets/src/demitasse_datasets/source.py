@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import weakref
 
 from demitasse import DataError
@@ -27,6 +28,7 @@ class Source:
     def stream(self, first: int, count: int, step: int) -> ReadAheadStream:
         """A stream from sample number ``first`` on. Raises ValueError for a negative ``first`` and
         for a ``count`` or ``step`` below 1, DataError when the source is closed."""
+        first, count, step = map(operator.index, (first, count, step))
         if first < 0 or count < 1 or step < 1:
             raise ValueError(
                 f"a stream needs first >= 0, count >= 1 and step >= 1, not {first}, {count}, {step}"

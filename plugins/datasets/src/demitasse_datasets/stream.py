@@ -47,28 +47,30 @@ class _ReadAhead:
         self.thread.start()
 
     def work(self) -> None:
-        first = self.first
-        while (run := self.free.get()) is not None and not self.stopped:
-            try:
-                self.samples.gather(self.order.numbers(first, self.count), run)
-            except Exception as error:  # noqa: BLE001  it is raised where the run is read
-                self.ready.put(self.failure(first, error))
-                return
-            self.ready.put(run)
-            first += self.step
+        first, numbers = self.first, None
+        try:
+            while (run := self.free.get()) is not None and not self.stopped:
+                numbers = self.order.numbers(first, self.count)
+                self.samples.gather(numbers, run)
+                self.ready.put(run)
+                first, numbers = first + self.step, None
+        except Exception as error:  # noqa: BLE001  it is raised where the run is read
+            self.ready.put(self.failure(first, numbers, error))
+        finally:
+            self.ready.put(None)
 
-    def failure(self, first: int, error: Exception) -> DataError:
+    def failure(self, first: int, numbers: np.ndarray | None, error: Exception) -> DataError:
         """The error of a run as one that names the sample: the first that fails when read alone."""
-        one = {name: np.empty((1, *f.shape), f.dtype) for name, f in self.samples.fields.items()}
-        sample = first
-        for i in range(first, first + self.count):
-            try:
-                self.samples.gather(self.order.numbers(i, 1), one)
-            except Exception as single:  # noqa: BLE001  becomes the cause of a named error
-                sample, error = i, single
-                break
+        where = self.order.place(first)
+        if numbers is not None:
+            one = {name: np.empty((1, *f.shape), f.dtype) for name, f in self.samples.fields.items()}
+            for i in range(self.count):
+                try:
+                    self.samples.gather(numbers[i : i + 1], one)
+                except Exception as single:  # noqa: BLE001  becomes the cause of a named error
+                    where, error = f"{self.order.place(first + i)}, sample {numbers[i]}", single
+                    break
         kind = "" if isinstance(error, DataError) else f"{type(error).__name__}: "
-        where = self.order.describe(sample)
         failure = DataError(f"{self.samples.name}: {where} cannot be read: {kind}{error}")
         failure.__cause__ = error
         return failure
@@ -116,9 +118,7 @@ class ReadAheadStream:
         """
         for name, array in out.items():
             if name not in self._samples.fields:
-                raise DataError(
-                    unknown("field", name, self._samples.fields, self._samples.name)
-                )
+                raise DataError(unknown("field", name, self._samples.fields, self._samples.name))
             shape = (self._count, *self._samples.fields[name].shape)
             if array.shape != shape:
                 raise DataError(

@@ -42,10 +42,12 @@ class OrderedSum(GradientSync):
 
         def add() -> None:
             team.barrier.wait()
-            total.fill(0.0)
-            for gradient in gradients:
-                np.add(total, gradient, out=total)
-            gradients[0][...] = total
+            # What is not finite is passed on, as by kernels; who watches the loss reports it.
+            with np.errstate(all="ignore"):
+                total.fill(0.0)
+                for gradient in gradients:
+                    np.add(total, gradient, out=total)
+                gradients[0][...] = total
 
         return add
 

@@ -83,20 +83,15 @@ def _correlating(request: Request, s: _Sizes, to_data: bool = False) -> Candidat
         from demitasse_cpu.loops import convolution as loops
 
         geometry = _to_data(s) if to_data else _forward(s)
-        pieces = _cut(workspace, s.dtype, panel, biases, *[room] * parts)
+        packed, bias_lines, *rooms = _cut(workspace, s.dtype, panel, biases, *[room] * parts)
         lanes = loops.lanes(s.itemsize)
-        b = inputs[2] if len(inputs) > 2 and inputs[2] is not None else pieces[0][:0]
-        used = s.groups * lanes * sum(int(vectors) for _, vectors in geometry.columns)
-        pack = partial(
-            loops.pack, geometry, flat(inputs[1]), b, pieces[0], pieces[1][:used], lanes
-        )
+        padded_bias = bias_lines[: s.groups * lanes * int(geometry.columns[:, 1].sum())]
+        b = inputs[2] if len(inputs) > 2 and inputs[2] is not None else packed[:0]
+        pack = partial(loops.pack, geometry, flat(inputs[1]), b, packed, padded_bias, lanes)
         x, y = flat(inputs[0]), flat(targets[0])
-        ranges = divide(s.samples, parts)
         shares = [
-            partial(
-                loops.correlate, geometry, x, y, *pieces[:1], pieces[1][:used], mine, lanes, *r
-            )
-            for mine, r in zip(pieces[2:], ranges, strict=True)
+            partial(loops.correlate, geometry, x, y, packed, padded_bias, mine, lanes, *images)
+            for mine, images in zip(rooms, divide(s.samples, parts), strict=True)
         ]
         return in_order([pack, together(shares)])
 
@@ -122,7 +117,7 @@ def backward_weights(request: Request) -> Iterable[Candidate]:
 
         geometry = _to_weights(s)
         lanes = loops.lanes(s.itemsize)
-        width = s.groups * lanes * sum(int(vectors) for _, vectors in geometry.columns)
+        width = s.groups * lanes * int(geometry.columns[:, 1].sum())
         all_sums, all_bias_sums, *rooms = _cut(
             workspace, s.dtype, parts * sums, parts * bias_sums, *[room] * parts
         )
@@ -145,9 +140,7 @@ def backward_weights(request: Request) -> Iterable[Candidate]:
             for i, part in enumerate(divide(s.samples, parts))
         ]
         db = all_sums[0, :0] if db is None else db
-        add_up = partial(
-            loops.add_up, geometry, all_sums, all_bias_sums, flat(dw), db, lanes
-        )
+        add_up = partial(loops.add_up, geometry, all_sums, all_bias_sums, flat(dw), db, lanes)
         return in_order([together(shares), add_up])
 
     workspace = _aligned(parts * sums) + _aligned(parts * bias_sums) + parts * _aligned(room)
@@ -161,9 +154,7 @@ FACTORIES = {
 }
 
 
-def _sizes(
-    request: Request, x: Sequence[int], w: Sequence[int], y: Sequence[int]
-) -> _Sizes:
+def _sizes(request: Request, x: Sequence[int], w: Sequence[int], y: Sequence[int]) -> _Sizes:
     import numpy as np
 
     given = request.attributes

@@ -25,9 +25,7 @@ def across_channels(request: Request) -> Iterable[Candidate]:
 def across_channels_backward(request: Request) -> Iterable[Candidate]:
     images, channels, *extents = spec(request.inputs[0]).shape
     plane = prod(extents)
-    return _lrn(
-        request, "across_channels_backward", images, (channels, plane), channels * plane
-    )
+    return _lrn(request, "across_channels_backward", images, (channels, plane), channels * plane)
 
 
 def within_channel(request: Request) -> Iterable[Candidate]:

@@ -37,7 +37,6 @@ def flat(array: Any) -> Any:
     return flattened
 
 
-
 def rows_along(shape: Sequence[int], axis: int) -> tuple[int, int, int]:
     """How many predictions a shape makes along an axis, how many classes each has, and how far
     apart those lie."""

@@ -14,7 +14,7 @@ with AVX-512 this loop reached 220 of 230 GFLOP/s of one core in float32.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
 from typing import Any, NamedTuple
 
 import llvmlite.binding
@@ -57,7 +57,7 @@ def columns(channels: int, itemsize: int) -> list[tuple[int, int]]:
     vectors = -(-channels // lanes(itemsize))
     groups = -(-vectors // (len(ROWS) - 1))
     edges = [vectors * i // groups for i in range(groups + 1)]
-    return [(a, b - a) for a, b in zip(edges, edges[1:], strict=False)]
+    return [(a, b - a) for a, b in itertools.pairwise(edges)]
 
 
 class Correlation(NamedTuple):
@@ -110,11 +110,10 @@ class WeightGradient(NamedTuple):
     columns: Array
 
 
-def _tile(rows: int, vectors: int) -> Callable[..., None]:
+def _tile(rows: int, vectors: int) -> Any:
     """The innermost loop, for so many rows and vectors, written as LLVM vector code."""
 
-    @intrinsic  # type: ignore[untyped-decorator]
-    def tile(
+    def typed(
         context: Any,
         x: Any,
         base: Any,
@@ -127,9 +126,7 @@ def _tile(rows: int, vectors: int) -> Callable[..., None]:
     ) -> Any:
         real = x.dtype
         size = real.bitwidth // 8
-        signature = types.void(
-            x, base, types.int64, steps, panel, types.int64, sums, types.int64
-        )
+        signature = types.void(x, base, types.int64, steps, panel, types.int64, sums, types.int64)
 
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             def array(position: int) -> Any:
@@ -140,7 +137,7 @@ def _tile(rows: int, vectors: int) -> Callable[..., None]:
             vector = ir.VectorType(context.get_value_type(real), lanes(size))
             splat = ir.Constant(ir.VectorType(ir.IntType(32), lanes(size)), [0] * lanes(size))
             nothing = ir.Constant(vector, ir.Undefined)
-            multiply_add = cgutils.get_or_insert_function(
+            multiply_add = cgutils.get_or_insert_function(  # type: ignore[no-untyped-call]
                 builder.module,
                 ir.FunctionType(vector, [vector] * 3),
                 f"llvm.fma.v{lanes(size)}f{8 * size}",
@@ -205,7 +202,7 @@ def _tile(rows: int, vectors: int) -> Callable[..., None]:
 
         return signature, generate
 
-    return tile  # type: ignore[no-any-return]
+    return intrinsic(typed)
 
 
 _TILE_1, _TILE_2 = _tile(ROWS[1], 1), _tile(ROWS[2], 2)
@@ -234,17 +231,12 @@ def _multiply(
         _TILE_4(x, base, first, steps, panel, at, sums, sums_at)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def _turn(
-    context: Any, x: Any, at: Any, stride: Any, y: Any, y_at: Any, y_stride: Any
-) -> Any:
+def _turn_typed(context: Any, x: Any, at: Any, stride: Any, y: Any, y_at: Any, y_stride: Any) -> Any:
     """Transpose 8 x 8 elements from rows ``stride`` apart to rows ``y_stride`` apart, in three
     rounds that exchange the off-diagonal quarters of ever smaller squares."""
     real = x.dtype
     size = real.bitwidth // 8
-    signature = types.void(
-        x, types.int64, types.int64, y, types.int64, types.int64
-    )
+    signature = types.void(x, types.int64, types.int64, y, types.int64, types.int64)
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         index = ir.IntType(64)
@@ -274,6 +266,9 @@ def _turn(
         return context.get_dummy_value()
 
     return signature, generate
+
+
+_turn: Any = intrinsic(_turn_typed)
 
 
 @compiled()

@@ -13,9 +13,7 @@ def relu(x: Array, y: Array, negative_slope: float, begin: int, end: int) -> Non
 
 
 @compiled()
-def relu_backward(
-    dy: Array, y: Array, dx: Array, negative_slope: float, begin: int, end: int
-) -> None:
+def relu_backward(dy: Array, y: Array, dx: Array, negative_slope: float, begin: int, end: int) -> None:
     zero, slope = y.dtype.type(0), y.dtype.type(negative_slope)
     for i in range(begin, end):
         dx[i] = dy[i] if y[i] > zero else slope * dy[i]
@@ -67,10 +65,9 @@ def momentum_update(
         pull = real(decay * multipliers[segment, 1])
         for i in range(start, stop):
             value = parameter[i]
-            if l1:
-                towards = one if value > zero else (-one if value < zero else value)
-            else:
-                towards = value
+            towards = value
+            if l1 and value != zero:
+                towards = one if value > zero else -one
             change = kept * history[i] + step * (gradient[i] + pull * towards)
             history[i] = change
             parameter[i] = value - change

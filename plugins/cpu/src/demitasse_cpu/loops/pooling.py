@@ -139,9 +139,7 @@ def averages(g: Any, x: Array, y: Array, begin: int, end: int) -> None:
 
 
 @compiled()
-def averages_backward(
-    g: Any, dy: Array, dx: Array, shares: Array, begin: int, end: int
-) -> None:
+def averages_backward(g: Any, dy: Array, dx: Array, shares: Array, begin: int, end: int) -> None:
     """``shares`` has room for a row of dy."""
     size, plane_size = g.rows * g.columns, g.height * g.width
     for plane in range(begin, end):

@@ -66,9 +66,7 @@ def bound(
     used = inspect.signature(kernel).parameters
     attributes = {key: value for key, value in request.attributes.items() if key in used}
     targets = [
-        inputs[position]
-        for position, operand in enumerate(request.operation.inputs)
-        if operand.updated
+        inputs[position] for position, operand in enumerate(request.operation.inputs) if operand.updated
     ]
     targets += outputs
 

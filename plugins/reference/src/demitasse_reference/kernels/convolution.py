@@ -26,9 +26,7 @@ def convolution(
     padded = _padded(x, pad)
     outputs = [
         (extent - d * (kernel - 1) - 1) // s + 1
-        for extent, kernel, s, d in zip(
-            padded.shape[2:], w.shape[2:], stride, dilation, strict=True
-        )
+        for extent, kernel, s, d in zip(padded.shape[2:], w.shape[2:], stride, dilation, strict=True)
     ]
     y = np.zeros((x.shape[0], w.shape[0], *outputs))
     for c, k in _groups(x.shape[1], w.shape[0], groups):

@@ -41,9 +41,7 @@ def image_transform(
     rows, columns = (height - crop, width - crop) if crop else (0, 0)
     places: Values = np.tile((rows // 2, columns // 2, 0), (samples, 1))
     if random:
-        places = crop_and_mirror(
-            seed, stream, int(iteration[0]), int(sample[0]), samples, rows, columns
-        )
+        places = crop_and_mirror(seed, stream, int(iteration[0]), int(sample[0]), samples, rows, columns)
     y = []
     for image, (top, left, flipped) in zip(whole, places, strict=True):
         part = image[:, top : top + (crop or height), left : left + (crop or width)]

@@ -35,9 +35,7 @@ def pooling_max_backward(dy: Reals, argmax: Values, *, shape: Extents) -> Reals:
     return dx.reshape(shape)
 
 
-def pooling_average(
-    x: Reals, *, kernel: Extents, stride: Extents, pad: Extents, rounding: str
-) -> Reals:
+def pooling_average(x: Reals, *, kernel: Extents, stride: Extents, pad: Extents, rounding: str) -> Reals:
     outputs = _outputs(x.shape, kernel, stride, pad, rounding)
     y = np.zeros((*x.shape[:2], *outputs))
     spatial = tuple(range(2, x.ndim))

@@ -1,0 +1,35 @@
+"""What tests of several packages share: the toys, and a watch on threads that stay behind."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def toy() -> ModuleType:
+    """The module tests/toy.py."""
+    name = "demitasse_toy"
+    if name not in sys.modules:
+        path = Path(__file__).parent / "tests" / "toy.py"
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    return sys.modules[name]
+
+
+@pytest.fixture
+def no_threads_left() -> Iterator[None]:
+    """Fails a test that leaves a thread behind."""
+    before = set(threading.enumerate())
+    yield
+    left = [thread.name for thread in threading.enumerate() if thread not in before]
+    assert not left, f"threads left behind: {left}"

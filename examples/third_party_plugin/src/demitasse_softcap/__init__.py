@@ -1,0 +1,1 @@
+"""A layer type SoftCap for Demitasse."""

@@ -1,0 +1,73 @@
+"""Files that other files name are found where Caffe's users keep them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from demitasse import ModelError
+from demitasse_caffe.layers.data import located
+from demitasse_caffe.paths import find, find_file
+
+
+@pytest.fixture
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    work = tmp_path / "work"
+    for folder in ("work", "caffe/examples/mnist"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "caffe/examples/mnist/net.prototxt").touch()
+    monkeypatch.chdir(work)
+    return tmp_path
+
+
+def solver(tree: Path) -> Path:
+    return tree / "caffe/examples/mnist/solver.prototxt"
+
+
+def test_the_working_directory_comes_first(tree: Path) -> None:
+    Path("net.prototxt").touch()
+    assert find("net.prototxt", solver(tree))[0] == "net.prototxt"
+
+
+def test_the_folder_of_the_file_comes_next(tree: Path) -> None:
+    assert find("net.prototxt", solver(tree))[0] == str(solver(tree).with_name("net.prototxt"))
+
+
+def test_a_path_from_the_root_of_the_project_is_found_by_walking_up(tree: Path) -> None:
+    found, _ = find("examples/mnist/net.prototxt", solver(tree))
+    assert found == str(solver(tree).with_name("net.prototxt"))
+
+
+def test_a_path_of_another_project_is_found_by_its_bare_name(tree: Path) -> None:
+    found, _ = find("some/where/net.prototxt", solver(tree))
+    assert found == str(solver(tree).with_name("net.prototxt"))
+
+
+def test_a_missing_file_lists_what_was_tried_and_the_nearest_name(tree: Path) -> None:
+    with pytest.raises(ModelError, match=r"net 'nett\.prototxt' is not there; tried nett\.prot") as e:
+        find_file("nett.prototxt", solver(tree), "net")
+    assert f"did you mean '{solver(tree).with_name('net.prototxt')}'" in str(e.value)
+
+
+def test_an_absolute_path_is_tried_as_it_is(tree: Path) -> None:
+    missing = str(tree / "nowhere/net.prototxt")
+    assert find(missing, solver(tree)) == (None, [missing])
+
+
+def test_a_pattern_is_found_where_it_matches(tree: Path) -> None:
+    (tree / "caffe/examples/mnist/batch_1.bin").touch()
+    assert located("batch_*.bin", str(solver(tree))) == str(solver(tree).with_name("batch_*.bin"))
+
+
+@pytest.mark.parametrize("word", ["digits:train", "no/such_lmdb", "a.bin,b.bin"])
+def test_a_source_that_is_no_file_stays_as_it_is(tree: Path, word: str) -> None:
+    assert located(word, str(solver(tree))) == word
+
+
+def test_a_split_and_a_list_keep_their_form(tree: Path) -> None:
+    folder = solver(tree).parent
+    (folder / "a.bin").touch()
+    assert located("a.bin, net.prototxt?split=test", str(solver(tree))) == (
+        f"{folder / 'a.bin'},{folder / 'net.prototxt'}?split=test"
+    )

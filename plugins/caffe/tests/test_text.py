@@ -1,0 +1,217 @@
+"""Prototxt text: what is wrong is said with file, line, column and the nearest name."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from demitasse import DemitasseError, ModelError
+from demitasse_caffe.plugin import model_reader
+from demitasse_caffe.text import Outline
+
+NET = """name: "small"  # a comment with a { brace
+layer {
+  name: "data" type: "Input" top: "data"
+  input_param { shape { dim: 2 dim: 3 dim: 8 dim: 8 } }
+}
+layer <
+  name: 'ip' type: 'InnerProduct' bottom: 'data' top: 'ip';
+  inner_product_param: { num_output: 4, weight_filler { type: "xavier" } }
+>
+"""
+SOLVER = """net: "net.prototxt"
+base_lr: 0.1
+lr_policy: "fixed"
+max_iter: 10
+"""
+
+
+def test_layers_know_their_lines(read: Any) -> None:
+    layers = read(NET).net("train").layers
+    assert [layer.location.line for layer in layers] == [2, 6]
+    assert str(layers[1].location).endswith("net.prototxt:6")
+
+
+def test_layers_in_a_list_know_their_lines(read: Any) -> None:
+    text = 'layer: [\n{ name: "a" type: "Input" },\n\n{ name: "b" type: "Input" }\n]\nname: "x"'
+    net = read(text).net("train")
+    assert [(layer.name, layer.location.line) for layer in net.layers] == [("a", 2), ("b", 4)]
+    assert net.name == "x"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            'layer {\n  name: "c"\n  convolution_param { num_ouput: 3 }\n}',
+            r"net\.prototxt:3:23: ConvolutionParameter: unknown field 'num_ouput'; "
+            r"did you mean 'num_output'\?",
+        ),
+        ('layer {\n  nane: "c"\n}', r":2:3: LayerParameter: unknown field 'nane'; .*'name'"),
+        ('name: "x"\nlayr { }', r":2:1: NetParameter: unknown field 'layr'; did you mean 'layer'"),
+        (
+            'layer { type: "Convolution" convolution_param {\n num_output: "many" } }',
+            r":2:14: num_output: .*many",
+        ),
+        ('layer { type: "Convolution" convolution_param {\n num_output: -1 } }', r":2:14: num_output"),
+        ('layer { type: "Convolution" convolution_param {\n num_output: 1.5 } }', r":2:14: num_outp"),
+        (
+            'layer { type: "Pooling"\n pooling_param { pool: MAXX } }',
+            r":2:18: unknown value of pool 'MAXX'; did you mean 'MAX'\? \(valid: AVE, MAX, STOCH",
+        ),
+        (
+            'layer { type: "Pooling"\n pooling_param { pool: "MAX" } }',
+            r":2:18: pool is written without quotes: pool: MAX",
+        ),
+        (
+            'layers {\n type: "Softmax" }',
+            r":2:2: unknown value of type 'Softmax'; did you mean 'SOFTMAX'.* written 'layer \{'",
+        ),
+        (
+            'layer {\n  name: "a"\nlayer {\n  name: "b"\n}\n',
+            r":3:1: 'layer' inside the block 'layer \{' of line 1: is its '\}' missing\?",
+        ),
+        (
+            'layer {\n  name: "a"\n  convolution_param {\n    num_output: 4\n',
+            r":5: the file ends while 'convolution_param \{' of line 3 in 'layer \{' of line 1 is still"
+            r" open: it is cut off",
+        ),
+        ('layer { name: "a\n}', r":1:\d+: .*"),
+        ("layer { } }", r":1:11: "),
+        ("name 5", r"neither a net .* nor a solver|holds no field"),
+        ("", r"holds no field: neither a net nor a solver"),
+        ("# only a comment\n", r"holds no field"),
+        ('itme { name: "x" }', r":1: neither a net .* nor a solver .* its first field is 'itme'"),
+        ('name: "a"\nname: "b"\nlayer { }', r":2:\d+: name: .*multiple"),
+        ('layer { name: "a" } layers { name: "b" }', r"has both 'layer' and 'layers'"),
+        ('layer { name: "a" }', r":1: layer 'a': has no type"),
+    ],
+)
+def test_a_mistake_is_named_with_its_place(read: Any, text: str, message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        read(text).net("train")
+
+
+def test_a_truncated_solver_says_so(read: Any) -> None:
+    with pytest.raises(ModelError, match=r"s\.prototxt:3:"):
+        read('net: "a"\nbase_lr: 0.1\nlr_policy: "fix', "s.prototxt")
+
+
+def test_binary_data_is_told_from_text(tmp_path: Path) -> None:
+    path = tmp_path / "weights.prototxt"
+    path.write_bytes(b"\x0a\x05LeNet\xa2\x06\x00\x00")
+    with pytest.raises(ModelError, match=r"weights\.prototxt: is not text .* end in \.caffemodel"):
+        model_reader(path, {})
+
+
+def test_comments_in_other_encodings_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "net.prototxt"
+    path.write_bytes("# 网络\n".encode("gbk") + b'layer { name: "a" type: "Input" }')
+    reader = model_reader(path, {})
+    assert reader is not None
+    assert reader.net("train").layers[0].location.line == 2
+
+
+def test_a_byte_order_mark_is_no_field(tmp_path: Path) -> None:
+    path = tmp_path / "net.prototxt"
+    path.write_bytes(b"\xef\xbb\xbf" + b'name: "a" layer { name: "a" type: "Input" }')
+    reader = model_reader(path, {})
+    assert reader is not None
+    assert reader.net("train").name == "a"
+
+
+def test_a_missing_file_suggests_its_nearest_sibling(tmp_path: Path) -> None:
+    (tmp_path / "lenet_solver.prototxt").touch()
+    with pytest.raises(ModelError, match=r"no such file: .*lenet_sovler.*; did you mean .*_solver"):
+        model_reader(tmp_path / "lenet_sovler.prototxt", {})
+
+
+def test_another_pbtxt_is_left_to_another_plugin(tmp_path: Path) -> None:
+    path = tmp_path / "labels.pbtxt"
+    path.write_text('item { id: 1 display_name: "cat" }')
+    assert model_reader(path, {}) is None
+
+
+def test_fields_of_a_type_that_nobody_knows_are_left_to_the_error_about_the_type(read: Any) -> None:
+    text = 'layer { name: "r" type: "ROIPooling" bottom: "x" roi_pooling_param { pooled_h: 6 } }'
+    assert read(text).net("test").layers[0].type == "ROIPooling"
+
+
+def test_a_net_is_no_solver_and_a_solver_no_net(read: Any) -> None:
+    with pytest.raises(ModelError, match="is a net; a solver is needed"):
+        read(NET).solver()
+    with pytest.raises(ModelError, match="is a net; weights are in a"):
+        read(NET).weights()
+    with pytest.raises(ModelError, match=r"s\.prototxt: is a solver; weights"):
+        read(SOLVER, "s.prototxt").weights()
+    read(SOLVER.replace("net.prototxt", "other.prototxt"), "other.prototxt")
+    read(SOLVER.replace("net.prototxt", "other.prototxt"), "s.prototxt")
+    with pytest.raises(ModelError, match=r"other\.prototxt: is a solver; a net is needed here"):
+        read(SOLVER.replace("net.prototxt", "other.prototxt"), "s.prototxt").solver()
+
+
+def test_a_phase_that_is_none_is_an_error(read: Any) -> None:
+    with pytest.raises(ModelError, match=r"unknown phase 'validation' \(valid: train, test\)"):
+        read(NET).net("validation")
+
+
+@given(st.text(max_size=200))
+def test_any_text_can_be_outlined(text: str) -> None:
+    outline = Outline(text)
+    lines = text.count("\n") + 1
+    assert all(1 <= entry.line <= lines for entry in outline.entries)
+
+
+def attempt(path: Path, data: bytes) -> None:
+    """Whatever stands in a file, reading it works or is a user's error."""
+    path.write_bytes(data)
+    try:
+        reader = model_reader(path, {})
+        if reader is not None:
+            reader.net("train")
+            reader.solver()
+    except DemitasseError as error:
+        assert str(path) in str(error) or "no such file" in str(error)
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(
+        st.sampled_from(
+            ["layer", "layers", "{", "}", "<", ">", "[", "]", ":", ",", '"', "'", "name", '"x"', "type"]
+            + ["bottom", "net", "base_lr", "1", "-1", "1e400", "nan", "\\", "#", "\n", "\0", "é", "test_iter"]
+            + ["input", "input_dim", "param", "blobs", "data", "convolution_param", "kernel_size", "DATA"]
+        ),
+        max_size=30,
+    )
+)
+def test_any_words_give_a_net_or_a_users_error(tmp_path: Path, words: list[str]) -> None:
+    attempt(tmp_path / "any.prototxt", " ".join(words).encode())
+
+
+@pytest.mark.parametrize("name", ["lenet_train_test", "lenet_solver", "mnist_autoencoder"])
+def test_a_damaged_real_file_gives_a_net_or_a_users_error(
+    shared: Path, tmp_path: Path, name: str
+) -> None:
+    original = (shared / f"prototxt/BVLC+caffe/examples/mnist/{name}.prototxt").read_bytes()
+    dice = random.Random(name)
+    for _ in range(150):
+        data = bytearray(original)
+        for _ in range(dice.randint(1, 4)):
+            start = dice.randrange(len(data))
+            match dice.randrange(4):
+                case 0:
+                    data[start] = dice.randrange(256)
+                case 1:
+                    del data[start : start + dice.randint(1, 40)]
+                case 2:
+                    data[start:start] = data[start : start + dice.randint(1, 40)]
+                case 3:
+                    del data[start:]
+            data = data or bytearray(b"\n")
+        attempt(tmp_path / "damaged.prototxt", bytes(data))

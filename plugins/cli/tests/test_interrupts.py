@@ -1,0 +1,76 @@
+"""Signals to a real process that is in the middle of something."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+STUCK = """
+import threading
+from demitasse_cli.interrupts import Interrupts
+with Interrupts():
+    print("ready", flush=True)
+    threading.Event().wait()
+"""
+POLLING = """
+import sys
+from demitasse_cli.interrupts import Interrupts
+with Interrupts() as interrupts:
+    print("ready", flush=True)
+    while not interrupts.stop():
+        pass
+sys.exit(interrupts.status)
+"""
+
+
+def started(code: str) -> subprocess.Popen[bytes]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"ready\n"
+    return process
+
+
+@pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_signal_ends_even_what_is_stuck(second: signal.Signals) -> None:
+    with started(STUCK) as process:
+        assert process.stderr is not None
+        process.send_signal(signal.SIGINT)
+        assert process.stderr.readline() == b"\n"
+        assert b"interrupt again to stop at once" in process.stderr.readline()
+        process.send_signal(second)
+        assert process.wait(10) == -second
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_first_signal_is_polled(number: signal.Signals, status: int) -> None:
+    with started(POLLING) as process:
+        process.send_signal(number)
+        assert process.wait(10) == status
+
+
+def test_handlers_are_put_back_whatever_happens() -> None:
+    from demitasse_cli.interrupts import Interrupts
+
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(ZeroDivisionError), Interrupts():
+        assert signal.getsignal(signal.SIGINT) is not before
+        raise ZeroDivisionError
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_the_cursor_of_a_live_display_comes_back() -> None:
+    from demitasse_cli.interrupts import Interrupts
+
+    reader, writer = os.pipe()
+    with Interrupts(terminal=writer) as interrupts:
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert interrupts.stop()
+    os.close(writer)
+    with open(reader, "rb") as pipe:  # noqa: PTH123  a descriptor has no path
+        assert pipe.read() == b"\x1b[?25h"

@@ -1,0 +1,383 @@
+"""The cpu plugin's kernels give what the reference's give, on random requests for every operation
+that both serve."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable
+from importlib.metadata import entry_points
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from demitasse import Place, Request, TensorSpec
+from demitasse.operations import REQUIRED, VOCABULARY
+from demitasse_cpu.kernels import FACTORIES
+
+Draw = Callable[[Any], Any]
+Case = tuple[list[Any], dict[str, Any]]
+
+TOLERANCE = {"float32": 2e-5, "float64": 1e-12}
+
+
+def hook(plugin: str) -> Callable[[Request], Iterable[Any]]:
+    (entry,) = entry_points(group="demitasse.plugins", name=plugin)
+    kernels: Callable[[Request], Iterable[Any]] = entry.load().kernels
+    return kernels
+
+
+class Values:
+    """Draws a request's numbers: sizes by hypothesis, contents from a seed that it chose."""
+
+    def __init__(self, draw: Draw, dtype: str) -> None:
+        self.draw, self.dtype = draw, dtype
+        self.random = np.random.default_rng(draw(st.integers(0, 2**32)))
+
+    def number(self, low: int, high: int) -> int:
+        return int(self.draw(st.integers(low, high)))
+
+    def one_of(self, *choices: Any) -> Any:
+        return self.draw(st.sampled_from(choices))
+
+    def real(self, *shape: int) -> Any:
+        return self.random.standard_normal(shape).astype(self.dtype)
+
+    def positive(self, *shape: int) -> Any:
+        return self.random.uniform(0.5, 2.0, shape).astype(self.dtype)
+
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.number(1, 6) for _ in range(self.number(2, 4)))
+
+    def labels(self, count: int, classes: int) -> Any:
+        kind = self.one_of(self.dtype, "int32", "uint8")
+        return self.random.integers(0, classes, count).astype(kind)
+
+    def counters(self) -> list[Any]:
+        return [np.array([self.number(0, 2**40)], np.uint64) for _ in range(2)]
+
+
+def convolution(v: Values) -> tuple[Any, Any, dict[str, Any]]:
+    groups = v.number(1, 3)
+    inputs, outputs = groups * v.number(1, 4), groups * v.number(1, 20)
+    attributes: dict[str, Any] = {"groups": groups}
+    for name, low, high in (("stride", 1, 3), ("pad", 0, 3), ("dilation", 1, 2)):
+        attributes[name] = (v.number(low, high), v.number(low, high))
+    kernel = [v.number(1, 4), v.number(1, 4)]
+    pairs = zip(kernel, attributes["dilation"], strict=True)
+    image = [(k - 1) * d + 1 + v.number(0, 8) for k, d in pairs]
+    x = v.real(v.number(1, 4), inputs, *image)
+    return x, v.real(outputs, inputs // groups, *kernel), attributes
+
+
+def _convolution(v: Values) -> Case:
+    x, w, attributes = convolution(v)
+    b = v.real(w.shape[0]) if v.one_of(True, False) else None
+    return [x, w, b], attributes
+
+
+def _result(name: str, attributes: dict[str, Any], **operands: Any) -> tuple[int, ...]:
+    complete = {**VOCABULARY[name].attributes, **attributes}
+    shapes = {key: None if a is None else a.shape for key, a in operands.items()}
+    return tuple(VOCABULARY[name].shapes(shapes, complete)[0])
+
+
+def _convolution_backward_data(v: Values) -> Case:
+    x, w, attributes = convolution(v)
+    dy = v.real(*_result("convolution", attributes, x=x, w=w, b=None))
+    return [dy, w], {**attributes, "shape": x.shape}
+
+
+def _convolution_backward_weights(v: Values) -> Case:
+    x, w, attributes = convolution(v)
+    dy = v.real(*_result("convolution", attributes, x=x, w=w, b=None))
+    return [dy, x], {**attributes, "shape": w.shape}
+
+
+def pooling(v: Values) -> tuple[Any, dict[str, Any]]:
+    kernel = (v.number(1, 4), v.number(1, 4))
+    attributes = {
+        "kernel": kernel,
+        "stride": tuple(v.number(1, k) for k in kernel),
+        "pad": tuple(v.number(0, k - 1) for k in kernel),
+        "rounding": v.one_of("ceil", "floor"),
+    }
+    # Few values, so that windows have equals.
+    shape = v.number(1, 3), v.number(1, 5), *(k + v.number(0, 9) for k in kernel)
+    return v.random.integers(-3, 4, shape).astype(v.dtype), attributes
+
+
+def _pooling(v: Values) -> Case:
+    x, attributes = pooling(v)
+    return [x], attributes
+
+
+def _pooling_average_backward(v: Values) -> Case:
+    x, attributes = pooling(v)
+    dy = v.real(*_result("pooling_average", attributes, x=x))
+    return [dy], {**attributes, "shape": x.shape}
+
+
+def _pooling_max_backward(v: Values) -> Case:
+    x, attributes = pooling(v)
+    dy = v.real(*_result("pooling_max", attributes, x=x))
+    argmax = v.random.integers(0, x.shape[2] * x.shape[3], dy.shape).astype(np.int32)
+    return [dy, argmax], {**attributes, "shape": x.shape}
+
+
+def _elementwise(*operands: str) -> Callable[[Values], Case]:
+    def case(v: Values) -> Case:
+        shape = v.shape()
+        return [v.real(*shape) for _ in operands], {"negative_slope": v.one_of(0.0, 0.1)}
+
+    return case
+
+
+def _dropout(v: Values) -> Case:
+    ratio = v.one_of(0.0, 0.3, 0.5, 0.9)
+    seed = v.number(-(2**63), 2**63)
+    return [v.real(*v.shape()), *v.counters()], {"ratio": ratio, "seed": seed, "stream": v.number(0, 99)}
+
+
+def _dropout_backward(v: Values) -> Case:
+    dy = v.real(*v.shape())
+    return [dy, v.random.integers(0, 2, dy.shape).astype(np.uint8)], {"ratio": v.one_of(0.3, 0.5)}
+
+
+def _softmax(v: Values) -> Case:
+    x = v.real(*v.shape()) * v.one_of(1, 30)
+    return [x.astype(v.dtype)], {"axis": v.number(1, x.ndim - 1)}
+
+
+def _softmax_backward(v: Values) -> Case:
+    shape = v.shape()
+    return [v.real(*shape), v.positive(*shape)], {"axis": v.number(1, len(shape) - 1)}
+
+
+def labelled(v: Values) -> tuple[Any, Any, dict[str, Any]]:
+    shape = v.shape()
+    axis = v.number(1, len(shape) - 1)
+    classes = shape[axis]
+    label = v.labels(int(np.prod(shape)) // classes, classes)
+    return v.real(*shape), label, {"axis": axis, "ignore_label": v.one_of(None, 0, classes - 1)}
+
+
+def _softmax_loss(v: Values) -> Case:
+    x, label, attributes = labelled(v)
+    kinds = v.one_of("valid", "full", "batch_size", "none")
+    return [x, label], {**attributes, "normalization": kinds}
+
+
+def _softmax_loss_backward(v: Values) -> Case:
+    (x, label), attributes = _softmax_loss(v)
+    return [v.real(), np.abs(x), label], attributes
+
+
+def _accuracy(v: Values) -> Case:
+    x, label, attributes = labelled(v)
+    x = np.round(x).astype(v.dtype)  # so that there are ties
+    return [x, label], {**attributes, "top_k": v.number(1, x.shape[attributes["axis"]])}
+
+
+def lrn(v: Values) -> tuple[tuple[int, ...], dict[str, Any]]:
+    shape = v.number(1, 3), v.number(1, 9), v.number(1, 7), v.number(1, 7)
+    size, alpha, beta = v.one_of(1, 3, 5), v.one_of(1e-4, 0.5), v.one_of(0.75, 0.6)
+    return shape, {"size": size, "alpha": alpha, "beta": beta, "k": v.one_of(1.0, 2.0)}
+
+
+def _lrn(v: Values) -> Case:
+    shape, attributes = lrn(v)
+    return [v.real(*shape)], attributes
+
+
+def _lrn_backward(v: Values) -> Case:
+    shape, attributes = lrn(v)
+    return [v.real(*shape), v.real(*shape), v.real(*shape), v.positive(*shape)], attributes
+
+
+def affine(v: Values) -> tuple[Any, Any, dict[str, Any]]:
+    shape = v.shape()
+    axis = v.number(1, len(shape) - 1)
+    w = v.real(v.number(1, 20), int(np.prod(shape[axis:])))
+    transpose = v.one_of(True, False)
+    w = np.ascontiguousarray(w.T) if transpose else w
+    return v.real(*shape), w, {"axis": axis, "transpose": transpose}
+
+
+def _inner_product(v: Values) -> Case:
+    x, w, attributes = affine(v)
+    outputs = w.shape[1] if attributes["transpose"] else w.shape[0]
+    return [x, w, v.real(outputs) if v.one_of(True, False) else None], attributes
+
+
+def _inner_product_backward_data(v: Values) -> Case:
+    x, w, attributes = affine(v)
+    dy = v.real(*_result("inner_product", attributes, x=x, w=w, b=None))
+    return [dy, w], {**attributes, "shape": x.shape}
+
+
+def _inner_product_backward_weights(v: Values) -> Case:
+    x, w, attributes = affine(v)
+    dy = v.real(*_result("inner_product", attributes, x=x, w=w, b=None))
+    return [dy, x], {**attributes, "shape": w.shape}
+
+
+def _sum(v: Values) -> Case:
+    shape, count = v.shape(), v.number(1, 4)
+    coefficients = tuple(float(v.number(-2, 2)) for _ in range(count))
+    return [v.real(*shape) for _ in range(count)], {"coefficients": v.one_of((), coefficients)}
+
+
+def _sum_backward(v: Values) -> Case:
+    (*xs,), attributes = _sum(v)
+    return xs[:1], {**attributes, "shapes": tuple(x.shape for x in xs)}
+
+
+def joined(v: Values) -> tuple[list[tuple[int, ...]], int]:
+    shape = v.shape()
+    axis = v.number(0, len(shape) - 1)
+    extents = [v.number(1, 5) for _ in range(v.number(1, 4))]
+    return [(*shape[:axis], extent, *shape[axis + 1 :]) for extent in extents], axis
+
+
+def _concat(v: Values) -> Case:
+    shapes, axis = joined(v)
+    return [v.real(*shape) for shape in shapes], {"axis": axis}
+
+
+def _concat_backward(v: Values) -> Case:
+    shapes, axis = joined(v)
+    whole = list(shapes[0])
+    whole[axis] = sum(shape[axis] for shape in shapes)
+    return [v.real(*whole)], {"axis": axis, "shapes": tuple(shapes)}
+
+
+def _fill(v: Values) -> Case:
+    return [v.real(*v.shape())], {"value": v.one_of(0.0, -1.5)}
+
+
+def _accumulate(v: Values) -> Case:
+    shape = v.shape()
+    return [v.real(*shape), v.real(*shape)], {}
+
+
+def _image_transform(v: Values) -> Case:
+    shape = v.number(1, 5), v.number(1, 3), v.number(2, 9), v.number(2, 9)
+    x = v.random.integers(0, 256, shape).astype(v.one_of("uint8", v.dtype))
+    mean = v.one_of(None, shape[1:], (shape[1], 1, 1), (1, 1, 1))
+    attributes = {
+        "scale": v.one_of(1.0, 1 / 256),
+        "crop": v.one_of(0, v.number(1, min(shape[2:]))),
+        "mirror": v.one_of(True, False),
+        "random": v.one_of(True, False),
+        "seed": v.number(0, 2**40),
+        "stream": v.number(0, 99),
+    }
+    return [x, None if mean is None else v.positive(*mean), *v.counters()], attributes
+
+
+def _momentum_update(v: Values) -> Case:
+    sizes = [v.number(1, 9) for _ in range(v.number(1, 4))]
+    edges = np.cumsum([0, *sizes])
+    segments = tuple(
+        (int(a), int(b), v.one_of(0.5, 1.0, 2.0), v.one_of(0.0, 1.0))
+        for a, b in itertools.pairwise(edges)
+    )
+    count = int(edges[-1])
+    attributes = {
+        "momentum": 0.9,
+        "decay": v.one_of(0.0, 0.004),
+        "regularization": v.one_of("L1", "L2"),
+        "segments": segments,
+    }
+    return [*(v.real(count) for _ in range(3)), np.array([0.01])], attributes
+
+
+CASES: dict[str, Callable[[Values], Case]] = {
+    "accumulate": _accumulate,
+    "accuracy": _accuracy,
+    "concat": _concat,
+    "concat_backward": _concat_backward,
+    "convolution": _convolution,
+    "convolution_backward_data": _convolution_backward_data,
+    "convolution_backward_weights": _convolution_backward_weights,
+    "dropout": _dropout,
+    "dropout_backward": _dropout_backward,
+    "fill": _fill,
+    "image_transform": _image_transform,
+    "inner_product": _inner_product,
+    "inner_product_backward_data": _inner_product_backward_data,
+    "inner_product_backward_weights": _inner_product_backward_weights,
+    "lrn_across_channels": _lrn,
+    "lrn_across_channels_backward": _lrn_backward,
+    "lrn_within_channel": _lrn,
+    "lrn_within_channel_backward": _lrn_backward,
+    "momentum_update": _momentum_update,
+    "pooling_average": _pooling,
+    "pooling_average_backward": _pooling_average_backward,
+    "pooling_max": _pooling,
+    "pooling_max_backward": _pooling_max_backward,
+    "relu": _elementwise("x"),
+    "relu_backward": _elementwise("dy", "y"),
+    "softmax": _softmax,
+    "softmax_backward": _softmax_backward,
+    "softmax_loss": _softmax_loss,
+    "softmax_loss_backward": _softmax_loss_backward,
+    "sum": _sum,
+    "sum_backward": _sum_backward,
+}
+
+
+def make_request(name: str, inputs: list[Any], given: dict[str, Any], dtype: str) -> Request:
+    """The request that a plan would make, all optional outputs wanted."""
+    operation = VOCABULARY[name]
+    attributes = {**operation.attributes}
+    attributes.update({key: value for key, value in given.items() if key in attributes})
+    assert REQUIRED not in attributes.values()
+    shapes: dict[str, Any] = {}
+    for position, operand in enumerate(operation.inputs):
+        if operand.variadic:
+            shapes[operand.name] = [x.shape for x in inputs[position:]]
+        else:
+            shapes[operand.name] = None if inputs[position] is None else inputs[position].shape
+    made = operation.shapes(shapes, attributes)
+    kinds = list(operation.outputs)
+    kinds += kinds[-1:] * (len(made) - len(kinds))
+    outputs = tuple(
+        TensorSpec(tuple(shape), dtype if operand.dtype in (None, "real") else operand.dtype or dtype)
+        for operand, shape in zip(kinds, made, strict=True)
+    )
+    specs = tuple(None if x is None else TensorSpec(x.shape, x.dtype.name) for x in inputs)
+    return Request(operation, specs, outputs, attributes, Place("test", threads=2))
+
+
+def run(kernels: Callable[[Request], Iterable[Any]], request: Request, inputs: list[Any]) -> Any:
+    """What a plugin's first candidate leaves in the inputs and outputs."""
+    candidate = next(iter(kernels(request)))
+    copies = [None if x is None else x.copy() for x in inputs]
+    outputs = [np.full(s.shape, 77, s.dtype) for s in request.outputs if s is not None]
+    workspace = np.full(candidate.workspace, 255, np.uint8) if candidate.workspace else None
+    candidate.bind(copies, outputs, workspace)()
+    return [*copies, *outputs]
+
+
+def test_every_operation_that_the_cpu_serves_has_a_case() -> None:
+    assert set(CASES) == set(FACTORIES)
+
+
+@pytest.mark.parametrize("dtype", sorted(TOLERANCE))
+@pytest.mark.parametrize("name", sorted(CASES))
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_cpu_agrees_with_reference(name: str, dtype: str, data: st.DataObject) -> None:
+    inputs, attributes = CASES[name](Values(data.draw, dtype))
+    request = make_request(name, inputs, attributes, dtype)
+    expected = run(hook("reference"), request, inputs)
+    found = run(hook("cpu"), request, inputs)
+    for ours, theirs in zip(found, expected, strict=True):
+        if ours is None:
+            continue
+        scale = max(1.0, float(np.abs(theirs.astype(np.float64)).max(initial=0.0)))
+        np.testing.assert_allclose(ours, theirs, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype] * scale)
