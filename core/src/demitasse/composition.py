@@ -147,9 +147,16 @@ def _manifest(data: Mapping[str, Any], bare: Manifest, where: str) -> Manifest:
         problem = unknown("role", strange[0], HOOKS, where)
     elif not api or not fits:
         problem = f"it is for demitasse {api!r}, this is {__version__}; install versions that match"
-    fields = {key: data[key] for key in ("summary", "automatic") if key in data}
-    lists = {key: tuple(data.get(key, ())) for key in ("requires", "conflicts")}
-    return replace(bare, api=api, roles=roles, problem=problem, **fields, **lists)
+    return replace(
+        bare,
+        summary=data.get("summary", ""),
+        api=api,
+        automatic=data.get("automatic", False),
+        requires=tuple(data.get("requires", ())),
+        conflicts=tuple(data.get("conflicts", ())),
+        roles=roles,
+        problem=problem,
+    )
 
 
 def compose_plugins(machine: Machine, wanted: Sequence[Any] | None) -> Composition:

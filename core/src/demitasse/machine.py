@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from demitasse.errors import DescriptionError, Location, nearest, unknown
-from demitasse.quantities import Quantity
+from demitasse.quantities import Quantity as Quantity
 
 WORKERS = ("threads", "mpi", "streams", "simulated")
 _UNITS = {"latency": "s", "capacity": "B", "bandwidth": "B/s", "peak": "FLOP/s", "clock": "Hz"}
@@ -48,7 +48,7 @@ class SyncSpec:
     """The plugin that synchronises siblings, and its options."""
 
     plugin: str
-    options: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    options: Mapping[str, Any] = field(default_factory=dict, hash=False, metadata={"key": "*"})
     location: Location | None = field(default=None, compare=False, repr=False)
 
 
@@ -83,7 +83,7 @@ class Machine:
     Prints as its description. Raises DescriptionError for levels that make no tree."""
 
     name: str
-    levels: tuple[Level, ...] = field(metadata={"key": "level"})
+    levels: tuple[Level, ...] = field(metadata={"key": "level"})  # as the file names it
     plugins: tuple[str, ...] | None = None
     fingerprint: str = ""
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False)
@@ -181,35 +181,43 @@ def load_machine(path: str | Path) -> Machine:
         raise DescriptionError(f"{path}:{line}: {error}") from error
     reader = _Reader(path, text)
     if (schema := table.pop("schema", None)) != 1:
-        raise DescriptionError(f"{reader.find('schema')}: schema = {schema!r} (valid: 1)")
-    return replace(reader.record(Machine, table), path=path)
+        line = reader.lines.get("schema", [1])[0]
+        raise DescriptionError(f"{path}:{line}: schema = {schema!r} (valid: 1)")
+    machine: Machine = reader.record(Machine, table)
+    return replace(machine, path=path)
 
 
 class _Reader:
-    """Tables to records, by the annotations of their fields; ``at`` is how far it has come."""
+    """Tables to records, by the annotations of their fields; ``line`` is how far it has come."""
 
     def __init__(self, path: Path, text: str) -> None:
-        self.at, self.lines = Location(str(path), 1), dict[str, list[Location]]()
+        self.path, self.line, self.lines = path, 1, dict[str, list[int]]()
         bare = re.sub(_STRINGS, lambda match: "\n" * match[0].count("\n"), text)
         for number, line in enumerate(bare.split("\n"), 1):
             for key in re.findall(r"([\w-]+)\s*[]=]", line):
-                self.lines.setdefault(key, []).append(Location(str(path), number))
+                self.lines.setdefault(key, []).append(number)
+
+    @property
+    def at(self) -> Location:
+        return Location(str(self.path), self.line)
 
     def record(self, kind: Any, table: dict[str, Any]) -> Any:
         known = {f.metadata.get("key", f.name): f for f in fields(kind) if f.compare}
-        start, values = self.at, {"location": self.at} if "location" in kind.__annotations__ else {}
         source = table.pop("source", "assumed" if kind is Level else "(none)")
         if kind is SyncSpec:
-            table = {"plugin": table.pop("plugin", None), "options": table}
+            table = {key: table.pop(key) for key in {"plugin"} & {*table}} | {"*": table}
+        values, start = dict[str, Any](), self.at
         for key, value in table.items():
-            self.at = self.lines[key].pop(0) if self.lines.get(key) else self.at
+            later = [line for line in self.lines.get(key, []) if line >= self.line]
+            self.line, *self.lines[key] = later or [self.line]
             if key not in known:
                 raise DescriptionError(unknown("key", key, {*known, "source"}, self.at))
+            start = start if values else self.at
             values[known[key].name] = self.value(known[key].type, key, value, source)
         for key, f in known.items():
             if f.default is f.default_factory and f.name not in values:
-                raise DescriptionError(f"{start}: {kind.__name__} without {key!r}")
-        return kind(**values)
+                raise DescriptionError(f"{start}: a {kind.__name__} needs {key!r}")
+        return kind(**values, **({"location": start} if hasattr(kind, "location") else {}))
 
     def value(self, kind: str, key: str, value: Any, source: Any) -> Any:
         kind = kind.removesuffix(" | None")

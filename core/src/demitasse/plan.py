@@ -200,8 +200,8 @@ class _Planner:
             if (owner := self.gradients.get(tensor)) is not None:
                 self.layouts[tensor] = self.layouts.get(owner.tensor, PLAIN)
                 if layout != self.layouts[tensor]:
-                    outputs[i] = self._twin(tensor, layout)
-                    after.append((outputs[i], tensor))
+                    outputs[i] = twin = self._twin(tensor, layout)
+                    after.append((twin, tensor))
         node = Node(node.operation, inputs, outputs, node.attributes, node.layer, node.phase)
         self.chosen.append(_Choice(node, plugin, candidate, reason))
         for source, target in after:
@@ -395,7 +395,7 @@ def choose(kernels: Kernels, request: Request, layer: str) -> tuple[str, Candida
 
     Raises PlanError that names the layer, the operation and who was asked.
     """
-    passed = []
+    passed: list[str] = []
     for plugin, offer in kernels:
         if candidates := list(offer(request=request)):
             known = all(candidate.seconds is not None for candidate in candidates)

@@ -27,16 +27,15 @@ class Move(NamedTuple):
         return f"{self.kind}({self.peer}, {self.start}:{self.stop})"
 
 
-def part(schedule: "Schedule", index: int) -> tuple[int, int]:
-    """(start, stop) of one of as many even parts of the vector as there are ranks."""
-    return schedule.size * index // schedule.ranks, schedule.size * (index + 1) // schedule.ranks
-
-
 @dataclass(frozen=True)
 class Schedule:
-    """A collective on vectors of ``size`` elements. ``program(schedule, rank)`` makes a rank's moves
-    when asked; ``owner(schedule, rank)`` is its (start, stop) in a reduce_scatter or allgather.
-    Equal when all fields are: these two, functions of a module or frozen records with a call."""
+    """A collective on ``size`` elements: ``program(schedule, rank)`` makes a rank's moves when asked,
+    ``owner(schedule, rank)`` its (start, stop) in a reduce_scatter or allgather. Schedules are equal
+    when their fields are, so let both be functions of a module, or frozen records with a call."""
+
+    def part(self, index: int) -> tuple[int, int]:
+        """(start, stop) of one of as many even parts of the vector as there are ranks."""
+        return self.size * index // self.ranks, self.size * (index + 1) // self.ranks
 
     algorithm: str
     ranks: int
@@ -49,7 +48,7 @@ class Schedule:
     def messages(self) -> Iterator[tuple[int, int, int, int]]:
         """(round, source, destination, elements); a rank sends one a round, and keeps its order."""
         clock = [0] * self.ranks
-        for rank, _, move, letter in walk(self):
+        for rank, _, move, letter in self.walk():
             if move.kind == "send":
                 letter.put(clock[rank])
                 clock[rank] += move.peer != rank
@@ -57,54 +56,53 @@ class Schedule:
                 clock[rank] = max(clock[rank], 1 + (began := letter.get()))
                 yield began, move.peer, rank, move.stop - move.start
 
-    def __str__(self) -> str:
-        title = f"{self.algorithm}: {self.goal} of {self.size} elements on {self.ranks} ranks"
-        rows = (f"{r:4}  " + " ".join(map(str, self.program(self, r))) for r in range(self.ranks))
-        return "\n".join((title, *rows))
+    def walk(self, buffered: bool = True) -> Iterator[tuple[int, int, Move, Any]]:
+        """(rank, step, move, letter) in an order in which the ranks can move; a send and its receive
+        have one queue as their letter. Raises PlanError where a rank cannot come to its end."""
+        ranks, mail = range(self.ranks), defaultdict[tuple[int, int], deque[Any]](deque)
+        programs = [enumerate(self.program(self, rank)) for rank in ranks]
+        waiting: dict[int, tuple[int, Move]] = {}
+        ready = list(ranks)
+        while ready:
+            rank = ready.pop()
+            while turn := waiting.pop(rank, None) or next(programs[rank], None):
+                (step, move), letter = turn, SimpleQueue[Any]()
+                peer, sends, facing = move.peer, move.kind == "send", waiting.get(move.peer, turn)[1]
+                if peer not in ranks or not 0 <= move.start <= move.stop <= self.size:
+                    raise self.fault(rank, step, move, "no such peer or elements")
+                meets = facing.peer == rank and sends != (facing.kind == "send")
+                if sends and (buffered or peer == rank or (meets and not mail[rank, peer])):
+                    mail[rank, peer].append((step, move, letter))
+                    ready.append(peer)
+                elif sends or not mail[peer, rank]:
+                    waiting[rank] = turn
+                    ready += [peer] * meets
+                    break
+                else:
+                    at, sent, letter = mail[peer, rank].popleft()
+                    if sent[2:] != move[2:]:
+                        raise self.fault(rank, step, move, f"meets step {at} of its peer, {sent}")
+                yield rank, step, move, letter
+        for rank in sorted(waiting, key=lambda rank: waiting[rank][1].peer in waiting):
+            other = waiting.get(waiting[rank][1].peer, "its end, and sends nothing more")
+            raise self.fault(rank, *waiting[rank], f"deadlock; its peer is at {other}")
+        for rank, peer in filter(mail.get, mail):
+            step, move, _ = mail[rank, peer][0]
+            raise self.fault(rank, step, move, "the peer never receives it")
 
     def fault(self, rank: int, step: object, move: object, problem: str) -> PlanError:
         return PlanError(f"{self.algorithm}: rank {rank}, step {step}, {move}: {problem}")
 
-
-def walk(schedule: Schedule, buffered: bool = True) -> Iterator[tuple[int, int, Move, Any]]:
-    """(rank, step, move, letter) in an order in which the ranks can move, where a send and its
-    receive have one queue as their letter. Raises PlanError where a rank cannot come to its end."""
-    ranks, mail = range(schedule.ranks), defaultdict[tuple[int, int], deque[Any]](deque)
-    programs = [enumerate(schedule.program(schedule, rank)) for rank in ranks]
-    waiting: dict[int, tuple[int, Move]] = {}
-    ready = list(ranks)
-    while ready:
-        rank = ready.pop()
-        while turn := waiting.pop(rank, None) or next(programs[rank], None):
-            (step, move), letter = turn, SimpleQueue[Any]()
-            peer, sends = move.peer, move.kind == "send"
-            if peer not in ranks or not 0 <= move.start <= move.stop <= schedule.size:
-                raise schedule.fault(rank, step, move, "no such peer or elements")
-            facing = waiting.get(peer, turn)[1]
-            meets = facing.peer == rank and sends != (facing.kind == "send")
-            if sends and (buffered or peer == rank or (meets and not mail[rank, peer])):
-                mail[rank, peer].append((step, move, letter))
-                ready.append(peer)
-            elif sends or not mail[peer, rank]:
-                waiting[rank] = turn
-                ready += [peer] * meets
-                break
-            else:
-                at, sent, letter = mail[peer, rank].popleft()
-                if sent[2:] != move[2:]:
-                    raise schedule.fault(rank, step, move, f"meets step {at} of its peer, {sent}")
-            yield rank, step, move, letter
-    for rank in sorted(waiting, key=lambda rank: waiting[rank][1].peer in waiting):
-        other = waiting.get(waiting[rank][1].peer, "its end, and sends nothing more")
-        raise schedule.fault(rank, *waiting[rank], f"deadlock; its peer is at {other}")
-    for rank, peer in (pair for pair in mail if mail[pair]):
-        raise schedule.fault(rank, *mail[rank, peer][0][:2], "the peer never receives it")
+    def __str__(self) -> str:
+        rows = (f"{r:4}  " + " ".join(map(str, self.program(self, r))) for r in range(self.ranks))
+        title = f"{self.algorithm}: {self.goal} of {self.size} elements on {self.ranks} ranks"
+        return "\n".join((title, *rows))
 
 
 def check(schedule: Schedule, buffered: bool = True) -> None:
-    """Prove that each send meets one receive, that nothing deadlocks (unless ``buffered``: when sends
-    wait for their receives), and that those whom the goal names end with each contribution exactly
-    once. Raises PlanError with rank, step, elements, and what is missing or doubled."""
+    """Prove that each send meets one receive, that nothing deadlocks (if not ``buffered``, with sends
+    that wait for their receives), and that those whom the goal names end with each contribution
+    exactly once. Raises PlanError with rank, step, elements, and what is missing or doubled."""
     if schedule.goal not in GOALS:
         raise PlanError(unknown("goal", schedule.goal, GOALS, schedule.algorithm))
     ranks, size = range(schedule.ranks), schedule.size
@@ -118,7 +116,7 @@ def check(schedule: Schedule, buffered: bool = True) -> None:
     for rank, (start, stop) in enumerate(has):
         held[rank][cell[start] : cell[stop]] = 1 << rank
     full = sum(held)
-    for rank, step, move, letter in walk(schedule, buffered):
+    for rank, step, move, letter in schedule.walk(buffered):
         mine = held[rank][cell[move.start] : cell[move.stop]]
         if move.kind == "send":
             letter.put(mine.copy())
@@ -135,9 +133,9 @@ def check(schedule: Schedule, buffered: bool = True) -> None:
 
 
 def run_threads(schedule: Schedule, buffers: Sequence[Any], add: Callable[..., Any] = np.add) -> None:
-    """Run a schedule in place on an array for each rank, with a thread each; ``add(a, b, out=a)``
-    sums. Raises WorkerError with the rank and move that failed, once all have stopped."""
-    turns = list(walk(schedule))
+    """Run a schedule in place on an array for each rank, a thread each; ``add(a, b)`` gives the sum.
+    Raises WorkerError with the rank and move that failed, once all have stopped."""
+    turns = list(schedule.walk())
 
     def run(rank: int) -> None:
         for _, step, move, letter in (turn for turn in turns if turn[0] == rank):
@@ -145,12 +143,8 @@ def run_threads(schedule: Schedule, buffers: Sequence[Any], add: Callable[..., A
             try:
                 if move.kind == "send":
                     letter.put(mine.copy())
-                elif (other := letter.get()) is None:
-                    return
-                elif move.kind == "receive":
-                    mine[:] = other
-                else:
-                    add(mine, other, out=mine)
+                elif (other := letter.get()) is not None:  # None: another rank has failed
+                    mine[:] = add(mine, other) if move.kind == "reduce" else other
             except BaseException as error:
                 for *_, letter in turns:
                     letter.put(None)

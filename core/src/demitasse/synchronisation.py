@@ -60,12 +60,13 @@ class Team:
 @dataclass(frozen=True)
 class Group:
     """What a synchronisation is asked to serve: the levels' names, outermost first, this worker's
-    index among its siblings, the team (None where siblings are other processes), the element type,
-    and the options of the description's ``sync``."""
+    index among its siblings in this process and their team (None where there are none), whether
+    some are in other processes, the element type, and the options of the description's ``sync``."""
 
     levels: tuple[str, ...]
     index: int
     team: Team | None
+    remote: bool
     dtype: str
     options: Mapping[str, Any]
 

@@ -72,7 +72,8 @@ def arrange(machine: Machine, dtype: str) -> tuple[WorkerPlace, ...]:
             team = None
             if not remote or size > 1:
                 team = teams.setdefault((number, others), Team(size))
-            group = Group(tuple(level.name for level in levels), rank, team, dtype, sync.options)
+            covered = tuple(level.name for level in levels)
+            group = Group(covered, rank, team, remote, dtype, sync.options)
             mine.append((sync.plugin, group))
         workers.append(WorkerPlace(index, place, kernels, tuple(mine)))
     return tuple(workers)

@@ -31,9 +31,9 @@ def _extent(extent: int, kernel: int, stride: int, pad: int, rounding: str) -> i
 
 
 def _pooled(shapes: Shapes, attributes: Attributes) -> Shape:
-    x, windows = shapes["x"], (attributes[name] for name in ("kernel", "stride", "pad"))
-    extents = zip(x[2:], *windows, strict=True)
-    return (*x[:2], *(_extent(*window, attributes["rounding"]) for window in extents))
+    x, rounding = shapes["x"], attributes["rounding"]
+    windows = zip(x[2:], attributes["kernel"], attributes["stride"], attributes["pad"], strict=True)
+    return (*x[:2], *(_extent(n, kernel, stride, pad, rounding) for n, kernel, stride, pad in windows))
 
 
 def _flops(shapes: Shapes, attributes: Attributes) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -98,7 +97,8 @@ def define(
     """
     rules = []
     for text in gradients:
-        of, operation, given = re.fullmatch(r"([\w ]+) = (\w+)\(([\w, ]+)\)", text).groups()
+        of, _, rule = text.partition(" = ")
+        operation, _, given = rule.rstrip(")").partition("(")
         rules.append(Gradient(tuple(of.split()), operation, tuple(given.split(", "))))
     return Operation(
         name,

@@ -56,7 +56,7 @@ class ArraySamples:
         self.size = lengths[first]
         if self.size == 0:
             raise DataError(f"{name}: there are no samples: field {first!r} has length 0")
-        self.fields = {
+        self.fields: Mapping[str, Field] = {
             field: Field(array.shape[1:], array.dtype.name) for field, array in self.columns.items()
         }
         for field, array in self.columns.items():

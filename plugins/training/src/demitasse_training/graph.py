@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,7 +63,7 @@ class NetGraph(Graph):
         input_shapes: Mapping[str, Shape] | None = None,
     ) -> None:
         super().__init__(vocabulary, phase, dtype)
-        self.seed = seed
+        self.seed, self.stream = seed, 0
         self._open_source = open_source
         self._share = share or Share()
         self._input_shapes = input_shapes or {}
@@ -72,11 +72,6 @@ class NetGraph(Graph):
         self._stage = "forward"
 
     # What a layer type calls while it builds.
-
-    @property
-    def stream(self) -> int:
-        """A number of the layer's own for its random numbers: its place in the file."""
-        return self._streams
 
     def apply(self, operation: str, *inputs: Tensor | None, **attributes: Any) -> Any:
         """Emit an operation and return its output tensor, or a tuple where it has several (optional
@@ -161,15 +156,13 @@ class NetGraph(Graph):
 
     # How a graph comes to be.
 
-    _streams = 0
-
     def build(self, net: NetDefinition, layer_types: Mapping[str, LayerType]) -> NetGraph:
         """Expand all layers of a net. Raises ModelError or ShapeError that names file, line and
         layer."""
         consumed: set[str] = set()
         self.definition = net
         for number, layer in enumerate(net.layers):
-            self._layer, self._streams = layer, number
+            self._layer, self.stream = layer, number
             if layer.type not in layer_types:
                 raise ModelError(
                     unknown("layer type", layer.type, layer_types, self._where())
@@ -248,18 +241,19 @@ class NetGraph(Graph):
             return
         for operand, tensor in zip(node.operation.outputs, node.outputs, strict=True):
             parts = arriving.get(tensor, []) if tensor is not None else []
-            if len(parts) > 1:
+            if tensor is not None and len(parts) > 1:
                 arriving[tensor] = parts = [self._emit("sum", parts, {}, node)[0]]
             operands[f"d{operand.name}"] = parts[0] if parts else None
-        inputs = []
+        inputs: list[Tensor | None] = []
         for name in rule.operands:
             inputs.extend(operands[name] if isinstance(operands[name], list) else [operands[name]])
         backward = self.vocabulary[rule.operation]
         given = {k: v for k, v in node.attributes.items() if k in backward.attributes}
+        shapes = tuple(t.shape if t is not None else None for t in of)
         if "shape" in backward.attributes:
-            given["shape"] = of[0].shape
+            given["shape"] = shapes[0]
         if "shapes" in backward.attributes:
-            given["shapes"] = tuple(t.shape for t in of)
+            given["shapes"] = shapes
         outputs = self._emit(rule.operation, inputs, given, node)
         last = self.nodes[-1]
         for position, (tensor, made) in enumerate(zip(of, outputs, strict=True)):
@@ -271,12 +265,12 @@ class NetGraph(Graph):
                     arriving.setdefault(tensor, []).append(made)
 
     def _emit(
-        self, operation: str, inputs: list[Tensor | None], attributes: dict[str, Any], of: Node
+        self, operation: str, inputs: Sequence[Tensor | None], attributes: dict[str, Any], of: Node
     ) -> list[Tensor]:
-        node = self._node(self.vocabulary[operation], inputs, attributes)
+        node = self._node(self.vocabulary[operation], list(inputs), attributes)
         node.layer = of.layer
         self.nodes.append(node)
-        return node.outputs
+        return [tensor for tensor in node.outputs if tensor is not None]
 
     def _collect(self, parameter: Parameter, parts: list[Tensor], in_place: bool) -> None:
         slot = Tensor(f"d{parameter.tensor.name}", parameter.tensor.shape, self.dtype, "gradient")

@@ -316,7 +316,7 @@ class Trainer:
     # How it comes to be.
 
     def _make_workers(self, places: Sequence[WorkerPlace]) -> list[_Worker]:
-        runtime, workers = self.runtime, []
+        runtime, workers = self.runtime, list[_Worker]()
         open_source = opener(runtime, self._data, "train")
         for place in places:
             levels = [
