@@ -16,3 +16,7 @@ $(VENV)/installed: pyproject.toml core/pyproject.toml $(wildcard plugins/*/pypro
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
 	$(BIN)/python -m pip install --quiet $(foreach d,$(DISTRIBUTIONS),-e $(d)) --group dev
 	@touch $@
+
+demo: setup ## train a small LeNet on 1,797 scanned digits: composition, progress, snapshot, curve
+	$(BIN)/demitasse train examples/digits/digits_solver.prototxt --json out/digits.json
+	$(BIN)/python tools/plot_curve.py out/digits.json -o out/digits.png

@@ -58,7 +58,7 @@ def _input(layer: Layer, bottoms: Sequence[Tensor], graph: GraphBuilder) -> Sequ
 def _affine(layer: Layer, graph: GraphBuilder, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     given = layer.parameters
     share, rate = given.get("share"), given.get("rate", 1.0)
-    deviation = given.get("deviation", 0.3)
+    deviation = given.get("deviation", 0.1)
     weights = graph.parameter(
         shape, lambda s, random: random.normal(s, 0, deviation), rate=rate, shared=share
     )

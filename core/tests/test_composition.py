@@ -170,7 +170,10 @@ def test_a_plugin_that_cannot_be_imported_is_named_with_the_reason(
         ({"api": ">=7"}, rf"demitasse '>=7', this is {demitasse.__version__}; install versions"),
         ({"api": ""}, "it is for demitasse ''"),
         ({"api": "about 0.1"}, "it is for demitasse 'about 0.1'"),
-        ({"manifest": manifest_text("sliderule")}, "the name is 'sliderule', the entry point's 'abacus'"),
+        (
+            {"manifest": manifest_text("sliderule")},
+            "the name is 'sliderule', the entry point's 'abacus'",
+        ),
         ({"manifest": 'name = "abacus'}, r"manifest .*plugin\.toml cannot be read"),
     ],
     ids=["key", "role", "range", "no range", "no such range", "name", "no TOML"],

@@ -21,7 +21,7 @@ _HOMES = {
     "plan": "Buffer Entry Plan Slot make_plan",
     "random_numbers": "RandomStream crop_and_mirror keep_mask permutation philox4x32",
     "runtime": "Event PRECISIONS Runtime compose",
-    "schedules": "Schedule check run_threads",
+    "schedules": "Move Schedule check run_threads",
     "step": "Phases Step Update",
     "synchronisation": "Bucket FlatMemory GradientSync Group Span Team chain",
     "workers": "WorkerPlace Workers arrange",

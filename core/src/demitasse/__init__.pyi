@@ -96,6 +96,7 @@ from demitasse.runtime import (
     compose as compose,
 )
 from demitasse.schedules import (
+    Move as Move,
     Schedule as Schedule,
     check as check,
     run_threads as run_threads,

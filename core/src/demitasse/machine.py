@@ -14,12 +14,11 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from demitasse.errors import DescriptionError, Location, nearest, unknown
+from demitasse.errors import DescriptionError, Location, unknown
 from demitasse.quantities import Quantity as Quantity
 
 WORKERS = ("threads", "mpi", "streams", "simulated")
 _UNITS = {"latency": "s", "capacity": "B", "bandwidth": "B/s", "peak": "FLOP/s", "clock": "Hz"}
-_VALID = {"str": "a text", "int": "a whole number from 1", "float": "a number from 1"}
 _STRINGS = r'"""[^\0]*?"""|\'\'\'[^\0]*?\'\'\'|"(?:\\.|[^"\\\n])*"|\'[^\'\n]*\'|#[^\n]*'
 
 
@@ -54,8 +53,7 @@ class SyncSpec:
 
 @dataclass(frozen=True)
 class Level:
-    """``count`` siblings in each ``parent`` (None: the level before); the rest is of one sibling.
-    ``kernels`` names the plugin that its workers prefer."""
+    """``count`` siblings in each ``parent`` (None: the level before); the rest is of one sibling."""
 
     name: str
     count: int = 1
@@ -65,7 +63,7 @@ class Level:
     memory: tuple[MemorySpace, ...] = ()
     link: Link | None = None
     sync: SyncSpec | None = None
-    kernels: str | None = None
+    kernels: str | None = None  # the plugin whose kernels its workers prefer
     peak: Quantity | None = None
     clock: Quantity | None = None
     cores: int | None = None
@@ -95,7 +93,7 @@ class Machine:
             where = f"{level.location or self.origin}: level {level.name!r}"
             parent = level.parent or next(reversed(levels), None)
             if parent is not None and parent not in levels:
-                raise DescriptionError(unknown("parent", parent, levels, f"{where}, those before it"))
+                raise DescriptionError(unknown("parent (a level before it)", parent, levels, where))
             if level.name in levels:
                 raise DescriptionError(f"{where} is there twice; give each level its own name")
             if level.mesh and math.prod(level.mesh) != level.count:
@@ -121,49 +119,43 @@ class Machine:
 
     def level(self, name: str) -> Level:
         """The level of that name. Raises DescriptionError."""
-        return self.enclosing(name)[-1]
-
-    def enclosing(self, name: str) -> tuple[Level, ...]:
-        """The level of that name and those around it, outermost first. Raises DescriptionError."""
         named = {level.name: level for level in self.levels}
         if name not in named:
             raise DescriptionError(unknown("level", name, named, self.origin))
-        parent = named[name].parent
-        return (*(self.enclosing(parent) if parent else ()), named[name])
+        return named[name]
 
     def sync_groups(self) -> tuple[tuple[SyncSpec, tuple[Level, ...]], ...]:
         """Innermost first, each ``sync`` with the levels it synchronises, outermost first: its own
         and those around it that have siblings, up to the next ``sync``."""
         groups: list[tuple[SyncSpec, tuple[Level, ...]]] = []
-        for level in reversed(self.levels):
-            if level.sync is not None:
-                *around, _ = self.enclosing(level.name)
-                first = max((i for i, outer in enumerate(around, 1) if outer.sync), default=0)
-                members = (*(outer for outer in around[first:] if outer.count > 1), level)
-                for twice in {x for _, taken in groups for x in taken}.intersection(members):
-                    where = f"{twice.location or self.origin}: level {twice.name!r}"
-                    raise DescriptionError(f"{where} is synchronised twice; give it its own sync")
-                groups.append((level.sync, members))
+        waiting: dict[str | None, tuple[Level, ...]] = {None: ()}
+        for level in self.levels:
+            levels = waiting[level.parent] + ((level,) if level.sync or level.count > 1 else ())
+            waiting[level.name] = () if level.sync else levels
+            groups[:0] = [(level.sync, levels)] if level.sync else []
+        for level in self.levels:
+            if sum(level in levels for _, levels in groups) > 1:
+                where = f"{level.location or self.origin}: level {level.name!r}"
+                raise DescriptionError(f"{where} is synchronised twice; give it a sync of its own")
         return tuple(groups)
 
     def __str__(self) -> str:
-        top = {key: value for key, value in _given(self).items() if key != "levels"}
         # JSON with another separator is what TOML calls an inline table.
         write = json.JSONEncoder(ensure_ascii=False, separators=(", ", " = "), default=_given).encode
-        tables = [{"schema": 1} | top, *map(_given, self.levels)]
+        tables = [{"schema": 1} | _given(self), *map(_given, self.levels)]
         texts = ["\n".join(f"{key} = {write(v)}" for key, v in table.items()) for table in tables]
-        return "\n\n[[level]]\n".join(texts).replace("\x7f", "\\u007f") + "\n"
+        whole = "\n\n[[level]]\n".join(texts).replace("\x7f", "\\u007f") + "\n"
+        return re.sub(r'(?a)"([\w-]+)" = ', r"\1 = ", whole)
 
     to_toml = __str__
 
 
 def _given(record: Any) -> Any:
-    if isinstance(record, Quantity):
+    if not isinstance(record, Link | MemorySpace | SyncSpec | Level | Machine):
         return str(record)
-    if isinstance(record, SyncSpec):
-        return {"plugin": record.plugin, **record.options}
-    values = [(f.name, getattr(record, f.name), f.default) for f in fields(record) if f.compare]
-    return {name: value for name, value, default in values if value not in (default, {})}
+    keys = [f for f in fields(record) if f.compare and not f.metadata]
+    given = {f.name: v for f in keys if (v := getattr(record, f.name)) not in (f.default, {})}
+    return {**given, **record.options} if isinstance(record, SyncSpec) else given
 
 
 def load_machine(path: str | Path) -> Machine:
@@ -173,9 +165,9 @@ def load_machine(path: str | Path) -> Machine:
         text = path.read_text(encoding="utf-8")
         table = tomllib.loads(text)
     except OSError as error:
-        close = nearest(path.name, [other.name for other in path.parent.glob("*.toml")])
-        hint = f"; did you mean {str(path.parent / close)!r}?" if close else ""
-        raise DescriptionError(f"{path}: {error.strerror}{hint}") from error
+        names = [other.name for other in path.parent.glob("*.toml")]
+        where = f"{path}: {error.strerror}"
+        raise DescriptionError(unknown("description", path.name, names, where)) from error
     except (ValueError, RecursionError) as error:
         line = [*re.findall(r"at line (\d+)", str(error)), text.count("\n") + 1][0]
         raise DescriptionError(f"{path}:{line}: {error}") from error
@@ -183,74 +175,67 @@ def load_machine(path: str | Path) -> Machine:
     if (schema := table.pop("schema", None)) != 1:
         line = reader.lines.get("schema", [1])[0]
         raise DescriptionError(f"{path}:{line}: schema = {schema!r} (valid: 1)")
-    machine: Machine = reader.record(Machine, table)
-    return replace(machine, path=path)
+    return replace(reader.record(Machine, table), path=path)  # type: ignore[no-any-return]
 
 
 class _Reader:
     """Tables to records, by the annotations of their fields; ``line`` is how far it has come."""
 
     def __init__(self, path: Path, text: str) -> None:
-        self.path, self.line, self.lines = path, 1, dict[str, list[int]]()
+        self.path, self.line, self.lines = str(path), 1, dict[str, list[int]]()
         bare = re.sub(_STRINGS, lambda match: "\n" * match[0].count("\n"), text)
         for number, line in enumerate(bare.split("\n"), 1):
             for key in re.findall(r"([\w-]+)\s*[]=]", line):
                 self.lines.setdefault(key, []).append(number)
 
-    @property
-    def at(self) -> Location:
-        return Location(str(self.path), self.line)
-
     def record(self, kind: Any, table: dict[str, Any]) -> Any:
         known = {f.metadata.get("key", f.name): f for f in fields(kind) if f.compare}
-        source = table.pop("source", "assumed" if kind is Level else "(none)")
+        keys = {*known} if kind is Machine else {*known, "source"}
         if kind is SyncSpec:
             table = {key: table.pop(key) for key in {"plugin"} & {*table}} | {"*": table}
-        values, start = dict[str, Any](), self.at
+        default = "assumed" if kind is Level else "(none)"
+        source = table.pop("source", default) if "source" in keys else default
+        values, start = dict[str, Any](), Location(self.path, self.line)
         for key, value in table.items():
             later = [line for line in self.lines.get(key, []) if line >= self.line]
             self.line, *self.lines[key] = later or [self.line]
-            if key not in known:
-                raise DescriptionError(unknown("key", key, {*known, "source"}, self.at))
-            start = start if values else self.at
-            values[known[key].name] = self.value(known[key].type, key, value, source)
+            start = start if values else Location(self.path, self.line)
+            if key not in keys:
+                raise DescriptionError(unknown("key", key, keys, f"{self.path}:{self.line}"))
+            values[known[key].name] = self.value(str(known[key].type), key, value, source)
         for key, f in known.items():
             if f.default is f.default_factory and f.name not in values:
                 raise DescriptionError(f"{start}: a {kind.__name__} needs {key!r}")
         return kind(**values, **({"location": start} if hasattr(kind, "location") else {}))
 
-    def value(self, kind: str, key: str, value: Any, source: Any) -> Any:
-        kind = kind.removesuffix(" | None")
+    def value(self, kind: str, key: str, value: Any, source: str) -> Any:
+        kind, where = kind.removesuffix(" | None"), f"{self.path}:{self.line}"
+        records = {"Level": Level, "Link": Link, "MemorySpace": MemorySpace, "SyncSpec": SyncSpec}
         if kind.startswith("tuple") and isinstance(value, list):
             return tuple(self.value(kind[6:-6], key, item, source) for item in value)
-        if kind in _RECORDS and isinstance(value, dict):
-            return self.record(_RECORDS[kind], value)
-        try:
-            if kind == "Quantity":
-                return Quantity.parse(str(value), source, _UNITS[key])
-        except DescriptionError as error:
-            raise DescriptionError(f"{self.at}: {key} = {error}") from error
+        if kind in records and isinstance(value, dict):
+            return self.record(records[kind], value)
+        if kind == "Quantity":
+            return Quantity.parse(str(value), source, _UNITS[key], f"{where}: {key} = ")
         if key == "workers" and value not in WORKERS:
-            raise DescriptionError(unknown("workers", str(value), WORKERS, self.at))
-        if not (
-            (kind == "str" and isinstance(value, str) and value != "")
-            or (kind == "int" and type(value) is int and value > 0)
-            or (kind == "float" and type(value) in (int, float) and 1 <= value < math.inf)
-            or (kind.startswith("Mapping") and isinstance(value, dict))
-        ):
-            valid = _VALID.get(kind, "a list" if kind.startswith("tuple") else "a table")
-            raise DescriptionError(f"{self.at}: {key} = {value!r} (valid: {valid})")
+            raise DescriptionError(unknown("workers", str(value), WORKERS, where))
+        rules = {
+            "str": (isinstance(value, str) and value != "", "a text"),
+            "int": (type(value) is int and value > 0, "a whole number from 1"),
+            "float": (type(value) in (int, float) and 1 <= value < math.inf, "a number from 1"),
+        }
+        tables = [value, *(value.values() if isinstance(value, dict) and key == "options" else ())]
+        fits = kind.startswith("Mapping") and all(isinstance(table, dict) for table in tables)
+        fits, valid = rules.get(kind, (fits, "a list" if kind.startswith("tuple") else "a table"))
+        if not fits:
+            raise DescriptionError(f"{where}: {key} = {value!r} (valid: {valid})")
         return value
-
-
-_RECORDS = {record.__name__: record for record in (Level, Link, MemorySpace, SyncSpec)}
 
 
 def fingerprint() -> str:
     """A short name of this machine: architecture, processors, digest of their model and memory."""
-    files = ("modalias", "cpu0/regs/identification/midr_el1")
-    paths = [Path("/sys/devices/system/cpu", name) for name in files]
-    model = [path.read_text().partition(":feature")[0] for path in paths if path.exists()]
+    file = Path("/sys/devices/system/cpu/modalias")
+    model = file.read_text().partition(":feature")[0] if file.exists() else ""
     pages = os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 1
     digest = zlib.crc32(f"{model} {2 * math.log2(pages):.0f}".encode())
     return f"{platform.machine()}-{os.cpu_count()}-{digest:08x}"

@@ -28,21 +28,24 @@ class Quantity:
     source: str = "assumed"
 
     @classmethod
-    def parse(cls, text: str, source: str = "assumed", unit: str | None = None) -> Quantity:
-        """``12 GB/s``, or ``12 GB/s (paper)`` with a source of its own, in ``unit`` if that is
-        given. Raises DescriptionError."""
+    def parse(
+        cls, text: str, source: str = "assumed", unit: str | None = None, where: str = ""
+    ) -> Quantity:
+        """``12 GB/s``, or ``12 GB/s (paper)`` with a source of its own; in ``unit``, if that is
+        given. Raises DescriptionError, which begins with ``where``."""
         match = _FORM.fullmatch(text)
         number, symbol, own = match.groups() if match else ("0", text, None)
         found, size = _SYMBOLS.get(symbol, ("", Decimal(0)))
         value = float(Decimal(number) * size)
-        valid = [s for s, (u, _) in _SYMBOLS.items() if unit in (u, None)]
+        valid = [other for other, (its, _) in _SYMBOLS.items() if unit in (its, None)]
         if symbol not in valid or not 0 <= value < math.inf or (value == 0 and found != "s"):
-            close = None if symbol in valid or found else nearest(symbol, valid)
+            close = None if found else nearest(symbol, valid)
             hint = f"; did you mean {close!r}?" if close else ""
-            example = _EXAMPLES[unit or found or "B/s"]
-            raise DescriptionError(f"{text!r}{hint} (valid: a number and a unit, like {example!r})")
+            example = f"a number above 0 with its unit, like {_EXAMPLES[unit or found or 'B/s']!r}"
+            raise DescriptionError(f"{where}{text!r}{hint} (valid: {example})")
         if (own or source) not in SOURCES:
-            raise DescriptionError(unknown("source", str(own or source), SOURCES, repr(text)))
+            named = str(own or source)
+            raise DescriptionError(unknown("source", named, SOURCES, f"{where}{text!r}"))
         return cls(value, found, own or source)
 
     def __str__(self) -> str:

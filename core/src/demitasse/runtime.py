@@ -79,29 +79,25 @@ class Runtime:
         for name in options:
             if name not in composition.versions:
                 raise CompositionError(unknown("plugin in options", name, composition.versions))
-        merged = {name: {**table} for name, table in machine.options.items()}
-        for name, table in options.items():
-            merged.setdefault(name, {}).update(table)
-        self.options: Mapping[str, Mapping[str, Any]] = merged
-        vocabulary: Mapping[str, Operation] = VOCABULARY
+        self.options: Mapping[str, Mapping[str, Any]] = {
+            name: {**machine.options.get(name, {}), **options.get(name, {})}
+            for name in composition.versions
+        }
+        self.vocabulary: Mapping[str, Operation] = VOCABULARY
         for name, hook in composition.serving("operations"):
-            vocabulary = extend(vocabulary, hook(), name)
-        self.vocabulary = vocabulary
+            self.vocabulary = extend(self.vocabulary, hook(), name)
         self.layer_types: dict[str, LayerType] = {}
         owners: dict[str, str] = {}
         for name, hook in composition.serving("layer_types"):
             for kind in hook():
-                if kind.name in owners:
+                if owners.setdefault(kind.name, name) != name:
                     raise PluginError(
                         f"plugins {owners[kind.name]!r} and {name!r} both define layer type "
                         f"{kind.name!r}; leave one of them out"
                     )
-                owners[kind.name] = name
                 self.layer_types[kind.name] = kind
-        self._programs: dict[str, Callable[..., Any]] = {}
-        for _, hook in composition.serving("programs"):
-            for name, program in hook().items():
-                self._programs.setdefault(name, program)
+        programs = [hook() for _, hook in composition.serving("programs")]
+        self._programs = {name: made for each in reversed(programs) for name, made in each.items()}
         self._open: list[Any] = []
 
     def explain(self) -> Composition:

@@ -60,16 +60,15 @@ class Schedule:
         """(rank, step, move, letter) in an order in which the ranks can move; a send and its receive
         have one queue as their letter. Raises PlanError where a rank cannot come to its end."""
         ranks, mail = range(self.ranks), defaultdict[tuple[int, int], deque[Any]](deque)
-        programs = [enumerate(self.program(self, rank)) for rank in ranks]
+        programs, ready = [enumerate(self.program(self, rank)) for rank in ranks], list(ranks)
         waiting: dict[int, tuple[int, Move]] = {}
-        ready = list(ranks)
         while ready:
             rank = ready.pop()
             while turn := waiting.pop(rank, None) or next(programs[rank], None):
                 (step, move), letter = turn, SimpleQueue[Any]()
                 peer, sends, facing = move.peer, move.kind == "send", waiting.get(move.peer, turn)[1]
                 if peer not in ranks or not 0 <= move.start <= move.stop <= self.size:
-                    raise self.fault(rank, step, move, "no such peer or elements")
+                    raise self.fault("no such peer or elements", rank, step, move)
                 meets = facing.peer == rank and sends != (facing.kind == "send")
                 if sends and (buffered or peer == rank or (meets and not mail[rank, peer])):
                     mail[rank, peer].append((step, move, letter))
@@ -81,22 +80,20 @@ class Schedule:
                 else:
                     at, sent, letter = mail[peer, rank].popleft()
                     if sent[2:] != move[2:]:
-                        raise self.fault(rank, step, move, f"meets step {at} of its peer, {sent}")
+                        raise self.fault(f"meets step {at} of its peer, {sent}", rank, step, move)
                 yield rank, step, move, letter
-        for rank in sorted(waiting, key=lambda rank: waiting[rank][1].peer in waiting):
+        for rank in sorted(waiting, key=lambda r: (waiting[r][1].peer in waiting, waiting[r][0], r)):
             other = waiting.get(waiting[rank][1].peer, "its end, and sends nothing more")
-            raise self.fault(rank, *waiting[rank], f"deadlock; its peer is at {other}")
+            raise self.fault(f"deadlock; its peer is at {other}", rank, *waiting[rank])
         for rank, peer in filter(mail.get, mail):
-            step, move, _ = mail[rank, peer][0]
-            raise self.fault(rank, step, move, "the peer never receives it")
+            raise self.fault("the peer never receives it", rank, *mail[rank, peer][0][:2])
 
-    def fault(self, rank: int, step: object, move: object, problem: str) -> PlanError:
+    def fault(self, problem: str, rank: int, step: object, move: object) -> PlanError:
         return PlanError(f"{self.algorithm}: rank {rank}, step {step}, {move}: {problem}")
 
     def __str__(self) -> str:
         rows = (f"{r:4}  " + " ".join(map(str, self.program(self, r))) for r in range(self.ranks))
-        title = f"{self.algorithm}: {self.goal} of {self.size} elements on {self.ranks} ranks"
-        return "\n".join((title, *rows))
+        return "\n".join((f"{self.algorithm}: {self.goal} of {self.size} by {self.ranks}", *rows))
 
 
 def check(schedule: Schedule, buffered: bool = True) -> None:
@@ -123,13 +120,12 @@ def check(schedule: Schedule, buffered: bool = True) -> None:
             continue
         kept, more = mine * (move.kind == "reduce"), letter.get()
         if np.any(twice := kept & more):
-            raise schedule.fault(rank, step, move, f"doubles rank {max(twice).bit_length() - 1}")
+            raise schedule.fault(f"rank {max(twice).bit_length() - 1} is doubled", rank, step, move)
         mine[:] = kept | more
     for rank, (start, stop) in enumerate(wants):
-        for cut, lacks in zip(cell, full & ~held[rank], strict=False):
-            if lacks and start <= cut < stop:
-                problem = f"lacks rank {lacks.bit_length() - 1}"
-                raise schedule.fault(rank, "last", f"element {cut}", problem)
+        for cut, gap in zip(cell, full & ~held[rank], strict=False):
+            if gap and start <= cut < stop:
+                raise schedule.fault(f"rank {gap.bit_length() - 1} is missing", rank, "end", f"[{cut}]")
 
 
 def run_threads(schedule: Schedule, buffers: Sequence[Any], add: Callable[..., Any] = np.add) -> None:
@@ -148,7 +144,7 @@ def run_threads(schedule: Schedule, buffers: Sequence[Any], add: Callable[..., A
             except BaseException as error:
                 for *_, letter in turns:
                     letter.put(None)
-                raise WorkerError(str(schedule.fault(rank, step, move, repr(error)))) from error
+                raise WorkerError(str(schedule.fault(repr(error), rank, step, move))) from error
 
     with ThreadPoolExecutor(schedule.ranks) as pool:
         list(pool.map(run, range(schedule.ranks)))

@@ -67,7 +67,9 @@ class Recorder:
                 assert tensor is not None or operand.optional, (operation, operand.name)
                 shapes[operand.name] = tensor.shape if tensor is not None else None
         self.operations.append((operation, inputs, complete))
-        made = [Tensor(operation, tuple(s), self.dtype, "activation") for s in word.shapes(shapes, complete)]
+        made = [
+            Tensor(operation, tuple(s), self.dtype, "activation") for s in word.shapes(shapes, complete)
+        ]
         return made[0] if len(made) == 1 else tuple(made)
 
     def parameter(self, shape: tuple[int, ...], filler: Any, **options: Any) -> Tensor:

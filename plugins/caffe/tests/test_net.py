@@ -51,10 +51,14 @@ def test_include_and_exclude_together_are_an_error(read: Any) -> None:
 
 
 def test_a_layer_keeps_its_blobs_and_loss_weights(read: Any) -> None:
-    (layer,) = read(
-        'layer { name: "l" type: "SoftmaxWithLoss" bottom: "a" bottom: "b" top: "c" top: "d" '
-        "loss_weight: 0.3 loss_weight: 0 }"
-    ).net("train").layers
+    (layer,) = (
+        read(
+            'layer { name: "l" type: "SoftmaxWithLoss" bottom: "a" bottom: "b" top: "c" top: "d" '
+            "loss_weight: 0.3 loss_weight: 0 }"
+        )
+        .net("train")
+        .layers
+    )
     assert (layer.bottoms, layer.tops, layer.loss_weights) == (("a", "b"), ("c", "d"), (0.3, 0.0))
     assert layer.parameters.type == "SoftmaxWithLoss"
 
@@ -189,10 +193,7 @@ layer { name: "pool" type: "Pooling" bottom: "data" top: "p" }
 
 
 def with_override(read: Any, key: str, value: Any, phase: str = "train") -> Any:
-    return {
-        layer.name: layer.parameters
-        for layer in read(OVERRIDDEN).net(phase, {key: value}).layers
-    }
+    return {layer.name: layer.parameters for layer in read(OVERRIDDEN).net(phase, {key: value}).layers}
 
 
 @pytest.mark.parametrize(
@@ -216,9 +217,7 @@ def with_override(read: Any, key: str, value: Any, phase: str = "train") -> Any:
         ),
     ],
 )
-def test_an_override_sets_a_field(
-    read: Any, key: str, value: Any, find: str, expected: Any
-) -> None:
+def test_an_override_sets_a_field(read: Any, key: str, value: Any, find: str, expected: Any) -> None:
     layers = with_override(read, key, value)
     name = "fc.1" if find.startswith("fc.1") else find.partition(".")[0]
     found = layers[name]
@@ -261,9 +260,7 @@ def test_an_override_does_not_change_the_file_for_the_next(read: Any) -> None:
         ("nmae", "x", r"unknown field of NetParameter 'nmae'; did you mean 'name'"),
     ],
 )
-def test_an_override_that_cannot_be_names_its_key(
-    read: Any, key: str, value: Any, message: str
-) -> None:
+def test_an_override_that_cannot_be_names_its_key(read: Any, key: str, value: Any, message: str) -> None:
     with pytest.raises(ModelError, match=message) as error:
         with_override(read, key, value)
     assert f"net.prototxt: override {key!r}: " in str(error.value)
@@ -315,11 +312,11 @@ def test_every_real_net_and_solver_is_read_or_refused_with_the_place(shared: Pat
                 text = path.read_text(encoding="latin-1").split("\n")
                 assert layers
                 for layer in layers:
-                    word = re.search(r"\b(layers?|input)\b", text[layer.location.line - 1])
+                    word = re.search(r"\b(layers?|input)\b", text[(layer.location.line or 0) - 1])
                     assert word, (path, layer.name)
     assert set(refused) == set(REFUSED)
-    for path, message in refused.items():
-        assert REFUSED[path] in message, message
+    for name, message in refused.items():
+        assert REFUSED[name] in message, message
 
 
 def test_a_phase_of_a_state_is_that_of_the_net(read: Any) -> None:

@@ -272,9 +272,7 @@ def test_the_net_itself_may_be_overridden(solve: Any, tmp_path: Path) -> None:
         ("max_iter", -1, r"max_iter: -1 is not a number >= 0"),
     ],
 )
-def test_an_override_that_cannot_be_is_named(
-    solve: Any, key: str, value: Any, message: str
-) -> None:
+def test_an_override_that_cannot_be_is_named(solve: Any, key: str, value: Any, message: str) -> None:
     with pytest.raises(ModelError, match=message):
         solve(overrides={key: value})
 

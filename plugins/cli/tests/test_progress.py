@@ -133,6 +133,16 @@ def test_a_terminal_has_one_live_line_and_permanent_scores(monkeypatch: pytest.M
     assert "\x1b[38;" in text
 
 
+def test_a_narrow_terminal_has_one_line_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "50")
+    text = on_a_terminal()
+    drawn = text.rpartition("\x1b[2K")[2]
+    assert drawn.startswith("10/10")
+    assert "loss 1.5" in drawn
+    assert drawn.count("\r\n") == 1
+
+
 def test_no_color_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("NO_COLOR", "1")

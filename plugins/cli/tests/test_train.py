@@ -51,7 +51,7 @@ def test_it_says_what_was_composed_then_how_it_goes(
     )
     assert lines[6] == "iteration 2  test  accuracy 0.5000  loss 0.2500"
     assert lines[-2] == "iteration 4  snapshot lenet_solver_iter_4.demitasse"
-    assert lines[-1].startswith("done: 4 iterations  loss 0.0625  accuracy 0.5000  loss 0.0625  ")
+    assert lines[-1].startswith("done: 4 iterations  loss 0.0625  test accuracy 0.5000  loss 0.0625  ")
     assert lines[-1].endswith("snapshot lenet_solver_iter_4.demitasse")
 
 

@@ -44,7 +44,9 @@ def hint(path: Path) -> str:
 
 
 def _candidates(name: str, beside: Path) -> Iterator[Path]:
-    path = Path(name).expanduser()
+    path = Path(name)
+    if name.startswith("~/"):
+        path = path.expanduser()
     yield path
     if not path.is_absolute():
         folder = beside.absolute().parent

@@ -77,7 +77,8 @@ def upgrade_net(
 ) -> tuple[Any, list[Location]]:
     """A net in the present form, and where each of its layers stands.
 
-    ``lines`` are those of the file's layers, ``input_line`` that of its first input. Raises ModelError for V0 layers and for mixed forms.
+    ``lines`` are those of the file's layers, ``input_line`` that of its first input. Raises
+    ModelError for V0 layers and for mixed forms.
     """
     if net.layer and net.layers:
         raise ModelError(

@@ -36,8 +36,7 @@ def read_solverstate(path: Path) -> Weights:
     state = _parse(path, "SolverState")
     if not state.HasField("iter"):
         raise ModelError(f"{path}: is not a solver state: it has no iteration")
-    with _named(path):
-        learned = state.learned_net
+    learned = _text(state.learned_net, path)
     if not learned:
         raise ModelError(f"{path}: names no caffemodel (learned_net), so its history has no layers")
     found, tried = find(learned, path)
@@ -110,14 +109,12 @@ def _write_whole(path: Path, data: bytes) -> None:
 
 def _layers(path: Path) -> Iterable[tuple[str, list[np.ndarray]]]:
     net = _parse(path, "NetParameter")
-    found = []
-    with _named(path):
-        for layer in net.layer:
-            found.append((layer.name, layer.type, layer.blobs))
-        for layer in net.layers:
-            inner = layer.layer if layer.HasField("layer") else layer
-            kind = inner.type if layer.HasField("layer") else v1_type(layer)
-            found.append((inner.name, kind, layer.blobs or inner.blobs))
+    found = [(_text(layer.name, path), layer.type, layer.blobs) for layer in net.layer]
+    for layer in net.layers:
+        oldest = layer.HasField("layer")
+        inner = layer.layer if oldest else layer
+        kind = inner.type if oldest else v1_type(layer)
+        found.append((_text(inner.name, path), kind, layer.blobs or inner.blobs))
     if not found:
         raise ModelError(f"{path}: is not a caffemodel: it holds no layer")
     if not any(blobs for _, _, blobs in found):
@@ -151,13 +148,11 @@ def _parse(path: Path, name: str) -> Any:
     return message
 
 
-@contextlib.contextmanager
-def _named(path: Path) -> Any:
-    """Text that is no UTF-8 and enum values without a name are a damaged file's."""
-    try:
-        yield
-    except (UnicodeDecodeError, KeyError, ValueError) as error:
-        raise ModelError(f"{path}: is damaged: a layer's name or type cannot be read") from error
+def _text(value: Any, path: Path) -> str:
+    """A string of the file; protobuf hands out bytes where it is no UTF-8."""
+    if not isinstance(value, str):
+        raise ModelError(f"{path}: is damaged: {value!r} is not text")
+    return value
 
 
 def _array(blob: Any, path: Path, what: str) -> np.ndarray:

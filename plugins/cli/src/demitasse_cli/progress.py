@@ -114,12 +114,16 @@ class Live(Lines):
         super().__init__(meter, 0, stream)
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn
+        from rich.table import Column
 
         # One line high: what a signal handler prints between two refreshes then stays readable.
         self._progress: Progress = Progress(
-            TextColumn("{task.completed:.0f}/{task.total:.0f}"),
-            BarColumn(bar_width=24),
-            TextColumn("{task.fields[status]}"),
+            TextColumn(
+                "{task.completed:.0f}/{task.total:.0f}",
+                table_column=Column(no_wrap=True, min_width=2 * len(str(meter.last)) + 1),
+            ),
+            BarColumn(bar_width=16),
+            TextColumn("{task.fields[status]}", table_column=Column(no_wrap=True, overflow="crop")),
             console=Console(file=stream, highlight=False),
             refresh_per_second=4,
         )

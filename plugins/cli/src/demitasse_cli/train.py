@@ -191,11 +191,13 @@ def run(
 
 def came_to(iteration: int, loss: float, history: History, seconds: float) -> str:
     """What the run came to."""
-    parts = [f"{iteration} iterations", f"loss {loss:.4g}", report.scores_text(history.scores)]
+    parts = [f"{iteration} iterations", f"loss {loss:.4g}"]
+    if history.scores:
+        parts.append(f"test {report.scores_text(history.scores)}")
     parts.append(f"{seconds:.1f} s")
     if history.snapshot is not None:
         parts.append(f"snapshot {history.snapshot}")
-    return "  ".join(part for part in parts if part)
+    return "  ".join(parts)
 
 
 def composed(composition: Composition) -> str:

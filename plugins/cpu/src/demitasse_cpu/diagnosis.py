@@ -33,10 +33,10 @@ def _cache() -> Finding:
 
 
 def _vectors() -> Finding:
-    from demitasse_cpu.loops import convolution
+    from demitasse_cpu.loops import products
 
     return Finding(
-        "ok", "vectors", f"convolutions compute {convolution.lanes(4)} float32 numbers at a time"
+        "ok", "vectors", f"convolutions compute {products.lanes(4)} float32 numbers at a time"
     )
 
 
@@ -58,9 +58,9 @@ def _blas() -> Iterable[Finding]:
         yield Finding("note", "BLAS", f"{text} on {processors} processors", remedy)
     else:
         yield Finding("ok", "BLAS", text)
-    from demitasse_cpu.loops import convolution
+    from demitasse_cpu.loops import products
 
-    if convolution.lanes(4) == 16 and kernels.lower() in ("haswell", "zen", "sandybridge"):
+    if products.lanes(4) == 16 and kernels.lower() in ("haswell", "zen", "sandybridge"):
         yield Finding(
             "note",
             "BLAS kernels",

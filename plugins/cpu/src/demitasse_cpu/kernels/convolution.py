@@ -12,7 +12,7 @@ from demitasse_cpu.kernels.requests import flat, is_real, parts_for, spec
 from demitasse_cpu.threads import divide, in_order, together
 
 if TYPE_CHECKING:
-    from demitasse_cpu.loops.convolution import Correlation, WeightGradient
+    from demitasse_cpu.loops.products import Correlation, WeightGradient
 
 KERNEL = "direct, vectors of channels"
 _FLOP_A_UNIT_OF_WORK = 64
@@ -80,7 +80,7 @@ def _correlating(request: Request, s: _Sizes, to_data: bool = False) -> Candidat
     room = _aligned(channels * prod(extents) * s.itemsize) + _STRIP_BYTES
 
     def bind(inputs: Sequence[Any], targets: Sequence[Any], workspace: Any) -> Work:
-        from demitasse_cpu.loops import convolution as loops
+        from demitasse_cpu.loops import products as loops
 
         geometry = _to_data(s) if to_data else _forward(s)
         packed, bias_lines, *rooms = _cut(workspace, s.dtype, panel, biases, *[room] * parts)
@@ -113,7 +113,7 @@ def backward_weights(request: Request) -> Iterable[Candidate]:
     room += prod(s.result) * padded_outputs * s.itemsize
 
     def bind(inputs: Sequence[Any], targets: Sequence[Any], workspace: Any) -> Work:
-        from demitasse_cpu.loops import convolution as loops
+        from demitasse_cpu.loops import products as loops
 
         geometry = _to_weights(s)
         lanes = loops.lanes(s.itemsize)
@@ -196,7 +196,7 @@ def _cut(workspace: Any, dtype: str, *sizes: int) -> list[Any]:
 def _forward(s: _Sizes) -> Correlation:
     import numpy as np
 
-    from demitasse_cpu.loops import convolution as loops
+    from demitasse_cpu.loops import products as loops
 
     base = _grid(s.result, s.stride, s.padded[1])
     return loops.Correlation(
@@ -226,7 +226,7 @@ def _forward(s: _Sizes) -> Correlation:
 def _to_weights(s: _Sizes) -> WeightGradient:
     import numpy as np
 
-    from demitasse_cpu.loops import convolution as loops
+    from demitasse_cpu.loops import products as loops
 
     return loops.WeightGradient(
         groups=s.groups,
@@ -251,7 +251,7 @@ def _to_data(s: _Sizes) -> Correlation:
     a multiple of the stride, and o = i // stride + a shift of the tap's own."""
     import numpy as np
 
-    from demitasse_cpu.loops import convolution as loops
+    from demitasse_cpu.loops import products as loops
 
     (top, left), extents = _backward_padding(s)
     area, padded_area = prod(s.kernel), prod(extents)

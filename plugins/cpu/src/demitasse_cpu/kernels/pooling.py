@@ -12,7 +12,7 @@ from demitasse_cpu.threads import divide, spread, together
 if TYPE_CHECKING:
     from demitasse_cpu.loops.pooling import Windows
 
-KERNEL = "numba, a row of windows at a time"
+KERNEL = "numba loop over windows"
 
 
 def maximum(request: Request) -> Iterable[Candidate]:
@@ -21,27 +21,34 @@ def maximum(request: Request) -> Iterable[Candidate]:
         return ()
     planes, size = _planes(spec(y).shape)
     parts = _parts(request, planes, size)
-    row = -(-size * 4 // 64) * 64
+    windows = _whole_windows(request.attributes, spec(y).shape)
+    stride, width = request.attributes["stride"][1], request.attributes["kernel"][1]
+    counts = (windows * stride + width, windows * stride + width, windows, windows)
+    kinds = (spec(x).dtype, "int32") * 2
+    room = sum(-(-count * 8 // 64) * 64 for count in counts)
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
         from functools import partial
 
         from demitasse_cpu.loops import pooling as loops
 
-        windows = _windows(request.attributes, spec(x).shape, spec(y).shape)
+        geometry = _windows(request.attributes, spec(x).shape, spec(y).shape)
         source, target = flat(inputs[0]), flat(outputs[0])
-        if argmax is not None:
-            index = flat(outputs[1])
-            return spread(loops.maxima, (windows, source, target, index, True), planes, parts)
-        rows = workspace.view("int32").reshape(parts, -1)
-        shares = [
-            partial(loops.maxima, windows, source, target, rows[i], False, *part)
-            for i, part in enumerate(divide(planes, parts))
-        ]
+        shares = []
+        for i, part in enumerate(divide(planes, parts)):
+            pieces, at = [], i * room
+            for count, kind in zip(counts, kinds, strict=True):
+                pieces.append(workspace[at : at + 8 * count].view(kind))
+                at += -(-count * 8 // 64) * 64
+            index = pieces[3] if argmax is None else flat(outputs[1])
+            shares.append(
+                partial(
+                    loops.maxima, geometry, source, target, index, argmax is not None, *pieces, *part
+                )
+            )
         return together(shares)
 
-    needed = 0 if argmax is not None else parts * row
-    return (Candidate(KERNEL, bind, workspace=needed, in_place=False),)
+    return (Candidate(KERNEL, bind, workspace=parts * room, in_place=False),)
 
 
 def maximum_backward(request: Request) -> Iterable[Candidate]:
@@ -83,23 +90,15 @@ def average_backward(request: Request) -> Iterable[Candidate]:
         return ()
     planes, size = _planes(spec(dy).shape)
     parts = _parts(request, planes, size)
-    row = -(-spec(dy).shape[3] * 8 // 64) * 64
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
-        from functools import partial
-
         from demitasse_cpu.loops import pooling as loops
 
         windows = _windows(request.attributes, spec(dx).shape, spec(dy).shape)
-        given, target = flat(inputs[0]), flat(outputs[0])
-        rows = workspace.view(given.dtype).reshape(parts, -1)
-        shares = [
-            partial(loops.averages_backward, windows, given, target, rows[i], *part)
-            for i, part in enumerate(divide(planes, parts))
-        ]
-        return together(shares)
+        arguments = (windows, flat(inputs[0]), flat(outputs[0]))
+        return spread(loops.averages_backward, arguments, planes, parts)
 
-    return (Candidate(KERNEL, bind, workspace=parts * row, in_place=False),)
+    return (Candidate(KERNEL, bind, in_place=False),)
 
 
 FACTORIES = {
@@ -117,6 +116,12 @@ def _is_served(attributes: Mapping[str, Any], x: Sequence[int], y: Sequence[int]
         return False
     ends = zip(y[2:], attributes["stride"], attributes["pad"], x[2:], strict=True)
     return all((windows - 1) * stride - pad < extent for windows, stride, pad, extent in ends)
+
+
+def _whole_windows(attributes: Mapping[str, Any], y: Sequence[int]) -> int:
+    """Windows in all rows, each row with as many as cover its columns without a rest."""
+    width, stride = attributes["kernel"][1], attributes["stride"][1]
+    return y[2] * (-(-(stride * (y[3] - 1) + width) // stride))
 
 
 def _planes(shape: Sequence[int]) -> tuple[int, int]:

@@ -17,6 +17,10 @@ def compiled(*, reassociate: bool = False) -> Callable[[Loop], Loop]:
     """Compile a loop. ``reassociate`` lets a sum run in vector lanes: another rounding than in order,
     though the same in every run.
 
+    Inner loops run over slices, ``part = x[at : at + n]`` and then ``part[i]`` for i in range(n): an
+    index such as ``at + i`` could be negative for all that the compiler knows, and what it does then
+    to count from the end keeps it from vectors (a loop over 1,024 numbers: 850 ns, and 54 ns so).
+
     numba recompiles a cached function when its own file changes, not when a file that it imports
     from does: so every loop stands in one file with all that it calls.
     """
@@ -30,3 +34,9 @@ def compiled(*, reassociate: bool = False) -> Callable[[Loop], Loop]:
             return numba.njit(**options)(loop)  # type: ignore[no-any-return]
 
     return decorate
+
+
+def inlined(loop: Loop) -> Loop:
+    """A part of other loops that is compiled into each of them: for what is called so often that a
+    call, which passes seven words for each array, would cost as much as the work."""
+    return numba.njit(inline="always", error_model="numpy")(loop)  # type: ignore[no-any-return]

@@ -8,28 +8,32 @@ from demitasse_cpu.loops.compiled import Array, compiled
 @compiled()
 def relu(x: Array, y: Array, negative_slope: float, begin: int, end: int) -> None:
     zero, slope = x.dtype.type(0), x.dtype.type(negative_slope)
-    for i in range(begin, end):
+    x, y = x[begin:end], y[begin:end]
+    for i in range(x.size):
         y[i] = x[i] if x[i] > zero else slope * x[i]
 
 
 @compiled()
 def relu_backward(dy: Array, y: Array, dx: Array, negative_slope: float, begin: int, end: int) -> None:
     zero, slope = y.dtype.type(0), y.dtype.type(negative_slope)
-    for i in range(begin, end):
+    dy, y, dx = dy[begin:end], y[begin:end], dx[begin:end]
+    for i in range(dx.size):
         dx[i] = dy[i] if y[i] > zero else slope * dy[i]
 
 
 @compiled()
 def masked(dy: Array, mask: Array, dx: Array, factor: float, begin: int, end: int) -> None:
     zero, scale = dy.dtype.type(0), dy.dtype.type(factor)
-    for i in range(begin, end):
+    dy, mask, dx = dy[begin:end], mask[begin:end], dx[begin:end]
+    for i in range(dx.size):
         dx[i] = scale * dy[i] if mask[i] != 0 else zero
 
 
 @compiled()
 def scaled(x: Array, y: Array, factor: float, begin: int, end: int) -> None:
     scale = x.dtype.type(factor)
-    for i in range(begin, end):
+    x, y = x[begin:end], y[begin:end]
+    for i in range(x.size):
         y[i] = scale * x[i]
 
 
@@ -38,7 +42,8 @@ def scaled_sum(
     a: Array, b: Array, y: Array, factor_a: float, factor_b: float, begin: int, end: int
 ) -> None:
     scale_a, scale_b = a.dtype.type(factor_a), b.dtype.type(factor_b)
-    for i in range(begin, end):
+    a, b, y = a[begin:end], b[begin:end], y[begin:end]
+    for i in range(y.size):
         y[i] = scale_a * a[i] + scale_b * b[i]
 
 
@@ -63,11 +68,12 @@ def momentum_update(
         start, stop = max(limits[segment, 0], begin), min(limits[segment, 1], end)
         step = real(rate[0] * multipliers[segment, 0])
         pull = real(decay * multipliers[segment, 1])
-        for i in range(start, stop):
-            value = parameter[i]
-            towards = value
-            if l1 and value != zero:
-                towards = one if value > zero else -one
-            change = kept * history[i] + step * (gradient[i] + pull * towards)
-            history[i] = change
-            parameter[i] = value - change
+        if start >= stop:
+            continue
+        value, slope, past = parameter[start:stop], gradient[start:stop], history[start:stop]
+        for i in range(value.size):
+            towards = value[i]
+            if l1:
+                towards = one if value[i] > zero else (-one if value[i] < zero else value[i])
+            past[i] = kept * past[i] + step * (slope[i] + pull * towards)
+            value[i] -= past[i]

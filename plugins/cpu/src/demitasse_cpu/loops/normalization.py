@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from demitasse_cpu.loops.compiled import Array, compiled
+from demitasse_cpu.loops.compiled import Array, compiled, inlined
 
 
-@compiled()
+@inlined
 def _inverse_power(value: Any, beta: Any, one: Any) -> Any:
     """``one`` is 1 in the type of value: 1 / value would be float64."""
     if beta == 0.75:
@@ -44,11 +44,12 @@ def across_channels(
             sums = scale[at : at + plane] if keeps_scale else scale[:plane]
             sums[:] = offset
             for other in range(max(0, c - reach), min(channels, c + reach + 1)):
-                source = (n * channels + other) * plane
+                near = x[(n * channels + other) * plane : (n * channels + other + 1) * plane]
                 for i in range(plane):
-                    sums[i] += factor * (x[source + i] * x[source + i])
+                    sums[i] += factor * (near[i] * near[i])
+            given, result = x[at : at + plane], y[at : at + plane]
             for i in range(plane):
-                y[at + i] = x[at + i] * _inverse_power(sums[i], beta, one)
+                result[i] = given[i] * _inverse_power(sums[i], beta, one)
 
 
 @compiled()
@@ -70,45 +71,49 @@ def across_channels_backward(
     """``share`` is 2 alpha beta / n; ``ratio`` has room for one image."""
     real = x.dtype.type
     one, factor, beta = real(1), real(share), real(exponent)
+    size = channels * plane
     for n in range(begin, end):
-        image = n * channels * plane
-        for i in range(channels * plane):
-            ratio[i] = dy[image + i] * y[image + i] / scale[image + i]
+        start, stop = n * size, (n + 1) * size
+        given, result, scales = dy[start:stop], y[start:stop], scale[start:stop]
+        for i in range(size):
+            ratio[i] = given[i] * result[i] / scales[i]
         for c in range(channels):
-            at = image + c * plane
-            target = dx[at : at + plane]
+            start, stop = n * size + c * plane, n * size + (c + 1) * plane
+            target, input_ = dx[start:stop], x[start:stop]
+            given, scales = dy[start:stop], scale[start:stop]
             target[:] = 0
             for other in range(max(0, c - reach), min(channels, c + reach + 1)):
+                near = ratio[other * plane : (other + 1) * plane]
                 for i in range(plane):
-                    target[i] += ratio[other * plane + i]
+                    target[i] += near[i]
             for i in range(plane):
-                direct = dy[at + i] * _inverse_power(scale[at + i], beta, one)
-                target[i] = direct - factor * x[at + i] * target[i]
+                direct = given[i] * _inverse_power(scales[i], beta, one)
+                target[i] = direct - factor * input_[i] * target[i]
 
 
-@compiled()
+@inlined
+def _add(source: Array, source_at: int, target: Array, target_at: int, n: int) -> None:
+    given, sums = source[source_at : source_at + n], target[target_at : target_at + n]
+    for i in range(n):
+        sums[i] += given[i]
+
+
+@inlined
 def _square_sums(values: Array, lines: Array, sums: Array, height: int, width: int, reach: int) -> None:
     """At each point the sum over the square around it: first along the lines, then across them."""
-    for row in range(height):
-        at = row * width
-        for i in range(width):
-            lines[at + i] = values[at + i]
-        for d in range(1, reach + 1):
-            for i in range(width - d):
-                lines[at + i] += values[at + i + d]
-            for i in range(d, width):
-                lines[at + i] += values[at + i - d]
-    for row in range(height):
-        at = row * width
-        for i in range(width):
-            sums[at + i] = lines[at + i]
-        for d in range(1, reach + 1):
-            if row + d < height:
-                for i in range(width):
-                    sums[at + i] += lines[at + d * width + i]
-            if row - d >= 0:
-                for i in range(width):
-                    sums[at + i] += lines[at - d * width + i]
+    plane = height * width
+    for i in range(plane):
+        lines[i] = values[i]
+    for d in range(1, min(reach, width - 1) + 1):
+        for row in range(height):
+            at = row * width
+            _add(values, at + d, lines, at, width - d)
+            _add(values, at, lines, at + d, width - d)
+    for i in range(plane):
+        sums[i] = lines[i]
+    for d in range(1, min(reach, height - 1) + 1):
+        _add(lines, d * width, sums, 0, plane - d * width)
+        _add(lines, 0, sums, d * width, plane - d * width)
 
 
 @compiled()
@@ -135,12 +140,13 @@ def within_channel(
     for number in range(begin, end):
         at = number * plane
         sums = scale[at : at + plane] if keeps_scale else scale[:plane]
+        given, result = x[at : at + plane], y[at : at + plane]
         for i in range(plane):
-            values[i] = x[at + i] * x[at + i]
+            values[i] = given[i] * given[i]
         _square_sums(values, lines, sums, height, width, reach)
         for i in range(plane):
             sums[i] = real(offset) + factor * sums[i]
-            y[at + i] = x[at + i] * _inverse_power(sums[i], beta, one)
+            result[i] = given[i] * _inverse_power(sums[i], beta, one)
 
 
 @compiled()
@@ -165,11 +171,12 @@ def within_channel_backward(
     plane = height * width
     values, lines = room[:plane], room[plane : 2 * plane]
     for number in range(begin, end):
-        at = number * plane
+        start, stop = number * plane, (number + 1) * plane
+        given, input_, result = dy[start:stop], x[start:stop], y[start:stop]
+        scales, target = scale[start:stop], dx[start:stop]
         for i in range(plane):
-            values[i] = dy[at + i] * y[at + i] / scale[at + i]
-        target = dx[at : at + plane]
+            values[i] = given[i] * result[i] / scales[i]
         _square_sums(values, lines, target, height, width, reach)
         for i in range(plane):
-            direct = dy[at + i] * _inverse_power(scale[at + i], beta, one)
-            target[i] = direct - factor * x[at + i] * target[i]
+            direct = given[i] * _inverse_power(scales[i], beta, one)
+            target[i] = direct - factor * input_[i] * target[i]

@@ -1,11 +1,15 @@
-"""Pooling, a row of windows at a time, so that a window's elements meet those of its neighbours in
-one vector. A plane is one channel of one image."""
+"""Pooling. A plane is one channel of one image.
+
+Averages unroll windows that lie wholly in x and have one of the usual sizes. Maxima cannot go window
+by window: which element is the largest is a branch that no processor foresees (40 ns a window here,
+against 1 ns in vectors).
+"""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from demitasse_cpu.loops.compiled import Array, compiled
+from demitasse_cpu.loops.compiled import Array, compiled, inlined
 
 
 class Windows(NamedTuple):
@@ -23,62 +27,93 @@ class Windows(NamedTuple):
     pad_across: int
 
 
-@compiled()
-def _row_range(g: Any, row: int) -> tuple[int, int]:
-    """The rows of x in the windows of a row of y."""
-    start = row * g.stride_down - g.pad_down
-    return max(start, 0), min(start + g.kernel_height, g.height)
+@inlined
+def _higher(value: Any, best: Any) -> bool:
+    """Whether to take a value instead of the best so far. A NaN, which nothing exceeds, is passed
+    on: a net that diverged must not look healthy."""
+    return (value > best) | ((value != value) & (best == best))  # type: ignore[no-any-return]
 
 
-@compiled()
-def _column_range(g: Any, tap: int) -> tuple[int, int]:
-    """The columns of y whose windows have their column ``tap`` in x."""
-    first = (g.pad_across - tap + g.stride_across - 1) // g.stride_across
-    last = (g.width - 1 + g.pad_across - tap) // g.stride_across
-    return max(first, 0), min(last + 1, g.columns)
-
-
-@compiled()
-def _raise_maxima(
-    x: Array, x_at: int, stride: int, y: Array, at: int, index: Array, index_at: int, first: int, n: int
+@inlined
+def _along(
+    values: Array, places: Array, stride: int, width: int, best: Array, index: Array, n: int
 ) -> None:
+    """The largest, and its place, of each ``width`` values, ``stride`` from one to the next."""
     for i in range(n):
-        value = x[x_at + i * stride]
-        best = y[at + i]
-        # The first of equals stays; a NaN, which nothing exceeds, is passed on.
-        higher = (value > best) | ((value != value) & (best == best))
-        y[at + i] = value if higher else best
-        index[index_at + i] = first + i * stride if higher else index[index_at + i]
+        largest, first = values[i * stride], places[i * stride]
+        for j in range(1, width):
+            value, place = values[i * stride + j], places[i * stride + j]
+            # Of equals the first in x, which is in an upper line or else further left.
+            higher = _higher(value, largest) | ((value == largest) & (place < first))
+            largest = value if higher else largest
+            first = place if higher else first
+        best[i] = largest
+        index[i] = first
 
 
 @compiled()
-def maxima(g: Any, x: Array, y: Array, index: Array, keeps_index: bool, begin: int, end: int) -> None:
-    """``index`` has room for one plane when it is not kept."""
-    size = g.rows * g.columns
-    for plane in range(begin, end):
-        source = plane * g.height * g.width
+def maxima(
+    g: Any,
+    x: Array,
+    y: Array,
+    index: Array,
+    keeps_index: bool,
+    values: Array,
+    places: Array,
+    best: Array,
+    found: Array,
+    begin: int,
+    end: int,
+) -> None:
+    """First down, over the lines of a window, then across. Whole lines, and then the whole plane,
+    are long enough for vectors; rows of windows are not.
+
+    ``values`` and ``places`` are what is largest down each column, in rows of as many windows as
+    cover them without a rest, so that the next row's first window follows where it should: some
+    more than there are, whose results are left out. Columns beyond x repeat its edge.
+    """
+    line, stride = g.width, g.stride_across
+    windows = (stride * (g.columns - 1) + g.kernel_width + stride - 1) // stride
+    extent = windows * stride
+    for number in range(begin, end):
+        plane = number * g.height * line
         for row in range(g.rows):
-            at = plane * size + row * g.columns
-            index_at = at if keeps_index else 0
-            top, bottom = _row_range(g, row)
-            for column in range(g.columns):
-                first = top * g.width + max(column * g.stride_across - g.pad_across, 0)
-                y[at + column] = x[source + first]
-                index[index_at + column] = first
-            for line in range(top, bottom):
-                for tap in range(g.kernel_width):
-                    left, right = _column_range(g, tap)
-                    first = line * g.width + left * g.stride_across - g.pad_across + tap
-                    n = right - left
-                    a, b = at + left, index_at + left
-                    # A stride that the compiler knows becomes vector code.
-                    if g.stride_across == 2:
-                        _raise_maxima(x, source + first, 2, y, a, index, b, first, n)
-                    elif g.stride_across == 1:
-                        _raise_maxima(x, source + first, 1, y, a, index, b, first, n)
-                    else:
-                        stride = g.stride_across
-                        _raise_maxima(x, source + first, stride, y, a, index, b, first, n)
+            start = row * g.stride_down - g.pad_down
+            top, bottom = max(start, 0), min(start + g.kernel_height, g.height)
+            at = row * extent + g.pad_across
+            n = min(line, extent - g.pad_across)
+            row_values, row_places = values[at : at + n], places[at : at + n]
+            above = x[plane + top * line : plane + top * line + n]
+            for i in range(n):
+                row_values[i] = above[i]
+                row_places[i] = top * line + i
+            for other in range(top + 1, bottom):
+                below = x[plane + other * line : plane + other * line + n]
+                for i in range(n):
+                    value = below[i]
+                    higher = _higher(value, row_values[i])
+                    row_values[i] = value if higher else row_values[i]
+                    row_places[i] = other * line + i if higher else row_places[i]
+            for i in range(row * extent, at):
+                values[i], places[i] = values[at], places[at]
+            for i in range(at + n, (row + 1) * extent):
+                values[i], places[i] = values[at + n - 1], places[at + n - 1]
+        for i in range(g.rows * extent, g.rows * extent + g.kernel_width):
+            values[i], places[i] = values[0], places[0]
+        n = g.rows * windows
+        # Numbers that the compiler knows become vector code.
+        if stride == 2 and g.kernel_width == 2:
+            _along(values, places, 2, 2, best, found, n)
+        elif stride == 2 and g.kernel_width == 3:
+            _along(values, places, 2, 3, best, found, n)
+        else:
+            _along(values, places, stride, g.kernel_width, best, found, n)
+        for row in range(g.rows):
+            at = (number * g.rows + row) * g.columns
+            start = row * windows
+            y[at : at + g.columns] = best[start : start + g.columns]
+            if keeps_index:
+                index[at : at + g.columns] = found[start : start + g.columns]
 
 
 @compiled()
@@ -93,71 +128,67 @@ def maxima_backward(
             dx[target + index[i]] += dy[i]
 
 
-@compiled()
-def _size(g: Any, row: int, column: int) -> int:
-    """Elements of a window with the padding that it covers, one pad beyond x at most."""
-    top = row * g.stride_down - g.pad_down
-    left = column * g.stride_across - g.pad_across
-    height = min(top + g.kernel_height, g.height + g.pad_down) - top
-    return height * (min(left + g.kernel_width, g.width + g.pad_across) - left)  # type: ignore[no-any-return]
+@inlined
+def _total(x: Array, first: int, height: int, width: int, line: int) -> Any:
+    total = x.dtype.type(0)
+    for i in range(height):
+        for j in range(width):
+            total += x[first + i * line + j]
+    return total
 
 
-@compiled()
-def _gather(x: Array, x_at: int, stride: int, y: Array, at: int, n: int) -> None:
-    for i in range(n):
-        y[at + i] += x[x_at + i * stride]
-
-
-@compiled()
-def _scatter(x: Array, x_at: int, stride: int, y: Array, at: int, n: int) -> None:
-    for i in range(n):
-        x[x_at + i * stride] += y[at + i]
+@inlined
+def _add_to_all(x: Array, first: int, height: int, width: int, line: int, value: Any) -> None:
+    for i in range(height):
+        for j in range(width):
+            x[first + i * line + j] += value
 
 
 @compiled()
 def averages(g: Any, x: Array, y: Array, begin: int, end: int) -> None:
-    size = g.rows * g.columns
-    for plane in range(begin, end):
-        source = plane * g.height * g.width
+    """A window's size counts the padding that it covers, one pad beyond x at most."""
+    high, wide, line = g.kernel_height, g.kernel_width, g.width
+    for number in range(begin, end):
+        plane = number * g.height * g.width
         for row in range(g.rows):
-            at = plane * size + row * g.columns
-            y[at : at + g.columns] = 0
-            top, bottom = _row_range(g, row)
-            for line in range(top, bottom):
-                for tap in range(g.kernel_width):
-                    left, right = _column_range(g, tap)
-                    first = source + line * g.width + left * g.stride_across - g.pad_across + tap
-                    n = right - left
-                    if g.stride_across == 2:
-                        _gather(x, first, 2, y, at + left, n)
-                    elif g.stride_across == 1:
-                        _gather(x, first, 1, y, at + left, n)
-                    else:
-                        _gather(x, first, g.stride_across, y, at + left, n)
+            start = row * g.stride_down - g.pad_down
+            full_height = min(start + high, g.height + g.pad_down) - start
+            top, bottom = max(start, 0), min(start + high, g.height)
             for column in range(g.columns):
-                y[at + column] /= y.dtype.type(_size(g, row, column))
+                start = column * g.stride_across - g.pad_across
+                full_width = min(start + wide, g.width + g.pad_across) - start
+                left, right = max(start, 0), min(start + wide, g.width)
+                first, height, width = plane + top * line + left, bottom - top, right - left
+                if height == 2 and width == 2:
+                    total = _total(x, first, 2, 2, line)
+                elif height == 3 and width == 3:
+                    total = _total(x, first, 3, 3, line)
+                else:
+                    total = _total(x, first, height, width, line)
+                at = (number * g.rows + row) * g.columns + column
+                y[at] = total / y.dtype.type(full_height * full_width)
 
 
 @compiled()
-def averages_backward(g: Any, dy: Array, dx: Array, shares: Array, begin: int, end: int) -> None:
-    """``shares`` has room for a row of dy."""
-    size, plane_size = g.rows * g.columns, g.height * g.width
-    for plane in range(begin, end):
-        target = plane * plane_size
-        dx[target : target + plane_size] = 0
+def averages_backward(g: Any, dy: Array, dx: Array, begin: int, end: int) -> None:
+    high, wide, line = g.kernel_height, g.kernel_width, g.width
+    for number in range(begin, end):
+        plane = number * g.height * g.width
+        dx[plane : plane + g.height * g.width] = 0
         for row in range(g.rows):
+            start = row * g.stride_down - g.pad_down
+            full_height = min(start + high, g.height + g.pad_down) - start
+            top, bottom = max(start, 0), min(start + high, g.height)
             for column in range(g.columns):
-                given = dy[plane * size + row * g.columns + column]
-                shares[column] = given / dy.dtype.type(_size(g, row, column))
-            top, bottom = _row_range(g, row)
-            for line in range(top, bottom):
-                for tap in range(g.kernel_width):
-                    left, right = _column_range(g, tap)
-                    first = target + line * g.width + left * g.stride_across - g.pad_across + tap
-                    n = right - left
-                    if g.stride_across == 2:
-                        _scatter(dx, first, 2, shares, left, n)
-                    elif g.stride_across == 1:
-                        _scatter(dx, first, 1, shares, left, n)
-                    else:
-                        _scatter(dx, first, g.stride_across, shares, left, n)
+                start = column * g.stride_across - g.pad_across
+                full_width = min(start + wide, g.width + g.pad_across) - start
+                left, right = max(start, 0), min(start + wide, g.width)
+                first, height, width = plane + top * line + left, bottom - top, right - left
+                at = (number * g.rows + row) * g.columns + column
+                share = dy[at] / dy.dtype.type(full_height * full_width)
+                if height == 2 and width == 2:
+                    _add_to_all(dx, first, 2, 2, line, share)
+                elif height == 3 and width == 3:
+                    _add_to_all(dx, first, 3, 3, line, share)
+                else:
+                    _add_to_all(dx, first, height, width, line, share)

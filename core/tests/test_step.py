@@ -1,0 +1,210 @@
+"""A step walks its plan: no allocation in the steady state, and little time besides the kernels'."""
+
+from __future__ import annotations
+
+import gc
+import math
+import time
+import tracemalloc
+from collections.abc import Callable, Iterator, Mapping
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from demitasse import DataSpec, Field, NetDefinition, NumericsError, Stream, compose, discover
+
+BOUND = 100e-6
+"""Seconds that a step of a hundred operations may cost besides its kernels."""
+
+
+class Silence:
+    """Samples that are there already: reading does nothing."""
+
+    fields: Mapping[str, Field]
+    size, cursor = 1, 0
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.fields = {"data": Field(shape, "float32"), "label": Field((), "float32")}
+
+    def stream(self, first: int, count: int, step: int) -> Stream:
+        return self
+
+    def read(self, out: Mapping[str, np.ndarray]) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def counted(allocators: list[Any], allocator: Callable[..., Any]) -> Callable[..., Any]:
+    """An allocator hook that remembers what it gave."""
+
+    def hook(space: str, options: Mapping[str, Any]) -> Any:
+        allocators.append(allocator(space=space, options=options))
+        return allocators[-1]
+
+    return hook
+
+
+def affine(toy: ModuleType, layers: int, width: int) -> NetDefinition:
+    """Affine layers with a rectifier after each, dropout and a loss: about five operations a layer
+    forward and backward, a bucket of parameters each."""
+    chain = [toy.layer("samples", "Samples", "", "data label", batch=128)]
+    for i in range(layers):
+        below = f"a{i - 1}" if i else "data"
+        last = i == layers - 1
+        chain.append(toy.layer(f"w{i}", "InnerProduct", below, f"a{i}", outputs=3 if last else width))
+        kind = "Dropout" if last else "ReLU"
+        chain.append(toy.layer(f"r{i}", kind, f"a{i}", f"a{i}"))
+    chain.append(toy.layer("loss", "SoftmaxLoss", f"a{layers - 1} label", "loss"))
+    return toy.net(*chain)  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def stepping(toy: ModuleType) -> Iterator[Callable[..., Any]]:
+    """``stepping(kernels)``: a trainer of affine layers on one worker, warmed up."""
+    runtimes = []
+
+    def make(
+        name: str, allocators: Any = None, layers: int = 20, width: int = 64, **solver: Any
+    ) -> Any:
+        allocator = counted([] if allocators is None else allocators, toy.installed(name).allocator)
+        plugins = [
+            toy.plugin("counted", allocator=allocator),
+            name,
+            "reference",
+            "training",
+            toy.toy(source=lambda spec: Silence((width,))),
+        ]
+        runtimes.append(compose(toy.machine(), plugins))
+        trainer = runtimes[-1].trainer(toy.solver(affine(toy, layers, width), **solver))
+        trainer.step(5)
+        return trainer
+
+    yield make
+    for runtime in runtimes:
+        runtime.close()
+
+
+def test_a_hundred_operations_cost_less_than_a_hundred_microseconds(
+    stepping: Callable[..., Any],
+) -> None:
+    trainer = stepping("null")
+    assert 100 <= len(trainer.plan.entries) <= 104
+    assert len(trainer.plan.buckets) == 20
+    best, attempts = math.inf, 0
+    while best >= BOUND and attempts < 40:
+        start = time.perf_counter()
+        trainer.step(200)
+        best, attempts = min(best, (time.perf_counter() - start) / 200), attempts + 1
+    assert best < BOUND, f"a step takes {best * 1e6:.0f} us"
+
+
+@pytest.mark.parametrize("name", ["null", "cpu"])
+@pytest.mark.parametrize("passes", [1, 2])
+def test_a_steady_step_allocates_no_tensor(
+    stepping: Callable[..., Any], name: str, passes: int
+) -> None:
+    """Activations take 128 KiB here and weights 256: a step that makes one of them anew shows it in
+    the peak (where NumPy's own buffers, 32 KiB, do not count), one that keeps anything in the growth.
+    """
+    if next((m.problem for m in discover() if m.name == name), "not installed"):
+        pytest.skip(f"plugin {name!r} cannot be used here")
+    allocators: list[Any] = []
+    trainer = stepping(name, allocators, layers=2, width=256, passes=passes)
+    given = [(a.allocations, a.bytes) for a in allocators]
+    assert sum(count for count, _ in given) > 0
+    gc.collect()
+    tracemalloc.start()
+    try:
+        trainer.step(100)  # until the interpreter's free lists are full
+        before, _ = tracemalloc.get_traced_memory()
+        tracemalloc.reset_peak()
+        trainer.step(20)
+        after, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert after - before < 1024, f"{after - before} bytes more after 20 steps"
+    assert peak - before < 64 * 1024, f"{peak - before} bytes at once in a step"
+    assert [(a.allocations, a.bytes) for a in allocators] == given
+
+
+def test_memory_is_allocated_once_for_each_region(stepping: Callable[..., Any]) -> None:
+    """Arena, fixed memory, parameters, gradients, and the momentum's history."""
+    allocators: list[Any] = []
+    plan = stepping("null", allocators).plan
+    assert sum(a.allocations for a in allocators) == 5
+    flat = plan.parameters + 2 * plan.trainable
+    assert sum(a.bytes for a in allocators) == plan.arena_bytes + plan.fixed_bytes + 4 * flat
+
+
+def test_a_result_tells_the_seconds_of_each_phase(stepping: Callable[..., Any]) -> None:
+    trainer = stepping("null")
+    result = trainer.step(50)
+    assert result.iteration == trainer.iteration == 55
+    assert {*result.phases} == {"read", "forward", "backward", "synchronise"}
+    assert all(seconds > 0 for seconds in result.phases.values())
+    assert sum(result.phases.values()) <= result.seconds
+
+
+def test_every_pass_reads_and_only_the_last_synchronises(toy: ModuleType) -> None:
+    """Three passes of four samples are read in order; parameters change once an iteration."""
+    read: list[int] = []
+
+    class Counted:
+        fields = {"data": Field((1, 6, 6), "float32"), "label": Field((), "float32")}
+        size = 12
+
+        def stream(self, first: int, count: int, step: int) -> Stream:
+            stream: Stream = toy.ArrayStream(toy.ArraySource(toy.images(12)), first, count, step)
+            original = stream.read
+
+            def watched(out: Mapping[str, np.ndarray]) -> None:
+                read.append(stream.cursor)
+                original(out)
+
+            stream.read = watched  # type: ignore[method-assign]
+            return stream
+
+        def close(self) -> None:
+            pass
+
+    def source(spec: DataSpec) -> Any:
+        return Counted()
+
+    solver = toy.solver(toy.classifier(4), passes=3)
+    with compose(toy.machine(), ["reference", "training", toy.toy(source=source)]) as runtime:
+        trainer = runtime.trainer(solver, precision="f64")
+        assert trainer.batch == 12
+        trainer.step(2)
+    assert read == [0, 4, 8, 12, 16, 20]
+
+
+def test_passes_over_parts_of_a_batch_are_one_pass_over_the_batch(
+    toy: ModuleType, train: Callable[..., Any]
+) -> None:
+    """Gradients add up: 2 x 6 samples make the step that 12 samples make, dropout included."""
+    whole = train(toy.classifier(12))
+    parts = train(toy.classifier(6), solver={"passes": 2})
+    for _ in range(5):
+        assert parts.step(1).loss == pytest.approx(whole.step(1).loss, abs=1e-12)
+    for layer, arrays in whole.net.params.items():
+        for ours, theirs in zip(parts.net.params[layer], arrays, strict=True):
+            assert np.allclose(ours, theirs, rtol=0, atol=1e-12)
+
+
+def test_a_loss_that_is_not_finite_stops_before_the_backward_pass(
+    toy: ModuleType, train: Callable[..., Any]
+) -> None:
+    arrays = toy.images(8)
+    arrays["data"][5, 0, 0, 0] = np.inf
+    trainer = train(toy.classifier(4), arrays=arrays)
+    trainer.step(1)
+    before = {k: [a.copy() for a in v] for k, v in trainer.net.params.items()}
+    with pytest.raises(NumericsError, match="iteration 1: the loss is nan"):
+        trainer.step(1)
+    for layer, values in trainer.net.params.items():
+        for ours, theirs in zip(before[layer], values, strict=True):
+            assert np.array_equal(ours, theirs)

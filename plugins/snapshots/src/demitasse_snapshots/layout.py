@@ -1,0 +1,46 @@
+"""The layout of a snapshot file.
+
+    magic    8 bytes    89 'D' 'M' 'T' 0d 0a 1a 0a: damaged by whatever mistakes the file for text
+    version  uint32     little-endian, as all that follow
+    length   uint64     bytes of the body
+    crc32    uint32     of the 20 bytes before
+    body     msgpack    {"parameters", "iteration", "state", "record"}
+    sha256   32 bytes   of all bytes before
+
+An array is {"dtype", "shape", "crc32", "data"}: a NumPy type string with its byte order, the lengths,
+and the elements in C order with their CRC-32, which tells the damaged array of a damaged file. The
+body has no extension types.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from dataclasses import dataclass
+
+MAGIC = b"\x89DMT\r\n\x1a\n"
+VERSION = 1
+HEADER = struct.Struct("<8sIQI")
+DIGEST = 32
+PARTS = ("parameters", "iteration", "state", "record")
+ARRAY = ("dtype", "shape", "crc32", "data")
+WIDE = ("i2", "i4", "i8", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16")
+TYPES = frozenset(["|b1", "|i1", "|u1", *(order + kind for order in "<>" for kind in WIDE)])
+LARGEST_RANK = 32
+LARGEST_ARRAY = (1 << 32) - 1
+"""Bytes, by msgpack's longest header."""
+
+DEEPEST = 64
+"""How deep lists and mappings of the record may nest."""
+
+
+@dataclass(frozen=True)
+class Header:
+    """A snapshot's header; ``length`` is the body's, in bytes."""
+
+    version: int
+    length: int
+
+    def pack(self) -> bytes:
+        bare = HEADER.pack(MAGIC, self.version, self.length, 0)[:-4]
+        return bare + struct.pack("<I", zlib.crc32(bare))

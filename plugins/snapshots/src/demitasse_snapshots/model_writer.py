@@ -1,0 +1,188 @@
+"""Writing a snapshot: into a temporary file beside it, flushed to the disk, then renamed."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import secrets
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import numpy as np
+
+from demitasse import SnapshotError, Weights
+from demitasse_snapshots.layout import (
+    ARRAY,
+    DEEPEST,
+    DIGEST,
+    LARGEST_ARRAY,
+    LARGEST_RANK,
+    PARTS,
+    TYPES,
+    VERSION,
+    Header,
+)
+
+Pieces = list[bytes | memoryview]
+
+
+def write_snapshot(path: Path, weights: Weights) -> None:
+    """Write ``weights`` to ``path``, which afterwards has either all of them or what it had before.
+
+    Arrays go to the file from where they stand; only those that are not contiguous are copied.
+    Raises SnapshotError that names the path and the reason: a value that cannot be stored, a full
+    disk, a missing folder.
+    """
+    pieces = _Body(path).of(weights)
+    length = sum(len(piece) for piece in pieces)
+    pieces.insert(0, Header(VERSION, length).pack())
+    # A link stays a link: its target is what is written.
+    target = Path(os.path.realpath(path))
+    try:
+        _replace(target, pieces)
+        _synchronise_folder(target.parent)
+    except OSError as error:
+        size = sum(len(piece) for piece in pieces) + DIGEST
+        raise SnapshotError(
+            f"{path}: the snapshot of {size:,} bytes could not be written: "
+            f"{error.strerror or error}; what was there before is untouched"
+        ) from error
+
+
+def _replace(target: Path, pieces: Pieces) -> None:
+    token = f"{os.getpid()}-{secrets.token_hex(4)}"
+    partial = target.with_name(f".{target.name[:200]}.{token}.partial")
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            digest = hashlib.sha256()
+            for piece in pieces:
+                digest.update(piece)
+                file.write(piece)
+            file.write(digest.digest())
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(target)
+    except BaseException:
+        # Whatever it was, even an interrupt: the rest must not fill the disk further.
+        partial.unlink(missing_ok=True)
+        raise
+
+
+def _synchronise_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some filesystems have no such thing
+            raise
+    finally:
+        os.close(descriptor)
+
+
+class _Body:
+    """The body in pieces: packed bytes, and the arrays' own memory between them."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.packer = msgpack.Packer(strict_types=True, unicode_errors="surrogatepass")
+        self.pieces: Pieces = []
+
+    def of(self, weights: Weights) -> Pieces:
+        self.map(len(PARTS))
+        self.value("parameters")
+        self.layers(weights.parameters, "parameters")
+        if weights.iteration is not None and not isinstance(weights.iteration, (int, np.integer)):
+            raise SnapshotError(f"{self.path}: iteration is {weights.iteration!r}, not an integer")
+        self.value("iteration")
+        self.value(self.plain(weights.iteration, "iteration", 0))
+        self.value("state")
+        self.map(len(weights.state))
+        for slot, layers in weights.state.items():
+            self.name(slot, "state")
+            self.layers(layers, f"state[{slot!r}]")
+        self.value("record")
+        self.value(self.plain(weights.record, "record", 0))
+        return self.pieces
+
+    def layers(self, layers: Mapping[str, Sequence[np.ndarray]], where: str) -> None:
+        self.map(len(layers))
+        for layer, arrays in layers.items():
+            self.name(layer, where)
+            self.pieces.append(self.packer.pack_array_header(len(arrays)))
+            for number, array in enumerate(arrays):
+                self.array(np.asarray(array), f"{where}[{layer!r}][{number}]")
+
+    def array(self, array: np.ndarray, where: str) -> None:
+        if array.dtype.str not in TYPES:
+            raise SnapshotError(
+                f"{self.path}: {where} has element type {array.dtype}, which a snapshot cannot hold; "
+                f"valid are booleans, integers, floating point and complex numbers of up to 8 bytes"
+            )
+        if array.ndim > LARGEST_RANK:
+            raise SnapshotError(f"{self.path}: {where} has rank {array.ndim} of {LARGEST_RANK}")
+        if array.nbytes > LARGEST_ARRAY:
+            raise SnapshotError(
+                f"{self.path}: {where} has {array.nbytes:,} bytes; an array in a snapshot has at "
+                f"most {LARGEST_ARRAY:,}"
+            )
+        data = array.reshape(-1).view(np.uint8).data
+        values = (array.dtype.str, list(array.shape), zlib.crc32(data))
+        self.map(len(ARRAY))
+        for key, value in zip(ARRAY, values, strict=False):
+            self.value(key)
+            self.value(value)
+        self.value(ARRAY[-1])
+        self.pieces.append(_binary_header(len(data)))
+        self.pieces.append(data)
+
+    def name(self, name: object, where: str) -> None:
+        if type(name) is not str:
+            raise SnapshotError(f"{self.path}: a name in {where} is {name!r}; valid are strings")
+        self.value(name)
+
+    def map(self, size: int) -> None:
+        self.pieces.append(self.packer.pack_map_header(size))
+
+    def value(self, value: object) -> None:
+        self.pieces.append(self.packer.pack(value))
+
+    def plain(self, value: Any, where: str, depth: int) -> Any:
+        """The value, checked to be of types that come back as they were."""
+        if isinstance(value, np.generic):
+            value = value.item()
+        if depth > DEEPEST:
+            raise SnapshotError(f"{self.path}: {where} is nested deeper than {DEEPEST}")
+        if type(value) is dict:
+            for key in value:
+                if type(key) not in (str, int):
+                    raise SnapshotError(
+                        f"{self.path}: {where} has the key {key!r}; valid are strings and integers"
+                    )
+            return {
+                self.plain(key, where, depth + 1): self.plain(item, f"{where}[{key!r}]", depth + 1)
+                for key, item in value.items()
+            }
+        if type(value) is list:
+            return [self.plain(v, f"{where}[{i}]", depth + 1) for i, v in enumerate(value)]
+        if type(value) is int and not -(1 << 63) <= value < 1 << 64:
+            raise SnapshotError(f"{self.path}: {where} is {value}, which does not fit in 64 bits")
+        if value is not None and type(value) not in (str, int, float, bool, bytes):
+            raise SnapshotError(
+                f"{self.path}: {where} is of type {type(value).__name__}, which a snapshot cannot "
+                f"hold; valid are str, int, float, bool, None, bytes, list and dict"
+            )
+        return value
+
+
+def _binary_header(length: int) -> bytes:
+    """msgpack's header of ``length`` bytes; the packer has one for maps and arrays only."""
+    if length < 1 << 8:
+        return b"\xc4" + length.to_bytes(1, "big")
+    if length < 1 << 16:
+        return b"\xc5" + length.to_bytes(2, "big")
+    return b"\xc6" + length.to_bytes(4, "big")

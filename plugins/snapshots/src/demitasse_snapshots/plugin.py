@@ -1,0 +1,24 @@
+"""The hooks of the snapshots plugin."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from demitasse import LayerType, ModelReader, Weights, hookimpl
+
+
+@hookimpl
+def model_reader(path: Path, layer_types: Mapping[str, LayerType]) -> ModelReader | None:
+    """A reader of a snapshot. Raises SnapshotError when the header is not of one that we read."""
+    from demitasse_snapshots.model_reader import SnapshotReader
+
+    return SnapshotReader(Path(path))
+
+
+@hookimpl
+def model_writer(path: Path, weights: Weights) -> None:
+    """Write a snapshot, whole or not at all. Raises SnapshotError, and leaves what was there."""
+    from demitasse_snapshots.model_writer import write_snapshot
+
+    write_snapshot(Path(path), weights)

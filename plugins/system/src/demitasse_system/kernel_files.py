@@ -1,0 +1,59 @@
+"""The files in which an operating system's kernel describes its machine (/proc, /sys, /dev)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class KernelFiles:
+    """Reads below ``root``; what is absent, unreadable or malformed reads as nothing."""
+
+    root: Path = Path("/")
+
+    @property
+    def own(self) -> bool:
+        """True when these are the files of the running machine."""
+        return self.root == Path("/")
+
+    def text(self, path: str) -> str:
+        """The content of a file, stripped."""
+        try:
+            return (self.root / path).read_text(encoding="utf-8", errors="replace").strip()
+        except OSError:
+            return ""
+
+    def number(self, path: str) -> int | None:
+        """The whole number that a file begins with."""
+        match = re.match(r"-?\d+", self.text(path))
+        return int(match[0]) if match else None
+
+    def numbers(self, path: str) -> frozenset[int]:
+        """The list of numbers in a file: ``0-3,8`` is 0, 1, 2, 3, 8."""
+        return listed(self.text(path))
+
+    def size(self, path: str, key: str) -> int | None:
+        """Bytes from a line ``key:  1024 kB``."""
+        match = re.search(rf"\b{re.escape(key)}:\s*(\d+) kB", self.text(path))
+        return int(match[1]) * 1024 if match else None
+
+    def names(self, folder: str, pattern: str) -> list[str]:
+        """The paths below ``folder`` that match, in order of the numbers in them."""
+        try:
+            found = [path.relative_to(self.root) for path in (self.root / folder).glob(pattern)]
+        except OSError:
+            return []
+        return sorted(map(str, found), key=lambda n: [int(i) for i in re.findall(r"\d+", n)])
+
+
+def listed(text: str) -> frozenset[int]:
+    """The numbers that a kernel's list names; none when it is malformed."""
+    numbers: set[int] = set()
+    for part in text.split(",") if text else ():
+        match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part)
+        if match is None:
+            return frozenset()
+        numbers.update(range(int(match[1]), int(match[2] or match[1]) + 1))
+    return frozenset(numbers)

@@ -1,0 +1,23 @@
+"""The hooks of the system plugin."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from demitasse import Finding, Level, hookimpl
+
+
+@hookimpl
+def probe() -> Iterable[Level]:
+    """The levels of this machine, as its kernel describes them."""
+    from demitasse_system.probe import probed
+
+    return probed()
+
+
+@hookimpl
+def diagnose() -> Iterable[Finding]:
+    """What of this machine limits training: cores, memory, pages, storage."""
+    from demitasse_system.diagnosis import findings
+
+    return findings()
