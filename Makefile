@@ -20,3 +20,16 @@ $(VENV)/installed: pyproject.toml core/pyproject.toml $(wildcard plugins/*/pypro
 demo: setup ## train a small LeNet on 1,797 scanned digits: composition, progress, snapshot, curve
 	$(BIN)/demitasse train examples/digits/digits_solver.prototxt --json out/digits.json
 	$(BIN)/python tools/plot_curve.py out/digits.json -o out/digits.png
+
+test: setup ## the tests of every package
+	$(BIN)/python -m pytest
+
+check: setup ## format, lint, types and import contracts
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy core/src $(wildcard plugins/*/src)
+	$(BIN)/lint-imports
+
+format: setup ## format, and mend what the linter can
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .

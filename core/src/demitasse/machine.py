@@ -165,9 +165,8 @@ def load_machine(path: str | Path) -> Machine:
         text = path.read_text(encoding="utf-8")
         table = tomllib.loads(text)
     except OSError as error:
-        names = [other.name for other in path.parent.glob("*.toml")]
-        where = f"{path}: {error.strerror}"
-        raise DescriptionError(unknown("description", path.name, names, where)) from error
+        where, others = f"{path}: {error.strerror}", path.parent.glob("*.toml")
+        raise DescriptionError(unknown("file", path.name, [x.name for x in others], where)) from error
     except (ValueError, RecursionError) as error:
         line = [*re.findall(r"at line (\d+)", str(error)), text.count("\n") + 1][0]
         raise DescriptionError(f"{path}:{line}: {error}") from error

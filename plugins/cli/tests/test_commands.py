@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from demitasse import Weights
+from demitasse import Composition, Manifest, Weights
 from demitasse_cli.main import main
 
 Install = Callable[..., Path]
@@ -141,6 +142,18 @@ def test_the_machine_is_printed_or_written(
     assert capsys.readouterr().out == 'name = "abacus"\n'
     assert main(["detect", "--output", "here.toml"]) == 0
     assert (tmp_path / "here.toml").read_text() == 'name = "abacus"\n'
+
+
+def test_a_machine_is_measured_by_the_plugin_that_can(
+    runtime: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["detect", "--measure"]) == 2
+    assert "no composed plugin has a program 'measure'" in capsys.readouterr().err
+    manifest = Manifest("stopwatch", roles={"programs": {}})
+    measure = SimpleNamespace(programs=lambda: {"measure": lambda runtime: 'name = "measured"'})
+    runtime.composition = Composition("abacus", (manifest,), (), (), {"stopwatch": measure})
+    assert main(["detect", "--measure"]) == 0
+    assert capsys.readouterr().out == 'name = "measured"\n'
 
 
 # plugins

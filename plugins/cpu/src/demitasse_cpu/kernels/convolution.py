@@ -8,7 +8,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from demitasse import Candidate, Request, Work
-from demitasse_cpu.kernels.requests import flat, is_real, parts_for, spec
+from demitasse_cpu.kernels.requests import LINE, aligned, cut, flat, is_real, parts_for, spec
 from demitasse_cpu.threads import divide, in_order, together
 
 if TYPE_CHECKING:
@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
 KERNEL = "direct, vectors of channels"
 _FLOP_A_UNIT_OF_WORK = 64
-_LINE = 64
-_STRIP_BYTES = 48 * 4 * _LINE
+_STRIP_BYTES = 48 * 4 * LINE
 _SPARE_ROWS = 8
 
 
@@ -77,13 +76,13 @@ def _correlating(request: Request, s: _Sizes, to_data: bool = False) -> Candidat
     padded_outputs = _whole_lines(outputs, s.itemsize)
     panel = s.groups * channels * prod(s.kernel) * padded_outputs * s.itemsize
     biases = s.groups * padded_outputs * s.itemsize
-    room = _aligned(channels * prod(extents) * s.itemsize) + _STRIP_BYTES
+    room = aligned(channels * prod(extents) * s.itemsize) + _STRIP_BYTES
 
     def bind(inputs: Sequence[Any], targets: Sequence[Any], workspace: Any) -> Work:
         from demitasse_cpu.loops import products as loops
 
         geometry = _to_data(s) if to_data else _forward(s)
-        packed, bias_lines, *rooms = _cut(workspace, s.dtype, panel, biases, *[room] * parts)
+        packed, bias_lines, *rooms = cut(workspace, s.dtype, panel, biases, *[room] * parts)
         lanes = loops.lanes(s.itemsize)
         padded_bias = bias_lines[: s.groups * lanes * int(geometry.columns[:, 1].sum())]
         b = inputs[2] if len(inputs) > 2 and inputs[2] is not None else packed[:0]
@@ -95,7 +94,7 @@ def _correlating(request: Request, s: _Sizes, to_data: bool = False) -> Candidat
         ]
         return in_order([pack, together(shares)])
 
-    workspace = _aligned(panel) + _aligned(biases) + parts * room
+    workspace = aligned(panel) + aligned(biases) + parts * room
     return Candidate(KERNEL, bind, workspace=workspace, in_place=False)
 
 
@@ -109,7 +108,7 @@ def backward_weights(request: Request) -> Iterable[Candidate]:
     padded_outputs = _whole_lines(s.outputs, s.itemsize)
     sums = s.groups * (s.taps + _SPARE_ROWS) * padded_outputs * s.itemsize
     bias_sums = s.groups * padded_outputs * s.itemsize
-    room = _aligned(s.inputs * prod(s.padded) * s.itemsize)
+    room = aligned(s.inputs * prod(s.padded) * s.itemsize)
     room += prod(s.result) * padded_outputs * s.itemsize
 
     def bind(inputs: Sequence[Any], targets: Sequence[Any], workspace: Any) -> Work:
@@ -118,7 +117,7 @@ def backward_weights(request: Request) -> Iterable[Candidate]:
         geometry = _to_weights(s)
         lanes = loops.lanes(s.itemsize)
         width = s.groups * lanes * int(geometry.columns[:, 1].sum())
-        all_sums, all_bias_sums, *rooms = _cut(
+        all_sums, all_bias_sums, *rooms = cut(
             workspace, s.dtype, parts * sums, parts * bias_sums, *[room] * parts
         )
         all_sums = all_sums.reshape(parts, -1)
@@ -143,7 +142,7 @@ def backward_weights(request: Request) -> Iterable[Candidate]:
         add_up = partial(loops.add_up, geometry, all_sums, all_bias_sums, flat(dw), db, lanes)
         return in_order([together(shares), add_up])
 
-    workspace = _aligned(parts * sums) + _aligned(parts * bias_sums) + parts * _aligned(room)
+    workspace = aligned(parts * sums) + aligned(parts * bias_sums) + parts * aligned(room)
     return (Candidate(KERNEL, bind, workspace=workspace, in_place=False),)
 
 
@@ -175,22 +174,9 @@ def _sizes(request: Request, x: Sequence[int], w: Sequence[int], y: Sequence[int
     )
 
 
-def _aligned(nbytes: int) -> int:
-    return -(-nbytes // _LINE) * _LINE
-
-
 def _whole_lines(channels: int, itemsize: int) -> int:
     """Channels padded to 64 bytes, the widest vector of any processor."""
-    return _aligned(channels * itemsize) // itemsize
-
-
-def _cut(workspace: Any, dtype: str, *sizes: int) -> list[Any]:
-    """Consecutive pieces of the workspace, each aligned to 64 bytes."""
-    pieces, at = [], 0
-    for size in sizes:
-        pieces.append(workspace[at : at + size].view(dtype))
-        at += _aligned(size)
-    return pieces
+    return aligned(channels * itemsize) // itemsize
 
 
 def _forward(s: _Sizes) -> Correlation:

@@ -9,6 +9,7 @@ from typing import Any
 from demitasse import Request, TensorSpec
 
 REALS = ("float32", "float64")
+LINE = 64
 
 
 def spec(operand: TensorSpec | None) -> TensorSpec:
@@ -50,3 +51,17 @@ def philox_key(attributes: Mapping[str, Any]) -> Any:
 
     seed, stream, low = int(attributes["seed"]), int(attributes["stream"]), 2**32 - 1
     return np.array([seed & low, ((seed >> 32) + stream * 0x9E3779B9) & low], np.uint64)
+
+
+def aligned(nbytes: int) -> int:
+    """Bytes rounded up to whole cache lines."""
+    return -(-nbytes // LINE) * LINE
+
+
+def cut(workspace: Any, dtype: Any, *sizes: int) -> list[Any]:
+    """Consecutive pieces of the workspace of so many bytes, each on cache lines of its own."""
+    pieces, at = [], 0
+    for size in sizes:
+        pieces.append(workspace[at : at + size].view(dtype))
+        at += aligned(size)
+    return pieces

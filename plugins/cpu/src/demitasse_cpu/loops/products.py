@@ -570,7 +570,15 @@ def multiply(
 
 @inlined
 def _pack_block(
-    g: Any, b: Array, panel: Array, first: int, count: int, left: int, right: int, widest: int, lanes: int
+    g: Any,
+    b: Array,
+    panel: Array,
+    first: int,
+    count: int,
+    left: int,
+    right: int,
+    widest: int,
+    lanes: int,
 ) -> None:
     """Terms ``first`` and on of columns ``left`` to ``right`` of b, as tiles read them."""
     for column in range(left, right, widest):
