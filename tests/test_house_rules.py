@@ -87,7 +87,7 @@ def test_the_core_names_no_device_format_or_network() -> None:
         # The vocabulary may cite where a shape rule comes from.
         if not (path.is_relative_to(VOCABULARY) and match.group() == "Caffe")
     ]
-    assert not found
+    assert not found, "\n".join(found)
 
 
 def test_the_vocabulary_needs_nothing_of_the_kernel_but_its_errors() -> None:
@@ -98,7 +98,7 @@ def test_the_vocabulary_needs_nothing_of_the_kernel_but_its_errors() -> None:
         if module.split(".")[0] == "demitasse"
         and not module.startswith(("demitasse.operations", "demitasse.errors"))
     ]
-    assert not found
+    assert not found, "\n".join(found)
 
 
 @pytest.mark.parametrize("hook", sorted(HOOKS))
@@ -166,7 +166,7 @@ def test_a_plugin_imports_only_the_public_names_of_the_core_and_no_other_plugin(
                 allowed = not root.startswith("demitasse_") or root == package
             if not allowed:
                 found.append(f"{located(path, line)}: {module} {name or ''}")
-    assert not found
+    assert not found, "\n".join(found)
 
 
 def test_every_plugin_is_held_to_the_import_contracts_and_the_types() -> None:
@@ -187,7 +187,7 @@ def test_modules_are_named_for_what_they_hold() -> None:
         for path in tracked()
         if path.suffix == ".py" and BANNED_NAMES & {path.stem, *path.relative_to(ROOT).parts[:-1]}
     ]
-    assert not found
+    assert not found, "\n".join(found)
 
 
 def test_test_folders_are_no_packages() -> None:
@@ -202,7 +202,7 @@ def test_nobody_imports_the_folders_of_the_workspace() -> None:
         for module, _, line in imports(path)
         if module.split(".")[0] in ("core", "plugins", "tests")
     ]
-    assert not found
+    assert not found, "\n".join(found)
 
 
 def test_untrusted_data_is_never_run() -> None:
@@ -221,7 +221,7 @@ def test_untrusted_data_is_never_run() -> None:
                 for keyword in node.keywords
             ):
                 found.append(f"{located(path, node.lineno)}: allow_pickle")
-    assert not found
+    assert not found, "\n".join(found)
 
 
 def test_files_name_no_place_of_the_machine_they_were_made_on() -> None:
@@ -239,4 +239,4 @@ def test_files_name_no_place_of_the_machine_they_were_made_on() -> None:
         for number, line in enumerate(text.splitlines(), 1):
             if (match := places.search(line)) and path != Path(__file__):
                 found.append(f"{located(path, number)}: {match.group()}")
-    assert not found
+    assert not found, "\n".join(found)

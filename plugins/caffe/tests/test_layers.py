@@ -389,6 +389,21 @@ def test_a_wrong_number_of_blobs_says_how_many(build: Any, text: str, message: s
         build(text, x=(2, 3))
 
 
+def test_a_gradient_that_the_file_stops_is_refused_and_one_that_is_none_is_not(
+    read: Any, recorder: Any
+) -> None:
+    stopped = 'layer { name: "s" type: "Softmax" bottom: "r" top: "p" propagate_down: false }'
+    loss = (
+        'layer { name: "l" type: "SoftmaxWithLoss" bottom: "r" bottom: "x" top: "loss" '
+        "propagate_down: true propagate_down: false }"
+    )
+    relu = 'layer { name: "r" type: "ReLU" bottom: "x" top: "r" propagate_down: false }'
+    with pytest.raises(ValueError, match=r"propagate_down: false is not supported \(bottom 'r'\)"):
+        recorder().expand(definition(read, relu + stopped, {"x": (2, 1)}, "train"))
+    recorder("test").expand(definition(read, relu + stopped, {"x": (2, 1)}, "test"))
+    recorder().expand(definition(read, relu + loss, {"x": (2, 1)}, "train"))
+
+
 # Samples.
 
 

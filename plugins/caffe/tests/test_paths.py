@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from demitasse import ModelError
-from demitasse_caffe.layers.data import located
-from demitasse_caffe.paths import find, find_file
+from demitasse_caffe.paths import find, find_file, given, located
 
 
 @pytest.fixture
@@ -25,9 +24,29 @@ def solver(tree: Path) -> Path:
     return tree / "caffe/examples/mnist/solver.prototxt"
 
 
-def test_the_working_directory_comes_first(tree: Path) -> None:
-    Path("net.prototxt").touch()
+def test_the_working_directory_comes_first_for_a_file_below_it(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tree / "caffe/net.prototxt").touch()
+    monkeypatch.chdir(tree / "caffe")
     assert find("net.prototxt", solver(tree))[0] == "net.prototxt"
+    assert find("net.prototxt", "examples/mnist/solver.prototxt")[0] == "net.prototxt"
+
+
+def test_a_like_named_file_of_the_working_directory_is_not_taken_for_anothers(tree: Path) -> None:
+    Path("net.prototxt").touch()
+    Path("own.prototxt").touch()
+    for beside in (solver(tree), Path("../caffe/examples/mnist/solver.prototxt")):
+        found = find("net.prototxt", beside)[0]
+        assert found == str(solver(tree).with_name("net.prototxt"))
+    assert find("own.prototxt", solver(tree))[0] == "own.prototxt"
+
+
+def test_what_a_user_gives_is_the_working_directorys(tree: Path) -> None:
+    Path("net.prototxt").touch()
+    assert given("net.prototxt") == str(tree / "work/net.prototxt")
+    assert given("net.*?split=test") == str(tree / "work/net.*") + "?split=test"
+    assert given("digits:train") == "digits:train"
 
 
 def test_the_folder_of_the_file_comes_next(tree: Path) -> None:
@@ -45,7 +64,7 @@ def test_a_path_of_another_project_is_found_by_its_bare_name(tree: Path) -> None
 
 
 def test_a_missing_file_lists_what_was_tried_and_the_nearest_name(tree: Path) -> None:
-    with pytest.raises(ModelError, match=r"net 'nett\.prototxt' is not there; tried nett\.prot") as e:
+    with pytest.raises(ModelError, match=r"net 'nett\.prototxt' is not there; tried /.*, nett\.") as e:
         find_file("nett.prototxt", solver(tree), "net")
     assert f"did you mean '{solver(tree).with_name('net.prototxt')}'" in str(e.value)
 

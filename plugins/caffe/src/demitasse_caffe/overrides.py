@@ -2,7 +2,7 @@
 
 A key is a path of field names with dots: ``max_iter``, ``layer.conv1.param.0.lr_mult``.
 In a solver, ``net.`` or nothing before ``layer.`` means its nets in both phases, ``train_net.`` and
-``test_net.`` those of one. An element of a repeated message is named by its number, a layer by its
+``test_net.`` those of one. Paths are the working directory's. An element of a repeated message is named by its number, a layer by its
 name.
 """
 
@@ -15,9 +15,11 @@ from google.protobuf import text_format
 
 from demitasse import ModelError, unknown
 from demitasse_caffe.net import NetFile
+from demitasse_caffe.paths import given
 from demitasse_caffe.schema import is_repeated
 
 _PREFIXES = {"net": ("train", "test"), "train_net": ("train",), "test_net": ("test",)}
+_FILES = ("net", "train_net", "test_net", "source", "mean_file")
 _TRUE, _FALSE = ("true", "t", "1", "yes", "on"), ("false", "f", "0", "no", "off")
 
 
@@ -149,7 +151,7 @@ def _scalar(field: Any, value: Any, where: str) -> Any:
     if field.type in (field.TYPE_FLOAT, field.TYPE_DOUBLE):
         return float(value)
     if field.type in (field.TYPE_STRING, field.TYPE_BYTES):
-        return str(value)
+        return given(str(value)) if field.name in _FILES else str(value)
     return _int(value)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,11 +10,13 @@ from demitasse import ModelError, nearest
 
 
 def find(name: str, beside: str | Path) -> tuple[str | None, list[str]]:
-    """The path (or pattern) ``name`` of a file that was written in the file ``beside``.
+    """The path (or pattern) ``name`` that was written in the file ``beside``.
 
-    Caffe takes it relative to the working directory. Tried after that: the folder of ``beside``,
-    each folder above it (files say ``examples/mnist/x.prototxt`` and lie in that very folder), and
-    the bare name in the folder of ``beside``. Returns what was found, or None, and what was tried.
+    Caffe takes it relative to the working directory: that comes first for a file that lies there or
+    below. Then the folder of ``beside`` and each folder above it (files say
+    ``examples/mnist/x.prototxt`` and lie in that very folder). A file from elsewhere is first
+    looked for around itself: a like-named file of the working directory is another project's. Last
+    comes the bare name in the folder of ``beside``. Returns what was found, or None, and the tried.
     """
     tried: list[str] = []
     for candidate in _candidates(name, Path(beside)):
@@ -43,16 +46,37 @@ def hint(path: Path) -> str:
     return f"; did you mean {str(path.parent / close)!r}?" if close else ""
 
 
+def located(source: str, beside: str | Path) -> str:
+    """A data source with its files where they are found; what is no file's name stays as it is.
+
+    Understands lists with commas, patterns, and ``?split=train`` at the end.
+    """
+    names, mark, split = source.partition("?split=")
+    parts = [find(part.strip(), beside)[0] for part in names.split(",")]
+    if not all(parts):
+        return source
+    return ",".join(part for part in parts if part) + mark + split
+
+
+def given(source: str) -> str:
+    """What a user gives, not a file: paths are the working directory's, made absolute."""
+    names, mark, split = source.partition("?split=")
+    parts = [Path(os.path.abspath(part.strip())) for part in names.split(",")]
+    return ",".join(map(str, parts)) + mark + split if all(map(_exists, parts)) else source
+
+
 def _candidates(name: str, beside: Path) -> Iterator[Path]:
     path = Path(name)
     if name.startswith("~/"):
         path = path.expanduser()
-    yield path
-    if not path.is_absolute():
-        folder = beside.absolute().parent
-        for parent in (folder, *folder.parents):
-            yield parent / path
-        yield folder / path.name
+    if path.is_absolute():
+        yield path
+        return
+    folder = Path(os.path.abspath(beside)).parent
+    around = [parent / path for parent in (folder, *folder.parents)]
+    below = folder.is_relative_to(Path.cwd())
+    yield from (path, *around) if below else (*around, path)
+    yield folder / path.name
 
 
 def _exists(path: Path) -> bool:

@@ -33,6 +33,7 @@ class CaffeLayer:
         """Emit the layer's operations; a tensor for each top."""
         _check_count("bottom", layer.bottoms, self.bottoms)
         _check_count("top", layer.tops, self.tops)
+        self._check_propagation(layer, bottoms, graph)
         return self.expand(layer, layer.parameters, bottoms, graph)
 
     def expand(
@@ -40,6 +41,17 @@ class CaffeLayer:
     ) -> Sequence[Tensor]:
         """Emit the operations of a layer whose LayerParameter is ``message``."""
         raise NotImplementedError
+
+    def _check_propagation(self, layer: Layer, bottoms: Sequence[Tensor], graph: GraphBuilder) -> None:
+        """A gradient cannot be stopped; a false that stops none (to samples, to labels) is fine."""
+        for position, passes in enumerate(layer.parameters.propagate_down):
+            stops = position < len(bottoms) and bottoms[position].kind == "activation"
+            labels = self.loss_weight and position > 0
+            if stops and not passes and not labels and graph.phase == "train":
+                raise ValueError(
+                    f"propagate_down: false is not supported (bottom {layer.bottoms[position]!r}); "
+                    f"freeze the layers below it with lr_mult: 0"
+                )
 
 
 def learned(graph: GraphBuilder, message: Any, index: int, shape: Shape, fill: Any) -> Tensor:

@@ -10,7 +10,7 @@ import numpy as np
 
 from demitasse import DataSpec, GraphBuilder, Layer, Tensor
 from demitasse_caffe.layers.base import CaffeLayer, in_training
-from demitasse_caffe.paths import find, find_file
+from demitasse_caffe.paths import find_file, located
 from demitasse_caffe.schema import number
 from demitasse_caffe.weights import read_blob
 
@@ -102,18 +102,6 @@ def transform(layer: Layer, message: Any, samples: Tensor, graph: GraphBuilder) 
         stream=graph.stream,
     )
     return transformed
-
-
-def located(source: str, beside: str) -> str:
-    """A data source with its files where they are found; what is no file's name stays as it is.
-
-    Understands lists with commas, patterns, and ``?split=train`` at the end.
-    """
-    names, mark, split = source.partition("?split=")
-    parts = [find(part.strip(), beside)[0] for part in names.split(",")]
-    if not all(parts):
-        return source
-    return ",".join(part for part in parts if part) + mark + split
 
 
 def _database(data: Any, source: str) -> str | None:
