@@ -33,16 +33,6 @@ from demitasse.errors import (
     nearest as nearest,
     unknown as unknown,
 )
-from demitasse.graph import (
-    Feed as Feed,
-    Filler as Filler,
-    Graph as Graph,
-    Node as Node,
-    Parameter as Parameter,
-    Tensor as Tensor,
-    by_operand as by_operand,
-    shapes_by_operand as shapes_by_operand,
-)
 from demitasse.hookspecs import (
     hookimpl as hookimpl,
 )
@@ -65,6 +55,16 @@ from demitasse.model import (
     Solver as Solver,
     Weights as Weights,
 )
+from demitasse.operations.graph import (
+    Feed as Feed,
+    Filler as Filler,
+    Graph as Graph,
+    Node as Node,
+    Parameter as Parameter,
+    Tensor as Tensor,
+    by_operand as by_operand,
+    shapes_by_operand as shapes_by_operand,
+)
 from demitasse.operations.kernel import (
     Bind as Bind,
     Candidate as Candidate,
@@ -75,7 +75,7 @@ from demitasse.operations.kernel import (
     TensorSpec as TensorSpec,
     Work as Work,
 )
-from demitasse.random_numbers import (
+from demitasse.operations.random_numbers import (
     RandomStream as RandomStream,
     crop_and_mirror as crop_and_mirror,
     keep_mask as keep_mask,
@@ -85,8 +85,10 @@ from demitasse.random_numbers import (
 from demitasse.plan import (
     Buffer as Buffer,
     Entry as Entry,
+    Kernels as Kernels,
     Plan as Plan,
     Slot as Slot,
+    choose as choose,
     make_plan as make_plan,
 )
 from demitasse.runtime import (
@@ -104,7 +106,6 @@ from demitasse.schedules import (
 from demitasse.step import (
     Phases as Phases,
     Step as Step,
-    Update as Update,
 )
 from demitasse.synchronisation import (
     Bucket as Bucket,

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     import numpy as np
 
     from demitasse.data import DataSpec
-    from demitasse.graph import Filler, Tensor
     from demitasse.operations import Shape
+    from demitasse.operations.graph import Filler, Tensor
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Solver:
     snapshot_last: bool = True
     average_loss: int = 1
     seed: int | None = None
-    location: Location = Location("<memory>")
+    location: Location | None = None
 
 
 @dataclass

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from demitasse.arena import place_lifetimes
 from demitasse.errors import PlanError, ShapeError
-from demitasse.graph import Graph, Node, Tensor, shapes_by_operand
+from demitasse.operations.graph import Graph, Node, Tensor, shapes_by_operand
 from demitasse.operations.kernel import PLAIN, Candidate, Layout, Place, Request, TensorSpec
 from demitasse.synchronisation import Bucket, Span
 

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from demitasse.arena import Memory
 from demitasse.errors import NumericsError
-from demitasse.operations import Operation
-from demitasse.operations.kernel import Request, TensorSpec, Work
-from demitasse.plan import Buffer, Entry, Kernels, Plan, choose
-from demitasse.synchronisation import FlatMemory, GradientSync, Span, chain
+from demitasse.operations.kernel import Work
+from demitasse.plan import Buffer, Entry, Plan
+from demitasse.synchronisation import GradientSync, Span, chain
 
 
 @dataclass
@@ -29,24 +28,12 @@ class Phases:
         return {name: value - getattr(before, name) for name, value in vars(self).items()}
 
 
-@dataclass(frozen=True)
-class Update:
-    """The solver's operation: attributes without segments, and names of its state operands."""
-
-    operation: Operation
-    attributes: Mapping[str, Any]
-
-    @property
-    def state(self) -> tuple[str, ...]:
-        """Operands besides the parameter that are kept from step to step."""
-        return tuple(o.name for o in self.operation.inputs[1:] if o.updated)
-
-
 class Step:
     """One worker's iteration over a bound plan.
 
     ``memory`` has a block for each region; ``reads`` fetch samples; ``levels`` synchronise, innermost
-    first; ``batch`` and ``offset`` number the samples within a pass.
+    first; ``update`` makes the solver's work on a span of flat memory, ``clear`` zeroes gradients
+    that add up; ``batch`` and ``offset`` number the samples within a pass.
     """
 
     def __init__(
@@ -55,19 +42,16 @@ class Step:
         memory: Mapping[str, Memory],
         reads: Sequence[Work] = (),
         *,
-        kernels: Kernels = (),
         levels: Sequence[GradientSync] = (),
-        update: Update | None = None,
-        flat: FlatMemory | None = None,
+        update: Callable[[Span], Work | None] | None = None,
+        clear: Work | None = None,
         passes: int = 1,
         batch: int = 0,
         offset: int = 0,
-        vocabulary: Mapping[str, Operation] | None = None,
     ) -> None:
         self.plan, self.memory, self.reads = plan, memory, list(reads)
         self.passes, self.batch, self.offset = passes, batch, offset
         self.phases = Phases()
-        self._kernels, self._update, self._flat = kernels, update, flat
         self._scalars = {
             name: self.array(plan.buffers[name]) for name in ("iteration", "sample", "rate")
         }
@@ -79,7 +63,7 @@ class Step:
             for level in reversed(levels):
                 if (work := level.before_forward(bucket)) is not None:
                     before.setdefault(first, []).append(self._timed(work))
-            if update is not None and (work := chain(levels, bucket, self._updater)) is not None:
+            if update is not None and (work := chain(levels, bucket, update)) is not None:
                 after.setdefault(final, []).append(self._timed(work))
         self.first: list[Work] = []
         self.forward: list[Work] = []
@@ -95,11 +79,8 @@ class Step:
             self.last += after.get(i, ())
         self.begin = [w for level in levels if (w := level.begin()) is not None]
         self.end = [w for level in levels if (w := level.end()) is not None]
-        if vocabulary is not None and any(e.operation == "accumulate" for e in plan.entries):
-            assert flat is not None
-            self.begin.append(
-                self._flat_work(vocabulary["fill"], {"value": 0.0}, [flat.gradients[: plan.trainable]])
-            )
+        if clear is not None and any(e.operation == "accumulate" for e in plan.entries):
+            self.begin.append(clear)
         self.works = tuple(zip(plan.entries, works, strict=True))
 
     def array(self, buffer: Buffer) -> Any:
@@ -156,39 +137,6 @@ class Step:
 
         workspace = self.array(entry.workspace) if entry.workspace is not None else None
         return entry.candidate.bind(arrays(entry.inputs), arrays(entry.outputs), workspace)
-
-    def _updater(self, span: Span) -> Work | None:
-        """The solver's update of the part of flat memory that this worker owns."""
-        assert self._update is not None and self._flat is not None
-        segments = tuple(
-            (
-                max(s.span.start, span.start) - span.start,
-                min(s.span.stop, span.stop) - span.start,
-                s.rate,
-                s.decay,
-            )
-            for s in self.plan.slots
-            if s.trainable and s.span.start < span.stop and span.start < s.span.stop
-        )
-        part = slice(span.start, span.stop)
-        operands = [self._flat.parameters[part]]
-        for operand in self._update.operation.inputs[1:]:
-            known = {"gradient": self._flat.gradients, **self._flat.state}
-            if operand.name in known:
-                operands.append(known[operand.name][part])
-            else:
-                operands.append(self._scalars[operand.name])
-        return self._flat_work(
-            self._update.operation, {**self._update.attributes, "segments": segments}, operands
-        )
-
-    def _flat_work(
-        self, operation: Operation, attributes: Mapping[str, Any], operands: list[Any]
-    ) -> Work:
-        specs = tuple(TensorSpec(tuple(a.shape), str(a.dtype)) for a in operands)
-        complete = {**operation.attributes, **attributes}
-        request = Request(operation, specs, (), complete, self.plan.place)
-        return choose(self._kernels, request, "solver")[1].bind(operands, [], None)
 
     def _timed(self, work: Work) -> Work:
         clock, phases = time.perf_counter, self.phases

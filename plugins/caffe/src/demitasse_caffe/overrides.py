@@ -2,8 +2,8 @@
 
 A key is a path of field names with dots: ``max_iter``, ``layer.conv1.param.0.lr_mult``.
 In a solver, ``net.`` or nothing before ``layer.`` means its nets in both phases, ``train_net.`` and
-``test_net.`` those of one. Paths are the working directory's. An element of a repeated message is named by its number, a layer by its
-name.
+``test_net.`` those of one. An element of a repeated message is named by its number, a layer by its
+name. Paths are the working directory's.
 """
 
 from __future__ import annotations

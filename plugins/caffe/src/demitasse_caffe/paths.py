@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -61,7 +60,7 @@ def located(source: str, beside: str | Path) -> str:
 def given(source: str) -> str:
     """What a user gives, not a file: paths are the working directory's, made absolute."""
     names, mark, split = source.partition("?split=")
-    parts = [Path(os.path.abspath(part.strip())) for part in names.split(",")]
+    parts = [Path.cwd() / part.strip() for part in names.split(",")]
     return ",".join(map(str, parts)) + mark + split if all(map(_exists, parts)) else source
 
 
@@ -72,7 +71,7 @@ def _candidates(name: str, beside: Path) -> Iterator[Path]:
     if path.is_absolute():
         yield path
         return
-    folder = Path(os.path.abspath(beside)).parent
+    folder = beside.parent.resolve()
     around = [parent / path for parent in (folder, *folder.parents)]
     below = folder.is_relative_to(Path.cwd())
     yield from (path, *around) if below else (*around, path)

@@ -1,1 +1,1 @@
-"""BLAS and numba kernels for Demitasse."""
+"""Compiled kernels and host memory for Demitasse."""

@@ -29,7 +29,7 @@ def allocator(space: str, options: Mapping[str, Any]) -> Allocator | None:
 
 @hookimpl
 def diagnose() -> Iterable[Finding]:
-    """Whether compiled kernels can be kept, which BLAS library NumPy brings, and with what."""
+    """The vectors that kernels compute with, and whether compiled kernels are kept."""
     from demitasse_cpu.diagnosis import findings
 
     return findings()

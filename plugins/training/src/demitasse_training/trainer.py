@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from demitasse import (
+    Buffer,
     CompositionError,
     Entry,
     Event,
@@ -27,7 +28,6 @@ from demitasse import (
     Solver,
     Step,
     Stream,
-    Update,
     Weights,
     WorkerPlace,
     Workers,
@@ -40,6 +40,7 @@ from demitasse_training.diagnosis import diagnose
 from demitasse_training.graph import NetGraph, Share
 from demitasse_training.look import Look
 from demitasse_training.net import Net, listed, opener, real_type, timed
+from demitasse_training.update import Update, flat_work
 
 SCALINGS = ("strong", "weak")
 
@@ -68,6 +69,11 @@ class _Worker:
     memory: dict[str, Any]
     step: Step | None = None
     streams: list[Stream] | None = None
+
+    def array(self, buffer: Buffer) -> Any:
+        """The memory of a buffer."""
+        region = self.memory[buffer.region]
+        return region.view(buffer.offset, buffer.spec.physical, buffer.spec.dtype)
 
 
 class Trainer:
@@ -110,11 +116,12 @@ class Trainer:
         self._data = data
         self._recent: deque[float] = deque(maxlen=max(1, self.solver.average_loss))
         self._last_snapshot: Path | None = None
-        update = runtime.vocabulary.get(self.solver.update)
-        if update is None or update.family != "update":
-            names = [n for n, o in runtime.vocabulary.items() if o.family == "update"]
-            raise ModelError(unknown("update", self.solver.update, names, self.solver.location))
-        self._update = Update(update, self.solver.update_attributes)
+        self._update = Update.named(
+            self.solver.update,
+            self.solver.update_attributes,
+            runtime.vocabulary,
+            self.solver.location,
+        )
         places = arrange(runtime.machine, self.dtype)
         self._workers = self._make_workers(places)
         first = self._workers[0]
@@ -413,24 +420,23 @@ class Trainer:
             out = {}
             for key in feed.tensors:
                 buffer = plan.buffers[f"{feed.layer}.{key}"]
-                out[key] = worker.memory[buffer.region].view(
-                    buffer.offset, buffer.spec.physical, buffer.spec.dtype
-                )
+                out[key] = worker.array(buffer)
             worker.streams.append(stream)
             reads.append(lambda stream=stream, out=out: stream.read(out))
         main = graph.feeds[0] if graph.feeds else None
+        kernels, flat = self.runtime.kernels(worker.place), worker.flat
+        scalars = {name: worker.array(plan.buffers[name]) for name in ("iteration", "sample", "rate")}
+        fill = self.runtime.vocabulary["fill"]
         worker.step = Step(
             plan,
             worker.memory,
             reads,
-            kernels=self.runtime.kernels(worker.place),
             levels=worker.levels,
-            update=self._update,
-            flat=worker.flat,
+            update=lambda span: self._update.bind(span, plan, flat, scalars, kernels),
+            clear=flat_work(fill, {"value": 0.0}, [flat.gradients], plan, kernels),
             passes=passes,
             batch=main.batch if main else 0,
             offset=main.offset if main else 0,
-            vocabulary=self.runtime.vocabulary,
         )
         for tensor, value in graph.constants.items():
             if tensor.name in plan.buffers:

@@ -111,9 +111,13 @@ def maxima(
         for row in range(g.rows):
             at = (number * g.rows + row) * g.columns
             start = row * windows
-            y[at : at + g.columns] = best[start : start + g.columns]
+            largest, result = best[start : start + g.columns], y[at : at + g.columns]
+            for i in range(g.columns):
+                result[i] = largest[i]
             if keeps_index:
-                index[at : at + g.columns] = found[start : start + g.columns]
+                first, where = found[start : start + g.columns], index[at : at + g.columns]
+                for i in range(g.columns):
+                    where[i] = first[i]
 
 
 @compiled()

@@ -1,11 +1,14 @@
 """Convolution and matrix products from one tile: rows of gathered values times vectors of channels.
 
-All three passes of a convolution are one sum, ``out[row, channel] += x[base[row] + step[t]] * panel[t, channel]``:
+All three passes of a convolution are one sum over t,
+``out[row, channel] += x[base[row] + step[t]] * panel[t, channel]``:
 
 - forward: rows are output positions, t runs over the taps (c, ky, kx), channels are outputs;
 - backward to the data: rows are positions of dx, t runs over (k, ky, kx), channels are inputs. Of a
   strided convolution each phase (position modulo stride) has taps of its own;
 - backward to the weights: rows are the taps, t runs over the positions, channels are outputs.
+
+A matrix product is the same, with rows and terms at regular distances.
 
 So there are no columns to write and read: a row's value is loaded from the (padded) image where it
 lies and multiplied into several vectors of channels, whose sums stay in registers. On a processor
@@ -300,13 +303,21 @@ def _sum(x: Array) -> Any:
 
 
 @inlined
+def _copy(x: Array, at: int, y: Array, y_at: int, n: int) -> None:
+    # An assignment to a slice would look for overlaps first, which costs more than short copies.
+    source, target = x[at : at + n], y[y_at : y_at + n]
+    for i in range(n):
+        target[i] = source[i]
+
+
+@inlined
 def _pad(g: Any, x: Array, at: int, padded: Array) -> None:
     """Copy a group's planes into the middle of larger ones, whose edges stay zero."""
     for c in range(g.channels):
         for row in range(g.height):
             source = at + (c * g.height + row) * g.width
             out = (c * g.padded_height + g.top + row) * g.padded_width + g.left
-            padded[out : out + g.width] = x[source : source + g.width]
+            _copy(x, source, padded, out, g.width)
 
 
 @compiled()
@@ -559,8 +570,7 @@ def multiply(
                 target = top * g.c_down + column * g.c_across
                 if g.c_across == 1:
                     for i in range(bottom - top):
-                        line = sums[at + i * width : at + i * width + live]
-                        c[target + i * g.c_down : target + i * g.c_down + live] = line
+                        _copy(sums, at + i * width, c, target + i * g.c_down, live)
                 else:
                     for i in range(0, bottom - top, STRIP):
                         n = min(STRIP, bottom - top - i)
@@ -588,8 +598,7 @@ def _pack_block(
         source = first * g.b_down + column * g.b_across
         if g.b_across == 1:
             for t in range(count):
-                at = source + t * g.b_down
-                panel[out + t * width : out + t * width + live] = b[at : at + live]
+                _copy(b, source + t * g.b_down, panel, out + t * width, live)
         else:
             for t in range(0, count, STRIP):
                 n = min(STRIP, count - t)

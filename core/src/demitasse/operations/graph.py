@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from demitasse.data import DataSource
-    from demitasse.random_numbers import RandomStream
+    from demitasse.operations.random_numbers import RandomStream
 
 SCALARS = {"iteration": "uint64", "sample": "uint64", "rate": "float64"}
 """Numbers that change with the step: the iteration, the first sample's number in the iteration's

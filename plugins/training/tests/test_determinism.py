@@ -1,0 +1,89 @@
+"""The same seed gives the same bits; any number of workers gives the same mathematics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from demitasse import CompositionError, DataError
+
+
+@pytest.mark.parametrize("counts", [(), (3,)], ids=["one worker", "three workers"])
+@pytest.mark.parametrize("precision", ["f32", "f64"])
+def test_the_same_seed_gives_the_same_bits(
+    train: Callable[..., Any], copied: Any, differ: Any, counts: tuple[int, ...], precision: str
+) -> None:
+    iterations = 50 if not counts else 20
+    results = []
+    for _ in range(2):
+        trainer = train(None, *counts, precision=precision)
+        losses = [trainer.step(1).loss for _ in range(iterations)]
+        results.append((losses, copied(trainer.net)))
+    assert results[0][0] == results[1][0]
+    assert differ(results[0][1], results[1][1]) == 0.0
+
+
+def test_another_seed_gives_other_parameters_and_masks(
+    train: Callable[..., Any], copied: Any, differ: Any
+) -> None:
+    ours, theirs = train(), train(solver={"seed": 4})
+    assert differ(copied(ours.net), copied(theirs.net)) > 1e-3
+
+
+@pytest.mark.parametrize("counts", [(2,), (7,), (2, 3)], ids=str)
+def test_workers_train_what_one_worker_trains(
+    train: Callable[..., Any], copied: Any, differ: Any, counts: tuple[int, ...]
+) -> None:
+    """Dropout, two passes and uneven shares (10 samples for 2, 7 and 6 workers) included."""
+    alone, trainer = train(solver={"passes": 2}), train(None, *counts, solver={"passes": 2})
+    assert (alone.batch, trainer.batch) == (20, 20)
+    for _ in range(8):
+        assert trainer.step(1).loss == pytest.approx(alone.step(1).loss, abs=1e-11)
+    assert 0 < differ(copied(trainer.net), copied(alone.net)) < 1e-10
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_weak_scaling_multiplies_the_batch(
+    toy: ModuleType, train: Callable[..., Any], copied: Any, differ: Any, workers: int
+) -> None:
+    """Each worker has the batch of the file: together, what one worker does with them all."""
+    weak = train(toy.classifier(4), workers, scaling="weak")
+    alone = train(toy.classifier(4 * workers))
+    assert weak.batch == alone.batch == 4 * workers
+    for _ in range(8):
+        assert weak.step(1).loss == pytest.approx(alone.step(1).loss, abs=1e-11)
+    assert differ(copied(weak.net), copied(alone.net)) < 1e-10
+
+
+def test_weak_scaling_of_one_worker_changes_nothing(
+    train: Callable[..., Any], copied: Any, differ: Any
+) -> None:
+    weak, strong = train(scaling="weak"), train()
+    assert weak.step(5).loss == strong.step(5).loss
+    assert differ(copied(weak.net), copied(strong.net)) == 0.0
+
+
+def test_a_batch_smaller_than_the_workers_is_refused(
+    toy: ModuleType, train: Callable[..., Any]
+) -> None:
+    with pytest.raises(DataError, match=r"toy\.net.*'samples'.*batch of 2.*3 workers.*larger batch"):
+        train(toy.classifier(2), 3)
+
+
+def test_precision_is_the_type_of_parameters_and_blobs(train: Callable[..., Any]) -> None:
+    single, double = train(precision="f32"), train(precision="f64")
+    assert single.net.params["first"][0].dtype == "float32"
+    assert double.net.params["first"][0].dtype == "float64"
+    ours, theirs = single.step(5).loss, double.step(5).loss
+    assert ours != theirs
+    assert ours == pytest.approx(theirs, abs=1e-4)
+
+
+def test_unknown_options_name_the_valid_ones(train: Callable[..., Any]) -> None:
+    with pytest.raises(CompositionError, match=r"unknown precision 'f46'; did you mean 'f64'"):
+        train(precision="f46")
+    with pytest.raises(CompositionError, match=r"unknown scaling 'week'; did you mean 'weak'"):
+        train(scaling="week")
