@@ -53,11 +53,7 @@ def differ() -> Callable[[Params, Params], float]:
 
     def largest(ours: Params, theirs: Params) -> float:
         assert ours.keys() == theirs.keys()
-        pairs = [
-            (a, b)
-            for layer in ours
-            for a, b in zip(ours[layer], theirs[layer], strict=True)
-        ]
+        pairs = [(a, b) for layer in ours for a, b in zip(ours[layer], theirs[layer], strict=True)]
         if all(a.dtype == b.dtype and a.tobytes() == b.tobytes() for a, b in pairs):
             return 0.0
         return max(float(np.abs(a - b).max()) for a, b in pairs)

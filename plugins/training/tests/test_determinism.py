@@ -66,9 +66,7 @@ def test_weak_scaling_of_one_worker_changes_nothing(
     assert differ(copied(weak.net), copied(strong.net)) == 0.0
 
 
-def test_a_batch_smaller_than_the_workers_is_refused(
-    toy: ModuleType, train: Callable[..., Any]
-) -> None:
+def test_a_batch_smaller_than_the_workers_is_refused(toy: ModuleType, train: Callable[..., Any]) -> None:
     with pytest.raises(DataError, match=r"toy\.net.*'samples'.*batch of 2.*3 workers.*larger batch"):
         train(toy.classifier(2), 3)
 

@@ -151,9 +151,7 @@ def test_a_retained_blob_is_a_live_view(toy: ModuleType, train: Callable[..., An
     assert np.shares_memory(view, trainer.net.blobs["scores"].data)
 
 
-def test_a_blob_whose_memory_others_use_is_not_shown(
-    toy: ModuleType, train: Callable[..., Any]
-) -> None:
+def test_a_blob_whose_memory_others_use_is_not_shown(toy: ModuleType, train: Callable[..., Any]) -> None:
     trainer = train(toy.classifier())
     trainer.step(1)
     with pytest.raises(ModelError, match="blob 'second' shares its memory.*retain='all'"):
@@ -164,9 +162,7 @@ def test_a_blob_whose_memory_others_use_is_not_shown(
     assert trainer.net.blobs["loss"].data.shape == (), "outputs are kept"
 
 
-def test_parameters_are_live_views_in_logical_order(
-    toy: ModuleType, train: Callable[..., Any]
-) -> None:
+def test_parameters_are_live_views_in_logical_order(toy: ModuleType, train: Callable[..., Any]) -> None:
     trainer = train(toy.classifier())
     params = trainer.net.params
     assert {name: [a.shape for a in arrays] for name, arrays in params.items()} == {

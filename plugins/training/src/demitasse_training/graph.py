@@ -68,6 +68,7 @@ class NetGraph(Graph):
         self._share = share or Share()
         self._input_shapes = input_shapes or {}
         self._shared: dict[str, Parameter] = {}
+        self._named: dict[str, int] = {}
         self._layer: Layer | None = None
         self._stage = "forward"
 
@@ -99,6 +100,11 @@ class NetGraph(Graph):
         with the first one's filler and multipliers. A rate of 0 freezes it: no gradient is made."""
         assert self._layer is not None
         layer = self._layer.name
+        if self._named.setdefault(layer, self.stream) != self.stream:
+            raise ModelError(
+                f"{self._where()}: an earlier layer with parameters has the same name; parameters "
+                f"are kept by layer name, so give each layer its own"
+            )
         owner = (layer, sum(key[0] == layer for p in self.parameters for key in p.owners))
         if shared and (first := self._shared.get(shared)) is not None:
             if first.tensor.shape != shape:
@@ -242,7 +248,11 @@ class NetGraph(Graph):
         for operand, tensor in zip(node.operation.outputs, node.outputs, strict=True):
             parts = arriving.get(tensor, []) if tensor is not None else []
             if tensor is not None and len(parts) > 1:
-                arriving[tensor] = parts = [self._emit("sum", parts, {}, node)[0]]
+                total = self._emit("sum", parts, {}, node)[0]
+                total.name = parts[0].name
+                for number, part in enumerate(parts):
+                    part.name += f".{number}"
+                arriving[tensor] = parts = [total]
             operands[f"d{operand.name}"] = parts[0] if parts else None
         inputs: list[Tensor | None] = []
         for name in rule.operands:

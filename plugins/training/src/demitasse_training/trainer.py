@@ -43,6 +43,7 @@ from demitasse_training.net import Net, listed, opener, real_type, timed
 from demitasse_training.update import Update, flat_work
 
 SCALINGS = ("strong", "weak")
+SNAPSHOT = ".demitasse"
 
 
 @dataclass(frozen=True)
@@ -190,9 +191,8 @@ class Trainer:
         """Write weights, solver state and cursors to ``<prefix>_iter_<iteration>.demitasse``, whole or
         not at all; the path."""
         self._quiesce()
-        path = Path(
-            f"{prefix or self.solver.snapshot_prefix or 'snapshot'}_iter_{self.iteration}.demitasse"
-        )
+        stem = prefix or self.solver.snapshot_prefix or "snapshot"
+        path = Path(f"{stem}_iter_{self.iteration}{SNAPSHOT}")
         self._last_snapshot = self.runtime.write(path, self._gather())
         self._tell("snapshot", {"path": self._last_snapshot})
         return self._last_snapshot
@@ -203,6 +203,7 @@ class Trainer:
         solver, start = self.solver, time.perf_counter()
         before = self._clock()
         loss, saved, tested = math.nan, self.iteration, -1
+        self._check_snapshots()
         self._tell("start", {"batch": self.batch, "workers": self.workers, "rate": self.rate})
         if solver.test_first and solver.test_interval and self._tests:
             tested = self._run_test()
@@ -314,6 +315,20 @@ class Trainer:
 
     def _phases(self, before: Phases) -> dict[str, float]:
         return self._clock().taken(before)
+
+    def _check_snapshots(self) -> None:
+        """Raise CompositionError now, not after hours, when nobody could write a snapshot."""
+        writers = [
+            m.roles["model_writer"]
+            for m in self.runtime.composition.plugins
+            if "model_writer" in m.roles
+        ]
+        if not any(SNAPSHOT in writer.get("suffixes", ()) for writer in writers):
+            if self.solver.snapshot_interval or self.solver.snapshot_last:
+                raise CompositionError(
+                    f"no composed plugin writes {SNAPSHOT} snapshots, which the solver asks for; add "
+                    f"the plugin 'snapshots', or set snapshot and snapshot_after_train to nothing"
+                )
 
     def _quiesce(self) -> None:
         for worker in self._workers:
