@@ -1,4 +1,4 @@
-PYTHON ?= python3.11
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 DISTRIBUTIONS := core $(sort $(patsubst %/pyproject.toml,%,$(wildcard plugins/*/pyproject.toml)))
@@ -11,7 +11,8 @@ help: ## what there is to make
 setup: $(VENV)/installed ## a .venv with the core, every plugin and the development tools
 
 $(VENV)/installed: pyproject.toml core/pyproject.toml $(wildcard plugins/*/pyproject.toml)
-	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11 is needed; name yours: make PYTHON=python3.12"; exit 2; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Python 3.11 or newer is needed; name yours: make PYTHON=/path/to/python3.11"; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
 	$(BIN)/python -m pip install --quiet $(foreach d,$(DISTRIBUTIONS),-e $(d)) --group dev

@@ -186,14 +186,18 @@ class Step:
             dy = self.real(*forward[2][0].shape)
             index = forward[2][1:]
             if index:
-                next(iter(kernels("cpu")(forward[0]))).bind(forward[1], forward[2], np.zeros(1 << 20, np.uint8))()
+                next(iter(kernels("cpu")(forward[0]))).bind(
+                    forward[1], forward[2], np.zeros(1 << 20, np.uint8)
+                )()
             yield self.of(f"{kind}_backward", [dy, *index], shape=x.shape, **windows)
         elif kind.startswith("lrn"):
             size = {"size": numbers[0], "alpha": 1e-4}
             forward = self.of(kind, [x], **size)
             yield forward
             scale = np.ones_like(x)
-            yield self.of(f"{kind}_backward", [self.real(*x.shape), x, self.real(*x.shape), scale], **size)
+            yield self.of(
+                f"{kind}_backward", [self.real(*x.shape), x, self.real(*x.shape), scale], **size
+            )
         elif kind == "dropout":
             forward = self.of(kind, [x, *counters], seed=1, stream=1)
             yield forward
@@ -243,9 +247,7 @@ def flops(request: Request, inputs: list[Any], outputs: list[Any]) -> float:
     operation = request.operation
     if operation.flops is None:
         return float(sum(array.size for array in outputs))
-    operands = zip(
-        [*operation.inputs, *operation.outputs], [*inputs, *outputs], strict=True
-    )
+    operands = zip([*operation.inputs, *operation.outputs], [*inputs, *outputs], strict=True)
     shapes = {operand.name: None if a is None else a.shape for operand, a in operands}
     return operation.flops(shapes, request.attributes)
 
@@ -309,7 +311,9 @@ def main() -> None:
     for net in options.nets or [net for net in NETS if net != "alexnet"]:
         step = Step(options.dtype, options.threads)
         total = 0.0
-        print(f"\n{net}\n{'layer':8} {'operation':29} {'output':16} {'ms':>8} {'GFLOP/s':>8} {'GB/s':>6}")
+        print(
+            f"\n{net}\n{'layer':8} {'operation':29} {'output':16} {'ms':>8} {'GFLOP/s':>8} {'GB/s':>6}"
+        )
         for timing in measure(net, options.plugin, step, options.batch, options.repeats):
             timings.append(asdict(timing))
             total += timing.milliseconds

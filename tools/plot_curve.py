@@ -62,7 +62,9 @@ def draw(paths: list[Path], output: Path, title: str | None) -> None:
         panel.spines[["top", "right"]].set_visible(False)
         panel.grid(alpha=0.25)
     seconds = sum(run["seconds"] for run in runs)
-    upper.set_title(title or f"{Path(runs[-1]['solver']).stem}, {seconds:.0f} s", loc="left", fontsize=11)
+    upper.set_title(
+        title or f"{Path(runs[-1]['solver']).stem}, {seconds:.0f} s", loc="left", fontsize=11
+    )
     output.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(output, dpi=110)
     plt.close(figure)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from demitasse import Finding, Level, hookimpl
 
@@ -13,6 +14,14 @@ def probe() -> Iterable[Level]:
     from demitasse_system.probe import probed
 
     return probed()
+
+
+@hookimpl
+def programs() -> Mapping[str, Callable[..., Any]]:
+    """``measure``: a runtime's machine with bandwidths and peaks measured here."""
+    from demitasse_system.measure import measured
+
+    return {"measure": measured}
 
 
 @hookimpl

@@ -171,12 +171,12 @@ def _work(
     else:
         ranges = [(whole[0], _scaled(part, widest, product.columns)) for part in divide(columns, parts)]
     rooms = cut(workspace, a.dtype, *_room(request, product) * parts)
-    return together(
-        [
-            partial(loops.multiply, geometry, *operands, *rooms[2 * i : 2 * i + 2], widest, *r, *c)
-            for i, (r, c) in enumerate(ranges)
-        ]
-    )
+    shares = []
+    for i, (mine_down, mine_across) in enumerate(ranges):
+        panel, sums = rooms[2 * i : 2 * i + 2]
+        arguments = [geometry, *operands, panel, sums, widest, *mine_down, *mine_across]
+        shares.append(partial(loops.multiply, *arguments))
+    return together(shares)
 
 
 def _scaled(part: tuple[int, int], unit: int, end: int) -> tuple[int, int]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from demitasse import Candidate, Request, Work
-from demitasse_cpu.kernels.requests import flat, is_real, parts_for, spec
+from demitasse_cpu.kernels.requests import aligned, cut, flat, is_real, parts_for, spec
 from demitasse_cpu.threads import divide, spread, together
 
 if TYPE_CHECKING:
@@ -25,7 +25,8 @@ def maximum(request: Request) -> Iterable[Candidate]:
     stride, width = request.attributes["stride"][1], request.attributes["kernel"][1]
     counts = (windows * stride + width, windows * stride + width, windows, windows)
     kinds = (spec(x).dtype, "int32") * 2
-    room = sum(-(-count * 8 // 64) * 64 for count in counts)
+    sizes = [8 * count for count in counts]
+    room = sum(map(aligned, sizes))
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
         from functools import partial
@@ -33,19 +34,14 @@ def maximum(request: Request) -> Iterable[Candidate]:
         from demitasse_cpu.loops import pooling as loops
 
         geometry = _windows(request.attributes, spec(x).shape, spec(y).shape)
-        source, target = flat(inputs[0]), flat(outputs[0])
+        buffers = [geometry, flat(inputs[0]), flat(outputs[0])]
         shares = []
         for i, part in enumerate(divide(planes, parts)):
-            pieces, at = [], i * room
-            for count, kind in zip(counts, kinds, strict=True):
-                pieces.append(workspace[at : at + 8 * count].view(kind))
-                at += -(-count * 8 // 64) * 64
+            pieces = cut(workspace[i * room : (i + 1) * room], "uint8", *sizes)
+            pieces = [piece.view(kind) for piece, kind in zip(pieces, kinds, strict=True)]
             index = pieces[3] if argmax is None else flat(outputs[1])
-            shares.append(
-                partial(
-                    loops.maxima, geometry, source, target, index, argmax is not None, *pieces, *part
-                )
-            )
+            arguments = [*buffers, index, argmax is not None, *pieces, *part]
+            shares.append(partial(loops.maxima, *arguments))
         return together(shares)
 
     return (Candidate(KERNEL, bind, workspace=parts * room, in_place=False),)
@@ -121,7 +117,7 @@ def _is_served(attributes: Mapping[str, Any], x: Sequence[int], y: Sequence[int]
 def _whole_windows(attributes: Mapping[str, Any], y: Sequence[int]) -> int:
     """Windows in all rows, each row with as many as cover its columns without a rest."""
     width, stride = attributes["kernel"][1], attributes["stride"][1]
-    return y[2] * (-(-(stride * (y[3] - 1) + width) // stride))
+    return int(y[2] * (-(-(stride * (y[3] - 1) + width) // stride)))
 
 
 def _planes(shape: Sequence[int]) -> tuple[int, int]:

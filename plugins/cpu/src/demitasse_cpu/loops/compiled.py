@@ -39,4 +39,5 @@ def compiled(*, reassociate: bool = False) -> Callable[[Loop], Loop]:
 def inlined(loop: Loop) -> Loop:
     """A part of other loops that is compiled into each of them: for what is called so often that a
     call, which passes seven words for each array, would cost as much as the work."""
-    return numba.njit(inline="always", error_model="numpy")(loop)  # type: ignore[no-any-return]
+    part: Any = numba.njit(inline="always", error_model="numpy")(loop)
+    return part  # type: ignore[no-any-return]

@@ -1,0 +1,178 @@
+"""Requests as a plan makes them, and what a kernel leaves in its buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from demitasse import Candidate, Place, Request, TensorSpec, Work
+from demitasse.operations import VOCABULARY
+from demitasse_cpu.kernels import candidates
+
+Bound = tuple[Work, list[Any], list[Any]]
+
+
+def make_request(
+    name: str, inputs: Sequence[Any], attributes: dict[str, Any], threads: int, absent: Sequence[int]
+) -> Request:
+    """A request with all outputs but those at the ``absent`` positions, which are optional."""
+    operation = VOCABULARY[name]
+    complete = {**operation.attributes, **attributes}
+    shapes: dict[str, Any] = {}
+    for position, operand in enumerate(operation.inputs):
+        if operand.variadic:
+            shapes[operand.name] = [x.shape for x in inputs[position:]]
+        else:
+            shapes[operand.name] = None if inputs[position] is None else inputs[position].shape
+    made = operation.shapes(shapes, complete)
+    kinds = list(operation.outputs)
+    kinds += kinds[-1:] * (len(made) - len(kinds))
+    real = next(x.dtype.name for x in inputs if x is not None)
+    real = real if real.startswith("float") else "float32"
+    outputs = [
+        TensorSpec(tuple(shape), real if kind.dtype in (None, "real") else str(kind.dtype))
+        for shape, kind in zip(made, kinds, strict=True)
+    ]
+    return Request(
+        operation,
+        tuple(None if x is None else TensorSpec(x.shape, x.dtype.name) for x in inputs),
+        tuple(None if i in absent else spec for i, spec in enumerate(outputs)),
+        complete,
+        Place("test", threads=threads),
+    )
+
+
+def only_candidate(request: Request) -> Candidate:
+    (candidate,) = candidates(request)
+    return candidate
+
+
+def bind(
+    name: str,
+    inputs: Sequence[Any],
+    attributes: dict[str, Any] | None = None,
+    threads: int = 2,
+    absent: Sequence[int] = (),
+    in_place: bool = False,
+) -> Bound:
+    """A bound kernel with copies of the inputs, and outputs and a workspace full of rubbish: nothing
+    may depend on what was there. ``in_place`` gives the first output the memory of the first input."""
+    request = make_request(name, inputs, attributes or {}, threads, absent)
+    candidate = only_candidate(request)
+    given = [None if x is None else x.copy() for x in inputs]
+    outputs = [None if s is None else np.full(s.shape, 77, s.dtype) for s in request.outputs]
+    if in_place:
+        assert candidate.in_place
+        assert request.operation.aliases
+        outputs[0] = given[0].reshape(outputs[0].shape)
+    workspace = np.full(candidate.workspace + 64, 255, np.uint8)
+    start = -workspace.ctypes.data % 64
+    room = workspace[start : start + candidate.workspace] if candidate.workspace else None
+    return candidate.bind(given, outputs, room), given, outputs
+
+
+@pytest.fixture
+def bound() -> Callable[..., Bound]:
+    return bind
+
+
+@pytest.fixture
+def asked() -> Callable[..., tuple[Request, Candidate]]:
+    """The request for an operation, and the candidate that answers it."""
+
+    def call(
+        name: str, inputs: Sequence[Any], attributes: dict[str, Any], threads: int = 2
+    ) -> tuple[Request, Candidate]:
+        request = make_request(name, inputs, attributes, threads, ())
+        return request, only_candidate(request)
+
+    return call
+
+
+@pytest.fixture
+def compute() -> Callable[..., list[Any]]:
+    """Calls a kernel twice, as a second step does, and returns the outputs; of an operation that has
+    none, once, and returns the inputs."""
+
+    def call(name: str, inputs: Sequence[Any], *arguments: Any, **options: Any) -> list[Any]:
+        work, given, outputs = bind(name, inputs, *arguments, **options)
+        work()
+        if not outputs:
+            return given
+        if not options.get("in_place"):
+            work()
+        return outputs
+
+    return call
+
+
+def sample_requests(dtype: str) -> dict[str, tuple[list[Any], dict[str, Any]]]:
+    """Inputs and attributes for every operation, large enough to be divided among threads."""
+    random = np.random.default_rng(3)
+
+    def real(*shape: int) -> Any:
+        return random.standard_normal(shape).astype(dtype)
+
+    def convolution(*inputs: Any, **more: Any) -> tuple[list[Any], dict[str, Any]]:
+        return list(inputs), {"pad": (1, 1), "groups": 2, **more}
+
+    images, blob = (16, 16, 16, 16), (32, 16, 16, 16)
+    counters = [np.array([7], np.uint64), np.array([64], np.uint64)]
+    drawn = {"seed": 5, "stream": 2}
+    windows = {"kernel": (3, 3), "stride": (2, 2)}
+    pooled, scores, label = (32, 16, 8, 8), (500, 100), random.integers(0, 100, 500)
+    window = {"size": 3, "alpha": 0.1}
+    x, w, dy = real(*images), real(20, 8, 3, 3), real(16, 20, 16, 16)
+    matrices = {"x": real(64, 300), "w": real(200, 300), "dy": real(64, 200)}
+    scale = np.abs(real(*blob)) + 1
+    segments = ((0, 60_000, 1.0, 1.0), (60_000, 200_000, 2.0, 0.0))
+    return {
+        "accumulate": ([real(*blob), real(*blob)], {}),
+        "accuracy": ([real(*scores), label], {"top_k": 5}),
+        "concat": ([real(*blob), real(*blob)], {"axis": 1}),
+        "concat_backward": ([real(*blob)], {"axis": 1, "shapes": ((32, 4, 16, 16), (32, 12, 16, 16))}),
+        "convolution": convolution(x, w, real(20)),
+        "convolution_backward_data": convolution(dy, w, shape=images),
+        "convolution_backward_weights": convolution(dy, x, shape=w.shape),
+        "dropout": ([real(64, 4000), *counters], {"ratio": 0.3, **drawn}),
+        "dropout_backward": ([real(*blob), random.integers(0, 2, blob).astype(np.uint8)], {}),
+        "fill": ([real(*blob)], {"value": 2.0}),
+        "image_transform": (
+            [random.integers(0, 256, (64, 3, 40, 40)).astype(np.uint8), real(3, 1, 1), *counters],
+            {"crop": 32, "mirror": True, "random": True, **drawn},
+        ),
+        "inner_product": ([matrices["x"], matrices["w"], real(200)], {}),
+        "inner_product_backward_data": ([matrices["dy"], matrices["w"]], {"shape": (64, 300)}),
+        "inner_product_backward_weights": ([matrices["dy"], matrices["x"]], {"shape": (200, 300)}),
+        "lrn_across_channels": ([real(*blob)], window),
+        "lrn_across_channels_backward": ([real(*blob), real(*blob), real(*blob), scale], window),
+        "lrn_within_channel": ([real(*blob)], window),
+        "lrn_within_channel_backward": ([real(*blob), real(*blob), real(*blob), scale], window),
+        "momentum_update": (
+            [*(real(200_000) for _ in range(3)), np.array([0.01])],
+            {"momentum": 0.9, "decay": 0.004, "segments": segments},
+        ),
+        "pooling_average": ([real(*blob)], windows),
+        "pooling_average_backward": ([real(*pooled)], {**windows, "shape": blob}),
+        "pooling_max": ([real(*blob)], windows),
+        "pooling_max_backward": (
+            [real(*pooled), random.integers(0, 256, pooled).astype(np.int32)],
+            {**windows, "shape": blob},
+        ),
+        "relu": ([real(*blob)], {}),
+        "relu_backward": ([real(*blob), real(*blob)], {}),
+        "softmax": ([real(*scores)], {}),
+        "softmax_backward": ([real(*scores), real(*scores)], {}),
+        "softmax_loss": ([real(*scores), label], {}),
+        "softmax_loss_backward": ([real(), np.abs(real(*scores)), label], {}),
+        "sum": ([real(*blob), real(*blob), real(*blob)], {"coefficients": (1.0, -2.0, 0.5)}),
+        "sum_backward": ([real(*blob)], {"shapes": (blob, blob)}),
+    }
+
+
+@pytest.fixture(params=["float32", "float64"])
+def samples(request: pytest.FixtureRequest) -> dict[str, tuple[list[Any], dict[str, Any]]]:
+    return sample_requests(request.param)

@@ -1,0 +1,67 @@
+"""Host memory: zeroed, aligned, counted, and honest about what there is."""
+
+from __future__ import annotations
+
+import gc
+
+import numpy as np
+import pytest
+
+from demitasse_cpu.allocator import LARGE_PAGE, HostAllocator, available_bytes
+
+
+@pytest.mark.parametrize("nbytes", [0, 1, 64, 5000, LARGE_PAGE - 1, LARGE_PAGE, 3 * LARGE_PAGE + 8])
+def test_a_block_is_zero_and_aligned(nbytes: int) -> None:
+    memory = HostAllocator().allocate(nbytes)
+    view = memory.view(0, (nbytes,), "uint8")
+    assert not view.any()
+    assert memory.nbytes == nbytes
+    if nbytes:
+        assert view.ctypes.data % (LARGE_PAGE if nbytes >= LARGE_PAGE else 64) == 0
+
+
+def test_views_share_the_block() -> None:
+    memory = HostAllocator().allocate(256)
+    whole = memory.view(0, (32,), "float64")
+    part = memory.view(64, (2, 3), "float64")
+    part[...] = [[1, 2, 3], [4, 5, 6]]
+    assert np.array_equal(whole[8:14], [1, 2, 3, 4, 5, 6])
+
+
+def test_a_view_outlives_a_closed_block() -> None:
+    memory = HostAllocator().allocate(LARGE_PAGE)
+    view = memory.view(0, (4,), "float32")
+    memory.close()
+    gc.collect()
+    view[:] = 3
+    assert view.sum() == 12
+    with pytest.raises(ValueError, match="closed"):
+        memory.view(0, (1,), "uint8")
+
+
+@pytest.mark.parametrize(("offset", "count"), [(-8, 1), (0, 9), (64, 1)])
+def test_a_view_beyond_the_block_is_refused(offset: int, count: int) -> None:
+    memory = HostAllocator().allocate(64)
+    with pytest.raises(ValueError, match="do not lie in a block of 64"):
+        memory.view(offset, (count,), "float64")
+
+
+def test_all_that_was_given_is_counted() -> None:
+    allocator = HostAllocator()
+    for nbytes in (100, 200):
+        allocator.allocate(nbytes).close()
+    assert (allocator.allocations, allocator.bytes) == (2, 300)
+
+
+def test_more_than_there_is_is_refused_with_both_numbers() -> None:
+    allocator = HostAllocator()
+    with pytest.raises(
+        MemoryError, match=r"asked for 1,152,921,504,606,846,976 bytes, available are \d"
+    ):
+        allocator.allocate(2**60)
+    assert allocator.allocations == 0
+
+
+def test_available_memory_is_known_here() -> None:
+    available = available_bytes()
+    assert available is None or available > 2**20

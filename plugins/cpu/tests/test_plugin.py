@@ -1,0 +1,72 @@
+"""The plugin is found, its manifest is true, and asking for kernels stays cheap."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import entry_points
+from importlib.resources import files
+from typing import Any
+
+from demitasse import Place, Request, TensorSpec
+from demitasse.operations import VOCABULARY
+from demitasse_cpu.diagnosis import findings
+from demitasse_cpu.kernels import candidates
+
+
+def plugin() -> Any:
+    (entry,) = entry_points(group="demitasse.plugins", name="cpu")
+    return entry.load()
+
+
+def test_manifest_declares_the_hooks_that_are_implemented() -> None:
+    manifest = tomllib.loads(files("demitasse_cpu").joinpath("plugin.toml").read_text("utf-8"))
+    implemented = {
+        name
+        for name, member in inspect.getmembers(plugin(), inspect.isfunction)
+        if hasattr(member, "demitasse_impl")
+    }
+    assert manifest["name"] == "cpu"
+    assert set(manifest["roles"]) == implemented
+
+
+def test_asking_for_kernels_does_not_import_the_compiler() -> None:
+    script = """
+import sys
+from importlib.metadata import entry_points
+from demitasse import Place, Request, TensorSpec
+from demitasse.operations import VOCABULARY
+(entry,) = entry_points(group="demitasse.plugins", name="cpu")
+kernels = entry.load().kernels
+x, w, y = (TensorSpec(s, "float32") for s in ((8, 3, 9, 9), (4, 3, 3, 3), (8, 4, 7, 7)))
+operation = VOCABULARY["convolution"]
+given = Request(operation, (x, w, None), (y,), operation.attributes, Place("here"))
+assert len(list(kernels(given))) == 1
+assert "numba" not in sys.modules, "numba was imported"
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+def test_what_is_not_served_is_left_to_others() -> None:
+    relu = VOCABULARY["relu"]
+    for kind, space in (("float16", "host"), ("int32", "host"), ("float32", "gpu:0")):
+        spec = TensorSpec((4, 4), kind)
+        place = Place("here", space)
+        assert list(candidates(Request(relu, (spec,), (spec,), relu.attributes, place))) == []
+
+
+def test_one_dimensional_convolutions_are_left_to_others() -> None:
+    x, w, y = (TensorSpec(s, "float32") for s in ((2, 3, 9), (4, 3, 3), (2, 4, 7)))
+    attributes = {"stride": (1,), "pad": (0,), "dilation": (1,), "groups": 1}
+    operation = VOCABULARY["convolution"]
+    asked = Request(operation, (x, w, None), (y,), attributes, Place("here"))
+    assert list(candidates(asked)) == []
+
+
+def test_diagnosis_tells_where_compiled_kernels_are_kept() -> None:
+    subjects = {finding.subject: finding for finding in findings()}
+    assert subjects["vectors"].level == "ok"
+    kept = subjects["numba cache"]
+    assert kept.level == "ok" or kept.remedy

@@ -1,0 +1,130 @@
+"""Pooling against its definition, one window after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from demitasse.operations import VOCABULARY
+
+Compute = Callable[..., list[Any]]
+
+
+def windows(x: Any, y: Any, attributes: dict[str, Any]) -> Iterator[tuple[Any, list[slice], int]]:
+    """Each output's place, its window in x, and the window's size with its part of the padding."""
+    for place in np.ndindex(y):
+        parts, size = [], 1
+        for d in (0, 1):
+            pad = attributes["pad"][d]
+            start = place[d] * attributes["stride"][d] - pad
+            stop = min(start + attributes["kernel"][d], x[d] + pad)
+            size *= stop - start
+            parts.append(slice(max(start, 0), min(stop, x[d])))
+        yield place, parts, size
+
+
+def extents(x: Any, attributes: dict[str, Any]) -> tuple[int, ...]:
+    (y,) = VOCABULARY["pooling_average"].shapes({"x": x.shape}, attributes)
+    return tuple(y[2:])
+
+
+@st.composite
+def geometries(draw: Any) -> tuple[tuple[int, ...], dict[str, Any]]:
+    kernel = draw(st.tuples(st.integers(1, 5), st.integers(1, 5)))
+    attributes = {
+        "kernel": kernel,
+        "stride": tuple(draw(st.integers(1, k)) for k in kernel),
+        "pad": tuple(draw(st.integers(0, k - 1)) for k in kernel),
+        "rounding": draw(st.sampled_from(["ceil", "floor"])),
+    }
+    image = [k + draw(st.integers(0, 12)) for k in kernel]
+    return (draw(st.integers(1, 3)), draw(st.integers(1, 3)), *image), attributes
+
+
+few = settings(
+    max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+dtypes = st.sampled_from(["float32", "float64"])
+
+
+@few
+@given(geometry=geometries(), dtype=dtypes, seed=st.integers(0, 99))
+def test_maxima_and_where_they_are(compute: Compute, geometry: Any, dtype: str, seed: int) -> None:
+    shape, attributes = geometry
+    # Few values, so that the first of equals has to be found.
+    x = np.random.default_rng(seed).integers(-2, 3, shape).astype(dtype)
+    y, argmax = compute("pooling_max", [x], attributes)
+    plane = np.arange(shape[2] * shape[3]).reshape(shape[2:])
+    for (i, j), (rows, columns), _ in windows(shape[2:], extents(x, attributes), attributes):
+        part = x[:, :, rows, columns].reshape(*shape[:2], -1)
+        first = part.argmax(-1)
+        assert np.array_equal(y[:, :, i, j], part.max(-1))
+        assert np.array_equal(argmax[:, :, i, j], plane[rows, columns].ravel()[first])
+    (alone, nothing) = compute("pooling_max", [x], attributes, absent=[1])
+    assert nothing is None
+    assert np.array_equal(alone, y)
+
+
+@few
+@given(geometry=geometries(), dtype=dtypes, seed=st.integers(0, 99))
+def test_averages(compute: Compute, geometry: Any, dtype: str, seed: int) -> None:
+    shape, attributes = geometry
+    random = np.random.default_rng(seed)
+    x = random.standard_normal(shape).astype(dtype)
+    output = extents(x, attributes)
+    dy = random.standard_normal((*shape[:2], *output)).astype(dtype)
+    (y,) = compute("pooling_average", [x], attributes)
+    (dx,) = compute("pooling_average_backward", [dy], {**attributes, "shape": shape})
+    expected = np.zeros(shape)
+    for (i, j), (rows, columns), size in windows(shape[2:], output, attributes):
+        mean = x[:, :, rows, columns].astype(np.float64).sum((2, 3)) / size
+        np.testing.assert_allclose(y[:, :, i, j], mean, rtol=1e-5, atol=1e-5)
+        expected[:, :, rows, columns] += dy[:, :, i, j, None, None].astype(np.float64) / size
+    np.testing.assert_allclose(dx, expected, rtol=1e-5, atol=1e-5)
+
+
+@few
+@given(geometry=geometries(), dtype=dtypes, seed=st.integers(0, 99))
+def test_gradients_go_where_the_maxima_were(
+    compute: Compute, geometry: Any, dtype: str, seed: int
+) -> None:
+    shape, attributes = geometry
+    random = np.random.default_rng(seed)
+    x = random.standard_normal(shape).astype(dtype)
+    _, argmax = compute("pooling_max", [x], attributes)
+    dy = random.standard_normal(argmax.shape).astype(dtype)
+    (dx,) = compute("pooling_max_backward", [dy, argmax], {**attributes, "shape": shape})
+    expected = np.zeros((shape[0], shape[1], shape[2] * shape[3]))
+    for n, c, i, j in np.ndindex(argmax.shape):
+        expected[n, c, argmax[n, c, i, j]] += dy[n, c, i, j]
+    np.testing.assert_allclose(dx, expected.reshape(shape), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("kernel", [2, 3, 4])
+def test_a_nan_is_passed_on(compute: Compute, kernel: int) -> None:
+    x = np.zeros((1, 1, 8, 8), np.float32)
+    x[0, 0, 3, 4] = np.nan
+    y, _ = compute("pooling_max", [x], {"kernel": (kernel,) * 2, "stride": (2, 2)})
+    met = [
+        (i, j)
+        for (i, j), (rows, columns), _ in windows(
+            (8, 8), y.shape[2:], {"kernel": (kernel,) * 2, "stride": (2, 2), "pad": (0, 0)}
+        )
+        if np.isnan(x[0, 0, rows, columns]).any()
+    ]
+    assert met
+    assert sorted(met) == [tuple(place) for place in np.argwhere(np.isnan(y[0, 0]))]
+
+
+def test_minus_infinity_is_a_value(compute: Compute) -> None:
+    x = np.full((1, 2, 5, 5), -np.inf, np.float32)
+    given = {"kernel": (3, 3), "stride": (2, 2), "pad": (1, 1)}
+    y, argmax = compute("pooling_max", [x], given)
+    assert (y == -np.inf).all()
+    assert argmax.min() >= 0
+    assert argmax.max() < 25

@@ -1,0 +1,96 @@
+"""Numbers that are no longer finite stop a run before they reach a parameter."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from demitasse import NumericsError
+
+Train = Callable[..., Any]
+
+
+def images_with_infinity(toy: ModuleType, sample: int) -> dict[str, Any]:
+    arrays: dict[str, Any] = toy.images(40)
+    arrays["data"][sample, 0, 2, 2] = np.inf
+    return arrays
+
+
+@pytest.mark.parametrize(("counts", "sample"), [((), 20), ((3,), 29), ((2, 3), 20)], ids=str)
+def test_a_sample_that_is_infinite_is_traced_to_its_layer(
+    toy: ModuleType,
+    train: Train,
+    copied: Any,
+    differ: Any,
+    tmp_path: Path,
+    counts: tuple[int, ...],
+    sample: int,
+) -> None:
+    """Both samples are in iteration 2, the first and the last worker's."""
+    trainer = train(None, *counts, arrays=images_with_infinity(toy, sample))
+    trainer.step(2)
+    path, before = trainer.snapshot(tmp_path / "toy"), copied(trainer.net)
+    with pytest.raises(NumericsError) as caught:
+        trainer.step(5)
+    message = str(caught.value)
+    assert "iteration 2: the loss is nan" in message
+    assert "the first layer whose output is not finite is 'first' (convolution" in message
+    assert "its input 'samples.data' already is not" in message
+    assert f"the last snapshot is {path}" in message
+    assert trainer.iteration == 2
+    assert differ(copied(trainer.net), before) == 0.0
+
+
+def test_the_second_pass_is_watched_too(
+    toy: ModuleType, train: Train, copied: Any, differ: Any
+) -> None:
+    """Gradients of the first pass are there already; they are not used."""
+    trainer = train(arrays=images_with_infinity(toy, 35), solver={"passes": 2})
+    trainer.step(1)
+    before = copied(trainer.net)
+    with pytest.raises(NumericsError, match="iteration 1: the loss is nan.*no snapshot has been written"):
+        trainer.step(1)
+    assert differ(copied(trainer.net), before) == 0.0
+
+
+@pytest.mark.parametrize("counts", [(), (3,)], ids=str)
+def test_a_learning_rate_that_is_too_large_is_traced_to_the_first_layer_that_overflows(
+    train: Train, copied: Any, differ: Any, tmp_path: Path, counts: tuple[int, ...]
+) -> None:
+    """Parameters of 1e150 are finite, the product of two of them is not."""
+    trainer = train(None, *counts, solver={"rate": 1e160})
+    trainer.step(1)
+    path, before = trainer.snapshot(tmp_path / "toy"), copied(trainer.net)
+    assert all(np.isfinite(array).all() for arrays in before.values() for array in arrays)
+    with pytest.raises(NumericsError) as caught:
+        trainer.step(3)
+    message = str(caught.value)
+    assert "iteration 1: the loss is nan" in message
+    assert "whose output is not finite is 'second' (convolution, computed by reference)" in message
+    assert "learning rate 1e+160" in message
+    assert f"the last snapshot is {path}" in message
+    assert differ(copied(trainer.net), before) == 0.0
+
+
+def test_parameters_that_diverged_are_named(train: Train) -> None:
+    trainer = train(solver={"rate": math.inf})
+    trainer.step(1)
+    with pytest.raises(NumericsError) as caught:
+        trainer.step(1)
+    assert "of layer 'scores' is no longer finite" in str(caught.value)
+    assert "lower the learning rate" in str(caught.value)
+
+
+def test_the_message_is_told_once_for_each_worker_that_saw_it(
+    toy: ModuleType, train: Train
+) -> None:
+    trainer = train(None, 2, arrays=images_with_infinity(toy, 9))
+    with pytest.raises(NumericsError) as caught:
+        trainer.step(1)
+    assert str(caught.value).count("the first layer whose output") == 1

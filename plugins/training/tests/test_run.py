@@ -1,0 +1,134 @@
+"""A run to the last iteration, with tests and snapshots at the solver's intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from demitasse import Event
+
+
+@pytest.fixture
+def running(
+    toy: ModuleType, runtime: Callable[..., Any], tmp_path: Path
+) -> Callable[..., tuple[Any, list[Event]]]:
+    """``running(...)``: a trainer of eleven iterations, and a list of the events it tells."""
+
+    def make(**fields: Any) -> tuple[Any, list[Event]]:
+        events: list[Event] = []
+        listener = toy.plugin("listener", observe=lambda: events.append)
+        solver = toy.solver(
+            toy.classifier(),
+            toy.classifier(20, "test"),
+            **{"max_iterations": 11, "snapshot_prefix": str(tmp_path / "toy"), "rate": 0.02, **fields},
+        )
+        return runtime(plugins=[listener]).trainer(solver, precision="f64"), events
+
+    return make
+
+
+def told(events: list[Event], kind: str) -> list[int]:
+    return [event.iteration for event in events if event.kind == kind]
+
+
+def test_a_run_tests_and_saves_at_its_intervals_and_at_the_end(running: Any, tmp_path: Path) -> None:
+    trainer, events = running(test_interval=4, snapshot_interval=5)
+    result = trainer.run()
+    assert result.iteration == trainer.iteration == 11
+    assert told(events, "start") == [0]
+    assert told(events, "iteration") == [*range(1, 12)]
+    assert told(events, "test") == [0, 4, 8, 11]
+    assert told(events, "snapshot") == [5, 10, 11]
+    assert told(events, "end") == [11]
+    assert {path.name for path in tmp_path.iterdir()} == {
+        f"toy_iter_{i}.demitasse" for i in (5, 10, 11)
+    }
+
+
+def test_nothing_is_tested_or_saved_twice(running: Any) -> None:
+    trainer, events = running(max_iterations=8, test_interval=4, snapshot_interval=4, test_first=False)
+    trainer.run()
+    assert told(events, "test") == told(events, "snapshot") == [4, 8]
+
+
+def test_a_run_that_is_stopped_saves_what_it_has(running: Any, tmp_path: Path) -> None:
+    trainer, events = running(test_interval=3)
+    result = trainer.run(stop=lambda: trainer.iteration == 6)
+    assert result.iteration == 6
+    assert told(events, "snapshot") == told(events, "end") == [6]
+    assert (tmp_path / "toy_iter_6.demitasse").is_file()
+
+
+def test_a_run_goes_on_from_where_the_trainer_is(running: Any) -> None:
+    trainer, events = running(snapshot_last=False)
+    trainer.step(9)
+    trainer.run()
+    assert told(events, "iteration") == [*range(1, 12)]
+    assert told(events, "snapshot") == []
+
+
+def test_events_tell_losses_rates_and_samples(running: Any) -> None:
+    trainer, events = running(average_loss=3, snapshot_last=False)
+    result = trainer.run()
+    (start,) = [event.values for event in events if event.kind == "start"]
+    assert (start["batch"], start["workers"], start["rate"]) == (10, 1, 0.02)
+    iterations = [event.values for event in events if event.kind == "iteration"]
+    losses = [values["loss"] for values in iterations]
+    smoothed = [values["smoothed"] for values in iterations]
+    assert smoothed[0] == losses[0]
+    assert smoothed[-1] == pytest.approx(sum(losses[-3:]) / 3)
+    assert result.loss == smoothed[-1]
+    assert {values["samples"] for values in iterations} == {10}
+    assert {values["rate"] for values in iterations} == {0.02}
+    (tested,) = [event.values for event in events if event.kind == "test"]
+    assert {*tested["scores"]} == {"accuracy"}
+
+
+def test_scores_of_a_second_test_net_have_its_number_in_front(
+    toy: ModuleType, runtime: Callable[..., Any]
+) -> None:
+    solver = toy.solver(
+        toy.classifier(), toy.classifier(20, "test"), toy.classifier(10, "test"), test_iterations=(2, 4)
+    )
+    scores = runtime().trainer(solver).test()
+    assert {*scores} == {"accuracy", "1.accuracy"}
+    assert scores["accuracy"] == pytest.approx(scores["1.accuracy"]), "the same forty samples"
+
+
+def test_arrays_can_stand_for_the_samples_of_a_file(
+    toy: ModuleType, runtime: Callable[..., Any], copied: Any, differ: Any
+) -> None:
+    ours = runtime(arrays=toy.images(40)).trainer(
+        toy.solver(toy.classifier()), data={"train": toy.images(20)}, precision="f64"
+    )
+    theirs = runtime(arrays=toy.images(20)).trainer(toy.solver(toy.classifier()), precision="f64")
+    assert ours.step(4).loss == theirs.step(4).loss
+    assert differ(copied(ours.net), copied(theirs.net)) == 0.0
+
+
+def test_a_profile_times_each_operation_and_changes_no_parameter(
+    toy: ModuleType, running: Any, copied: Any, differ: Any
+) -> None:
+    trainer, _ = running()
+    trainer.step(1)
+    before = copied(trainer.net)
+    times = trainer.profile(2)
+    assert [entry for entry, _ in times] == [*trainer.plan.entries]
+    assert all(seconds > 0 for _, seconds in times)
+    assert differ(copied(trainer.net), before) == 0.0
+
+
+def test_profiling_between_steps_does_not_change_training(
+    running: Any, copied: Any, differ: Any
+) -> None:
+    """The samples that it reads are read again."""
+    (ours, _), (theirs, _) = running(), running()
+    for _ in range(2):
+        ours.step(2)
+        ours.profile(1)
+        theirs.step(2)
+    assert differ(copied(ours.net), copied(theirs.net)) == 0.0

@@ -1,0 +1,158 @@
+"""Workers start, fail and end together."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from demitasse import DataError, DataSpec, ShapeError, Stream, Weights
+
+Train = Callable[..., Any]
+
+
+@pytest.fixture
+def started() -> Callable[[], int]:
+    """How many threads there are that were not there when the test began."""
+    before = set(threading.enumerate())
+    return lambda: len(set(threading.enumerate()) - before)
+
+
+@pytest.fixture
+def failing(toy: ModuleType) -> Callable[..., Any]:
+    """``failing(worker, at, error)``: samples whose stream of one worker raises at a read."""
+
+    def make(worker: int, at: int, error: BaseException) -> Callable[[DataSpec], Any]:
+        class Failing(toy.ArraySource):  # type: ignore[name-defined, misc]
+            streams = 0
+
+            def stream(self, first: int, count: int, step: int) -> Stream:
+                stream: Stream = super().stream(first, count, step)
+                number, reads, original = self.streams, 0, stream.read
+                self.streams += 1
+
+                def read(out: Mapping[str, np.ndarray]) -> None:
+                    nonlocal reads
+                    reads += 1
+                    if (number, reads) == (worker, at):
+                        raise error
+                    original(out)
+
+                stream.read = read  # type: ignore[method-assign]
+                return stream
+
+        return lambda spec: Failing(toy.images())
+
+    return make
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("counts", [(2,), (2, 3)], ids=str)
+@pytest.mark.parametrize("worker", [0, 1])
+def test_a_worker_that_fails_wakes_the_others_and_its_error_is_raised(
+    train: Train, failing: Any, started: Any, counts: tuple[int, ...], worker: int
+) -> None:
+    """The others wait for its gradients at a barrier, and would for ever."""
+    error = DataError("samples.bin: sample 17 is cut off")
+    trainer = train(None, *counts, source=failing(worker, 3, error))
+    trainer.step(2)
+    assert started() == np.prod(counts)
+    with pytest.raises(DataError) as caught:
+        trainer.step(5)
+    assert caught.value is error
+    assert trainer.iteration == 2
+    trainer.close()
+    assert started() == 0
+
+
+@pytest.mark.timeout(30)
+def test_an_error_that_is_not_the_users_is_raised_as_it_is(train: Train, failing: Any) -> None:
+    trainer = train(None, 3, source=failing(1, 1, ZeroDivisionError("a bug")))
+    with pytest.raises(ZeroDivisionError, match="a bug"):
+        trainer.step(1)
+
+
+@pytest.mark.timeout(30)
+def test_after_a_failure_all_workers_go_on_from_the_same_samples(
+    train: Train, failing: Any, copied: Any, differ: Any
+) -> None:
+    """The iteration that failed is done again, by all of them."""
+    plain, trainer = train(None, 2), train(None, 2, source=failing(1, 3, DataError("a hiccup")))
+    trainer.step(2)
+    with pytest.raises(DataError, match="a hiccup"):
+        trainer.step(1)
+    trainer.step(2)
+    plain.step(4)
+    assert trainer.iteration == plain.iteration == 4
+    assert differ(copied(trainer.net), copied(plain.net)) == 0.0
+
+
+def test_closing_ends_the_threads_and_may_be_done_again(train: Train, started: Any) -> None:
+    trainer = train(None, 2, 3)
+    trainer.step(2)
+    assert started() == 6
+    for _ in range(2):
+        trainer.close()
+        assert started() == 0
+    for _ in range(2):
+        trainer.runtime.close()
+
+
+def test_a_runtime_closes_the_trainers_that_it_made(
+    toy: ModuleType, runtime: Callable[..., Any], started: Any
+) -> None:
+    made = runtime(2)
+    trainers = [made.trainer(toy.solver(toy.classifier())) for _ in range(2)]
+    for trainer in trainers:
+        trainer.step(1)
+    assert started() == 4
+    made.close()
+    assert started() == 0
+
+
+def test_a_trainer_of_one_worker_starts_no_thread(train: Train, started: Any) -> None:
+    train().step(2)
+    assert started() == 0
+
+
+def test_a_trainer_that_cannot_be_made_leaves_no_thread(
+    toy: ModuleType, runtime: Callable[..., Any], started: Any, tmp_path: Any
+) -> None:
+    made = runtime(2)
+    wrong = Weights({"scores": [np.zeros((5, 5)), np.zeros(5)]})
+    path = made.write(tmp_path / "wrong.demitasse", wrong)
+    with pytest.raises(ShapeError):
+        made.trainer(toy.solver(toy.classifier()), weights=path)
+    made.close()
+    assert started() == 0
+
+
+def test_two_runtimes_of_different_machines_live_in_one_process(
+    train: Train, copied: Any, differ: Any
+) -> None:
+    """Step by step, one after the other, they do what each does alone."""
+    ours, theirs = train(), train(None, 3, solver={"seed": 9})
+    for _ in range(5):
+        ours.step(1)
+        theirs.step(1)
+    assert ours.runtime.machine != theirs.runtime.machine
+    assert (ours.workers, theirs.workers) == (1, 3)
+    for trainer, alone in ((ours, train()), (theirs, train(None, 3, solver={"seed": 9}))):
+        alone.step(5)
+        assert differ(copied(trainer.net), copied(alone.net)) == 0.0
+
+
+@pytest.mark.timeout(30)
+def test_two_runtimes_train_at_the_same_time(train: Train, copied: Any, differ: Any) -> None:
+    trainers = [train(None, 2), train(None, 2)]
+    threads = [threading.Thread(target=trainer.step, args=(5,)) for trainer in trainers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [trainer.iteration for trainer in trainers] == [5, 5]
+    assert differ(copied(trainers[0].net), copied(trainers[1].net)) == 0.0
