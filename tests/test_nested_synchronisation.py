@@ -146,23 +146,20 @@ def watched(toy: ModuleType, diary: Diary) -> Any:
     """Reference kernels that write down when they run; an update also writes down what it updates."""
 
     def kernels(request: Request) -> Iterable[Candidate]:
-        for candidate in toy.installed("reference").kernels(request):
-            name = request.operation.name
+        (candidate,) = toy.installed("reference").kernels(request)
+        operation = request.operation
 
-            def bind(
-                inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any, bind: Any = candidate.bind
-            ) -> Work:
-                work: Work = bind(inputs, outputs, workspace)
-                update = request.operation.family == "update"
-                span = diary.place(inputs[0]) if update else (0, 0)
+        def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
+            work: Work = candidate.bind(inputs, outputs, workspace)
+            span = diary.place(inputs[0]) if operation.family == "update" else (0, 0)
 
-                def run() -> None:
-                    diary.write(name, span=span)
-                    work()
+            def run() -> None:
+                diary.write(operation.name, span=span)
+                work()
 
-                return run
+            return run
 
-            yield Candidate("watched", bind, candidate.input_layouts, candidate.output_layouts)
+        return [Candidate("watched", bind, candidate.input_layouts, candidate.output_layouts)]
 
     return toy.plugin("watched", kernels=kernels)
 

@@ -128,7 +128,9 @@ class ArraySource:
 
     def __init__(self, arrays: Arrays) -> None:
         self.arrays = arrays
-        self.fields = {name: Field(a.shape[1:], str(a.dtype)) for name, a in arrays.items()}
+        self.fields: Mapping[str, Field] = {
+            name: Field(a.shape[1:], str(a.dtype)) for name, a in arrays.items()
+        }
         self.size = len(next(iter(arrays.values())))
 
     def stream(self, first: int, count: int, step: int) -> Stream:
@@ -243,7 +245,7 @@ def classifier(batch: int = 10, phase: str = "train") -> NetDefinition:
 def solver(
     train: NetDefinition,
     *tests: NetDefinition,
-    rate: float = 0.05,
+    rate: float = 0.01,
     momentum: float = 0.9,
     decay: float = 0.0005,
     **fields: Any,

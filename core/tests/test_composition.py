@@ -216,7 +216,9 @@ def test_a_package_that_is_gone_is_named(install: Install) -> None:
     for file in sorted(folder.iterdir()):
         file.unlink()
     folder.rmdir()
-    with pytest.raises(PluginError, match="'abacus'.*toys_abacus.plugin is not there; reinstall toys-"):
+    with pytest.raises(
+        PluginError, match=r"'abacus'.*toys_abacus\.plugin is not there; reinstall toys-"
+    ):
         compose(MACHINE, ["abacus"])
 
 
@@ -294,7 +296,7 @@ def test_plus_adds_in_front_and_minus_leaves_out(install: Install) -> None:
     assert [*why][:2] == ["beads", "abacus"]
     assert why["beads"] == "asked for"
     assert "chalk" not in why
-    with pytest.raises(PluginError, match="asked to leave out: unknown plugin 'chlak'.*'chalk'"):
+    with pytest.raises(PluginError, match=r"asked to leave out: unknown plugin 'chlak'.*'chalk'"):
         compose(MACHINE, ["-chlak"])
 
 
@@ -371,7 +373,7 @@ def test_an_object_with_a_manifest_stands_for_itself(toy: ModuleType) -> None:
 
 def test_an_object_is_checked_like_an_installed_plugin(toy: ModuleType) -> None:
     given = toy.plugin("abacus", kernels=lambda request: (), manifest={"priority": 5})
-    with pytest.raises(PluginError, match="'abacus'.*unknown key 'priority'"):
+    with pytest.raises(PluginError, match=r"'abacus'.*unknown key 'priority'"):
         compose(MACHINE, [given])
     given = toy.plugin("abacus", kernels=lambda operation: ())
     with pytest.raises(PluginError, match="'abacus' breaks a hook's contract"):

@@ -97,7 +97,7 @@ def place(layout: Layout, shape: tuple[int, ...], index: tuple[int, ...]) -> int
 
 
 @given(layouts_and_shapes())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_every_element_lies_where_the_definition_says(case: tuple[Layout, tuple[int, ...]]) -> None:
     layout, shape = case
     x = numbered(*shape)
@@ -111,7 +111,7 @@ def test_every_element_lies_where_the_definition_says(case: tuple[Layout, tuple[
 
 
 @given(layouts_and_shapes())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_unpacking_gives_back_what_was_packed(case: tuple[Layout, tuple[int, ...]]) -> None:
     layout, shape = case
     x = numbered(*shape)

@@ -453,38 +453,39 @@ def test_a_test_net_with_other_parameters_is_refused(toy: ModuleType, train: Tra
 def in_layout(toy: ModuleType, layout: Layout, *names: str) -> Any:
     """Kernels that take and give images in a layout, computed by the reference on plain copies."""
 
+    def of(spec: Any) -> Layout:
+        return PLAIN if spec is None or len(spec.shape) != 4 else layout
+
+    def plain(specs: Sequence[TensorSpec | None]) -> tuple[TensorSpec | None, ...]:
+        return tuple(None if s is None else TensorSpec(s.shape, s.dtype) for s in specs)
+
     def kernels(request: Request) -> Iterable[Candidate]:
         if request.operation.name not in names:
             return ()
-        plain = [
-            tuple(None if s is None else TensorSpec(s.shape, s.dtype) for s in specs)
-            for specs in (request.inputs, request.outputs)
-        ]
-        asked = Request(request.operation, *plain, request.attributes, request.place)
+        given, made = plain(request.inputs), plain(request.outputs)
+        asked = Request(request.operation, given, made, request.attributes, request.place)
         (candidate,) = toy.installed("reference").kernels(asked)
 
         def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
-            copies = [
-                [None if s is None else np.zeros(s.shape, s.dtype) for s in specs] for specs in plain
-            ]
-            compute = candidate.bind(*copies, None)
+            xs, ys = (
+                [None if s is None else np.zeros(s.shape, s.dtype) for s in specs]
+                for specs in (given, made)
+            )
+            compute = candidate.bind(xs, ys, None)
 
             def work() -> None:
-                for copy, array in zip(copies[0], inputs, strict=True):
+                for copy, array in zip(xs, inputs, strict=True):
                     if copy is not None:
                         copy[...] = of(copy).unpack(array, copy.shape)
                 compute()
-                for copy, array in zip(copies[1], outputs, strict=True):
+                for copy, array in zip(ys, outputs, strict=True):
                     if copy is not None:
                         array[...] = of(copy).pack(copy)
 
             return work
 
-        def of(spec: Any) -> Layout:
-            return PLAIN if spec is None or len(spec.shape) != 4 else layout
-
-        layouts = [tuple(map(of, specs)) for specs in plain]
-        return [Candidate(f"{layout.name} {request.operation.name}", bind, *layouts)]
+        kernel = f"{layout.name} {request.operation.name}"
+        return [Candidate(kernel, bind, tuple(map(of, given)), tuple(map(of, made)))]
 
     return toy.plugin("other", kernels=kernels)
 
@@ -703,7 +704,7 @@ def test_an_unknown_bottom_is_named_with_the_nearest(
     toy: ModuleType, samples: Layer, train: Train
 ) -> None:
     net = toy.net(samples, toy.layer("scores", "InnerProduct", "dat", "scores", outputs=5))
-    with pytest.raises(ModelError, match="layer 'scores'.*unknown bottom blob 'dat'.*mean 'data'"):
+    with pytest.raises(ModelError, match=r"layer 'scores'.*unknown bottom blob 'dat'.*mean 'data'"):
         train(net)
 
 
@@ -711,7 +712,7 @@ def test_an_unknown_layer_type_is_named_with_the_nearest(
     toy: ModuleType, samples: Layer, train: Train
 ) -> None:
     net = toy.net(samples, toy.layer("scores", "InnerProdukt", "data", "scores", outputs=5))
-    with pytest.raises(ModelError, match="'scores'.*layer type 'InnerProdukt'.*mean 'InnerProduct'"):
+    with pytest.raises(ModelError, match=r"'scores'.*layer type 'InnerProdukt'.*mean 'InnerProduct'"):
         train(net)
 
 
@@ -723,7 +724,7 @@ def test_a_top_of_another_layer_is_not_taken_silently(
         toy.layer("left", "InnerProduct", "data", "scores", outputs=3),
         toy.layer("right", "InnerProduct", "data", "scores", outputs=3),
     )
-    with pytest.raises(ModelError, match="layer 'right'.*top 'scores' is already the top of another"):
+    with pytest.raises(ModelError, match=r"layer 'right'.*top 'scores' is already the top of another"):
         train(net)
 
 

@@ -67,9 +67,7 @@ def stepping(toy: ModuleType) -> Iterator[Callable[..., Any]]:
     """``stepping(kernels)``: a trainer of affine layers on one worker, warmed up."""
     runtimes = []
 
-    def make(
-        name: str, allocators: Any = None, layers: int = 20, width: int = 64, **solver: Any
-    ) -> Any:
+    def make(name: str, allocators: Any = None, layers: int = 20, width: int = 64, **solver: Any) -> Any:
         allocator = counted([] if allocators is None else allocators, toy.installed(name).allocator)
         plugins = [
             toy.plugin("counted", allocator=allocator),
@@ -104,9 +102,7 @@ def test_a_hundred_operations_cost_less_than_a_hundred_microseconds(
 
 @pytest.mark.parametrize("name", ["null", "cpu"])
 @pytest.mark.parametrize("passes", [1, 2])
-def test_a_steady_step_allocates_no_tensor(
-    stepping: Callable[..., Any], name: str, passes: int
-) -> None:
+def test_a_steady_step_allocates_no_tensor(stepping: Callable[..., Any], name: str, passes: int) -> None:
     """Activations take 128 KiB here and weights 256: a step that makes one of them anew shows it in
     the peak (where NumPy's own buffers, 32 KiB, do not count), one that keeps anything in the growth.
     """
@@ -116,18 +112,23 @@ def test_a_steady_step_allocates_no_tensor(
     trainer = stepping(name, allocators, layers=2, width=256, passes=passes)
     given = [(a.allocations, a.bytes) for a in allocators]
     assert sum(count for count, _ in given) > 0
+    windows = []
     gc.collect()
     tracemalloc.start()
     try:
-        trainer.step(100)  # until the interpreter's free lists are full
-        before, _ = tracemalloc.get_traced_memory()
-        tracemalloc.reset_peak()
-        trainer.step(20)
-        after, peak = tracemalloc.get_traced_memory()
+        trainer.step(80)  # until the interpreter's free lists are full
+        for _ in range(4):
+            before, _ = tracemalloc.get_traced_memory()
+            tracemalloc.reset_peak()
+            trainer.step(20)
+            after, peak = tracemalloc.get_traced_memory()
+            windows.append((after - before, peak - before))
     finally:
         tracemalloc.stop()
-    assert after - before < 1024, f"{after - before} bytes more after 20 steps"
-    assert peak - before < 64 * 1024, f"{peak - before} bytes at once in a step"
+    # What steps keep they keep every time; threads that fall behind hold some only for a while.
+    growth, most = (min(numbers) for numbers in zip(*windows, strict=True))
+    assert growth < 1024, f"{growth} bytes more after every 20 steps"
+    assert most < 64 * 1024, f"{most} bytes at once in a step"
     assert [(a.allocations, a.bytes) for a in allocators] == given
 
 

@@ -62,11 +62,12 @@ def bind(
     may depend on what was there. ``in_place`` gives the first output the memory of the first input."""
     request = make_request(name, inputs, attributes or {}, threads, absent)
     candidate = only_candidate(request)
-    given = [None if x is None else x.copy() for x in inputs]
-    outputs = [None if s is None else np.full(s.shape, 77, s.dtype) for s in request.outputs]
+    given: list[Any] = [None if x is None else x.copy() for x in inputs]
+    outputs: list[Any] = [None if s is None else np.full(s.shape, 77, s.dtype) for s in request.outputs]
     if in_place:
         assert candidate.in_place
         assert request.operation.aliases
+        assert outputs[0] is not None
         outputs[0] = given[0].reshape(outputs[0].shape)
     workspace = np.full(candidate.workspace + 64, 255, np.uint8)
     start = -workspace.ctypes.data % 64

@@ -55,6 +55,19 @@ def test_softmax_loss_and_its_gradient(
     np.testing.assert_allclose(dx, 0.5 * gradient / over, rtol=1e-4, atol=1e-6)
 
 
+def test_the_gradient_may_take_the_memory_of_the_probabilities(
+    compute: Compute, asked: Callable[..., Any]
+) -> None:
+    x, label = predictions("float32", "int32")
+    _, probability = compute("softmax_loss", [x, label])
+    inputs = [np.ones((), np.float32), probability, label]
+    (apart,) = compute("softmax_loss_backward", inputs)
+    _, candidate = asked("softmax_loss_backward", inputs, {})
+    assert candidate.in_place
+    candidate.bind(inputs, [probability], None)()
+    assert np.array_equal(probability, apart)
+
+
 def test_a_loss_of_ignored_labels_only_is_nothing(compute: Compute) -> None:
     x, label = np.ones((3, 4), np.float32), np.full(3, 2, np.int32)
     loss, probability = compute("softmax_loss", [x, label], {"ignore_label": 2})
@@ -86,7 +99,7 @@ def test_accuracy(compute: Compute, ignore: int | None, top_k: int) -> None:
     flat = [hit for row in hits for hit in row]
     found, by_class = compute("accuracy", [x, label], {"ignore_label": ignore, "top_k": top_k})
     np.testing.assert_allclose(found, np.mean(flat), rtol=1e-6)
-    np.testing.assert_allclose(by_class, [np.mean(row) if row else 0 for row in hits], rtol=1e-6)
+    np.testing.assert_allclose(by_class, [float(np.mean(row or [False])) for row in hits], rtol=1e-6)
     alone, nothing = compute(
         "accuracy", [x, label], {"ignore_label": ignore, "top_k": top_k}, absent=[1]
     )

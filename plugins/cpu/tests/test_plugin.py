@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import inspect
+import os
+import platform
 import subprocess
 import sys
 import tomllib
 from importlib.metadata import entry_points
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from demitasse import Place, Request, TensorSpec
 from demitasse.operations import VOCABULARY
@@ -63,6 +68,21 @@ def test_one_dimensional_convolutions_are_left_to_others() -> None:
     operation = VOCABULARY["convolution"]
     asked = Request(operation, (x, w, None), (y,), attributes, Place("here"))
     assert list(candidates(asked)) == []
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="names features of x86-64 processors")
+@pytest.mark.parametrize("features", ["+avx,+avx2,+fma", pytest.param("+sse2", marks=pytest.mark.slow)])
+def test_kernels_for_other_processors(features: str) -> None:
+    """Those without AVX-512, and without fused multiply-add: other tiles, the same results."""
+    tests = Path(__file__).parent
+    chosen = ["-k", "float32 and (odd_numbers or several_blocks)"]
+    files = [str(tests / name) for name in ("test_convolution.py", "test_inner_product.py")]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *chosen, *files]
+    compiler = {"NUMBA_CPU_NAME": "x86-64", "NUMBA_CPU_FEATURES": features}
+    environment = {**os.environ, **compiler}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "11 passed" in done.stdout
 
 
 def test_diagnosis_tells_where_compiled_kernels_are_kept() -> None:

@@ -6,6 +6,7 @@ import gc
 import itertools
 import os
 import threading
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -16,6 +17,11 @@ from demitasse_cpu.threads import divide, in_order, together
 
 def companions() -> set[threading.Thread]:
     return {t for t in threading.enumerate() if t.name.startswith("demitasse-cpu")}
+
+
+def meet(at: threading.Barrier) -> None:
+    """Return when another thread is here too."""
+    at.wait(30)
 
 
 @given(count=st.integers(1, 200), parts=st.integers(1, 20))
@@ -32,7 +38,7 @@ def test_ranges_cover_all_without_gaps_and_nearly_equal(count: int, parts: int) 
 
 def test_every_part_is_done_once_in_every_call() -> None:
     done: list[int] = []
-    work = together([lambda i=i: done.append(i) for i in range(5)])  # type: ignore[misc]
+    work = together([partial(done.append, i) for i in range(5)])
     for _ in range(200):
         done.clear()
         work()
@@ -41,7 +47,7 @@ def test_every_part_is_done_once_in_every_call() -> None:
 
 def test_parts_run_at_once() -> None:
     meeting = threading.Barrier(2)
-    together([lambda: meeting.wait(30) and None, lambda: meeting.wait(30) and None])()
+    together([partial(meet, meeting), partial(meet, meeting)])()
 
 
 def test_a_part_that_fails_is_reported_when_all_are_done() -> None:
@@ -70,7 +76,7 @@ def test_companions_end_with_their_thread() -> None:
 
     def caller() -> None:
         meeting = threading.Barrier(2)
-        together([lambda: meeting.wait(30) and None] * 2)()
+        together([partial(meet, meeting)] * 2)()
         started.update(companions() - before)
 
     thread = threading.Thread(target=caller)
@@ -87,11 +93,11 @@ def test_companions_end_with_their_thread() -> None:
 @pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
 def test_a_forked_process_starts_companions_of_its_own() -> None:
     meeting = threading.Barrier(2)
-    together([lambda: meeting.wait(30) and None] * 2)()
+    together([partial(meet, meeting)] * 2)()
     child = os.fork()
     if child == 0:
         again = threading.Barrier(2)
-        together([lambda: again.wait(30) and None] * 2)()
+        together([partial(meet, again)] * 2)()
         os._exit(0)
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0

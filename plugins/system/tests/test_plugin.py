@@ -23,7 +23,7 @@ def test_the_manifest_declares_the_hooks_that_the_plugin_implements() -> None:
     hooks = {name for name, value in vars(plugin).items() if hasattr(value, marker)}
     assert manifest["name"] == "system"
     assert manifest["automatic"]
-    assert set(manifest["roles"]) == hooks == {"probe", "diagnose"}
+    assert set(manifest["roles"]) == hooks == {"probe", "programs", "diagnose"}
 
 
 def test_probing_imports_no_numpy() -> None:

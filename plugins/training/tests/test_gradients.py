@@ -154,9 +154,9 @@ def test_a_retained_blob_is_a_live_view(toy: ModuleType, train: Callable[..., An
 def test_a_blob_whose_memory_others_use_is_not_shown(toy: ModuleType, train: Callable[..., Any]) -> None:
     trainer = train(toy.classifier())
     trainer.step(1)
-    with pytest.raises(ModelError, match="blob 'second' shares its memory.*retain='all'"):
+    with pytest.raises(ModelError, match=r"blob 'second' shares its memory.*retain='all'"):
         _ = trainer.net.blobs["second"].data
-    with pytest.raises(ModelError, match="blob 'second'.*retain='all' to look at its gradient"):
+    with pytest.raises(ModelError, match=r"blob 'second'.*retain='all' to look at its gradient"):
         _ = trainer.net.blobs["second"].diff
     assert trainer.net.blobs["second"].shape == (10, 4, 6, 6)
     assert trainer.net.blobs["loss"].data.shape == (), "outputs are kept"

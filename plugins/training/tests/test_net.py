@@ -33,9 +33,7 @@ def by_hand(params: dict[str, list[np.ndarray]], data: np.ndarray) -> np.ndarray
     return result
 
 
-def test_a_net_computes_its_outputs(
-    toy: ModuleType, runtime: Callable[..., Any], deployed: Any
-) -> None:
+def test_a_net_computes_its_outputs(toy: ModuleType, runtime: Callable[..., Any], deployed: Any) -> None:
     net = runtime().net(deployed, precision="f64")
     data = toy.images(4)["data"]
     out = net.forward(data=data)
@@ -64,9 +62,7 @@ def test_an_output_is_a_copy(toy: ModuleType, runtime: Callable[..., Any], deplo
     assert np.array_equal(first, kept)
 
 
-def test_edited_parameters_count(
-    toy: ModuleType, runtime: Callable[..., Any], deployed: Any
-) -> None:
+def test_edited_parameters_count(toy: ModuleType, runtime: Callable[..., Any], deployed: Any) -> None:
     net = runtime().net(deployed, precision="f64")
     data = toy.images(4)["data"]
     net.params["scores"][1][...] = [0.0, 100.0, 0.0]

@@ -47,14 +47,14 @@ def test_a_sample_that_is_infinite_is_traced_to_its_layer(
     assert differ(copied(trainer.net), before) == 0.0
 
 
-def test_the_second_pass_is_watched_too(
-    toy: ModuleType, train: Train, copied: Any, differ: Any
-) -> None:
+def test_the_second_pass_is_watched_too(toy: ModuleType, train: Train, copied: Any, differ: Any) -> None:
     """Gradients of the first pass are there already; they are not used."""
     trainer = train(arrays=images_with_infinity(toy, 35), solver={"passes": 2})
     trainer.step(1)
     before = copied(trainer.net)
-    with pytest.raises(NumericsError, match="iteration 1: the loss is nan.*no snapshot has been written"):
+    with pytest.raises(
+        NumericsError, match=r"iteration 1: the loss is nan.*no snapshot has been written"
+    ):
         trainer.step(1)
     assert differ(copied(trainer.net), before) == 0.0
 
@@ -87,9 +87,7 @@ def test_parameters_that_diverged_are_named(train: Train) -> None:
     assert "lower the learning rate" in str(caught.value)
 
 
-def test_the_message_is_told_once_for_each_worker_that_saw_it(
-    toy: ModuleType, train: Train
-) -> None:
+def test_the_message_is_told_once_for_each_worker_that_saw_it(toy: ModuleType, train: Train) -> None:
     trainer = train(None, 2, arrays=images_with_infinity(toy, 9))
     with pytest.raises(NumericsError) as caught:
         trainer.step(1)

@@ -145,7 +145,7 @@ def test_weights_without_an_iteration_are_not_resumed(
     weights = trainer.runtime.read(snapshot).weights()
     weights.iteration, weights.state = None, {}
     path = trainer.runtime.write(tmp_path / "bare.demitasse", weights)
-    with pytest.raises(SnapshotError, match="has weights but no iteration.*give it as weights"):
+    with pytest.raises(SnapshotError, match=r"has weights but no iteration.*give it as weights"):
         train(resume=path)
 
 

@@ -24,7 +24,7 @@ def running(
         solver = toy.solver(
             toy.classifier(),
             toy.classifier(20, "test"),
-            **{"max_iterations": 11, "snapshot_prefix": str(tmp_path / "toy"), "rate": 0.02, **fields},
+            **{"max_iterations": 11, "snapshot_prefix": str(tmp_path / "toy"), **fields},
         )
         return runtime(plugins=[listener]).trainer(solver, precision="f64"), events
 
@@ -44,9 +44,7 @@ def test_a_run_tests_and_saves_at_its_intervals_and_at_the_end(running: Any, tmp
     assert told(events, "test") == [0, 4, 8, 11]
     assert told(events, "snapshot") == [5, 10, 11]
     assert told(events, "end") == [11]
-    assert {path.name for path in tmp_path.iterdir()} == {
-        f"toy_iter_{i}.demitasse" for i in (5, 10, 11)
-    }
+    assert {path.name for path in tmp_path.iterdir()} == {f"toy_iter_{i}.demitasse" for i in (5, 10, 11)}
 
 
 def test_nothing_is_tested_or_saved_twice(running: Any) -> None:
@@ -75,7 +73,7 @@ def test_events_tell_losses_rates_and_samples(running: Any) -> None:
     trainer, events = running(average_loss=3, snapshot_last=False)
     result = trainer.run()
     (start,) = [event.values for event in events if event.kind == "start"]
-    assert (start["batch"], start["workers"], start["rate"]) == (10, 1, 0.02)
+    assert (start["batch"], start["workers"], start["rate"]) == (10, 1, 0.01)
     iterations = [event.values for event in events if event.kind == "iteration"]
     losses = [values["loss"] for values in iterations]
     smoothed = [values["smoothed"] for values in iterations]
@@ -83,7 +81,7 @@ def test_events_tell_losses_rates_and_samples(running: Any) -> None:
     assert smoothed[-1] == pytest.approx(sum(losses[-3:]) / 3)
     assert result.loss == smoothed[-1]
     assert {values["samples"] for values in iterations} == {10}
-    assert {values["rate"] for values in iterations} == {0.02}
+    assert {values["rate"] for values in iterations} == {0.01}
     (tested,) = [event.values for event in events if event.kind == "test"]
     assert {*tested["scores"]} == {"accuracy"}
 

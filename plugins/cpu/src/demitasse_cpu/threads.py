@@ -5,10 +5,8 @@ from __future__ import annotations
 import itertools
 import os
 import threading
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from queue import SimpleQueue
-from typing import Any
 
 from demitasse import Work
 
@@ -27,11 +25,6 @@ def together(parts: Sequence[Work]) -> Work:
     them: a part that no companion has taken is done by the caller.
     """
     return parts[0] if len(parts) == 1 else _Together(parts)
-
-
-def spread(loop: Callable[..., None], arguments: Sequence[Any], count: int, parts: int) -> Work:
-    """A loop, whose last arguments are begin and end, over ``count`` things in ``parts`` ranges."""
-    return together([partial(loop, *arguments, *part) for part in divide(count, parts)])
 
 
 def in_order(stages: Sequence[Work]) -> Work:

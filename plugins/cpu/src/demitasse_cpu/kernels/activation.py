@@ -15,7 +15,7 @@ from demitasse_cpu.kernels.requests import (
     rows_along,
     spec,
 )
-from demitasse_cpu.threads import spread
+from demitasse_cpu.kernels.work import spread
 
 KERNEL = "numba loop"
 _EXP = 8  # an exponential takes as long as so many elements moved

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from demitasse import Candidate, Request, Work
 from demitasse_cpu.kernels.requests import LINE, aligned, cut, flat, is_real, parts_for, spec
+from demitasse_cpu.kernels.work import ready
 from demitasse_cpu.threads import divide, in_order, together
 
 if TYPE_CHECKING:
@@ -86,10 +86,10 @@ def _correlating(request: Request, s: _Sizes, to_data: bool = False) -> Candidat
         lanes = loops.lanes(s.itemsize)
         padded_bias = bias_lines[: s.groups * lanes * int(geometry.columns[:, 1].sum())]
         b = inputs[2] if len(inputs) > 2 and inputs[2] is not None else packed[:0]
-        pack = partial(loops.pack, geometry, flat(inputs[1]), b, packed, padded_bias, lanes)
+        pack = ready(loops.pack, geometry, flat(inputs[1]), b, packed, padded_bias, lanes)
         x, y = flat(inputs[0]), flat(targets[0])
         shares = [
-            partial(loops.correlate, geometry, x, y, packed, padded_bias, mine, lanes, *images)
+            ready(loops.correlate, geometry, x, y, packed, padded_bias, mine, lanes, *images)
             for mine, images in zip(rooms, divide(s.samples, parts), strict=True)
         ]
         return in_order([pack, together(shares)])
@@ -125,7 +125,7 @@ def backward_weights(request: Request) -> Iterable[Candidate]:
         dy, x = map(flat, inputs)
         dw, db = (*targets, None)[:2]
         shares = [
-            partial(
+            ready(
                 loops.weight_gradient,
                 geometry,
                 dy,
@@ -139,7 +139,7 @@ def backward_weights(request: Request) -> Iterable[Candidate]:
             for i, part in enumerate(divide(s.samples, parts))
         ]
         db = all_sums[0, :0] if db is None else db
-        add_up = partial(loops.add_up, geometry, all_sums, all_bias_sums, flat(dw), db, lanes)
+        add_up = ready(loops.add_up, geometry, all_sums, all_bias_sums, flat(dw), db, lanes)
         return in_order([together(shares), add_up])
 
     workspace = aligned(parts * sums) + aligned(parts * bias_sums) + parts * aligned(room)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import partial
 from math import nan
 from typing import Any
 
 from demitasse import Candidate, DataError, Request, Work
 from demitasse_cpu.kernels.requests import flat, is_real, parts_for, rows_along, spec
-from demitasse_cpu.threads import divide, spread, together
+from demitasse_cpu.kernels.work import ready, spread
+from demitasse_cpu.threads import divide, together
 
 KERNEL = "numba loop"
 _EXP = 8  # an exponential takes as long as so many elements moved
@@ -39,7 +39,7 @@ def softmax_loss(request: Request) -> Iterable[Candidate]:
                 start = parts * _PARTIAL + i * room
                 kept = workspace[start : start + room].view(scores.dtype)
             shares.append(
-                partial(
+                ready(
                     loops.softmax_loss,
                     scores,
                     labels,
@@ -52,14 +52,15 @@ def softmax_loss(request: Request) -> Iterable[Candidate]:
                     *part,
                 )
             )
-        losses, total = together(shares), loops.total_loss
-        target, divisor = flat(outputs[0]), _divisor(request, spec(x).shape[0], rows)
+        losses, samples = together(shares), spec(x).shape[0]
+        divisor = _divisor(request, samples, rows)
+        total = ready(loops.total_loss, partials, flat(outputs[0]), divisor)
 
         def work() -> None:
             losses()
-            wrong = total(partials, target, divisor)
+            wrong = total()
             if wrong >= 0:
-                raise _wrong_label(request, labels, wrong, rows // spec(x).shape[0], classes)
+                raise _wrong_label(request, labels, wrong, rows // samples, classes)
 
         return work
 
@@ -105,9 +106,10 @@ def accuracy(request: Request) -> Iterable[Candidate]:
         target = flat(outputs[0])
         by_class = flat(outputs[1]) if per_class is not None else target[:0]
         numbers = (_ignored(request), int(request.attributes["top_k"]), classes, inner)
+        score = ready(loops.accuracy, scores, labels, target, by_class, counters, *numbers)
 
         def work() -> None:
-            wrong = loops.accuracy(scores, labels, target, by_class, counters, *numbers)
+            wrong = score()
             if wrong >= 0:
                 raise _wrong_label(request, labels, wrong, rows // spec(x).shape[0], classes)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from demitasse import Candidate, Request, Work
 from demitasse_cpu.kernels.requests import REALS, flat, is_real, parts_for, philox_key, spec
-from demitasse_cpu.threads import spread
+from demitasse_cpu.kernels.work import spread
 
 
 def fill(request: Request) -> Iterable[Candidate]:

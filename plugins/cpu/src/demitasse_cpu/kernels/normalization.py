@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import partial
 from math import prod
 from typing import Any
 
 from demitasse import Candidate, Request, Work
 from demitasse_cpu.kernels.requests import flat, is_real, parts_for, spec
+from demitasse_cpu.kernels.work import ready
 from demitasse_cpu.threads import divide, together
 
 KERNEL = "numba loop, a plane at a time"
@@ -91,7 +91,7 @@ def _lrn(
             mine = nothing
             if room:
                 mine = workspace[i * room : (i + 1) * room].view(source[0].dtype)
-            shares.append(partial(getattr(loops, loop), *arguments(mine), *numbers, *part))
+            shares.append(ready(getattr(loops, loop), *arguments(mine), *numbers, *part))
         return together(shares)
 
     return (Candidate(KERNEL, bind, workspace=parts * room, in_place=False),)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from demitasse import Candidate, Request, Work
 from demitasse_cpu.kernels.requests import aligned, cut, flat, is_real, parts_for, spec
-from demitasse_cpu.threads import divide, spread, together
+from demitasse_cpu.kernels.work import ready, spread
+from demitasse_cpu.threads import divide, together
 
 if TYPE_CHECKING:
     from demitasse_cpu.loops.pooling import Windows
@@ -29,8 +30,6 @@ def maximum(request: Request) -> Iterable[Candidate]:
     room = sum(map(aligned, sizes))
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
-        from functools import partial
-
         from demitasse_cpu.loops import pooling as loops
 
         geometry = _windows(request.attributes, spec(x).shape, spec(y).shape)
@@ -41,7 +40,7 @@ def maximum(request: Request) -> Iterable[Candidate]:
             pieces = [piece.view(kind) for piece, kind in zip(pieces, kinds, strict=True)]
             index = pieces[3] if argmax is None else flat(outputs[1])
             arguments = [*buffers, index, argmax is not None, *pieces, *part]
-            shares.append(partial(loops.maxima, *arguments))
+            shares.append(ready(loops.maxima, *arguments))
         return together(shares)
 
     return (Candidate(KERNEL, bind, workspace=parts * room, in_place=False),)

@@ -8,7 +8,7 @@ from typing import Any
 
 from demitasse import Candidate, Request, Work
 from demitasse_cpu.kernels.requests import flat, is_real, parts_for, spec
-from demitasse_cpu.threads import spread
+from demitasse_cpu.kernels.work import spread
 
 
 def momentum_update(request: Request) -> Iterable[Candidate]:

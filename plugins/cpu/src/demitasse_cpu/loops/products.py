@@ -23,19 +23,24 @@ from typing import Any, NamedTuple
 import llvmlite.binding
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
+from numba.core import cgutils, config
 from numba.extending import intrinsic
 
 from demitasse_cpu.loops.compiled import Array, compiled, inlined
 
 
 def _vector_bytes_and_registers() -> tuple[int, int]:
-    features = llvmlite.binding.get_host_cpu_features()
-    if features.get("avx512f"):
+    """Of the processor that numba compiles for: this one, unless NUMBA_CPU_FEATURES names others."""
+    chosen: str | None = config.CPU_FEATURES  # type: ignore[attr-defined]
+    if chosen is None:
+        features = {name for name, has in llvmlite.binding.get_host_cpu_features().items() if has}
+    else:
+        features = {name[1:] for name in chosen.split(",") if name.startswith("+")}
+    if "avx512f" in features:
         return 64, 32
-    if features.get("avx"):
+    if "avx" in features:
         return 32, 16
-    return 16, 32 if features.get("neon") else 16
+    return 16, 32 if "neon" in features else 16
 
 
 _VECTOR_BYTES, _REGISTERS = _vector_bytes_and_registers()
@@ -143,7 +148,7 @@ def _tile(rows: int, vectors: int) -> Any:
             multiply_add = cgutils.get_or_insert_function(  # type: ignore[no-untyped-call]
                 builder.module,
                 ir.FunctionType(vector, [vector] * 3),
-                f"llvm.fma.v{lanes(size)}f{8 * size}",
+                f"llvm.fmuladd.v{lanes(size)}f{8 * size}",
             )
             cells = [(r, v) for r in range(rows) for v in range(vectors)]
 
