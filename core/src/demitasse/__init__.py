@@ -34,9 +34,8 @@ __all__ = ["__version__", *_HOME]  # noqa: PLE0604  the names are strings
 def __getattr__(name: str) -> object:
     if name not in _HOME:
         raise AttributeError(f"module 'demitasse' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"demitasse.{_HOME[name]}"), name)
-    globals()[name] = value
-    return value
+    module = importlib.import_module(f"demitasse.{_HOME[name]}")
+    return globals().setdefault(name, getattr(module, name))
 
 
 def __dir__() -> list[str]:

@@ -1,7 +1,5 @@
 """Memory: what an allocator gives, and one arena in which buffers with disjoint lifetimes share."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -12,8 +10,8 @@ class Memory(Protocol):
     nbytes: int
 
     def view(self, offset: int, shape: Sequence[int], dtype: str) -> Any:
-        """A buffer over part of the block, without a copy (a NumPy array on a host). ``offset`` is
-        in bytes, ``dtype`` NumPy's name."""
+        """A buffer over part of the block, without a copy (a NumPy array on a host), ``offset`` in bytes
+        and ``dtype`` in NumPy's name."""
 
     def close(self) -> None:
         """Give the block back; views must no longer be used."""
@@ -36,14 +34,10 @@ def place_lifetimes(lives: Sequence[tuple[int, int, int]]) -> tuple[list[int], i
     and the size that takes: the largest first, each in the lowest gap that is free in its time."""
     offsets = [0] * len(lives)
     placed: list[tuple[int, int, int, int]] = []
-    for i in sorted(range(len(lives)), key=lambda i: -lives[i][2]):
+    for i in sorted((i for i, life in enumerate(lives) if life[2]), key=lambda i: -lives[i][2]):
         first, last, size = lives[i]
-        offset = 0
-        for start, stop, begin, end in placed if size else ():
-            if begin <= last and first <= end and start < offset + size and stop > offset:
-                offset = stop
-        offsets[i] = offset
-        if size:
-            placed.append((offset, offset + size, first, last))
-            placed.sort()
+        for start, stop, begin, end in sorted(placed):
+            if begin <= last and first <= end and start < offsets[i] + size and stop > offsets[i]:
+                offsets[i] = stop
+        placed.append((offsets[i], offsets[i] + size, first, last))
     return offsets, max((stop for _, stop, _, _ in placed), default=0)

@@ -1,9 +1,8 @@
 """Composition: which plugins make this runtime, which serves each role, and why."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import importlib.util
+import itertools
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -18,7 +17,9 @@ from demitasse.errors import CompositionError, PluginError, unknown
 from demitasse.machine import Machine
 
 HOOKS = tuple(n for n, value in vars(hookspecs).items() if hasattr(value, "demitasse_spec"))
-_KEYS = ("name", "summary", "api", "automatic", "requires", "conflicts", "roles")
+_KEYS: dict[str, Any] = {"name": "", "summary": "", "api": "", "automatic": False}
+_KEYS |= {"requires": (), "conflicts": (), "roles": {}}
+_KINDS = {str: "a text", bool: "true or false", tuple: "a list", dict: "a table"}
 
 
 @dataclass(frozen=True)
@@ -89,12 +90,9 @@ class Composition:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for reports."""
-        return {
-            "machine": self.machine,
-            "plugins": self.versions,
-            "choices": [asdict(choice) for choice in self.choices],
-            "rejected": dict(self.rejected),
-        }
+        choices = [asdict(choice) for choice in self.choices]
+        plain = {"machine": self.machine, "plugins": self.versions, "choices": choices}
+        return {**plain, "rejected": dict(self.rejected)}
 
     def __str__(self) -> str:
         lines = [f"machine {self.machine}"]
@@ -134,39 +132,41 @@ def _read(point: importlib.metadata.EntryPoint) -> Manifest:
 
 def _manifest(data: Mapping[str, Any], bare: Manifest, where: str) -> Manifest:
     """The manifest in a ``plugin.toml``'s table; what is wrong with it becomes its problem."""
-    problem, roles, api = "", data.get("roles", {}), data.get("api", "")
+    given = _KEYS | {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
+    if problem := _malformed(given, where):
+        return replace(bare, problem=problem)
+    api = given["api"]
     try:
-        fits = SpecifierSet(api).contains(__version__, prereleases=True)
+        fits = api != "" and SpecifierSet(api).contains(__version__, prereleases=True)
     except InvalidSpecifier:
         fits = False
-    if strange := sorted(set(data) - set(_KEYS)):
-        problem = unknown("key", strange[0], _KEYS, where)
-    elif data.get("name") != bare.name:
-        problem = f"{where}: the name is {data.get('name')!r}, the entry point's {bare.name!r}"
-    elif strange := sorted(set(roles) - set(HOOKS)):
-        problem = unknown("role", strange[0], HOOKS, where)
-    elif not api or not fits:
+    if given["name"] != bare.name:
+        problem = f"{where}: the name is {given['name']!r}, the entry point's {bare.name!r}"
+    elif not fits:
         problem = f"it is for demitasse {api!r}, this is {__version__}; install versions that match"
-    return replace(
-        bare,
-        summary=data.get("summary", ""),
-        api=api,
-        automatic=data.get("automatic", False),
-        requires=tuple(data.get("requires", ())),
-        conflicts=tuple(data.get("conflicts", ())),
-        roles=roles,
-        problem=problem,
-    )
+    return replace(bare, **{**given, "name": bare.name, "problem": problem})
+
+
+def _malformed(given: Mapping[str, Any], where: str) -> str:
+    for key, value in given.items():
+        if key not in _KEYS:
+            return unknown("key", key, _KEYS, where)
+        if (kind := type(_KEYS[key])) is not type(value):
+            return f"{where}: {key} = {value!r} (valid: {_KINDS[kind]})"
+    for role, facts in given["roles"].items():
+        if role not in HOOKS:
+            return unknown("role", role, HOOKS, where)
+        ranked = isinstance(facts, dict) and isinstance(facts.get("priority", 0), int)
+        if not ranked or any(isinstance(facts[k], str | int | float) for k in {*facts} - {"priority"}):
+            return f"{where}: role {role} = {facts!r} (valid: a table of lists, and a whole priority)"
+    return ""
 
 
 def compose_plugins(machine: Machine, wanted: Sequence[Any] | None) -> Composition:
-    """Choose, import and check the plugins of a runtime.
-
-    ``wanted`` lists names, preferred first; ``+name`` and ``-name`` change the default instead: the
-    description's list, or else all automatic plugins by priority. An object with a ``manifest``
-    mapping (as in ``plugin.toml``) and hooks stands for itself. Raises PluginError or
-    CompositionError that name the plugin and the remedy.
-    """
+    """Choose, import and check the plugins of a runtime. ``wanted`` lists names, preferred first;
+    ``+name`` and ``-name`` change the default instead: the description's list, or else all automatic
+    plugins by priority. An object with a ``manifest`` mapping (as in ``plugin.toml``) and hooks stands
+    for itself. Raises PluginError or CompositionError that name the plugin and the remedy."""
     known = {manifest.name: manifest for manifest in discover()}
     names = []
     for item in wanted or ():
@@ -191,13 +191,13 @@ def compose_plugins(machine: Machine, wanted: Sequence[Any] | None) -> Compositi
     manager.add_hookspecs(hookspecs)
     modules = {name: _load(known[name], manager) for name in reasons}
     chosen = tuple(known[name] for name in reasons)
-    choices = tuple(
-        Choice(role, _subject(manifest.roles[role]), manifest.name, reasons[manifest.name])
-        for role in HOOKS
-        for manifest in chosen
-        if role in manifest.roles
-    )
-    return Composition(machine.name, chosen, choices, tuple(rejected.items()), modules)
+    choices = []
+    for role, manifest in itertools.product(HOOKS, chosen):
+        if role in manifest.roles:
+            lists = [value for key, value in manifest.roles[role].items() if key != "priority"]
+            subject = " ".join(str(item) for value in lists for item in value) or "all"
+            choices.append(Choice(role, subject, manifest.name, reasons[manifest.name]))
+    return Composition(machine.name, chosen, tuple(choices), tuple(rejected.items()), modules)
 
 
 def _reasons(
@@ -226,11 +226,6 @@ def _reasons(
     return reasons, {name: why for name, why in rejected.items() if name not in reasons}
 
 
-def _subject(facts: Mapping[str, Any]) -> str:
-    lists = [value for key, value in facts.items() if key != "priority"]
-    return " ".join(str(item) for value in lists for item in value) or "all"
-
-
 def _load(manifest: Manifest, manager: pluggy.PluginManager) -> Any:
     module, name = manifest.module, manifest.name
     try:
@@ -243,10 +238,9 @@ def _load(manifest: Manifest, manager: pluggy.PluginManager) -> Any:
             f"plugin {name!r} ({manifest.distribution} {manifest.version}) cannot be imported: "
             f"{type(error).__name__}: {error}; reinstall it or leave it out"
         ) from error
-    implemented = {caller.name for caller in manager.get_hookcallers(module) or ()}
-    if implemented != set(manifest.roles):
-        raise PluginError(
-            f"plugin {name!r}: its manifest declares the roles {sorted(manifest.roles)}, its "
-            f"module implements {sorted(implemented)}"
-        )
+    declared = sorted(manifest.roles)
+    implemented = sorted(caller.name for caller in manager.get_hookcallers(module) or ())
+    if implemented != declared:
+        both = f"its manifest declares the roles {declared}, its module implements {implemented}"
+        raise PluginError(f"plugin {name!r}: {both}")
     return module

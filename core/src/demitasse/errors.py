@@ -1,7 +1,5 @@
 """The one family of errors, and the words that every message needs: what is valid, what is nearest."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -74,7 +72,5 @@ def unknown(kind: str, name: str, valid: Iterable[str], where: object = None) ->
     """The sentence for a name that is not known: echoes it, suggests the nearest, lists the valid."""
     names = sorted(set(valid))
     prefix = f"{where}: " if where is not None else ""
-    guess = nearest(name, names)
-    hint = f"; did you mean {guess!r}?" if guess else ""
-    listed = ", ".join(names) if names else "none"
-    return f"{prefix}unknown {kind} {name!r}{hint} (valid: {listed})"
+    hint = f"; did you mean {guess!r}?" if (guess := nearest(name, names)) else ""
+    return f"{prefix}unknown {kind} {name!r}{hint} (valid: {', '.join(names) or 'none'})"

@@ -1,8 +1,6 @@
-"""Every hook of the microkernel, one sentence and the types each.
-
-Hooks are called while composing and planning, never in a step. A plugin implements those that its
-manifest (``plugin.toml``) declares as roles, each in a function marked with ``hookimpl``.
-"""
+"""Every hook of the microkernel, one sentence and the types each. Hooks are called while composing and
+planning, never in a step. A plugin implements those that its manifest (``plugin.toml``) declares as
+roles, each in a function marked with ``hookimpl``."""
 
 from __future__ import annotations
 
@@ -80,8 +78,7 @@ def model_writer(path: Path, weights: Weights) -> None:
 
 @hookspec
 def programs() -> Mapping[str, Callable[..., Any]]:  # type: ignore[empty-body]
-    """What a runtime can be asked to do (``trainer``, ``net``, ``simulate``, ...): functions whose
-    first argument is the runtime."""
+    """What a runtime can be asked to do (``trainer``, ``net``, ...): functions that are given it first."""
 
 
 @hookspec

@@ -18,12 +18,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer as its file has it.
-
-    ``parameters`` is a mapping with every declared parameter for a layer type that declares some,
-    else whatever the reader makes of its format. ``loss_weights`` has one number for each top that
-    the file gives one, else the type's own default holds.
-    """
+    """A layer as its file has it. ``parameters`` maps every parameter that its type declares, else is
+    what the reader makes of its format. ``loss_weights`` has a number for each top that the file gives
+    one, else the type's own default holds."""
 
     name: str
     type: str
@@ -46,8 +43,8 @@ class NetDefinition:
 
 @dataclass(frozen=True)
 class Solver:
-    """How a net is trained. ``rate`` maps an iteration (from 0) to the learning rate; ``update`` is
-    an operation of family update whose attributes (less segments) are ``update_attributes``."""
+    """How a net is trained. ``rate`` maps an iteration (from 0) to the learning rate; ``update`` is an
+    operation of family update, with ``update_attributes`` for its attributes (less segments)."""
 
     train: NetDefinition
     tests: tuple[NetDefinition, ...]
@@ -70,8 +67,8 @@ class Solver:
 
 @dataclass
 class Weights:
-    """Parameter arrays of a net by layer name, in logical order; and what a file knows of training:
-    the iteration, the solver's state by slot name and layer, and the writer's own record."""
+    """Parameter arrays of a net by layer name, in logical order; and what a file knows of training: the
+    iteration, the solver's state by slot name and layer, and the writer's own record."""
 
     parameters: dict[str, list[np.ndarray]] = field(default_factory=dict)
     iteration: int | None = None
@@ -80,8 +77,8 @@ class Weights:
 
 
 class GraphBuilder(Protocol):
-    """What a layer type builds on. ``phase`` is train or test, ``dtype`` the real numbers' type,
-    ``seed`` the run's, ``stream`` a number of the layer's own for its random numbers."""
+    """What a layer type builds on. ``phase`` is train or test, ``dtype`` the real numbers' type, ``seed``
+    the run's, ``stream`` a number of the layer's own for its random numbers."""
 
     phase: str
     dtype: str

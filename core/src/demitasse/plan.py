@@ -1,10 +1,9 @@
 """The plan: operations in order, their kernels and buffers, and the synchronisation points."""
 
-from __future__ import annotations
-
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from demitasse.arena import place_lifetimes
@@ -63,12 +62,10 @@ class Slot:
 
 @dataclass(frozen=True)
 class Plan:
-    """A net in one phase, ready to be bound to memory.
-
-    ``parameters`` elements of flat memory, of which the first ``trainable`` have gradients and
-    solver state. ``first_read`` and ``final`` give, for each bucket, the entry before which its
-    parameters must be there and the entry after which its gradients are complete.
-    """
+    """A net in one phase, ready to be bound to memory: to ``parameters`` elements of flat memory, of
+    which the first ``trainable`` have gradients and solver state. ``first_read`` and ``final`` give,
+    for each bucket, the entry before which its parameters must be there and the entry after which
+    its gradients are complete."""
 
     name: str
     phase: str
@@ -108,6 +105,10 @@ class _Choice(NamedTuple):
     candidate: Candidate
     reason: str
 
+    @property
+    def tensors(self) -> list[Tensor]:
+        return [t for t in (*self.node.outputs, *self.node.inputs) if t is not None]
+
 
 def make_plan(
     graph: Graph,
@@ -119,12 +120,10 @@ def make_plan(
     retain: str | None = None,
     bucket_bytes: int = 0,
 ) -> Plan:
-    """Plan a graph at a place.
-
-    ``slots`` are those of another plan whose parameters this one reads; ``retain="all"`` gives
-    every blob memory of its own; ``bucket_bytes`` joins neighbouring layers' gradients until a
-    bucket has that many. Raises PlanError that names the operation that nobody computes.
-    """
+    """Plan a graph at a place. ``slots`` are those of another plan whose parameters this one reads;
+    ``retain="all"`` gives every blob memory of its own; ``bucket_bytes`` joins neighbouring layers'
+    gradients until a bucket has that many. Raises PlanError for an operation that nobody computes,
+    ShapeError for a parameter that is not as the other plan has it."""
     planner = _Planner(graph, kernels, place, slots, retain == "all")
     planner.choose_kernels()
     planner.trace_lifetimes()
@@ -140,6 +139,7 @@ class _Planner:
     ) -> None:
         self.graph, self.kernels, self.place, self.retain_all = graph, kernels, place, retain_all
         self.given = {owner: slot for slot in given for owner in slot.owners}
+        self.item = TensorSpec((), graph.dtype).nbytes
         self.layouts: dict[Tensor, Layout] = {}
         self.root: dict[Tensor, Tensor] = {}
         self.reordered: dict[tuple[Tensor, Layout], Tensor] = {}
@@ -148,12 +148,12 @@ class _Planner:
         self.pinned = {*graph.outputs.values(), *(tensor for tensor, _ in graph.objective)}
         self.gradients = {p.gradient: p for p in graph.parameters if p.gradient is not None}
         for parameter in graph.parameters if given else ():
-            (layer, number), shape = parameter.owners[0], parameter.tensor.shape
-            slot = self.given.get((layer, number))
+            owner, shape = parameter.owners[0], parameter.tensor.shape
+            slot = self.given.get(owner)
             if slot is None or slot.spec.shape != shape:
                 theirs = f"shape {slot.spec.shape}" if slot else "no such parameter"
                 raise ShapeError(
-                    f"parameter {number} of layer {layer!r} has shape {shape} in phase "
+                    f"parameter {owner[1]} of layer {owner[0]!r} has shape {shape} in phase "
                     f"{graph.phase}; the net that it shares parameters with has {theirs}"
                 )
             self.layouts[parameter.tensor] = slot.spec.layout
@@ -182,30 +182,31 @@ class _Planner:
         return TensorSpec(tensor.shape, tensor.dtype, self.layouts.get(tensor, PLAIN))
 
     def _choose(self, node: Node) -> None:
-        inputs, outputs, after = list(node.inputs), list(node.outputs), []
-        specs = [[self._spec(t) if t else None for t in ts] for ts in (inputs, outputs)]
-        request = Request(node.operation, tuple(specs[0]), tuple(specs[1]), node.attributes, self.place)
-        plugin, candidate, reason = choose(self.kernels, request, node.layer)
-        for i, tensor in enumerate(inputs):
-            layout = candidate.input_layouts[i] if candidate.input_layouts else PLAIN
+        plugin, candidate, reason = self._ask(node)
+        node = replace(node, inputs=[*node.inputs], outputs=[*node.outputs])
+        for i, tensor in enumerate(node.inputs):
             if tensor is not None:
+                layout = candidate.input_layouts[i] if candidate.input_layouts else PLAIN
                 if tensor.kind == "parameter":
                     self.layouts.setdefault(tensor, layout)
-                inputs[i] = self._in_layout(tensor, layout, node)
-        for i, tensor in enumerate(outputs):
-            layout = candidate.output_layouts[i] if candidate.output_layouts else PLAIN
-            if tensor is None:
-                continue
-            self.layouts[tensor] = layout
-            if (owner := self.gradients.get(tensor)) is not None:
-                self.layouts[tensor] = self.layouts.get(owner.tensor, PLAIN)
-                if layout != self.layouts[tensor]:
-                    outputs[i] = twin = self._twin(tensor, layout)
-                    after.append((twin, tensor))
-        node = Node(node.operation, inputs, outputs, node.attributes, node.layer, node.phase)
+                node.inputs[i] = self._in_layout(tensor, layout, node)
         self.chosen.append(_Choice(node, plugin, candidate, reason))
-        for source, target in after:
-            self._transform(source, target, node)
+        for i, tensor in enumerate(node.outputs):
+            if tensor is not None:
+                layout = candidate.output_layouts[i] if candidate.output_layouts else PLAIN
+                owner = self.gradients.get(tensor)
+                self.layouts[tensor] = self.layouts.get(owner.tensor, PLAIN) if owner else layout
+                if self.layouts[tensor] != layout:
+                    node.outputs[i] = twin = self._twin(tensor, layout)
+                    self._transform(twin, tensor, node)
+
+    def _ask(self, node: Node) -> tuple[str, Candidate, str]:
+        inputs, outputs = (
+            tuple(self._spec(t) if t is not None else None for t in tensors)
+            for tensors in (node.inputs, node.outputs)
+        )
+        request = Request(node.operation, inputs, outputs, node.attributes, self.place)
+        return choose(self.kernels, request, node.layer)
 
     def _in_layout(self, tensor: Tensor, layout: Layout, near: Node) -> Tensor:
         if self.layouts.get(tensor, PLAIN) == layout:
@@ -221,11 +222,10 @@ class _Planner:
         return twin
 
     def _transform(self, source: Tensor, target: Tensor, near: Node) -> None:
-        reorder, specs = self.graph.vocabulary["reorder"], (self._spec(source), self._spec(target))
-        request = Request(reorder, specs[:1], specs[1:], {}, self.place)
-        plugin, candidate, _ = choose(self.kernels, request, near.layer)
+        reorder = self.graph.vocabulary["reorder"]
         node = Node(reorder, [source], [target], {}, near.layer, near.phase)
-        reason = f"{specs[0].layout.name} to {specs[1].layout.name}"
+        plugin, candidate, _ = self._ask(node)
+        reason = f"{self._spec(source).layout.name} to {self._spec(target).layout.name}"
         self.chosen.append(_Choice(node, plugin, candidate, reason))
 
     def _find(self, tensor: Tensor) -> Tensor:
@@ -236,10 +236,9 @@ class _Planner:
         self.born: dict[Tensor, int] = {}
         self.dies: dict[Tensor, int] = {}
         for i, choice in enumerate(self.chosen):
-            for tensor in (*choice.node.outputs, *choice.node.inputs):
-                if tensor is not None:
-                    self.born.setdefault(self._find(tensor), i)
-                    self.dies[self._find(tensor)] = i
+            for root in map(self._find, choice.tensors):
+                self.born.setdefault(root, i)
+                self.dies[root] = i
         for tensor in self.born if self.retain_all else map(self._find, self.pinned):
             self.born[tensor] = 0 if self.retain_all else self.born.get(tensor, 0)
             self.dies[tensor] = len(self.chosen)
@@ -247,21 +246,16 @@ class _Planner:
     def share_in_place(self) -> None:
         """Let outputs take over the memory of inputs that die, where operation and kernel allow."""
         for i, (node, _, candidate, _) in enumerate(self.chosen):
-            aliases = node.operation.aliases if candidate.in_place and not self.retain_all else ()
-            for output_name, input_name in aliases:
-                names = [operand.name for operand in node.operation.outputs]
-                target = node.outputs[names.index(output_name)]
-                names = [operand.name for operand in node.operation.inputs]
-                source = node.inputs[names.index(input_name)]
+            operation = node.operation
+            sources = {o.name: t for o, t in zip(operation.inputs, node.inputs, strict=False)}
+            targets = {o.name: t for o, t in zip(operation.outputs, node.outputs, strict=False)}
+            for output, given in operation.aliases if candidate.in_place and not self.retain_all else ():
+                target, source = targets[output], sources[given]
                 if target is None or source is None or self._spec(target) != self._spec(source):
                     continue
-                root, others = self._find(source), [self._find(t) for t in node.inputs if t]
-                if (
-                    root.kind in ("activation", "gradient")
-                    and target.kind in ("activation", "gradient")
-                    and self.dies[root] == i
-                    and others.count(root) == 1
-                ):
+                root, read = self._find(source), [self._find(t) for t in node.inputs if t]
+                ours = {root.kind, target.kind} <= {"activation", "gradient"}
+                if ours and self.dies[root] == i and read.count(root) == 1:
                     moved = self._find(target)
                     self.dies[root] = self.dies.pop(moved)
                     self.born.pop(moved)
@@ -269,49 +263,35 @@ class _Planner:
                     self.root |= dict.fromkeys((target, moved, *views), root)
                     self.in_place.add(i)
 
-    def _slots(self, bucket_bytes: int) -> tuple[tuple[Slot, ...], list[list[Slot]]]:
+    def _slots(self, bucket_bytes: int) -> tuple[list[Slot], list[list[Slot]]]:
         """Parameters in the order in which backward finishes their gradients, then those without;
         and those with gradients by bucket."""
         if self.given:
-            return tuple(dict.fromkeys(self.given.values())), []
-        ready = {
-            tensor: i
-            for i, choice in enumerate(self.chosen)
-            for tensor in (*choice.node.outputs, *choice.node.inputs)
-            if tensor in self.gradients
-        }
+            return list(dict.fromkeys(self.given.values())), []
+        ready = {t: i for i, c in enumerate(self.chosen) for t in c.tensors if t in self.gradients}
         order = [self.gradients[t] for t in sorted(ready, key=lambda t: ready[t])]
         order += [p for p in self.graph.parameters if p not in order]
-        slots, groups, position = [], list[list[Slot]](), 0
-        item = TensorSpec((), self.graph.dtype).nbytes
+        slots, groups, position = list[Slot](), list[list[Slot]](), 0
         for parameter in order:
             spec, trained = self._spec(parameter.tensor), parameter.gradient in ready
-            span = Span(position, position + _aligned(spec.nbytes) // item)
-            rates = parameter.rate, parameter.decay
-            slot = Slot(tuple(parameter.owners), span, spec, *rates, trained)
-            slots.append(slot)
+            span = Span(position, position + _aligned(spec.nbytes) // self.item)
+            owners, rates = tuple(parameter.owners), (parameter.rate, parameter.decay)
+            slots.append(slot := Slot(owners, span, spec, *rates, trained))
             position = span.stop
             last = groups[-1] if groups else []
-            same = last and last[-1].owners[0][0] == slot.owners[0][0]
-            if trained and (same or 0 < sum(len(s.span) for s in last) * item < bucket_bytes):
+            same = last and last[-1].owners[0][0] == owners[0][0]
+            if trained and (same or 0 < sum(len(s.span) for s in last) * self.item < bucket_bytes):
                 last.append(slot)
             elif trained:
                 groups.append([slot])
-        return tuple(slots), groups
+        return slots, groups
 
-    def _offsets(
-        self, slots: Sequence[Slot]
-    ) -> tuple[dict[Tensor, Buffer], list[Buffer | None], tuple[int, int, int]]:
+    def _offsets(self, slots: list[Slot]) -> tuple[dict[Tensor, Buffer], list[Buffer | None], list[int]]:
         """Where everything lies: parameters and gradients in flat memory, what comes from outside
         in fixed memory, the rest and workspaces in the arena; arena, unshared and fixed bytes."""
-        by_owner = {owner: slot for slot in slots for owner in slot.owners}
-        where: dict[Tensor, tuple[str, int]] = {}
-        for parameter in self.graph.parameters:
-            offset = by_owner[parameter.owners[0]].span.start
-            offset *= TensorSpec((), self.graph.dtype).nbytes
-            where[parameter.tensor] = ("parameters", offset)
-            if parameter.gradient is not None:
-                where[parameter.gradient] = ("gradients", offset)
+        starts = {owner: slot.span.start * self.item for slot in slots for owner in slot.owners}
+        where = {p.tensor: ("parameters", starts[p.owners[0]]) for p in self.graph.parameters}
+        where |= {t: ("gradients", starts[p.owners[0]]) for t, p in self.gradients.items()}
         graph, fixed, lives = self.graph, 0, dict[Tensor, tuple[int, int, int]]()
         outside = [*graph.scalars.values(), *graph.inputs.values(), *graph.constants]
         outside += [tensor for feed in graph.feeds for tensor in feed.tensors.values()]
@@ -324,31 +304,39 @@ class _Planner:
         asked = [choice.candidate.workspace for choice in self.chosen]
         everything = [*lives.values(), *((i, i, _aligned(size)) for i, size in enumerate(asked))]
         offsets, arena = place_lifetimes(everything)
-        where |= {t: ("arena", o) for t, o in zip(lives, offsets[: len(lives)], strict=True)}
-        tensors = {t for c in self.chosen for t in (*c.node.inputs, *c.node.outputs) if t}
-        buffers = {
-            t: Buffer(t.name, self._spec(t), *where[self._find(t)])
-            for t in (tensors | {*self.root, *where, *graph.blobs.values()})
-            if self._find(t) in where
-        }
+        where |= {t: ("arena", offset) for t, offset in zip(lives, offsets, strict=False)}
+        tensors = {*where, *self.root, *graph.blobs.values()}.union(*(c.tensors for c in self.chosen))
+        lying = {t: where[self._find(t)] for t in tensors if self._find(t) in where}
+        buffers = {t: Buffer(t.name, self._spec(t), *place) for t, place in lying.items()}
         workspaces = [
             Buffer("workspace", TensorSpec((size,), "uint8"), "arena", offset) if size else None
             for size, offset in zip(asked, offsets[len(lives) :], strict=True)
         ]
-        return buffers, workspaces, (arena, sum(size for _, _, size in everything), fixed)
+        return buffers, workspaces, [arena, sum(size for _, _, size in everything), fixed]
+
+    def _entry(self, i: int, buffers: Mapping[Tensor, Buffer], workspace: Buffer | None) -> Entry:
+        node, plugin, candidate, reason = self.chosen[i]
+        inputs = tuple(buffers[t] if t is not None else None for t in node.inputs)
+        outputs = tuple(buffers[t] if t is not None else None for t in node.outputs)
+        flops = float(sum(math.prod(b.spec.shape) for b in outputs if b))
+        if node.operation.flops is not None:
+            flops = node.operation.flops(shapes_by_operand(node), node.attributes)
+        moved = float(sum(b.spec.nbytes for b in (*inputs, *outputs) if b))
+        what = node.operation.name, node.layer, node.phase, plugin, candidate.kernel, reason
+        return Entry(*what, inputs, outputs, workspace, i in self.in_place, flops, moved, candidate)
 
     def finish(self, name: str, bucket_bytes: int) -> Plan:
         """The record."""
-        graph = self.graph
-        slots, groups = self._slots(bucket_bytes)
+        graph, (slots, groups) = self.graph, self._slots(bucket_bytes)
         buffers, workspaces, (arena, unshared, fixed) = self._offsets(slots)
-        uses: dict[int, list[int]] = {}
+        uses = defaultdict[int, list[int]](list)
         for i, choice in enumerate(self.chosen):
-            for t in (*choice.node.inputs, *choice.node.outputs):
-                if t is not None and buffers[t].region in ("parameters", "gradients"):
-                    uses.setdefault(buffers[t].offset, []).append(i)
-        item = TensorSpec((), graph.dtype).nbytes
-        steps = [[i for s in group for i in uses[s.span.start * item]] for group in groups]
+            for buffer in (buffers[t] for t in choice.tensors):
+                if buffer.region in ("parameters", "gradients"):
+                    uses[buffer.offset].append(i)
+        steps = [[i for s in group for i in uses[s.span.start * self.item]] for group in groups]
+        spans = [Span(group[0].span.start, group[-1].span.stop) for group in groups]
+        layers = [tuple(dict.fromkeys(o[0] for s in group for o in s.owners)) for group in groups]
         named = dict(graph.blobs) | graph.scalars | {t.name: t for t in graph.constants}
         for feed in graph.feeds:
             named |= {f"{feed.layer}.{key}": tensor for key, tensor in feed.tensors.items()}
@@ -359,22 +347,12 @@ class _Planner:
             phase=graph.phase,
             dtype=graph.dtype,
             place=self.place,
-            entries=tuple(
-                _entry(choice, buffers, workspaces[i], i in self.in_place)
-                for i, choice in enumerate(self.chosen)
-            ),
+            entries=tuple(self._entry(i, buffers, scratch) for i, scratch in enumerate(workspaces)),
             buffers={key: buffers[t] for key, t in named.items() if t in buffers},
             outputs={key: buffers[t] for key, t in graph.outputs.items()},
             objective=tuple((buffers[t], weight) for t, weight in graph.objective),
-            slots=slots,
-            buckets=tuple(
-                Bucket(
-                    i,
-                    Span(group[0].span.start, group[-1].span.stop),
-                    tuple(dict.fromkeys(layer for slot in group for layer, _ in slot.owners)),
-                )
-                for i, group in enumerate(groups)
-            ),
+            slots=tuple(slots),
+            buckets=tuple(map(Bucket, range(len(groups)), spans, layers)),
             first_read=tuple(map(min, steps)),
             final=tuple(map(max, steps)),
             trainable=max((slot.span.stop for slot in slots if slot.trainable), default=0),
@@ -391,47 +369,17 @@ def _aligned(nbytes: int) -> int:
 
 def choose(kernels: Kernels, request: Request, layer: str) -> tuple[str, Candidate, str]:
     """(plugin, candidate, reason): the first plugin in preference that computes the request, and
-    its quickest candidate where all say what they cost, else its first.
-
-    Raises PlanError that names the layer, the operation and who was asked.
-    """
+    its quickest candidate where all say what they cost, else its first. Raises PlanError that names
+    the layer, the operation and who was asked."""
     passed: list[str] = []
     for plugin, offer in kernels:
         if candidates := list(offer(request=request)):
             known = all(candidate.seconds is not None for candidate in candidates)
             best = min(candidates, key=lambda c: c.seconds or 0.0) if known else candidates[0]
-            reason = "preferred" if not passed else f"not computed by {', '.join(passed)}"
-            return plugin, best, reason
+            return plugin, best, f"not computed by {', '.join(passed)}" if passed else "preferred"
         passed.append(plugin)
     shapes = ", ".join(str(spec) for spec in request.inputs if spec is not None)
     raise PlanError(
         f"layer {layer!r}: no composed plugin computes {request.operation.name} of {shapes} at "
         f"{request.place.level!r} ({request.place.space}); asked: {', '.join(passed) or 'none'}"
-    )
-
-
-def _entry(
-    choice: _Choice, buffers: Mapping[Tensor, Buffer], workspace: Buffer | None, in_place: bool
-) -> Entry:
-    node = choice.node
-    inputs, outputs = (
-        tuple(buffers[t] if t is not None else None for t in tensors)
-        for tensors in (node.inputs, node.outputs)
-    )
-    count = node.operation.flops
-    made = float(sum(math.prod(b.spec.shape) for b in outputs if b is not None))
-    return Entry(
-        operation=node.operation.name,
-        layer=node.layer,
-        phase=node.phase,
-        plugin=choice.plugin,
-        kernel=choice.candidate.kernel,
-        reason=choice.reason,
-        inputs=inputs,
-        outputs=outputs,
-        workspace=workspace,
-        in_place=in_place,
-        flops=count(shapes_by_operand(node), node.attributes) if count else made,
-        bytes=float(sum(b.spec.nbytes for b in (*inputs, *outputs) if b is not None)),
-        candidate=choice.candidate,
     )

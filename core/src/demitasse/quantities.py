@@ -1,11 +1,10 @@
 """Numbers of the hardware description: each one with its unit and its source."""
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import dataclass
 from decimal import Decimal
+from typing import Self
 
 from demitasse.errors import DescriptionError, nearest, unknown
 
@@ -28,9 +27,7 @@ class Quantity:
     source: str = "assumed"
 
     @classmethod
-    def parse(
-        cls, text: str, source: str = "assumed", unit: str | None = None, where: str = ""
-    ) -> Quantity:
+    def parse(cls, text: str, source: str = "assumed", unit: str | None = None, where: str = "") -> Self:
         """``12 GB/s``, or ``12 GB/s (paper)`` with a source of its own; in ``unit``, if that is
         given. Raises DescriptionError, which begins with ``where``."""
         match = _FORM.fullmatch(text)
@@ -44,8 +41,7 @@ class Quantity:
             example = f"a number above 0 with its unit, like {_EXAMPLES[unit or found or 'B/s']!r}"
             raise DescriptionError(f"{where}{text!r}{hint} (valid: {example})")
         if (own or source) not in SOURCES:
-            named = str(own or source)
-            raise DescriptionError(unknown("source", named, SOURCES, f"{where}{text!r}"))
+            raise DescriptionError(unknown("source", own or source, SOURCES, f"{where}{text!r}"))
         return cls(value, found, own or source)
 
     def __str__(self) -> str:

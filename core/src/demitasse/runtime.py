@@ -1,11 +1,9 @@
 """The runtime: a machine and its plugins composed, and what they can be asked to do."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from demitasse.arena import Allocator
 from demitasse.composition import Composition, compose_plugins
@@ -19,7 +17,7 @@ from demitasse.errors import (
     nearest,
     unknown,
 )
-from demitasse.machine import Level, Machine
+from demitasse.machine import Level, Machine, fingerprint, load_machine
 from demitasse.model import LayerType, ModelReader, Weights
 from demitasse.operations import VOCABULARY, Operation, extend
 from demitasse.plan import Kernels
@@ -37,38 +35,6 @@ class Event:
     values: Mapping[str, Any] = field(default_factory=dict)
 
 
-def compose(
-    hw: str | Path | Machine = "auto",
-    plugins: Sequence[Any] | None = None,
-    options: Mapping[str, Mapping[str, Any]] | None = None,
-) -> Runtime:
-    """Compose a runtime for a machine.
-
-    ``hw`` is ``auto`` (probe this machine), a description's path, or a Machine. ``plugins`` lists
-    names, preferred first, or changes the default with ``+name`` and ``-name``. ``options`` gives
-    each plugin its own. Raises DescriptionError, PluginError or CompositionError.
-    """
-    from demitasse.machine import fingerprint, load_machine
-
-    if isinstance(hw, Machine):
-        machine = hw
-    elif str(hw) == "auto":
-        machine = Machine(name="auto", levels=(), fingerprint=fingerprint())
-    else:
-        machine = load_machine(Path(hw))
-    composition = compose_plugins(machine, plugins)
-    if not machine.levels:
-        machine = replace(machine, levels=_probed(composition))
-    return Runtime(machine, composition, options or {})
-
-
-def _probed(composition: Composition) -> tuple[Level, ...]:
-    for _, probe in composition.serving("probe"):
-        if levels := tuple(probe()):
-            return levels
-    return (Level(name="machine", count=1),)
-
-
 class Runtime:
     """Plugins composed for one machine. Independent of any other runtime; closed by ``with``."""
 
@@ -76,13 +42,11 @@ class Runtime:
         self, machine: Machine, composition: Composition, options: Mapping[str, Mapping[str, Any]]
     ) -> None:
         self.machine, self.composition = machine, composition
+        names = composition.versions
         for name in options:
-            if name not in composition.versions:
-                raise CompositionError(unknown("plugin in options", name, composition.versions))
-        self.options: Mapping[str, Mapping[str, Any]] = {
-            name: {**machine.options.get(name, {}), **options.get(name, {})}
-            for name in composition.versions
-        }
+            if name not in names:
+                raise CompositionError(unknown("plugin in options", name, names))
+        self.options = {n: {**machine.options.get(n, {}), **options.get(n, {})} for n in names}
         self.vocabulary: Mapping[str, Operation] = VOCABULARY
         for name, hook in composition.serving("operations"):
             self.vocabulary = extend(self.vocabulary, hook(), name)
@@ -90,11 +54,9 @@ class Runtime:
         owners: dict[str, str] = {}
         for name, hook in composition.serving("layer_types"):
             for kind in hook():
-                if owners.setdefault(kind.name, name) != name:
-                    raise PluginError(
-                        f"plugins {owners[kind.name]!r} and {name!r} both define layer type "
-                        f"{kind.name!r}; leave one of them out"
-                    )
+                if (other := owners.setdefault(kind.name, name)) != name:
+                    both = f"plugins {other!r} and {name!r} both define layer type {kind.name!r}"
+                    raise PluginError(f"{both}; leave one of them out")
                 self.layer_types[kind.name] = kind
         programs = [hook() for _, hook in composition.serving("programs")]
         self._programs = {name: made for each in reversed(programs) for name, made in each.items()}
@@ -103,8 +65,6 @@ class Runtime:
     def explain(self) -> Composition:
         """The composition: each role, who serves it and why; prints as a table."""
         return self.composition
-
-    # What a runtime is asked to do; the programs are plugins'.
 
     def trainer(self, solver: str | Path, **options: Any) -> Any:
         """A trainer of a solver file; its keyword options are weights, resume, overrides, data,
@@ -122,14 +82,11 @@ class Runtime:
     def program(self, name: str, *arguments: Any, **options: Any) -> Any:
         """What a plugin's program makes of this runtime. Raises CompositionError for none."""
         if name not in self._programs:
-            raise CompositionError(
-                unknown("program", name, self._programs) + "; compose a plugin that offers it"
-            )
+            known = unknown("program", name, self._programs)
+            raise CompositionError(f"{known}; compose a plugin that offers it")
         made = self._programs[name](self, *arguments, **options)
         self._open.append(made)
         return made
-
-    # What programs are made of.
 
     def read(self, path: str | Path) -> ModelReader:
         """A model file, opened by the plugin whose format it is. Raises ModelError."""
@@ -153,16 +110,15 @@ class Runtime:
         return path
 
     def _by_suffix(self, role: str, path: Path) -> list[Callable[..., Any]]:
-        hooks, known = [], set[str]()
-        for manifest in self.composition.plugins:
-            suffixes = tuple(manifest.roles.get(role, {}).get("suffixes", ()))
-            known.update(suffixes)
-            if path.name.endswith(suffixes):
-                hooks.append(getattr(self.composition.modules[manifest.name], role))
+        plugins = [plugin for plugin in self.composition.plugins if role in plugin.roles]
+        suffixes = {plugin.name: tuple(plugin.roles[role].get("suffixes", ())) for plugin in plugins}
+        serving = self.composition.serving(role)
+        hooks = [hook for name, hook in serving if path.name.endswith(suffixes[name])]
         if not hooks:
+            known = ", ".join(sorted({suffix for each in suffixes.values() for suffix in each}))
             raise ModelError(
                 f"{path}: no composed plugin is a {role.replace('_', ' ')} of such a file "
-                f"(suffixes: {', '.join(sorted(known)) or 'none'})"
+                f"(suffixes: {known or 'none'})"
             )
         return hooks
 
@@ -188,8 +144,7 @@ class Runtime:
     def allocator(self, space: str) -> Allocator:
         """The allocator of a memory space. Raises PlanError when no plugin serves it."""
         for name, hook in self.composition.serving("allocator", space=space):
-            allocator = hook(space=space, options=self.options.get(name, {}))
-            if allocator is not None:
+            if (allocator := hook(space=space, options=self.options[name])) is not None:
                 return allocator  # type: ignore[no-any-return]
         raise PlanError(f"no composed plugin allocates memory in space {space!r}")
 
@@ -198,8 +153,30 @@ class Runtime:
         while self._open:
             self._open.pop().close()
 
-    def __enter__(self) -> Runtime:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+def compose(
+    hw: str | Path | Machine = "auto",
+    plugins: Sequence[Any] | None = None,
+    options: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Runtime:
+    """Compose a runtime for a machine: ``hw`` is ``auto`` (probe this one), a description's path, or
+    a Machine. ``plugins`` lists names, preferred first, or changes the default with ``+name`` and
+    ``-name``. ``options`` gives each plugin its own. Raises DescriptionError, PluginError or
+    CompositionError."""
+    if isinstance(hw, Machine):
+        machine = hw
+    elif str(hw) == "auto":
+        machine = Machine(name="auto", levels=(), fingerprint=fingerprint())
+    else:
+        machine = load_machine(Path(hw))
+    composition = compose_plugins(machine, plugins)
+    if not machine.levels:
+        probed = (tuple(probe()) for _, probe in composition.serving("probe"))
+        machine = replace(machine, levels=next(filter(None, probed), (Level("machine"),)))
+    return Runtime(machine, composition, options or {})

@@ -1,15 +1,15 @@
 """The step: a plan bound to memory, walked without a hook, a name look-up or an allocation."""
 
-from __future__ import annotations
-
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from demitasse.arena import Memory
 from demitasse.errors import NumericsError
+from demitasse.operations.graph import SCALARS
 from demitasse.operations.kernel import Work
 from demitasse.plan import Buffer, Entry, Plan
 from demitasse.synchronisation import GradientSync, Span, chain
@@ -24,17 +24,15 @@ class Phases:
     backward: float = 0.0
     synchronise: float = 0.0
 
-    def taken(self, before: Phases) -> dict[str, float]:
+    def taken(self, before: "Phases") -> dict[str, float]:
         return {name: value - getattr(before, name) for name, value in vars(self).items()}
 
 
 class Step:
-    """One worker's iteration over a bound plan.
-
-    ``memory`` has a block for each region; ``reads`` fetch samples; ``levels`` synchronise, innermost
-    first; ``update`` makes the solver's work on a span of flat memory, ``clear`` zeroes gradients
-    that add up; ``batch`` and ``offset`` number the samples within a pass.
-    """
+    """One worker's iteration over a bound plan. ``memory`` has a block for each region; ``reads``
+    fetch samples; ``levels`` synchronise, innermost first; ``update`` makes the solver's work on a
+    span of flat memory, ``clear`` zeroes gradients that add up; ``batch`` and ``offset`` number the
+    samples within a pass."""
 
     def __init__(
         self,
@@ -52,39 +50,35 @@ class Step:
         self.plan, self.memory, self.reads = plan, memory, list(reads)
         self.passes, self.batch, self.offset = passes, batch, offset
         self.phases = Phases()
-        self._scalars = {
-            name: self.array(plan.buffers[name]) for name in ("iteration", "sample", "rate")
-        }
+        self._scalars = {name: self.array(plan.buffers[name]) for name in SCALARS}
         self._losses = [(self.array(buffer), weight) for buffer, weight in plan.objective]
-        works = [self._bind(entry) for entry in plan.entries]
-        before: dict[int, list[Work]] = {}
-        after: dict[int, list[Work]] = {}
+        before, after = defaultdict[int, list[Work]](list), defaultdict[int, list[Work]](list)
         for bucket, first, final in zip(plan.buckets, plan.first_read, plan.final, strict=True):
-            for level in reversed(levels):
-                if (work := level.before_forward(bucket)) is not None:
-                    before.setdefault(first, []).append(self._timed(work))
+            waits = [level.before_forward(bucket) for level in reversed(levels)]
+            before[first] += [self._timed(work) for work in waits if work is not None]
             if update is not None and (work := chain(levels, bucket, update)) is not None:
-                after.setdefault(final, []).append(self._timed(work))
-        self.first: list[Work] = []
-        self.forward: list[Work] = []
-        self.backward: list[Work] = []
-        self.last: list[Work] = []
-        for i, (entry, work) in enumerate(zip(plan.entries, works, strict=True)):
+                after[final].append(self._timed(work))
+        self.first, self.forward = list[Work](), list[Work]()
+        self.backward, self.last = list[Work](), list[Work]()
+        self.works = list[tuple[Entry, Work]]()
+        for i, entry in enumerate(plan.entries):
+            inputs, outputs = list(map(self.array, entry.inputs)), list(map(self.array, entry.outputs))
+            work = entry.candidate.bind(inputs, outputs, self.array(entry.workspace))
+            self.works.append((entry, work))
+            every, once = self.backward, self.last
             if entry.phase == "forward":
-                self.first += [*before.get(i, ()), work]
-                self.forward.append(work)
-            else:
-                self.backward.append(work)
-                self.last.append(work)
-            self.last += after.get(i, ())
+                every, once = self.forward, self.first
+            every.append(work)
+            once += [*before[i], work, *after[i]]
         self.begin = [w for level in levels if (w := level.begin()) is not None]
         self.end = [w for level in levels if (w := level.end()) is not None]
         if clear is not None and any(e.operation == "accumulate" for e in plan.entries):
             self.begin.append(clear)
-        self.works = tuple(zip(plan.entries, works, strict=True))
 
-    def array(self, buffer: Buffer) -> Any:
-        """The memory of a buffer, in its layout."""
+    def array(self, buffer: Buffer | None) -> Any:
+        """The memory of a buffer, in its layout; None for None."""
+        if buffer is None:
+            return None
         return self.memory[buffer.region].view(buffer.offset, buffer.spec.physical, buffer.spec.dtype)
 
     def run(self, iteration: int, rate: float) -> float:
@@ -130,13 +124,6 @@ class Step:
             weight * (value.item() if value.size == 1 else float(value.sum()))
             for value, weight in self._losses
         )
-
-    def _bind(self, entry: Entry) -> Work:
-        def arrays(buffers: Iterable[Buffer | None]) -> list[Any]:
-            return [self.array(b) if b is not None else None for b in buffers]
-
-        workspace = self.array(entry.workspace) if entry.workspace is not None else None
-        return entry.candidate.bind(arrays(entry.inputs), arrays(entry.outputs), workspace)
 
     def _timed(self, work: Work) -> Work:
         clock, phases = time.perf_counter, self.phases

@@ -66,9 +66,9 @@ class Group:
     levels: tuple[str, ...]
     index: int
     team: Team | None
-    remote: bool
     dtype: str
     options: Mapping[str, Any]
+    remote: bool = False
 
 
 class GradientSync:

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 
-from demitasse import CompositionError, DataError
+from demitasse import CompositionError, DataError, keep_mask
 
 
 @pytest.mark.parametrize(
@@ -50,6 +51,24 @@ def test_workers_train_what_one_worker_trains(
     for _ in range(4):
         assert trainer.step(1).loss == pytest.approx(alone.step(1).loss, abs=1e-11)
     assert 0 < differ(copied(trainer.net), copied(alone.net)) < 1e-10
+
+
+def test_dropouts_mask_is_that_of_seed_layer_iteration_and_sample(
+    toy: ModuleType, train: Callable[..., Any]
+) -> None:
+    """The second of two passes over five samples starts at sample five of the iteration."""
+    net = toy.net(
+        toy.layer("samples", "Samples", "", "data label", batch=5),
+        toy.layer("drop", "Dropout", "data", "kept"),
+        toy.layer("scores", "InnerProduct", "kept", "scores", outputs=3),
+        toy.layer("loss", "SoftmaxLoss", "scores label", "loss"),
+    )
+    trainer = train(net, retain="all", solver={"passes": 2, "seed": 5})
+    for iteration in range(3):
+        trainer.step(1)
+        data, kept = (trainer.net.blobs[name].data for name in ("data", "kept"))
+        mask = keep_mask(5, 1, iteration, 5, data.shape, 0.5)
+        assert np.array_equal(kept, data * mask * 2)
 
 
 @pytest.mark.parametrize("workers", [2, 3])

@@ -126,7 +126,7 @@ def test_a_snapshot_of_other_shapes_names_both(toy: ModuleType, train: Train, sn
         ({"solver": {"seed": 4}}, "random seed 3, the solver says 4.*set random_seed to 3"),
         ({"solver": {"passes": 2}}, "with passes 1; this run has 2"),
         ({"precision": "f32"}, "with precision f64; this run has f32"),
-        ({"batch": 8}, "with 10 samples an iteration; this run has 8"),
+        ({"batch": 8}, "with batch 10; this run has 8"),
     ],
     ids=["seed", "passes", "precision", "batch"],
 )

@@ -50,7 +50,7 @@ def failing(toy: ModuleType) -> Callable[..., Any]:
     return make
 
 
-@pytest.mark.timeout(30)
+@pytest.mark.timeout(30, method="thread")
 @pytest.mark.parametrize("counts", [(2,), (2, 3)], ids=str)
 @pytest.mark.parametrize("worker", [0, 1])
 def test_a_worker_that_fails_wakes_the_others_and_its_error_is_raised(
@@ -69,14 +69,14 @@ def test_a_worker_that_fails_wakes_the_others_and_its_error_is_raised(
     assert started() == 0
 
 
-@pytest.mark.timeout(30)
+@pytest.mark.timeout(30, method="thread")
 def test_an_error_that_is_not_the_users_is_raised_as_it_is(train: Train, failing: Any) -> None:
     trainer = train(None, 3, source=failing(1, 1, ZeroDivisionError("a bug")))
     with pytest.raises(ZeroDivisionError, match="a bug"):
         trainer.step(1)
 
 
-@pytest.mark.timeout(30)
+@pytest.mark.timeout(30, method="thread")
 def test_after_a_failure_all_workers_go_on_from_the_same_samples(
     train: Train, failing: Any, copied: Any, differ: Any
 ) -> None:
@@ -146,7 +146,7 @@ def test_two_runtimes_of_different_machines_live_in_one_process(
         assert differ(copied(trainer.net), copied(alone.net)) == 0.0
 
 
-@pytest.mark.timeout(30)
+@pytest.mark.timeout(30, method="thread")
 def test_two_runtimes_train_at_the_same_time(train: Train, copied: Any, differ: Any) -> None:
     trainers = [train(None, 2), train(None, 2)]
     threads = [threading.Thread(target=trainer.step, args=(5,)) for trainer in trainers]

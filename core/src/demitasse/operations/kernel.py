@@ -41,10 +41,10 @@ class Layout:
         import numpy as np
 
         array, rank = logical, logical.ndim
-        padding = [(0, 0)] * rank
-        for dimension, size in self.blocks:
-            padding[dimension] = (0, -array.shape[dimension] % size)
-        if self.blocks:
+        for dimension in {dimension for dimension, _ in self.blocks}:
+            whole = math.prod(size for d, size in self.blocks if d == dimension)
+            padding = [(0, 0)] * rank
+            padding[dimension] = (0, -array.shape[dimension] % whole)
             array = np.pad(array, padding)
         for i, (dimension, size) in enumerate(self.blocks):
             cut = (*array.shape[:dimension], -1, size, *array.shape[dimension + 1 :])

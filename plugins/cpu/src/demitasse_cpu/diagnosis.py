@@ -17,7 +17,7 @@ def findings() -> Iterable[Finding]:
         yield Finding(
             "problem",
             "numba cache",
-            "compiled kernels cannot be kept: every process compiles them anew, some 20 s for a net",
+            "compiled kernels cannot be kept: every process compiles them anew, some 10 s for a net",
             "set NUMBA_CACHE_DIR to a folder that can be written",
         )
     else:

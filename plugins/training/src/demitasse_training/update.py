@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from demitasse import (
+    Allocator,
     FlatMemory,
     Kernels,
     ModelError,
@@ -51,10 +52,11 @@ class Update:
     def bind(
         self,
         span: Span,
-        plan: Plan,
         flat: FlatMemory,
         scalars: Mapping[str, Any],
+        plan: Plan,
         kernels: Kernels,
+        allocator: Allocator,
     ) -> Work:
         """The work that updates ``span``: the parameters' parts in it are its segments, each with its
         own multipliers."""
@@ -74,9 +76,8 @@ class Update:
         operands = [flat.parameters[part]]
         for operand in self.operation.inputs[1:]:
             operands.append(known[operand.name] if operand.name in known else scalars[operand.name])
-        return flat_work(
-            self.operation, {**self.attributes, "segments": segments}, operands, plan, kernels
-        )
+        complete = {**self.attributes, "segments": segments}
+        return flat_work(self.operation, complete, operands, plan, kernels, allocator)
 
 
 def flat_work(
@@ -85,8 +86,12 @@ def flat_work(
     operands: Sequence[Any],
     plan: Plan,
     kernels: Kernels,
+    allocator: Allocator,
 ) -> Work:
     """An operation that only updates flat memory, bound at a plan's place."""
     specs = tuple(TensorSpec(tuple(array.shape), str(array.dtype)) for array in operands)
     request = Request(operation, specs, (), attributes, plan.place)
-    return choose(kernels, request, "solver")[1].bind(operands, [], None)
+    candidate = choose(kernels, request, "solver")[1]
+    size = candidate.workspace
+    workspace = allocator.allocate(size).view(0, (size,), "uint8") if size else None
+    return candidate.bind(operands, [], workspace)

@@ -98,7 +98,7 @@ def _add(source: Array, source_at: int, target: Array, target_at: int, n: int) -
         sums[i] += given[i]
 
 
-@inlined
+@compiled()
 def _square_sums(values: Array, lines: Array, sums: Array, height: int, width: int, reach: int) -> None:
     """At each point the sum over the square around it: first along the lines, then across them."""
     plane = height * width

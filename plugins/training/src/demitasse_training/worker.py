@@ -1,0 +1,169 @@
+"""One worker of a training run: its share of the samples, its plan, memory, streams and step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from demitasse import (
+    Buffer,
+    DataSource,
+    DataSpec,
+    FlatMemory,
+    ModelError,
+    Runtime,
+    Solver,
+    Step,
+    Stream,
+    Work,
+    WorkerPlace,
+    make_plan,
+)
+from demitasse_training.graph import NetGraph, Share
+from demitasse_training.update import Update, flat_work
+
+
+class Worker:
+    """Plans a solver's training net at a place, with memory from the place's allocator; ``others``
+    are the workers made before, whose parameters a synchronisation may let it share."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        place: WorkerPlace,
+        solver: Solver,
+        update: Update,
+        others: Sequence[Worker],
+        *,
+        open_source: Callable[[DataSpec], DataSource],
+        dtype: str,
+        weak: bool,
+        seed: int,
+        retain: str | None,
+    ) -> None:
+        self.runtime, self.place, self.solver = runtime, place, solver
+        self.update, self.dtype = update, dtype
+        self.step: Step | None = None
+        self.streams: list[Stream] = []
+        modules = runtime.composition.modules
+        self.levels = [modules[plugin].gradient_sync(group=group) for plugin, group in place.groups]
+        index, count = 0, 1
+        for level in reversed(self.levels):
+            index, count = index * level.size + level.index, count * level.size
+        self.share = Share(index, count, weak)
+        self.kernels = runtime.kernels(place)
+        self.allocator = runtime.allocator(place.place.space)
+        self.graph = NetGraph(
+            runtime.vocabulary,
+            phase="train",
+            dtype=dtype,
+            open_source=open_source,
+            share=self.share,
+            seed=seed,
+        ).build(solver.train, runtime.layer_types)
+        if not self.graph.objective:
+            raise ModelError(
+                f"{solver.train.location}: the net has no loss to train; add a loss layer or a "
+                f"loss_weight"
+            )
+        self.graph.differentiate(solver.passes)
+        self.plan = make_plan(
+            self.graph, self.kernels, place.place, name=solver.train.name, retain=retain
+        )
+        self._take_memory(others)
+
+    def array(self, buffer: Buffer) -> Any:
+        """The memory of a buffer, in its layout."""
+        region = self.memory[buffer.region]
+        return region.view(buffer.offset, buffer.spec.physical, buffer.spec.dtype)
+
+    def bind(self, iteration: int) -> Step:
+        """The step, bound at first use, with streams that go on at ``iteration``."""
+        if self.step is None:
+            self.step = self._bind()
+        if not self.streams:
+            for feed in self.graph.feeds:
+                first = iteration * self.solver.passes * feed.batch + feed.offset
+                self.streams.append(feed.source.stream(first, feed.count, feed.batch))
+        return self.step
+
+    def rewind(self) -> None:
+        """Close the streams; the next ``bind`` opens them where its iteration begins."""
+        while self.streams:
+            self.streams.pop().close()
+
+    def peek(self, iteration: int) -> None:
+        """Read the iteration's first samples without moving the streams."""
+        for feed, out in zip(self.graph.feeds, self._outs(), strict=True):
+            first = iteration * self.solver.passes * feed.batch + feed.offset
+            stream = feed.source.stream(first, feed.count, feed.batch)
+            try:
+                stream.read(out)
+            finally:
+                stream.close()
+
+    def close(self) -> None:
+        """End reading and synchronising."""
+        self.rewind()
+        for level in self.levels:
+            level.close()
+
+    def _outs(self) -> list[dict[str, Any]]:
+        return [
+            {key: self.array(self.plan.buffers[f"{feed.layer}.{key}"]) for key in feed.tensors}
+            for feed in self.graph.feeds
+        ]
+
+    def _take_memory(self, others: Sequence[Worker]) -> None:
+        plan, item, take = self.plan, np.dtype(self.dtype).itemsize, self.allocator.allocate
+        self.memory = {
+            "arena": take(max(1, plan.arena_bytes)),
+            "fixed": take(max(1, plan.fixed_bytes)),
+            "gradients": take(max(1, plan.trainable * item)),
+        }
+        teams = [
+            group.team
+            for (_, group), level in zip(self.place.groups, self.levels, strict=True)
+            if level.shares_parameters and group.team is not None
+        ]
+        lenders = (w for w in others for _, g in w.place.groups if g.team in teams)
+        lender = next(lenders, None)
+        self.memory["parameters"] = (
+            lender.memory["parameters"] if lender else take(max(1, plan.parameters * item))
+        )
+        self.flat = FlatMemory(
+            self.memory["parameters"].view(0, (plan.parameters,), self.dtype),
+            self.memory["gradients"].view(0, (plan.trainable,), self.dtype),
+            {
+                name: take(max(1, plan.trainable * item)).view(0, (plan.trainable,), self.dtype)
+                for name in self.update.state
+            },
+        )
+        for _, group in self.place.groups:
+            if group.team is not None:
+                group.team.memory.append(self.flat)
+
+    def _bind(self) -> Step:
+        plan, flat, vocabulary = self.plan, self.flat, self.runtime.vocabulary
+        scalars = {name: self.array(plan.buffers[name]) for name in ("iteration", "sample", "rate")}
+        about = plan, self.kernels, self.allocator
+        main = self.graph.feeds[0] if self.graph.feeds else None
+        for tensor, value in self.graph.constants.items():
+            if tensor.name in plan.buffers:
+                self.array(plan.buffers[tensor.name])[...] = value
+        return Step(
+            plan,
+            self.memory,
+            [self._read(i, out) for i, out in enumerate(self._outs())],
+            levels=self.levels,
+            update=lambda span: self.update.bind(span, flat, scalars, *about),
+            clear=flat_work(vocabulary["fill"], {"value": 0.0}, [flat.gradients], *about),
+            passes=self.solver.passes,
+            batch=main.batch if main else 0,
+            offset=main.offset if main else 0,
+        )
+
+    def _read(self, number: int, out: dict[str, Any]) -> Work:
+        return lambda: self.streams[number].read(out)
