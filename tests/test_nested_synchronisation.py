@@ -53,19 +53,26 @@ class Diary:
     """All events in order. Appending to a list is atomic, and a worker waits for its siblings."""
 
     events: list[Event] = field(default_factory=list)
-    memories: dict[int, FlatMemory] = field(default_factory=dict)
+    memories: list[FlatMemory] = field(default_factory=list)
+    workers: dict[int, int] = field(default_factory=dict)
     buckets: dict[int, Bucket] = field(default_factory=dict)
     iteration: int = 0
 
     def write(self, what: str, **facts: Any) -> None:
-        name = threading.current_thread().name
-        worker = int(name.rpartition("-")[2]) if name.startswith("demitasse-worker-") else 0
+        worker = self.workers.get(threading.get_ident(), 0)
         self.events.append(Event(worker, what, iteration=self.iteration, **facts))
+
+    def number(self, memory: FlatMemory) -> int:
+        """A worker's number: its place in the order in which workers are bound."""
+        known = [i for i, other in enumerate(self.memories) if other is memory]
+        if not known:
+            self.memories.append(memory)
+        return known[0] if known else len(self.memories) - 1
 
     def place(self, array: Any) -> tuple[int, int]:
         """Which part of some worker's flat parameters an array is."""
         address = array.__array_interface__["data"][0]
-        for memory in self.memories.values():
+        for memory in self.memories:
             first = memory.parameters.__array_interface__["data"][0]
             if first <= address < first + memory.parameters.nbytes:
                 start = (address - first) // memory.parameters.itemsize
@@ -82,14 +89,18 @@ class ToySync(GradientSync):
         assert group.team is not None
         self.level, self.team, self.diary, self.sliced = group.levels[-1], group.team, diary, sliced
         self.index, self.size = group.index, group.team.size
-        self.memory: FlatMemory | None = None
+        self.worker = 0
 
     def bind(self, memory: FlatMemory) -> None:
         assert memory is self.team.memory[self.index], "siblings stand in order of index"
-        self.diary.memories[id(memory)] = memory
+        self.worker = self.diary.number(memory)
 
     def begin(self) -> Work:
-        return lambda: self.diary.write("begin", level=self.level)
+        def work() -> None:
+            self.diary.workers[threading.get_ident()] = self.worker
+            self.diary.write("begin", level=self.level)
+
+        return work
 
     def end(self) -> Work:
         return lambda: self.diary.write("end", level=self.level)
@@ -395,7 +406,7 @@ def test_any_workers_train_what_one_worker_trains(
         for layer, arrays in expected.items():
             for ours, theirs in zip(trainer.net.params[layer], arrays, strict=True):
                 assert np.allclose(ours, theirs, rtol=0, atol=1e-10)
-        first, *others = diary.memories.values()
+        first, *others = diary.memories
         assert len(others) == workers - 1
         for other in others:
             assert np.array_equal(first.parameters, other.parameters), "all have the same bits"

@@ -1,10 +1,6 @@
-"""Gradient synchronisation: one level's part in making siblings agree, and how levels nest.
-
-A bucket's gradients are reduced from the innermost level outwards, updated once, by whoever then
-owns a part of them, and the parameters distributed from the outermost level inwards.
-"""
-
-from __future__ import annotations
+"""Gradient synchronisation: one level's part in making siblings agree, and how levels nest. A bucket's
+gradients are reduced from the innermost level outwards, updated once, by whoever then owns a part of
+them, and the parameters distributed from the outermost level inwards."""
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -25,9 +21,13 @@ class Span:
         return max(0, self.stop - self.start)
 
 
+Update = Callable[[Span], Work | None]
+"""What makes the work that updates a span of flat memory."""
+
+
 @dataclass(frozen=True)
 class Bucket:
-    """Parameters that are synchronised together: a span of the flat gradients and parameters, which
+    """Parameters that are synchronised together: a span of flat memory, where parameters and gradients
     lie in the order in which backward finishes them, and the layers they belong to."""
 
     index: int
@@ -37,8 +37,8 @@ class Bucket:
 
 @dataclass
 class FlatMemory:
-    """One worker's trainable parameters, their gradients and the solver's state, each one flat array
-    in the same order, as its allocator gives them."""
+    """A worker's trainable parameters, their gradients and the solver's state: flat arrays in one order,
+    as its allocator gives them."""
 
     parameters: Any
     gradients: Any
@@ -101,9 +101,8 @@ class GradientSync:
         """Give all siblings the parameters of ``span`` from their owners."""
 
     def schedule(self, bucket: Bucket, chain: Work) -> Work:
-        """When the bucket's chain (reduce, update, distribute of all levels) runs: at once. A level
-        that overlaps returns work that starts it elsewhere, and waits in ``before_forward`` or
-        ``end``."""
+        """When the bucket's chain (reduce, update, distribute of all levels) runs: at once. A level that
+        overlaps returns work that starts it elsewhere, and waits in ``before_forward`` or ``end``."""
         return chain
 
     def end(self) -> Work | None:
@@ -116,22 +115,17 @@ class GradientSync:
         """Release threads and connections."""
 
 
-def chain(
-    levels: Sequence[GradientSync], bucket: Bucket, update: Callable[[Span], Work | None]
-) -> Work | None:
+def chain(levels: Sequence[GradientSync], bucket: Bucket, update: Update) -> Work | None:
     """The work that makes a bucket final: ``levels`` innermost first; ``update`` is asked once, for
     the part that this worker owns after the outermost reduce, and not at all when that is empty."""
-    outwards: list[Work | None] = []
-    inwards: list[Work | None] = []
-    span = bucket.span
+    span, outwards, inwards = bucket.span, list[Work | None](), list[Work | None]()
     for level in levels:
         if span:
             outwards.append(level.reduce(bucket, span))
             inwards.insert(0, level.distribute(bucket, span))
             span = level.owned(span)
-    if span:
-        outwards.append(update(span))
-    steps = tuple(step for step in (*outwards, *inwards) if step is not None)
+    middle = update(span) if span else None
+    steps = [step for step in (*outwards, middle, *inwards) if step is not None]
 
     def run() -> None:
         for step in steps:
