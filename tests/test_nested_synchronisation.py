@@ -85,8 +85,9 @@ class ToySync(GradientSync):
     """Siblings sum in order into the owner's memory, and copy the parameters back from it. The owner
     of a span is the first sibling, or each of them owns a slice."""
 
-    def __init__(self, group: Group, diary: Diary, sliced: bool) -> None:
+    def __init__(self, group: Group, diary: Diary, sliced: bool, shares: bool) -> None:
         assert group.team is not None
+        self.shares_parameters = shares
         self.level, self.team, self.diary, self.sliced = group.levels[-1], group.team, diary, sliced
         self.index, self.size = group.index, group.team.size
         self.worker = 0
@@ -177,26 +178,27 @@ def watched(toy: ModuleType, diary: Diary) -> Any:
 
 @contextmanager
 def training(
-    toy: ModuleType, *counts: int, sliced: tuple[bool, bool] = (False, False), passes: int = PASSES
+    toy: ModuleType, *counts: int, sliced: tuple[bool, bool] = (False, False), shares: bool = False
 ) -> Iterator[tuple[Any, Diary]]:
     """A trainer on nodes and threads (or one worker for no counts), and its diary. ``sliced`` tells
-    for nodes and threads whether each sibling owns a slice."""
+    for nodes and threads whether each sibling owns a slice, ``shares`` whether the threads of a node
+    have one copy of the parameters."""
     diary = Diary()
 
-    def level(slices: bool) -> Callable[[Group], GradientSync]:
-        return lambda group: ToySync(group, diary, slices)
+    def level(slices: bool, shares: bool) -> Callable[[Group], GradientSync]:
+        return lambda group: ToySync(group, diary, slices, shares)
 
     plugins = [
         watched(toy, diary),
-        toy.plugin("toy_nodes", gradient_sync=level(sliced[0])),
-        toy.plugin("toy_threads", gradient_sync=level(sliced[1])),
+        toy.plugin("toy_nodes", gradient_sync=level(sliced[0], False)),
+        toy.plugin("toy_threads", gradient_sync=level(sliced[1], shares)),
         "reference",
         "training",
         toy.toy(),
     ]
     machine = toy.machine(*counts, sync=("toy_nodes", "toy_threads"))
     with compose(machine, plugins) as runtime:
-        solver = toy.solver(toy.classifier(BATCH), passes=passes)
+        solver = toy.solver(toy.classifier(BATCH), passes=PASSES)
         yield runtime.trainer(solver, precision="f64"), diary
 
 
@@ -410,6 +412,24 @@ def test_any_workers_train_what_one_worker_trains(
         assert len(others) == workers - 1
         for other in others:
             assert np.array_equal(first.parameters, other.parameters), "all have the same bits"
+
+
+@pytest.mark.parametrize("sliced", [LEADERS, SLICES], ids=str)
+def test_the_threads_of_a_node_may_have_one_copy_of_the_parameters(
+    toy: ModuleType, sliced: tuple[bool, bool]
+) -> None:
+    """A bucket is updated when no sibling reads it any more, so nobody sees half of an update."""
+    with training(toy) as (alone, diary):
+        losses = run(alone, diary)
+    with training(toy, NODES, THREADS, sliced=sliced, shares=True) as (trainer, diary):
+        assert run(trainer, diary) == pytest.approx(losses, abs=1e-10)
+        parameters = [memory.parameters for memory in diary.memories]
+        gradients = [memory.gradients for memory in diary.memories]
+    for i in range(NODES * THREADS):
+        for j in range(i):
+            together = i // THREADS == j // THREADS
+            assert np.shares_memory(parameters[i], parameters[j]) is together
+            assert not np.shares_memory(gradients[i], gradients[j])
 
 
 def test_two_levels_do_what_one_level_of_as_many_workers_does(toy: ModuleType) -> None:

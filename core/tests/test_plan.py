@@ -605,6 +605,27 @@ def test_parameters_take_the_layout_of_their_first_reader(
     assert np.array_equal(fresh["second"][0], plain["second"][0]), "params are in NCHW order"
 
 
+def test_a_test_net_reads_parameters_in_the_layout_that_they_have(
+    toy: ModuleType, samples: Layer, train: Train
+) -> None:
+    net = toy.net(
+        samples,
+        toy.layer("first", "Convolution", "data", "first", outputs=3),
+        toy.layer("second", "Convolution", "first", "second", outputs=5),
+        toy.layer("scores", "InnerProduct", "second", "scores", outputs=3),
+        toy.layer("loss", "SoftmaxLoss", "scores label", "loss"),
+    )
+    tested = toy.net(*net.layers, phase="test")
+    plain = train(net, tested)
+    other = train(net, tested, kernels=[in_layout(toy, BLOCKED, *CONVOLUTIONS)])
+    fresh = plain.test()["loss"]
+    assert other.test()["loss"] == pytest.approx(fresh, abs=1e-13)
+    plain.step(3)
+    other.step(3)
+    assert abs(plain.test()["loss"] - fresh) > 1e-3
+    assert other.test()["loss"] == pytest.approx(plain.test()["loss"], abs=1e-13)
+
+
 # What cannot be planned.
 
 

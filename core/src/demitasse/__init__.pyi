@@ -68,12 +68,14 @@ from demitasse.operations.graph import (
 from demitasse.operations.kernel import (
     Bind as Bind,
     Candidate as Candidate,
+    Kernels as Kernels,
     Layout as Layout,
     PLAIN as PLAIN,
     Place as Place,
     Request as Request,
     TensorSpec as TensorSpec,
     Work as Work,
+    choose as choose,
 )
 from demitasse.operations.random_numbers import (
     RandomStream as RandomStream,
@@ -85,10 +87,8 @@ from demitasse.operations.random_numbers import (
 from demitasse.plan import (
     Buffer as Buffer,
     Entry as Entry,
-    Kernels as Kernels,
     Plan as Plan,
     Slot as Slot,
-    choose as choose,
     make_plan as make_plan,
 )
 from demitasse.runtime import (

@@ -78,7 +78,7 @@ def model_writer(path: Path, weights: Weights) -> None:
 
 @hookspec
 def programs() -> Mapping[str, Callable[..., Any]]:  # type: ignore[empty-body]
-    """What a runtime can be asked to do (``trainer``, ``net``, ...): functions that are given it first."""
+    """What a runtime can do (``trainer``, ``net``, ``simulate``, ...): functions that take it first."""
 
 
 @hookspec

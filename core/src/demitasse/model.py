@@ -77,8 +77,8 @@ class Weights:
 
 
 class GraphBuilder(Protocol):
-    """What a layer type builds on. ``phase`` is train or test, ``dtype`` the real numbers' type, ``seed``
-    the run's, ``stream`` a number of the layer's own for its random numbers."""
+    """What a layer type builds on. ``phase`` is train or test, ``dtype`` the real numbers' type,
+    ``seed`` the run's, ``stream`` a number of the layer's own for its random numbers."""
 
     phase: str
     dtype: str

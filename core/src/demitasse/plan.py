@@ -2,18 +2,24 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from demitasse.arena import place_lifetimes
-from demitasse.errors import PlanError, ShapeError
+from demitasse.errors import ShapeError
 from demitasse.operations.graph import Graph, Node, Tensor, shapes_by_operand
-from demitasse.operations.kernel import PLAIN, Candidate, Layout, Place, Request, TensorSpec
+from demitasse.operations.kernel import (
+    PLAIN,
+    Candidate,
+    Kernels,
+    Layout,
+    Place,
+    Request,
+    TensorSpec,
+    choose,
+)
 from demitasse.synchronisation import Bucket, Span
-
-Kernels = Sequence[tuple[str, Callable[..., Iterable[Candidate]]]]
-"""(plugin, its kernels hook), preferred first."""
 
 ALIGNMENT = 64
 
@@ -365,21 +371,3 @@ class _Planner:
 
 def _aligned(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
-
-
-def choose(kernels: Kernels, request: Request, layer: str) -> tuple[str, Candidate, str]:
-    """(plugin, candidate, reason): the first plugin in preference that computes the request, and
-    its quickest candidate where all say what they cost, else its first. Raises PlanError that names
-    the layer, the operation and who was asked."""
-    passed: list[str] = []
-    for plugin, offer in kernels:
-        if candidates := list(offer(request=request)):
-            known = all(candidate.seconds is not None for candidate in candidates)
-            best = min(candidates, key=lambda c: c.seconds or 0.0) if known else candidates[0]
-            return plugin, best, f"not computed by {', '.join(passed)}" if passed else "preferred"
-        passed.append(plugin)
-    shapes = ", ".join(str(spec) for spec in request.inputs if spec is not None)
-    raise PlanError(
-        f"layer {layer!r}: no composed plugin computes {request.operation.name} of {shapes} at "
-        f"{request.place.level!r} ({request.place.space}); asked: {', '.join(passed) or 'none'}"
-    )

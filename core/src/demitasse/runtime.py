@@ -20,7 +20,7 @@ from demitasse.errors import (
 from demitasse.machine import Level, Machine, fingerprint, load_machine
 from demitasse.model import LayerType, ModelReader, Weights
 from demitasse.operations import VOCABULARY, Operation, extend
-from demitasse.plan import Kernels
+from demitasse.operations.kernel import Kernels
 from demitasse.workers import WorkerPlace
 
 PRECISIONS = {"f32": "float32", "f64": "float64"}

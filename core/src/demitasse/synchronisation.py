@@ -21,10 +21,6 @@ class Span:
         return max(0, self.stop - self.start)
 
 
-Update = Callable[[Span], Work | None]
-"""What makes the work that updates a span of flat memory."""
-
-
 @dataclass(frozen=True)
 class Bucket:
     """Parameters that are synchronised together: a span of flat memory, where parameters and gradients
@@ -115,7 +111,9 @@ class GradientSync:
         """Release threads and connections."""
 
 
-def chain(levels: Sequence[GradientSync], bucket: Bucket, update: Update) -> Work | None:
+def chain(
+    levels: Sequence[GradientSync], bucket: Bucket, update: Callable[[Span], Work | None]
+) -> Work | None:
     """The work that makes a bucket final: ``levels`` innermost first; ``update`` is asked once, for
     the part that this worker owns after the outermost reduce, and not at all when that is empty."""
     span, outwards, inwards = bucket.span, list[Work | None](), list[Work | None]()

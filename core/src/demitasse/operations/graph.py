@@ -11,7 +11,6 @@ from demitasse.operations import Operation, Shape
 if TYPE_CHECKING:
     import numpy as np
 
-    from demitasse.data import DataSource
     from demitasse.operations.random_numbers import RandomStream
 
 SCALARS = {"iteration": "uint64", "sample": "uint64", "rate": "float64"}
@@ -64,11 +63,11 @@ class Parameter:
 
 @dataclass(eq=False)
 class Feed:
-    """Samples that a source delivers into tensors (by field name): of each batch, ``count`` samples
-    from ``offset`` on are this worker's."""
+    """Samples that a source (a DataSource) delivers into tensors by field name: of each batch, ``count``
+    samples from ``offset`` on are this worker's."""
 
     layer: str
-    source: DataSource
+    source: Any
     tensors: dict[str, Tensor]
     batch: int
     offset: int
@@ -77,11 +76,9 @@ class Feed:
 
 @dataclass(eq=False)
 class Graph:
-    """A net's operations in order, and what the outside gives to and takes from it.
-
-    ``blobs`` are tensors by the user's name, ``outputs`` those that no layer reads, ``objective`` the
-    tensors whose weighted sum is the loss. ``dtype`` is the type of real numbers.
-    """
+    """A net's operations in order, and what the outside gives to and takes from it. ``blobs`` are
+    tensors by the user's name, ``outputs`` those that no layer reads, ``objective`` the tensors whose
+    weighted sum is the loss. ``dtype`` is the type of real numbers."""
 
     vocabulary: Mapping[str, Operation]
     phase: str
@@ -95,29 +92,23 @@ class Graph:
     objective: list[tuple[Tensor, float]] = field(default_factory=list)
     outputs: dict[str, Tensor] = field(default_factory=dict)
     scalars: dict[str, Tensor] = field(
-        default_factory=lambda: {
-            name: Tensor(name, (1,), dtype, "scalar") for name, dtype in SCALARS.items()
-        }
+        default_factory=lambda: {name: Tensor(name, (1,), SCALARS[name], "scalar") for name in SCALARS}
     )
 
 
 def shapes_by_operand(node: Node) -> dict[str, Any]:
     """The shapes of a node's tensors as the vocabulary's rules take them."""
     return {
-        name: [t.shape for t in tensor]
-        if isinstance(tensor, list)
-        else (tensor.shape if tensor is not None else None)
-        for name, tensor in by_operand(node).items()
+        name: [t.shape for t in value] if isinstance(value, list) else value and value.shape
+        for name, value in by_operand(node).items()
     }
 
 
 def by_operand(node: Node) -> dict[str, Any]:
     """A node's tensors by operand name, those of a variadic operand as a list."""
     result: dict[str, Any] = {}
-    for operands, tensors in (
-        (node.operation.inputs, node.inputs),
-        (node.operation.outputs, node.outputs),
-    ):
+    operation = node.operation
+    for operands, tensors in ((operation.inputs, node.inputs), (operation.outputs, node.outputs)):
         for position, operand in enumerate(operands):
             if operand.variadic:
                 result[operand.name] = list(tensors[position:])

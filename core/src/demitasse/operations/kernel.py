@@ -1,12 +1,13 @@
-"""What a plan asks of kernels: layouts, requests and candidates."""
+"""What a plan asks of kernels: layouts, requests and candidates, and how it chooses."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from demitasse.errors import PlanError
 from demitasse.operations import Operation
 
 if TYPE_CHECKING:
@@ -21,8 +22,7 @@ class Layout:
     """How a logical tensor lies in memory: its dimensions in ``order`` (outermost first; () as they
     are), with the dimensions in ``blocks`` cut into (dimension, size) blocks that follow innermost,
     padded with zeros to whole blocks. ``Layout("NHWC", (0, 2, 3, 1))`` is a permutation,
-    ``Layout("NCHW8c", blocks=((1, 8),))`` one blocked on channels.
-    """
+    ``Layout("NCHW8c", blocks=((1, 8),))`` one blocked on channels."""
 
     name: str
     order: tuple[int, ...] = ()
@@ -106,10 +106,8 @@ class Place:
 
 @dataclass(frozen=True)
 class Request:
-    """An operation to be computed. A variadic operand's tensors stand in line with the others; an
-    absent optional operand is None. ``aliased`` is True when the plan would like to run it in place.
-    Layouts are those the inputs have now; a candidate may ask for others.
-    """
+    """An operation to be computed. A variadic operand's tensors stand in line with the others; an absent
+    optional operand is None. Layouts are those the inputs have now; a candidate may ask for others."""
 
     operation: Operation
     inputs: tuple[TensorSpec | None, ...]
@@ -125,15 +123,12 @@ of the physical shape on a host); absent operands and an empty workspace are Non
 
 @dataclass(frozen=True)
 class Candidate:
-    """A kernel's offer for one request.
-
-    ``input_layouts`` and ``output_layouts`` are per operand, () meaning plain for all. ``workspace``
-    is scratch memory in bytes that the plan provides (uint8, live only during the call).
-    ``seconds`` is the expected time at the request's place, None when the kernel does not know.
-    ``in_place`` tells whether the operation's aliases are safe with this kernel. ``bind`` may
-    compile and import what it needs, allocates nothing that it could have asked for, and is called
-    once; what it returns is called every step.
-    """
+    """A kernel's offer for one request. ``input_layouts`` and ``output_layouts`` are per operand, ()
+    meaning plain for all. ``workspace`` is scratch memory in bytes that the plan provides (uint8, live
+    only during the call). ``seconds`` is the expected time at the request's place, None when the kernel
+    does not know. ``in_place`` tells whether the operation's aliases are safe with this kernel. ``bind``
+    may compile and import what it needs, allocates nothing that it could have asked for, and is called
+    once; what it returns is called every step."""
 
     kernel: str
     bind: Bind
@@ -142,3 +137,25 @@ class Candidate:
     workspace: int = 0
     seconds: float | None = None
     in_place: bool = True
+
+
+Kernels: TypeAlias = Sequence[tuple[str, Callable[..., Iterable[Candidate]]]]
+"""(plugin, its kernels hook), preferred first."""
+
+
+def choose(kernels: Kernels, request: Request, layer: str) -> tuple[str, Candidate, str]:
+    """(plugin, candidate, reason): the first plugin in preference that computes the request, and
+    its quickest candidate where all say what they cost, else its first. Raises PlanError that names
+    the layer, the operation and who was asked."""
+    passed: list[str] = []
+    for plugin, offer in kernels:
+        if candidates := list(offer(request=request)):
+            known = all(candidate.seconds is not None for candidate in candidates)
+            best = min(candidates, key=lambda c: c.seconds or 0.0) if known else candidates[0]
+            return plugin, best, f"not computed by {', '.join(passed)}" if passed else "preferred"
+        passed.append(plugin)
+    shapes = ", ".join(str(spec) for spec in request.inputs if spec is not None)
+    raise PlanError(
+        f"layer {layer!r}: no composed plugin computes {request.operation.name} of {shapes} at "
+        f"{request.place.level!r} ({request.place.space}); asked: {', '.join(passed) or 'none'}"
+    )

@@ -2,15 +2,7 @@
 
 from functools import partial
 
-from demitasse.operations.record import (
-    Attributes,
-    Shape,
-    Shapes,
-    count,
-    define,
-    per_element,
-    same_as,
-)
+from demitasse.operations.record import Attributes, Shape, Shapes, count, define, per_element, same_as
 
 _LABELLED = {"axis": 1, "ignore_label": None}
 _define = partial(define, "loss")

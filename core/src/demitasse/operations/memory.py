@@ -16,6 +16,7 @@ from demitasse.operations.record import (
 )
 
 _define = partial(define, "memory")
+_no_flops = per_element("x", 0.0)
 
 
 def _reshape_shapes(shapes: Shapes, attributes: Attributes) -> Sequence[Shape]:
@@ -31,10 +32,6 @@ def _image_shapes(shapes: Shapes, attributes: Attributes) -> Sequence[Shape]:
     if crop and crop > min(x[2:]):
         raise ValueError(f"a crop of {crop} does not fit images of {x[1:]}")
     return ((*x[:2], crop, crop) if crop else x,)
-
-
-def _no_flops(shapes: Shapes, attributes: Attributes) -> float:
-    return 0.0
 
 
 OPERATIONS = (

@@ -2,15 +2,7 @@
 
 from functools import partial
 
-from demitasse.operations.record import (
-    Attributes,
-    Shape,
-    Shapes,
-    count,
-    define,
-    per_element,
-    shape_attribute,
-)
+from demitasse.operations.record import Attributes, Shape, Shapes, count, define, shape_attribute
 
 _ATTRIBUTES = {"kernel": (2, 2), "stride": (1, 1), "pad": (0, 0), "rounding": "ceil"}
 _BACKWARD = {**_ATTRIBUTES, "shape": None}
@@ -58,7 +50,7 @@ OPERATIONS = (
         inputs="dy argmax",
         outputs="dx",
         shapes=shape_attribute,
-        flops=per_element("dy"),
+        flops=lambda shapes, attributes: float(count(shapes["dy"])),
         attributes=_BACKWARD,
     ),
     _define(

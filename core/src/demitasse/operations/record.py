@@ -24,13 +24,10 @@ REQUIRED: Any = _Required()
 
 @dataclass(frozen=True)
 class Operand:
-    """One input or output by name.
-
-    An ``optional`` operand may be absent (None); an optional output that nobody reads is not
-    computed. A ``variadic`` operand, only ever the last, stands for any number of tensors. An
-    ``updated`` input is read and written in place. ``dtype`` fixes the element type: ``real`` is
-    the plan's precision, None the type of the first input.
-    """
+    """One input or output by name. An ``optional`` operand may be absent (None); an optional output that
+    nobody reads is not computed. A ``variadic`` operand, only ever the last, stands for any number of
+    tensors. An ``updated`` input is read and written in place. ``dtype`` fixes the element type:
+    ``real`` is the plan's precision, None the type of the first input."""
 
     name: str
     optional: bool = False
@@ -41,14 +38,12 @@ class Operand:
 
 @dataclass(frozen=True)
 class Gradient:
-    """How the gradients of some inputs are computed: an operation, and the operands it is given.
-
-    ``of`` names inputs of the forward operation; the outputs of ``operation`` are their gradients,
-    in that order. ``operands`` name inputs and outputs of the forward operation, and ``d<output>``
-    is the gradient that arrives at an output. The backward operation is given those of the forward
-    one's attributes that it declares, and ``shape`` (of the first input in ``of``) or ``shapes``
-    (of a variadic one's tensors) where it declares that.
-    """
+    """How the gradients of some inputs are computed: an operation, and the operands it is given. ``of``
+    names inputs of the forward operation; the outputs of ``operation`` are their gradients, in that
+    order. ``operands`` name inputs and outputs of the forward operation, and ``d<output>`` is the
+    gradient that arrives at an output. The backward operation is given those of the forward one's
+    attributes that it declares, and ``shape`` (of the first input in ``of``) or ``shapes`` (of a
+    variadic one's tensors) where it declares that."""
 
     of: tuple[str, ...]
     operation: str
@@ -57,14 +52,12 @@ class Gradient:
 
 @dataclass(frozen=True)
 class Operation:
-    """One word of the vocabulary, named after the mathematics.
-
-    ``shapes`` maps input shapes by operand name (a variadic operand's is a list of shapes, an absent
-    one's None) and attributes to the output shapes, and raises ValueError with the reason when they
-    do not fit. ``flops`` takes the same, with output shapes added; None counts one per output
-    element. ``aliases`` lists (output, input) pairs that may share memory when nobody else reads the
-    input afterwards. A ``view`` has no kernel: its output is its input's memory in another shape.
-    """
+    """One word of the vocabulary, named after the mathematics. ``shapes`` maps input shapes by operand
+    name (a variadic operand's is a list of shapes, an absent one's None) and attributes to the output
+    shapes, and raises ValueError with the reason when they do not fit. ``flops`` takes the same, with
+    output shapes added; None counts one per output element. ``aliases`` lists (output, input) pairs
+    that may share memory when nobody else reads the input afterwards. A ``view`` has no kernel: its
+    output is its input's memory in another shape."""
 
     name: str
     summary: str
@@ -93,8 +86,7 @@ def define(
     view: bool = False,
 ) -> Operation:
     """An operation written in short. Operands: ``x w b?`` (optional), ``*xs`` (variadic), ``p!``
-    (updated), ``mask:uint8`` (element type). Gradients: ``w b = backward(dy, x)``. Aliases: ``y = x``.
-    """
+    (updated), ``mask:uint8`` (element type). Gradients: ``w b = backward(dy, x)``. Aliases: ``y = x``."""
     rules = []
     for text in gradients:
         of, _, rule = text.partition(" = ")

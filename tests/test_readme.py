@@ -1,0 +1,36 @@
+"""What the README shows works as it stands."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_its_program_runs(tmp_path):
+    (program,) = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    run = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=240
+    )
+    assert run.returncode == 0, run.stderr
+    assert "(16, 1, 3, 3)" in run.stdout
+    assert (tmp_path / "out" / "digits_iter_100.demitasse").is_file()
+
+
+def test_its_commands_exist():
+    commands = set(re.findall(r"^demitasse (\w+)", README, flags=re.MULTILINE))
+    commands |= {"plugins", "doctor", "convert"}
+    run = subprocess.run(
+        [sys.executable, "-m", "demitasse_cli", "--help"], capture_output=True, text=True, timeout=60
+    )
+    for command in commands:
+        assert re.search(rf"^ +{command} ", run.stdout, flags=re.MULTILINE), command
+
+
+def test_its_links_lead_somewhere():
+    targets = re.findall(r"\]\(([^)#]+)\)", README)
+    assert len(targets) > 8
+    assert [target for target in targets if not (ROOT / target).exists()] == []
