@@ -13,7 +13,12 @@ def test_its_program_runs(tmp_path):
     (program,) = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     run = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=240
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
     )
     assert run.returncode == 0, run.stderr
     assert "(16, 1, 3, 3)" in run.stdout
@@ -24,7 +29,11 @@ def test_its_commands_exist():
     commands = set(re.findall(r"^demitasse (\w+)", README, flags=re.MULTILINE))
     commands |= {"plugins", "doctor", "convert"}
     run = subprocess.run(
-        [sys.executable, "-m", "demitasse_cli", "--help"], capture_output=True, text=True, timeout=60
+        [sys.executable, "-m", "demitasse_cli", "--help"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
     )
     for command in commands:
         assert re.search(rf"^ +{command} ", run.stdout, flags=re.MULTILINE), command

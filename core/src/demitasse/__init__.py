@@ -1,7 +1,5 @@
-"""Demitasse: a microkernel that composes plugins into a runtime and trains convolutional nets.
-
-``import demitasse`` is cheap: each public name is imported from its module when it is first used.
-"""
+"""Demitasse: a microkernel that composes plugins into a runtime and trains convolutional nets. To import
+it is cheap: each public name is imported from its module when it is first used."""
 
 import importlib
 
@@ -13,13 +11,14 @@ _HOMES = {
     "data": "DataSource DataSpec Field Stream",
     "errors": "CompositionError DataError DemitasseError DescriptionError Location ModelError "
     "NumericsError PlanError PluginError ShapeError SnapshotError WorkerError nearest unknown",
-    "operations.graph": "Feed Filler Graph Node Parameter Tensor by_operand shapes_by_operand",
     "hookspecs": "hookimpl",
-    "operations.kernel": "PLAIN Bind Candidate Kernels Layout Place Request TensorSpec Work choose",
     "machine": "Level Link Machine MemorySpace Quantity SyncSpec fingerprint load_machine",
     "model": "GraphBuilder Layer LayerType ModelReader NetDefinition Solver Weights",
-    "plan": "Buffer Entry Plan Slot make_plan",
+    "operations.graph": "Feed Filler Graph Node Parameter Tensor by_operand shapes_by_operand",
+    "operations.kernel": "PLAIN Bind Candidate Layout Place Request TensorSpec Work",
     "operations.random_numbers": "RandomStream crop_and_mirror keep_mask permutation philox4x32",
+    "operations.selection": "Kernels choose",
+    "plan": "Buffer Entry Plan Slot make_plan",
     "runtime": "Event PRECISIONS Runtime compose",
     "schedules": "Move Schedule check run_threads",
     "step": "Phases Step",

@@ -68,14 +68,12 @@ from demitasse.operations.graph import (
 from demitasse.operations.kernel import (
     Bind as Bind,
     Candidate as Candidate,
-    Kernels as Kernels,
     Layout as Layout,
     PLAIN as PLAIN,
     Place as Place,
     Request as Request,
     TensorSpec as TensorSpec,
     Work as Work,
-    choose as choose,
 )
 from demitasse.operations.random_numbers import (
     RandomStream as RandomStream,
@@ -83,6 +81,10 @@ from demitasse.operations.random_numbers import (
     keep_mask as keep_mask,
     permutation as permutation,
     philox4x32 as philox4x32,
+)
+from demitasse.operations.selection import (
+    Kernels as Kernels,
+    choose as choose,
 )
 from demitasse.plan import (
     Buffer as Buffer,

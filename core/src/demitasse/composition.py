@@ -177,10 +177,8 @@ def compose_plugins(machine: Machine, wanted: Sequence[Any] | None) -> Compositi
     reasons, rejected = _reasons(machine, names, known)
     for name, reason in reasons.items():
         if name not in known:
-            raise PluginError(
-                f"{unknown('plugin', name, known, reason)}; it is misspelled or not installed "
-                f"(pip install demitasse-{name})"
-            )
+            remedy = f"it is misspelled or not installed (pip install demitasse-{name})"
+            raise PluginError(f"{unknown('plugin', name, known, reason)}; {remedy}")
         if known[name].problem:
             raise PluginError(f"plugin {name!r} ({reason}) cannot be used: {known[name].problem}")
         for other in set(known[name].requires) - set(reasons):
@@ -234,10 +232,9 @@ def _load(manifest: Manifest, manager: pluggy.PluginManager) -> Any:
     except pluggy.PluginValidationError as error:
         raise PluginError(f"plugin {name!r} breaks a hook's contract: {error}") from error
     except Exception as error:
-        raise PluginError(
-            f"plugin {name!r} ({manifest.distribution} {manifest.version}) cannot be imported: "
-            f"{type(error).__name__}: {error}; reinstall it or leave it out"
-        ) from error
+        which = f"plugin {name!r} ({manifest.distribution} {manifest.version})"
+        problem = f"cannot be imported: {type(error).__name__}: {error}; reinstall it or leave it out"
+        raise PluginError(f"{which} {problem}") from error
     declared = sorted(manifest.roles)
     implemented = sorted(caller.name for caller in manager.get_hookcallers(module) or ())
     if implemented != declared:

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DataSpec:
-    """What a net asks for: ``source`` is a path, pattern or name as the user wrote it, or a mapping
-    of arrays; ``kind`` a format when the user named one. Shuffling is by ``seed`` and epoch."""
+    """What a net asks for: ``source`` is a path, pattern or name as the user wrote it, or a mapping of
+    arrays; ``kind`` a format when the user named one. Shuffling is by ``seed`` and epoch."""
 
     source: Any
     kind: str | None = None
@@ -36,12 +36,11 @@ class Field:
 class Stream(Protocol):
     """Every ``step``-th run of ``count`` samples of the global order, read ahead by who serves it."""
 
-    cursor: int
-    """The number, in the endless global order, of the next run's first sample."""
+    cursor: int  # the number, in the endless global order, of the next run's first sample
 
     def read(self, out: Mapping[str, np.ndarray]) -> None:
-        """Write the next run into ``out`` (field name to an array of count samples, cast to its
-        type) and move the cursor by step. Raises DataError that names file and sample."""
+        """Write the next run into ``out`` (by field name, arrays of count samples, cast to their types)
+        and move the cursor by step. Raises DataError that names file and sample."""
 
     def close(self) -> None:
         """End the read-ahead; no thread is left behind."""

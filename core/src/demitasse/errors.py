@@ -62,8 +62,7 @@ class Location:
 
 def nearest(name: str, valid: Iterable[str]) -> str | None:
     """The valid name that is closest to ``name``, or None when none is close."""
-    names = list(valid)
-    folded = {candidate.casefold(): candidate for candidate in reversed(names)}
+    folded = {candidate.casefold(): candidate for candidate in reversed(list(valid))}
     close = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.5)
     return folded[close[0]] if close else None
 

@@ -109,9 +109,8 @@ class GraphBuilder(Protocol):
         """A tensor that is filled once, before the first step."""
 
     def source(self, spec: DataSpec, batch: int, fields: Mapping[str, str]) -> tuple[Tensor, ...]:
-        """Tensors that a data source fills each step with this worker's part of ``batch`` samples:
-        one for each entry of ``fields``, a field's name to an element type (``raw`` as it is stored,
-        ``real`` the plan's)."""
+        """Tensors that a data source fills each step with this worker's part of ``batch`` samples, one
+        for each of ``fields``: its name to an element type (``raw`` as stored, ``real`` the plan's)."""
 
     def scalar(self, name: str) -> Tensor:
         """``iteration``, ``sample`` or ``rate`` as a one-element tensor."""
@@ -122,8 +121,8 @@ class LayerType(Protocol):
 
     name: str
     parameters: Mapping[str, Any]
-    """Names and defaults of parameters that the type declares itself; empty for none. A reader
-    accepts them in its own form (a message ``swish_param { beta: 2 }`` for a type Swish)."""
+    """Names and defaults of what the type itself declares; empty for none. A reader accepts them in its
+    own form (a message ``swish_param { beta: 2 }`` for a type Swish)."""
 
     def build(self, layer: Layer, bottoms: Sequence[Tensor], graph: GraphBuilder) -> Sequence[Tensor]:
         """Emit the layer's operations with ``graph.apply`` and return a tensor for each top."""

@@ -9,16 +9,8 @@ from typing import NamedTuple
 from demitasse.arena import place_lifetimes
 from demitasse.errors import ShapeError
 from demitasse.operations.graph import Graph, Node, Tensor, shapes_by_operand
-from demitasse.operations.kernel import (
-    PLAIN,
-    Candidate,
-    Kernels,
-    Layout,
-    Place,
-    Request,
-    TensorSpec,
-    choose,
-)
+from demitasse.operations.kernel import PLAIN, Candidate, Layout, Place, Request, TensorSpec
+from demitasse.operations.selection import Kernels, choose
 from demitasse.synchronisation import Bucket, Span
 
 ALIGNMENT = 64
@@ -68,10 +60,9 @@ class Slot:
 
 @dataclass(frozen=True)
 class Plan:
-    """A net in one phase, ready to be bound to memory: to ``parameters`` elements of flat memory, of
-    which the first ``trainable`` have gradients and solver state. ``first_read`` and ``final`` give,
-    for each bucket, the entry before which its parameters must be there and the entry after which
-    its gradients are complete."""
+    """A net in one phase, ready to be bound to memory. Of ``parameters`` elements of flat memory the first
+    ``trainable`` have gradients and solver state. ``first_read`` and ``final`` give, for each bucket,
+    the entry before which its parameters must be there and that after which its gradients are."""
 
     name: str
     phase: str
@@ -146,22 +137,18 @@ class _Planner:
         self.graph, self.kernels, self.place, self.retain_all = graph, kernels, place, retain_all
         self.given = {owner: slot for slot in given for owner in slot.owners}
         self.item = TensorSpec((), graph.dtype).nbytes
-        self.layouts: dict[Tensor, Layout] = {}
-        self.root: dict[Tensor, Tensor] = {}
+        self.layouts, self.root = dict[Tensor, Layout](), dict[Tensor, Tensor]()
         self.reordered: dict[tuple[Tensor, Layout], Tensor] = {}
-        self.chosen: list[_Choice] = []
-        self.in_place: set[int] = set()
+        self.chosen, self.in_place = list[_Choice](), set[int]()
         self.pinned = {*graph.outputs.values(), *(tensor for tensor, _ in graph.objective)}
         self.gradients = {p.gradient: p for p in graph.parameters if p.gradient is not None}
         for parameter in graph.parameters if given else ():
             owner, shape = parameter.owners[0], parameter.tensor.shape
             slot = self.given.get(owner)
             if slot is None or slot.spec.shape != shape:
+                ours = f"parameter {owner[1]} of layer {owner[0]!r} has shape {shape} in phase {graph.phase}"
                 theirs = f"shape {slot.spec.shape}" if slot else "no such parameter"
-                raise ShapeError(
-                    f"parameter {owner[1]} of layer {owner[0]!r} has shape {shape} in phase "
-                    f"{graph.phase}; the net that it shares parameters with has {theirs}"
-                )
+                raise ShapeError(f"{ours}; the net that it shares parameters with has {theirs}")
             self.layouts[parameter.tensor] = slot.spec.layout
 
     def choose_kernels(self) -> None:
@@ -178,8 +165,7 @@ class _Planner:
                 alive.append(node)
         for node in reversed(alive):
             if node.operation.view:
-                source, target = node.inputs[0], node.outputs[0]
-                assert source is not None and target is not None
+                (source,), (target,) = filter(None, node.inputs), filter(None, node.outputs)
                 self.root[target] = self._find(self._in_layout(source, PLAIN, node))
             else:
                 self._choose(node)
@@ -239,8 +225,7 @@ class _Planner:
 
     def trace_lifetimes(self) -> None:
         """When each memory is first written and last used, views counted with what they view."""
-        self.born: dict[Tensor, int] = {}
-        self.dies: dict[Tensor, int] = {}
+        self.born, self.dies = dict[Tensor, int](), dict[Tensor, int]()
         for i, choice in enumerate(self.chosen):
             for root in map(self._find, choice.tensors):
                 self.born.setdefault(root, i)
@@ -270,8 +255,7 @@ class _Planner:
                     self.in_place.add(i)
 
     def _slots(self, bucket_bytes: int) -> tuple[list[Slot], list[list[Slot]]]:
-        """Parameters in the order in which backward finishes their gradients, then those without;
-        and those with gradients by bucket."""
+        """Parameters as backward finishes their gradients, then those without; and the former by bucket."""
         if self.given:
             return list(dict.fromkeys(self.given.values())), []
         ready = {t: i for i, c in enumerate(self.chosen) for t in c.tensors if t in self.gradients}

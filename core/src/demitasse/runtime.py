@@ -5,22 +5,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
+from demitasse import errors
 from demitasse.arena import Allocator
 from demitasse.composition import Composition, compose_plugins
 from demitasse.data import DataSource, DataSpec
-from demitasse.errors import (
-    CompositionError,
-    DataError,
-    ModelError,
-    PlanError,
-    PluginError,
-    nearest,
-    unknown,
-)
 from demitasse.machine import Level, Machine, fingerprint, load_machine
 from demitasse.model import LayerType, ModelReader, Weights
 from demitasse.operations import VOCABULARY, Operation, extend
-from demitasse.operations.kernel import Kernels
+from demitasse.operations.selection import Kernels
 from demitasse.workers import WorkerPlace
 
 PRECISIONS = {"f32": "float32", "f64": "float64"}
@@ -45,7 +37,7 @@ class Runtime:
         names = composition.versions
         for name in options:
             if name not in names:
-                raise CompositionError(unknown("plugin in options", name, names))
+                raise errors.CompositionError(errors.unknown("plugin in options", name, names))
         self.options = {n: {**machine.options.get(n, {}), **options.get(n, {})} for n in names}
         self.vocabulary: Mapping[str, Operation] = VOCABULARY
         for name, hook in composition.serving("operations"):
@@ -56,7 +48,7 @@ class Runtime:
             for kind in hook():
                 if (other := owners.setdefault(kind.name, name)) != name:
                     both = f"plugins {other!r} and {name!r} both define layer type {kind.name!r}"
-                    raise PluginError(f"{both}; leave one of them out")
+                    raise errors.PluginError(f"{both}; leave one of them out")
                 self.layer_types[kind.name] = kind
         programs = [hook() for _, hook in composition.serving("programs")]
         self._programs = {name: made for each in reversed(programs) for name, made in each.items()}
@@ -67,8 +59,7 @@ class Runtime:
         return self.composition
 
     def trainer(self, solver: str | Path, **options: Any) -> Any:
-        """A trainer of a solver file; its keyword options are weights, resume, overrides, data,
-        scaling, precision and retain."""
+        """A trainer of a solver file; options: weights, resume, overrides, data, scaling, precision, retain."""
         return self.program("trainer", solver, **options)
 
     def net(self, path: str | Path, **options: Any) -> Any:
@@ -82,8 +73,8 @@ class Runtime:
     def program(self, name: str, *arguments: Any, **options: Any) -> Any:
         """What a plugin's program makes of this runtime. Raises CompositionError for none."""
         if name not in self._programs:
-            known = unknown("program", name, self._programs)
-            raise CompositionError(f"{known}; compose a plugin that offers it")
+            known = errors.unknown("program", name, self._programs)
+            raise errors.CompositionError(f"{known}; compose a plugin that offers it")
         made = self._programs[name](self, *arguments, **options)
         self._open.append(made)
         return made
@@ -93,13 +84,13 @@ class Runtime:
         path = Path(path)
         if not path.is_file():
             others = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
-            close = nearest(path.name, others)
+            close = errors.nearest(path.name, others)
             hint = f"; did you mean {str(path.parent / close)!r}?" if close else ""
-            raise ModelError(f"no such file: {path}{hint}")
+            raise errors.ModelError(f"no such file: {path}{hint}")
         for hook in self._by_suffix("model_reader", path):
             if (reader := hook(path=path, layer_types=self.layer_types)) is not None:
                 return reader  # type: ignore[no-any-return]
-        raise ModelError(f"{path}: its content is of no format that the composed plugins read")
+        raise errors.ModelError(f"{path}: its content is of no format that the composed plugins read")
 
     def write(self, path: str | Path, weights: Weights) -> Path:
         """Write weights and state in the format of the path's suffix, whole or not at all."""
@@ -116,10 +107,8 @@ class Runtime:
         hooks = [hook for name, hook in serving if path.name.endswith(suffixes[name])]
         if not hooks:
             known = ", ".join(sorted({suffix for each in suffixes.values() for suffix in each}))
-            raise ModelError(
-                f"{path}: no composed plugin is a {role.replace('_', ' ')} of such a file "
-                f"(suffixes: {known or 'none'})"
-            )
+            nobody = f"no composed plugin is a {role.replace('_', ' ')} of such a file"
+            raise errors.ModelError(f"{path}: {nobody} (suffixes: {known or 'none'})")
         return hooks
 
     def open_source(self, spec: DataSpec) -> DataSource:
@@ -131,10 +120,8 @@ class Runtime:
                 return source  # type: ignore[no-any-return]
             asked.append(name)
         where = f"{spec.location}: " if spec.location else ""
-        raise DataError(
-            f"{where}no composed plugin reads samples from {spec.source!r} "
-            f"(asked: {', '.join(asked) or 'none'})"
-        )
+        nobody = f"no composed plugin reads samples from {spec.source!r}"
+        raise errors.DataError(f"{where}{nobody} (asked: {', '.join(asked) or 'none'})")
 
     def kernels(self, worker: WorkerPlace) -> Kernels:
         """(plugin, kernels hook) for a worker, its level's own plugin first."""
@@ -146,7 +133,7 @@ class Runtime:
         for name, hook in self.composition.serving("allocator", space=space):
             if (allocator := hook(space=space, options=self.options[name])) is not None:
                 return allocator  # type: ignore[no-any-return]
-        raise PlanError(f"no composed plugin allocates memory in space {space!r}")
+        raise errors.PlanError(f"no composed plugin allocates memory in space {space!r}")
 
     def close(self) -> None:
         """Close what was made, the latest first."""
@@ -165,10 +152,9 @@ def compose(
     plugins: Sequence[Any] | None = None,
     options: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Runtime:
-    """Compose a runtime for a machine: ``hw`` is ``auto`` (probe this one), a description's path, or
-    a Machine. ``plugins`` lists names, preferred first, or changes the default with ``+name`` and
-    ``-name``. ``options`` gives each plugin its own. Raises DescriptionError, PluginError or
-    CompositionError."""
+    """Compose a runtime for a machine: ``hw`` is ``auto`` (probe this one), a description's path, or a
+    Machine. ``plugins`` lists names, preferred first, or changes the default with ``+name`` and ``-name``;
+    ``options`` gives each its own. Raises DescriptionError, PluginError or CompositionError."""
     if isinstance(hw, Machine):
         machine = hw
     elif str(hw) == "auto":

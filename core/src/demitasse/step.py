@@ -29,10 +29,9 @@ class Phases:
 
 
 class Step:
-    """One worker's iteration over a bound plan. ``memory`` has a block for each region; ``reads``
-    fetch samples; ``levels`` synchronise, innermost first; ``update`` makes the solver's work on a
-    span of flat memory, ``clear`` zeroes gradients that add up; ``batch`` and ``offset`` number the
-    samples within a pass."""
+    """One worker's iteration over a bound plan. ``memory`` has a block for each region; ``reads`` fetch
+    samples; ``levels`` synchronise, innermost first; ``update`` makes the solver's work on a span, ``clear``
+    zeroes gradients that add up; ``batch`` and ``offset`` number the samples within a pass."""
 
     def __init__(
         self,
@@ -82,9 +81,8 @@ class Step:
         return self.memory[buffer.region].view(buffer.offset, buffer.spec.physical, buffer.spec.dtype)
 
     def run(self, iteration: int, rate: float) -> float:
-        """One iteration: every pass forward and backward, gradients final in the last; the loss,
-        weighted by this worker's share. Raises NumericsError before a loss that is not finite could
-        reach a parameter."""
+        """One iteration: every pass forward and backward, gradients final in the last; the loss, by this
+        worker's share. Raises NumericsError before a loss that is not finite reaches a parameter."""
         self.scalars(iteration, rate)
         clock, phases = time.perf_counter, self.phases
         for work in self.begin:
@@ -120,10 +118,7 @@ class Step:
 
     def loss(self) -> float:
         """The objective of the last forward pass."""
-        return sum(
-            weight * (value.item() if value.size == 1 else float(value.sum()))
-            for value, weight in self._losses
-        )
+        return sum(weight * float(value.sum()) for value, weight in self._losses)
 
     def _timed(self, work: Work) -> Work:
         clock, phases = time.perf_counter, self.phases

@@ -3,7 +3,7 @@ gradients are reduced from the innermost level outwards, updated once, by whoeve
 them, and the parameters distributed from the outermost level inwards."""
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,24 +33,19 @@ class Bucket:
 
 @dataclass
 class FlatMemory:
-    """A worker's trainable parameters, their gradients and the solver's state: flat arrays in one order,
-    as its allocator gives them."""
+    """A worker's trainable parameters, gradients and solver state: flat arrays in one and the same order."""
 
     parameters: Any
     gradients: Any
     state: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass
 class Team:
     """The siblings of one group that share an address space. ``memory`` has an entry for each,
     complete before anyone binds; ``barrier`` lets them wait, and breaks when one of them fails."""
 
-    size: int
-    memory: list[FlatMemory] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.barrier = threading.Barrier(self.size)
+    def __init__(self, size: int, memory: Iterable[FlatMemory] = ()) -> None:
+        self.size, self.memory, self.barrier = size, list(memory), threading.Barrier(size)
 
 
 @dataclass(frozen=True)

@@ -35,10 +35,9 @@ def arrange(machine: Machine, dtype: str) -> tuple[WorkerPlace, ...]:
     groups = machine.sync_groups()
     for level in threads:
         if level.count > 1 and not any(level in levels for _, levels in groups):
-            raise CompositionError(
-                f"{level.location or machine.origin}: level {level.name!r} has {level.count} "
-                f'workers and no plugin to synchronise them; add sync = {{ plugin = "..." }}'
-            )
+            where = f"{level.location or machine.origin}: level {level.name!r} has {level.count} workers"
+            remedy = 'add sync = { plugin = "..." }'
+            raise CompositionError(f"{where} and no plugin to synchronise them; {remedy}")
     working = [i for i, level in enumerate(machine.levels) if level.workers in ("threads", "mpi")]
     deepest = working[-1] if working else 0
     outer, inner = machine.levels[deepest::-1], machine.levels[deepest:]
@@ -70,7 +69,7 @@ class Workers:
     """Threads that run one task each, in step; a single worker runs in the caller's thread."""
 
     def __init__(self, places: tuple[WorkerPlace, ...]) -> None:
-        self._teams = list({id(g.team): g.team for p in places for _, g in p.groups if g.team}.values())
+        self._teams = {group.team for place in places for _, group in place.groups if group.team}
         names = [f"demitasse-worker-{place.index}" for place in places if len(places) > 1]
         self._threads = [ThreadPoolExecutor(1, name) for name in names]
 

@@ -85,8 +85,8 @@ def define(
     aliases: Sequence[str] = (),
     view: bool = False,
 ) -> Operation:
-    """An operation written in short. Operands: ``x w b?`` (optional), ``*xs`` (variadic), ``p!``
-    (updated), ``mask:uint8`` (element type). Gradients: ``w b = backward(dy, x)``. Aliases: ``y = x``."""
+    """An operation in short. Operands: ``x w b?`` (optional), ``*xs`` (variadic), ``p!`` (updated),
+    ``mask:uint8`` (element type). Gradients: ``w b = backward(dy, x)``. Aliases: ``y = x``."""
     rules = []
     for text in gradients:
         of, _, rule = text.partition(" = ")
