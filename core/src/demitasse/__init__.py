@@ -1,31 +1,18 @@
 """Demitasse: a microkernel that composes plugins into a runtime and trains convolutional nets. To import
-it is cheap: each public name is imported from its module when it is first used."""
+it is cheap: each public name, as ``__init__.pyi`` lists them, is imported when it is first used."""
 
 import importlib
+import re
+from pathlib import Path
 
 __version__ = "0.1.0"
 
-_HOMES = {
-    "arena": "Allocator Memory",
-    "composition": "Choice Composition Finding Manifest discover",
-    "data": "DataSource DataSpec Field Stream",
-    "errors": "CompositionError DataError DemitasseError DescriptionError Location ModelError "
-    "NumericsError PlanError PluginError ShapeError SnapshotError WorkerError nearest unknown",
-    "hookspecs": "hookimpl",
-    "machine": "Level Link Machine MemorySpace Quantity SyncSpec fingerprint load_machine",
-    "model": "GraphBuilder Layer LayerType ModelReader NetDefinition Solver Weights",
-    "operations.graph": "Feed Filler Graph Node Parameter Tensor by_operand shapes_by_operand",
-    "operations.kernel": "PLAIN Bind Candidate Layout Place Request TensorSpec Work",
-    "operations.random_numbers": "RandomStream crop_and_mirror keep_mask permutation philox4x32",
-    "operations.selection": "Kernels choose",
-    "plan": "Buffer Entry Plan Slot make_plan",
-    "runtime": "Event PRECISIONS Runtime compose",
-    "schedules": "Move Schedule check run_threads",
-    "step": "Phases Step",
-    "synchronisation": "Bucket FlatMemory GradientSync Group Span Team chain",
-    "workers": "WorkerPlace Workers arrange",
+_STUB = Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8")
+_HOME = {
+    name: module
+    for module, names in re.findall(r"^from (\S+) import \((.*?)\)", _STUB, re.M | re.S)
+    for name in re.findall(r" as (\w+)", names)
 }
-_HOME = {name: module for module, names in _HOMES.items() for name in names.split()}
 
 __all__ = ["__version__", *_HOME]  # noqa: PLE0604  the names are strings
 
@@ -33,8 +20,7 @@ __all__ = ["__version__", *_HOME]  # noqa: PLE0604  the names are strings
 def __getattr__(name: str) -> object:
     if name not in _HOME:
         raise AttributeError(f"module 'demitasse' has no attribute {name!r}")
-    module = importlib.import_module(f"demitasse.{_HOME[name]}")
-    return globals().setdefault(name, getattr(module, name))
+    return globals().setdefault(name, getattr(importlib.import_module(_HOME[name]), name))
 
 
 def __dir__() -> list[str]:

@@ -10,8 +10,7 @@ class Memory(Protocol):
     nbytes: int
 
     def view(self, offset: int, shape: Sequence[int], dtype: str) -> Any:
-        """A buffer over part of the block, without a copy (a NumPy array on a host), ``offset`` in bytes
-        and ``dtype`` in NumPy's name."""
+        """A buffer over part of it, no copy (on a host, a NumPy array); offset in bytes, NumPy dtype."""
 
     def close(self) -> None:
         """Give the block back; views must no longer be used."""

@@ -34,9 +34,8 @@ class Finding:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a plugin says of itself without being imported. ``roles`` maps each hook that it serves
-    to the facts that choose it (priority, spaces, suffixes, ...); ``problem`` tells why it cannot
-    be used, if so; ``module`` is what to import."""
+    """What a plugin says of itself, not imported. ``roles`` maps each hook that it serves to the facts
+    that choose it (priority, spaces, ...); ``problem`` is why it cannot be used; ``module`` its code."""
 
     name: str
     distribution: str = ""
@@ -96,9 +95,7 @@ class Composition:
 
     def __str__(self) -> str:
         lines = [f"machine {self.machine}"]
-        lines += [
-            f"{c.role:<14} {c.subject:<44} {c.plugin:<12} {c.reason}".rstrip() for c in self.choices
-        ]
+        lines += [f"{c.role:<14} {c.subject:<44} {c.plugin:<12} {c.reason}" for c in self.choices]
         lines += [f"{'not used':<14} {name:<12} {reason}" for name, reason in self.rejected]
         return "\n".join(lines)
 

@@ -12,7 +12,7 @@ from typing import Any
 import pluggy
 
 import demitasse
-import demitasse.operations
+from demitasse.operations import Operation
 
 hookimpl = pluggy.HookimplMarker("demitasse")
 
@@ -25,7 +25,7 @@ def allocator(space: str, options: Mapping[str, Any]) -> demitasse.Allocator | N
     """An allocator for a memory space (``host``, ...), or None when it is not served."""
 
 
-def operations() -> Iterable[demitasse.operations.Operation]:  # type: ignore[empty-body]
+def operations() -> Iterable[Operation]:  # type: ignore[empty-body]
     """Operations that the plugin adds to the vocabulary."""
 
 
@@ -81,3 +81,4 @@ def diagnose() -> Iterable[demitasse.Finding]:  # type: ignore[empty-body]
 
 for _hook in [item for item in vars().values() if isinstance(item, FunctionType)]:
     pluggy.HookspecMarker("demitasse")(_hook)
+del _hook

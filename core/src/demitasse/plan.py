@@ -60,9 +60,9 @@ class Slot:
 
 @dataclass(frozen=True)
 class Plan:
-    """A net in one phase, ready to be bound to memory. Of ``parameters`` elements of flat memory the first
-    ``trainable`` have gradients and solver state. ``first_read`` and ``final`` give, for each bucket,
-    the entry before which its parameters must be there and that after which its gradients are."""
+    """A net in one phase, ready to be bound to memory. Of ``parameters`` elements of flat memory the
+    first ``trainable`` have gradients and solver state. ``first_read`` and ``final`` give, by bucket,
+    the entry before which its parameters must be there and that after which its gradients are final."""
 
     name: str
     phase: str
@@ -88,11 +88,10 @@ class Plan:
             f"{' '.join(str(b.spec) for b in e.outputs if b)}{' in place' * e.in_place}"
             for e in self.entries
         ]
-        lines.append(
-            f"{len(self.entries)} operations, {self.parameters:,} parameters in "
-            f"{len(self.buckets)} buckets, arena {self.arena_bytes / 2**20:.2f} MiB "
-            f"({self.unshared_bytes / 2**20:.2f} MiB without sharing)"
-        )
+        arena, unshared = self.arena_bytes / 2**20, self.unshared_bytes / 2**20
+        counts = f"{self.parameters:,} parameters in {len(self.buckets)} buckets"
+        memory = f"arena {arena:.2f} MiB ({unshared:.2f} MiB without sharing)"
+        lines.append(f"{len(self.entries)} operations, {counts}, {memory}")
         return "\n".join(lines)
 
 
@@ -143,10 +142,10 @@ class _Planner:
         self.pinned = {*graph.outputs.values(), *(tensor for tensor, _ in graph.objective)}
         self.gradients = {p.gradient: p for p in graph.parameters if p.gradient is not None}
         for parameter in graph.parameters if given else ():
-            owner, shape = parameter.owners[0], parameter.tensor.shape
-            slot = self.given.get(owner)
+            (layer, number), shape = parameter.owners[0], parameter.tensor.shape
+            slot = self.given.get((layer, number))
             if slot is None or slot.spec.shape != shape:
-                ours = f"parameter {owner[1]} of layer {owner[0]!r} has shape {shape} in phase {graph.phase}"
+                ours = f"parameter {number} of layer {layer!r} has shape {shape} in phase {graph.phase}"
                 theirs = f"shape {slot.spec.shape}" if slot else "no such parameter"
                 raise ShapeError(f"{ours}; the net that it shares parameters with has {theirs}")
             self.layouts[parameter.tensor] = slot.spec.layout
@@ -175,21 +174,24 @@ class _Planner:
 
     def _choose(self, node: Node) -> None:
         plugin, candidate, reason = self._ask(node)
-        node = replace(node, inputs=[*node.inputs], outputs=[*node.outputs])
+        made = replace(node, inputs=[*node.inputs], outputs=[*node.outputs])
         for i, tensor in enumerate(node.inputs):
             if tensor is not None:
                 layout = candidate.input_layouts[i] if candidate.input_layouts else PLAIN
                 if tensor.kind == "parameter":
                     self.layouts.setdefault(tensor, layout)
-                node.inputs[i] = self._in_layout(tensor, layout, node)
-        self.chosen.append(_Choice(node, plugin, candidate, reason))
+                made.inputs[i] = self._in_layout(tensor, layout, node)
+        self.chosen.append(_Choice(made, plugin, candidate, reason))
+        for operand, tensor, twin in zip(node.operation.inputs, node.inputs, made.inputs, strict=False):
+            if operand.updated and tensor and twin and twin is not tensor:
+                self._transform(twin, tensor, node)
         for i, tensor in enumerate(node.outputs):
             if tensor is not None:
                 layout = candidate.output_layouts[i] if candidate.output_layouts else PLAIN
                 owner = self.gradients.get(tensor)
                 self.layouts[tensor] = self.layouts.get(owner.tensor, PLAIN) if owner else layout
                 if self.layouts[tensor] != layout:
-                    node.outputs[i] = twin = self._twin(tensor, layout)
+                    made.outputs[i] = twin = self._twin(tensor, layout)
                     self._transform(twin, tensor, node)
 
     def _ask(self, node: Node) -> tuple[str, Candidate, str]:
@@ -255,7 +257,7 @@ class _Planner:
                     self.in_place.add(i)
 
     def _slots(self, bucket_bytes: int) -> tuple[list[Slot], list[list[Slot]]]:
-        """Parameters as backward finishes their gradients, then those without; and the former by bucket."""
+        """Parameters as backward finishes their gradients, then those without; the former by bucket."""
         if self.given:
             return list(dict.fromkeys(self.given.values())), []
         ready = {t: i for i, c in enumerate(self.chosen) for t in c.tensors if t in self.gradients}

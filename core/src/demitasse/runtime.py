@@ -59,7 +59,8 @@ class Runtime:
         return self.composition
 
     def trainer(self, solver: str | Path, **options: Any) -> Any:
-        """A trainer of a solver file; options: weights, resume, overrides, data, scaling, precision, retain."""
+        """A trainer of a solver file; options: weights, resume, overrides, data, scaling, precision
+        and retain."""
         return self.program("trainer", solver, **options)
 
     def net(self, path: str | Path, **options: Any) -> Any:
@@ -83,8 +84,7 @@ class Runtime:
         """A model file, opened by the plugin whose format it is. Raises ModelError."""
         path = Path(path)
         if not path.is_file():
-            others = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
-            close = errors.nearest(path.name, others)
+            close = errors.nearest(path.name, [other.name for other in path.parent.glob("*")])
             hint = f"; did you mean {str(path.parent / close)!r}?" if close else ""
             raise errors.ModelError(f"no such file: {path}{hint}")
         for hook in self._by_suffix("model_reader", path):
@@ -113,15 +113,14 @@ class Runtime:
 
     def open_source(self, spec: DataSpec) -> DataSource:
         """The samples of a specification, from the first plugin that knows them."""
-        asked = []
-        for name, hook in self.composition.serving("data_source"):
+        for _, hook in self.composition.serving("data_source"):
             if (source := hook(spec=spec)) is not None:
                 self._open.append(source)
                 return source  # type: ignore[no-any-return]
-            asked.append(name)
+        asked = ", ".join(name for name, _ in self.composition.serving("data_source"))
         where = f"{spec.location}: " if spec.location else ""
         nobody = f"no composed plugin reads samples from {spec.source!r}"
-        raise errors.DataError(f"{where}{nobody} (asked: {', '.join(asked) or 'none'})")
+        raise errors.DataError(f"{where}{nobody} (asked: {asked or 'none'})")
 
     def kernels(self, worker: WorkerPlace) -> Kernels:
         """(plugin, kernels hook) for a worker, its level's own plugin first."""
@@ -153,7 +152,7 @@ def compose(
     options: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Runtime:
     """Compose a runtime for a machine: ``hw`` is ``auto`` (probe this one), a description's path, or a
-    Machine. ``plugins`` lists names, preferred first, or changes the default with ``+name`` and ``-name``;
+    Machine. ``plugins`` lists names, preferred first, or changes the default by ``+name`` and ``-name``;
     ``options`` gives each its own. Raises DescriptionError, PluginError or CompositionError."""
     if isinstance(hw, Machine):
         machine = hw

@@ -30,8 +30,8 @@ class Phases:
 
 class Step:
     """One worker's iteration over a bound plan. ``memory`` has a block for each region; ``reads`` fetch
-    samples; ``levels`` synchronise, innermost first; ``update`` makes the solver's work on a span, ``clear``
-    zeroes gradients that add up; ``batch`` and ``offset`` number the samples within a pass."""
+    samples; ``levels`` synchronise, innermost first; ``update`` makes the solver's work on a span;
+    ``clear`` zeroes gradients that add up; ``batch`` and ``offset`` number the samples within a pass."""
 
     def __init__(
         self,

@@ -33,7 +33,7 @@ class Bucket:
 
 @dataclass
 class FlatMemory:
-    """A worker's trainable parameters, gradients and solver state: flat arrays in one and the same order."""
+    """A worker's trainable parameters, gradients and solver state: flat arrays in the same order."""
 
     parameters: Any
     gradients: Any

@@ -35,9 +35,9 @@ def arrange(machine: Machine, dtype: str) -> tuple[WorkerPlace, ...]:
     groups = machine.sync_groups()
     for level in threads:
         if level.count > 1 and not any(level in levels for _, levels in groups):
-            where = f"{level.location or machine.origin}: level {level.name!r} has {level.count} workers"
-            remedy = 'add sync = { plugin = "..." }'
-            raise CompositionError(f"{where} and no plugin to synchronise them; {remedy}")
+            where = f"{level.location or machine.origin}: level {level.name!r}"
+            remedy = 'no plugin to synchronise them; add sync = { plugin = "..." }'
+            raise CompositionError(f"{where} has {level.count} workers and {remedy}")
     working = [i for i, level in enumerate(machine.levels) if level.workers in ("threads", "mpi")]
     deepest = working[-1] if working else 0
     outer, inner = machine.levels[deepest::-1], machine.levels[deepest:]

@@ -204,7 +204,7 @@ def test_a_system_without_such_files_still_has_a_node(tmp_path: Path) -> None:
 def test_storage_is_the_file_system_of_the_directory(tree: Tree, tmp_path: Path) -> None:
     files = {
         "proc/self/mountinfo": f"22 1 0:21 / / rw,relatime - ext4 /dev/vda rw\n"
-        f"23 22 0:5 / {tmp_path} rw shared:7 - lustre mgs@o2ib:/work rw\n"
+        f"23 22 0:5 / {tmp_path} rw shared:7 - lustre mgs@o2ib:/scratch rw\n"
         f"24 22 0:6 / {tmp_path}/other rw - tmpfs tmpfs rw"
     }
     (node,) = probed(tree(files), directory=tmp_path)
