@@ -117,10 +117,9 @@ def _read(point: importlib.metadata.EntryPoint) -> Manifest:
     name, version = (point.dist.name, point.dist.version) if point.dist else ("", "")
     bare = Manifest(point.name, name, version, module=point.module)
     spec = importlib.util.find_spec(point.module.partition(".")[0])
-    folder = next(iter(spec.submodule_search_locations or ()), None) if spec else None
-    if folder is None:
+    if spec is None or not spec.submodule_search_locations:
         return replace(bare, problem=f"its package {point.module} is not there; reinstall {name}")
-    path = Path(folder) / "plugin.toml"
+    path = Path(spec.submodule_search_locations[0]) / "plugin.toml"
     try:
         return _manifest(tomllib.loads(path.read_text("utf-8")), bare, str(path))
     except (OSError, ValueError) as error:

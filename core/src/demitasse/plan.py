@@ -169,8 +169,12 @@ class _Planner:
             else:
                 self._choose(node)
 
+    def _layout(self, tensor: Tensor) -> Layout:
+        owner = self.gradients.get(tensor)  # a parameter's gradient lies as the parameter does
+        return self.layouts.get(owner.tensor if owner else tensor, PLAIN)
+
     def _spec(self, tensor: Tensor) -> TensorSpec:
-        return TensorSpec(tensor.shape, tensor.dtype, self.layouts.get(tensor, PLAIN))
+        return TensorSpec(tensor.shape, tensor.dtype, self._layout(tensor))
 
     def _choose(self, node: Node) -> None:
         plugin, candidate, reason = self._ask(node)
@@ -188,9 +192,8 @@ class _Planner:
         for i, tensor in enumerate(node.outputs):
             if tensor is not None:
                 layout = candidate.output_layouts[i] if candidate.output_layouts else PLAIN
-                owner = self.gradients.get(tensor)
-                self.layouts[tensor] = self.layouts.get(owner.tensor, PLAIN) if owner else layout
-                if self.layouts[tensor] != layout:
+                self.layouts[tensor] = layout
+                if self._layout(tensor) != layout:
                     made.outputs[i] = twin = self._twin(tensor, layout)
                     self._transform(twin, tensor, node)
 
@@ -203,7 +206,7 @@ class _Planner:
         return choose(self.kernels, request, node.layer)
 
     def _in_layout(self, tensor: Tensor, layout: Layout, near: Node) -> Tensor:
-        if self.layouts.get(tensor, PLAIN) == layout:
+        if self._layout(tensor) == layout:
             return tensor
         if (tensor, layout) not in self.reordered:
             self.reordered[tensor, layout] = self._twin(tensor, layout)

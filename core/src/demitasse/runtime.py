@@ -59,8 +59,7 @@ class Runtime:
         return self.composition
 
     def trainer(self, solver: str | Path, **options: Any) -> Any:
-        """A trainer of a solver file; options: weights, resume, overrides, data, scaling, precision
-        and retain."""
+        """A solver's trainer; options: weights, resume, overrides, data, scaling, precision, retain."""
         return self.program("trainer", solver, **options)
 
     def net(self, path: str | Path, **options: Any) -> Any:

@@ -64,11 +64,9 @@ class Step:
             inputs, outputs = list(map(self.array, entry.inputs)), list(map(self.array, entry.outputs))
             work = entry.candidate.bind(inputs, outputs, self.array(entry.workspace))
             self.works.append((entry, work))
-            every, once = self.backward, self.last
-            if entry.phase == "forward":
-                every, once = self.forward, self.first
-            every.append(work)
-            once += [*before[i], work, *after[i]]
+            ahead = entry.phase == "forward"
+            (self.forward if ahead else self.backward).append(work)
+            (self.first if ahead else self.last).extend((*before[i], work, *after[i]))
         self.begin = [w for level in levels if (w := level.begin()) is not None]
         self.end = [w for level in levels if (w := level.end()) is not None]
         if clear is not None and any(e.operation == "accumulate" for e in plan.entries):
