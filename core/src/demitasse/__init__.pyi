@@ -11,12 +11,6 @@ from demitasse.composition import (
     Manifest as Manifest,
     discover as discover,
 )
-from demitasse.data import (
-    DataSource as DataSource,
-    DataSpec as DataSpec,
-    Field as Field,
-    Stream as Stream,
-)
 from demitasse.errors import (
     CompositionError as CompositionError,
     DataError as DataError,
@@ -47,12 +41,16 @@ from demitasse.machine import (
     load_machine as load_machine,
 )
 from demitasse.model import (
+    DataSource as DataSource,
+    DataSpec as DataSpec,
+    Field as Field,
     GraphBuilder as GraphBuilder,
     Layer as Layer,
     LayerType as LayerType,
     ModelReader as ModelReader,
     NetDefinition as NetDefinition,
     Solver as Solver,
+    Stream as Stream,
     Weights as Weights,
 )
 from demitasse.operations.graph import (

@@ -187,7 +187,7 @@ class Machine:
         tables = [{"schema": 1} | _given(self), *map(_given, self.levels)]
         texts = ["\n".join(f"{key} = {write(v)}" for key, v in table.items()) for table in tables]
         whole = "\n\n[[level]]\n".join(texts).replace("\x7f", "\\u007f") + "\n"
-        return re.sub(r'(?a)"([\w-]+)" = ', r"\1 = ", whole)
+        return re.sub(r'(?a)(?<!\\)"([\w-]+)" = ', r"\1 = ", whole)
 
     to_toml = __str__
 

@@ -1,4 +1,4 @@
-"""Nets, solvers and weights as records, and what reads, writes and expands them."""
+"""Nets, solvers, weights and samples as records, and what reads, writes and expands them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from demitasse.errors import Location
 if TYPE_CHECKING:
     import numpy as np
 
-    from demitasse.data import DataSpec
     from demitasse.operations import Shape
     from demitasse.operations.graph import Filler, Tensor
 
@@ -74,6 +73,27 @@ class Weights:
     iteration: int | None = None
     state: dict[str, dict[str, list[np.ndarray]]] = field(default_factory=dict)
     record: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class DataSpec:
+    """What a net asks for: ``source`` is a path, pattern or name as the user wrote it, or a mapping of
+    arrays; ``kind`` a format when the user named one. Shuffling is by ``seed`` and epoch."""
+
+    source: Any
+    kind: str | None = None
+    shuffle: bool = False
+    seed: int = 0
+    options: Mapping[str, Any] = field(default_factory=dict)
+    location: Location | None = None
+
+
+@dataclass(frozen=True)
+class Field:
+    """One part of a sample (its image, its label): shape without the batch, and element type."""
+
+    shape: tuple[int, ...]
+    dtype: str
 
 
 class GraphBuilder(Protocol):
@@ -139,3 +159,30 @@ class ModelReader(Protocol):
 
     def weights(self) -> Weights:
         """Parameters, and solver state where the file has it."""
+
+
+class Stream(Protocol):
+    """Every ``step``-th run of ``count`` samples of the global order, read ahead by who serves it."""
+
+    cursor: int  # the number, in the endless global order, of the next run's first sample
+
+    def read(self, out: Mapping[str, np.ndarray]) -> None:
+        """Write the next run into ``out`` (by field name, arrays of count samples, cast to their types)
+        and move the cursor by step. Raises DataError that names file and sample."""
+
+    def close(self) -> None:
+        """End the read-ahead; no thread is left behind."""
+
+
+class DataSource(Protocol):
+    """Samples in one global order, the same for any number of workers: epoch after epoch, each a
+    permutation of all samples when the specification says shuffle."""
+
+    fields: Mapping[str, Field]
+    size: int
+
+    def stream(self, first: int, count: int, step: int) -> Stream:
+        """A stream that starts at sample number ``first``; count and step are at least 1."""
+
+    def close(self) -> None:
+        """Release files."""

@@ -8,9 +8,8 @@ from typing import Any, Self
 from demitasse import errors
 from demitasse.arena import Allocator
 from demitasse.composition import Composition, compose_plugins
-from demitasse.data import DataSource, DataSpec
 from demitasse.machine import Level, Machine, fingerprint, load_machine
-from demitasse.model import LayerType, ModelReader, Weights
+from demitasse.model import DataSource, DataSpec, LayerType, ModelReader, Weights
 from demitasse.operations import VOCABULARY, Operation, extend
 from demitasse.operations.selection import Kernels
 from demitasse.workers import WorkerPlace

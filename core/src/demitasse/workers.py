@@ -4,7 +4,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from threading import BrokenBarrierError
 from typing import TypeVar
@@ -40,12 +40,18 @@ def arrange(machine: Machine, dtype: str) -> tuple[WorkerPlace, ...]:
             raise CompositionError(f"{where} has {level.count} workers and {remedy}")
     working = [i for i, level in enumerate(machine.levels) if level.workers in ("threads", "mpi")]
     deepest = working[-1] if working else 0
-    outer, inner = machine.levels[deepest::-1], machine.levels[deepest:]
-    space = next((memory.space for level in outer for memory in level.memory), "host")
-    cores = next((level.cores for level in outer if level.cores), 1) // machine.workers
-    kernels = next((level.kernels for level in inner if level.kernels), None)
-    level_name = outer[0].name if outer else machine.name
-    place = Place(level_name, space, max(1, cores), machine.simulated)
+    around = [machine.levels[deepest]]
+    while around[-1].parent is not None:
+        around.append(machine.level(around[-1].parent))
+    space = next((memory.space for level in around for memory in level.memory), "host")
+    cores, sharing = 1, 1
+    for level in around:
+        if level.cores:
+            cores = max(1, level.cores // sharing)
+            break
+        sharing *= level.count if level.workers == "threads" else 1
+    kernels = next((level.kernels for level in machine.levels[deepest:] if level.kernels), None)
+    place = Place(around[0].name, space, cores, machine.simulated)
     teams: dict[tuple[int, ...], Team] = {}
     joined = Counter[tuple[int, ...]]()
     workers = []
@@ -53,8 +59,8 @@ def arrange(machine: Machine, dtype: str) -> tuple[WorkerPlace, ...]:
         mine = []
         for number, (sync, levels) in enumerate(groups):
             size = math.prod(level.count for level in threads if level in levels)
-            around = [i for i, level in zip(position, threads, strict=True) if level not in levels]
-            siblings = (number, *around)
+            others = [i for i, level in zip(position, threads, strict=True) if level not in levels]
+            siblings = (number, *others)
             remote = any(level.workers == "mpi" for level in levels)
             team = None if remote and size == 1 else teams.setdefault(siblings, Team(size))
             names = tuple(level.name for level in levels)
@@ -88,9 +94,18 @@ class Workers:
                 raise
 
         futures = [thread.submit(call, worker) for worker, thread in enumerate(self._threads)]
-        if errors := [error for future in futures if (error := future.exception())]:
+        try:
+            wait(futures)
+        except BaseException:  # an interrupt: let nobody go on by himself
             for team in self._teams:
+                team.barrier.abort()
+            wait(futures)
+            raise
+        finally:
+            errors = [error for future in futures if (error := future.exception())]
+            for team in self._teams if errors else ():
                 team.barrier.reset()
+        if errors:
             raise next((e for e in errors if not isinstance(e, BrokenBarrierError)), errors[0])
         return [future.result() for future in futures]
 
