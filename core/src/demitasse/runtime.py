@@ -9,7 +9,7 @@ from demitasse import errors
 from demitasse.arena import Allocator
 from demitasse.composition import Composition, compose_plugins
 from demitasse.machine import Level, Machine, fingerprint, load_machine
-from demitasse.model import DataSource, DataSpec, LayerType, ModelReader, Weights
+from demitasse.model import DataSource, DataSpec, LayerType, ModelReader, NetDefinition, Solver, Weights
 from demitasse.operations import VOCABULARY, Operation, extend
 from demitasse.operations.selection import Kernels
 from demitasse.workers import WorkerPlace
@@ -57,15 +57,15 @@ class Runtime:
         """The composition: each role, who serves it and why; prints as a table."""
         return self.composition
 
-    def trainer(self, solver: str | Path, **options: Any) -> Any:
+    def trainer(self, solver: str | Path | Solver, **options: Any) -> Any:
         """A solver's trainer; options: weights, resume, overrides, data, scaling, precision, retain."""
         return self.program("trainer", solver, **options)
 
-    def net(self, path: str | Path, **options: Any) -> Any:
+    def net(self, path: str | Path | NetDefinition, **options: Any) -> Any:
         """A net to run forward; its options are weights, phase, precision and retain."""
         return self.program("net", path, **options)
 
-    def simulate(self, solver: str | Path, **options: Any) -> Any:
+    def simulate(self, solver: str | Path | Solver, **options: Any) -> Any:
         """The predicted time and memory of a solver on the runtime's machine."""
         return self.program("simulate", solver, **options)
 
@@ -75,7 +75,8 @@ class Runtime:
             known = errors.unknown("program", name, self._programs)
             raise errors.CompositionError(f"{known}; compose a plugin that offers it")
         made = self._programs[name](self, *arguments, **options)
-        self._open.append(made)
+        if hasattr(made, "close"):
+            self._open.append(made)
         return made
 
     def read(self, path: str | Path) -> ModelReader:
