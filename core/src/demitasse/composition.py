@@ -165,7 +165,7 @@ def compose_plugins(machine: Machine, wanted: Sequence[Any] | None) -> Compositi
     for itself. Raises PluginError or CompositionError that name the plugin and the remedy."""
     known = {manifest.name: manifest for manifest in discover()}
     names = []
-    for item in wanted or ():
+    for item in wanted.split(",") if isinstance(wanted, str) else wanted or ():
         if not isinstance(item, str):
             bare = Manifest(item.manifest["name"], "given", __version__, module=item)
             known[bare.name] = _manifest(item.manifest, bare, f"plugin {bare.name!r}")
@@ -181,6 +181,13 @@ def compose_plugins(machine: Machine, wanted: Sequence[Any] | None) -> Compositi
             raise CompositionError(f"plugin {name!r} requires {other!r}; add it to {', '.join(reasons)}")
         for other in set(known[name].conflicts) & set(reasons):
             raise CompositionError(f"plugins {name!r} and {other!r} conflict; leave one out")
+    for level in machine.levels:
+        needs = {"kernels": level.kernels, "gradient_sync": level.sync.plugin if level.sync else None}
+        for role, plugin in needs.items():
+            if plugin and (plugin not in reasons or role not in known[plugin].roles):
+                able = ", ".join(name for name, manifest in known.items() if role in manifest.roles)
+                wanting = f"level {level.name!r} needs {plugin!r} to be composed and to serve {role}"
+                raise CompositionError(f"{level.location or machine.origin}: {wanting} ({able} do)")
     manager = pluggy.PluginManager("demitasse")
     manager.add_hookspecs(hookspecs)
     modules = {name: _load(known[name], manager) for name in reasons}

@@ -189,8 +189,6 @@ class Machine:
         whole = "\n\n[[level]]\n".join(texts).replace("\x7f", "\\u007f") + "\n"
         return re.sub(r'(?a)(?<!\\)"([\w-]+)" = ', r"\1 = ", whole)
 
-    to_toml = __str__
-
 
 def _given(record: Any) -> Any:
     if not isinstance(record, Link | MemorySpace | SyncSpec | Level | Machine):

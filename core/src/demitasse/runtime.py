@@ -34,7 +34,7 @@ class Runtime:
     ) -> None:
         self.machine, self.composition = machine, composition
         names = composition.versions
-        for name in options:
+        for name in (*machine.options, *options):
             if name not in names:
                 raise errors.CompositionError(errors.unknown("plugin in options", name, names))
         self.options = {n: {**machine.options.get(n, {}), **options.get(n, {})} for n in names}

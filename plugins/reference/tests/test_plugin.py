@@ -35,5 +35,5 @@ def test_importing_the_plugin_does_not_import_numpy() -> None:
 
 def test_processes_are_refused_with_the_plugin_to_use_instead() -> None:
     group = Group(("node",), 0, None, "float32", {})
-    with pytest.raises(CompositionError, match=r"'node'.*other processes.*allreduce"):
+    with pytest.raises(CompositionError, match=r"'node'.*other processes.*synchronises processes"):
         plugin.gradient_sync(group)

@@ -51,7 +51,7 @@ def test_what_is_probed_can_be_written_and_read(
 ) -> None:
     machine = Machine("probed", probed(tree(server)))
     path = tmp_path / "probed.toml"
-    path.write_text(machine.to_toml(), encoding="utf-8")
+    path.write_text(str(machine), encoding="utf-8")
     assert load_machine(path) == machine
 
 

@@ -20,7 +20,7 @@ class OrderedSum(GradientSync):
             raise CompositionError(
                 f"level {group.levels[-1] if group.levels else '?'!r}: plugin 'reference' "
                 f"synchronises threads of one process, its siblings there are other processes; "
-                f'name a plugin that does (sync = {{ plugin = "allreduce" }})'
+                f"name a plugin that synchronises processes in its sync"
             )
         self.team: Team = group.team
         self.index = group.index
