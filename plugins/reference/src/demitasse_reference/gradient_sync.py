@@ -16,7 +16,7 @@ class OrderedSum(GradientSync):
     """
 
     def __init__(self, group: Group) -> None:
-        if group.team is None:
+        if group.team is None or group.remote:
             raise CompositionError(
                 f"level {group.levels[-1] if group.levels else '?'!r}: plugin 'reference' "
                 f"synchronises threads of one process, its siblings there are other processes; "
