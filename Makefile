@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 DISTRIBUTIONS := core $(sort $(patsubst %/pyproject.toml,%,$(wildcard plugins/*/pyproject.toml)))
 
-.PHONY: help setup demo test check format clean
+.PHONY: help setup demo test check format wheels clean
 
 help: ## what there is to make
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/'
@@ -17,6 +17,9 @@ $(VENV)/installed: pyproject.toml core/pyproject.toml $(wildcard plugins/*/pypro
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
 	$(BIN)/python -m pip install --quiet $(foreach d,$(DISTRIBUTIONS),-e $(d)) --group dev
 	@touch $@
+
+wheels: setup ## a wheel of every distribution, in dist/
+	for d in $(DISTRIBUTIONS); do $(BIN)/python -m build --wheel --no-isolation --outdir dist $$d || exit; done
 
 demo: setup ## train a small LeNet on 1,797 scanned digits: composition, progress, snapshot, curve
 	$(BIN)/demitasse train examples/digits/digits_solver.prototxt --json out/digits.json
