@@ -112,8 +112,10 @@ class Runtime:
 
     def open_source(self, spec: DataSpec) -> DataSource:
         """The samples of a specification, from the first plugin that knows them."""
-        for _, hook in self.composition.serving("data_source"):
+        for name, hook in self.composition.serving("data_source"):
             if (source := hook(spec=spec)) is not None:
+                if not all(hasattr(source, part) for part in ("fields", "size", "stream", "close")):
+                    raise errors.PluginError(f"plugin {name!r}: {source!r} is not a DataSource")
                 self._open.append(source)
                 return source  # type: ignore[no-any-return]
         asked = ", ".join(name for name, _ in self.composition.serving("data_source"))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from demitasse import ModelError, ShapeError
+from demitasse import CompositionError, DataSpec, Manifest, ModelError, PluginError, ShapeError
 
 
 @pytest.fixture
@@ -76,7 +76,11 @@ def test_images_of_a_size_that_the_parameters_do_not_fit_are_refused(
     net = runtime().net(deployed, precision="f64")
     data = toy.images(4)["data"]
     before = net.forward(data=data)["probability"]
-    with pytest.raises(ShapeError, match=r"parameter 0 of layer 'hidden' has shape \(7, 64\)"):
+    message = (
+        r"input 'data' has shape \(4, 1, 8, 8\) here; declared \(N, 1, 6, 6\): layer 'hidden' cannot "
+        r"take it: its parameter 0 has shape \(7, 36\), and would need \(7, 64\)"
+    )
+    with pytest.raises(ShapeError, match=message):
         net.forward(data=np.zeros((4, 1, 8, 8)))
     assert np.array_equal(net.forward(data=data)["probability"], before)
 
@@ -124,3 +128,136 @@ def test_a_net_takes_the_weights_of_a_trained_one(
     assert net.test(2) == net.test(2), "always from the start of the data"
     other = made.net(tested, precision="f64")
     assert not np.array_equal(other.params["first"][0], net.params["first"][0])
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (np.zeros((6, 6)), r"shape \(6, 6\) here; declared \(N, 1, 6, 6\): the ranks must agree"),
+        (np.zeros((0, 1, 6, 6)), r"shape \(0, 1, 6, 6\) here; declared \(N, 1, 6, 6\): it is empty"),
+        (np.full((4, 1, 6, 6), "a"), "elements of type <U1; valid are real numbers"),
+        (np.full((4, 1, 6, 6), None), "elements of type object; valid are real numbers"),
+        ([[1.0], [1.0, 2.0]], "is no array: .*inhomogeneous"),
+    ],
+    ids=["rank", "empty", "texts", "objects", "ragged"],
+)
+def test_what_is_no_array_for_an_input_is_refused_by_its_name(
+    toy: ModuleType, runtime: Callable[..., Any], deployed: Any, value: Any, message: str
+) -> None:
+    net = runtime().net(deployed, precision="f64")
+    data = toy.images(4)["data"]
+    before = net.forward(data=data)["probability"]
+    with pytest.raises(ModelError, match=rf"toy\.net: input 'data' .*{message}|input 'data' {message}"):
+        net.forward(data=value)
+    assert np.array_equal(net.forward(data=data)["probability"], before)
+
+
+def test_a_blob_that_a_data_source_fills_is_no_input(
+    toy: ModuleType, runtime: Callable[..., Any]
+) -> None:
+    net = runtime().net(toy.classifier(20, "test"))
+    message = (
+        r"toy\.net: blob 'data' is no input: layer 'samples' \(Samples\) reads it from its data source; "
+        r"a net with an Input layer \(deploy\).*data=\{'test': \{...\}\}"
+    )
+    with pytest.raises(ModelError, match=message):
+        net.forward(data=np.zeros((20, 1, 6, 6)))
+    with pytest.raises(ModelError, match=r"unknown input 'first' \(valid: none\)"):
+        net.forward(first=np.zeros((20, 4, 6, 6)))
+
+
+def test_a_net_of_a_data_source_takes_arrays_as_its_samples(
+    toy: ModuleType, runtime: Callable[..., Any]
+) -> None:
+    made, samples = runtime(), toy.images(20)
+    net = made.net(toy.classifier(20, "test"), data={"test": samples}, retain="all")
+    net.forward()
+    assert np.array_equal(net.blobs["data"].data, samples["data"].astype(np.float32))
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"tset": {}}, r"unknown phase of data 'tset'; did you mean 'test'\? \(valid: test, train\)"),
+        ({"test": np.zeros(3)}, "data maps a phase to arrays .*given ndarray for 'test'"),
+        ([1], "data maps a phase to arrays .*given list"),
+        ({"test": {"data": np.zeros(3)}}, "the net has no layer that reads samples.*inputs: data"),
+    ],
+    ids=["unknown phase", "bare array", "list", "nothing reads"],
+)
+def test_data_that_would_not_be_read_is_refused(
+    runtime: Callable[..., Any], deployed: Any, data: Any, message: str
+) -> None:
+    with pytest.raises(ModelError, match=message):
+        runtime().net(deployed, data=data)
+
+
+def test_only_all_can_be_retained(runtime: Callable[..., Any], deployed: Any) -> None:
+    with pytest.raises(CompositionError, match=r"unknown retain 'every' \(valid: None, 'all'\)"):
+        runtime().net(deployed, retain="every")
+
+
+def test_nets_and_blobs_say_what_they_are(
+    toy: ModuleType, runtime: Callable[..., Any], deployed: Any
+) -> None:
+    made = runtime()
+    net = made.net(deployed, retain="all")
+    assert repr(net) == "<net toy (test), 5 layers, inputs data 4x1x6x6>"
+    assert repr(net.blobs["hidden"]) == "<blob hidden 4x7, float32>"
+    fed = made.net(toy.classifier(20, "test"))
+    assert repr(fed) == "<net toy (test), 7 layers, samples from samples>"
+
+
+def test_a_blob_is_an_array_to_numpy(
+    toy: ModuleType, runtime: Callable[..., Any], deployed: Any
+) -> None:
+    net = runtime().net(deployed, retain="all")
+    data = toy.images(4)["data"].astype(np.float32)
+    net.forward(data=data)
+    blob = net.blobs["data"]
+    assert blob.dtype == np.float32
+    assert np.array_equal(np.asarray(blob), data)
+    assert np.asarray(blob, dtype=np.float64).dtype == np.float64
+    assert np.shares_memory(np.asarray(blob), blob.data)
+    assert not np.shares_memory(np.array(blob), blob.data)
+
+
+def test_a_layer_type_of_a_plugin_that_is_not_composed_is_said(
+    toy: ModuleType, runtime: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed = Manifest("soft", roles={"layer_types": {"types": ("SoftCap", "Other")}})
+    monkeypatch.setattr("demitasse_training.graph.discover", lambda: (installed,))
+    hint = (
+        r"plugin 'soft' is installed and has it, but is not composed: add it to the plugins \(\+soft\)"
+    )
+    net = toy.net(toy.layer("cap", "SoftCap", "", "cap"), phase="test")
+    with pytest.raises(
+        ModelError, match=rf"toy\.net: layer 'cap'.*unknown layer type 'SoftCap'.*{hint}"
+    ):
+        runtime().net(net)
+    net = toy.net(toy.layer("cap", "SoftCup", "", "cap"), phase="test")
+    with pytest.raises(ModelError, match=r"'SoftCup'.*a plugin adds a type with the layer_types hook"):
+        runtime().net(net)
+
+
+class NoSource:
+    """Less than a data source."""
+
+    size = 3
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def test_a_data_source_hook_that_returns_none_or_raises_is_said(
+    toy: ModuleType, runtime: Callable[..., Any]
+) -> None:
+    def fail(spec: DataSpec) -> Any:
+        raise KeyError(spec.source)
+
+    with pytest.raises(PluginError, match=r"samples from 'toy'.*NoSource is without fields, stream"):
+        runtime(source=lambda spec: NoSource()).net(toy.classifier(20, "test"))
+    with pytest.raises(
+        PluginError, match="samples from 'toy': a data_source hook raised KeyError: 'toy'"
+    ):
+        runtime(source=fail).net(toy.classifier(20, "test"))

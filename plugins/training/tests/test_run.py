@@ -9,7 +9,14 @@ from typing import Any
 
 import pytest
 
-from demitasse import Event
+from demitasse import (
+    CompositionError,
+    Event,
+    ModelError,
+    NumericsError,
+    PluginError,
+    SnapshotError,
+)
 
 
 @pytest.fixture
@@ -130,3 +137,96 @@ def test_profiling_between_steps_does_not_change_training(
         ours.profile(1)
         theirs.step(2)
     assert differ(copied(ours.net), copied(theirs.net)) == 0.0
+
+
+def test_a_trainer_says_what_it_is(running: Any) -> None:
+    trainer, _ = running()
+    trainer.step(2)
+    assert repr(trainer) == "<trainer of toy at iteration 2 of 11, 1 worker, batch 10>"
+
+
+@pytest.mark.parametrize("iterations", [0, -1])
+def test_iterations_are_at_least_one(running: Any, iterations: int) -> None:
+    trainer, _ = running()
+    for ask in (trainer.step, trainer.profile):
+        with pytest.raises(ModelError, match=f"iterations must be at least 1; given {iterations}"):
+            ask(iterations)
+
+
+def test_what_would_be_ignored_is_refused(toy: ModuleType, runtime: Callable[..., Any]) -> None:
+    made, solver = runtime(), toy.solver(toy.classifier())
+    with pytest.raises(ModelError, match=r"unknown phase of data 'trian'; did you mean 'train'\?"):
+        made.trainer(solver, data={"trian": toy.images(20)})
+    with pytest.raises(ModelError, match="data is given for phase 'test'; there is no test net"):
+        made.trainer(solver, data={"test": toy.images(20)})
+    with pytest.raises(CompositionError, match=r"unknown retain True \(valid: None, 'all'\)"):
+        made.trainer(solver, retain=True)
+
+
+def test_a_snapshot_that_cannot_be_written_names_path_and_reason(running: Any, tmp_path: Path) -> None:
+    trainer, events = running()
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(SnapshotError, match=r"file/x/y_iter_0\.demitasse.*Not a directory"):
+        trainer.snapshot(tmp_path / "file" / "x" / "y")
+    assert told(events, "snapshot") == []
+
+
+def test_a_folder_that_cannot_be_made_is_found_before_the_first_step(
+    running: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    trainer, events = running(snapshot_prefix=str(tmp_path / "file" / "x" / "toy"))
+    for ask in (trainer.check_snapshots, trainer.run):
+        with pytest.raises(SnapshotError, match=r"prefix '.*toy'.*file/x: Not a directory.*snapshot: 0"):
+            ask()
+    assert (trainer.iteration, events) == (0, [])
+    unsaved, _ = running(snapshot_prefix=str(tmp_path / "file" / "x" / "toy"), snapshot_last=False)
+    unsaved.check_snapshots()
+
+
+def test_checking_leaves_the_folder_empty(running: Any, tmp_path: Path) -> None:
+    trainer, _ = running(snapshot_prefix=str(tmp_path / "new" / "toy"))
+    trainer.check_snapshots()
+    assert list((tmp_path / "new").iterdir()) == []
+
+
+def failing(error: Exception) -> Callable[[Any], None]:
+    def listen(event: Any) -> None:
+        if event.kind == "iteration":
+            raise error
+
+    return listen
+
+
+@pytest.mark.parametrize(
+    ("observe", "message"),
+    [
+        (lambda: 3, "plugin 'broken': observe returned 3, which is no listener"),
+        (lambda: 1 // 0, "plugin 'broken': observe raised ZeroDivisionError"),
+        (
+            lambda: failing(KeyError("loss")),
+            "plugin 'broken': its listener raised KeyError at event 'iteration': 'loss'",
+        ),
+    ],
+    ids=["no listener", "raises", "listener raises"],
+)
+def test_a_plugin_whose_listener_is_broken_is_named(
+    toy: ModuleType, runtime: Callable[..., Any], observe: Any, message: str
+) -> None:
+    made = runtime(plugins=[toy.plugin("broken", observe=observe)])
+    with pytest.raises(PluginError, match=message):
+        made.trainer(toy.solver(toy.classifier())).step()
+
+
+def test_the_error_of_a_users_listener_passes_with_the_event_noted(running: Any) -> None:
+    trainer, _ = running()
+    trainer.listeners.append(failing(KeyError("mine")))
+    with pytest.raises(KeyError) as caught:
+        trainer.step()
+    assert caught.value.__notes__ == ["raised by a listener, told of event 'iteration' at 1"]
+
+
+def test_a_listener_may_raise_an_error_of_the_family(toy: ModuleType, runtime: Any) -> None:
+    watch = toy.plugin("watch", observe=lambda: failing(NumericsError("too large")))
+    with pytest.raises(NumericsError, match="too large"):
+        runtime(plugins=[watch]).trainer(toy.solver(toy.classifier())).step()

@@ -25,6 +25,7 @@ from demitasse import (
     ShapeError,
     Tensor,
     by_operand,
+    discover,
     shapes_by_operand,
     unknown,
 )
@@ -46,6 +47,18 @@ class Share:
         each, rest = divmod(total, self.workers)
         offset = self.index * each + min(self.index, rest)
         return total, offset, each + (self.index < rest)
+
+
+def _who_has(layer_type: str) -> str:
+    """The end of the sentence about an unknown layer type: an installed plugin that lists it."""
+    for manifest in discover():
+        if layer_type in manifest.roles.get("layer_types", {}).get("types", ()):
+            name = manifest.name
+            return (
+                f"; plugin {name!r} is installed and has it, but is not composed: add it to the plugins "
+                f"(+{name})"
+            )
+    return "; a plugin adds a type with the layer_types hook"
 
 
 class NetGraph(Graph):
@@ -171,8 +184,7 @@ class NetGraph(Graph):
             self._layer, self.stream = layer, number
             if layer.type not in layer_types:
                 raise ModelError(
-                    unknown("layer type", layer.type, layer_types, self._where())
-                    + "; a plugin adds a type with the layer_types hook"
+                    unknown("layer type", layer.type, layer_types, self._where()) + _who_has(layer.type)
                 )
             for bottom in layer.bottoms:
                 if bottom not in self.blobs:

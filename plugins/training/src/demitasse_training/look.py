@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,13 +12,25 @@ from demitasse import Buffer, Graph, ModelError, Plan, unknown
 from demitasse_training import parameters
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Blob:
-    """A named tensor of a net: its ``shape``, and its values where the plan keeps them."""
+    """A named tensor of a net: its ``shape``, and its values where the plan keeps them. NumPy takes it
+    as an array of its ``data``."""
 
     name: str
     shape: tuple[int, ...]
-    _look: Look = field(repr=False, compare=False)
+    _look: Look = field(compare=False)
+
+    def __repr__(self) -> str:
+        return f"<blob {self.name} {extents(self.shape)}, {self.dtype}>"
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The type of its elements."""
+        return np.dtype(self._look.graph.blobs[self.name].dtype)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.array(self.data, dtype=dtype, copy=copy)
 
     @property
     def data(self) -> np.ndarray:
@@ -30,6 +42,11 @@ class Blob:
     def diff(self) -> np.ndarray:
         """The gradient of the objective. Only with ``retain="all"``, and in training."""
         return self._look.values(self.name, f"d{self.name}")
+
+
+def extents(shape: Sequence[int]) -> str:
+    """A shape as people say it: ``64x1x28x28``."""
+    return "x".join(map(str, shape)) or "scalar"
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,15 @@ from demitasse import (
     CompositionError,
     DataSource,
     DataSpec,
+    DemitasseError,
     Entry,
     ModelError,
     NetDefinition,
+    Parameter,
     Plan,
+    PluginError,
     Runtime,
+    ShapeError,
     Slot,
     Step,
     Stream,
@@ -29,7 +33,9 @@ from demitasse import (
 )
 from demitasse_training import parameters
 from demitasse_training.graph import NetGraph, Share
-from demitasse_training.look import Blob, Look
+from demitasse_training.look import Blob, Look, extents
+
+PHASES = ("train", "test")
 
 
 def real_type(precision: str) -> str:
@@ -39,8 +45,36 @@ def real_type(precision: str) -> str:
     return PRECISIONS[precision]
 
 
+def check_retain(retain: str | None) -> None:
+    """Raise CompositionError for what ``retain`` cannot be."""
+    if retain is not None and retain != "all":
+        raise CompositionError(f"unknown retain {retain!r} (valid: None, 'all')")
+
+
+def at_least_one(iterations: int) -> None:
+    """Raise ModelError for a number of iterations that is no number of times."""
+    if iterations < 1:
+        raise ModelError(f"iterations must be at least 1; given {iterations}")
+
+
+def check_data(data: Mapping[str, Mapping[str, Any]] | None) -> None:
+    """Raise ModelError unless ``data`` maps phases to arrays by name."""
+    form = "data maps a phase to arrays by the names of the samples' fields: {'train': {'data': ...}}"
+    if data is not None and not isinstance(data, Mapping):
+        raise ModelError(f"{form}; given {type(data).__name__}")
+    for phase, arrays in (data or {}).items():
+        if phase not in PHASES:
+            raise ModelError(f"{unknown('phase of data', str(phase), PHASES)}; {form}")
+        if not isinstance(arrays, Mapping):
+            raise ModelError(f"{form}; given {type(arrays).__name__} for {phase!r}")
+
+
 def opener(runtime: Runtime, data: Mapping[str, Mapping[str, Any]] | None, phase: str) -> Any:
-    """What a graph opens its sources with: each specification once, or the arrays given instead."""
+    """What a graph opens its sources with: each specification once, or the arrays given instead.
+
+    What it opens is checked: it raises PluginError for what is no source, or an error of no plugin's.
+    """
+    check_data(data)
     opened: dict[str, DataSource] = {}
     arrays = (data or {}).get(phase)
 
@@ -49,10 +83,29 @@ def opener(runtime: Runtime, data: Mapping[str, Mapping[str, Any]] | None, phase
             spec = DataSpec(arrays, "arrays", spec.shuffle, spec.seed, {}, spec.location)
         key = f"{id(arrays) if arrays is not None else spec}"
         if key not in opened:
-            opened[key] = runtime.open_source(spec)
+            opened[key] = _opened(runtime, spec)
         return opened[key]
 
     return open_source
+
+
+def _opened(runtime: Runtime, spec: DataSpec) -> DataSource:
+    asked = repr(spec.source) if isinstance(spec.source, str) else "arrays"
+    what = f"{spec.location}: samples from {asked}" if spec.location else f"samples from {asked}"
+    try:
+        source = runtime.open_source(spec)
+    except DemitasseError:
+        raise
+    except Exception as error:
+        raise PluginError(
+            f"{what}: a data_source hook raised {type(error).__name__}: {error}"
+        ) from error
+    if missing := [name for name in ("fields", "size", "stream") if not hasattr(source, name)]:
+        raise PluginError(
+            f"{what}: a data_source hook returned no data source: {type(source).__name__} is without "
+            f"{', '.join(missing)}"
+        )
+    return source
 
 
 class Net:
@@ -81,6 +134,7 @@ class Net:
     ) -> None:
         self.runtime, self.phase, self.seed, self._retain = runtime, phase, seed, retain
         self.dtype = real_type(precision)
+        check_retain(retain)
         if isinstance(path, NetDefinition):
             self.definition = path
         else:
@@ -94,6 +148,13 @@ class Net:
         self._step: Step | None = None
         self._streams: list[tuple[Stream, dict[str, Any]]] = []
         self._prepare({})
+        if phase in (data or {}) and not self.graph.feeds:
+            raise ModelError(
+                f"{self.definition.location}: data is given for phase {phase!r}, where the net has no "
+                f"layer that reads samples; give arrays to forward() by input name instead (inputs: "
+                f"{', '.join(self.graph.inputs) or 'none'})"
+            )
+        self._declared = {name: tensor.shape for name, tensor in self.graph.inputs.items()}
         if flat is None:
             self._own_parameters()
             for each in listed(weights):
@@ -103,15 +164,16 @@ class Net:
     # What a user calls.
 
     def forward(self, **inputs: Any) -> dict[str, np.ndarray]:
-        """Run all layers; ``inputs`` by blob name replace what is there. Copies of the outputs."""
-        for name in inputs:
-            if name not in self.graph.inputs:
-                raise ModelError(unknown("input", name, self.graph.inputs, self.definition.location))
-        arrays = {name: np.asarray(value) for name, value in inputs.items()}
+        """Run all layers; ``inputs`` by blob name replace what is there. Copies of the outputs.
+
+        Raises ModelError for what is no input or no numbers, ShapeError when the net cannot take a
+        shape; the net is then as it was.
+        """
+        arrays = {name: self._given(name, value) for name, value in inputs.items()}
         shapes = {name: tensor.shape for name, tensor in self.graph.inputs.items()}
         wanted = {**shapes, **{name: tuple(array.shape) for name, array in arrays.items()}}
         if wanted != shapes:
-            self._prepare(wanted)
+            self._replan(wanted, arrays)
         step = self.step
         for name, array in arrays.items():
             step.array(self.plan.buffers[name])[...] = array
@@ -149,11 +211,59 @@ class Net:
 
     def profile(self, iterations: int = 10) -> list[tuple[Entry, float]]:
         """The mean seconds of each entry over some forward passes."""
+        at_least_one(iterations)
         self.forward()
         return timed(self.step, iterations, [lambda s=s, o=o: s.read(o) for s, o in self._streams])
 
+    def __repr__(self) -> str:
+        inputs = ", ".join(f"{n} {extents(t.shape)}" for n, t in self.graph.inputs.items())
+        layers = ", ".join(feed.layer for feed in self.graph.feeds)
+        source = f"inputs {inputs}" if inputs else f"samples from {layers or 'nowhere'}"
+        definition = self.definition
+        return f"<net {definition.name} ({self.phase}), {len(definition.layers)} layers, {source}>"
+
     def _look(self) -> Look:
         return Look(self.graph, self.plan, self._flat, self.step.array, self._retain == "all")
+
+    # What it is given.
+
+    def _given(self, name: str, value: Any) -> np.ndarray:
+        """An input's value as an array of numbers of the declared rank."""
+        where = self.definition.location
+        if name not in self.graph.inputs:
+            feeding = {feed.layer for feed in self.graph.feeds}
+            layers = (x for x in self.definition.layers if name in x.tops and x.name in feeding)
+            if (layer := next(layers, None)) is None:
+                raise ModelError(unknown("input", name, self.graph.inputs, where))
+            raise ModelError(
+                f"{layer.location}: blob {name!r} is no input: layer {layer.name!r} ({layer.type}) "
+                f"reads it from its data source; a net with an Input layer (deploy) takes arrays here, "
+                f"and data={{{self.phase!r}: {{...}}}} gives this one arrays as its samples"
+            )
+        try:
+            array = np.asarray(value)
+        except ValueError as error:
+            raise ModelError(f"{where}: input {name!r} is no array: {error}") from error
+        if array.dtype.kind not in "biuf":
+            raise ModelError(
+                f"{where}: input {name!r} has elements of type {array.dtype}; valid are real numbers"
+            )
+        if array.ndim != len(self._declared[name]):
+            raise ShapeError(f"{where}: {self._against(name, array)}: the ranks must agree")
+        if not array.size:
+            raise ShapeError(f"{where}: {self._against(name, array)}: it is empty")
+        return array
+
+    def _against(self, name: str, array: np.ndarray) -> str:
+        inner = "".join(f", {extent}" for extent in self._declared[name][1:])
+        return f"input {name!r} has shape {array.shape} here; declared (N{inner or ','})"
+
+    def _replan(self, shapes: Mapping[str, tuple[int, ...]], arrays: Mapping[str, np.ndarray]) -> None:
+        try:
+            self._prepare(shapes)
+        except ModelError as error:
+            given = "; ".join(self._against(name, array) for name, array in arrays.items())
+            raise ShapeError(f"{self.definition.location}: {given}: {error}") from error
 
     # How it comes to be.
 
@@ -193,7 +303,7 @@ class Net:
 
     def _prepare(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
         """Plan for input shapes; parameters stay where they are."""
-        self.graph = NetGraph(
+        graph = NetGraph(
             self.runtime.vocabulary,
             phase=self.phase,
             dtype=self.dtype,
@@ -202,15 +312,27 @@ class Net:
             seed=self.seed,
             input_shapes=shapes,
         ).build(self.definition, self.runtime.layer_types)
+        for parameter in graph.parameters if shapes else ():
+            self._check_fit(parameter)
         self.plan: Plan = make_plan(
-            self.graph,
+            graph,
             self._kernels,
             self.worker.place,
             name=self.definition.name,
             slots=self._slots,
             retain=self._retain,
         )
-        self._step = None
+        self.graph, self._step = graph, None
+
+    def _check_fit(self, parameter: Parameter) -> None:
+        """Raise ShapeError unless the parameter is as the net has it since its first plan."""
+        layer, number = parameter.owners[0]
+        slot = next(slot for slot in self._slots if (layer, number) in slot.owners)
+        if slot.spec.shape != parameter.tensor.shape:
+            raise ShapeError(
+                f"layer {layer!r} cannot take it: its parameter {number} has shape {slot.spec.shape}, "
+                f"and would need {parameter.tensor.shape}"
+            )
 
     def _own_parameters(self) -> None:
         count = max(1, self.plan.parameters)

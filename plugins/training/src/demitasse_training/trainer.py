@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -12,11 +13,15 @@ from typing import Any
 
 from demitasse import (
     CompositionError,
+    DemitasseError,
     Entry,
     Event,
+    ModelError,
     NumericsError,
     Phases,
+    PluginError,
     Runtime,
+    SnapshotError,
     Solver,
     Weights,
     Workers,
@@ -26,7 +31,7 @@ from demitasse import (
 from demitasse_training import parameters
 from demitasse_training.diagnosis import diagnose
 from demitasse_training.look import Look
-from demitasse_training.net import Net, listed, opener, real_type, timed
+from demitasse_training.net import Net, at_least_one, check_retain, listed, opener, real_type, timed
 from demitasse_training.resume import resume, seed_of
 from demitasse_training.update import Update
 from demitasse_training.worker import Worker
@@ -68,6 +73,7 @@ class Trainer:
     ) -> None:
         if scaling not in SCALINGS:
             raise CompositionError(unknown("scaling", scaling, SCALINGS))
+        check_retain(retain)
         self.runtime, self.scaling = runtime, scaling
         self.dtype, self.precision, self._retain = real_type(precision), precision, retain
         self.solver = solver if isinstance(solver, Solver) else runtime.read(solver).solver(overrides)
@@ -75,7 +81,7 @@ class Trainer:
         self.seed = seed_of(saved, self.solver.seed, resume)
         self.iteration = 0
         self.listeners: list[Callable[[Event], None]] = [
-            hook() for _, hook in runtime.composition.serving("observe")
+            _listener(plugin, hook) for plugin, hook in runtime.composition.serving("observe")
         ]
         self._recent: deque[float] = deque(maxlen=max(1, self.solver.average_loss))
         self._last_snapshot: Path | None = None
@@ -106,6 +112,7 @@ class Trainer:
     def step(self, iterations: int = 1) -> Result:
         """Train for some iterations. Raises NumericsError that names the layer, the iteration and
         the last snapshot, with the parameters as they were before the bad step."""
+        at_least_one(iterations)
         before = self._clock()
         start = time.perf_counter()
         loss = math.nan
@@ -126,13 +133,41 @@ class Trainer:
 
     def snapshot(self, prefix: str | Path | None = None) -> Path:
         """Write weights, solver state and cursors to ``<prefix>_iter_<iteration>.demitasse``, whole or
-        not at all; the path."""
+        not at all; the path. Raises SnapshotError that names it and the reason."""
         self._quiesce()
-        stem = prefix or self.solver.snapshot_prefix or "snapshot"
-        path = Path(f"{stem}_iter_{self.iteration}{SNAPSHOT}")
-        self._last_snapshot = self.runtime.write(path, self._gather())
+        path = Path(f"{prefix or self._prefix}_iter_{self.iteration}{SNAPSHOT}")
+        try:
+            self._last_snapshot = self.runtime.write(path, self._gather())
+        except OSError as error:
+            raise SnapshotError(
+                f"{path}: the snapshot could not be written: {_reason(error)}"
+            ) from error
         self._tell("snapshot", {"path": self._last_snapshot})
         return self._last_snapshot
+
+    def check_snapshots(self) -> None:
+        """Raise now, not after hours, when a snapshot that the solver asks for could not be written:
+        CompositionError when no plugin writes it, SnapshotError when its folder cannot be made (it is)
+        or written."""
+        if not (self.solver.snapshot_interval or self.solver.snapshot_last):
+            return
+        plugins = self.runtime.composition.plugins
+        suffixes = [s for m in plugins for s in m.roles.get("model_writer", {}).get("suffixes", ())]
+        otherwise = "or set snapshot: 0 and snapshot_after_train: false"
+        if SNAPSHOT not in suffixes:
+            raise CompositionError(
+                f"no composed plugin writes {SNAPSHOT} snapshots, which the solver asks for; add the "
+                f"plugin 'snapshots', {otherwise}"
+            )
+        folder = Path(f"{self._prefix}_iter").parent
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=folder).close()
+        except OSError as error:
+            raise SnapshotError(
+                f"snapshots with prefix {self._prefix!r} could not be written: folder {folder}: "
+                f"{_reason(error)}; change snapshot_prefix, {otherwise}"
+            ) from error
 
     def run(self, stop: Callable[[], bool] | None = None) -> Result:
         """Train to the solver's last iteration, with tests and snapshots at its intervals. ``stop``
@@ -140,7 +175,7 @@ class Trainer:
         solver, start = self.solver, time.perf_counter()
         before = self._clock()
         loss, saved, tested = math.nan, self.iteration, -1
-        self._check_snapshots()
+        self.check_snapshots()
         self._tell("start", {"batch": self.batch, "workers": self.workers, "rate": self.rate})
         if solver.test_first and solver.test_interval and self._tests:
             tested = self._run_test()
@@ -167,6 +202,7 @@ class Trainer:
     def profile(self, iterations: int = 10) -> list[tuple[Entry, float]]:
         """The mean seconds of each entry of the first worker's plan, forward and backward, on the next
         iteration's samples. Nothing is updated, and the training goes on as if it had not been."""
+        at_least_one(iterations)
         worker = self._workers[0]
         step = worker.bind(self.iteration)
         step.scalars(self.iteration, 0.0)
@@ -181,6 +217,13 @@ class Trainer:
             worker.close()
         for net in self._tests:
             net.close()
+
+    def __repr__(self) -> str:
+        workers = f"{self.workers} worker{'s' if self.workers > 1 else ''}"
+        return (
+            f"<trainer of {self.solver.train.name} at iteration {self.iteration} of "
+            f"{self.solver.max_iterations}, {workers}, batch {self.batch}>"
+        )
 
     def __enter__(self) -> Trainer:
         return self
@@ -239,22 +282,19 @@ class Trainer:
 
     def _tell(self, kind: str, values: Mapping[str, Any]) -> None:
         for listener in self.listeners:
-            listener(Event(kind, self.iteration, values))
+            try:
+                listener(Event(kind, self.iteration, values))
+            except Exception as error:
+                error.add_note(f"raised by a listener, told of event {kind!r} at {self.iteration}")
+                raise
 
     def _clock(self) -> Phases:
         step = self._workers[0].step
         return replace(step.phases) if step is not None else Phases()
 
-    def _check_snapshots(self) -> None:
-        """Raise CompositionError now, not after hours, when nobody could write a snapshot."""
-        plugins = self.runtime.composition.plugins
-        suffixes = [s for m in plugins for s in m.roles.get("model_writer", {}).get("suffixes", ())]
-        wanted = self.solver.snapshot_interval or self.solver.snapshot_last
-        if wanted and SNAPSHOT not in suffixes:
-            raise CompositionError(
-                f"no composed plugin writes {SNAPSHOT} snapshots, which the solver asks for; add the "
-                f"plugin 'snapshots', or set snapshot: 0 and snapshot_after_train: false"
-            )
+    @property
+    def _prefix(self) -> str:
+        return self.solver.snapshot_prefix or "snapshot"
 
     def _quiesce(self) -> None:
         for worker in self._workers:
@@ -269,6 +309,10 @@ class Trainer:
             solver.update, solver.update_attributes, runtime.vocabulary, solver.location
         )
         open_source = opener(runtime, data, "train")
+        if "test" in (data or {}) and not solver.tests:
+            raise ModelError(
+                f"{solver.train.location}: data is given for phase 'test'; there is no test net"
+            )
         for place in arrange(runtime.machine, self.dtype):
             self._workers.append(
                 Worker(
@@ -288,6 +332,11 @@ class Trainer:
             for level in worker.levels:
                 level.bind(worker.flat)
         first = self._workers[0]
+        if "train" in (data or {}) and not first.graph.feeds:
+            raise ModelError(
+                f"{solver.train.location}: data is given for phase 'train', where the net has no layer "
+                f"that reads samples"
+            )
         self.plan, self.workers = first.plan, first.share.workers
         self.batch = first.graph.feeds[0].batch * solver.passes if first.graph.feeds else 0
         for definition in solver.tests:
@@ -337,3 +386,34 @@ class Trainer:
             "cursors": {f.layer: self.iteration * passes * f.batch for f in worker.graph.feeds},
         }
         return result
+
+
+def _reason(error: OSError) -> str:
+    return error.strerror or str(error)
+
+
+def _listener(plugin: str, hook: Callable[[], Any]) -> Callable[[Event], None]:
+    """A plugin's listener, whose errors name the plugin. Raises PluginError when it is none."""
+    try:
+        listener = hook()
+    except DemitasseError:
+        raise
+    except Exception as error:
+        raise PluginError(
+            f"plugin {plugin!r}: observe raised {type(error).__name__}: {error}"
+        ) from error
+    if not callable(listener):
+        raise PluginError(f"plugin {plugin!r}: observe returned {listener!r}, which is no listener")
+
+    def listen(event: Event) -> None:
+        try:
+            listener(event)
+        except DemitasseError:
+            raise
+        except Exception as error:
+            raise PluginError(
+                f"plugin {plugin!r}: its listener raised {type(error).__name__} at event "
+                f"{event.kind!r}: {error}"
+            ) from error
+
+    return listen
