@@ -255,7 +255,7 @@ def test_a_data_source_hook_that_returns_none_or_raises_is_said(
     def fail(spec: DataSpec) -> Any:
         raise KeyError(spec.source)
 
-    with pytest.raises(PluginError, match=r"samples from 'toy'.*NoSource is without fields, stream"):
+    with pytest.raises(PluginError, match=r"plugin 'toy': .*NoSource.* is not a DataSource"):
         runtime(source=lambda spec: NoSource()).net(toy.classifier(20, "test"))
     with pytest.raises(
         PluginError, match="samples from 'toy': a data_source hook raised KeyError: 'toy'"
