@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +22,7 @@ from demitasse import (
     Event,
     Manifest,
     ModelError,
+    SnapshotError,
     TensorSpec,
     Weights,
 )
@@ -72,9 +74,13 @@ class FakeTrainer:
             max_iterations=last,
             display_interval=2,
             snapshot_prefix=prefix,
+            snapshot_interval=0,
+            snapshot_last=True,
+            passes=1,
             rate=lambda iteration: 0.25,
         )
         self.iteration, self.batch, self.workers = 0, 32, 2
+        self.plan = None
         self.listeners: list[Callable[[Event], None]] = []
         self.before_iteration: Callable[[int], None] = lambda iteration: None
         self.profiled = 0
@@ -133,7 +139,12 @@ class FakeReader:
         return "net without loss" if "deploy" in self.path.name else "net"
 
     def weights(self) -> Weights:
-        return self.written[str(self.path)]
+        if self.path.is_file() and self.path.read_bytes() == b"damaged":
+            raise SnapshotError(f"{self.path}: damaged")
+        weights = self.written.get(str(self.path), Weights({}))
+        if self.path.suffix == ".caffemodel":
+            return Weights(weights.parameters)
+        return weights
 
 
 class FakeNet:
@@ -149,13 +160,22 @@ class FakeNet:
         return [row for row in PROFILE if row[0].phase == "forward"]
 
 
+@dataclass(frozen=True)
+class FakeMachine:
+    name: str = "abacus"
+    simulated: bool = False
+
+    def __str__(self) -> str:
+        return f'name = "{self.name}"\n'
+
+
 class FakeRuntime:
     """Stands where ``demitasse.compose`` gives a runtime; remembers what was asked of it."""
 
     def __init__(self) -> None:
         self.asked: dict[str, Any] = {}
         self.composition = composition()
-        self.machine = 'name = "abacus"\n'
+        self.machine = FakeMachine()
         self.weights: dict[str, Weights] = {}
         self.made: Any = None
         self.prepare: Callable[[FakeTrainer], None] = lambda trainer: None

@@ -49,7 +49,23 @@ def test_a_file_that_is_neither_is_told_what_is_wrong_with_it(
     assert capsys.readouterr().err == "demitasse: other.prototxt:7: not a net\n"
 
 
+def test_a_net_without_samples_cannot_be_scored(
+    runtime: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    net = SimpleNamespace(graph=SimpleNamespace(feeds=[]))
+    monkeypatch.setattr(runtime, "net", lambda definition, **options: net)
+    assert main(["test", "net.prototxt", "--weights", "w"]) == 2
+    error = capsys.readouterr().err
+    assert "has no data" in error
+    assert "or the solver" in error
+
+
 # time
+
+
+def test_what_cannot_be_timed_is_told_once(runtime: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["time", "weights.demitasse"]) == 2
+    assert capsys.readouterr().err == "demitasse: weights.demitasse:7: not a net\n"
 
 
 @pytest.mark.parametrize("model", ["solver.prototxt", "train_net.prototxt"])
@@ -77,7 +93,8 @@ def test_layers_are_timed_with_their_rates(
         ["relu1", "backward"],
     ]
     assert total.startswith(
-        "total 10.000 ms (forward 3.000 ms  backward 7.000 ms)  3200 samples/s  measured"
+        "total 10.000 ms (forward 3.000 ms  backward 7.000 ms)  "
+        "the first of 2 workers, its share of a batch of 32  measured, mean of 3 iterations"
     )
     assert runtime.made.profiled == 4
 
@@ -111,11 +128,21 @@ def test_weights_are_converted_and_counted(
     runtime: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arrays = [np.zeros((20, 1, 5, 5)), np.zeros(20)]
-    runtime.weights["a.caffemodel"] = Weights({"conv1": arrays}, 7, {"history": {"conv1": arrays}})
-    assert main(["convert", "a.caffemodel", "b.demitasse"]) == 0
-    assert runtime.weights["b.demitasse"] is runtime.weights["a.caffemodel"]
+    runtime.weights["a.demitasse"] = Weights({"conv1": arrays}, 7, {"history": {"conv1": arrays}})
+    assert main(["convert", "a.demitasse", "b.demitasse"]) == 0
+    assert runtime.weights["b.demitasse"] is runtime.weights["a.demitasse"]
     assert capsys.readouterr().out == (
         "wrote b.demitasse: 1 layer, 520 parameters; iteration 7; solver state history; 2.00 KiB\n"
+    )
+
+
+def test_what_a_format_cannot_hold_is_said(runtime: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    arrays = [np.zeros(5)]
+    runtime.weights["a.demitasse"] = Weights({"conv1": arrays}, 7, {"history": {"conv1": arrays}})
+    assert main(["convert", "a.demitasse", "b.caffemodel"]) == 0
+    assert capsys.readouterr().out == (
+        "wrote b.caffemodel: 1 layer, 5 parameters; 2.00 KiB; left out, since the format has no "
+        "place for it: iteration 7, solver state history\n"
     )
 
 
@@ -141,7 +168,22 @@ def test_the_machine_is_printed_or_written(
     assert main(["detect"]) == 0
     assert capsys.readouterr().out == 'name = "abacus"\n'
     assert main(["detect", "--output", "here.toml"]) == 0
-    assert (tmp_path / "here.toml").read_text() == 'name = "abacus"\n'
+    assert (tmp_path / "here.toml").read_text() == 'name = "here"\n'
+
+
+def test_a_description_replaces_nothing_unasked_and_makes_no_folder(
+    runtime: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "here.toml").write_text("precious")
+    assert main(["detect", "--output", "here.toml"]) == 2
+    assert "--force" in capsys.readouterr().err
+    assert (tmp_path / "here.toml").read_text() == "precious"
+    assert main(["detect", "--output", "here.toml", "--force"]) == 0
+    assert (tmp_path / "here.toml").read_text() == 'name = "here"\n'
+    capsys.readouterr()
+    assert main(["detect", "--output", "nowhere/here.toml"]) == 2
+    assert "--output nowhere/here.toml cannot be written" in capsys.readouterr().err
+    assert not (tmp_path / "nowhere").exists()
 
 
 def test_a_machine_is_measured_by_the_plugin_that_can(

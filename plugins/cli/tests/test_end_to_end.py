@@ -179,6 +179,7 @@ def test_each_layer_is_timed_and_explained(trained: Trained) -> None:
         ("ip1",): 736,
         ("conv1",): 96,
     }
+    assert plan["parameters"] == plan["trainable"] == 80 + 730
     assert plan["arena_bytes"] < plan["unshared_bytes"]
     shown = folder.run("explain", "small_solver.prototxt", "--plugins", PLUGINS).stdout
     assert "reference" in shown
@@ -230,6 +231,20 @@ def test_an_interrupted_run_saves_says_where_and_can_go_on(
     more = str(result["iterations"] + 5)
     done = folder.run(*ENDLESS[:-1], more, "--resume", "auto")
     assert f"from iteration {result['iterations']} ({result['snapshot']}) to {more}" in done.stdout
+
+
+def test_a_closed_standard_output_is_no_fault(folder: Folder) -> None:
+    line = ["train", "small_solver.prototxt", "--plugins", PLUGINS, "--iterations", "2"]
+    closing = "import os, sys; os.close(1); os.execv(sys.argv[1], sys.argv[1:])"
+    done = subprocess.run(
+        [sys.executable, "-c", closing, *folder.command(*line)],
+        cwd=folder.path,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (folder.path / "saved/small_iter_2.demitasse").is_file()
 
 
 class Session:

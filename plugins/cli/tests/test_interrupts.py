@@ -27,6 +27,9 @@ sys.exit(interrupts.status)
 """
 
 
+SIGNALS = [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+
+
 def started(code: str) -> subprocess.Popen[bytes]:
     process = subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -47,11 +50,24 @@ def test_a_second_signal_ends_even_what_is_stuck(second: signal.Signals) -> None
         assert process.wait(10) == -second
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "status"), SIGNALS)
 def test_a_first_signal_is_polled(number: signal.Signals, status: int) -> None:
     with started(POLLING) as process:
         process.send_signal(number)
         assert process.wait(10) == status
+
+
+def test_what_is_ignored_stays_ignored() -> None:
+    from demitasse_cli.interrupts import Interrupts
+
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Interrupts() as interrupts:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert not interrupts.stop()
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_handlers_are_put_back_whatever_happens() -> None:

@@ -49,6 +49,17 @@ def test_version_is_the_core_s(capsys: pytest.CaptureFixture[str]) -> None:
     assert demitasse.__version__ in capsys.readouterr().out
 
 
+def test_an_interrupt_of_the_imports_is_one_line() -> None:
+    code = (
+        "import builtins, sys; from demitasse_cli.main import main\n"
+        "def interrupted(*given): raise KeyboardInterrupt\n"
+        "builtins.__import__ = interrupted\n"
+        "sys.exit(main(['--help']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "demitasse: interrupted\n")
+
+
 def test_help_imports_nothing_heavy() -> None:
     heavy = ["numpy", "numba", "rich", "google.protobuf", "sklearn", "click.testing"]
     code = (

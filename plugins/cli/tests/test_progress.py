@@ -10,7 +10,8 @@ import threading
 import pytest
 
 from demitasse import Event
-from demitasse_cli.progress import WINDOW, Lines, Live, Meter, Quiet, shown
+from demitasse_cli import progress
+from demitasse_cli.progress import WINDOW, Lines, Live, Meter, Quiet, fit, shown
 
 
 def iteration(number: int, seconds: float = 0.5, read: float = 0.1, samples: int = 64) -> Event:
@@ -40,6 +41,38 @@ def test_before_the_first_iteration_nothing_is_known() -> None:
     meter = Meter(10, 20)
     assert (meter.samples_per_second, meter.waiting, meter.overall) == (0.0, 0.0, 0.0)
     assert meter.left == float("inf")
+
+
+def test_the_time_left_is_at_the_pace_without_the_first_iterations() -> None:
+    meter = Meter(0, 103)
+    meter.count(iteration(1, seconds=60.0))
+    assert meter.left == float("inf")
+    meter.count(iteration(2, seconds=30.0))
+    meter.count(iteration(3, seconds=0.5))
+    assert meter.left == pytest.approx(50, rel=0.01)
+
+
+def test_a_log_is_told_what_keeps_the_first_iteration(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "PATIENCE", 0.0)
+    out = io.StringIO()
+    show = Lines(Meter(0, 10), 1, out)
+    show(Event("start", 0, {}))
+    assert show.waiting is not None
+    show.waiting.join(10)
+    assert out.getvalue() == "binding kernels (the first time compiles them)\n"
+
+
+@pytest.mark.parametrize(("width", "last"), [(80, 10_000), (40, 10_000), (40, 1_000_000)])
+def test_a_line_that_fits_has_what_matters_most(width: int, last: int) -> None:
+    meter = Meter(0, last)
+    for number in range(1, 1235):
+        meter.count(iteration(number))
+    place, bar, shown = fit(1234, last, meter.fields(iteration(1234).values), width)
+    assert place.strip().startswith("1234")
+    assert "loss 1.5" in shown
+    assert "left " in shown
+    assert len(f"{place} {'-' * bar} {shown}" if bar else f"{place} {shown}") <= width
+    assert ("samples/s" in shown, bar > 0) == ((True, True) if width == 80 else (False, False))
 
 
 def test_after_the_last_iteration_nothing_is_left() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 from pathlib import Path
@@ -97,3 +98,17 @@ def test_sizes_read_well(count: int, text: str) -> None:
 def test_scores_are_named_and_arrays_averaged() -> None:
     scores = {"accuracy": 0.98765, "per_class": np.array([0.5, 1.0]), "list": [0.25, 0.75]}
     assert scores_text(scores) == "accuracy 0.9877  per_class 0.7500  list 0.5000"
+
+
+def test_a_full_disk_is_told_with_the_file_that_was_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, text: str, encoding: str) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr(Path, "write_text", full)
+    path = tmp_path / "r.json"
+    with pytest.raises(OSError, match=r"could not be written: No space left on device$") as caught:
+        write_text(path, "{}")
+    assert str(caught.value).startswith(f"{path} ")
+    assert list(tmp_path.iterdir()) == []

@@ -5,19 +5,23 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from demitasse import Event, NumericsError
+from demitasse import Event, ModelError, NumericsError
 from demitasse_cli.main import main
-from demitasse_cli.train import HISTORY, History, newest_snapshot
+from demitasse_cli.train import HISTORY, History, snapshots
+
+SIGNALS = [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 
 
 def test_options_reach_the_runtime(runtime: Any) -> None:
     line = (
-        "train lenet_solver.prototxt --hw box.toml --plugins cpu,+null --weights a.caffemodel "
+        "train lenet_solver.prototxt --hw box.toml --plugins cpu,+null "
         "--resume b.demitasse --iterations 6 --scaling weak --precision f64 --set base_lr=0.5 "
         "--set layer.mnist.data_param.source=x=y --option cpu.threads=2 --option cpu.name=one"
     )
@@ -26,7 +30,7 @@ def test_options_reach_the_runtime(runtime: Any) -> None:
         "hw": "box.toml",
         "plugins": ["cpu", "+null"],
         "options": {"cpu": {"threads": 2, "name": "one"}},
-        "weights": "a.caffemodel",
+        "weights": None,
         "resume": "b.demitasse",
         "overrides": {"base_lr": "0.5", "layer.mnist.data_param.source": "x=y", "max_iter": 6},
         "scaling": "weak",
@@ -55,9 +59,100 @@ def test_it_says_what_was_composed_then_how_it_goes(
     assert lines[-1].endswith("snapshot lenet_solver_iter_4.demitasse")
 
 
-def test_quiet_says_nothing(runtime: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_quiet_says_only_what_it_came_to(runtime: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "s.prototxt", "--quiet"]) == 0
-    assert capsys.readouterr() == ("", "")
+    said, error = capsys.readouterr()
+    assert said.startswith("done: 4 iterations  loss 0.0625")
+    assert (said.count("\n"), error) == (1, "")
+
+
+def test_a_machine_that_is_not_this_one_is_said_first(
+    runtime: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runtime.machine = replace(runtime.machine, simulated=True)
+    assert main(["train", "s.prototxt"]) == 0
+    assert capsys.readouterr().out.startswith(
+        "machine  abacus (described elsewhere: threads and memory are not bound)\n"
+    )
+
+
+def test_a_start_that_fails_is_one_line(runtime: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    def refuse(trainer: Any) -> None:
+        raise ModelError("s.prototxt:3: no")
+
+    runtime.prepare = refuse
+    assert main(["train", "s.prototxt"]) == 2
+    assert capsys.readouterr() == ("", "demitasse: s.prototxt:3: no\n")
+
+
+def test_a_prefix_that_cannot_be_written_is_told_before_training(
+    runtime: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "taken").write_text("a file")
+    assert main(["train", "taken/s.prototxt"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("demitasse: snapshot_prefix 'taken/s': ")
+    assert error.count("\n") == 1
+    assert runtime.made.iteration == 0
+
+
+@pytest.mark.parametrize("resume", ["a.demitasse", "auto"])
+def test_weights_and_a_snapshot_are_not_both_taken(
+    resume: str, runtime: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", "s.prototxt", "--weights", "w.caffemodel", "--resume", resume]) == 2
+    assert "--weights" in capsys.readouterr().err
+    assert runtime.made is None
+
+
+def test_a_snapshot_at_the_end_leaves_nothing_to_do(
+    runtime: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def prepare(trainer: Any) -> None:
+        trainer.iteration = 9
+
+    runtime.prepare = prepare
+    assert main(["train", "s.prototxt", "--resume", "a.demitasse", "--json", "r.json"]) == 0
+    said = capsys.readouterr().out
+    last = "nothing to do: the snapshot is at iteration 9, the solver ends at 4\n"
+    assert said.endswith(last)
+    assert "nan" not in said
+    assert json.loads((tmp_path / "r.json").read_text())["iterations"] == 9
+
+
+def test_an_output_that_nobody_reads_does_not_lose_the_run(
+    runtime: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    reader, writer = os.pipe()
+    monkeypatch.setattr(sys, "stdout", os.fdopen(writer, "w"))
+
+    def prepare(trainer: Any) -> None:
+        trainer.before_iteration = lambda i: os.close(reader) if i == 0 else None
+
+    runtime.prepare = prepare
+    assert main(["train", "s.prototxt", "--json", "r.json"]) == 141
+    result = json.loads((tmp_path / "r.json").read_text())
+    # The second iteration's line is the first that cannot be written.
+    assert (result["iterations"], result["interrupted"]) == (2, True)
+    assert result["snapshot"] == "s_iter_2.demitasse"
+    sys.stdout.close()
+
+
+def test_resume_auto_falls_back_from_what_is_damaged(
+    runtime: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "snapshots"
+    folder.mkdir()
+    (folder / "lenet_iter_9.demitasse").write_text("good")
+    (folder / "lenet_iter_10.demitasse").write_text("damaged")
+    assert main(["train", "solver.prototxt", "--resume", "auto"]) == 0
+    assert runtime.asked["resume"] == "snapshots/lenet_iter_9.demitasse"
+    error = capsys.readouterr().err
+    assert "lenet_iter_10.demitasse" in error
+    assert error.count("\n") == 1
+    (folder / "lenet_iter_9.demitasse").write_text("damaged")
+    assert main(["train", "solver.prototxt", "--resume", "auto"]) == 2
+    assert "no snapshot of 2 files" in capsys.readouterr().err
 
 
 def test_the_report_has_every_key(runtime: Any, tmp_path: Path) -> None:
@@ -91,7 +186,8 @@ def test_a_report_that_cannot_be_written_is_told_before_training(
     (tmp_path / "taken").write_text("a file")
     assert main(["train", "s.prototxt", "--json", "taken/result.json"]) == 2
     assert runtime.made is None
-    assert "taken" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert error.startswith("demitasse: --json taken/result.json cannot be written: ")
 
 
 def test_a_run_that_fails_still_reports_what_it_had(
@@ -113,7 +209,7 @@ def test_a_run_that_fails_still_reports_what_it_had(
     assert result["error"].startswith("NumericsError: iteration 3")
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "status"), SIGNALS)
 def test_a_signal_saves_and_stops(
     number: signal.Signals,
     status: int,
@@ -121,7 +217,7 @@ def test_a_signal_saves_and_stops(
     tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGHUP)}
 
     def prepare(trainer: Any) -> None:
         trainer.before_iteration = lambda i: os.kill(os.getpid(), number) if i == 1 else None
@@ -169,7 +265,7 @@ def test_the_newest_snapshot_of_a_prefix_without_a_folder(
     class Solver:
         snapshot_prefix = ""
 
-    assert newest_snapshot(Solver()) == "snapshot_iter_7.solverstate"  # type: ignore[arg-type]
+    assert snapshots(Solver()) == ["snapshot_iter_7.solverstate"]  # type: ignore[arg-type]
 
 
 def test_a_long_history_is_thinned_evenly() -> None:

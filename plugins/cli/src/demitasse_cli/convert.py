@@ -24,11 +24,17 @@ def command(source: Path, target: Path, plugins: str | None, force: bool) -> Non
     with shared.compose("auto", plugins) as runtime:
         weights = runtime.read(source).weights()
         written = runtime.write(target, weights)
-    arrays = [array for layer in weights.parameters.values() for array in layer]
-    layers = report.counted(len(weights.parameters), "layer")
+        # What a format has no place for is only seen by looking at what came of it.
+        kept = runtime.read(written).weights()
+    arrays = [array for layer in kept.parameters.values() for array in layer]
+    layers = report.counted(len(kept.parameters), "layer")
     parts = [f"{layers}, {sum(array.size for array in arrays):,} parameters"]
+    left: list[str] = []
     if weights.iteration is not None:
-        parts.append(f"iteration {weights.iteration}")
+        (parts if kept.iteration is not None else left).append(f"iteration {weights.iteration}")
     if weights.state:
-        parts.append(f"solver state {', '.join(weights.state)}")
-    click.echo(f"wrote {written}: {'; '.join(parts)}; {report.human_bytes(written.stat().st_size)}")
+        (parts if kept.state else left).append(f"solver state {', '.join(weights.state)}")
+    parts.append(report.human_bytes(written.stat().st_size))
+    if left:
+        parts.append(f"left out, since the format has no place for it: {', '.join(left)}")
+    click.echo(f"wrote {written}: {'; '.join(parts)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,12 +20,19 @@ if TYPE_CHECKING:
     "--output", type=shared.file, metavar="FILE", help="Write the description here; else print it."
 )
 @click.option("--measure", is_flag=True, help="Measure bandwidth and peak too; takes some seconds.")
+@click.option("--force", is_flag=True, help="Overwrite FILE if it is there.")
 @shared.plugins_option
-def command(output: Path | None, measure: bool, plugins: str | None) -> None:
-    """Probe and print."""
-    check_writable(output)
+def command(output: Path | None, measure: bool, force: bool, plugins: str | None) -> None:
+    """Probe and print; a description that is written is called as its file."""
+    from demitasse import DescriptionError
+
+    if output is not None and output.exists() and not force:
+        raise DescriptionError(f"{output} is there already; --force overwrites it")
+    check_writable({"--output": output}, make_folders=False)
     with shared.compose("auto", plugins) as runtime:
         machine = measured(runtime) if measure else runtime.machine
+    if output is not None:
+        machine = replace(machine, name=output.stem)
     text = str(machine).rstrip() + "\n"
     if output is None:
         click.echo(text, nl=False)

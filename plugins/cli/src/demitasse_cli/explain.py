@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -81,7 +82,7 @@ def show(plan: Plan) -> str:
         f"memory  arena {report.human_bytes(plan.arena_bytes)}, without sharing "
         f"{report.human_bytes(plan.unshared_bytes)}: saves {report.human_bytes(saved)}{share}; "
         f"inputs and constants {report.human_bytes(plan.fixed_bytes)}; "
-        f"{plan.parameters:,} parameters, {plan.trainable:,} of them trained"
+        f"{count(plan):,} parameters, {count(plan, trained=True):,} of them trained"
     )
     parts = [report.table(head, rows, right=">"), memory]
     if plan.buckets:
@@ -98,6 +99,12 @@ def show(plan: Plan) -> str:
         columns = ("bucket", "layers", "gradients", "synchronised after", "wanted before")
         parts.append(report.table(columns, buckets, right=">"))
     return "\n\n".join(parts)
+
+
+def count(plan: Plan, trained: bool = False) -> int:
+    """The numbers of a plan's parameters, or of those that are trained, without what pads them."""
+    slots = [slot for slot in plan.slots if slot.trainable or not trained]
+    return sum(math.prod(slot.spec.shape) for slot in slots)
 
 
 def _shape(buffer: Buffer) -> str:
@@ -120,8 +127,8 @@ def plain(plan: Plan) -> dict[str, Any]:
         "arena_bytes": plan.arena_bytes,
         "unshared_bytes": plan.unshared_bytes,
         "fixed_bytes": plan.fixed_bytes,
-        "parameters": plan.parameters,
-        "trainable": plan.trainable,
+        "parameters": count(plan),
+        "trainable": count(plan, trained=True),
         "entries": [
             {
                 "layer": entry.layer,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -12,8 +13,9 @@ SHOW_CURSOR = b"\x1b[?25h"
 
 
 class Interrupts:
-    """Between ``with`` and its end, SIGINT and SIGTERM set ``received`` instead of stopping; a
-    second one stops the process at once, whatever it is doing. Handlers are put back after."""
+    """Between ``with`` and its end, SIGINT, SIGTERM and SIGHUP set ``received`` instead of stopping; a
+    second one stops the process at once, whatever it is doing. One that is ignored, as nohup has it
+    for SIGHUP, stays so. Handlers are put back after."""
 
     def __init__(self, terminal: int | None = None) -> None:
         self.received: int | None = None
@@ -21,8 +23,9 @@ class Interrupts:
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Interrupts:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self._before[number] = signal.signal(number, self._receive)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                self._before[number] = signal.signal(number, self._receive)
         return self
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
@@ -31,9 +34,11 @@ class Interrupts:
         for each in self._before:
             signal.signal(each, signal.SIG_DFL)
         # Not print: this may have come in the middle of one, and buffers do not bear that.
-        os.write(2, NOTICE)
-        if self._terminal is not None:
-            os.write(self._terminal, SHOW_CURSOR)
+        # After a hangup there may be nobody to read it.
+        with suppress(OSError):
+            os.write(2, NOTICE)
+            if self._terminal is not None:
+                os.write(self._terminal, SHOW_CURSOR)
 
     def __exit__(
         self,
@@ -50,5 +55,5 @@ class Interrupts:
 
     @property
     def status(self) -> int:
-        """The exit status by which shells know the signal: 130 for SIGINT, 143 for SIGTERM."""
+        """The exit status by which shells know the signal: 129, 130 or 143."""
         return 0 if self.received is None else 128 + self.received

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -19,13 +20,24 @@ WINDOW = 50
 """Iterations over which rates are averaged: enough to be steady, few enough to be current."""
 
 
+WARMING = 2
+"""First iterations that say nothing of the pace, since kernels are compiled in them."""
+
+PATIENCE = 2.0
+"""Seconds after which a log is told what keeps the first iteration."""
+
+BINDING, WHY = "binding kernels", "the first time compiles them"
+BAR = 16
+
+
 class Meter:
     """Rates over the last iterations, and the time that is left."""
 
     def __init__(self, iteration: int, last: int) -> None:
         self.first, self.iteration, self.last = iteration, iteration, last
-        self.started = time.perf_counter()
         self.samples, self.seconds = 0, 0.0
+        self._counted = 0
+        self._steady: tuple[int, float, float] | None = None
         self._window: deque[tuple[int, float, float]] = deque(maxlen=WINDOW)
 
     def count(self, event: Event) -> None:
@@ -35,6 +47,11 @@ class Meter:
         self.iteration = event.iteration
         self.samples += samples
         self.seconds += seconds
+        self._counted += 1
+        if self._counted <= WARMING + 1:
+            self._window.clear()
+        if self._counted <= WARMING:
+            self._steady = (event.iteration, time.perf_counter(), self.seconds)
         self._window.append((samples, seconds, float(values["phases"].get("read", 0.0))))
 
     @property
@@ -56,20 +73,33 @@ class Meter:
 
     @property
     def left(self) -> float:
-        """Seconds to the last iteration, at the pace so far, tests and snapshots included."""
-        done = self.iteration - self.first
-        if not done:
+        """Seconds to the last iteration: the window's pace, and what tests and snapshots have added to
+        an iteration so far."""
+        if self.iteration >= self.last:
+            return 0.0
+        if self._counted < WARMING or self._steady is None:
             return float("inf")
-        return (time.perf_counter() - self.started) / done * (self.last - self.iteration)
+        pace = sum(row[1] for row in self._window) / len(self._window)
+        since, at, seconds = self._steady
+        if self.iteration > since:
+            between = time.perf_counter() - at - (self.seconds - seconds)
+            pace += max(0.0, between) / (self.iteration - since)
+        return pace * (self.last - self.iteration)
+
+    def fields(self, values: Mapping[str, Any]) -> dict[str, str]:
+        """An iteration in words, by what they tell."""
+        loss = values.get("smoothed", values["loss"])
+        return {
+            "loss": f"loss {loss:.4g}",
+            "rate": f"rate {values['rate']:.4g}",
+            "speed": f"{self.samples_per_second:.0f} samples/s",
+            "wait": f"data wait {self.waiting:.1%}",
+            "left": f"left {human_time(self.left)}",
+        }
 
     def line(self, values: Mapping[str, Any]) -> str:
-        """An iteration in words."""
-        loss = values.get("smoothed", values["loss"])
-        return (
-            f"iteration {self.iteration}  loss {loss:.4g}  rate {values['rate']:.4g}  "
-            f"{self.samples_per_second:.0f} samples/s  data wait {self.waiting:.1%}  "
-            f"left {human_time(self.left)}"
-        )
+        """An iteration in a line."""
+        return "  ".join([f"iteration {self.iteration}", *self.fields(values).values()])
 
 
 class Lines:
@@ -77,8 +107,14 @@ class Lines:
 
     def __init__(self, meter: Meter, interval: int, stream: IO[str]) -> None:
         self.meter, self.interval, self.stream = meter, interval, stream
+        self.waiting: threading.Timer | None = None
 
     def __call__(self, event: Event) -> None:
+        if event.kind == "start":
+            self.wait()
+        elif self.waiting is not None:
+            self.waiting.cancel()
+            self.waiting = None
         if event.kind == "iteration":
             self.meter.count(event)
             if self.due(event):
@@ -87,6 +123,12 @@ class Lines:
             self.say(f"iteration {event.iteration}  test  {scores_text(event.values['scores'])}")
         elif event.kind == "snapshot":
             self.say(f"iteration {event.iteration}  snapshot {event.values['path']}")
+
+    def wait(self) -> None:
+        """Say what keeps the first iteration, or the test before it, if it takes long."""
+        self.waiting = threading.Timer(PATIENCE, self.say, [f"{BINDING} ({WHY})"])
+        self.waiting.daemon = True
+        self.waiting.start()
 
     def due(self, event: Event) -> bool:
         """Whether an iteration has a permanent line of its own."""
@@ -98,6 +140,8 @@ class Lines:
 
     def close(self) -> None:
         """Nothing stays open."""
+        if self.waiting is not None:
+            self.waiting.cancel()
 
 
 class Quiet(Lines):
@@ -117,33 +161,71 @@ class Live(Lines):
         from rich.table import Column
 
         # One line high: what a signal handler prints between two refreshes then stays readable.
+        self._bar = BarColumn(bar_width=BAR)
+        self._place = TextColumn("{task.fields[place]}", table_column=Column(no_wrap=True))
+        self._status = TextColumn(
+            "{task.fields[status]}", table_column=Column(no_wrap=True, overflow="crop")
+        )
         self._progress: Progress = Progress(
-            TextColumn(
-                "{task.completed:.0f}/{task.total:.0f}",
-                table_column=Column(no_wrap=True, min_width=2 * len(str(meter.last)) + 1),
-            ),
-            BarColumn(bar_width=16),
-            TextColumn("{task.fields[status]}", table_column=Column(no_wrap=True, overflow="crop")),
+            self._place,
+            self._bar,
+            self._status,
             console=Console(file=stream, highlight=False),
             refresh_per_second=4,
         )
         self._task = self._progress.add_task(
-            "", total=meter.last, completed=meter.first, status="starting"
+            "", total=meter.last, completed=meter.first, place="", status="starting"
         )
+        self._draw(meter.first, {"status": "starting"})
         self._progress.start()
 
     def __call__(self, event: Event) -> None:
+        if event.kind in ("test", "snapshot"):
+            # What is printed above draws the line again as it was last drawn.
+            self._progress.refresh()
         super().__call__(event)
-        if event.kind == "iteration":
-            status = self.meter.line(event.values).partition("  ")[2]
-            self._progress.update(self._task, completed=event.iteration, status=status)
+        if event.kind == "start":
+            self._draw(event.iteration, {"status": BINDING, "why": f"({WHY})"})
+        elif event.kind == "iteration":
+            self._draw(event.iteration, self.meter.fields(event.values))
+
+    def wait(self) -> None:
+        """The live line says it from the start."""
+
+    def _draw(self, iteration: int, fields: Mapping[str, str]) -> None:
+        place, bar, shown = fit(iteration, self.meter.last, fields, self._progress.console.width)
+        both = (self._place, self._status)
+        self._progress.columns = (self._place, self._bar, self._status) if bar else both
+        self._progress.update(self._task, completed=iteration, place=place, status=shown)
 
     def say(self, text: str) -> None:
         self._progress.console.print(text, markup=False, soft_wrap=True)
 
     def close(self) -> None:
         """Leave the terminal as it was, the last state standing."""
+        super().close()
         self._progress.stop()
+
+
+def fit(iteration: int, last: int, fields: Mapping[str, str], width: int) -> tuple[str, int, str]:
+    """Place, width of the bar and the fields' words for a line of ``width`` columns: what matters
+    least is left out until the rest fits, so that no number is cut."""
+    place, bar, shown = f"{iteration}/{last}".rjust(2 * len(str(last)) + 1), BAR, dict(fields)
+
+    def length() -> int:
+        # A column stands between the parts.
+        return len(place) + bar + len("  ".join(shown.values())) + (2 if bar else 1)
+
+    for name in ("why", "wait", "rate", "bar", "speed", "last", "left"):
+        if length() <= width:
+            break
+        if name == "bar":
+            bar, place = 0, place.strip()
+        elif name == "last":
+            place = str(iteration)
+        else:
+            shown.pop(name, None)
+    return place, bar, "  ".join(shown.values())
 
 
 def shown(meter: Meter, interval: int, stream: IO[str], quiet: bool = False) -> Lines:

@@ -6,10 +6,11 @@ import json
 import math
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import IO, Any
 
 import click
 
@@ -26,25 +27,41 @@ def write_json(path: str, value: Any) -> None:
         write_text(Path(path), text)
 
 
-def check_writable(*paths: str | Path | None) -> None:
-    """Raise OSError for a report that could not be written, now rather than after the run."""
-    for path in [Path(path) for path in paths if path is not None and path != "-"]:
-        path.parent.mkdir(parents=True, exist_ok=True)
+def check_writable(paths: Mapping[str, str | Path | None], make_folders: bool = True) -> None:
+    """Raise OSError for a report that could not be written, now rather than after the run. ``paths``
+    are by the options that gave them, which the error names."""
+    for option, path in [(o, Path(p)) for o, p in paths.items() if p is not None and p != "-"]:
         if path.is_dir():
-            raise IsADirectoryError(f"{path} is a folder; name a file")
-        if not os.access(path.parent, os.W_OK):
-            raise PermissionError(f"{path} cannot be written: no right to write in {path.parent}")
+            raise IsADirectoryError(f"{option} {path} is a folder; name a file")
+        try:
+            if make_folders:
+                path.parent.mkdir(parents=True, exist_ok=True)
+            check_folder(path.parent)
+        except OSError as error:
+            why = f"{path.parent}: {error.strerror or error}"
+            raise OSError(f"{option} {path} cannot be written: {why}") from error
+
+
+def check_folder(folder: Path) -> None:
+    """Make an empty file in a folder and remove it: rights alone do not tell of a file system that
+    cannot be written. Raises OSError."""
+    with tempfile.TemporaryFile(dir=folder):
+        """Nothing is written."""
 
 
 def write_text(path: Path, text: str) -> None:
-    """A file, whole or not at all: written beside its place, then moved there."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """A file, whole or not at all: written beside its place, then moved there. Raises OSError that
+    names the file."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        beside.write_text(text, encoding="utf-8")
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            beside.write_text(text, encoding="utf-8")
+            beside.replace(path)
+        finally:
+            beside.unlink(missing_ok=True)
+    except OSError as error:
+        raise OSError(f"{path} could not be written: {error.strerror or error}") from error
 
 
 def _plain(value: Any) -> Any:
@@ -93,6 +110,36 @@ def _mean(value: Any) -> float:
 def counted(number: int, noun: str) -> str:
     """``1 worker``, ``2 workers``."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+class Outlet:
+    """A stream whose reader may go away: what cannot be written any more is dropped, and ``lost`` is
+    true, instead of an error in the middle of what is being reported."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream, self.lost = stream, False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """Write, or drop."""
+        return self._try(lambda: self._stream.write(text)) or len(text)
+
+    def flush(self) -> None:
+        """Flush, or drop."""
+        self._try(self._stream.flush)
+
+    def _try(self, action: Callable[[], Any]) -> Any:
+        try:
+            return action()
+        except OSError:
+            self.lost = True
+            # What the stream still holds would fail again at exit.
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self._stream.fileno())
+            os.close(nowhere)
+            return None
 
 
 def human_time(seconds: float) -> str:

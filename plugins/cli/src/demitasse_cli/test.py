@@ -41,6 +41,9 @@ def command(
     json_path: str | None,
 ) -> None:
     """Print the mean scores; a second test net's have its number in front."""
+    from demitasse import ModelError
+
+    report.check_writable({"--json": json_path})
     stream = report.lines_to(json_path)
     given: dict[str, Any] = {"weights": weights, "phase": "test", "precision": precision}
     scores: dict[str, Any] = {}
@@ -54,10 +57,13 @@ def command(
         else:
             todo = list(zip(solver.tests, solver.test_iterations, strict=True))
         if not todo:
-            from demitasse import ModelError
-
             raise ModelError(f"{model}: the solver has no test net to score; give a net instead")
         nets = [(runtime.net(definition, **given), count) for definition, count in todo]
+        if not all(net.graph.feeds for net, _ in nets):
+            raise ModelError(
+                f"{model}: the net has no data to be scored on: none of its layers reads samples; "
+                f"give a net that has them (a train_test net), or the solver"
+            )
         start = time.perf_counter()
         for number, (net, asked) in enumerate(nets):
             count = iterations or asked or _all(net)
@@ -67,8 +73,9 @@ def command(
             samples += count * _batch(net)
         seconds = time.perf_counter() - start
         composition = runtime.composition.to_dict()
+    noun = "1 batch" if batches == 1 else f"{batches} batches"
     print(
-        f"{report.scores_text(scores)}  ({batches} batches, {samples} samples, {seconds:.1f} s)",
+        f"{report.scores_text(scores)}  ({noun}, {samples} samples, {seconds:.1f} s)",
         file=stream,
         flush=True,
     )
@@ -90,10 +97,10 @@ def command(
 
 
 def _batch(net: Any) -> int:
-    return int(net.graph.feeds[0].batch) if net.graph.feeds else 0
+    return int(net.graph.feeds[0].batch)
 
 
 def _all(net: Any) -> int:
     """As many batches as all samples make, the last filled up from the start."""
-    feeds = net.graph.feeds
-    return math.ceil(feeds[0].source.size / feeds[0].batch) if feeds else 1
+    feed = net.graph.feeds[0]
+    return math.ceil(int(feed.source.size) / int(feed.batch))

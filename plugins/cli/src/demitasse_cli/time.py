@@ -65,13 +65,19 @@ def command(
     settings: tuple[tuple[str, str], ...],
     json_path: str | None,
 ) -> None:
-    """Print a row a layer and phase, and the total. Weights are not changed."""
+    """Print a row a layer and phase, and the total. Weights are not changed. With several workers it is
+    the first one's share that is timed, which says nothing of what all do together."""
     with shared.compose(hw, plugins, options) as runtime:
         subject, batch = timed(runtime, model, dict(settings), precision)
+        workers = getattr(subject, "workers", 1)
         subject.profile(1)
         rows = by_layer(subject.profile(iterations))
         composition = runtime.composition.to_dict()
     total = sum(row.seconds for row in rows)
+    speed = batch / total if total else 0.0
+    what = f"{speed:.0f} samples/s"
+    if workers > 1:
+        what = f"the first of {workers} workers, its share of a batch of {batch}"
     phases = {row.phase: 0.0 for row in rows}
     for row in rows:
         phases[row.phase] += row.seconds
@@ -79,8 +85,8 @@ def command(
         click.echo(show(rows, total))
         split = "  ".join(f"{phase} {seconds * 1e3:.3f} ms" for phase, seconds in phases.items())
         click.echo(
-            f"total {total * 1e3:.3f} ms ({split})  {batch / total if total else 0:.0f} samples/s  "
-            f"measured, mean of {iterations} iterations, first worker"
+            f"total {total * 1e3:.3f} ms ({split})  {what}  "
+            f"measured, mean of {report.counted(iterations, 'iteration')}"
         )
     if json_path is not None:
         report.write_json(
@@ -89,8 +95,9 @@ def command(
                 "model": str(model),
                 "iterations": iterations,
                 "seconds": total,
-                "samples_per_second": batch / total if total else 0.0,
+                "samples_per_second": speed if workers == 1 else None,
                 "batch": batch,
+                "workers": workers,
                 "phases": phases,
                 "source": "measured",
                 "layers": [
@@ -122,13 +129,13 @@ def timed(runtime: Runtime, model: Path, overrides: dict[str, Any], precision: s
             solver = idle(reader.net("train", overrides))
             trainer = runtime.trainer(solver, precision=precision)
         except ModelError as error:
-            click.echo(f"demitasse: forward only, since it cannot be trained: {error}", err=True)
             net = runtime.net(reader.net("test", overrides), phase="test", precision=precision)
+            click.echo(f"demitasse: forward only, since it cannot be trained: {error}", err=True)
             feeds = net.graph.feeds
             return net, feeds[0].batch if feeds else 0
     else:
         trainer = runtime.trainer(solver, precision=precision)
-    return trainer, trainer.batch
+    return trainer, trainer.batch // trainer.solver.passes
 
 
 def idle(definition: NetDefinition) -> Solver:

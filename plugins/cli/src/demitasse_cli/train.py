@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 import re
-import sys
 import time
 from collections.abc import Mapping
 from contextlib import closing
@@ -19,7 +19,9 @@ from demitasse_cli.progress import Live, Meter, shown
 from demitasse_cli.timeline import Timeline
 
 if TYPE_CHECKING:
-    from demitasse import Composition, Event, Runtime, Solver
+    from demitasse import Event, Runtime, Solver
+
+BROKEN_PIPE = 141
 
 HISTORY = 10_000
 """Losses kept for the report; a longer run keeps every second, then every fourth, and so on."""
@@ -101,17 +103,20 @@ def command(
     json_path: str | None,
     quiet: bool,
 ) -> int:
-    """Train; the exit status is 0, or 128 and the signal's number after an interruption."""
+    """Train; the exit status is 0, or 128 and the signal's number after an interruption, which for an
+    output that nobody reads any more is SIGPIPE's."""
+    if resume is not None and weights is not None:
+        raise click.UsageError(
+            "--resume has the weights of the snapshot; leave --weights out, or --resume"
+        )
     overrides: dict[str, Any] = dict(settings)
     if iterations is not None:
         overrides["max_iter"] = iterations
     stream = report.lines_to(json_path)
-    report.check_writable(json_path, timeline)
+    report.check_writable({"--json": json_path, "--timeline": timeline})
     with shared.compose(hw, plugins, options) as runtime:
-        if not quiet:
-            print(composed(runtime.composition), file=stream, flush=True)
         if resume == "auto":
-            resume = newest_snapshot(runtime.read(solver).solver(overrides))
+            resume = newest_good(runtime, runtime.read(solver).solver(overrides))
         trainer = runtime.trainer(
             solver,
             weights=weights,
@@ -120,7 +125,9 @@ def command(
             scaling=scaling,
             precision=precision,
         )
+        check_prefix(trainer.solver)
         if not quiet:
+            print(composed(runtime), file=stream)
             print(effective(trainer, scaling, resume), file=stream, flush=True)
         about = {"solver": str(solver), "scaling": scaling, "precision": precision}
         return run(runtime, trainer, about, quiet, timeline, json_path)
@@ -136,7 +143,7 @@ def run(
 ) -> int:
     """Train to the end or to a signal, and report. A run that fails still writes its report, with
     the error in it."""
-    stream = report.lines_to(json_path)
+    stream: Any = report.Outlet(report.lines_to(json_path))
     history, started = History(), time.perf_counter()
     meter = Meter(trainer.iteration, trainer.solver.max_iterations)
     show = shown(meter, trainer.solver.display_interval, stream, quiet)
@@ -167,31 +174,40 @@ def run(
             },
         )
 
+    last = trainer.solver.max_iterations
+    if trainer.iteration > 0 and trainer.iteration >= last:
+        show.close()
+        write_report()
+        at = f"the snapshot is at iteration {trainer.iteration}"
+        print(f"nothing to do: {at}, the solver ends at {last}", file=stream, flush=True)
+        return 0
     terminal = stream.fileno() if isinstance(show, Live) else None
     try:
         with closing(show), Interrupts(terminal) as interrupts:
-            result = trainer.run(stop=interrupts.stop)
+            result = trainer.run(stop=lambda: interrupts.stop() or stream.lost)
     except BaseException as error:
         if history.losses:
             record |= {"loss": history.losses[-1][1], "error": f"{type(error).__name__}: {error}"}
             write_report()
         raise
-    record |= {"loss": result.loss, "phases": result.phases, "interrupted": interrupts.stop()}
+    stopped = interrupts.stop() or stream.lost
+    record |= {"loss": result.loss, "phases": result.phases, "interrupted": stopped}
     if timeline is not None:
-        if not interrupts.stop():
+        if not stopped:
             recorder.profile(trainer.profile(1))
         recorder.write(timeline)
     write_report()
-    if not quiet or interrupts.stop():
-        word = "interrupted" if interrupts.stop() else "done"
-        line = came_to(trainer.iteration, result.loss, history, time.perf_counter() - started)
-        print(f"{word}: {line}", file=sys.stderr if quiet else stream, flush=True)
-    return interrupts.status
+    word = "interrupted" if stopped else "done"
+    line = came_to(trainer.iteration, result.loss, history, time.perf_counter() - started)
+    print(f"{word}: {line}", file=stream, flush=True)
+    return interrupts.status or (BROKEN_PIPE if stream.lost else 0)
 
 
 def came_to(iteration: int, loss: float, history: History, seconds: float) -> str:
     """What the run came to."""
-    parts = [f"{iteration} iterations", f"loss {loss:.4g}"]
+    parts = [report.counted(iteration, "iteration")]
+    if not math.isnan(loss):
+        parts.append(f"loss {loss:.4g}")
     if history.scores:
         parts.append(f"test {report.scores_text(history.scores)}")
     parts.append(f"{seconds:.1f} s")
@@ -200,8 +216,12 @@ def came_to(iteration: int, loss: float, history: History, seconds: float) -> st
     return "  ".join(parts)
 
 
-def composed(composition: Composition) -> str:
+def composed(runtime: Runtime) -> str:
     """The plugins and why, a line each."""
+    composition = runtime.composition
+    elsewhere = ""
+    if runtime.machine.simulated:
+        elsewhere = " (described elsewhere: threads and memory are not bound)"
     roles: dict[str, list[str]] = {manifest.name: [] for manifest in composition.plugins}
     reasons: dict[str, str] = {}
     for choice in composition.choices:
@@ -215,7 +235,7 @@ def composed(composition: Composition) -> str:
         unused.setdefault(reason, []).append(name)
     return "\n".join(
         [
-            f"machine  {composition.machine}",
+            f"machine  {composition.machine}{elsewhere}",
             report.table(("plugin", "because", "for"), rows),
             *(f"not used  {', '.join(names)}: {reason}" for reason, names in unused.items()),
         ]
@@ -235,8 +255,47 @@ def effective(trainer: Any, scaling: str, resume: str | None) -> str:
     )
 
 
-def newest_snapshot(solver: Solver) -> str | None:
-    """The snapshot of the highest iteration with the solver's prefix, None when there is none."""
+def check_prefix(solver: Solver) -> None:
+    """Raise SnapshotError now, not after the run, when snapshots cannot be written where the solver
+    wants them."""
+    from demitasse import SnapshotError
+
+    if not (solver.snapshot_interval or solver.snapshot_last):
+        return
+    folder = Path(solver.snapshot_prefix or "snapshot").parent
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        report.check_folder(folder)
+    except OSError as error:
+        raise SnapshotError(
+            f"snapshot_prefix {solver.snapshot_prefix!r}: snapshots cannot be written to {folder}: "
+            f"{error.strerror or error}"
+        ) from error
+
+
+def newest_good(runtime: Runtime, solver: Solver) -> str | None:
+    """The newest snapshot that can be read, None when there is none at all; a line for each that is
+    damaged. Raises SnapshotError when all are."""
+    from demitasse import ModelError, SnapshotError
+
+    found = snapshots(solver)
+    for path in found:
+        try:
+            runtime.read(path).weights()
+        except (SnapshotError, ModelError, OSError) as error:
+            click.echo(f"demitasse: {' '.join(str(error).split())}; trying an older one", err=True)
+        else:
+            return path
+    if found:
+        raise SnapshotError(
+            f"no snapshot of {report.counted(len(found), 'file')} with the prefix "
+            f"{solver.snapshot_prefix!r} can be read; without --resume the training starts anew"
+        )
+    return None
+
+
+def snapshots(solver: Solver) -> list[str]:
+    """The snapshots with the solver's prefix, that of the highest iteration first."""
     prefix = Path(solver.snapshot_prefix or "snapshot")
     pattern = re.compile(
         re.escape(prefix.name) + r"_iter_(\d+)\.(demitasse|solverstate|solverstate\.h5)"
@@ -244,4 +303,4 @@ def newest_snapshot(solver: Solver) -> str | None:
     folder = prefix.parent
     names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
     found = [(int(match[1]), name) for name in names if (match := pattern.fullmatch(name))]
-    return str(folder / max(found)[1]) if found else None
+    return [str(folder / name) for _, name in sorted(found, reverse=True)]

@@ -1,0 +1,170 @@
+"""Finds commands in manifests, runs one, and turns users' mistakes into one line."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from demitasse import DemitasseError, __version__, discover, unknown
+from demitasse_cli.main import INTERRUPTED
+
+if TYPE_CHECKING:
+    from demitasse import Manifest
+
+MISTAKE = 2
+BROKEN_PIPE = 141
+
+
+class Door(click.Group):
+    """Commands that manifests declare; a plugin is imported when one of its commands runs."""
+
+    @cached_property
+    def manifests(self) -> tuple[Manifest, ...]:
+        return discover()
+
+    @cached_property
+    def claims(self) -> dict[str, list[tuple[Manifest, str]]]:
+        """Who offers each command and with which help: this package's first, then by plugin."""
+        found: dict[str, list[tuple[Manifest, str]]] = {}
+        for manifest in sorted(self.manifests, key=lambda manifest: manifest.name != "cli"):
+            offered = manifest.roles.get("commands", {}).get("commands", {})
+            for name, summary in () if manifest.problem else offered.items():
+                found.setdefault(name, []).append((manifest, summary))
+        return found
+
+    def list_commands(self, context: click.Context) -> list[str]:
+        return list(self.claims)
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        """The command, from the one plugin that offers it. Raises a usage error when two do."""
+        if name not in self.claims:
+            return None
+        owners = [manifest for manifest, _ in self.claims[name]]
+        if len(owners) > 1:
+            both = " and ".join(f"{owner.name!r} ({owner.distribution})" for owner in owners)
+            raise click.UsageError(
+                f"the command {name!r} is claimed by the plugins {both}; uninstall one of them"
+            )
+        return load(owners[0], name)
+
+    def resolve_command(
+        self, context: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in self.claims and not name.startswith("-"):
+            message = unknown("command", name, self.claims)
+            broken = [manifest.name for manifest in self.manifests if manifest.problem]
+            if broken:
+                message += f"; demitasse doctor says why {', '.join(broken)} cannot be used"
+            raise click.UsageError(message, context)
+        return super().resolve_command(context, args)
+
+    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = []
+        for name, claims in self.claims.items():
+            note = ""
+            if len(claims) > 1:
+                note = f" (claimed by {' and '.join(manifest.name for manifest, _ in claims)})"
+            elif claims[0][0].name != "cli":
+                note = f" ({claims[0][0].name})"
+            rows.append((name, claims[0][1] + note))
+        if rows:
+            with formatter.section("Commands"):
+                formatter.write_dl(rows)
+
+
+def load(manifest: Manifest, name: str) -> click.Command:
+    """Import a plugin and ask it for one of its commands. Raises PluginError."""
+    from demitasse import PluginError
+
+    try:
+        plugin = importlib.import_module(manifest.module)
+        command = plugin.commands()[name]
+    except Exception as error:
+        raise PluginError(
+            f"plugin {manifest.name!r} ({manifest.distribution} {manifest.version}) declares the "
+            f"command {name!r} but does not give it: {type(error).__name__}: {error}; "
+            f"reinstall or uninstall {manifest.distribution}"
+        ) from error
+    if not isinstance(command, click.Command):
+        raise PluginError(
+            f"plugin {manifest.name!r}: its command {name!r} is a {type(command).__name__}, "
+            f"not a click command"
+        )
+    return command
+
+
+def command_line() -> Door:
+    """The command with whatever the installed plugins add to it."""
+    debug = click.Option(
+        ["--debug"], is_flag=True, help="Show the traceback of an error; works after a command too."
+    )
+    door = Door(
+        "demitasse",
+        help="Train convolutional nets on a runtime that is composed from plugins.",
+        epilog="Each command has its own --help.",
+        params=[debug],
+        callback=_alone,
+        invoke_without_command=True,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    )
+    click.version_option(__version__, prog_name="demitasse")(door)
+    return door
+
+
+@click.pass_context
+def _alone(context: click.Context, debug: bool) -> None:
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
+
+
+def run(given: list[str]) -> int:
+    """Run the command line and return its exit status: 0, 1 for a finding or a fault of ours, 2 for
+    a user's mistake, 130 when interrupted. A fault of ours is raised, for its traceback."""
+    debug = "--debug" in given
+    given = [argument for argument in given if argument != "--debug"]
+    try:
+        # Not click's own main: it has other statuses, and prints more than a line.
+        door = command_line()
+        with door.make_context("demitasse", given) as context:
+            status = door.invoke(context)
+        sys.stdout.flush()
+        return status if isinstance(status, int) else 0
+    except click.exceptions.Exit as exit_:
+        return exit_.exit_code
+    except BrokenPipeError:
+        # The reader of our output is gone; what Python would still flush at exit goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    except (KeyboardInterrupt, click.Abort):
+        return _say("interrupted", INTERRUPTED)
+    except click.UsageError as error:
+        path = error.ctx.command_path if error.ctx else "demitasse"
+        return _say(f"{_usage(error)}; see {path} --help", MISTAKE)
+    except click.ClickException as error:
+        return _say(error.format_message(), error.exit_code)
+    except (DemitasseError, OSError, MemoryError) as error:
+        # The system's own words for a file or memory that is not to be had name it well enough.
+        if debug:
+            raise
+        return _say(str(error), MISTAKE)
+
+
+def _usage(error: click.UsageError) -> str:
+    """What was wrong with the words of the command, with the nearest option."""
+    if isinstance(error, click.NoSuchOption) and error.ctx is not None:
+        parameters = error.ctx.command.get_params(error.ctx)
+        return unknown(
+            "option", error.option_name, [n for p in parameters for n in p.opts if n[0] == "-"]
+        )
+    return error.format_message().rstrip(".")
+
+
+def _say(message: Any, status: int) -> int:
+    click.echo(f"demitasse: {' '.join(str(message).split())}", err=True)
+    return status
