@@ -137,7 +137,7 @@ class Net:
         self._kernels = runtime.kernels(self.worker)
         self._allocator = runtime.allocator(self.worker.place.space)
         self._open_source = opener(runtime, data, phase)
-        self._slots, self._shared_flat, self._arena = tuple(slots), flat, arena
+        self._slots, self._arena = tuple(slots), arena
         self._flat: Any = flat
         self._step: Step | None = None
         self._streams: list[tuple[Stream, dict[str, Any]]] = []
