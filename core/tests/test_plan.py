@@ -668,10 +668,10 @@ def test_the_quickest_of_a_plugins_kernels_is_chosen_when_all_tell_their_time(
 ) -> None:
     def offering(*seconds: float | None) -> Any:
         def kernels(request: Request) -> Iterable[Candidate]:
-            (candidate,) = toy.installed("reference").kernels(request)
-            where = candidate.input_layouts, candidate.output_layouts
-            for number, time in enumerate(seconds):
-                yield Candidate(f"kernel {number}", candidate.bind, *where, seconds=time)
+            for candidate in toy.installed("reference").kernels(request):
+                where = candidate.input_layouts, candidate.output_layouts
+                for number, time in enumerate(seconds):
+                    yield Candidate(f"kernel {number}", candidate.bind, *where, seconds=time)
 
         return toy.plugin("timed", kernels=kernels)
 

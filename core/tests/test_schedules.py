@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from demitasse.errors import PlanError, WorkerError
-from demitasse.schedules import Move, Schedule, check, run_threads
+from demitasse_schedules import Move, Schedule, check, run_threads
 
 pytestmark = pytest.mark.usefixtures("no_threads_left")
 

@@ -89,9 +89,9 @@ def stepping(toy: ModuleType) -> Iterator[Callable[..., Any]]:
 def test_a_hundred_operations_cost_less_than_a_hundred_microseconds(
     stepping: Callable[..., Any],
 ) -> None:
-    trainer = stepping("null")
+    trainer = stepping("null", layers=25)
     assert 100 <= len(trainer.plan.entries) <= 104
-    assert len(trainer.plan.buckets) == 20
+    assert len(trainer.plan.buckets) == 25
     best, attempts = math.inf, 0
     while best >= BOUND and attempts < 40:
         start = time.perf_counter()
@@ -146,7 +146,8 @@ def test_a_result_tells_the_seconds_of_each_phase(stepping: Callable[..., Any]) 
     result = trainer.step(50)
     assert result.iteration == trainer.iteration == 55
     assert {*result.phases} == {"read", "forward", "backward", "synchronise"}
-    assert all(seconds > 0 for seconds in result.phases.values())
+    assert all(result.phases[phase] > 0 for phase in ("read", "forward", "backward"))
+    assert result.phases["synchronise"] == 0  # there is nobody to agree with
     assert sum(result.phases.values()) <= result.seconds
 
 

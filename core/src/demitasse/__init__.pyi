@@ -80,9 +80,9 @@ from demitasse.operations.random_numbers import (
     permutation as permutation,
     philox4x32 as philox4x32,
 )
-from demitasse.operations.selection import (
+from demitasse.selection import (
     Kernels as Kernels,
-    choose as choose,
+    Tuner as Tuner,
 )
 from demitasse.plan import (
     Buffer as Buffer,
@@ -97,7 +97,7 @@ from demitasse.runtime import (
     Runtime as Runtime,
     compose as compose,
 )
-from demitasse.schedules import (
+from demitasse_schedules import (
     Move as Move,
     Schedule as Schedule,
     check as check,

@@ -33,6 +33,12 @@ def kernels(request: demitasse.Request) -> Iterable[demitasse.Candidate]:  # typ
     """Kernels that can compute a requested operation at its place, the preferred one first."""
 
 
+def tuner(
+    allocator: demitasse.Allocator, versions: Mapping[str, str], options: Mapping[str, Any]
+) -> demitasse.Tuner | None:
+    """Who tries candidates in memory of ``allocator``, for plugins of these ``versions``."""
+
+
 def gradient_sync(group: demitasse.Group) -> demitasse.GradientSync:  # type: ignore[empty-body]
     """The synchronisation of one worker with its siblings at a level."""
 

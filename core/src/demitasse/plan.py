@@ -10,7 +10,7 @@ from demitasse.arena import place_lifetimes
 from demitasse.errors import ShapeError
 from demitasse.operations.graph import Graph, Node, Tensor, shapes_by_operand
 from demitasse.operations.kernel import PLAIN, Candidate, Layout, Place, Request, TensorSpec
-from demitasse.operations.selection import Kernels, choose
+from demitasse.selection import Kernels
 from demitasse.synchronisation import Bucket, Span
 
 ALIGNMENT = 64
@@ -114,13 +114,14 @@ def make_plan(
     name: str = "",
     slots: Sequence[Slot] = (),
     retain: str | None = None,
+    precision: str = "f32",
     bucket_bytes: int = 0,
 ) -> Plan:
     """Plan a graph at a place. ``slots`` are those of another plan whose parameters this one reads;
     ``retain="all"`` gives every blob memory of its own; ``bucket_bytes`` joins neighbouring layers'
     gradients until a bucket has that many. Raises PlanError for an operation that nobody computes,
     ShapeError for a parameter that is not as the other plan has it."""
-    planner = _Planner(graph, kernels, place, slots, retain == "all")
+    planner = _Planner(graph, kernels, place, slots, retain == "all", precision)
     planner.choose_kernels()
     planner.trace_lifetimes()
     planner.share_in_place()
@@ -131,15 +132,23 @@ class _Planner:
     """One planning: kernels and layouts, lifetimes, memory in place, parameters, offsets."""
 
     def __init__(
-        self, graph: Graph, kernels: Kernels, place: Place, given: Sequence[Slot], retain_all: bool
+        self,
+        graph: Graph,
+        kernels: Kernels,
+        place: Place,
+        given: Sequence[Slot],
+        retain_all: bool,
+        precision: str,
     ) -> None:
         self.graph, self.kernels, self.place, self.retain_all = graph, kernels, place, retain_all
+        self.precision = "f32" if retain_all and precision == "bf16" else precision
         self.given = {owner: slot for slot in given for owner in slot.owners}
         self.item = TensorSpec((), graph.dtype).nbytes
         self.layouts, self.root = dict[Tensor, Layout](), dict[Tensor, Tensor]()
         self.reordered: dict[tuple[Tensor, Layout], Tensor] = {}
         self.chosen, self.in_place = list[_Choice](), set[int]()
-        self.pinned = {*graph.outputs.values(), *(tensor for tensor, _ in graph.objective)}
+        self.objective = {tensor for tensor, _ in graph.objective}
+        self.pinned = {*graph.outputs.values(), *self.objective}
         self.gradients = {p.gradient: p for p in graph.parameters if p.gradient is not None}
         for parameter in graph.parameters if given else ():
             (layer, number), shape = parameter.owners[0], parameter.tensor.shape
@@ -162,12 +171,38 @@ class _Planner:
                     if operand.optional and node.outputs[i] not in needed:
                         node.outputs[i] = None
                 alive.append(node)
-        for node in reversed(alive):
+        for node in self._fused(alive[::-1]):
             if node.operation.view:
                 (source,), (target,) = filter(None, node.inputs), filter(None, node.outputs)
                 self.root[target] = self._find(self._in_layout(source, PLAIN, node))
             else:
                 self._choose(node)
+
+    def _fused(self, nodes: Sequence[Node]) -> list[Node]:
+        """The nodes, an operation and the only reader of its result as one where a kernel does both."""
+        readers, gone = defaultdict[Tensor | None, list[Node]](list), set[int]()
+        fused = list(nodes)
+        for node in nodes:
+            for tensor in node.inputs:
+                readers[tensor].append(node)
+        for i, node in enumerate(() if self.retain_all else nodes):
+            after = readers[node.outputs[0]] if node.operation.fuses else ()
+            if len(after) != 1 or node.outputs[0] in self.pinned:
+                continue
+            (reader,) = after
+            name, usual = reader.operation.name, reader.operation.attributes
+            if (
+                name in node.operation.fuses
+                and reader.attributes == usual
+                and reader.phase == node.phase
+            ):
+                both = replace(node.operation, name=f"{node.operation.name}_{name}")
+                one = replace(node, operation=both, outputs=[*reader.outputs, *node.outputs[1:]])
+                found, apart = (self.kernels.find(self._request(each))[0] for each in (one, node))
+                if found and found == apart:
+                    fused[i] = one
+                    gone.add(id(reader))
+        return [node for node in fused if id(node) not in gone]
 
     def _layout(self, tensor: Tensor) -> Layout:
         owner = self.gradients.get(tensor)  # a parameter's gradient lies as the parameter does
@@ -183,7 +218,9 @@ class _Planner:
             if tensor is not None:
                 layout = candidate.input_layouts[i] if candidate.input_layouts else PLAIN
                 if tensor.kind == "parameter":
-                    self.layouts.setdefault(tensor, layout)
+                    self.layouts.setdefault(
+                        tensor, PLAIN if self.retain_all else replace(layout, stored="")
+                    )
                 made.inputs[i] = self._in_layout(tensor, layout, node)
         self.chosen.append(_Choice(made, plugin, candidate, reason))
         for operand, tensor, twin in zip(node.operation.inputs, node.inputs, made.inputs, strict=False):
@@ -192,18 +229,24 @@ class _Planner:
         for i, tensor in enumerate(node.outputs):
             if tensor is not None:
                 layout = candidate.output_layouts[i] if candidate.output_layouts else PLAIN
-                self.layouts[tensor] = layout
+                if (
+                    not self.retain_all and tensor not in self.objective
+                ):  # those are looked at as they lie
+                    self.layouts[tensor] = layout
                 if self._layout(tensor) != layout:
                     made.outputs[i] = twin = self._twin(tensor, layout)
                     self._transform(twin, tensor, node)
 
     def _ask(self, node: Node) -> tuple[str, Candidate, str]:
+        return self.kernels.choose(self._request(node), node.layer)
+
+    def _request(self, node: Node) -> Request:
         inputs, outputs = (
             tuple(self._spec(t) if t is not None else None for t in tensors)
             for tensors in (node.inputs, node.outputs)
         )
-        request = Request(node.operation, inputs, outputs, node.attributes, self.place)
-        return choose(self.kernels, request, node.layer)
+        about = node.attributes, self.place, self.precision
+        return Request(node.operation, inputs, outputs, *about)
 
     def _in_layout(self, tensor: Tensor, layout: Layout, near: Node) -> Tensor:
         if self._layout(tensor) == layout:

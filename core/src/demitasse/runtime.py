@@ -11,10 +11,11 @@ from demitasse.composition import Composition, compose_plugins
 from demitasse.machine import Level, Machine, fingerprint, load_machine
 from demitasse.model import DataSource, DataSpec, LayerType, ModelReader, NetDefinition, Solver, Weights
 from demitasse.operations import VOCABULARY, Operation, extend
-from demitasse.operations.selection import Kernels
+from demitasse.selection import Kernels, Tuner
 from demitasse.workers import WorkerPlace
 
-PRECISIONS = {"f32": "float32", "f64": "float64"}
+PRECISIONS = {"f32": "float32", "bf16": "float32", "f64": "float64"}
+"""The element type of parameters, sums and losses by precision; bf16 stores activations in 16 bits."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,7 @@ class Runtime:
         programs = [hook() for _, hook in composition.serving("programs")]
         self._programs = {name: made for each in reversed(programs) for name, made in each.items()}
         self._open: list[Any] = []
+        self._tuners: dict[str, Tuner] = {}
 
     def explain(self) -> Composition:
         """The composition: each role, who serves it and why; prints as a table."""
@@ -124,9 +126,19 @@ class Runtime:
         raise errors.DataError(f"{where}{nobody} (asked: {asked or 'none'})")
 
     def kernels(self, worker: WorkerPlace) -> Kernels:
-        """(plugin, kernels hook) for a worker, its level's own plugin first."""
-        serving = list(self.composition.serving("kernels", space=worker.place.space))
-        return sorted(serving, key=lambda item: item[0] != worker.kernels)
+        """Who computes for a worker, its level's own plugin first, and who tries what they offer."""
+        space = worker.place.space
+        serving = list(self.composition.serving("kernels", space=space))
+        return Kernels(sorted(serving, key=lambda item: item[0] != worker.kernels), self._tuner(space))
+
+    def _tuner(self, space: str) -> Tuner | None:
+        for name, hook in self.composition.serving("tuner", space=space):
+            if space not in self._tuners:
+                known, allocator = self.composition.versions, self.allocator(space)
+                self._tuners[space] = hook(
+                    allocator=allocator, versions=known, options=self.options[name]
+                )
+        return self._tuners.get(space)
 
     def allocator(self, space: str) -> Allocator:
         """The allocator of a memory space. Raises PlanError when no plugin serves it."""

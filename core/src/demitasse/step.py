@@ -1,5 +1,6 @@
 """The step: a plan bound to memory, walked without a hook, a name look-up or an allocation."""
 
+import itertools
 import math
 import time
 from collections import defaultdict
@@ -56,7 +57,7 @@ class Step:
             waits = [level.before_forward(bucket) for level in reversed(levels)]
             before[first] += [self._timed(work) for work in waits if work is not None]
             if update is not None and (work := chain(levels, bucket, update)) is not None:
-                after[final].append(self._timed(work))
+                after[final].append(self._timed(work) if levels else work)
         self.first, self.forward = list[Work](), list[Work]()
         self.backward, self.last = list[Work](), list[Work]()
         self.works = list[tuple[Entry, Work]]()
@@ -67,6 +68,8 @@ class Step:
             ahead = entry.phase == "forward"
             (self.forward if ahead else self.backward).append(work)
             (self.first if ahead else self.last).extend((*before[i], work, *after[i]))
+        for row in (self.first, self.forward, self.backward, self.last):
+            row[:] = joined(row)
         self.begin = [w for level in levels if (w := level.begin()) is not None]
         self.end = [w for level in levels if (w := level.end()) is not None]
         if clear is not None and any(e.operation == "accumulate" for e in plan.entries):
@@ -76,7 +79,8 @@ class Step:
         """The memory of a buffer, in its layout; None for None."""
         if buffer is None:
             return None
-        return self.memory[buffer.region].view(buffer.offset, buffer.spec.physical, buffer.spec.dtype)
+        spec = buffer.spec
+        return self.memory[buffer.region].view(buffer.offset, spec.physical, spec.array_type)
 
     def run(self, iteration: int, rate: float) -> float:
         """One iteration: every pass forward and backward, gradients final in the last; the loss, by this
@@ -127,3 +131,12 @@ class Step:
             phases.synchronise += clock() - start
 
         return run
+
+
+def joined(works: Sequence[Work]) -> list[Work]:
+    """Works that stand in line as one wherever they know how: such have an attribute ``join``, the
+    same for all of a kind, that makes one work of several."""
+    rows = (
+        (join, list(row)) for join, row in itertools.groupby(works, lambda w: getattr(w, "join", None))
+    )
+    return [work for join, row in rows for work in (row if join is None else [join(row)])]

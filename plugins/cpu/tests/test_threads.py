@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from demitasse_cpu.threads import divide, in_order, together
+from demitasse_cpu.native import in_order
+from demitasse_cpu.threads import divide, together
 
 
 def companions() -> set[threading.Thread]:

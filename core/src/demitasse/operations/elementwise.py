@@ -46,6 +46,7 @@ OPERATIONS = (
         flops=lambda shapes, attributes: 2.0 * len(shapes["xs"]) * count(shapes["y"]),
         attributes={"coefficients": ()},
         gradients=["xs = sum_backward(dy)"],
+        fuses=["relu"],
         aliases=["y = xs"],
     ),
     _define(

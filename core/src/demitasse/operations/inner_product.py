@@ -38,6 +38,7 @@ OPERATIONS = (
             "x = inner_product_backward_data(dy, w)",
             "w b = inner_product_backward_weights(dy, x)",
         ],
+        fuses=["relu"],
     ),
     _define(
         "inner_product_backward_data",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import types
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from demitasse.operations import Operation
@@ -16,16 +17,23 @@ Work: TypeAlias = Callable[[], None]
 """A bound piece of a step: called with nothing, it does its part."""
 
 
+ARRAYS: Mapping[str, str] = types.MappingProxyType({"bfloat16": "uint16"})
+"""NumPy's type for the bits of an element type that NumPy lacks."""
+
+
 @dataclass(frozen=True)
 class Layout:
     """How a logical tensor lies in memory: its dimensions in ``order`` (outermost first; () as they
     are), with the dimensions in ``blocks`` cut into (dimension, size) blocks that follow innermost,
     padded with zeros to whole blocks. ``Layout("NHWC", (0, 2, 3, 1))`` is a permutation,
-    ``Layout("NCHW8c", blocks=((1, 8),))`` one blocked on channels."""
+    ``Layout("NCHW8c", blocks=((1, 8),))`` one blocked on channels. ``stored`` is the element type in
+    memory where it is not the tensor's own: ``bfloat16`` for half of float32's bits. Layouts of one
+    form are equal, whatever their names."""
 
-    name: str
+    name: str = field(compare=False)
     order: tuple[int, ...] = ()
     blocks: tuple[tuple[int, int], ...] = ()
+    stored: str = ""
 
     def physical(self, shape: Sequence[int]) -> tuple[int, ...]:
         """The shape in memory of a tensor of logical ``shape``."""
@@ -49,7 +57,12 @@ class Layout:
             cut = (*array.shape[:dimension], -1, size, *array.shape[dimension + 1 :])
             array = np.moveaxis(array.reshape(cut), dimension + 1, rank + i)
         order = self.order or tuple(range(rank))
-        return np.ascontiguousarray(array.transpose(*order, *range(rank, array.ndim)))
+        array = array.transpose(*order, *range(rank, array.ndim))
+        if self.stored == "bfloat16":  # to the nearest, of two equally near ones the even
+            bits = np.ascontiguousarray(array, np.float32).view(np.uint32).astype(np.uint64)
+            rounded = ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
+            return np.where(np.isnan(array), np.uint16(0x7FC0), rounded)
+        return np.ascontiguousarray(array, self.stored or None)
 
     def unpack(self, physical: np.ndarray, shape: Sequence[int]) -> np.ndarray:
         """The logical array of ``shape`` that lies in ``physical`` (a view where it can be)."""
@@ -57,6 +70,8 @@ class Layout:
 
         rank = len(shape)
         order = self.order or tuple(range(rank))
+        if self.stored == "bfloat16":
+            physical = (physical.astype(np.uint32) << 16).view(np.float32)
         array = physical.transpose(*np.argsort(order), *range(rank, physical.ndim))
         for dimension, _ in reversed(self.blocks):
             array = np.moveaxis(array, -1, dimension + 1)
@@ -82,14 +97,24 @@ class TensorSpec:
         return self.layout.physical(self.shape)
 
     @property
+    def stored(self) -> str:
+        """The element type in memory."""
+        return self.layout.stored or self.dtype
+
+    @property
+    def array_type(self) -> str:
+        """The element type of an array over that memory."""
+        return ARRAYS.get(self.stored, self.stored)
+
+    @property
     def nbytes(self) -> int:
         import numpy as np
 
-        return math.prod(self.physical) * np.dtype(self.dtype).itemsize
+        return math.prod(self.physical) * np.dtype(self.array_type).itemsize
 
     def __str__(self) -> str:
         layout = "" if self.layout == PLAIN else f" {self.layout.name}"
-        return f"{'x'.join(map(str, self.shape)) or 'scalar'} {self.dtype}{layout}"
+        return f"{'x'.join(map(str, self.shape)) or 'scalar'} {self.stored}{layout}"
 
 
 @dataclass(frozen=True)
@@ -106,13 +131,15 @@ class Place:
 @dataclass(frozen=True)
 class Request:
     """An operation to be computed. A variadic operand's tensors stand in line with the others; an absent
-    optional operand is None. Layouts are those the inputs have now; a candidate may ask for others."""
+    optional operand is None. Layouts are those the inputs have now; a candidate may ask for others, and
+    where ``precision`` is bf16 for such as are stored so; sums, losses and parameters stay."""
 
     operation: Operation
     inputs: tuple[TensorSpec | None, ...]
     outputs: tuple[TensorSpec | None, ...]
     attributes: Mapping[str, Any]
     place: Place
+    precision: str = "f32"
 
 
 Bind: TypeAlias = Callable[[Sequence[Any], Sequence[Any], Any], Work]

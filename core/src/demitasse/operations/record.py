@@ -56,7 +56,9 @@ class Operation:
     name (a variadic operand's is a list of shapes, an absent one's None) and attributes to the output
     shapes, and raises ValueError with the reason when they do not fit. ``flops`` takes the same, with
     output shapes added; None counts one per output element. ``aliases`` lists (output, input) pairs
-    that may share memory when nobody else reads the input afterwards. A ``view`` has no kernel: its
+    that may share memory when nobody else reads the input afterwards. ``fuses`` names
+    operations that a kernel may do as well: where one, with its default attributes, is all that reads
+    the first output, the plan asks for ``<name>_<that name>``. A ``view`` has no kernel: its
     output is its input's memory in another shape."""
 
     name: str
@@ -68,6 +70,7 @@ class Operation:
     attributes: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     gradients: tuple[Gradient, ...] = ()
     aliases: tuple[tuple[str, str], ...] = ()
+    fuses: tuple[str, ...] = ()
     view: bool = False
     family: str = ""
 
@@ -83,6 +86,7 @@ def define(
     attributes: Mapping[str, Any] | None = None,
     gradients: Sequence[str] = (),
     aliases: Sequence[str] = (),
+    fuses: Sequence[str] = (),
     view: bool = False,
 ) -> Operation:
     """An operation in short. Operands: ``x w b?`` (optional), ``*xs`` (variadic), ``p!`` (updated),
@@ -102,6 +106,7 @@ def define(
         MappingProxyType(dict(attributes or {})),
         tuple(rules),
         tuple((a, b) for a, b in (text.split(" = ") for text in aliases)),
+        tuple(fuses),
         view,
         family,
     )

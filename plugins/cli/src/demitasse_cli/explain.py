@@ -160,7 +160,7 @@ def _plain_buffer(buffer: Buffer) -> dict[str, Any]:
     return {
         "name": buffer.name,
         "shape": buffer.spec.shape,
-        "dtype": buffer.spec.dtype,
+        "dtype": buffer.spec.stored,
         "layout": buffer.spec.layout.name,
         "region": buffer.region,
         "offset": buffer.offset,

@@ -27,18 +27,6 @@ def together(parts: Sequence[Work]) -> Work:
     return parts[0] if len(parts) == 1 else _Together(parts)
 
 
-def in_order(stages: Sequence[Work]) -> Work:
-    """Work that does ``stages`` one after the other."""
-    if len(stages) == 1:
-        return stages[0]
-
-    def work() -> None:
-        for stage in stages:
-            stage()
-
-    return work
-
-
 class _Together:
     def __init__(self, parts: Sequence[Work]) -> None:
         self._parts = tuple(parts)

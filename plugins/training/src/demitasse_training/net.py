@@ -127,7 +127,7 @@ class Net:
         arena: Any = None,
     ) -> None:
         self.runtime, self.phase, self.seed, self._retain = runtime, phase, seed, retain
-        self.dtype = real_type(precision)
+        self.dtype, self.precision = real_type(precision), precision
         check_retain(retain)
         if isinstance(path, NetDefinition):
             self.definition = path
@@ -315,6 +315,7 @@ class Net:
             name=self.definition.name,
             slots=self._slots,
             retain=self._retain,
+            precision=self.precision,
         )
         self.graph, self._step = graph, None
 

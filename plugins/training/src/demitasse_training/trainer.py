@@ -323,6 +323,7 @@ class Trainer:
                     self._workers,
                     open_source=open_source,
                     dtype=self.dtype,
+                    precision=self.precision,
                     weak=self.scaling == "weak",
                     seed=self.seed,
                     retain=self._retain,

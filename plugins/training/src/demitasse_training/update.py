@@ -16,7 +16,6 @@ from demitasse import (
     Span,
     TensorSpec,
     Work,
-    choose,
     unknown,
 )
 from demitasse.operations import Operation
@@ -91,7 +90,7 @@ def flat_work(
     """An operation that only updates flat memory, bound at a plan's place."""
     specs = tuple(TensorSpec(tuple(array.shape), str(array.dtype)) for array in operands)
     request = Request(operation, specs, (), attributes, plan.place)
-    candidate = choose(kernels, request, "solver")[1]
+    candidate = kernels.choose(request, "solver")[1]
     size = candidate.workspace
     workspace = allocator.allocate(size).view(0, (size,), "uint8") if size else None
     return candidate.bind(operands, [], workspace)

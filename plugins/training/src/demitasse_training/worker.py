@@ -39,6 +39,7 @@ class Worker:
         *,
         open_source: Callable[[DataSpec], DataSource],
         dtype: str,
+        precision: str,
         weak: bool,
         seed: int,
         retain: str | None,
@@ -70,14 +71,19 @@ class Worker:
             )
         self.graph.differentiate(solver.passes)
         self.plan = make_plan(
-            self.graph, self.kernels, place.place, name=solver.train.name, retain=retain
+            self.graph,
+            self.kernels,
+            place.place,
+            name=solver.train.name,
+            retain=retain,
+            precision=precision,
         )
         self._take_memory(others)
 
     def array(self, buffer: Buffer) -> Any:
         """The memory of a buffer, in its layout."""
         region = self.memory[buffer.region]
-        return region.view(buffer.offset, buffer.spec.physical, buffer.spec.dtype)
+        return region.view(buffer.offset, buffer.spec.physical, buffer.spec.array_type)
 
     def bind(self, iteration: int) -> Step:
         """The step, bound at first use, with streams that go on at ``iteration``."""

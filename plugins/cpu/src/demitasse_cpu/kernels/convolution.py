@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from demitasse import Candidate, Request, Work
 from demitasse_cpu.kernels.requests import LINE, aligned, cut, flat, is_real, parts_for, spec
 from demitasse_cpu.kernels.work import ready
-from demitasse_cpu.threads import divide, in_order, together
+from demitasse_cpu.native import at_once, in_order
+from demitasse_cpu.threads import divide
 
 if TYPE_CHECKING:
     from demitasse_cpu.loops.products import Correlation, WeightGradient
@@ -92,7 +93,7 @@ def _correlating(request: Request, s: _Sizes, to_data: bool = False) -> Candidat
             ready(loops.correlate, geometry, x, y, packed, padded_bias, mine, lanes, *images)
             for mine, images in zip(rooms, divide(s.samples, parts), strict=True)
         ]
-        return in_order([pack, together(shares)])
+        return in_order([pack, at_once(shares)])
 
     workspace = aligned(panel) + aligned(biases) + parts * room
     return Candidate(KERNEL, bind, workspace=workspace, in_place=False)
@@ -140,7 +141,7 @@ def backward_weights(request: Request) -> Iterable[Candidate]:
         ]
         db = all_sums[0, :0] if db is None else db
         add_up = ready(loops.add_up, geometry, all_sums, all_bias_sums, flat(dw), db, lanes)
-        return in_order([together(shares), add_up])
+        return in_order([at_once(shares), add_up])
 
     workspace = aligned(parts * sums) + aligned(parts * bias_sums) + parts * aligned(room)
     return (Candidate(KERNEL, bind, workspace=workspace, in_place=False),)

@@ -10,7 +10,7 @@ from typing import Any
 from demitasse import Candidate, Request, Work
 from demitasse_cpu.kernels.requests import flat, is_real, parts_for, spec
 from demitasse_cpu.kernels.work import spread
-from demitasse_cpu.threads import in_order
+from demitasse_cpu.native import in_order
 
 
 def weighted_sum(request: Request) -> Iterable[Candidate]:

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 from demitasse import Candidate, Request, Work
 from demitasse_cpu.kernels.requests import cut, flat, is_real, parts_for, spec
 from demitasse_cpu.kernels.work import ready
-from demitasse_cpu.threads import divide, in_order, together
+from demitasse_cpu.native import at_once, in_order
+from demitasse_cpu.threads import divide
 
 KERNEL = "tiles, vectors of columns"
 _FLOP_A_UNIT_OF_WORK = 64
@@ -176,7 +177,7 @@ def _work(
         panel, sums = rooms[2 * i : 2 * i + 2]
         arguments = [geometry, *operands, panel, sums, widest, *mine_down, *mine_across]
         shares.append(ready(loops.multiply, *arguments))
-    return together(shares)
+    return at_once(shares)
 
 
 def _scaled(part: tuple[int, int], unit: int, end: int) -> tuple[int, int]:

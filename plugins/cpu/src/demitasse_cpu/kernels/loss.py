@@ -9,7 +9,8 @@ from typing import Any
 from demitasse import Candidate, DataError, Request, Work
 from demitasse_cpu.kernels.requests import flat, is_real, parts_for, rows_along, spec
 from demitasse_cpu.kernels.work import ready, spread
-from demitasse_cpu.threads import divide, together
+from demitasse_cpu.native import at_once
+from demitasse_cpu.threads import divide
 
 KERNEL = "numba loop"
 _EXP = 8  # an exponential takes as long as so many elements moved
@@ -52,7 +53,7 @@ def softmax_loss(request: Request) -> Iterable[Candidate]:
                     *part,
                 )
             )
-        losses, samples = together(shares), spec(x).shape[0]
+        losses, samples = at_once(shares), spec(x).shape[0]
         divisor = _divisor(request, samples, rows)
         total = ready(loops.total_loss, partials, flat(outputs[0]), divisor)
 

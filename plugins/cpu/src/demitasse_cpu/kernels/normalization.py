@@ -9,7 +9,8 @@ from typing import Any
 from demitasse import Candidate, Request, Work
 from demitasse_cpu.kernels.requests import flat, is_real, parts_for, spec
 from demitasse_cpu.kernels.work import ready
-from demitasse_cpu.threads import divide, together
+from demitasse_cpu.native import at_once
+from demitasse_cpu.threads import divide
 
 KERNEL = "numba loop, a plane at a time"
 _LINE = 64
@@ -92,6 +93,6 @@ def _lrn(
             if room:
                 mine = workspace[i * room : (i + 1) * room].view(source[0].dtype)
             shares.append(ready(getattr(loops, loop), *arguments(mine), *numbers, *part))
-        return together(shares)
+        return at_once(shares)
 
     return (Candidate(KERNEL, bind, workspace=parts * room, in_place=False),)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from demitasse import Candidate, Request, Work
 from demitasse_cpu.kernels.requests import aligned, cut, flat, is_real, parts_for, spec
 from demitasse_cpu.kernels.work import ready, spread
-from demitasse_cpu.threads import divide, together
+from demitasse_cpu.native import at_once
+from demitasse_cpu.threads import divide
 
 if TYPE_CHECKING:
     from demitasse_cpu.loops.pooling import Windows
@@ -41,7 +42,7 @@ def maximum(request: Request) -> Iterable[Candidate]:
             index = pieces[3] if argmax is None else flat(outputs[1])
             arguments = [*buffers, index, argmax is not None, *pieces, *part]
             shares.append(ready(loops.maxima, *arguments))
-        return together(shares)
+        return at_once(shares)
 
     return (Candidate(KERNEL, bind, workspace=parts * room, in_place=False),)
 

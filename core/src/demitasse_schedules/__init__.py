@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from demitasse.errors import PlanError, WorkerError, unknown
+from demitasse import PlanError, WorkerError, unknown
 
 GOALS = ("allreduce", "reduce", "broadcast", "reduce_scatter", "allgather")
 

@@ -1,0 +1,52 @@
+"""Which kernel computes a request: the first plugin that can, and of its candidates the quickest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from demitasse.errors import PlanError
+from demitasse.operations.kernel import Candidate, Request
+
+
+class Tuner(Protocol):
+    """Chooses among candidates by trying them."""
+
+    def pick(self, plugin: str, request: Request, candidates: Sequence[Candidate]) -> tuple[int, str]:
+        """The position of the quickest candidate, and how that is known in a word or two."""
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """Who computes at a place: (plugin, its kernels hook), preferred first, and who tries candidates."""
+
+    offers: Sequence[tuple[str, Callable[..., Iterable[Candidate]]]]
+    tuner: Tuner | None = None
+
+    def find(self, request: Request) -> tuple[str, list[Candidate]]:
+        """The first plugin that computes the request and its candidates; ("", []) when nobody does."""
+        for plugin, offer in self.offers:
+            if candidates := list(offer(request=request)):
+                return plugin, candidates
+        return "", []
+
+    def choose(self, request: Request, layer: str) -> tuple[str, Candidate, str]:
+        """(plugin, candidate, reason): of the first plugin that computes the request the candidate that
+        is quickest, as all say or as the tuner finds, else the first. Raises PlanError that names the
+        layer, the operation and who was asked."""
+        plugin, candidates = self.find(request)
+        asked = [name for name, _ in self.offers]
+        if not candidates:
+            shapes = ", ".join(str(spec) for spec in request.inputs if spec is not None)
+            raise PlanError(
+                f"layer {layer!r}: no composed plugin computes {request.operation.name} of {shapes} at "
+                f"{request.place.level!r} ({request.place.space}); asked: {', '.join(asked) or 'none'}"
+            )
+        passed = asked[: asked.index(plugin)]
+        reason, best = f"not computed by {', '.join(passed)}" if passed else "preferred", 0
+        if len(candidates) > 1 and all(candidate.seconds is not None for candidate in candidates):
+            best = min(range(len(candidates)), key=lambda i: candidates[i].seconds or 0.0)
+        elif len(candidates) > 1 and self.tuner is not None:
+            best, reason = self.tuner.pick(plugin, request, candidates)
+        return plugin, candidates[best], reason

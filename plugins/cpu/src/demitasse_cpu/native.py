@@ -1,0 +1,195 @@
+"""Work as tables of calls: what runs from one compiled loop without the GIL, and what joins to it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from demitasse import PlanError, Work
+from demitasse_cpu.threads import together
+
+_LONGEST = 64
+
+
+class Call:
+    """A compiled loop with its arguments, compiled for their types now and not in the first step."""
+
+    def __init__(self, loop: Any, arguments: Sequence[Any]) -> None:
+        from numba import typeof
+
+        self.join, self.stages = _join, ((self,),)
+        types = tuple(map(typeof, arguments))
+        loop.compile(types)
+        self.loop, self.arguments = loop, tuple(arguments)
+        compiled = loop.overloads[types]
+        name = compiled.fndesc.llvm_func_name
+        self.address: int = compiled.library.get_pointer_to_function(name)
+
+    def __call__(self) -> Any:
+        return self.loop(*self.arguments)
+
+    def record(self) -> np.ndarray:
+        """Address, width, words and numbers, as ``loops.calls`` reads them."""
+        words: list[int] = []
+        reals: list[float] = []
+        for argument in self.arguments:
+            _flatten(argument, words, reals)
+        result = np.zeros(_LONGEST // 8 + 1, np.int64)  # where a loop puts its result, and an error
+        self._held = result
+        return _record(self.address, [result.ctypes.data, result.ctypes.data + _LONGEST, *words], reals)
+
+
+class Foreign:
+    """A function of C with word-sized arguments, which returns 0 unless it fails. ``label`` names it
+    in errors; ``threads`` is how many of OpenMP's it may use, ``held`` what must live as long as it
+    may be called."""
+
+    def __init__(
+        self, label: str, address: int, words: Sequence[int], threads: int = 1, held: object = None
+    ) -> None:
+        self.join, self.stages = _join, ((self,),)
+        self.label, self.address, self.words = label, address, tuple(words)
+        self.threads, self.held = threads, held
+        self._function = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_int64] * len(words))(address)
+
+    def __call__(self) -> None:
+        if (status := self._function(*self.words)) != 0:
+            raise PlanError(f"{self.label} failed with status {status}")
+
+    def record(self) -> np.ndarray:
+        return _record(self.address, list(self.words), [])
+
+
+def _record(address: int, words: list[int], reals: list[float]) -> np.ndarray:
+    from demitasse_cpu.loops.calls import REALS, WIDTHS
+
+    width = next((width for width in WIDTHS if width >= len(words)), None)
+    if width is None or len(reals) > REALS:
+        raise PlanError(
+            f"a compiled loop takes {len(words)} words and {len(reals)} numbers; "
+            f"at most {WIDTHS[-1]} and {REALS} can be passed"
+        )
+    padded = words + [0] * (width - len(words))
+    bits = [struct.unpack("q", struct.pack("d", value))[0] for value in reals]
+    return np.array([address, width, *padded, *bits, *[0] * (REALS - len(bits))], np.int64)
+
+
+def _flatten(value: Any, words: list[int], reals: list[float]) -> None:
+    """An argument as numba passes it."""
+    if isinstance(value, np.ndarray):
+        words += [0, 0, value.size, value.itemsize, value.ctypes.data, *value.shape, *value.strides]
+    elif isinstance(value, tuple):
+        for member in value:
+            _flatten(member, words, reals)
+    elif isinstance(value, bool | int | np.integer | np.bool_):
+        words.append(int(value))
+    elif isinstance(value, float):
+        reals.append(value)
+    else:
+        raise PlanError(f"{value!r} ({type(value).__name__}) cannot be passed to a compiled loop")
+
+
+class Native:
+    """Stages that follow each other, each of one call or of parts that a team of threads does at once.
+    Where the system has OpenMP's library, all run in one call that does not hold the GIL."""
+
+    def __init__(self, stages: Sequence[Sequence[Call | Foreign]]) -> None:
+        self.join, self.stages = _join, tuple(map(tuple, stages))
+        foreign = [part.threads for stage in stages for part in stage if isinstance(part, Foreign)]
+        self._threads = max(foreign, default=0)
+        self._table: np.ndarray | None = None
+
+    def __call__(self) -> None:
+        team = openmp()
+        if team is None or team.lost:
+            for stage in self.stages:
+                together(stage)()
+            return
+        if self._table is None:
+            self._table = self._build(team)
+        if self._threads:
+            team.limit(self._threads)
+        if (row := self._run(self._table, team.fork, self._share)) != 0:
+            part = self.stages[row - 1][0]
+            name = part.label if isinstance(part, Foreign) else f"compiled loop {part.loop.__name__}"
+            raise PlanError(f"{name} failed")
+
+    def _build(self, team: Team) -> np.ndarray:
+        from demitasse_cpu.loops import calls
+
+        self._held: list[np.ndarray] = []
+        rows = []
+        for stage in self.stages:
+            records = [part.record() for part in stage]
+            addresses = [record.ctypes.data for record in records]
+            if len(stage) > 1:
+                parts = np.array([team.number, team.size, 0, len(stage), *addresses], np.int64)
+                records.append(parts)
+            rows.append(
+                [calls.TEAM if len(stage) > 1 else calls.ONE, records[-1].ctypes.data, len(stage)]
+            )
+            self._held += records
+        table = np.array(rows, np.int64).reshape(-1, 3)
+        self._run, self._share = calls.run, int(calls.share.address or 0)
+        return table
+
+
+def _join(works: Sequence[Call | Foreign | Native]) -> Work:
+    """Works in line as one, with no Python between them."""
+    return works[0] if len(works) == 1 else Native([stage for work in works for stage in work.stages])
+
+
+def at_once(parts: Sequence[Work]) -> Work:
+    """Work that is done when all ``parts`` are, at once where there are threads for it. The parts do
+    not depend on each other, and give the same result whoever does them."""
+    if len(parts) == 1:
+        return parts[0]
+    calls = [part for part in parts if isinstance(part, Call)]
+    return Native([calls]) if len(calls) == len(parts) else together(parts)
+
+
+def in_order(stages: Sequence[Work]) -> Work:
+    """Work that does ``stages`` one after the other."""
+    native = [stage for stage in stages if isinstance(stage, Call | Foreign | Native)]
+    if len(native) == len(stages):
+        return _join(native)
+
+    def work() -> None:
+        for stage in stages:
+            stage()
+
+    return work
+
+
+class Team:
+    """OpenMP's threads: the ones that oneDNN's kernels use too, so that they never compete."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self.fork, self.number, self.size = (
+            int(ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0)
+            for name in ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
+        )
+        self.limit: Callable[[int], None] = library.omp_set_num_threads
+        self.lost = False
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._lose)
+
+    def _lose(self) -> None:
+        """In a forked process the threads are not there, and OpenMP would wait for them for ever."""
+        self.lost = True
+        self.limit(1)
+
+
+@cache
+def openmp() -> Team | None:
+    """The system's OpenMP, or None: then threads of Python's share the work."""
+    try:
+        return Team(ctypes.CDLL("libgomp.so.1"))
+    except (OSError, AttributeError):
+        return None
