@@ -81,12 +81,12 @@ def layouts_and_shapes(draw: st.DrawFn) -> tuple[Layout, tuple[int, ...]]:
 
 
 def place(layout: Layout, shape: tuple[int, ...], index: tuple[int, ...]) -> int:
-    """The definition: each block takes the rest of what its dimension has left, the quotients
-    follow the order, all outside the blocks, row by row."""
+    """The definition: from the innermost on, each block takes the rest of what its dimension has left,
+    the quotients follow the order, all outside the blocks, row by row."""
     quotients, rests = list(index), []
-    for dimension, size in layout.blocks:
+    for dimension, size in reversed(layout.blocks):
         quotients[dimension], rest = divmod(quotients[dimension], size)
-        rests.append(rest)
+        rests.insert(0, rest)
     order = layout.order or range(len(shape))
     offset = 0
     digits = (*(quotients[d] for d in order), *rests)

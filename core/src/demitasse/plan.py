@@ -205,8 +205,9 @@ class _Planner:
         return [node for node in fused if id(node) not in gone]
 
     def _layout(self, tensor: Tensor) -> Layout:
-        owner = self.gradients.get(tensor)  # a parameter's gradient lies as the parameter does
-        return self.layouts.get(owner.tensor if owner else tensor, PLAIN)
+        if tensor not in self.layouts and tensor in self.gradients:
+            tensor = self.gradients[tensor].tensor  # a parameter's gradient lies as the parameter does
+        return self.layouts.get(tensor, PLAIN)
 
     def _spec(self, tensor: Tensor) -> TensorSpec:
         return TensorSpec(tensor.shape, tensor.dtype, self._layout(tensor))
@@ -229,13 +230,14 @@ class _Planner:
         for i, tensor in enumerate(node.outputs):
             if tensor is not None:
                 layout = candidate.output_layouts[i] if candidate.output_layouts else PLAIN
-                if (
-                    not self.retain_all and tensor not in self.objective
-                ):  # those are looked at as they lie
+                if not (self.retain_all or tensor in self.objective or tensor in self.gradients):
                     self.layouts[tensor] = layout
-                if self._layout(tensor) != layout:
+                elif self._layout(tensor) != layout:
                     made.outputs[i] = twin = self._twin(tensor, layout)
-                    self._transform(twin, tensor, node)
+                    if tensor in self.gradients and self._lie_alike(tensor, twin):
+                        self.root[twin], self.gradients[twin] = tensor, self.gradients[tensor]
+                    else:
+                        self._transform(twin, tensor, node)
 
     def _ask(self, node: Node) -> tuple[str, Candidate, str]:
         return self.kernels.choose(self._request(node), node.layer)
@@ -252,9 +254,16 @@ class _Planner:
         if self._layout(tensor) == layout:
             return tensor
         if (tensor, layout) not in self.reordered:
-            self.reordered[tensor, layout] = self._twin(tensor, layout)
-            self._transform(tensor, self.reordered[tensor, layout], near)
+            self.reordered[tensor, layout] = twin = self._twin(tensor, layout)
+            if self._lie_alike(tensor, twin):
+                self.root[twin] = self._find(tensor)
+            else:
+                self._transform(tensor, twin, near)
         return self.reordered[tensor, layout]
+
+    def _lie_alike(self, tensor: Tensor, twin: Tensor) -> bool:
+        layouts = self._layout(tensor), self._layout(twin)
+        return len({layout.places(tensor.shape) for layout in layouts}) == 1
 
     def _twin(self, tensor: Tensor, layout: Layout) -> Tensor:
         twin = Tensor(f"{tensor.name}.{layout.name}", tensor.shape, tensor.dtype, "activation")
@@ -307,11 +316,11 @@ class _Planner:
         if self.given:
             return list(dict.fromkeys(self.given.values())), []
         ready = {t: i for i, c in enumerate(self.chosen) for t in c.tensors if t in self.gradients}
-        order = [self.gradients[t] for t in sorted(ready, key=lambda t: ready[t])]
-        order += [p for p in self.graph.parameters if p not in order]
+        learned = dict.fromkeys(self.gradients[t] for t in sorted(ready, key=lambda t: ready[t]))
+        order = [*learned, *(p for p in self.graph.parameters if p not in learned)]
         slots, groups, position = list[Slot](), list[list[Slot]](), 0
         for parameter in order:
-            spec, trained = self._spec(parameter.tensor), parameter.gradient in ready
+            spec, trained = self._spec(parameter.tensor), parameter in learned
             span = Span(position, position + _aligned(spec.nbytes) // self.item)
             owners, rates = tuple(parameter.owners), (parameter.rate, parameter.decay)
             slots.append(slot := Slot(owners, span, spec, *rates, trained))

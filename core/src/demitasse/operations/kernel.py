@@ -24,8 +24,8 @@ ARRAYS: Mapping[str, str] = types.MappingProxyType({"bfloat16": "uint16"})
 @dataclass(frozen=True)
 class Layout:
     """How a logical tensor lies in memory: its dimensions in ``order`` (outermost first; () as they
-    are), with the dimensions in ``blocks`` cut into (dimension, size) blocks that follow innermost,
-    padded with zeros to whole blocks. ``Layout("NHWC", (0, 2, 3, 1))`` is a permutation,
+    are), with the dimensions in ``blocks`` cut into (dimension, size) blocks that follow, the last one
+    innermost, padded with zeros to whole blocks. ``Layout("NHWC", (0, 2, 3, 1))`` is a permutation,
     ``Layout("NCHW8c", blocks=((1, 8),))`` one blocked on channels. ``stored`` is the element type in
     memory where it is not the tensor's own: ``bfloat16`` for half of float32's bits. Layouts of one
     form are equal, whatever their names."""
@@ -43,6 +43,14 @@ class Layout:
         order = self.order or range(len(extents))
         return (*(extents[d] for d in order), *(size for _, size in self.blocks))
 
+    def places(self, shape: Sequence[int]) -> tuple[object, ...]:
+        """What tells where each element of a tensor lies: equal for layouts that are one for its shape
+        (an extent of 1 may stand anywhere)."""
+        order = self.order or tuple(range(len(shape)))
+        extents = self.physical(shape)
+        outer = tuple(d for d, extent in zip(order, extents, strict=False) if extent > 1)
+        return outer, self.blocks, self.stored
+
     def pack(self, logical: np.ndarray) -> np.ndarray:
         """A logical array as it lies in memory (a copy unless the layout is plain)."""
         import numpy as np
@@ -53,9 +61,9 @@ class Layout:
             padding = [(0, 0)] * rank
             padding[dimension] = (0, -array.shape[dimension] % whole)
             array = np.pad(array, padding)
-        for i, (dimension, size) in enumerate(self.blocks):
+        for dimension, size in reversed(self.blocks):
             cut = (*array.shape[:dimension], -1, size, *array.shape[dimension + 1 :])
-            array = np.moveaxis(array.reshape(cut), dimension + 1, rank + i)
+            array = np.moveaxis(array.reshape(cut), dimension + 1, rank)
         order = self.order or tuple(range(rank))
         array = array.transpose(*order, *range(rank, array.ndim))
         if self.stored == "bfloat16":  # to the nearest, of two equally near ones the even
@@ -73,8 +81,8 @@ class Layout:
         if self.stored == "bfloat16":
             physical = (physical.astype(np.uint32) << 16).view(np.float32)
         array = physical.transpose(*np.argsort(order), *range(rank, physical.ndim))
-        for dimension, _ in reversed(self.blocks):
-            array = np.moveaxis(array, -1, dimension + 1)
+        for dimension, _ in self.blocks:
+            array = np.moveaxis(array, rank, dimension + 1)
             merged = array.shape[dimension] * array.shape[dimension + 1]
             array = array.reshape(*array.shape[:dimension], merged, *array.shape[dimension + 2 :])
         return array[tuple(slice(extent) for extent in shape)]

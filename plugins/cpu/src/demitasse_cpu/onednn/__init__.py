@@ -1,0 +1,19 @@
+"""Kernels of oneDNN, by its C interface."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+
+from demitasse import Candidate, Request
+from demitasse_cpu.onednn import convolution, inner_product, reorder
+
+FACTORIES: Mapping[str, Callable[[Request], Iterable[Candidate]]] = MappingProxyType(
+    convolution.FACTORIES | inner_product.FACTORIES | reorder.FACTORIES
+)
+
+
+def candidates(request: Request) -> list[Candidate]:
+    """What oneDNN offers for a request; nothing where it is not there."""
+    factory = FACTORIES.get(request.operation.name)
+    return [] if factory is None else list(factory(request))

@@ -1,0 +1,224 @@
+"""oneDNN's convolutions: activations in NHWC (or, where it pays, blocked), weights as it likes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from demitasse import PLAIN, Candidate, Layout, Request, Work
+from demitasse_cpu.kernels.requests import aligned, spec
+from demitasse_cpu.native import in_order
+from demitasse_cpu.onednn.library import (
+    BIAS,
+    CONVOLUTION_DIRECT,
+    DIFF_BIAS,
+    DIFF_DST,
+    DIFF_SRC,
+    DIFF_WEIGHTS,
+    DST,
+    FORWARD_INFERENCE,
+    FORWARD_TRAINING,
+    SRC,
+    WEIGHTS,
+    Library,
+    UnimplementedError,
+    extents,
+    library,
+    relu_attribute,
+)
+from demitasse_cpu.onednn.memory import any_form, described
+from demitasse_cpu.onednn.primitive import Primitive
+from demitasse_cpu.onednn.weights import Weights, weights_of
+
+NHWC = Layout("NHWC", (0, 2, 3, 1))
+BLOCKED = Layout("nChw16c", blocks=((1, 16),))
+_FEW_CHANNELS = 4
+
+
+@dataclass(frozen=True)
+class _Convolution:
+    """A request's numbers, in the order oneDNN takes them."""
+
+    lib: Library
+    threads: int
+    x: tuple[int, ...]
+    w: tuple[int, ...]
+    y: tuple[int, ...]
+    groups: int
+    stored: str
+    window: tuple[Any, ...]
+
+    @property
+    def grouped(self) -> tuple[int, ...]:
+        """The extents of the weights, with groups in front where there are several."""
+        if self.groups == 1:
+            return self.w
+        return (self.groups, self.w[0] // self.groups, *self.w[1:])
+
+    def forward(self, x: Layout, y: Layout, bias: bool, relu: bool, training: bool = True) -> Primitive:
+        lib = self.lib
+        attributes = relu_attribute(lib, relu)
+        try:
+            return Primitive(
+                lib,
+                self.threads,
+                "convolution_forward",
+                lib.engine,
+                FORWARD_TRAINING if training else FORWARD_INFERENCE,
+                CONVOLUTION_DIRECT,
+                described(lib, self.x, self.stored, x),
+                any_form(lib, self.grouped, self.stored),
+                described(lib, (self.w[0],), "float32", PLAIN) if bias else None,
+                described(lib, self.y, self.stored, y),
+                *self.window,
+                attributes,
+            )
+        finally:
+            lib.call("primitive_attr_destroy", attributes)
+
+    def backward(self, name: str, x: Layout, y: Layout, bias: bool = False) -> Primitive:
+        lib = self.lib
+        hint = self.forward(x, y, False, False)
+        attributes = relu_attribute(lib, False)
+        data = described(lib, self.x, self.stored, x)
+        gradient = described(lib, self.y, self.stored, y)
+        if name == "convolution_backward_data":
+            given: list[Any] = [data, any_form(lib, self.grouped, self.stored), gradient]
+        else:
+            biases = described(lib, (self.w[0],), "float32", PLAIN) if bias else None
+            given = [data, any_form(lib, self.grouped, "float32"), biases, gradient]
+        try:
+            common = lib.engine, CONVOLUTION_DIRECT, *given, *self.window, hint.hint, attributes
+            return Primitive(lib, self.threads, name, *common)
+        finally:
+            lib.call("primitive_attr_destroy", attributes)
+
+
+def forward(request: Request) -> Iterable[Candidate]:
+    """Candidates for a convolution, or one with ReLU."""
+    x, w, b = (*request.inputs, None)[:3]
+    convolution = _convolution(request, spec(x).shape, spec(w).shape, spec(request.outputs[0]).shape)
+    if convolution is None:
+        return
+    relu = request.operation.name.endswith("_relu")
+    for layout in _layouts(request, spec(x).layout):
+        try:
+            primitive = convolution.forward(layout, layout, b is not None, relu)
+        except UnimplementedError:
+            continue
+        kept = _stored(layout, convolution.stored)
+        weights = weights_of(primitive, WEIGHTS, convolution.w, convolution.groups, convolution.stored)
+        yield _candidate(primitive, [SRC, WEIGHTS, BIAS][: 3 if b else 2], [DST], weights, kept)
+
+
+def backward_data(request: Request) -> Iterable[Candidate]:
+    """Candidates for the gradient of a convolution's input."""
+    dy, w = map(spec, request.inputs)
+    convolution = _convolution(request, spec(request.outputs[0]).shape, w.shape, dy.shape)
+    if convolution is None:
+        return
+    for layout in _layouts(request, dy.layout):
+        try:
+            primitive = convolution.backward("convolution_backward_data", layout, layout)
+        except UnimplementedError:
+            continue
+        kept = _stored(layout, convolution.stored)
+        weights = weights_of(primitive, WEIGHTS, convolution.w, convolution.groups, convolution.stored)
+        yield _candidate(primitive, [DIFF_DST, WEIGHTS], [DIFF_SRC], weights, kept)
+
+
+def backward_weights(request: Request) -> Iterable[Candidate]:
+    """Candidates for the gradients of a convolution's weights and biases."""
+    dy, x = map(spec, request.inputs)
+    dw, db = (*request.outputs, None)[:2]
+    convolution = _convolution(request, x.shape, spec(dw).shape, dy.shape)
+    if convolution is None:
+        return
+    image = PLAIN if x.shape[1] <= _FEW_CHANNELS and x.layout == PLAIN else BLOCKED
+    for given, taken in ((NHWC, NHWC), (image, BLOCKED)):
+        try:
+            primitive = convolution.backward(
+                "convolution_backward_weights", given, taken, db is not None
+            )
+        except UnimplementedError:
+            continue
+        stored = convolution.stored
+        weights = weights_of(primitive, DIFF_WEIGHTS, convolution.w, convolution.groups, "float32")
+        outputs = [DIFF_WEIGHTS, DIFF_BIAS][: 2 if db else 1]
+        layouts = [_stored(taken, stored), _stored(given, stored)]
+        yield _candidate(primitive, [DIFF_DST, SRC], outputs, weights, *layouts)
+
+
+def _convolution(
+    request: Request, x: tuple[int, ...], w: tuple[int, ...], y: tuple[int, ...]
+) -> _Convolution | None:
+    lib, given = library(), request.attributes
+    kinds = {operand.dtype for operand in (*request.inputs, *request.outputs) if operand is not None}
+    if lib is None or kinds != {"float32"} or len(x) != 4 or request.place.simulated:
+        return None
+    pads = []
+    for d in range(2):  # what is left over behind the last window counts as negative padding
+        reach = given["dilation"][d] * (w[2 + d] - 1) + 1
+        pads.append((y[2 + d] - 1) * given["stride"][d] + reach - x[2 + d] - given["pad"][d])
+    window = (
+        extents(*given["stride"]),
+        extents(*(d - 1 for d in given["dilation"])),
+        extents(*given["pad"]),
+        extents(*pads),
+    )
+    stored = "bfloat16" if request.precision == "bf16" else "float32"
+    return _Convolution(lib, request.place.threads, x, w, y, given["groups"], stored, window)
+
+
+def _layouts(request: Request, given: Layout) -> Iterator[Layout]:
+    """The activations' layouts worth trying, the usual one first."""
+    yield NHWC
+    if replace(given, stored="") == BLOCKED:
+        yield BLOCKED
+
+
+def _stored(layout: Layout, stored: str) -> Layout:
+    if stored != "bfloat16":
+        return layout
+    return replace(layout, name=f"{layout.name} bf16", stored=stored)
+
+
+def _candidate(
+    primitive: Primitive,
+    inputs: Sequence[int],
+    outputs: Sequence[int],
+    weights: Weights,
+    first: Layout,
+    second: Layout | None = None,
+) -> Candidate:
+    """A primitive as a candidate: ``first`` is the layout of the first activation among the operands,
+    ``second`` that of the other. Weights that lie as no layout can say are reordered on the way."""
+    kinds = {WEIGHTS: weights.layout, DIFF_WEIGHTS: weights.layout, BIAS: PLAIN, DIFF_BIAS: PLAIN}
+    activations = iter((first, second or first))
+    taken = tuple(kinds[n] if n in kinds else next(activations) for n in inputs)
+    given = tuple(kinds[n] if n in kinds else next(activations) for n in outputs)
+    packed = aligned(weights.packed)
+
+    def bind(sources: Sequence[Any], targets: Sequence[Any], workspace: Any) -> Work:
+        arrays = dict(zip((*inputs, *outputs), (*sources, *targets), strict=True))
+        if not weights.packed:
+            return primitive.bind(arrays, workspace)
+        plain = arrays[weights.argument]
+        room = workspace[:packed]
+        arrays[weights.argument] = room
+        work = primitive.bind(arrays, workspace[packed:] if primitive.workspace else None)
+        moving = weights.moving(plain, room)
+        return in_order([work, moving] if weights.argument == DIFF_WEIGHTS else [moving, work])
+
+    workspace = packed + aligned(primitive.workspace)
+    name = f"oneDNN {primitive.name}"
+    return Candidate(name, bind, taken, given, workspace, in_place=False)
+
+
+FACTORIES = {
+    "convolution": forward,
+    "convolution_relu": forward,
+    "convolution_backward_data": backward_data,
+    "convolution_backward_weights": backward_weights,
+}

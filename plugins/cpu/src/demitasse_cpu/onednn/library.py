@@ -1,0 +1,143 @@
+"""oneDNN's library: found, loaded, and called with its statuses checked.
+
+The wheel ``onednn-cpu-gomp`` brings it, built for OpenMP's threads; a system's own libdnnl.so.3 serves
+as well. Numbers are those of oneDNN's headers (include/oneapi/dnnl/dnnl_types.h, version 3).
+"""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import byref, c_char_p, c_int, c_int64, c_size_t, c_void_p
+from functools import cache
+from importlib import metadata
+from typing import Any
+
+from demitasse import PlanError
+
+DISTRIBUTION = "onednn-cpu-gomp"
+LIBRARY = "libdnnl.so.3"
+
+CPU, IN_ORDER = 1, 1
+MAX_DIMENSIONS = 12
+TYPES = {"bfloat16": 2, "float32": 3, "int32": 4, "int8": 5, "uint8": 6}
+FORWARD_TRAINING, FORWARD_INFERENCE = 64, 96
+ANY = 1
+USER_SCRATCHPAD = 1
+RELU = 0x20
+CONVOLUTION_DIRECT = 1
+
+SRC, DST, WEIGHTS, BIAS, SCRATCHPAD = 1, 17, 33, 41, 80
+DIFF_SRC, DIFF_DST, DIFF_WEIGHTS, DIFF_BIAS = 129, 145, 161, 169
+
+QUERY_NAME, QUERY_STRIDES, QUERY_SCRATCHPAD, QUERY_ARGUMENT = 8, 14, 136, 255
+QUERY_RANK, QUERY_EXTENTS, QUERY_PADDED = 256, 257, 260
+QUERY_BLOCKS, QUERY_BLOCK_SIZES, QUERY_BLOCK_DIMENSIONS = 263, 264, 265
+
+_STATUSES = {1: "out of memory", 2: "invalid arguments", 3: "unimplemented"}
+
+
+class UnimplementedError(PlanError):
+    """oneDNN has no kernel for what was asked."""
+
+
+class Library:
+    """The loaded library with an engine and a stream on this processor. Raises OSError when it cannot be
+    loaded, PlanError when it is another version's."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.functions = ctypes.CDLL(path)
+        self.functions.dnnl_version.restype = ctypes.POINTER(c_int)
+        self.version = tuple(self.functions.dnnl_version()[:3])
+        if self.version[0] != 3:
+            raise PlanError(f"{path} is oneDNN {self.version}; version 3 is needed")
+        for name, result in _RESULTS.items():
+            getattr(self.functions, name).restype = result
+        self.engine, self.stream = c_void_p(), c_void_p()
+        self.call("engine_create", byref(self.engine), CPU, c_size_t(0))
+        self.call("stream_create", byref(self.stream), self.engine, IN_ORDER)
+        execute = ctypes.cast(self.functions.dnnl_primitive_execute, c_void_p)
+        self.execute = int(execute.value or 0)
+
+    def call(self, name: str, *arguments: Any) -> None:
+        """Call ``dnnl_<name>``. Raises UnimplementedError or PlanError unless it succeeds."""
+        status = getattr(self.functions, f"dnnl_{name}")(*arguments)
+        if status == 3:
+            raise UnimplementedError(f"oneDNN {name}: unimplemented")
+        if status != 0:
+            raise PlanError(f"oneDNN {name}: {_STATUSES.get(status, f'status {status}')}")
+
+    def made(self, name: str, *arguments: Any) -> c_void_p:
+        """The handle that ``dnnl_<name>`` makes."""
+        handle = c_void_p()
+        self.call(name, byref(handle), *arguments)
+        return handle
+
+
+_RESULTS = {
+    "dnnl_primitive_desc_query_md": c_void_p,
+    "dnnl_memory_desc_get_size": c_size_t,
+}
+
+
+@cache
+def library() -> Library | None:
+    """oneDNN, or None where it cannot be loaded: ``problem()`` says why."""
+    return _load()[0]
+
+
+@cache
+def problem() -> str:
+    """Why oneDNN is not there; empty when it is."""
+    return _load()[1]
+
+
+@cache
+def _load() -> tuple[Library | None, str]:
+    reasons = []
+    for path in _places():
+        try:
+            return Library(path), ""
+        except (OSError, AttributeError, PlanError) as error:
+            reasons.append(str(error))
+    return None, "; ".join(reasons)
+
+
+def _places() -> list[str]:
+    try:
+        files = metadata.files(DISTRIBUTION) or []
+    except metadata.PackageNotFoundError:
+        return [LIBRARY]
+    found = [str(file.locate()) for file in files if file.name == LIBRARY]
+    return [*found, LIBRARY]
+
+
+def extents(*values: int) -> Any:
+    """Dimensions as oneDNN takes them."""
+    return (c_int64 * MAX_DIMENSIONS)(*values)
+
+
+def name_of(descriptor: c_void_p, lib: Library) -> str:
+    """What oneDNN calls a primitive's implementation."""
+    text = c_char_p()
+    lib.call("primitive_desc_query", descriptor, QUERY_NAME, 0, byref(text))
+    return (text.value or b"").decode()
+
+
+def relu_attribute(lib: Library, relu: bool) -> c_void_p:
+    """Attributes of a primitive: its scratch memory is given, and ReLU follows where wanted."""
+    attributes = lib.made("primitive_attr_create")
+    lib.call("primitive_attr_set_scratchpad_mode", attributes, USER_SCRATCHPAD)
+    if relu:
+        after = lib.made("post_ops_create")
+        zero = ctypes.c_float(0.0)
+        lib.call("post_ops_append_eltwise", after, RELU, zero, zero)
+        lib.call("primitive_attr_set_post_ops", attributes, after)
+        lib.call("post_ops_destroy", after)
+    return attributes
+
+
+class Argument(ctypes.Structure):
+    """dnnl_exec_arg_t."""
+
+    _fields_ = (("argument", c_int), ("memory", c_void_p))
