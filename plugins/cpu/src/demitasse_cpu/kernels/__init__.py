@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 
 from demitasse import Candidate, Request
+from demitasse_cpu import onednn
 from demitasse_cpu.kernels import (
     activation,
     convolution,
@@ -36,8 +37,10 @@ FACTORIES: Mapping[str, Callable[[Request], Iterable[Candidate]]] = MappingProxy
 
 
 def candidates(request: Request) -> Iterable[Candidate]:
-    """The kernels for a request, in plain layouts; none where the reference has to serve."""
-    factory = FACTORIES.get(request.operation.name)
-    if factory is None or request.place.space != "host":
+    """The kernels for a request, those of oneDNN where it has some; none where the reference has to
+    serve."""
+    if request.place.space != "host":
         return ()
-    return factory(request)
+    name = request.operation.name
+    offered = onednn.candidates(request)
+    return FACTORIES[name](request) if not offered and name in FACTORIES else offered
