@@ -119,12 +119,14 @@ class Level:
 
 @dataclass(frozen=True)
 class Machine:
-    """Levels, outermost first, the plugins to compose (None: the automatic ones), their options.
-    Prints as its description. Raises DescriptionError for levels that make no tree."""
+    """Levels, outermost first, the plugins to compose (None: the automatic ones), their options, the
+    precision of a run that names none. Prints as its description. Raises DescriptionError for levels
+    that make no tree."""
 
     name: str
     levels: tuple[Level, ...] = field(metadata={"key": "level"})  # as the file names it
     plugins: tuple[str, ...] | None = None
+    precision: str = "f32"
     fingerprint: str = ""
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False)
     path: Path | None = field(default=None, compare=False)

@@ -30,7 +30,7 @@ def command(
     hw: str,
     plugins: str | None,
     options: tuple[tuple[str, str, Any], ...],
-    precision: str,
+    precision: str | None,
     settings: tuple[tuple[str, str], ...],
     json_path: str | None,
 ) -> None:

@@ -92,10 +92,12 @@ def overrides_option(function: F) -> F:
 
 
 def precision_option(function: F) -> F:
-    """--precision of activations and weights."""
-    return click.option("--precision", type=click.Choice(PRECISIONS), default="f32", show_default=True)(
-        function
-    )
+    """--precision of activations and weights; by default the description's."""
+    return click.option(
+        "--precision",
+        type=click.Choice(PRECISIONS),
+        help="default: f32, unless the description says another",
+    )(function)
 
 
 def compose(hw: str, plugins: str | None, options: Sequence[tuple[str, str, Any]] = ()) -> Runtime:

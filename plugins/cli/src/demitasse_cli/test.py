@@ -36,7 +36,7 @@ def command(
     hw: str,
     plugins: str | None,
     options: tuple[tuple[str, str, Any], ...],
-    precision: str,
+    precision: str | None,
     settings: tuple[tuple[str, str], ...],
     json_path: str | None,
 ) -> None:
@@ -91,7 +91,7 @@ def command(
                 "composition": composition,
                 "model": str(model),
                 "weights": weights,
-                "precision": precision,
+                "precision": nets[0][0].precision,
             },
         )
 

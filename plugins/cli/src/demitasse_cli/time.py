@@ -61,7 +61,7 @@ def command(
     hw: str,
     plugins: str | None,
     options: tuple[tuple[str, str, Any], ...],
-    precision: str,
+    precision: str | None,
     settings: tuple[tuple[str, str], ...],
     json_path: str | None,
 ) -> None:
@@ -117,7 +117,9 @@ def command(
         )
 
 
-def timed(runtime: Runtime, model: Path, overrides: dict[str, Any], precision: str) -> tuple[Any, int]:
+def timed(
+    runtime: Runtime, model: Path, overrides: dict[str, Any], precision: str | None
+) -> tuple[Any, int]:
     """What has a profile, and its batch: a trainer, or a net that runs forward where nothing can be
     trained."""
     from demitasse import ModelError

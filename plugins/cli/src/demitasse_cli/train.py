@@ -97,7 +97,7 @@ def command(
     resume: str | None,
     iterations: int | None,
     scaling: str,
-    precision: str,
+    precision: str | None,
     settings: tuple[tuple[str, str], ...],
     timeline: Path | None,
     json_path: str | None,
@@ -129,7 +129,7 @@ def command(
         if not quiet:
             print(composed(runtime), file=stream)
             print(effective(trainer, scaling, resume), file=stream, flush=True)
-        about = {"solver": str(solver), "scaling": scaling, "precision": precision}
+        about = {"solver": str(solver), "scaling": scaling, "precision": trainer.precision}
         return run(runtime, trainer, about, quiet, timeline, json_path)
 
 

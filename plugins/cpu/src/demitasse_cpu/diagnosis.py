@@ -8,9 +8,20 @@ from demitasse import Finding
 
 
 def findings() -> Iterable[Finding]:
-    """The width of vectors, and whether compiled kernels are kept."""
+    """oneDNN, OpenMP, the width of vectors, and whether compiled kernels are kept."""
+    from demitasse_cpu.native import openmp
+    from demitasse_cpu.onednn.library import DISTRIBUTION, library, problem
     from demitasse_cpu.loops import elementwise, products
 
+    if openmp() is None:
+        slower = "OpenMP's library libgomp.so.1 is not there: Python's threads share the work instead"
+        yield Finding("note", "openmp", slower, "install it (Debian: apt install libgomp1)")
+    if (lib := library()) is not None:
+        version = ".".join(map(str, lib.version))
+        yield Finding("ok", "oneDNN", f"{version} from {lib.path}")
+    else:
+        instead = "loops compiled by numba compute everything instead, a few times as slowly"
+        yield Finding("note", "oneDNN", f"{problem()}: {instead}", f"pip install {DISTRIBUTION}")
     yield Finding("ok", "vectors", f"kernels compute {products.lanes(4)} float32 numbers at a time")
     path = elementwise.relu.stats.cache_path  # type: ignore[attr-defined]
     if path is None:

@@ -38,11 +38,14 @@ from demitasse_training.look import Blob, Look, extents
 PHASES = ("train", "test")
 
 
-def real_type(precision: str) -> str:
-    """NumPy's name of a precision. Raises CompositionError with the valid ones."""
+def chosen_precision(runtime: Runtime, asked: str | None) -> str:
+    """The precision that a run asks for, else that of the machine's description. Raises
+    CompositionError with the valid ones."""
+    precision = asked or runtime.machine.precision
     if precision not in PRECISIONS:
-        raise CompositionError(unknown("precision", precision, PRECISIONS))
-    return PRECISIONS[precision]
+        where = None if asked else runtime.machine.origin
+        raise CompositionError(unknown("precision", precision, PRECISIONS, where))
+    return precision
 
 
 def check_retain(retain: str | None) -> None:
@@ -116,7 +119,7 @@ class Net:
         *,
         weights: str | Path | Sequence[str | Path] | None = None,
         phase: str = "test",
-        precision: str = "f32",
+        precision: str | None = None,
         retain: str | None = None,
         data: Mapping[str, Mapping[str, Any]] | None = None,
         overrides: Mapping[str, Any] | None = None,
@@ -127,7 +130,8 @@ class Net:
         arena: Any = None,
     ) -> None:
         self.runtime, self.phase, self.seed, self._retain = runtime, phase, seed, retain
-        self.dtype, self.precision = real_type(precision), precision
+        self.precision = chosen_precision(runtime, precision)
+        self.dtype = PRECISIONS[self.precision]
         check_retain(retain)
         if isinstance(path, NetDefinition):
             self.definition = path

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from demitasse import (
+    PRECISIONS,
     CompositionError,
     DemitasseError,
     Entry,
@@ -31,7 +32,15 @@ from demitasse import (
 from demitasse_training import parameters
 from demitasse_training.diagnosis import diagnose
 from demitasse_training.look import Look
-from demitasse_training.net import Net, at_least_one, check_retain, listed, opener, real_type, timed
+from demitasse_training.net import (
+    Net,
+    at_least_one,
+    check_retain,
+    chosen_precision,
+    listed,
+    opener,
+    timed,
+)
 from demitasse_training.resume import resume, seed_of
 from demitasse_training.update import Update
 from demitasse_training.worker import Worker
@@ -68,14 +77,15 @@ class Trainer:
         overrides: Mapping[str, Any] | None = None,
         data: Mapping[str, Mapping[str, Any]] | None = None,
         scaling: str = "strong",
-        precision: str = "f32",
+        precision: str | None = None,
         retain: str | None = None,
     ) -> None:
         if scaling not in SCALINGS:
             raise CompositionError(unknown("scaling", scaling, SCALINGS))
         check_retain(retain)
         self.runtime, self.scaling = runtime, scaling
-        self.dtype, self.precision, self._retain = real_type(precision), precision, retain
+        self.precision, self._retain = chosen_precision(runtime, precision), retain
+        self.dtype = PRECISIONS[self.precision]
         self.solver = solver if isinstance(solver, Solver) else runtime.read(solver).solver(overrides)
         saved = runtime.read(resume).weights() if resume is not None else None
         self.seed = seed_of(saved, self.solver.seed, resume)

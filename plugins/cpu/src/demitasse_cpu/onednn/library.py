@@ -13,6 +13,7 @@ from importlib import metadata
 from typing import Any
 
 from demitasse import PlanError
+from demitasse_cpu.native import openmp
 
 DISTRIBUTION = "onednn-cpu-gomp"
 LIBRARY = "libdnnl.so.3"
@@ -94,6 +95,8 @@ def problem() -> str:
 
 @cache
 def _load() -> tuple[Library | None, str]:
+    if openmp() is None:  # loaded by us first, with the patience that we want
+        return None, "OpenMP's library libgomp.so.1 is not there"
     reasons = []
     for path in _places():
         try:
