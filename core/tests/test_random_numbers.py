@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from demitasse.operations.random_numbers import (
+from demitasse_random import (
     RandomStream,
     crop_and_mirror,
     keep_mask,

@@ -132,13 +132,35 @@ def test_a_steady_step_allocates_no_tensor(stepping: Callable[..., Any], name: s
     assert [(a.allocations, a.bytes) for a in allocators] == given
 
 
-def test_memory_is_allocated_once_for_each_region(stepping: Callable[..., Any]) -> None:
-    """Arena, fixed memory, parameters, gradients, and the momentum's history."""
+@pytest.mark.parametrize("passes", [1, 2])
+def test_memory_is_allocated_once_for_each_region(stepping: Callable[..., Any], passes: int) -> None:
+    """Arena, fixed memory, parameters, the momentum's history, and gradients where they add up over
+    several passes: otherwise they share the arena with activations until they are used."""
     allocators: list[Any] = []
-    plan = stepping("null", allocators).plan
-    assert sum(a.allocations for a in allocators) == 5
-    flat = plan.parameters + 2 * plan.trainable
+    plan = stepping("null", allocators, passes=passes).plan
+    assert sum(a.allocations for a in allocators) == 3 + passes
+    flat = plan.parameters + passes * plan.trainable
     assert sum(a.bytes for a in allocators) == plan.arena_bytes + plan.fixed_bytes + 4 * flat
+    assert bool(plan.brief) == (passes == 1)
+
+
+def test_brief_gradients_never_lie_where_something_else_does(stepping: Callable[..., Any]) -> None:
+    """From the first entry that writes one of a bucket's gradients to the one after which they are
+    used, no other buffer of the arena overlaps them."""
+    plan = stepping("null", layers=6).plan
+    for bucket, start, final in zip(plan.buckets, plan.brief, plan.final, strict=True):
+        stop = start + 4 * len(bucket.span)
+        inside = [
+            (i, buffer)
+            for i, entry in enumerate(plan.entries)
+            for buffer in (*entry.inputs, *entry.outputs, entry.workspace)
+            if buffer is not None and buffer.region == "arena"
+            if buffer.offset < stop and start < buffer.offset + buffer.spec.nbytes
+        ]
+        gradients = {f"d{owner}[{k}]" for owner in bucket.layers for k in (0, 1)}
+        first = min(i for i, buffer in inside if buffer.name in gradients)
+        during = {buffer.name for i, buffer in inside if first <= i <= final}
+        assert during <= gradients
 
 
 def test_a_result_tells_the_seconds_of_each_phase(stepping: Callable[..., Any]) -> None:

@@ -73,14 +73,14 @@ from demitasse.operations.kernel import (
     TensorSpec as TensorSpec,
     Work as Work,
 )
-from demitasse.operations.random_numbers import (
+from demitasse_random import (
     RandomStream as RandomStream,
     crop_and_mirror as crop_and_mirror,
     keep_mask as keep_mask,
     permutation as permutation,
     philox4x32 as philox4x32,
 )
-from demitasse.selection import (
+from demitasse.operations.selection import (
     Kernels as Kernels,
     Tuner as Tuner,
 )

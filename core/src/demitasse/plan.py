@@ -10,7 +10,7 @@ from demitasse.arena import place_lifetimes
 from demitasse.errors import ShapeError
 from demitasse.operations.graph import Graph, Node, Tensor, shapes_by_operand
 from demitasse.operations.kernel import PLAIN, Candidate, Layout, Place, Request, TensorSpec
-from demitasse.selection import Kernels
+from demitasse.operations.selection import Kernels
 from demitasse.synchronisation import Bucket, Span
 
 ALIGNMENT = 64
@@ -62,7 +62,9 @@ class Slot:
 class Plan:
     """A net in one phase, ready to be bound to memory. Of ``parameters`` elements of flat memory the
     first ``trainable`` have gradients and solver state. ``first_read`` and ``final`` give, by bucket,
-    the entry before which its parameters must be there and that after which its gradients are final."""
+    the entry before which its parameters must be there and that after which its gradients are final.
+    ``brief`` gives, by bucket, where its gradients lie in the arena, in bytes, if they are there only
+    until they are final; () where they have memory of their own."""
 
     name: str
     phase: str
@@ -76,6 +78,7 @@ class Plan:
     buckets: tuple[Bucket, ...]
     first_read: tuple[int, ...]
     final: tuple[int, ...]
+    brief: tuple[int, ...]
     trainable: int
     parameters: int
     arena_bytes: int
@@ -116,16 +119,18 @@ def make_plan(
     retain: str | None = None,
     precision: str = "f32",
     bucket_bytes: int = 0,
+    brief_gradients: bool = False,
 ) -> Plan:
     """Plan a graph at a place. ``slots`` are those of another plan whose parameters this one reads;
     ``retain="all"`` gives every blob memory of its own; ``bucket_bytes`` joins neighbouring layers'
-    gradients until a bucket has that many. Raises PlanError for an operation that nobody computes,
-    ShapeError for a parameter that is not as the other plan has it."""
+    gradients until a bucket has that many; ``brief_gradients`` lets gradients share memory with
+    activations, for updates made as soon as they are final. Raises PlanError for an operation that
+    nobody computes, ShapeError for a parameter that is not as the other plan has it."""
     planner = _Planner(graph, kernels, place, slots, retain == "all", precision)
     planner.choose_kernels()
     planner.trace_lifetimes()
     planner.share_in_place()
-    return planner.finish(name, bucket_bytes)
+    return planner.finish(name, bucket_bytes, brief_gradients)
 
 
 class _Planner:
@@ -333,9 +338,27 @@ class _Planner:
                 groups.append([slot])
         return slots, groups
 
-    def _offsets(self, slots: list[Slot]) -> tuple[dict[Tensor, Buffer], list[Buffer | None], list[int]]:
+    def _uses(self, groups: list[list[Slot]]) -> list[tuple[list[int], int]]:
+        """By bucket, the entries that read or write its parameters or gradients, and the first that
+        writes one of its gradients."""
+        owner = {p.tensor: p.owners[0] for p in self.graph.parameters}
+        owner |= {t: p.owners[0] for t, p in self.gradients.items()}
+        number = {o: k for k, group in enumerate(groups) for slot in group for o in slot.owners}
+        uses = [(list[int](), len(self.chosen)) for _ in groups]
+        for i, choice in enumerate(self.chosen):
+            for root in map(self._find, choice.tensors):
+                if root in owner and (k := number.get(owner[root])) is not None:
+                    entries, begin = uses[k]
+                    entries.append(i)
+                    uses[k] = entries, min(begin, i) if root in self.gradients else begin
+        return uses
+
+    def _offsets(
+        self, slots: list[Slot], brief: Sequence[tuple[Span, int, int]]
+    ) -> tuple[dict[Tensor, Buffer], list[Buffer | None], list[int], tuple[int, ...]]:
         """Where everything lies: parameters and gradients in flat memory, what comes from outside
-        in fixed memory, the rest and workspaces in the arena; arena, unshared and fixed bytes."""
+        in fixed memory, the rest and workspaces in the arena, with gradients that are ``brief`` (a
+        bucket's span, when it begins and ends); arena, unshared and fixed bytes."""
         starts = {owner: slot.span.start * self.item for slot in slots for owner in slot.owners}
         where = {p.tensor: ("parameters", starts[p.owners[0]]) for p in self.graph.parameters}
         where |= {t: ("gradients", starts[p.owners[0]]) for t, p in self.gradients.items()}
@@ -349,17 +372,25 @@ class _Planner:
             elif tensor not in where:
                 lives[tensor] = (self.born[tensor], self.dies[tensor], size)
         asked = [choice.candidate.workspace for choice in self.chosen]
-        everything = [*lives.values(), *((i, i, _aligned(size)) for i, size in enumerate(asked))]
+        passing = [(born, dies, len(span) * self.item) for span, born, dies in brief]
+        scratch = [(i, i, _aligned(size)) for i, size in enumerate(asked)]
+        everything = [*lives.values(), *scratch, *passing]
         offsets, arena = place_lifetimes(everything)
         where |= {t: ("arena", offset) for t, offset in zip(lives, offsets, strict=False)}
+        blocks = tuple(offsets[len(lives) + len(scratch) :])
+        for (span, _, _), block in zip(brief, blocks, strict=True):
+            for t, p in self.gradients.items():
+                start = starts[p.owners[0]]
+                if span.start * self.item <= start < span.stop * self.item:
+                    where[t] = ("arena", block + start - span.start * self.item)
         tensors = {*where, *self.root, *graph.blobs.values()}.union(*(c.tensors for c in self.chosen))
         lying = {t: where[self._find(t)] for t in tensors if self._find(t) in where}
         buffers = {t: Buffer(t.name, self._spec(t), *place) for t, place in lying.items()}
         workspaces = [
             Buffer("workspace", TensorSpec((size,), "uint8"), "arena", offset) if size else None
-            for size, offset in zip(asked, offsets[len(lives) :], strict=True)
+            for size, offset in zip(asked, offsets[len(lives) :], strict=False)
         ]
-        return buffers, workspaces, [arena, sum(size for _, _, size in everything), fixed]
+        return buffers, workspaces, [arena, sum(size for _, _, size in everything), fixed], blocks
 
     def _entry(self, i: int, buffers: Mapping[Tensor, Buffer], workspace: Buffer | None) -> Entry:
         node, plugin, candidate, reason = self.chosen[i]
@@ -372,17 +403,15 @@ class _Planner:
         what = node.operation.name, node.layer, node.phase, plugin, candidate.kernel, reason
         return Entry(*what, inputs, outputs, workspace, i in self.in_place, flops, moved, candidate)
 
-    def finish(self, name: str, bucket_bytes: int) -> Plan:
+    def finish(self, name: str, bucket_bytes: int, brief_gradients: bool) -> Plan:
         """The record."""
         graph, (slots, groups) = self.graph, self._slots(bucket_bytes)
-        buffers, workspaces, (arena, unshared, fixed) = self._offsets(slots)
-        uses = defaultdict[int, list[int]](list)
-        for i, choice in enumerate(self.chosen):
-            for buffer in (buffers[t] for t in choice.tensors):
-                if buffer.region in ("parameters", "gradients"):
-                    uses[buffer.offset].append(i)
-        steps = [[i for s in group for i in uses[s.span.start * self.item]] for group in groups]
         spans = [Span(group[0].span.start, group[-1].span.stop) for group in groups]
+        uses = self._uses(groups)
+        steps = [entries for entries, _ in uses]
+        brief = [(s, begin, max(e)) for s, (e, begin) in zip(spans, uses, strict=True)]
+        brief = brief if brief_gradients else []
+        buffers, workspaces, (arena, unshared, fixed), blocks = self._offsets(slots, brief)
         layers = [tuple(dict.fromkeys(o[0] for s in group for o in s.owners)) for group in groups]
         named = dict(graph.blobs) | graph.scalars | {t.name: t for t in graph.constants}
         for feed in graph.feeds:
@@ -402,6 +431,7 @@ class _Planner:
             buckets=tuple(map(Bucket, range(len(groups)), spans, layers)),
             first_read=tuple(map(min, steps)),
             final=tuple(map(max, steps)),
+            brief=blocks,
             trainable=max((slot.span.stop for slot in slots if slot.trainable), default=0),
             parameters=max((slot.span.stop for slot in slots), default=0),
             arena_bytes=arena,

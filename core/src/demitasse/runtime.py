@@ -11,7 +11,7 @@ from demitasse.composition import Composition, compose_plugins
 from demitasse.machine import Level, Machine, fingerprint, load_machine
 from demitasse.model import DataSource, DataSpec, LayerType, ModelReader, NetDefinition, Solver, Weights
 from demitasse.operations import VOCABULARY, Operation, extend
-from demitasse.selection import Kernels, Tuner
+from demitasse.operations.selection import Kernels, Tuner
 from demitasse.workers import WorkerPlace
 
 PRECISIONS = {"f32": "float32", "bf16": "float32", "f64": "float64"}

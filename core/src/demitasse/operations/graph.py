@@ -11,7 +11,7 @@ from demitasse.operations import Operation, Shape
 if TYPE_CHECKING:
     import numpy as np
 
-    from demitasse.operations.random_numbers import RandomStream
+    from demitasse_random import RandomStream
 
 SCALARS = {"iteration": "uint64", "sample": "uint64", "rate": "float64"}
 """Numbers that change with the step: the iteration, the first sample's number in the iteration's

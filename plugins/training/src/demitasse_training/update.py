@@ -52,13 +52,14 @@ class Update:
         self,
         span: Span,
         flat: FlatMemory,
+        gradient: Any,
         scalars: Mapping[str, Any],
         plan: Plan,
         kernels: Kernels,
         allocator: Allocator,
     ) -> Work:
-        """The work that updates ``span``: the parameters' parts in it are its segments, each with its
-        own multipliers."""
+        """The work that updates ``span`` by its ``gradient``: the parameters' parts in it are its
+        segments, each with its own multipliers."""
         segments = tuple(
             (
                 max(slot.span.start, span.start) - span.start,
@@ -70,7 +71,7 @@ class Update:
             if slot.trainable and slot.span.start < span.stop and span.start < slot.span.stop
         )
         part = slice(span.start, span.stop)
-        known = {"gradient": flat.gradients[part]}
+        known = {"gradient": gradient}
         known |= {name: memory[part] for name, memory in flat.state.items()}
         operands = [flat.parameters[part]]
         for operand in self.operation.inputs[1:]:

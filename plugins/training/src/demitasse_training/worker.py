@@ -15,6 +15,7 @@ from demitasse import (
     ModelError,
     Runtime,
     Solver,
+    Span,
     Step,
     Stream,
     Work,
@@ -70,6 +71,9 @@ class Worker:
                 f"loss_weight"
             )
         self.graph.differentiate(solver.passes)
+        # With nobody to agree with, an update follows as soon as its gradients are final.
+        adding = any(node.operation.name == "accumulate" for node in self.graph.nodes)
+        alone = not self.levels and not adding and retain is None
         self.plan = make_plan(
             self.graph,
             self.kernels,
@@ -77,6 +81,7 @@ class Worker:
             name=solver.train.name,
             retain=retain,
             precision=precision,
+            brief_gradients=alone,
         )
         self._take_memory(others)
 
@@ -127,8 +132,9 @@ class Worker:
         self.memory = {
             "arena": take(max(1, plan.arena_bytes)),
             "fixed": take(max(1, plan.fixed_bytes)),
-            "gradients": take(max(1, plan.trainable * item)),
         }
+        if not plan.brief:
+            self.memory["gradients"] = take(max(1, plan.trainable * item))
         teams = [
             group.team
             for (_, group), level in zip(self.place.groups, self.levels, strict=True)
@@ -141,7 +147,9 @@ class Worker:
         )
         self.flat = FlatMemory(
             self.memory["parameters"].view(0, (plan.parameters,), self.dtype),
-            self.memory["gradients"].view(0, (plan.trainable,), self.dtype),
+            np.empty(0, self.dtype)
+            if plan.brief
+            else self.memory["gradients"].view(0, (plan.trainable,), self.dtype),
             {
                 name: take(max(1, plan.trainable * item)).view(0, (plan.trainable,), self.dtype)
                 for name in self.update.state
@@ -164,12 +172,21 @@ class Worker:
             self.memory,
             [self._read(i, out) for i, out in enumerate(self._outs())],
             levels=self.levels,
-            update=lambda span: self.update.bind(span, flat, scalars, *about),
-            clear=flat_work(vocabulary["fill"], {"value": 0.0}, [flat.gradients], *about),
+            update=lambda span: self.update.bind(span, flat, self._gradient(span), scalars, *about),
+            clear=None
+            if plan.brief
+            else flat_work(vocabulary["fill"], {"value": 0.0}, [flat.gradients], *about),
             passes=self.solver.passes,
             batch=main.batch if main else 0,
             offset=main.offset if main else 0,
         )
+
+    def _gradient(self, span: Span) -> Any:
+        """The memory where a span's gradients are when they are final."""
+        if not self.plan.brief:
+            return self.flat.gradients[span.start : span.stop]
+        (bucket,) = (bucket for bucket in self.plan.buckets if bucket.span == span)
+        return self.memory["arena"].view(self.plan.brief[bucket.index], (len(span),), self.dtype)
 
     def _read(self, number: int, out: dict[str, Any]) -> Work:
         return lambda: self.streams[number].read(out)
