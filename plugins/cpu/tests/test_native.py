@@ -1,0 +1,158 @@
+"""Tables of calls: they do what their parts do alone, join in order, and name what failed."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from demitasse import PlanError
+from demitasse_cpu import native
+from demitasse_cpu.loops.compiled import compiled
+from demitasse_cpu.native import Call, Foreign, at_once, in_order
+
+
+class Numbers(NamedTuple):
+    count: int
+    factors: Any
+    negative: bool
+
+
+@compiled()
+def scale(numbers: Any, x: Any, y: Any, factor: float, begin: int, end: int) -> None:
+    sign = -1.0 if numbers.negative else 1.0
+    for i in range(begin, end):
+        y[i] = sign * factor * numbers.factors[i % numbers.count] * x[i]
+
+
+@compiled()
+def follow(x: Any, order: Any, number: int) -> None:
+    order[x[0]] = number
+    x[0] += 1
+
+
+def parts(y: Any, count: int, negative: bool = False) -> list[Call]:
+    x = np.arange(1.0, y.size + 1)
+    numbers = Numbers(3, np.array([1.0, 10.0, 100.0]), negative)
+    edges = np.linspace(0, y.size, count + 1).astype(int)
+    return [Call(scale, (numbers, x, y, 0.5, int(a), int(b))) for a, b in itertools.pairwise(edges)]
+
+
+def expected(size: int, sign: float = 1.0) -> Any:
+    return sign * 0.5 * np.array([1.0, 10.0, 100.0])[np.arange(size) % 3] * np.arange(1.0, size + 1)
+
+
+@pytest.fixture(params=["openmp", "threads of Python's"])
+def team(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """With the system's OpenMP, and as where it is not there."""
+    if request.param == "openmp":
+        if native.openmp() is None:
+            pytest.skip("libgomp.so.1 is not on this system")
+    else:
+        monkeypatch.setattr(native, "openmp", lambda: None)
+    yield request.param
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+@pytest.mark.parametrize("negative", [False, True])
+def test_parts_at_once_do_what_they_do_alone(team: str, count: int, negative: bool) -> None:
+    y = np.zeros(100)
+    at_once(parts(y, count, negative))()
+    assert np.array_equal(y, expected(100, -1.0 if negative else 1.0))
+
+
+@given(st.lists(st.integers(1, 3), min_size=1, max_size=12))
+@settings(max_examples=20, deadline=None)
+def test_joined_works_are_done_in_their_order(sizes: list[int]) -> None:
+    position, order = np.zeros(1, np.int64), np.full(sum(sizes), -1, np.int64)
+    numbers = iter(range(sum(sizes)))
+    works = [
+        in_order([Call(follow, (position, order, next(numbers))) for _ in range(size)]) for size in sizes
+    ]
+    works[0].join(works)()  # type: ignore[attr-defined]
+    assert order.tolist() == list(range(sum(sizes)))
+
+
+def test_works_of_python_stand_between_native_ones() -> None:
+    seen: list[float] = []
+    y = np.zeros(10)
+    in_order([at_once(parts(y, 2)), lambda: seen.append(y[0])])()
+    assert seen == [0.5]
+
+
+def test_a_function_of_c_is_called_with_its_words() -> None:
+    source, target = np.arange(64, dtype=np.uint8), np.zeros(64, np.uint8)
+    address = ctypes.cast(ctypes.CDLL(None).memcmp, ctypes.c_void_p).value or 0
+    words = [source.ctypes.data, target.ctypes.data, 64]
+    compare = Foreign("memcmp", address, words, held=(source, target))
+    with pytest.raises(PlanError, match="memcmp failed"):
+        in_order([compare, compare])()
+    with pytest.raises(PlanError, match="memcmp failed with status"):
+        compare()
+    target[:] = source
+    in_order([compare, compare])()
+    compare()
+
+
+def test_what_cannot_be_passed_is_named() -> None:
+    with pytest.raises(PlanError, match="cannot be passed"):
+        native._flatten("text", [], [])
+
+
+def test_threads_that_call_at_once_each_have_a_team_of_their_own(team: str) -> None:
+    results = [np.zeros(999) for _ in range(4)]
+    works = [at_once(parts(y, 2)) for y in results]
+    callers = [threading.Thread(target=lambda work=work: [work() for _ in range(50)]) for work in works]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert all(np.array_equal(y, expected(999)) for y in results)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+def test_a_forked_process_computes_without_the_threads_that_it_left_behind() -> None:
+    script = """
+import os, sys
+sys.path.insert(0, os.path.dirname(sys.argv[1]))
+import numpy as np
+import test_native as t
+y = np.zeros(100)
+work = t.at_once(t.parts(y, 2))
+work()
+y[:] = 0
+child = os.fork()
+if child == 0:
+    work()
+    os._exit(0 if np.array_equal(y, t.expected(100)) else 1)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", script, __file__],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.stdout.strip() == "0", done.stderr
+
+
+def test_patience_is_ours_only_where_the_user_said_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    with native._patience():
+        assert int(os.environ["GOMP_SPINCOUNT"]) > 0
+    assert "GOMP_SPINCOUNT" not in os.environ
+    monkeypatch.setenv("OMP_WAIT_POLICY", "active")
+    with native._patience():
+        assert "GOMP_SPINCOUNT" not in os.environ

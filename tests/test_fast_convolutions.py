@@ -1,0 +1,208 @@
+"""Every kernel that the cpu plugin offers for convolutions and inner products, in every layout and both
+precisions, against the reference in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from demitasse import PLAIN, Candidate, Layout, Place, Request, TensorSpec
+from demitasse.operations import VOCABULARY, Shape
+from demitasse_cpu.kernels import candidates
+from demitasse_cpu.onednn.library import library, problem
+from demitasse_reference.kernels import candidates as reference
+
+NHWC = Layout("NHWC", (0, 2, 3, 1))
+BLOCKED = Layout("nChw16c", blocks=((1, 16),))
+CHANNELS = st.sampled_from([1, 3, 4, 10, 16, 20, 32, 50, 97])
+SLOWLY = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+# Sums of float32 products round at 2^-24 each; bfloat16 keeps 8 bits of what is written.
+TOLERANCE = {"f32": 2e-5, "bf16": 2**-7}
+
+needs_onednn = pytest.mark.skipif(library() is None, reason=f"oneDNN is not here: {problem()}")
+
+
+def aligned(nbytes: int) -> Any:
+    """Memory as a plan gives it: on a cache line, full of rubbish."""
+    room = np.full(nbytes + 64, 255, np.uint8)
+    start = -room.ctypes.data % 64
+    return room[start : start + nbytes]
+
+
+def run(candidate: Candidate, inputs: Sequence[Any], outputs: Sequence[TensorSpec]) -> list[Any]:
+    """What a candidate makes of logical arrays, in logical order; done twice, as in a second step."""
+    taken = candidate.input_layouts or (PLAIN,) * len(inputs)
+    given_out = candidate.output_layouts or (PLAIN,) * len(outputs)
+    arrays = []
+    for array, layout in zip(inputs, taken, strict=True):
+        packed = layout.pack(array)
+        arrays.append(aligned(packed.nbytes).view(packed.dtype).reshape(packed.shape))
+        arrays[-1][...] = packed
+    made = []
+    for spec, layout in zip(outputs, given_out, strict=True):
+        lying = replace(spec, layout=layout)
+        made.append(aligned(lying.nbytes).view(lying.array_type).reshape(lying.physical))
+    room = aligned(candidate.workspace) if candidate.workspace else None
+    work = candidate.bind(arrays, made, room)
+    work()
+    work()
+    return [
+        layout.unpack(array, spec.shape)
+        for layout, array, spec in zip(given_out, made, outputs, strict=True)
+    ]
+
+
+def rounded(arrays: Sequence[Any], precision: str) -> list[Any]:
+    """What a kernel of a precision can know of its inputs, in float64."""
+    if precision == "f32":
+        return [a.astype(np.float64) for a in arrays]
+    store = Layout("bf16", stored="bfloat16")
+    return [store.unpack(store.pack(a), a.shape).astype(np.float64) for a in arrays]
+
+
+def agree(
+    name: str,
+    inputs: Sequence[Any],
+    shapes: Sequence[Shape],
+    attributes: dict[str, Any],
+    precision: str,
+    arriving: Layout = PLAIN,
+) -> set[str]:
+    """Compare all candidates of an operation with the reference; the names of the kernels."""
+    plain_name = name.removesuffix("_relu")
+    word = VOCABULARY[plain_name]
+    complete = {**word.attributes, **attributes}
+    exact = [aligned(8 * int(np.prod(shape))).view(np.float64).reshape(shape) for shape in shapes]
+    specs = [TensorSpec(a.shape, "float64") for a in inputs]
+    wanted = Request(
+        word,
+        tuple(specs),
+        tuple(TensorSpec(shape, "float64") for shape in shapes),
+        complete,
+        Place("test"),
+        "f64",
+    )
+    (oracle,) = reference(wanted)
+    # Biases stay float32 in both precisions.
+    known = [
+        *rounded(inputs[:2], precision),
+        *(a.astype(np.float64) for a in inputs[2:]),
+    ]
+    oracle.bind(known, exact, aligned(oracle.workspace) if oracle.workspace else None)()
+    if name != plain_name:
+        exact = [np.maximum(exact[0], 0), *exact[1:]]
+    lying = [TensorSpec(a.shape, "float32", arriving if a.ndim == 4 else PLAIN) for a in inputs]
+    outputs = [TensorSpec(shape, "float32") for shape in shapes]
+    request = Request(
+        replace(word, name=name),
+        tuple(lying),
+        tuple(outputs),
+        complete,
+        Place("test", threads=2),
+        precision,
+    )
+    names = set()
+    for candidate in candidates(request):
+        names.add(candidate.kernel)
+        for made, expected in zip(run(candidate, inputs, outputs), exact, strict=True):
+            scale = np.abs(expected).max() + 1e-30
+            worst = np.abs(made - expected).max() / scale
+            assert worst < TOLERANCE[precision], f"{candidate.kernel}: {name}"
+    return names
+
+
+@st.composite
+def convolutions(draw: st.DrawFn) -> dict[str, Any]:
+    groups = draw(st.sampled_from([1, 1, 1, 2, 3]))
+    inputs, outputs = draw(CHANNELS), draw(CHANNELS)
+    depthwise = draw(st.booleans()) and groups == 3
+    kernel = draw(st.tuples(st.integers(1, 5), st.integers(1, 5)))
+    dilation = draw(st.sampled_from([(1, 1), (1, 1), (2, 1)]))
+    pad = tuple(draw(st.integers(0, k // 2)) for k in kernel)
+    stride = draw(st.tuples(st.integers(1, 3), st.integers(1, 3)))
+    spare = draw(st.tuples(st.integers(0, 9), st.integers(0, 9)))
+    image = tuple((k - 1) * d + 1 + s for k, d, s in zip(kernel, dilation, spare, strict=True))
+    if depthwise:
+        groups, inputs, outputs = inputs, 1, 1
+    return {
+        "seed": draw(st.integers(0, 99)),
+        "x": (draw(st.integers(1, 4)), inputs * groups, *image),
+        "w": (outputs * groups, inputs, *kernel),
+        "attributes": {"groups": groups, "stride": stride, "pad": pad, "dilation": dilation},
+    }
+
+
+def check_convolution(case: dict[str, Any], precision: str, arriving: Layout) -> set[str]:
+    random, attributes = np.random.default_rng(case["seed"]), case["attributes"]
+    word = VOCABULARY["convolution"]
+    shapes = {"x": case["x"], "w": case["w"], "b": None}
+    (y,) = word.shapes(shapes, {**word.attributes, **attributes})
+    x, w, dy = (random.standard_normal(shape).astype(np.float32) for shape in (case["x"], case["w"], y))
+    b = random.standard_normal(w.shape[0]).astype(np.float32)
+    names = agree("convolution", [x, w, b], [y], attributes, precision, arriving)
+    names |= agree("convolution_relu", [x, w, b], [y], attributes, precision, arriving)
+    back = {**attributes, "shape": x.shape}
+    names |= agree("convolution_backward_data", [dy, w], [x.shape], back, precision, arriving)
+    back = {**attributes, "shape": w.shape}
+    made = [w.shape, b.shape]
+    return names | agree("convolution_backward_weights", [dy, x], made, back, precision, arriving)
+
+
+@pytest.mark.parametrize("precision", ["f32", "bf16"])
+@given(case=convolutions(), arriving=st.sampled_from([PLAIN, NHWC, BLOCKED]))
+@SLOWLY
+def test_convolutions_agree_with_the_reference(
+    precision: str, case: dict[str, Any], arriving: Layout
+) -> None:
+    if precision == "bf16":
+        arriving = replace(arriving, stored="bfloat16")
+    check_convolution(case, precision, arriving)
+
+
+@needs_onednn
+@pytest.mark.parametrize("precision", ["f32", "bf16"])
+@pytest.mark.parametrize(
+    ("x", "w", "groups"),
+    [
+        ((4, 3, 33, 33), (96, 3, 11, 11), 1),
+        ((2, 96, 13, 13), (256, 48, 5, 5), 2),
+        ((2, 64, 20, 20), (64, 64, 3, 3), 1),
+        ((2, 64, 14, 14), (256, 64, 1, 1), 1),
+        ((2, 48, 14, 14), (48, 1, 3, 3), 48),
+    ],
+)
+def test_convolutions_of_well_known_nets_run_on_onednn(
+    x: Shape, w: Shape, groups: int, precision: str
+) -> None:
+    attributes = {"groups": groups, "stride": (1, 1), "pad": (1, 1), "dilation": (1, 1)}
+    case = {"seed": 1, "x": x, "w": w, "attributes": attributes}
+    assert any("oneDNN" in name for name in check_convolution(case, precision, NHWC))
+
+
+@pytest.mark.parametrize("precision", ["f32", "bf16"])
+@given(
+    rows=st.sampled_from([1, 3, 64]),
+    inputs=st.sampled_from([1, 10, 97, 800]),
+    outputs=st.sampled_from([1, 10, 50, 97, 512]),
+    seed=st.integers(0, 99),
+)
+@SLOWLY
+def test_inner_products_agree_with_the_reference(
+    precision: str, rows: int, inputs: int, outputs: int, seed: int
+) -> None:
+    random = np.random.default_rng(seed)
+    x, w, b, dy = (
+        random.standard_normal(shape).astype(np.float32)
+        for shape in ((rows, inputs), (outputs, inputs), (outputs,), (rows, outputs))
+    )
+    for name in ("inner_product", "inner_product_relu"):
+        agree(name, [x, w, b], [dy.shape], {}, precision)
+    agree("inner_product_backward_data", [dy, w], [x.shape], {"shape": x.shape}, precision)
+    back = {"shape": w.shape}
+    agree("inner_product_backward_weights", [dy, x], [w.shape, b.shape], back, precision)
