@@ -12,6 +12,14 @@ from types import ModuleType
 import pytest
 
 
+@pytest.fixture(scope="session", autouse=True)
+def cache_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What tests remember (choices of kernels) is not what the user's runs remember."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def toy() -> ModuleType:
     """The module tests/toy.py."""

@@ -134,10 +134,9 @@ class Runtime:
     def _tuner(self, space: str) -> Tuner | None:
         for name, hook in self.composition.serving("tuner", space=space):
             if space not in self._tuners:
-                known, allocator = self.composition.versions, self.allocator(space)
-                self._tuners[space] = hook(
-                    allocator=allocator, versions=known, options=self.options[name]
-                )
+                about = {"versions": self.composition.versions, "options": self.options[name]}
+                self._tuners[space] = made = hook(allocator=self.allocator(space), **about)
+                self._open.append(made)
         return self._tuners.get(space)
 
     def allocator(self, space: str) -> Allocator:
@@ -150,7 +149,8 @@ class Runtime:
     def close(self) -> None:
         """Close what was made, the latest first."""
         while self._open:
-            self._open.pop().close()
+            if hasattr(last := self._open.pop(), "close"):
+                last.close()
 
     def __enter__(self) -> Self:
         return self

@@ -9,16 +9,29 @@ from typing import Any
 import numpy as np
 
 LOW, WEYL = 2**32 - 1, 0x9E3779B9
+_BLOCK = 2**13  # counters whose words, and what they are made of, stay in the second-level cache
 
 
 def philox4x32(counter: Any, key: Any) -> Any:
     """Four words for each counter (..., 4) under a key of two words; uint32."""
-    a, b, c, d = (counter[..., i].astype(np.uint64) for i in range(4))
+    words = [counter[..., i].astype(np.uint64) for i in range(4)]
+    _rounds(words, key)
+    return np.stack(words, axis=-1).astype(np.uint32)
+
+
+def _rounds(words: Any, key: Any) -> None:
+    """The ten rounds, in place on four arrays of uint64."""
+    a, b, c, d = words
+    x, y, low, half = np.empty_like(a), np.empty_like(a), np.uint64(LOW), np.uint64(32)
     for step in range(10):
         k, m = (int(key[0]) + step * WEYL) & LOW, (int(key[1]) + step * 0xBB67AE85) & LOW
-        x, y = a * 0xD2511F53, c * 0xCD9E8D57
-        a, b, c, d = (y >> 32) ^ b ^ k, y & LOW, (x >> 32) ^ d ^ m, x & LOW
-    return np.stack((a, b, c, d), axis=-1).astype(np.uint32)
+        np.multiply(a, np.uint64(0xD2511F53), out=x)
+        np.multiply(c, np.uint64(0xCD9E8D57), out=y)
+        for high, other, word, product in ((a, b, k, y), (c, d, m, x)):
+            np.right_shift(product, half, out=high)
+            np.bitwise_xor(high, other, out=high)
+            np.bitwise_xor(high, np.uint64(word), out=high)
+            np.bitwise_and(product, low, out=other)
 
 
 def _words(domain: int, seed: int, stream: int, number: int, i: Any, j: Any) -> Any:
@@ -63,13 +76,32 @@ class RandomStream:
 
     def uniform(self, shape: Any, low: float = 0.0, high: float = 1.0) -> Any:
         count, self.calls = int(np.prod(shape)), self.calls + 1
-        words = _words(3, self.seed, self.stream, self.calls, np.arange(-(-count // 2)), 0)
-        top, bottom = words.reshape(-1, 2)[:count].T >> [[5], [6]]
-        return (low + (high - low) * ((top * 2.0**26 + bottom) / 2**53)).reshape(shape)
+        result = np.empty((-(-count // 2), 2))
+        for start in range(0, len(result), _BLOCK):
+            part = result[start : start + _BLOCK]
+            counters = np.arange(start, start + len(part), dtype=np.uint64)
+            words = _words(3, self.seed, self.stream, self.calls, counters, np.uint64(0))
+            np.multiply(words[:, ::2] >> 5, 2.0**26, out=part)
+            part += words[:, 1::2] >> 6
+            part /= 2**53
+            if (low, high) != (0.0, 1.0):
+                part *= high - low
+                part += low
+        return result.reshape(-1)[:count].reshape(shape)
 
     def normal(self, shape: Any, mean: float = 0.0, std: float = 1.0) -> Any:
-        radius, angle = self.uniform((2, *np.broadcast_shapes(shape)))
-        return mean + std * np.sqrt(-2 * np.log1p(-radius)) * np.cos(2 * np.pi * angle)
+        shape = np.broadcast_shapes(shape)
+        radii, angles = self.uniform((2, int(np.prod(shape))))
+        for start in range(0, radii.size, _BLOCK):
+            radius, angle = (numbers[start : start + _BLOCK] for numbers in (radii, angles))
+            np.log1p(np.negative(radius, out=radius), out=radius)
+            radius *= -2
+            np.sqrt(radius, out=radius)
+            angle *= 2 * np.pi
+            radius *= np.cos(angle, out=angle)
+            radius *= std
+            radius += mean
+        return radii.reshape(shape)
 
     def integers(self, shape: Any, high: int) -> Any:
         return self.uniform(shape, 0, high).astype(np.int64)

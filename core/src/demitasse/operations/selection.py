@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,6 +15,12 @@ class Tuner(Protocol):
 
     def pick(self, plugin: str, request: Request, candidates: Sequence[Candidate]) -> tuple[int, str]:
         """The position of the quickest candidate, and how that is known in a word or two."""
+
+    def choices(self) -> dict[str, str]:
+        """What was picked so far, as text that a snapshot keeps."""
+
+    def prefer(self, choices: Mapping[str, str]) -> None:
+        """Pick from now on what another run's ``choices`` say."""
 
 
 @dataclass(frozen=True)

@@ -61,6 +61,8 @@ class Foreign:
         self._function = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_int64] * len(words))(address)
 
     def __call__(self) -> None:
+        if (team := openmp()) is not None:
+            team.limit(self.threads)
         if (status := self._function(*self.words)) != 0:
             raise PlanError(f"{self.label} failed with status {status}")
 

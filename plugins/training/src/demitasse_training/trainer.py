@@ -99,7 +99,7 @@ class Trainer:
         self._workers: list[Worker] = []
         self._tests: list[Net] = []
         try:
-            self._make(data)
+            self._make(data, saved)
             self._fill(weights, saved, resume)
         except BaseException:
             self.close()
@@ -313,7 +313,7 @@ class Trainer:
 
     # How it comes to be.
 
-    def _make(self, data: Mapping[str, Mapping[str, Any]] | None) -> None:
+    def _make(self, data: Mapping[str, Mapping[str, Any]] | None, saved: Weights | None) -> None:
         runtime, solver = self.runtime, self.solver
         update = Update.named(
             solver.update, solver.update_attributes, runtime.vocabulary, solver.location
@@ -324,6 +324,8 @@ class Trainer:
                 f"{solver.train.location}: data is given for phase 'test'; there is no test net"
             )
         for place in arrange(runtime.machine, self.dtype):
+            if saved is not None and (tuner := runtime.kernels(place).tuner) is not None:
+                tuner.prefer(saved.record.get("kernels", {}))
             self._workers.append(
                 Worker(
                     runtime,
@@ -394,6 +396,7 @@ class Trainer:
             "precision": self.precision,
             "net": self.solver.train.name,
             "plugins": self.runtime.composition.versions,
+            "kernels": worker.kernels.tuner.choices() if worker.kernels.tuner is not None else {},
             "cursors": {f.layer: self.iteration * passes * f.batch for f in worker.graph.feeds},
         }
         return result

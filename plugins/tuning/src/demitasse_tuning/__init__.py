@@ -1,0 +1,1 @@
+"""The choice among kernels by trying them, remembered for the machine."""

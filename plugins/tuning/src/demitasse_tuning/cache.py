@@ -1,0 +1,211 @@
+"""The choices of a machine in a file that several processes read and write."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import math
+import os
+import secrets
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from demitasse import DemitasseError, fingerprint
+
+log = logging.getLogger("demitasse.tuning")
+
+SCHEMA = 1
+
+# What was said of which file, as (path, reading or writing): a process has many tuners, one for each
+# runtime, and says it once.
+_said: set[tuple[str, str]] = set()
+
+
+@dataclass(frozen=True)
+class Remembered:
+    """A choice: the label of the chosen candidate, and the seconds of each, None where it failed."""
+
+    kernel: str
+    seconds: Mapping[str, float | None]
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What is remembered of the offers of one version of a plugin, by the key of the request."""
+
+    version: str
+    choices: Mapping[str, Remembered]
+
+
+class CacheError(DemitasseError):
+    """Why the content of a file is not used."""
+
+
+def cache_file(folder: str = "") -> Path:
+    """The file of this machine, in ``folder`` or else in the user's cache folder. Raises RuntimeError
+    where the user has no home."""
+    if folder:
+        return Path(folder).expanduser() / f"{fingerprint()}.json"
+    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    if not base.is_absolute():  # unset; and the specification has relative ones ignored
+        base = Path.home() / ".cache"
+    return base / "demitasse" / "tuning" / f"{fingerprint()}.json"
+
+
+def read(path: Path) -> dict[str, Choices]:
+    """What the file holds, by plugin; nothing where there is none. Raises CacheError."""
+    try:
+        content = json.loads(path.read_text("utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except OSError as error:
+        raise CacheError(f"it cannot be read ({error.strerror})") from error
+    except (ValueError, RecursionError) as error:
+        raise CacheError("it is damaged (no JSON)") from error
+    if not isinstance(content, dict) or content.get("schema") != SCHEMA:
+        raise CacheError(f"it is not of schema {SCHEMA}")
+    if (maker := content.get("fingerprint")) != fingerprint():
+        raise CacheError(f"it was made on another machine ({maker!r}, this one is {fingerprint()!r})")
+    try:
+        return {str(name): _choices(table) for name, table in content["plugins"].items()}
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CacheError("it is damaged (no table of choices)") from error
+
+
+def _choices(table: Any) -> Choices:
+    found = {}
+    for key, entry in table["choices"].items():
+        kernel, seconds = entry["kernel"], entry["seconds"]
+        numbers = [value for value in seconds.values() if value is not None]
+        # json reads NaN and Infinity, and True is a number to Python.
+        if any(type(value) not in (int, float) or not 0 <= value < math.inf for value in numbers):
+            raise ValueError(f"{key}: seconds are {seconds}")
+        if seconds.get(kernel) is None:
+            raise ValueError(f"{key}: {kernel!r} was chosen but not timed")
+        found[key] = Remembered(kernel, seconds)
+    if not isinstance(table["version"], str):
+        raise TypeError("the version is no text")
+    return Choices(table["version"], found)
+
+
+class Cache:
+    """The choices in a file, or only in memory without a ``path``. What cannot be used is ignored and
+    written anew, what cannot be written is kept in memory; either is said in one line a process."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        self._file: dict[str, Choices] = {}
+        self._made: dict[str, Choices] = {}
+        self._seen: object = None
+
+    def find(self, plugin: str, version: str, key: str, candidates: list[str]) -> Remembered | None:
+        """The choice among just these candidates, as this version of the plugin offered them."""
+        self._refresh()
+        for source in (self._made, self._file):
+            known = source.get(plugin)
+            if known is None:
+                continue
+            if known.version != version:
+                self._say(f"its choices are of {plugin} {known.version}, this is {version or 'unknown'}")
+            elif (entry := known.choices.get(key)) is not None:
+                if set(entry.seconds) == set(candidates):
+                    return entry
+                self._say(f"{plugin} offers other kernels than those that were tried")
+        return None
+
+    def put(self, plugin: str, version: str, key: str, entry: Remembered) -> None:
+        """Remember a choice, and save it beside those that other processes have saved by now."""
+        mine = self._made.get(plugin)
+        others = mine.choices if mine is not None and mine.version == version else {}
+        self._made[plugin] = Choices(version, {**others, key: entry})
+        if self.path is None:
+            return
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with _locked(self.path.with_suffix(".lock")):
+                self._refresh()
+                self._write(self.path)
+        except OSError as error:
+            self._say(f"choices cannot be saved: {error.strerror or error}", "writing", "")
+            self.path = None
+
+    def _refresh(self) -> None:
+        """Read the file if it is another one than that which was read or written last."""
+        if self.path is None or (found := _signature(self.path)) == self._seen:
+            return
+        self._seen = found
+        try:
+            self._file = read(self.path)
+        except CacheError as error:
+            self._file = {}
+            self._say(str(error))
+
+    def _write(self, path: Path) -> None:
+        merged = dict(self._file)
+        for plugin, mine in self._made.items():
+            theirs = merged.get(plugin)
+            old = theirs.choices if theirs is not None and theirs.version == mine.version else {}
+            merged[plugin] = Choices(mine.version, {**old, **mine.choices})
+        partial = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.partial")
+        try:
+            partial.write_text(_text(merged), "utf-8")
+            partial.replace(path)
+        except BaseException:
+            # Whatever it was, even an interrupt: nobody else removes it.
+            partial.unlink(missing_ok=True)
+            raise
+        self._file, self._seen = merged, _signature(path)
+
+    def _say(
+        self, problem: str, about: str = "reading", then: str = "; ignored and written anew"
+    ) -> None:
+        if self.path is not None:
+            say_once(str(self.path), about, f"{problem}{then}")
+
+
+def say_once(cache: str, about: str, message: str) -> None:
+    """One line about a cache, the first time in this process that there is one about this."""
+    if (cache, about) not in _said:
+        _said.add((cache, about))
+        log.warning("tuning cache %s: %s", cache, message)
+
+
+def _text(plugins: Mapping[str, Choices]) -> str:
+    """The file: JSON with a choice a line, which is also quicker to write than what json indents."""
+    tables = []
+    for name, known in sorted(plugins.items()):
+        rows = ",\n".join(
+            f"{json.dumps(key)}: {json.dumps({'kernel': e.kernel, 'seconds': dict(e.seconds)})}"
+            for key, e in sorted(known.choices.items())
+        )
+        version = json.dumps(known.version)
+        tables.append(f'{json.dumps(name)}: {{"version": {version}, "choices": {{\n{rows}\n}}}}')
+    head = f'"schema": {SCHEMA}, "fingerprint": {json.dumps(fingerprint())}'
+    return "{" + head + ', "plugins": {\n' + ",\n".join(tables) + "\n}}\n"
+
+
+def _signature(path: Path) -> object:
+    """What changes when somebody writes the file; None where there is none."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Held by one process at a time, between reading the file and replacing it, so that no choice is
+    lost. Some systems and network folders have no locks: there a lost choice is made again."""
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    with path.open("a") as file:
+        with contextlib.suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_EX)  # given back when the file is closed
+        yield

@@ -1,0 +1,34 @@
+"""What this plugin finds: the file of choices, and whether it can be written."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from demitasse import Finding
+from demitasse_tuning.cache import CacheError, cache_file, read
+
+SUBJECT = "tuning cache"
+REMEDY = "set XDG_CACHE_HOME to a folder that can be written, or this plugin's option cache"
+
+
+def findings(folder: str = "") -> Iterator[Finding]:
+    """Where choices are remembered, how many, and what hinders it; ``folder`` as the option cache."""
+    try:
+        path = cache_file(folder)
+    except RuntimeError as error:
+        yield Finding("problem", SUBJECT, f"choices are not saved: {error}", REMEDY)
+        return
+    there = next(parent for parent in path.parents if parent.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        message = f"{path} cannot be written: every process tries all kernels anew"
+        yield Finding("problem", SUBJECT, message, REMEDY)
+        return
+    try:
+        count = sum(len(known.choices) for known in read(path).values())
+    except CacheError as error:
+        message = f"{path}: {error}; the next trial writes it anew"
+        yield Finding("note", SUBJECT, message, f"or delete it: rm {path}")
+        return
+    clear = f"to have kernels tried anew: rm {path}" if count else ""
+    yield Finding("ok", SUBJECT, f"{count} choices of kernels are kept in {path}", clear)

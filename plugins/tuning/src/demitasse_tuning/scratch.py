@@ -1,0 +1,136 @@
+"""Memory for trials: one block that is kept and grown, cut into the operands of a request."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from demitasse import PLAIN, Allocator, Candidate, Layout, Memory, Request, TensorSpec
+from demitasse.operations import Operand
+
+ALIGNMENT = 64
+KEPT = 64 * 2**20
+"""Bytes; a larger block goes back after the trial, so that a net's own memory never waits for it."""
+
+# Bits of bfloat16 numbers between 0.0078 and 0.0157, in no order: no operation's result overflows,
+# becomes subnormal or takes the root of less than nothing.
+_BITS = (0x3C00 + np.arange(2048) * 40503 % 128).astype(np.uint16)
+
+
+class Scratch:
+    """The block of a tuner; at no time are there two."""
+
+    def __init__(self, allocator: Allocator) -> None:
+        self._allocator = allocator
+        self._block: Memory | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held now."""
+        return self._block.nbytes if self._block is not None else 0
+
+    def block(self, nbytes: int) -> Memory:
+        """A block of at least so many bytes; views of the one before must no longer be used. Raises
+        MemoryError, the allocator's."""
+        if self._block is None or self._block.nbytes < nbytes:
+            self.close()
+            self._block = self._allocator.allocate(nbytes)
+        return self._block
+
+    def release(self) -> None:
+        """Give a large block back."""
+        if self.nbytes > KEPT:
+            self.close()
+
+    def close(self) -> None:
+        """Give the block back."""
+        if self._block is not None:
+            self._block.close()
+            self._block = None
+
+
+class Operands:
+    """Arrays for a request's operands as each of its candidates wants them, all in the same places:
+    one has room for whichever layout is largest. So candidates may take turns, and there is never more
+    than the operands and the largest workspace of one operation. Raises MemoryError."""
+
+    def __init__(self, request: Request, candidates: Sequence[Candidate], scratch: Scratch) -> None:
+        self._request = request
+        specs = (*request.inputs, *request.outputs)
+        sizes = [
+            max(spec.nbytes for c in candidates if (spec := wanted(request, c)[i]) is not None)
+            if specs[i] is not None
+            else 0
+            for i in range(len(specs))
+        ]
+        sizes.append(max(candidate.workspace for candidate in candidates))
+        self._offsets = [0]
+        for size in sizes:
+            self._offsets.append(self._offsets[-1] + -(-size // ALIGNMENT) * ALIGNMENT)
+        self._block = scratch.block(max(self._offsets[-1], ALIGNMENT))
+        for i in range(len(sizes)):
+            start, stop = self._offsets[i], self._offsets[i + 1]
+            words = self._block.view(start, ((stop - start) // 2,), "uint16")
+            spec = request.inputs[i] if i < len(request.inputs) else None
+            _fill(words, _pattern(operand(request, i), spec) if spec is not None else None)
+
+    def of(self, candidate: Candidate) -> tuple[list[Any], list[Any], Any]:
+        """Inputs, outputs and workspace for ``candidate.bind``."""
+        arrays = [
+            None if spec is None else self._block.view(offset, spec.physical, spec.array_type)
+            for spec, offset in zip(wanted(self._request, candidate), self._offsets, strict=False)
+        ]
+        workspace = None
+        if candidate.workspace:
+            workspace = self._block.view(self._offsets[-2], (candidate.workspace,), "uint8")
+        inputs = len(self._request.inputs)
+        return arrays[:inputs], arrays[inputs:], workspace
+
+
+def wanted(request: Request, candidate: Candidate) -> list[TensorSpec | None]:
+    """The inputs and outputs in the layouts that a candidate asks for."""
+    sides = (
+        (request.inputs, candidate.input_layouts),
+        (request.outputs, candidate.output_layouts),
+    )
+    return [
+        None if spec is None else replace(spec, layout=_at(layouts, i))
+        for specs, layouts in sides
+        for i, spec in enumerate(specs)
+    ]
+
+
+def operand(request: Request, i: int) -> Operand:
+    """What the operation calls its input ``i``; a variadic operand, the last, stands for the rest."""
+    inputs = request.operation.inputs
+    return inputs[min(i, len(inputs) - 1)]
+
+
+def _at(layouts: Sequence[Layout], i: int) -> Layout:
+    return layouts[i] if layouts else PLAIN
+
+
+def _pattern(named: Operand, spec: TensorSpec) -> np.ndarray | None:
+    """16-bit words to repeat over an input, None for zeros: whole numbers are counts, positions, masks
+    and classes, of which 0 is a valid one, and so is it for classes that come as floating point."""
+    wide = spec.dtype in ("float32", "bfloat16")
+    if named.name == "label" or not (wide or np.dtype(spec.dtype).kind == "f"):
+        return None
+    if wide:
+        # Both halves alike: whichever candidate reads them as float32 or as bfloat16, they are small.
+        return np.repeat(_BITS, 2)
+    values = (_BITS.astype(np.uint32) << 16).view(np.float32)
+    return values.astype(spec.dtype).view(np.uint16)
+
+
+def _fill(words: np.ndarray, pattern: np.ndarray | None) -> None:
+    """Write every word: memory that was never written may be one page of zeros seen many times."""
+    if pattern is None:
+        words[...] = 0
+        return
+    whole = len(words) // len(pattern) * len(pattern)
+    words[:whole].reshape(-1, len(pattern))[...] = pattern
+    words[whole:] = pattern[: len(words) - whole]

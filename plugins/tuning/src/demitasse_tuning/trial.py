@@ -1,0 +1,165 @@
+"""Timing the candidates of one request against each other."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from demitasse import PLAIN, Candidate, DemitasseError, Request, TensorSpec, Work
+from demitasse_tuning.scratch import Operands, Scratch, operand, wanted
+
+log = logging.getLogger("demitasse.tuning")
+
+EQUAL = 1.03
+"""Times that differ by less are one time: the preferred candidate wins, and plans stay the same."""
+
+HOPELESS = 3.0
+"""A first call that takes so many times the best one ends a candidate's trial."""
+
+BEHIND = 2.0
+"""What is so much slower than the best after a turn is not called again. Less would trust one call: of
+one kernel, calls of 0.07 and of 0.12 ms were seen."""
+
+FIRST_CALL = 1e-3
+"""Seconds; a first call below may be what first calls cost (threads that start, code that is read)
+rather than what the kernel does, and is no reason to end a trial."""
+
+START = 50e-3
+"""Seconds; a kernel's first call of all in a process that takes less may have started threads or loaded
+code (6 ms were seen for a call of 0.1 ms), and is made again before it ends the kernel's trial."""
+
+RUNS = 10
+"""After calls that took so many times the fastest one no further ones begin (the first of each
+candidate and one more of the two quickest excepted)."""
+
+COPY = 12e9
+"""Bytes a second that a thread reads or writes in a reorder. Assumed, not measured: two copies that
+compete for the memory vary by tens of percent, and a plan would vary with them."""
+
+SMALL = 64 * 1024
+"""Bytes; to reorder less is not counted."""
+
+PARAMETERS = ("w", "b")
+"""Operands in which a plan's parameters come. They lie as the first who reads them wants."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Seconds of each candidate with the reorders that it makes necessary, None where it failed, and
+    the position of the chosen one."""
+
+    seconds: tuple[float | None, ...]
+    best: int
+
+
+def compare(
+    request: Request,
+    candidates: Sequence[Candidate],
+    scratch: Scratch,
+    clock: Callable[[], float],
+    met: set[str],
+) -> Outcome | None:
+    """Try candidates on made-up values; None when none of them ran. ``met`` are the kernels that were
+    called in this process, and is added to. Raises MemoryError when there is no room for the operands.
+
+    Each is called once, to warm up. Those that are not hopeless then take turns, the quickest first:
+    three times where a call takes under 2 ms, twice under 20 ms, else once. The best call counts.
+    """
+    operands = Operands(request, candidates, scratch)
+    extra = [reorder_seconds(request, candidate) for candidate in candidates]
+    works, first = dict[int, Work](), dict[int, float]()
+    for i, candidate in enumerate(candidates):
+        try:
+            work = candidate.bind(*operands.of(candidate))
+            first[i] = _timed(work, clock)
+        except (DemitasseError, MemoryError) as error:
+            log.warning("kernel %r failed when it was tried: %s", candidate.kernel, error)
+            continue
+        works[i] = work
+    for i in list(works):
+        if _hopeless(first[i], first) and candidates[i].kernel not in met and first[i] < START:
+            first[i] = _timed(works[i], clock)
+        if _hopeless(first[i], first):
+            del works[i]
+    met.update(candidates[i].kernel for i in first)
+    if not first:
+        return None
+    best = _take_turns(works, first, extra, clock)
+    seconds = {i: best.get(i, first[i]) + extra[i] for i in first}
+    limit = EQUAL * min(seconds[i] for i in best)
+    chosen = min(i for i in best if seconds[i] <= limit)
+    return Outcome(tuple(seconds.get(i) for i in range(len(candidates))), chosen)
+
+
+def _hopeless(seconds: float, first: Mapping[int, float]) -> bool:
+    return seconds > max(FIRST_CALL, HOPELESS * min(first.values()))
+
+
+def _take_turns(
+    works: Mapping[int, Work],
+    first: Mapping[int, float],
+    extra: Sequence[float],
+    clock: Callable[[], float],
+) -> dict[int, float]:
+    """The best seconds of those that had a turn."""
+    if len(works) == 1:
+        return {i: first[i] for i in works}
+    spent, fastest = sum(first.values()), min(first.values())
+    alive = sorted(works, key=lambda i: first[i] + extra[i])
+    best = dict[int, float]()
+    for i in alive:
+        if len(best) < 2 or spent + first[i] <= RUNS * fastest:
+            best[i] = _timed(works[i], clock)
+            spent += best[i]
+            fastest = min(fastest, best[i])
+    for _ in range(1, _calls(fastest)):
+        limit = BEHIND * min(seconds + extra[i] for i, seconds in best.items())
+        alive = [i for i in alive if i in best and best[i] + extra[i] <= limit]
+        if len(alive) < 2 or spent + sum(best[i] for i in alive) > RUNS * fastest:
+            break
+        for i in alive:
+            seconds = _timed(works[i], clock)
+            spent += seconds
+            best[i] = min(best[i], seconds)
+    return best
+
+
+def reorder_seconds(request: Request, candidate: Candidate) -> float:
+    """What it takes to bring the operands into the layouts that a candidate wants and, of parameters'
+    gradients, to bring them back: the bytes read and those written at ``COPY`` a thread. Other results
+    lie as their kernel leaves them."""
+    count, moved = len(request.inputs), 0
+    wants = wanted(request, candidate)
+    for i, (lies, wish) in enumerate(zip(request.inputs, wants, strict=False)):
+        if lies is not None and wish is not None:
+            moved += _moved(_settled(request, i, lies, wish), wish)
+    results = zip(request.operation.outputs, request.outputs, wants[count:], strict=False)
+    for result, lies, wish in results:
+        if lies is not None and wish is not None and result.name[1:] in PARAMETERS:
+            moved += _moved(lies, wish)
+    return moved / (COPY * request.place.threads)
+
+
+def _moved(lies: TensorSpec, wish: TensorSpec) -> int:
+    alike = lies.layout.places(lies.shape) == wish.layout.places(wish.shape)
+    return 0 if alike or lies.nbytes <= SMALL else lies.nbytes + wish.nbytes
+
+
+def _settled(request: Request, i: int, lies: TensorSpec, wish: TensorSpec) -> TensorSpec:
+    """How input ``i`` lies when it is read. A parameter whose layout nobody settled takes the one that
+    is wished, in its own element type; backward passes find all of them settled."""
+    forward = bool(request.operation.gradients)
+    if forward and operand(request, i).name in PARAMETERS and lies.layout == PLAIN:
+        return replace(wish, layout=replace(wish.layout, stored=""))
+    return lies
+
+
+def _calls(seconds: float) -> int:
+    return 3 if seconds < 2e-3 else 2 if seconds < 20e-3 else 1
+
+
+def _timed(work: Work, clock: Callable[[], float]) -> float:
+    start = clock()
+    work()
+    return clock() - start

@@ -1,0 +1,131 @@
+"""The tuner: candidates are tried once for a machine, and the choice is remembered."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from demitasse import Allocator, Candidate, CompositionError, Request, unknown
+from demitasse_tuning.cache import Cache, Remembered, cache_file, say_once
+from demitasse_tuning.key import labels, request_key
+from demitasse_tuning.scratch import Scratch
+from demitasse_tuning.trial import compare
+
+log = logging.getLogger("demitasse.tuning")
+
+OPTIONS = ("tune", "cache")
+TUNE = ("on", "off", "first")
+
+
+class CandidateTuner:
+    """Picks the fastest candidate by trying all of them on memory of ``allocator``, one request at a
+    time. ``versions`` are those of the plugins that offer, by name. Options: ``tune`` is on, or off
+    (first is the same) for the first candidate; ``cache`` a folder for the file, or off. ``clock``
+    returns seconds. Raises CompositionError for other options.
+
+    Not for several threads at once: plans are made one after the other, so that the workers of a
+    process are given the same choice."""
+
+    def __init__(
+        self,
+        allocator: Allocator,
+        versions: Mapping[str, str],
+        options: Mapping[str, Any],
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        for name in options:
+            if name not in OPTIONS:
+                raise CompositionError(unknown("option", name, OPTIONS, "plugin 'tuning'"))
+        if (tune := options.get("tune", "on")) not in TUNE:
+            raise CompositionError(unknown("tune", str(tune), TUNE, "plugin 'tuning'"))
+        folder = options.get("cache", "")
+        if not isinstance(folder, str):
+            raise CompositionError(f"plugin 'tuning': cache = {folder!r} (valid: a folder, or 'off')")
+        self.seconds_spent = 0.0
+        """Seconds that trials took so far, with binding and the filling of memory."""
+
+        self._tune = tune == "on"
+        self._versions, self._clock = dict(versions), clock
+        self._scratch = Scratch(allocator)
+        self._cache = _cache(folder if self._tune else "off")
+        self._met: set[str] = set()
+        self._choices: dict[str, str] = {}
+        self._preferred: dict[str, str] = {}
+
+    def pick(self, plugin: str, request: Request, candidates: Sequence[Candidate]) -> tuple[int, str]:
+        """The position of the candidate to use, and how that is known: preferred by ``prefer``,
+        remembered, or tried now. At a place that is only described nothing runs."""
+        if request.place.simulated:
+            return 0, "not tried: simulated"
+        key, names = request_key(plugin, request), labels(candidates)
+        position, reason = self._pick(plugin, key, names, request, candidates)
+        self._choices[key] = names[position]
+        return position, reason
+
+    def choices(self) -> dict[str, str]:
+        """The kernel of each pick so far, by the key of its request; plain text, for a snapshot."""
+        return dict(self._choices)
+
+    def prefer(self, choices: Mapping[str, str]) -> None:
+        """Have later picks follow what ``choices`` of another run returned, so that this one computes
+        the same bits. Requests that are not among them are picked as usual."""
+        self._preferred = dict(choices)
+
+    def close(self) -> None:
+        """Give the memory for trials back; the next trial takes some again."""
+        self._scratch.close()
+
+    def _pick(
+        self,
+        plugin: str,
+        key: str,
+        names: list[str],
+        request: Request,
+        candidates: Sequence[Candidate],
+    ) -> tuple[int, str]:
+        if (kernel := self._preferred.get(key)) is not None:
+            if kernel in names:
+                return names.index(kernel), "preferred: as before"
+            del self._preferred[key]
+            offered = ", ".join(names)
+            log.warning("kernel %r is not offered any more for %s (are: %s)", kernel, key, offered)
+        if not self._tune:
+            return 0, "preferred: tuning off"
+        version = self._versions.get(plugin, "")
+        found = self._cache.find(plugin, version, key, names)
+        if found is not None:
+            return names.index(found.kernel), f"remembered: {_times(found)}"
+        start = self._clock()
+        try:
+            outcome = compare(request, candidates, self._scratch, self._clock, self._met)
+        except MemoryError:
+            return 0, "not tried: too little memory"
+        finally:
+            self._scratch.release()
+            self.seconds_spent += self._clock() - start
+        if outcome is None:
+            return 0, "not tried: none ran on made-up values"
+        seconds = dict(zip(names, outcome.seconds, strict=True))
+        entry = Remembered(names[outcome.best], seconds)
+        self._cache.put(plugin, version, key, entry)
+        return outcome.best, f"tried: {_times(entry)}"
+
+
+def _cache(folder: str) -> Cache:
+    if folder == "off":
+        return Cache(None)
+    try:
+        return Cache(cache_file(folder))
+    except RuntimeError as error:
+        then = "choices are not saved; set XDG_CACHE_HOME, or the option cache"
+        say_once("in the user's home", "writing", f"{error} {then}")
+        return Cache(None)
+
+
+def _times(entry: Remembered) -> str:
+    """The time of the chosen one, then the best of the others."""
+    others = [s for name, s in entry.seconds.items() if name != entry.kernel and s is not None]
+    text = f"{1e3 * (entry.seconds[entry.kernel] or 0.0):.3g} ms"
+    return f"{text}, next {1e3 * min(others):.3g}" if others else f"{text}, the others failed"

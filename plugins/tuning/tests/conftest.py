@@ -1,0 +1,129 @@
+"""Candidates that take as long as they say, by a clock that only they move."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from demitasse import Candidate, Layout, Place, Request, TensorSpec
+from demitasse.operations import VOCABULARY
+from demitasse_tuning import cache
+from demitasse_tuning.tuner import CandidateTuner
+
+
+class Block:
+    """A block of memory that tells its allocator when it goes."""
+
+    def __init__(self, allocator: CountingAllocator, nbytes: int) -> None:
+        self.nbytes, self._allocator = nbytes, allocator
+        self._bytes = np.zeros(nbytes, np.uint8)
+
+    def view(self, offset: int, shape: Sequence[int], dtype: str) -> Any:
+        size = int(np.prod(shape, dtype=int)) * np.dtype(dtype).itemsize
+        assert offset + size <= self.nbytes
+        return self._bytes[offset : offset + size].view(dtype).reshape(tuple(shape))
+
+    def close(self) -> None:
+        self._allocator.held -= self.nbytes
+
+
+@dataclass
+class CountingAllocator:
+    """Memory that is counted: given in all, held now, most held at once."""
+
+    space: str = "host"
+    allocations: int = 0
+    bytes: int = 0
+    held: int = 0
+    peak: int = 0
+    room: float = float("inf")
+
+    def allocate(self, nbytes: int) -> Block:
+        if self.held + nbytes > self.room:
+            raise MemoryError(f"asked for {nbytes}")
+        self.allocations += 1
+        self.bytes += nbytes
+        self.held += nbytes
+        self.peak = max(self.peak, self.held)
+        return Block(self, nbytes)
+
+
+@dataclass
+class Bench:
+    """Fake kernels on a fake clock; ``calls`` lists which ran, in order, ``bound`` their arrays."""
+
+    now: float = 0.0
+    calls: list[str] = field(default_factory=list)
+    bound: dict[str, tuple[list[Any], list[Any], Any]] = field(default_factory=dict)
+    allocator: CountingAllocator = field(default_factory=CountingAllocator)
+
+    def clock(self) -> float:
+        return self.now
+
+    def kernel(
+        self,
+        name: str,
+        *milliseconds: float,
+        layouts: tuple[Layout, ...] = (),
+        outputs: tuple[Layout, ...] = (),
+        workspace: int = 0,
+        error: Exception | None = None,
+        binding: float = 0.0,
+    ) -> Candidate:
+        """A candidate whose calls take ``milliseconds`` one after the other, the last for ever."""
+
+        def bind(inputs: Any, outputs: Any, workspace: Any) -> Callable[[], None]:
+            self.bound[name] = (inputs, outputs, workspace)
+            self.now += binding / 1e3
+            taken = 0
+
+            def work() -> None:
+                nonlocal taken
+                if error is not None:
+                    raise error
+                self.calls.append(name)
+                self.now += milliseconds[min(taken, len(milliseconds) - 1)] / 1e3
+                taken += 1
+
+            return work
+
+        return Candidate(name, bind, layouts, outputs, workspace)
+
+    def tuner(self, **options: Any) -> CandidateTuner:
+        return CandidateTuner(self.allocator, {"fast": "1.0", "other": "1"}, options, self.clock)
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+@pytest.fixture
+def make_bench() -> type[Bench]:
+    """Benches for tests that need several."""
+    return Bench
+
+
+@pytest.fixture(autouse=True)
+def cache_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache folder of the test's own, of which nothing has been said yet."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(cache, "_said", set())
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def relu() -> Callable[..., Request]:
+    """A request for the positive part of ``count`` numbers."""
+
+    def request(count: int = 64, threads: int = 1, simulated: bool = False, **fields: Any) -> Request:
+        spec = TensorSpec((count,), "float32")
+        place = Place("machine", threads=threads, simulated=simulated)
+        return Request(VOCABULARY["relu"], (spec,), (spec,), {}, place, **fields)
+
+    return request
