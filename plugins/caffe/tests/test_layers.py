@@ -301,6 +301,121 @@ def test_accuracy_has_its_numbers_and_a_share_by_class(build: Any) -> None:
     assert (graph.blobs["a"].shape, graph.blobs["by_class"].shape) == ((), (10,))
 
 
+def batch_norm(parameters: str = "", more: str = "") -> str:
+    text = f"{more} batch_norm_param {{ {parameters} }}"
+    return f'name: "n" type: "BatchNorm" bottom: "x" top: "x" {text}'
+
+
+@pytest.mark.parametrize(
+    ("phase", "parameters", "name"),
+    [
+        ("train", "", "batch_norm"),
+        ("test", "", "batch_norm_inference"),
+        ("train", "use_global_stats: true", "batch_norm_inference"),
+        ("test", "use_global_stats: false", "batch_norm"),
+    ],
+)
+def test_batch_normalisation_is_by_the_batch_in_training_and_by_kept_statistics_in_tests(
+    build: Any, phase: str, parameters: str, name: str
+) -> None:
+    graph = build(batch_norm(parameters), phase, x=(8, 6, 5, 4))
+    assert [operation for operation, _, _ in graph.operations] == [name]
+    assert graph.blobs["x"].shape == (8, 6, 5, 4)
+
+
+def test_batch_normalisation_has_caffes_numbers(build: Any) -> None:
+    usual = build(batch_norm(), x=(8, 6)).operations[0][2]
+    assert usual == {"keep": 0.999, "epsilon": 1e-5}
+    text = batch_norm("moving_average_fraction: 0.9 eps: 0.001")
+    assert build(text, x=(8, 6)).operations[0][2] == {"keep": 0.9, "epsilon": 0.001}
+
+
+@pytest.mark.parametrize("rates", ["", "param { lr_mult: 0 } " * 3, "param { lr_mult: 1 name: 's' }"])
+def test_statistics_are_three_blobs_that_nobody_trains(build: Any, rates: str) -> None:
+    parameters = build(batch_norm(more=rates), x=(8, 6, 5, 4)).parameters
+    assert [p.shape for p in parameters] == [(6,), (6,), (1,)]
+    assert not any(p.trainable or p.rate or p.decay for p in parameters)
+    assert not any(p.filler(p.shape, None).any() for p in parameters)
+    assert parameters[0].shared == ("s" if "name" in rates else None)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "x", "message"),
+    [("eps: 0", (8, 6), "eps 0.0 is not positive"), ("", (8,), "normalises samples x channels x space")],
+)
+def test_a_batch_normalisation_that_cannot_be_says_why(
+    build: Any, parameters: str, x: tuple[int, ...], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        build(batch_norm(parameters), x=x)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "axis", "shape"),
+    [
+        ("", 1, (3,)),
+        ("axis: 2 num_axes: 2", 2, (4, 5)),
+        ("axis: -1", 3, (5,)),
+        ("num_axes: -1", 1, (3, 4, 5)),
+        ("num_axes: 0", 1, ()),
+        ("axis: 0 num_axes: 4", 0, (2, 3, 4, 5)),
+    ],
+)
+def test_scales_and_biases_lie_along_axes(
+    build: Any, parameters: str, axis: int, shape: tuple[int, ...]
+) -> None:
+    text = f'bottom: "x" top: "y" scale_param {{ bias_term: true {parameters} }}'
+    graph = build(f'type: "Scale" {text}', x=(2, 3, 4, 5))
+    scale, bias = graph.parameters
+    assert (scale.shape, scale.filler) == (shape, fillers.Constant(1.0))
+    assert (bias.shape, bias.filler) == (shape, fillers.Constant(0.0))
+    assert [(name, given) for name, _, given in graph.operations] == [("scale", {"axis": axis})]
+    graph = build(f'type: "Bias" bottom: "x" top: "y" bias_param {{ {parameters} }}', x=(2, 3, 4, 5))
+    (bias,) = graph.parameters
+    assert (bias.shape, bias.filler) == (shape, fillers.Constant(0.0))
+    assert graph.operations[0][2] == {"axis": axis}
+
+
+def test_scales_and_biases_are_filled_and_trained_as_they_say(build: Any) -> None:
+    text = (
+        'type: "Scale" bottom: "x" top: "y" param { lr_mult: 2 } param { decay_mult: 0 } scale_param { '
+        "bias_term: true filler { value: 0.5 } bias_filler { type: 'gaussian' std: 3 } }"
+    )
+    scale, bias = build(text, x=(2, 3)).parameters
+    assert (scale.filler, scale.rate, scale.decay) == (fillers.Constant(0.5), 2.0, 1.0)
+    assert (bias.filler, bias.rate, bias.decay) == (fillers.Gaussian(0.0, 3.0, -1), 1.0, 0.0)
+
+
+def test_a_second_bottom_is_the_scale_or_the_bias(build: Any) -> None:
+    text = 'type: "{}" bottom: "x" bottom: "w" top: "y" {}'
+    shapes = {"x": (2, 3, 4), "w": (2, 3)}
+    graph = build(text.format("Scale", "scale_param { axis: 0 bias_term: true }"), **shapes)
+    assert [p.shape for p in graph.parameters] == [(2, 3)]
+    assert graph.operations[0][1][1] is graph.blobs["w"]
+    graph = build(text.format("Bias", "bias_param { axis: 0 }"), **shapes)
+    assert graph.parameters == []
+    assert graph.operations[0][1][2] is graph.blobs["w"]
+    with pytest.raises(ValueError, match=r"w \(2, 3\) and b None do not fit x \(2, 3, 4\) from axis 1"):
+        build(text.format("Scale", ""), **shapes)
+
+
+@pytest.mark.parametrize("kind", ["Scale", "Bias"])
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ("axis: 3", "axis 3 is not one of the 3 axes"),
+        ("axis: 1 num_axes: 3", "num_axes 3 from axis 1 on is more than"),
+        ("num_axes: -2", "num_axes -2 from axis 1 on"),
+    ],
+)
+def test_a_scale_or_bias_that_cannot_be_says_why(
+    build: Any, kind: str, parameters: str, message: str
+) -> None:
+    text = f'type: "{kind}" bottom: "x" top: "y" {kind.lower()}_param {{ {parameters} }}'
+    with pytest.raises(ValueError, match=message):
+        build(text, x=(2, 3, 4))
+
+
 def test_concat_joins_along_its_axis(build: Any) -> None:
     text = 'type: "Concat" bottom: "x" bottom: "z" top: "y" concat_param {{ {} }}'
     shapes = {"x": (2, 3, 4), "z": (2, 5, 4)}
@@ -588,6 +703,33 @@ def test_a_known_net_has_its_known_shapes(
         name: (batch, *shape) for name, shape in expected.items()
     }
     assert sum(int(np.prod(p.shape)) for p in graph.parameters) == learned
+
+
+RESNET_50 = {
+    "conv1": (64, 112, 112),
+    "pool1": (64, 56, 56),
+    "res2c": (256, 56, 56),
+    "res3d": (512, 28, 28),
+    "res4f": (1024, 14, 14),
+    "res5c": (2048, 7, 7),
+    "pool5": (2048, 1, 1),
+    "fc1000": (1000,),
+}
+
+
+def test_resnet_50_has_its_published_shapes_and_parameters(shared: Path, recorder: Any) -> None:
+    """25,557,032 is the published count; this file's first convolution has a bias of 64 besides, and
+    53 layers keep statistics of 26,560 channels."""
+    path = "prototxt/KaimingHe+deep-residual-networks/prototxt/ResNet-50-deploy.prototxt"
+    reader = model_reader(shared / path, TYPES)
+    assert reader is not None
+    graph = recorder("test")
+    shapes = graph.expand(reader.net("test"))
+    assert {name: shapes[name] for name in RESNET_50} == {k: (1, *v) for k, v in RESNET_50.items()}
+    kept = [p for p in graph.parameters if not getattr(p, "trainable", True)]
+    assert sum(int(np.prod(p.shape)) for p in kept) == 2 * 26_560 + 53
+    counts = [int(np.prod(p.shape)) for p in graph.parameters]
+    assert sum(counts) - (2 * 26_560 + 53) == 25_557_032 + 64
 
 
 @pytest.mark.parametrize("phase", ["train", "test"])

@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
 import pytest
 
-from demitasse import Candidate, Place, Request, TensorSpec, Work
+from demitasse import PLAIN, Candidate, Layout, Place, Request, TensorSpec, Work
 from demitasse.operations import VOCABULARY
-from demitasse_cpu.kernels import candidates
+from demitasse_cpu.kernels import FACTORIES
 
 Bound = tuple[Work, list[Any], list[Any]]
 
 
 def make_request(
-    name: str, inputs: Sequence[Any], attributes: dict[str, Any], threads: int, absent: Sequence[int]
+    name: str,
+    inputs: Sequence[Any],
+    attributes: dict[str, Any],
+    threads: int,
+    absent: Sequence[int],
+    layouts: Sequence[Layout] = (),
+    precision: str = "f32",
 ) -> Request:
-    """A request with all outputs but those at the ``absent`` positions, which are optional."""
-    operation = VOCABULARY[name]
+    """A request with all outputs but those at the ``absent`` positions, which are optional. The first
+    inputs lie in ``layouts``, the others plain. ``sum_relu`` is a fused name, as a plan makes it."""
+    operation = VOCABULARY.get(name) or replace(VOCABULARY[name.removesuffix("_relu")], name=name)
     complete = {**operation.attributes, **attributes}
     shapes: dict[str, Any] = {}
     for position, operand in enumerate(operation.inputs):
@@ -38,15 +47,20 @@ def make_request(
     ]
     return Request(
         operation,
-        tuple(None if x is None else TensorSpec(x.shape, x.dtype.name) for x in inputs),
+        tuple(
+            None if x is None else TensorSpec(x.shape, x.dtype.name, layout)
+            for x, layout in zip_longest(inputs, layouts, fillvalue=PLAIN)
+        ),
         tuple(None if i in absent else spec for i, spec in enumerate(outputs)),
         complete,
         Place("test", threads=threads),
+        precision,
     )
 
 
 def only_candidate(request: Request) -> Candidate:
-    (candidate,) = candidates(request)
+    """The compiled loop; oneDNN's kernels have tests of their own."""
+    (candidate,) = FACTORIES[request.operation.name](request)
     return candidate
 
 
@@ -73,6 +87,46 @@ def bind(
     start = -workspace.ctypes.data % 64
     room = workspace[start : start + candidate.workspace] if candidate.workspace else None
     return candidate.bind(given, outputs, room), given, outputs
+
+
+def compute_lying(request: Request, inputs: Sequence[Any]) -> list[Any]:
+    """What this plugin's own kernel makes of logical inputs, in the layouts that it asks for; logical
+    outputs, as they are stored there."""
+    candidate = only_candidate(request)
+    taken = candidate.input_layouts or (PLAIN,) * len(inputs)
+    given = candidate.output_layouts or (PLAIN,) * len(request.outputs)
+    sources = [layout.pack(x).copy() for layout, x in zip(taken, inputs, strict=True)]
+    targets: list[Any] = []
+    for layout, spec in zip(given, request.outputs, strict=True):
+        lying = None if spec is None else replace(spec, layout=layout)
+        targets.append(None if lying is None else np.full(lying.physical, 77, lying.array_type))
+    workspace = np.full(candidate.workspace + 64, 255, np.uint8)
+    start = -workspace.ctypes.data % 64
+    room = workspace[start : start + candidate.workspace] if candidate.workspace else None
+    candidate.bind(sources, targets, room)()
+    return [
+        None if spec is None else layout.unpack(target, spec.shape)
+        for layout, spec, target in zip(given, request.outputs, targets, strict=True)
+    ]
+
+
+@pytest.fixture
+def lying() -> Callable[..., tuple[Request, list[Any]]]:
+    """Computes in given layouts and a precision; the request and logical outputs."""
+
+    def call(
+        name: str,
+        inputs: Sequence[Any],
+        attributes: dict[str, Any],
+        layouts: Sequence[Layout],
+        precision: str = "f32",
+        threads: int = 2,
+        absent: Sequence[int] = (),
+    ) -> tuple[Request, list[Any]]:
+        request = make_request(name, inputs, attributes, threads, absent, layouts, precision)
+        return request, compute_lying(request, inputs)
+
+    return call
 
 
 @pytest.fixture
@@ -129,10 +183,15 @@ def sample_requests(dtype: str) -> dict[str, tuple[list[Any], dict[str, Any]]]:
     x, w, dy = real(*images), real(20, 8, 3, 3), real(16, 20, 16, 16)
     matrices = {"x": real(64, 300), "w": real(200, 300), "dy": real(64, 200)}
     scale = np.abs(real(*blob)) + 1
+    kept = [real(16), np.abs(real(16)), np.abs(real(1)) + 1]
     segments = ((0, 60_000, 1.0, 1.0), (60_000, 200_000, 2.0, 0.0))
     return {
         "accumulate": ([real(*blob), real(*blob)], {}),
         "accuracy": ([real(*scores), label], {"top_k": 5}),
+        "batch_norm": ([real(*blob), *kept], {}),
+        "batch_norm_backward": ([real(*blob), real(*blob), kept[1]], {}),
+        "batch_norm_inference": ([real(*blob), *kept], {}),
+        "batch_norm_inference_backward": ([real(*blob), *kept[1:]], {}),
         "concat": ([real(*blob), real(*blob)], {"axis": 1}),
         "concat_backward": ([real(*blob)], {"axis": 1, "shapes": ((32, 4, 16, 16), (32, 12, 16, 16))}),
         "convolution": convolution(x, w, real(20)),
@@ -165,11 +224,16 @@ def sample_requests(dtype: str) -> dict[str, tuple[list[Any], dict[str, Any]]]:
         ),
         "relu": ([real(*blob)], {}),
         "relu_backward": ([real(*blob), real(*blob)], {}),
+        "reorder": ([real(*blob)], {}),
+        "scale": ([real(*blob), real(16), real(16)], {}),
+        "scale_relu": ([real(*blob), real(16), real(16)], {}),
+        "scale_backward": ([real(*blob), real(*blob), real(16)], {}),
         "softmax": ([real(*scores)], {}),
         "softmax_backward": ([real(*scores), real(*scores)], {}),
         "softmax_loss": ([real(*scores), label], {}),
         "softmax_loss_backward": ([real(), np.abs(real(*scores)), label], {}),
         "sum": ([real(*blob), real(*blob), real(*blob)], {"coefficients": (1.0, -2.0, 0.5)}),
+        "sum_relu": ([real(*blob), real(*blob)], {}),
         "sum_backward": ([real(*blob)], {"shapes": (blob, blob)}),
     }
 

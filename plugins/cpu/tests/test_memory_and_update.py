@@ -15,8 +15,8 @@ from demitasse import crop_and_mirror
 Compute = Callable[..., list[Any]]
 
 
-@pytest.mark.parametrize("coefficients", [(), (2.0, -1.0, 0.5)])
-@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("coefficients", [(), (2.0, -1.0, 0.5, 3.0, -0.25, 1.5)])
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 6])
 def test_sum_and_its_gradients(compute: Compute, count: int, coefficients: tuple[float, ...]) -> None:
     random = np.random.default_rng(9)
     xs = [random.standard_normal((4, 5)) for _ in range(count)]
@@ -28,11 +28,13 @@ def test_sum_and_its_gradients(compute: Compute, count: int, coefficients: tuple
         np.testing.assert_allclose(dx, factor * y)
 
 
-@pytest.mark.parametrize("taken", [0, 1, 2])
-def test_a_sum_may_take_the_memory_of_any_of_its_inputs(asked: Callable[..., Any], taken: int) -> None:
-    xs = [np.arange(6.0) + i for i in range(3)]
+@pytest.mark.parametrize(("count", "taken"), [(3, 0), (3, 1), (3, 2), (1, 0), (5, 4)])
+def test_a_sum_may_take_the_memory_of_any_of_its_inputs(
+    asked: Callable[..., Any], count: int, taken: int
+) -> None:
+    xs = [np.arange(6.0) + i for i in range(count)]
     _, candidate = asked("sum", xs, {})
-    expected = xs[0] + xs[1] + xs[2]
+    expected = sum(xs)
     candidate.bind(xs, [xs[taken]], None)()
     assert np.array_equal(xs[taken], expected)
 
@@ -57,6 +59,19 @@ def test_fill_and_accumulate(compute: Compute) -> None:
     total, unchanged = compute("accumulate", [x, 2 * x], {})
     assert np.array_equal(total, 3 * x)
     assert np.array_equal(unchanged, 2 * x)
+
+
+def test_a_fused_sum_leaves_nothing_below_zero(compute: Compute) -> None:
+    xs = [np.random.default_rng(i).standard_normal((3, 7, 5)).astype(np.float32) for i in range(3)]
+    (y,) = compute("sum_relu", xs, {"coefficients": (1.0, -1.0, 2.0)})
+    np.testing.assert_allclose(y, np.maximum(xs[0] - xs[1] + 2 * xs[2], 0), atol=1e-6)
+    (y,) = compute("sum_relu", [np.array([-1, np.nan, 2], np.float32)] * 2)
+    assert np.array_equal(y, np.array([0, np.nan, 4], np.float32), equal_nan=True)
+
+
+@pytest.mark.parametrize("kind", ["float32", "float64", "int32", "uint64"])
+def test_fill_of_any_type(compute: Compute, kind: str) -> None:
+    assert (compute("fill", [np.zeros((), kind)], {"value": 3.0})[0] == 3).all()
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -107,3 +107,33 @@ def test_momentum_at_a_constant_rate(apply: Apply, momentum: float) -> None:
         rate = np.array([0.1])
         parameter, history = apply("momentum_update", parameter, gradient, history, rate, **options)
     assert same(parameter, theirs)
+
+
+@pytest.mark.parametrize("shape", [(4, 3, 5, 6), (7, 3)])
+def test_batch_normalisation_with_scales(apply: Apply, shape: tuple[int, ...]) -> None:
+    x, dy = RNG.normal(2, 3, size=shape), RNG.normal(size=shape)
+    w, b = RNG.normal(size=3), RNG.normal(size=3)
+    nothing = [np.zeros(3), np.zeros(3), np.zeros(1)]
+    *_, normalised, inverse = apply("batch_norm", x, *nothing, epsilon=1e-3)
+    tx, tw, tb = tensor(x), tensor(w), tensor(b)
+    ty = F.batch_norm(tx, None, None, tw, tb, training=True, eps=1e-3)
+    ty.backward(torch.tensor(dy))
+    assert same(apply("scale", normalised, w, b), ty)
+    dnormalised, dw, db = apply("scale_backward", dy, normalised, w)
+    dx = apply("batch_norm_backward", dnormalised, normalised, inverse)
+    assert same(dx, tx.grad)
+    assert same(dw, tw.grad)
+    assert same(db, tb.grad)
+
+
+def test_kept_statistics(apply: Apply) -> None:
+    """Sums that forget nothing (keep 1) are the cumulative average of PyTorch's momentum None."""
+    layer = torch.nn.BatchNorm2d(3, momentum=None, affine=False, dtype=torch.float64)
+    kept = [np.zeros(3), np.zeros(3), np.zeros(1)]
+    for _ in range(3):
+        x = RNG.normal(1, 2, size=(4, 3, 5, 6))
+        layer(torch.tensor(x))
+        kept = list(apply("batch_norm", x, *kept, keep=1.0)[:3])
+    assert same(kept[0] / kept[2], layer.running_mean)
+    assert same(kept[1] / kept[2], layer.running_var)
+    assert same(apply("batch_norm_inference", x, *kept), layer.eval()(torch.tensor(x)))

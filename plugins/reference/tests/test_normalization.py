@@ -38,3 +38,38 @@ def test_within_a_channel(apply: Apply, size: int) -> None:
         expected = 1.5 + 0.4 / size**2 * sum(around)
         assert scale[n, c, i, j] == pytest.approx(expected, rel=1e-13)
         assert y[n, c, i, j] == pytest.approx(x[n, c, i, j] / expected**0.75, rel=1e-13)
+
+
+def test_a_batch_is_normalised_by_its_own_statistics(apply: Apply) -> None:
+    x = np.random.default_rng(1).normal(3, 2, size=(4, 3, 2, 5))
+    nothing = [np.zeros(3), np.zeros(3), np.zeros(1)]
+    mean, variance, factor, y, inverse = apply("batch_norm", x, *nothing, keep=0.9, epsilon=0.25)
+    for c in range(3):
+        values = x[:, c].ravel()
+        centre = sum(values) / 40
+        spread = sum((value - centre) ** 2 for value in values)
+        assert mean[c] == pytest.approx(centre, rel=1e-13)
+        assert variance[c] == pytest.approx(spread / 39, rel=1e-13)
+        assert inverse[c] == pytest.approx((spread / 40 + 0.25) ** -0.5, rel=1e-13)
+        np.testing.assert_allclose(y[:, c].ravel(), (values - centre) * inverse[c], rtol=1e-12)
+    assert factor == [1.0]
+
+
+def test_kept_statistics_are_those_of_several_batches(apply: Apply) -> None:
+    """After batches a and b the mean is (0.9 a + b) / (0.9 + 1), and so is the variance."""
+    a, b, x = np.random.default_rng(2).normal(1, 2, size=(3, 6, 2))
+    kept = [np.zeros(2), np.zeros(2), np.zeros(1)]
+    for batch in (a, b):
+        kept = list(apply("batch_norm", batch, *kept, keep=0.9)[:3])
+    y = apply("batch_norm_inference", x, *kept, epsilon=0.5)
+    mean = (0.9 * a.mean(axis=0) + b.mean(axis=0)) / 1.9
+    variance = (0.9 * a.var(axis=0, ddof=1) + b.var(axis=0, ddof=1)) / 1.9
+    np.testing.assert_allclose(y, (x - mean) / np.sqrt(variance + 0.5), rtol=1e-12)
+
+
+def test_a_batch_of_one_number_has_no_unbiased_variance(apply: Apply) -> None:
+    nothing = [np.zeros(2), np.zeros(2), np.zeros(1)]
+    mean, variance, _, y, _ = apply("batch_norm", np.array([[3.0, -1.0]]), *nothing)
+    assert np.array_equal(mean, [3, -1])
+    assert not variance.any()
+    assert not y.any()

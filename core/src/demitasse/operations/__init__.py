@@ -14,6 +14,7 @@ from types import MappingProxyType
 from demitasse.errors import PluginError
 from demitasse.operations import (
     activation,
+    batch_normalization,
     convolution,
     elementwise,
     inner_product,
@@ -61,7 +62,7 @@ def extend(
 
 
 _FAMILIES = (
-    *(activation, convolution, elementwise, inner_product, loss),
+    *(activation, batch_normalization, convolution, elementwise, inner_product, loss),
     *(memory, normalization, pooling, update),
 )
 VOCABULARY: Mapping[str, Operation] = extend(

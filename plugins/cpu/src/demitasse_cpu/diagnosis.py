@@ -9,9 +9,9 @@ from demitasse import Finding
 
 def findings() -> Iterable[Finding]:
     """oneDNN, OpenMP, the width of vectors, and whether compiled kernels are kept."""
+    from demitasse_cpu.loops import elementwise, products
     from demitasse_cpu.native import openmp
     from demitasse_cpu.onednn.library import DISTRIBUTION, library, problem
-    from demitasse_cpu.loops import elementwise, products
 
     if openmp() is None:
         slower = "OpenMP's library libgomp.so.1 is not there: Python's threads share the work instead"

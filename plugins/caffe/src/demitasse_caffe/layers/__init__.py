@@ -9,11 +9,13 @@ from demitasse_caffe.layers.data import Data, Input
 from demitasse_caffe.layers.elementwise import Concat, Eltwise
 from demitasse_caffe.layers.inner_product import InnerProduct
 from demitasse_caffe.layers.loss import Accuracy, SoftmaxWithLoss
-from demitasse_caffe.layers.normalization import LRN
+from demitasse_caffe.layers.normalization import LRN, BatchNorm, Bias, Scale
 from demitasse_caffe.layers.shape import Flatten, Reshape, Silence, Split
 
 LAYER_TYPES: tuple[CaffeLayer, ...] = (
     Accuracy(),
+    BatchNorm(),
+    Bias(),
     Concat(),
     Convolution(),
     Data(),
@@ -26,6 +28,7 @@ LAYER_TYPES: tuple[CaffeLayer, ...] = (
     Pooling(),
     ReLU(),
     Reshape(),
+    Scale(),
     Silence(),
     Softmax(),
     SoftmaxWithLoss(),

@@ -1,12 +1,15 @@
-"""Local response normalisation."""
+"""Local response and batch normalisation, and the scales and biases that follow the latter."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from demitasse import GraphBuilder, Layer, Tensor
-from demitasse_caffe.layers.base import CaffeLayer
+from demitasse_caffe.fillers import Constant
+from demitasse_caffe.layers.base import CaffeLayer, Shape, canonical, in_training, learned
 from demitasse_caffe.schema import number
 
 
@@ -34,3 +37,99 @@ class LRN(CaffeLayer):
             k=1.0 if within else number(lrn.k),
         )
         return [normalised]
+
+
+class BatchNorm(CaffeLayer):
+    """x less the mean of its channel, over the standard deviation: of the batch in training, else
+    those kept in three blobs, which no gradient reaches: running sums of means and of variances, and
+    what to divide them by. Ioffe and Szegedy 2015."""
+
+    name = "BatchNorm"
+
+    def expand(
+        self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
+    ) -> Sequence[Tensor]:
+        norm, x = message.batch_norm_param, bottoms[0]
+        if len(x.shape) < 2:
+            raise ValueError(f"normalises samples x channels x space; its bottom is {x!r}")
+        epsilon, keep = number(norm.eps), number(norm.moving_average_fraction)
+        if epsilon <= 0:
+            raise ValueError(f"eps {epsilon} is not positive")
+        kept = [
+            graph.parameter(
+                shape, Constant(), rate=0.0, decay=0.0, trainable=False, shared=_name(message, index)
+            )
+            for index, shape in enumerate((x.shape[1:2], x.shape[1:2], (1,)))
+        ]
+        uses_kept = not in_training(message, graph)
+        if norm.HasField("use_global_stats"):
+            uses_kept = norm.use_global_stats
+        if uses_kept:
+            return [graph.apply("batch_norm_inference", x, *kept, epsilon=epsilon)]
+        normalised, _ = graph.apply("batch_norm", x, *kept, keep=keep, epsilon=epsilon)
+        return [normalised]
+
+
+class Scale(CaffeLayer):
+    """x times a learned scale along some axes, plus a learned bias where asked for. A second bottom
+    is the scale instead."""
+
+    name = "Scale"
+    bottoms = (1, 2)
+
+    def expand(
+        self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
+    ) -> Sequence[Tensor]:
+        scale, x = message.scale_param, bottoms[0]
+        axis, shape = _extent(scale, bottoms)
+        w = bottoms[1] if bottoms[1:] else _along(graph, message, 0, shape, scale, "filler", 1.0)
+        b = None
+        if scale.bias_term:
+            index = 2 - len(bottoms)
+            b = _along(graph, message, index, shape, scale, "bias_filler", 0.0)
+        return [graph.apply("scale", x, w, b, axis=axis)]
+
+
+class Bias(CaffeLayer):
+    """x plus a learned bias along some axes; a second bottom is the bias instead."""
+
+    name = "Bias"
+    bottoms = (1, 2)
+
+    def expand(
+        self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
+    ) -> Sequence[Tensor]:
+        bias, x = message.bias_param, bottoms[0]
+        axis, shape = _extent(bias, bottoms)
+        b = bottoms[1] if bottoms[1:] else _along(graph, message, 0, shape, bias, "filler", 0.0)
+        return [
+            graph.apply("scale", x, graph.constant(f"{layer.name}.one", np.ones(shape)), b, axis=axis)
+        ]
+
+
+def _name(message: Any, index: int) -> str | None:
+    """The shared name of the layer's param number ``index``."""
+    return message.param[index].name or None if index < len(message.param) else None
+
+
+def _extent(message: Any, bottoms: Sequence[Tensor]) -> tuple[int, Shape]:
+    """The first axis of a scale or bias, and its shape. Raises ValueError where Caffe would stop."""
+    x = bottoms[0]
+    axis, axes = canonical(message.axis, x), message.num_axes
+    if bottoms[1:]:
+        return axis, bottoms[1].shape
+    if axes < -1 or axis + axes > len(x.shape):
+        raise ValueError(
+            f"num_axes {axes} from axis {axis} on is more than {x!r} has; -1 is all of them"
+        )
+    return axis, x.shape[axis:] if axes == -1 else x.shape[axis : axis + axes]
+
+
+def _along(
+    graph: GraphBuilder, message: Any, index: int, shape: Shape, given: Any, field: str, default: float
+) -> Tensor:
+    """Learned parameter ``index``, filled as ``given`` says in ``field``, else with ``default``."""
+    fill = getattr(given, field)
+    if not given.HasField(field):
+        fill = type(fill)(type="constant", value=default)
+    return learned(graph, message, index, shape, fill)

@@ -13,6 +13,7 @@ from demitasse import Candidate, Request
 from demitasse_cpu import onednn
 from demitasse_cpu.kernels import (
     activation,
+    batch_normalization,
     convolution,
     elementwise,
     inner_product,
@@ -21,10 +22,12 @@ from demitasse_cpu.kernels import (
     normalization,
     pooling,
     update,
+    winograd,
 )
 
 FACTORIES: Mapping[str, Callable[[Request], Iterable[Candidate]]] = MappingProxyType(
     activation.FACTORIES
+    | batch_normalization.FACTORIES
     | convolution.FACTORIES
     | elementwise.FACTORIES
     | inner_product.FACTORIES
@@ -35,12 +38,18 @@ FACTORIES: Mapping[str, Callable[[Request], Iterable[Candidate]]] = MappingProxy
     | update.FACTORIES
 )
 
+LIGHTER: Mapping[str, Callable[[Request], Iterable[Candidate]]] = MappingProxyType(winograd.FACTORIES)
+"""Kernels that need less arithmetic where they serve; for a tuner to try."""
+
 
 def candidates(request: Request) -> Iterable[Candidate]:
-    """The kernels for a request, those of oneDNN where it has some; none where the reference has to
-    serve."""
+    """The kernels for a request, those of oneDNN first and loops of our own where it has none; of
+    convolutions also those that need less arithmetic, for a tuner to try. None where the reference has
+    to serve."""
     if request.place.space != "host":
         return ()
     name = request.operation.name
     offered = onednn.candidates(request)
-    return FACTORIES[name](request) if not offered and name in FACTORIES else offered
+    if not offered and name in FACTORIES:
+        offered = list(FACTORIES[name](request))
+    return [*offered, *LIGHTER[name](request)] if name in LIGHTER else offered

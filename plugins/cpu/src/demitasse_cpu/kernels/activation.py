@@ -6,8 +6,10 @@ from collections.abc import Iterable, Sequence
 from math import prod
 from typing import Any
 
-from demitasse import Candidate, Request, Work
+from demitasse import PLAIN, Candidate, Request, Work
+from demitasse_cpu.kernels.layouts import by_channels, is_by_channels, like, unconverted
 from demitasse_cpu.kernels.requests import (
+    aligned,
     flat,
     is_real,
     parts_for,
@@ -15,25 +17,30 @@ from demitasse_cpu.kernels.requests import (
     rows_along,
     spec,
 )
-from demitasse_cpu.kernels.work import spread
+from demitasse_cpu.kernels.work import ready, spread
+from demitasse_cpu.native import at_once
+from demitasse_cpu.threads import divide
 
 KERNEL = "numba loop"
 _EXP = 8  # an exponential takes as long as so many elements moved
 _PHILOX = 8
+_DRAWN = 4096
 
 
 def relu(request: Request) -> Iterable[Candidate]:
-    return _elementwise(request, "relu")
+    return _elementwise(request, "relu", 0)
 
 
 def relu_backward(request: Request) -> Iterable[Candidate]:
-    return _elementwise(request, "relu_backward")
+    return _elementwise(request, "relu_backward", 1)  # as the forward pass left it
 
 
-def _elementwise(request: Request, loop: str) -> Iterable[Candidate]:
+def _elementwise(request: Request, loop: str, leader: int) -> Iterable[Candidate]:
     if not is_real(*request.inputs, *request.outputs):
         return ()
-    size = prod(spec(request.inputs[0]).shape)
+    lead = spec(request.inputs[leader])
+    layout = like(request, lead)
+    size = prod(layout.physical(lead.shape))
     parts = parts_for(request, size, size)
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
@@ -43,7 +50,7 @@ def _elementwise(request: Request, loop: str) -> Iterable[Candidate]:
         arguments = (*map(flat, inputs), flat(outputs[0]), slope)
         return spread(getattr(loops, loop), arguments, size, parts)
 
-    return (Candidate(KERNEL, bind),)
+    return (Candidate(KERNEL, bind, (layout,) * len(request.inputs), (layout,)),)
 
 
 def dropout(request: Request) -> Iterable[Candidate]:
@@ -54,6 +61,14 @@ def dropout(request: Request) -> Iterable[Candidate]:
     samples, *shape = spec(x).shape
     elements = prod(shape)
     parts = parts_for(request, samples, samples * elements * _PHILOX)
+    layout = like(request, spec(x))
+    if layout.order or layout.blocks:
+        layout = by_channels(request, spec(x))
+    scattered = is_by_channels(layout) and prod(shape[1:]) > 1
+    channels = shape[0] if scattered else 1
+    # Whether to keep an element, a byte each in logical order: of a whole image where that is not
+    # the order in memory, else of as many as stay in the innermost cache.
+    room = aligned(-(-elements // 4) * 4) if scattered else _DRAWN
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
         import math
@@ -63,28 +78,39 @@ def dropout(request: Request) -> Iterable[Candidate]:
         from demitasse_cpu.loops import random_numbers as loops
 
         ratio = float(request.attributes["ratio"])
+        source, target = flat(inputs[0]), flat(outputs[0])
         kept = flat(outputs[1]) if mask is not None else np.empty(0, np.uint8)
-        arguments = (
-            flat(inputs[0]),
-            flat(outputs[0]),
-            kept,
-            mask is not None,
-            *map(flat, inputs[1:]),
-            philox_key(request.attributes),
-            np.uint64(math.ceil(ratio * 2**32)),
-            _kept_scale(ratio),
-            elements,
-        )
-        return spread(loops.dropout, arguments, samples, parts)
+        shares = []
+        for i, part in enumerate(divide(samples, parts)):
+            drawn = workspace[i * room : (i + 1) * room]
+            numbers = (
+                philox_key(request.attributes),
+                np.uint64(math.ceil(ratio * 2**32)),
+                _kept_scale(ratio),
+                elements,
+                channels,
+            )
+            buffers = (source, target, kept, mask is not None, drawn.view(np.uint32), drawn)
+            shares.append(ready(loops.dropout, *buffers, *map(flat, inputs[1:]), *numbers, *part))
+        return at_once(shares)
 
-    return (Candidate("numba loop, Philox", bind),)
+    return (
+        Candidate(
+            "numba loop, Philox",
+            bind,
+            (layout, PLAIN, PLAIN),
+            (layout, unconverted(layout))[: len(request.outputs)],
+            workspace=parts * room,
+        ),
+    )
 
 
 def dropout_backward(request: Request) -> Iterable[Candidate]:
     dy, mask = request.inputs
     if not is_real(dy, *request.outputs) or spec(mask).dtype != "uint8":
         return ()
-    size = prod(spec(dy).shape)
+    layout = like(request, spec(mask), spec(dy).dtype)
+    size = prod(layout.physical(spec(dy).shape))
     parts = parts_for(request, size, size)
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
@@ -94,7 +120,7 @@ def dropout_backward(request: Request) -> Iterable[Candidate]:
         arguments = (*map(flat, inputs), flat(outputs[0]), scale)
         return spread(loops.masked, arguments, size, parts)
 
-    return (Candidate(KERNEL, bind),)
+    return (Candidate(KERNEL, bind, (layout, unconverted(layout)), (layout,)),)
 
 
 def softmax(request: Request) -> Iterable[Candidate]:

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import partial
-from math import prod
+from itertools import accumulate
+from math import inf, prod
 from typing import Any
 
 from demitasse import Candidate, Request, Work
+from demitasse_cpu.kernels.layouts import by_channels, like
 from demitasse_cpu.kernels.requests import flat, is_real, parts_for, spec
-from demitasse_cpu.kernels.work import spread
-from demitasse_cpu.native import in_order
+from demitasse_cpu.kernels.work import ready, spread
+from demitasse_cpu.native import at_once, in_order
+from demitasse_cpu.threads import divide
 
 
 def weighted_sum(request: Request) -> Iterable[Candidate]:
+    """Also ``sum_relu``: the last addition leaves nothing below 0."""
     if not is_real(*request.inputs, *request.outputs):
         return ()
-    size = prod(spec(request.inputs[0]).shape)
-    parts = parts_for(request, size, size)
+    layout = like(request, spec(request.inputs[0]))
+    size = prod(layout.physical(spec(request.inputs[0]).shape))
+    parts = parts_for(request, size, size * len(request.inputs))
+    least = 0.0 if request.operation.name == "sum_relu" else -inf
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
         from demitasse_cpu.loops import elementwise as loops
@@ -26,25 +31,30 @@ def weighted_sum(request: Request) -> Iterable[Candidate]:
         coefficients = request.attributes["coefficients"] or [1.0] * len(inputs)
         terms = [(flat(x), float(c)) for x, c in zip(inputs, coefficients, strict=True)]
         # The tensor whose memory the result takes is read first, before it is overwritten.
-        first, *others = sorted(terms, key=lambda term: term[0].ctypes.data != y.ctypes.data)
-        if not others:
-            return spread(loops.scaled, (first[0], y, first[1]), size, parts)
-        second, *others = others
-        pairs = [(first, second), *(((y, 1.0), other) for other in others)]
-        return in_order(
-            [
-                spread(loops.scaled_sum, (a, b, y, factor_a, factor_b), size, parts)
-                for (a, factor_a), (b, factor_b) in pairs
-            ]
-        )
+        terms.sort(key=lambda term: term[0].ctypes.data != y.ctypes.data)
+        if len(terms) in (1, 3):  # loops take two or four: halves add up to what they are half of
+            last, factor = terms.pop()
+            terms += [(last, factor / 2)] * 2
+        stages = []
+        while len(terms) > 1:
+            count = 4 if len(terms) >= 4 else 2
+            now, terms = terms[:count], terms[count:]
+            loop = getattr(loops, "scaled_sum_of_four" if count == 4 else "scaled_sum")
+            arrays, factors = zip(*now, strict=True)
+            smallest = -inf if terms else least
+            stages.append(spread(loop, (*arrays, y, *factors, smallest), size, parts))
+            terms = [(y, 1.0), *terms] if terms else []
+        return in_order(stages)
 
-    return (Candidate("numba loop", bind),)
+    layouts = (layout,) * len(request.inputs)
+    return (Candidate("numba loop", bind, layouts, (layout,)),)
 
 
 def weighted_sum_backward(request: Request) -> Iterable[Candidate]:
     if not is_real(*request.inputs, *request.outputs):
         return ()
-    size = prod(spec(request.inputs[0]).shape)
+    layout = like(request, spec(request.inputs[0]))
+    size = prod(layout.physical(spec(request.inputs[0]).shape))
     parts = parts_for(request, size, size)
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
@@ -59,51 +69,56 @@ def weighted_sum_backward(request: Request) -> Iterable[Candidate]:
             ]
         )
 
-    return (Candidate("numba loop", bind, in_place=False),)
+    layouts = (layout,) * len(request.outputs)
+    return (Candidate("numba loop", bind, (layout,), layouts, in_place=False),)
 
 
 def concat(request: Request) -> Iterable[Candidate]:
-    if not is_real(*request.inputs, *request.outputs):
-        return ()
     pieces = [spec(x).shape for x in request.inputs]
-
-    def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
-        slots = _cut(outputs[0], request.attributes["axis"], pieces)
-        return _copies(list(zip(slots, inputs, strict=True)))
-
-    return (Candidate("numpy copy", bind, in_place=False),)
+    return _pieces(request, pieces, joins=True)
 
 
 def concat_backward(request: Request) -> Iterable[Candidate]:
+    return _pieces(request, request.attributes["shapes"], joins=False)
+
+
+def _pieces(request: Request, pieces: Sequence[Sequence[int]], joins: bool) -> Iterable[Candidate]:
+    """Rows of the pieces copied into rows of the whole, or (unless ``joins``) out of them."""
+    whole = spec(request.outputs[0] if joins else request.inputs[0])
     if not is_real(*request.inputs, *request.outputs):
         return ()
+    layout = like(request, spec(request.inputs[0]))
+    if layout.blocks:
+        layout = by_channels(request, spec(request.inputs[0]))
+    order = layout.order or tuple(range(len(whole.shape)))
+    physical, axis = layout.physical(whole.shape), order.index(request.attributes["axis"])
+    rows, inner = prod(physical[:axis]), prod(physical[axis + 1 :])
+    widths = [piece[request.attributes["axis"]] * inner for piece in pieces]
+    parts = parts_for(request, rows, rows * sum(widths))
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
-        pieces = request.attributes["shapes"]
-        slots = _cut(inputs[0], request.attributes["axis"], pieces)
-        return _copies([(x, s) for x, s in zip(outputs, slots, strict=True) if x is not None])
+        from demitasse_cpu.loops import elementwise as loops
 
-    return (Candidate("numpy copy", bind, in_place=False),)
+        one = flat(outputs[0] if joins else inputs[0])
+        starts = accumulate(widths, initial=0)
+        copies = []
+        for piece, at, width in zip(inputs if joins else outputs, starts, widths, strict=False):
+            if piece is not None:
+                mine, theirs = (flat(piece), 0, width), (one, at, sum(widths))
+                places = (*mine, *theirs) if joins else (*theirs, *mine)
+                copies += [
+                    ready(loops.copied_rows, *places, width, *part) for part in divide(rows, parts)
+                ]
+        return at_once(copies)
+
+    layouts = (layout,) * len(request.inputs), (layout,) * len(request.outputs)
+    return (Candidate("numba copy of rows", bind, *layouts, in_place=False),)
 
 
 FACTORIES = {
     "sum": weighted_sum,
+    "sum_relu": weighted_sum,
     "sum_backward": weighted_sum_backward,
     "concat": concat,
     "concat_backward": concat_backward,
 }
-
-
-def _cut(whole: Any, axis: int, pieces: Sequence[Sequence[int]]) -> list[Any]:
-    """Views of the parts of an array along an axis."""
-    parts, at = [], 0
-    for piece in pieces:
-        parts.append(whole[(slice(None),) * axis + (slice(at, at + piece[axis]),)])
-        at += piece[axis]
-    return parts
-
-
-def _copies(pairs: Sequence[tuple[Any, Any]]) -> Work:
-    import numpy as np
-
-    return in_order([partial(np.copyto, target, source) for target, source in pairs])

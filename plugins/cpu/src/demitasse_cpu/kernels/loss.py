@@ -6,10 +6,11 @@ from collections.abc import Iterable, Sequence
 from math import nan
 from typing import Any
 
-from demitasse import Candidate, DataError, Request, Work
+from demitasse import Candidate, DataError, Request, TensorSpec, Work
+from demitasse_cpu.kernels.layouts import like
 from demitasse_cpu.kernels.requests import flat, is_real, parts_for, rows_along, spec
 from demitasse_cpu.kernels.work import ready, spread
-from demitasse_cpu.native import at_once
+from demitasse_cpu.native import at_once, in_order
 from demitasse_cpu.threads import divide
 
 KERNEL = "numba loop"
@@ -55,17 +56,12 @@ def softmax_loss(request: Request) -> Iterable[Candidate]:
             )
         losses, samples = at_once(shares), spec(x).shape[0]
         divisor = _divisor(request, samples, rows)
-        total = ready(loops.total_loss, partials, flat(outputs[0]), divisor)
+        wrong = workspace[-_PARTIAL:].view("int64")[:1]
+        total = ready(loops.total_loss, partials, flat(outputs[0]), wrong, divisor)
+        return _checked(request, in_order([losses, total]), wrong, labels, rows // samples, classes)
 
-        def work() -> None:
-            losses()
-            wrong = total()
-            if wrong >= 0:
-                raise _wrong_label(request, labels, wrong, rows // samples, classes)
-
-        return work
-
-    return (Candidate(KERNEL, bind, workspace=parts * (_PARTIAL + room), in_place=False),)
+    room_of_all = parts * (_PARTIAL + room) + _PARTIAL
+    return (Candidate(KERNEL, bind, workspace=room_of_all, in_place=False),)
 
 
 def softmax_loss_backward(request: Request) -> Iterable[Candidate]:
@@ -75,6 +71,7 @@ def softmax_loss_backward(request: Request) -> Iterable[Candidate]:
     shape = spec(probability).shape
     rows, classes, inner = rows_along(shape, request.attributes["axis"])
     parts = parts_for(request, rows, rows * classes)
+    layout = like(request, TensorSpec(shape, spec(probability).dtype))  # of a gradient of activations
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
         from demitasse_cpu.loops import loss as loops
@@ -89,7 +86,7 @@ def softmax_loss_backward(request: Request) -> Iterable[Candidate]:
         )
         return spread(loops.softmax_loss_backward, arguments, rows, parts)
 
-    return (Candidate(KERNEL, bind),)
+    return (Candidate(KERNEL, bind, output_layouts=(layout,)),)
 
 
 def accuracy(request: Request) -> Iterable[Candidate]:
@@ -103,20 +100,17 @@ def accuracy(request: Request) -> Iterable[Candidate]:
         from demitasse_cpu.loops import loss as loops
 
         scores, labels = map(flat, inputs)
-        counters = workspace.view("int64").reshape(2, classes)
+        cells = workspace.view("int64")
+        wrong, counters = cells[:1], cells[1:].reshape(2, classes)
         target = flat(outputs[0])
         by_class = flat(outputs[1]) if per_class is not None else target[:0]
         numbers = (_ignored(request), int(request.attributes["top_k"]), classes, inner)
-        score = ready(loops.accuracy, scores, labels, target, by_class, counters, *numbers)
+        buffers = scores, labels, target, by_class, counters, wrong
+        score = ready(loops.accuracy, *buffers, *numbers)
+        labels_of_sample = rows // spec(x).shape[0]
+        return _checked(request, score, wrong, labels, labels_of_sample, classes)
 
-        def work() -> None:
-            wrong = score()
-            if wrong >= 0:
-                raise _wrong_label(request, labels, wrong, rows // spec(x).shape[0], classes)
-
-        return work
-
-    return (Candidate(KERNEL, bind, workspace=2 * classes * 8, in_place=False),)
+    return (Candidate(KERNEL, bind, workspace=(1 + 2 * classes) * 8, in_place=False),)
 
 
 FACTORIES = {
@@ -136,6 +130,20 @@ def _divisor(request: Request, samples: int, rows: int) -> float:
     """What the sum is divided by; 0 for the number of labels that count."""
     kinds = {"valid": 0.0, "full": float(rows), "batch_size": float(samples), "none": 1.0}
     return kinds[request.attributes["normalization"]]
+
+
+def _checked(
+    request: Request, work: Work, wrong: Any, labels: Any, labels_of_sample: int, classes: int
+) -> Work:
+    """Work that leaves in ``wrong`` the row of a label that is no class, or -1, with the error it makes:
+    all of it that is Python's, and why it does not join with its neighbours."""
+
+    def checked() -> None:
+        work()
+        if wrong[0] >= 0:
+            raise _wrong_label(request, labels, int(wrong[0]), labels_of_sample, classes)
+
+    return checked
 
 
 def _wrong_label(

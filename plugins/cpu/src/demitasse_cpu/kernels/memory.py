@@ -3,35 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import partial
-from math import prod
+from math import inf, prod
 from typing import Any
 
-from demitasse import Candidate, Request, Work
+from demitasse import PLAIN, Candidate, Request, Work
+from demitasse_cpu.kernels.reorder import reorder
 from demitasse_cpu.kernels.requests import REALS, flat, is_real, parts_for, philox_key, spec
 from demitasse_cpu.kernels.work import spread
 
 
 def fill(request: Request) -> Iterable[Candidate]:
-    def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
-        return partial(inputs[0].fill, request.attributes["value"])
+    x = spec(request.inputs[0])
+    if x.dtype == "uint16":  # which is what bfloat16 looks like
+        return ()
+    layout = PLAIN if x.layout.blocks else x.layout  # what pads a block stays 0
+    size = prod(x.shape)
+    parts = parts_for(request, size, size)
 
-    return (Candidate("numpy fill", bind),)
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
+        from demitasse_cpu.loops import elementwise as loops
+
+        value = float(request.attributes["value"])
+        return spread(loops.filled, (flat(inputs[0]), value), size, parts)
+
+    return (Candidate("numba loop", bind, (layout,)),)
 
 
 def accumulate(request: Request) -> Iterable[Candidate]:
     if not is_real(*request.inputs):
         return ()
-    size = prod(spec(request.inputs[0]).shape)
+    total = spec(request.inputs[0])
+    layout, size = total.layout, prod(total.physical)  # sums keep their type
     parts = parts_for(request, size, size)
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
         from demitasse_cpu.loops import elementwise as loops
 
         total, x = map(flat, inputs)
-        return spread(loops.scaled_sum, (total, x, total, 1.0, 1.0), size, parts)
+        return spread(loops.scaled_sum, (total, x, total, 1.0, 1.0, -inf), size, parts)
 
-    return (Candidate("numba loop", bind),)
+    return (Candidate("numba loop", bind, (layout, layout)),)
 
 
 def image_transform(request: Request) -> Iterable[Candidate]:
@@ -72,4 +83,9 @@ def image_transform(request: Request) -> Iterable[Candidate]:
     return (Candidate("numba loop, Philox", bind, in_place=False),)
 
 
-FACTORIES = {"fill": fill, "accumulate": accumulate, "image_transform": image_transform}
+FACTORIES = {
+    "fill": fill,
+    "accumulate": accumulate,
+    "image_transform": image_transform,
+    "reorder": reorder,
+}

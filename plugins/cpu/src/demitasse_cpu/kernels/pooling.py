@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from math import prod
 from typing import TYPE_CHECKING, Any
 
-from demitasse import Candidate, Request, Work
+from demitasse import Candidate, Layout, Request, TensorSpec, Work
+from demitasse_cpu.kernels.layouts import by_channels, is_by_channels, unconverted
 from demitasse_cpu.kernels.requests import aligned, cut, flat, is_real, parts_for, spec
 from demitasse_cpu.kernels.work import ready, spread
 from demitasse_cpu.native import at_once
@@ -15,12 +17,15 @@ if TYPE_CHECKING:
     from demitasse_cpu.loops.pooling import Windows
 
 KERNEL = "numba loop over windows"
+BY_CHANNELS = "numba loop over channels"
 
 
 def maximum(request: Request) -> Iterable[Candidate]:
     (x,), (y, argmax) = request.inputs, (*request.outputs, None)[:2]
     if not is_real(x, y) or not _is_served(request.attributes, spec(x).shape, spec(y).shape):
         return ()
+    if is_by_channels(layout := by_channels(request, spec(x))):
+        return _maximum_by_channels(request, layout)
     planes, size = _planes(spec(y).shape)
     parts = _parts(request, planes, size)
     windows = _whole_windows(request.attributes, spec(y).shape)
@@ -51,6 +56,12 @@ def maximum_backward(request: Request) -> Iterable[Candidate]:
     (dy, argmax), (dx,) = request.inputs, request.outputs
     if not is_real(dy, dx) or spec(argmax).dtype != "int32":
         return ()
+    if len(spec(dx).shape) != 4:
+        return ()
+    # The index lies as the forward pass left it, which is how x lay.
+    if is_by_channels(layout := by_channels(request, spec(argmax), spec(dy).dtype)):
+        index = _index_layout(layout, spec(dx).shape)
+        return _gathered(request, "maxima_backward", layout, (layout, index))
     planes, size = _planes(spec(dy).shape)
     _, plane_size = _planes(spec(dx).shape)
     parts = parts_for(request, planes, planes * plane_size)
@@ -68,6 +79,8 @@ def average(request: Request) -> Iterable[Candidate]:
     (x,), (y,) = request.inputs, request.outputs
     if not is_real(x, y) or not _is_served(request.attributes, spec(x).shape, spec(y).shape):
         return ()
+    if is_by_channels(layout := by_channels(request, spec(x))):
+        return _average_by_channels(request, layout)
     planes, size = _planes(spec(y).shape)
     parts = _parts(request, planes, size)
 
@@ -84,6 +97,8 @@ def average_backward(request: Request) -> Iterable[Candidate]:
     (dy,), (dx,) = request.inputs, request.outputs
     if not is_real(dy, dx) or not _is_served(request.attributes, spec(dx).shape, spec(dy).shape):
         return ()
+    if is_by_channels(layout := by_channels(request, spec(dy))):
+        return _gathered(request, "averages_backward", layout, (layout,))
     planes, size = _planes(spec(dy).shape)
     parts = _parts(request, planes, size)
 
@@ -103,6 +118,82 @@ FACTORIES = {
     "pooling_average": average,
     "pooling_average_backward": average_backward,
 }
+
+
+def _maximum_by_channels(request: Request, layout: Layout) -> Iterable[Candidate]:
+    (x,), (y, argmax) = request.inputs, (*request.outputs, None)[:2]
+    channels, lines = spec(x).shape[1], spec(y).shape[0] * spec(y).shape[2]
+    parts = _parts_by_channels(request, lines, spec(y).shape)
+    index = _index_layout(layout, spec(x).shape)
+    # Where nobody asks for the places they go where nobody looks.
+    nowhere = TensorSpec(spec(y).shape, "int32", index)
+    room = nowhere.nbytes if argmax is None else 0
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
+        from demitasse_cpu.loops import pooling_by_channels as loops
+
+        geometry = _windows(request.attributes, spec(x).shape, spec(y).shape)
+        kept = workspace[:room].view(nowhere.array_type) if argmax is None else flat(outputs[1])
+        arguments = (geometry, channels, flat(inputs[0]), flat(outputs[0]), kept)
+        return spread(loops.maxima, arguments, lines, parts)
+
+    layouts = (layout, index)[: len(request.outputs)]
+    return (Candidate(BY_CHANNELS, bind, (layout,), layouts, workspace=room, in_place=False),)
+
+
+def _average_by_channels(request: Request, layout: Layout) -> Iterable[Candidate]:
+    (x,), (y,) = request.inputs, request.outputs
+    lines, channels = spec(y).shape[0] * spec(y).shape[2], spec(x).shape[1]
+    return _summed(request, "averages", layout, (layout,), (spec(x), spec(y)), lines, channels)
+
+
+def _gathered(
+    request: Request, loop: str, layout: Layout, layouts: Sequence[Layout]
+) -> Iterable[Candidate]:
+    """A gradient of images with channels innermost; each line of dx is a unit."""
+    dy, dx = spec(request.inputs[0]), spec(request.outputs[0])
+    lines, channels = dx.shape[0] * dx.shape[2], dx.shape[1]
+    return _summed(request, loop, layout, layouts, (dx, dy), lines, channels)
+
+
+def _summed(
+    request: Request,
+    loop: str,
+    layout: Layout,
+    layouts: Sequence[Layout],
+    ends: tuple[TensorSpec, TensorSpec],
+    lines: int,
+    channels: int,
+) -> Iterable[Candidate]:
+    """Loops that sum up in a row of numbers; ``ends`` are x, or its gradient, and y, or its gradient."""
+    parts = _parts_by_channels(request, lines, ends[1].shape)
+    room = aligned(channels * 8)
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
+        from demitasse_cpu.loops import pooling_by_channels as loops
+
+        geometry = _windows(request.attributes, ends[0].shape, ends[1].shape)
+        arguments = (geometry, channels, *map(flat, inputs), flat(outputs[0]))
+        shares = []
+        for i, part in enumerate(divide(lines, parts)):
+            total = workspace[i * room : (i + 1) * room].view(ends[0].dtype)
+            shares.append(ready(getattr(loops, loop), *arguments, total, *part))
+        return at_once(shares)
+
+    room_of_all = parts * room
+    return (Candidate(BY_CHANNELS, bind, tuple(layouts), (layout,), room_of_all, in_place=False),)
+
+
+def _index_layout(layout: Layout, x: Sequence[int]) -> Layout:
+    """Places in planes of less than 2**15 elements are stored as int16: the largest 3 x 3 pooling reads
+    and writes a tenth less so."""
+    if prod(x[2:]) >= 2**15:
+        return unconverted(layout)
+    return Layout("NHWC int16", layout.order, stored="int16")
+
+
+def _parts_by_channels(request: Request, lines: int, y: Sequence[int]) -> int:
+    return parts_for(request, lines, prod(y) * prod(request.attributes["kernel"]) / 2)
 
 
 def _is_served(attributes: Mapping[str, Any], x: Sequence[int], y: Sequence[int]) -> bool:

@@ -2,49 +2,113 @@
 
 from __future__ import annotations
 
+from demitasse_cpu.loops.bfloat16 import narrow, number, widen
 from demitasse_cpu.loops.compiled import Array, compiled
 
 
 @compiled()
 def relu(x: Array, y: Array, negative_slope: float, begin: int, end: int) -> None:
-    zero, slope = x.dtype.type(0), x.dtype.type(negative_slope)
+    zero, slope = number(0, x), number(negative_slope, x)
     x, y = x[begin:end], y[begin:end]
     for i in range(x.size):
-        y[i] = x[i] if x[i] > zero else slope * x[i]
+        value = widen(x[i])
+        y[i] = narrow(value if value > zero else slope * value, y)
 
 
 @compiled()
 def relu_backward(dy: Array, y: Array, dx: Array, negative_slope: float, begin: int, end: int) -> None:
-    zero, slope = y.dtype.type(0), y.dtype.type(negative_slope)
+    zero, slope = number(0, y), number(negative_slope, y)
     dy, y, dx = dy[begin:end], y[begin:end], dx[begin:end]
     for i in range(dx.size):
-        dx[i] = dy[i] if y[i] > zero else slope * dy[i]
+        value = widen(dy[i])
+        dx[i] = narrow(value if widen(y[i]) > zero else slope * value, dx)
 
 
 @compiled()
 def masked(dy: Array, mask: Array, dx: Array, factor: float, begin: int, end: int) -> None:
-    zero, scale = dy.dtype.type(0), dy.dtype.type(factor)
+    zero, scale = number(0, dy), number(factor, dy)
     dy, mask, dx = dy[begin:end], mask[begin:end], dx[begin:end]
     for i in range(dx.size):
-        dx[i] = scale * dy[i] if mask[i] != 0 else zero
+        dx[i] = narrow(scale * widen(dy[i]) if mask[i] != 0 else zero, dx)
+
+
+@compiled()
+def filled(x: Array, value: float, begin: int, end: int) -> None:
+    x = x[begin:end]
+    for i in range(x.size):
+        x[i] = narrow(value, x)
+
+
+@compiled()
+def converted(x: Array, y: Array, begin: int, end: int) -> None:
+    """y may be stored otherwise than x."""
+    x, y = x[begin:end], y[begin:end]
+    for i in range(x.size):
+        y[i] = narrow(widen(x[i]), y)
 
 
 @compiled()
 def scaled(x: Array, y: Array, factor: float, begin: int, end: int) -> None:
-    scale = x.dtype.type(factor)
+    scale = number(factor, x)
     x, y = x[begin:end], y[begin:end]
     for i in range(x.size):
-        y[i] = scale * x[i]
+        y[i] = narrow(scale * widen(x[i]), y)
 
 
 @compiled()
 def scaled_sum(
-    a: Array, b: Array, y: Array, factor_a: float, factor_b: float, begin: int, end: int
+    a: Array, b: Array, y: Array, factor_a: float, factor_b: float, least: float, begin: int, end: int
 ) -> None:
-    scale_a, scale_b = a.dtype.type(factor_a), b.dtype.type(factor_b)
+    """``least`` is the smallest sum there is: 0 for a rectified one, else minus infinity."""
+    scale_a, scale_b, floor = number(factor_a, a), number(factor_b, a), number(least, a)
     a, b, y = a[begin:end], b[begin:end], y[begin:end]
     for i in range(y.size):
-        y[i] = scale_a * a[i] + scale_b * b[i]
+        total = scale_a * widen(a[i]) + scale_b * widen(b[i])
+        y[i] = narrow(floor if total < floor else total, y)
+
+
+@compiled()
+def scaled_sum_of_four(
+    a: Array,
+    b: Array,
+    c: Array,
+    d: Array,
+    y: Array,
+    factor_a: float,
+    factor_b: float,
+    factor_c: float,
+    factor_d: float,
+    least: float,
+    begin: int,
+    end: int,
+) -> None:
+    scale_a, scale_b, floor = number(factor_a, a), number(factor_b, a), number(least, a)
+    scale_c, scale_d = number(factor_c, a), number(factor_d, a)
+    a, b, c, d, y = a[begin:end], b[begin:end], c[begin:end], d[begin:end], y[begin:end]
+    for i in range(y.size):
+        total = scale_a * widen(a[i]) + scale_b * widen(b[i])
+        total += scale_c * widen(c[i]) + scale_d * widen(d[i])
+        y[i] = narrow(floor if total < floor else total, y)
+
+
+@compiled()
+def copied_rows(
+    x: Array,
+    x_at: int,
+    x_stride: int,
+    y: Array,
+    y_at: int,
+    y_stride: int,
+    width: int,
+    begin: int,
+    end: int,
+) -> None:
+    """Rows of ``width`` elements, from one to the next the strides."""
+    for row in range(begin, end):
+        source, target = x_at + row * x_stride, y_at + row * y_stride
+        given, result = x[source : source + width], y[target : target + width]
+        for i in range(width):
+            result[i] = given[i]
 
 
 @compiled()

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from demitasse_cpu.loops.bfloat16 import narrow, number
 from demitasse_cpu.loops.compiled import Array, compiled
 
 
@@ -87,17 +88,18 @@ def softmax_loss(
 
 
 @compiled()
-def total_loss(partials: Array, loss: Array, divisor: float) -> int:
+def total_loss(partials: Array, loss: Array, wrong: Array, divisor: float) -> None:
     """The loss from the parts' sums in their order, over ``divisor`` or, when that is 0, over the
-    labels that count. Returns the first row whose label is no class, or -1."""
+    labels that count. Into ``wrong`` the first row whose label is no class, or -1."""
+    wrong[0] = -1
     total, counted = 0.0, 0.0
     for part in range(partials.shape[0]):
         if partials[part, 2] > 0:
-            return int(partials[part, 2]) - 1
+            wrong[0] = int(partials[part, 2]) - 1
+            return
         total += partials[part, 0]
         counted += partials[part, 1]
     loss[0] = total / (divisor if divisor > 0 else max(counted, 1.0))
-    return -1
 
 
 @compiled()
@@ -117,16 +119,24 @@ def softmax_loss_backward(
         for row in range(label.size):
             divisor += float(label[row]) != ignored
         divisor = max(divisor, 1.0)
-    real = dx.dtype.type
-    factor, zero, one = real(dloss[0] / divisor), real(0), real(1)
+    factor, zero, one = number(dloss[0] / divisor, dx), number(0, dx), number(1, dx)
     for row in range(begin, end):
         at = row // inner * classes * inner + row % inner
         value = float(label[row])
-        counts = value != ignored
-        for c in range(classes):
-            i = at + c * inner
-            own = one if c == value else zero
-            dx[i] = factor * (probability[i] - own) if counts else zero
+        if value == ignored:
+            for i in range(at, at + classes * inner, inner):
+                dx[i] = narrow(zero, dx)
+            continue
+        own = at + int(value) * inner
+        at_own = probability[own] - one  # dx may be the same memory
+        if inner == 1:
+            source, target = probability[at : at + classes], dx[at : at + classes]
+            for c in range(classes):
+                target[c] = narrow(factor * source[c], dx)
+        else:
+            for i in range(at, at + classes * inner, inner):
+                dx[i] = narrow(factor * probability[i], dx)
+        dx[own] = narrow(factor * at_own, dx)
 
 
 @compiled()
@@ -136,13 +146,15 @@ def accuracy(
     result: Array,
     per_class: Array,
     counters: Array,
+    wrong: Array,
     ignored: float,
     top_k: int,
     classes: int,
     inner: int,
-) -> int:
-    """``counters`` (2, classes) are int64, ``per_class`` is empty for none. Returns the first row
-    whose label is no class, or -1."""
+) -> None:
+    """``counters`` (2, classes) are int64, ``per_class`` is empty for none. Into ``wrong`` the first
+    row whose label is no class, or -1."""
+    wrong[0] = -1
     counters[:] = 0
     all_hits, all_counted = 0, 0
     for row in range(label.size):
@@ -150,7 +162,8 @@ def accuracy(
         if value == ignored:
             continue
         if not _is_class(value, classes):
-            return row
+            wrong[0] = row
+            return
         at = row // inner * classes * inner + row % inner
         own = x[at + int(value) * inner]
         better = 0
@@ -165,4 +178,3 @@ def accuracy(
     result[0] = all_hits / max(1, all_counted)
     for c in range(per_class.size):
         per_class[c] = counters[0, c] / max(1, counters[1, c])
-    return -1

@@ -1,22 +1,16 @@
-"""Local response normalisation. scale^-beta for Caffe's usual beta of 0.75 is two square roots and a
-division, which are vector instructions; a power is not."""
+"""Local response normalisation of planes, whose points vectors run along."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from demitasse_cpu.loops.compiled import Array, compiled, inlined
+from demitasse_cpu.loops.powers import inverse_power_75
 
 
 @inlined
-def _inverse_power(value: Any, beta: Any, one: Any) -> Any:
-    """``one`` is 1 in the type of value: 1 / value would be float64."""
-    if beta == 0.75:
-        root = np.sqrt(value)
-        return one / (root * np.sqrt(root))
-    return value**-beta
+def _inverse_power(value: Any, beta: Any) -> Any:
+    return inverse_power_75(value) if beta == 0.75 else value**-beta
 
 
 @compiled()
@@ -37,7 +31,7 @@ def across_channels(
     """Images ``begin`` to ``end``; ``share`` is alpha / n. ``scale`` has room for one plane when it
     is not kept."""
     real = x.dtype.type
-    one, factor, beta = real(1), real(share), real(exponent)
+    factor, beta = real(share), real(exponent)
     for n in range(begin, end):
         for c in range(channels):
             at = (n * channels + c) * plane
@@ -49,7 +43,7 @@ def across_channels(
                     sums[i] += factor * (near[i] * near[i])
             given, result = x[at : at + plane], y[at : at + plane]
             for i in range(plane):
-                result[i] = given[i] * _inverse_power(sums[i], beta, one)
+                result[i] = given[i] * _inverse_power(sums[i], beta)
 
 
 @compiled()
@@ -70,7 +64,7 @@ def across_channels_backward(
 ) -> None:
     """``share`` is 2 alpha beta / n; ``ratio`` has room for one image."""
     real = x.dtype.type
-    one, factor, beta = real(1), real(share), real(exponent)
+    factor, beta = real(share), real(exponent)
     size = channels * plane
     for n in range(begin, end):
         start, stop = n * size, (n + 1) * size
@@ -87,7 +81,7 @@ def across_channels_backward(
                 for i in range(plane):
                     target[i] += near[i]
             for i in range(plane):
-                direct = given[i] * _inverse_power(scales[i], beta, one)
+                direct = given[i] * _inverse_power(scales[i], beta)
                 target[i] = direct - factor * input_[i] * target[i]
 
 
@@ -134,7 +128,7 @@ def within_channel(
 ) -> None:
     """Planes ``begin`` to ``end``; ``room`` holds two, ``scale`` one when it is not kept."""
     real = x.dtype.type
-    one, factor, beta = real(1), real(share), real(exponent)
+    factor, beta = real(share), real(exponent)
     plane = height * width
     values, lines = room[:plane], room[plane : 2 * plane]
     for number in range(begin, end):
@@ -146,7 +140,7 @@ def within_channel(
         _square_sums(values, lines, sums, height, width, reach)
         for i in range(plane):
             sums[i] = real(offset) + factor * sums[i]
-            result[i] = given[i] * _inverse_power(sums[i], beta, one)
+            result[i] = given[i] * _inverse_power(sums[i], beta)
 
 
 @compiled()
@@ -167,7 +161,7 @@ def within_channel_backward(
 ) -> None:
     """``room`` holds two planes."""
     real = x.dtype.type
-    one, factor, beta = real(1), real(share), real(exponent)
+    factor, beta = real(share), real(exponent)
     plane = height * width
     values, lines = room[:plane], room[plane : 2 * plane]
     for number in range(begin, end):
@@ -178,5 +172,5 @@ def within_channel_backward(
             values[i] = given[i] * result[i] / scales[i]
         _square_sums(values, lines, target, height, width, reach)
         for i in range(plane):
-            direct = given[i] * _inverse_power(scales[i], beta, one)
+            direct = given[i] * _inverse_power(scales[i], beta)
             target[i] = direct - factor * input_[i] * target[i]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from demitasse_cpu.loops.bfloat16 import narrow, number, widen
 from demitasse_cpu.loops.compiled import Array, compiled
 
 _LOW = np.uint64(2**32 - 1)
@@ -28,35 +29,72 @@ def _philox(
 
 
 @compiled()
+def _draw(
+    drawn: Array,
+    first: int,
+    sample: np.uint64,
+    number: np.uint64,
+    high: np.uint64,
+    k: np.uint64,
+    m: np.uint64,
+    threshold: np.uint64,
+) -> None:
+    """From block ``first`` on the four bytes of each block, 1 to keep an element, as one word whose
+    lowest byte comes first: whole words are what vectors store."""
+    for i in range(drawn.size):
+        a, b, c, d = _philox(np.uint64(first + i), sample, number, high, k, m)
+        low = np.uint32(a >= threshold) | np.uint32(b >= threshold) << np.uint32(8)
+        upper = np.uint32(c >= threshold) << np.uint32(16) | np.uint32(d >= threshold) << np.uint32(24)
+        drawn[i] = low | upper
+
+
+@compiled()
 def dropout(
     x: Array,
     y: Array,
     mask: Array,
     keeps_mask: bool,
+    words: Array,
+    drawn: Array,
     iteration: Array,
     first_sample: Array,
     key: Array,
     threshold: np.uint64,
     factor: float,
     elements: int,
+    channels: int,
     begin: int,
     end: int,
 ) -> None:
-    """Samples ``begin`` to ``end`` of ``elements`` each; ``mask`` is not touched unless kept."""
-    zero, scale = x.dtype.type(0), x.dtype.type(factor)
-    number, high = iteration[0] & _LOW, iteration[0] >> _HALF
-    blocks = (elements + 3) // 4
+    """Samples ``begin`` to ``end`` of ``elements`` each; ``mask`` is not touched unless kept.
+    ``words`` and ``drawn`` are the same memory, room for all of a sample's bytes where there are
+    ``channels`` innermost, else (1) for some."""
+    zero, scale = number(0, x), number(factor, x)
+    low, high = iteration[0] & _LOW, iteration[0] >> _HALF
+    blocks, together = (elements + 3) // 4, words.size
     for n in range(begin, end):
         j = (first_sample[0] + np.uint64(n)) & _LOW
-        at = n * elements
-        for block in range(blocks):
-            words = _philox(np.uint64(block), j, number, high, key[0], key[1])
-            place = at + 4 * block
-            for w in range(min(4, elements - 4 * block)):
-                keep = words[w] >= threshold
-                y[place + w] = scale * x[place + w] if keep else zero
+        for first in range(0, blocks, together):
+            some = words[: min(together, blocks - first)]
+            _draw(some, first, j, low, high, key[0], key[1], threshold)
+            start, stop = n * elements + 4 * first, min(4 * (first + together), elements) + n * elements
+            given, result = x[start:stop], y[start:stop]
+            if channels > 1:
+                plane = elements // channels
+                for p in range(plane):
+                    near, kept = given[p * channels :], result[p * channels :]
+                    for c in range(channels):
+                        keep = drawn[c * plane + p]
+                        kept[c] = narrow(scale * widen(near[c]) if keep != 0 else zero, y)
+                        if keeps_mask:
+                            mask[start + p * channels + c] = keep
+            else:
+                for i in range(result.size):
+                    result[i] = narrow(scale * widen(given[i]) if drawn[i] != 0 else zero, y)
                 if keeps_mask:
-                    mask[place + w] = keep
+                    kept = mask[start:stop]
+                    for i in range(kept.size):
+                        kept[i] = drawn[i]
 
 
 @compiled()

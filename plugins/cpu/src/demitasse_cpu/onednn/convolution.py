@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 from demitasse import PLAIN, Candidate, Layout, Request, Work
 from demitasse_cpu.kernels.requests import aligned, spec
 from demitasse_cpu.native import in_order
+from demitasse_cpu.onednn.inner_product import Product
 from demitasse_cpu.onednn.library import (
     BIAS,
     CONVOLUTION_DIRECT,
@@ -55,6 +57,11 @@ class _Convolution:
         if self.groups == 1:
             return self.w
         return (self.groups, self.w[0] // self.groups, *self.w[1:])
+
+    @property
+    def is_product(self) -> bool:
+        """Whether each result depends on one pixel, and each pixel has one."""
+        return self.groups == 1 and self.w[2:] == (1, 1) and self.x[2:] == self.y[2:]
 
     def forward(self, x: Layout, y: Layout, bias: bool, relu: bool, training: bool = True) -> Primitive:
         lib = self.lib
@@ -109,7 +116,7 @@ def forward(request: Request) -> Iterable[Candidate]:
             continue
         kept = _stored(layout, convolution.stored)
         weights = weights_of(primitive, WEIGHTS, convolution.w, convolution.groups, convolution.stored)
-        yield _candidate(primitive, [SRC, WEIGHTS, BIAS][: 3 if b else 2], [DST], weights, kept)
+        yield _candidate(primitive, [SRC, WEIGHTS, BIAS][: len(request.inputs)], [DST], weights, kept)
 
 
 def backward_data(request: Request) -> Iterable[Candidate]:
@@ -145,9 +152,32 @@ def backward_weights(request: Request) -> Iterable[Candidate]:
             continue
         stored = convolution.stored
         weights = weights_of(primitive, DIFF_WEIGHTS, convolution.w, convolution.groups, "float32")
-        outputs = [DIFF_WEIGHTS, DIFF_BIAS][: 2 if db else 1]
+        outputs = [DIFF_WEIGHTS, DIFF_BIAS][: len(request.outputs)]
         layouts = [_stored(taken, stored), _stored(given, stored)]
         yield _candidate(primitive, [DIFF_DST, SRC], outputs, weights, *layouts)
+    if convolution.is_product:
+        yield from _as_product(convolution, request)
+
+
+def _as_product(convolution: _Convolution, request: Request) -> Iterator[Candidate]:
+    """With one tap at every pixel, an image in NHWC is a matrix of pixels, and dw one product of two."""
+    (samples, inputs, *image), outputs = convolution.x, convolution.w[0]
+    rows, about = samples * prod(image), (convolution.lib, convolution.threads)
+    product = Product(*about, rows, inputs, outputs, convolution.stored)
+    bias = len(request.outputs) > 1 and request.outputs[1] is not None
+    try:
+        primitive = product.made("inner_product_backward_weights", PLAIN, bias)
+    except UnimplementedError:
+        return
+    arguments = (DIFF_DST, SRC, DIFF_WEIGHTS, DIFF_BIAS)[: 2 + len(request.outputs)]
+
+    def bind(sources: Sequence[Any], targets: Sequence[Any], workspace: Any) -> Work:
+        return primitive.bind(dict(zip(arguments, (*sources, *targets), strict=True)), workspace)
+
+    layout = _stored(NHWC, convolution.stored)
+    name, given = f"oneDNN {primitive.name}, of pixels", (layout, layout)
+    outward = (PLAIN,) * len(request.outputs)
+    yield Candidate(name, bind, given, outward, primitive.workspace, in_place=False)
 
 
 def _convolution(

@@ -30,7 +30,7 @@ from demitasse_cpu.onednn.primitive import Primitive
 
 
 @dataclass(frozen=True)
-class _Product:
+class Product:
     """A request's numbers: samples, inputs and outputs, and the form of the activations."""
 
     lib: Library
@@ -90,7 +90,7 @@ def forward(request: Request) -> Iterable[Candidate]:
     product = _product(request, spec(x).shape, spec(w).shape)
     relu = request.operation.name.endswith("_relu")
     if product is not None:
-        order = [SRC, WEIGHTS, BIAS][: 3 if b else 2], [DST]
+        order = [SRC, WEIGHTS, BIAS][: len(request.inputs)], [DST]
         given = [None, _arriving(request, spec(w).layout)]
         yield from _offers(product, "inner_product_forward", order, given, b is not None, relu)
 
@@ -111,18 +111,18 @@ def backward_weights(request: Request) -> Iterable[Candidate]:
     dw, db = (*request.outputs, None)[:2]
     product = _product(request, x.shape, spec(dw).shape)
     if product is not None:
-        order = [DIFF_DST, SRC], [DIFF_WEIGHTS, DIFF_BIAS][: 2 if db else 1]
+        order = [DIFF_DST, SRC], [DIFF_WEIGHTS, DIFF_BIAS][: len(request.outputs)]
         given = [_arriving(request, spec(dw).layout), None]
         yield from _offers(product, "inner_product_backward_weights", order, given, db is not None)
 
 
-def _product(request: Request, x: tuple[int, ...], w: tuple[int, ...]) -> _Product | None:
+def _product(request: Request, x: tuple[int, ...], w: tuple[int, ...]) -> Product | None:
     lib, given = library(), request.attributes
     kinds = {operand.dtype for operand in (*request.inputs, *request.outputs) if operand is not None}
     if lib is None or kinds != {"float32"} or given["transpose"] or request.place.simulated:
         return None
     stored = "bfloat16" if request.precision == "bf16" else "float32"
-    return _Product(lib, request.place.threads, prod(x[: given["axis"]]), w[1], w[0], stored)
+    return Product(lib, request.place.threads, prod(x[: given["axis"]]), w[1], w[0], stored)
 
 
 def _arriving(request: Request, layout: Layout) -> Layout:
@@ -130,7 +130,7 @@ def _arriving(request: Request, layout: Layout) -> Layout:
 
 
 def _offers(
-    product: _Product,
+    product: Product,
     name: str,
     order: tuple[list[int], list[int]],
     layouts: list[Layout | None],
@@ -156,7 +156,7 @@ def _offers(
 
 
 def _candidate(
-    product: _Product, primitive: Primitive, inputs: list[int], outputs: list[int], weights: Layout
+    product: Product, primitive: Primitive, inputs: list[int], outputs: list[int], weights: Layout
 ) -> Candidate:
     kinds = {WEIGHTS: weights, DIFF_WEIGHTS: weights, BIAS: PLAIN, DIFF_BIAS: PLAIN}
 

@@ -1,4 +1,4 @@
-"""Sums and joins of several tensors."""
+"""Sums and joins of several tensors, and scales along some of their axes."""
 
 from __future__ import annotations
 
@@ -31,9 +31,26 @@ def concat_backward(dy: Reals, *, axis: int, shapes: Sequence[Extents]) -> tuple
     return tuple(np.split(dy, cuts, axis))
 
 
+def _from_axis(values: Reals, axis: int, rank: int) -> Reals:
+    """``values`` along the axes from ``axis`` on, shaped to meet tensors of ``rank`` dimensions."""
+    return values.reshape(*values.shape, *[1] * (rank - axis - values.ndim))
+
+
+def scale(x: Reals, w: Reals, b: Reals | None, *, axis: int) -> Reals:
+    y: Reals = x * _from_axis(w, axis, x.ndim)
+    return y if b is None else y + _from_axis(b, axis, x.ndim)
+
+
+def scale_backward(dy: Reals, x: Reals, w: Reals, *, axis: int) -> tuple[Reals, Reals, Reals]:
+    others = (*range(axis), *range(axis + w.ndim, dy.ndim))
+    return dy * _from_axis(w, axis, dy.ndim), (dy * x).sum(axis=others), dy.sum(axis=others)
+
+
 KERNELS: Kernels = {
     "sum": weighted_sum,
     "sum_backward": weighted_sum_backward,
     "concat": concat,
     "concat_backward": concat_backward,
+    "scale": scale,
+    "scale_backward": scale_backward,
 }

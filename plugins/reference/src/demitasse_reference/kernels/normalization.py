@@ -1,4 +1,4 @@
-"""Local response normalisation: each value over a power of the energy around it."""
+"""Normalisation: by a power of the energy around each value, or by the statistics of its channel."""
 
 from __future__ import annotations
 
@@ -93,7 +93,60 @@ def lrn_within_channel_backward(
     return _lrn_backward(within_channel, size * size, dy, x, y, scale, size, alpha, beta)
 
 
+def per_channel(values: Reals, rank: int) -> Reals:
+    """One value for each channel, in a shape that meets tensors of ``rank`` dimensions at axis 1."""
+    return values.reshape(-1, *[1] * (rank - 2))
+
+
+def _of_channels(values: Reals) -> tuple[int, ...]:
+    """The axes that a channel's statistics are taken over."""
+    return (0, *range(2, values.ndim))
+
+
+def batch_norm(
+    x: Reals, mean: Reals, variance: Reals, factor: Reals, *, keep: float, epsilon: float
+) -> tuple[Reals, ...]:
+    """Ioffe and Szegedy 2015, algorithm 1. The kept sums are Caffe's: ``factor`` is what to divide them
+    by, and the variance that enters them is the unbiased one."""
+    axes = _of_channels(x)
+    centre, spread = x.mean(axis=axes), x.var(axis=axes)
+    n = x.size // x.shape[1]
+    inverse = 1 / np.sqrt(spread + epsilon)
+    y = (x - per_channel(centre, x.ndim)) * per_channel(inverse, x.ndim)
+    unbiased = spread * (n / (n - 1) if n > 1 else 1)
+    return keep * mean + centre, keep * variance + unbiased, keep * factor + 1, y, inverse
+
+
+def batch_norm_backward(dy: Reals, y: Reals, inverse: Reals) -> Reals:
+    axes = _of_channels(dy)
+    shift, slope = dy.mean(axis=axes, keepdims=True), (dy * y).mean(axis=axes, keepdims=True)
+    dx: Reals = per_channel(inverse, dy.ndim) * (dy - shift - y * slope)
+    return dx
+
+
+def _kept(sums: Reals, factor: Reals, rank: int) -> Reals:
+    """Statistics from their sums; of nothing yet, 0."""
+    return per_channel(sums / factor if factor[0] else np.zeros_like(sums), rank)
+
+
+def batch_norm_inference(
+    x: Reals, mean: Reals, variance: Reals, factor: Reals, *, epsilon: float
+) -> Reals:
+    deviation = np.sqrt(_kept(variance, factor, x.ndim) + epsilon)
+    y: Reals = (x - _kept(mean, factor, x.ndim)) / deviation
+    return y
+
+
+def batch_norm_inference_backward(dy: Reals, variance: Reals, factor: Reals, *, epsilon: float) -> Reals:
+    dx: Reals = dy / np.sqrt(_kept(variance, factor, dy.ndim) + epsilon)
+    return dx
+
+
 KERNELS: Kernels = {
+    "batch_norm": batch_norm,
+    "batch_norm_backward": batch_norm_backward,
+    "batch_norm_inference": batch_norm_inference,
+    "batch_norm_inference_backward": batch_norm_inference_backward,
     "lrn_across_channels": lrn_across_channels,
     "lrn_across_channels_backward": lrn_across_channels_backward,
     "lrn_within_channel": lrn_within_channel,

@@ -1,0 +1,283 @@
+"""Batch normalisation by a batch's or by kept statistics, and scales along an axis.
+
+Each has two kernels: for channels that lie innermost (images in NHWC, vectors), in lines of pixels, and
+for channels in planes. See the loops for how; both read what they normalise twice and write it once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import inf, prod
+from typing import Any, NamedTuple
+
+from demitasse import PLAIN, Candidate, Layout, Request, TensorSpec, Work
+from demitasse_cpu.kernels.layouts import by_channels, is_by_channels
+from demitasse_cpu.kernels.requests import aligned, cut, flat, is_real, parts_for, spec
+from demitasse_cpu.kernels.work import ready, spread
+from demitasse_cpu.native import at_once, in_order
+from demitasse_cpu.threads import divide
+
+_LINE = 512  # elements from which on what a loop over a line costs at its ends is small beside the rest
+
+
+class _Channels(NamedTuple):
+    """``outer`` x ``channels`` x ``plane`` elements in memory, in ``layout``; where ``plane`` is 1, in
+    ``lines`` of ``width``, the last one shorter where it comes out so."""
+
+    layout: Layout
+    outer: int
+    channels: int
+    plane: int
+    width: int
+    lines: int
+    parts: int
+
+    @property
+    def in_lines(self) -> bool:
+        return self.plane == 1
+
+
+def _channels(
+    request: Request, leader: TensorSpec, axis: int = 1, extents: int = 1, apart: bool = False
+) -> _Channels:
+    """How the tensors of a request lie, ``extents`` axes from ``axis`` on being the channels. Where
+    nothing is summed up (``apart``), the work divides into planes, else into channels."""
+    shape, layout = leader.shape, by_channels(request, leader)
+    if is_by_channels(layout) and (axis, extents) != (1, 1):
+        layout = PLAIN
+    outer, channels = prod(shape[:axis]), prod(shape[axis : axis + extents])
+    plane = prod(shape[axis + extents :])
+    if is_by_channels(layout):
+        outer, plane = outer * plane, 1
+    width = channels * max(1, min(outer, -(-_LINE // channels)))
+    lines = -(-outer * channels // width)
+    units = lines if plane == 1 else outer * channels if apart else channels
+    parts = parts_for(request, units, prod(shape))
+    return _Channels(layout, outer, channels, plane, width, lines, parts)
+
+
+def _line_arrays(workspace: Any, dtype: str, form: _Channels, count: int) -> list[Any]:
+    """``count`` lines of real numbers at the start of the workspace."""
+    return cut(workspace, dtype, *[form.width * _size(dtype)] * count)
+
+
+def _room(form: _Channels, dtype: str, count: int, sums: bool) -> int:
+    """Bytes for ``count`` lines and, with ``sums``, for what each part sums up."""
+    line = aligned(form.width * _size(dtype))
+    return count * line + sums * (2 * form.parts * line + 2 * aligned(form.parts * form.width * 8))
+
+
+def _sums(workspace: Any, dtype: str, form: _Channels, count: int) -> tuple[list[Any], Any, Any]:
+    """Of the workspace behind ``count`` lines: two lines for each part, and two of float64 for all of
+    the parts, which follow each other."""
+    room = workspace[count * aligned(form.width * _size(dtype)) :]
+    near = cut(room, dtype, *[form.width * _size(dtype)] * 2 * form.parts)
+    far = room[2 * form.parts * aligned(form.width * _size(dtype)) :]
+    first, second = cut(far, "float64", *[form.parts * form.width * 8] * 2)
+    return near, first, second
+
+
+def _in_parts(
+    loop: Any, arguments: Sequence[Any], form: _Channels, near: Any, first: Any, second: Any
+) -> Work:
+    """A loop that sums two things up over lines, each part in lines of its own."""
+    shares = []
+    for i, part in enumerate(divide(form.lines, form.parts)):
+        mine = slice(i * form.width, (i + 1) * form.width)
+        room = (*near[2 * i : 2 * i + 2], first[mine], second[mine])
+        shares.append(ready(loop, *arguments, *room, form.width, *part))
+    return at_once(shares)
+
+
+def _everywhere(form: _Channels, what: str, arguments: Sequence[Any]) -> Work:
+    """The loop that does ``what`` to each line, or to each plane."""
+    from demitasse_cpu.loops import batch_normalization as lines
+    from demitasse_cpu.loops import plane_normalization as planes
+
+    if form.in_lines:
+        return spread(getattr(lines, f"line_{what}"), (*arguments, form.width), form.lines, form.parts)
+    numbers, units = (form.channels, form.plane), form.outer * form.channels
+    return spread(getattr(planes, f"plane_{what}"), (*arguments, *numbers), units, form.parts)
+
+
+def _size(dtype: str) -> int:
+    return 4 if dtype == "float32" else 8
+
+
+def batch_norm(request: Request) -> Iterable[Candidate]:
+    if not is_real(*request.inputs, *request.outputs):
+        return ()
+    x = spec(request.inputs[0])
+    form = _channels(request, x)
+    keep, epsilon = float(request.attributes["keep"]), float(request.attributes["epsilon"])
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
+        from demitasse_cpu.loops import batch_normalization as lines
+        from demitasse_cpu.loops import plane_normalization as planes
+
+        given, mean, variance, factor = map(flat, inputs)
+        y, (inverse, *rest) = flat(outputs[0]), _line_arrays(workspace, x.dtype, form, 4)
+        if outputs[1:] and outputs[1] is not None:
+            inverse = flat(outputs[1])
+        n = form.outer * form.plane
+        if not form.in_lines:
+            arguments = (given, mean, variance, y, inverse, form.plane, form.outer, keep, epsilon)
+            work = spread(planes.plane_batch_norm, arguments, form.channels, form.parts)
+            return in_order([work, ready(planes.counted, factor, keep)])
+        shift, centre, slope = rest
+        near, first, second = _sums(workspace, x.dtype, form, 4)
+        kept = (mean, variance, factor, inverse[: form.channels])
+        numbers = (form.width, len(divide(form.lines, form.parts)), n, keep, epsilon)
+        return in_order(
+            [
+                ready(lines.line_shift, given, shift, form.channels, form.width),
+                _in_parts(lines.line_moments, (given, shift), form, near, first, second),
+                ready(lines.settled, shift, first, second, *kept, centre, slope, *numbers),
+                _everywhere(form, "normalised", (given, y, centre, slope)),
+            ]
+        )
+
+    layouts = (form.layout, PLAIN, PLAIN, PLAIN), (form.layout, PLAIN)[: len(request.outputs)]
+    room = _room(form, x.dtype, 4, sums=form.in_lines)
+    return (Candidate(_name(form), bind, *layouts, workspace=room),)
+
+
+def batch_norm_backward(request: Request) -> Iterable[Candidate]:
+    if not is_real(*request.inputs, *request.outputs):
+        return ()
+    leader = spec(request.inputs[1])  # as the forward pass left it
+    form = _channels(request, leader)
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
+        from demitasse_cpu.loops import batch_normalization as lines
+        from demitasse_cpu.loops import plane_normalization as planes
+
+        dy, y, inverse, dx = map(flat, (*inputs, outputs[0]))
+        if not form.in_lines:
+            arguments = (dy, y, inverse, dx, form.plane, form.outer)
+            return spread(planes.plane_batch_norm_backward, arguments, form.channels, form.parts)
+        terms = _line_arrays(workspace, leader.dtype, form, 3)
+        near, first, second = _sums(workspace, leader.dtype, form, 3)
+        numbers = (form.width, len(divide(form.lines, form.parts)), form.outer)
+        products, last = (dy, y, terms[0], dx, False), (dy, y, dx, *terms, form.width)
+        return in_order(
+            [
+                _in_parts(lines.line_products, products, form, near, first, second),
+                ready(lines.slopes, first, second, inverse, *terms, *numbers),
+                spread(lines.line_normalised_backward, last, form.lines, form.parts),
+            ]
+        )
+
+    layouts = (form.layout, form.layout, PLAIN), (form.layout,)
+    room = _room(form, leader.dtype, 3, sums=True) if form.in_lines else 0
+    return (Candidate(_name(form), bind, *layouts, workspace=room),)
+
+
+def batch_norm_inference(request: Request) -> Iterable[Candidate]:
+    return _by_kept(request, backward=False)
+
+
+def batch_norm_inference_backward(request: Request) -> Iterable[Candidate]:
+    return _by_kept(request, backward=True)
+
+
+def _by_kept(request: Request, backward: bool) -> Iterable[Candidate]:
+    """(x - mean) * inverse, or dy * inverse."""
+    if not is_real(*request.inputs, *request.outputs):
+        return ()
+    leader = spec(request.inputs[0])
+    form = _channels(request, leader, apart=True)
+    epsilon = float(request.attributes["epsilon"])
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
+        from demitasse_cpu.loops import batch_normalization as lines
+
+        given, *kept = map(flat, inputs)
+        centre, inverse = _line_arrays(workspace, leader.dtype, form, 2)
+        first = ready(lines.kept, *([kept[0]] if backward else []), *kept, centre, inverse, epsilon)
+        target = flat(outputs[0])
+        if not backward:
+            return in_order([first, _everywhere(form, "normalised", (given, target, centre, inverse))])
+        scaled = _everywhere(form, "scaled", (given, target, inverse, centre, -inf))
+        return in_order([first, ready(lines.emptied, centre), scaled])
+
+    layouts = (form.layout, *(PLAIN,) * (len(request.inputs) - 1)), (form.layout,)
+    return (Candidate(_name(form), bind, *layouts, workspace=_room(form, leader.dtype, 2, sums=False)),)
+
+
+def scale(request: Request) -> Iterable[Candidate]:
+    """Also ``scale_relu``: what is below 0 becomes 0."""
+    if not is_real(*request.inputs, *request.outputs):
+        return ()
+    x, axis = spec(request.inputs[0]), int(request.attributes["axis"])
+    form = _channels(request, x, axis, len(spec(request.inputs[1]).shape), apart=True)
+    least = 0.0 if request.operation.name == "scale_relu" else -inf
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
+        from demitasse_cpu.loops import batch_normalization as lines
+
+        given, w, y = map(flat, (*inputs[:2], outputs[0]))
+        b = flat(inputs[2]) if inputs[2:] and inputs[2] is not None else None
+        slope, level = _line_arrays(workspace, x.dtype, form, 2)
+        first = [
+            ready(lines.repeated, w, slope),
+            ready(lines.emptied, level) if b is None else ready(lines.repeated, b, level),
+        ]
+        return in_order([*first, _everywhere(form, "scaled", (given, y, slope, level, least))])
+
+    layouts = (form.layout, *(PLAIN,) * (len(request.inputs) - 1)), (form.layout,)
+    return (Candidate(_name(form), bind, *layouts, workspace=_room(form, x.dtype, 2, sums=False)),)
+
+
+def scale_backward(request: Request) -> Iterable[Candidate]:
+    if not is_real(*request.inputs, *request.outputs):
+        return ()
+    x, axis = spec(request.inputs[1]), int(request.attributes["axis"])
+    form = _channels(request, x, axis, len(spec(request.inputs[2]).shape))
+    wanted = [each is not None for each in (*request.outputs, None, None, None)[:3]]
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
+        from demitasse_cpu.loops import batch_normalization as lines
+        from demitasse_cpu.loops import plane_normalization as planes
+
+        dy, given, w = map(flat, inputs)
+        dx, dw, db = (each if each is None else flat(each) for each in (*outputs, None, None)[:3])
+        slope, level = _line_arrays(workspace, x.dtype, form, 2)
+        absent = level[: form.channels]
+        target = dy if dx is None else dx
+        stages: list[Work] = [ready(lines.repeated, w, slope)] if wanted[0] else []
+        if not any(wanted[1:]):
+            scaled = _everywhere(form, "scaled", (dy, target, slope, level, -inf))
+            return in_order([*stages, ready(lines.emptied, level), scaled])
+        if not form.in_lines:
+            results = (target, absent if dw is None else dw, absent if db is None else db)
+            numbers = (wanted[0], form.plane, form.outer)
+            loop, arguments = planes.plane_scaled_backward, (dy, given, w, *results, *numbers)
+            return spread(loop, arguments, form.channels, form.parts)
+        near, first, second = _sums(workspace, x.dtype, form, 2)
+        operands = (dy, given, slope, target, wanted[0])
+        stages.append(_in_parts(lines.line_products, operands, form, near, first, second))
+        for sums, result in ((second, dw), (first, db)):
+            if result is not None:
+                parts = len(divide(form.lines, form.parts))
+                stages.append(ready(lines.gathered, sums, result, form.width, parts))
+        return in_order(stages)
+
+    layouts = (form.layout, form.layout, PLAIN), (form.layout, PLAIN, PLAIN)[: len(request.outputs)]
+    room = _room(form, x.dtype, 2, sums=form.in_lines)
+    return (Candidate(_name(form), bind, *layouts, workspace=room),)
+
+
+FACTORIES = {
+    "batch_norm": batch_norm,
+    "batch_norm_backward": batch_norm_backward,
+    "batch_norm_inference": batch_norm_inference,
+    "batch_norm_inference_backward": batch_norm_inference_backward,
+    "scale": scale,
+    "scale_relu": scale,
+    "scale_backward": scale_backward,
+}
+
+
+def _name(form: _Channels) -> str:
+    return "numba loop over lines" if form.in_lines else "numba loop over planes"

@@ -1,0 +1,43 @@
+"""In which layouts kernels work: as their input lies, and stored as the plan's precision says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from demitasse import PLAIN, Layout, Request, TensorSpec
+
+NHWC = Layout("NHWC", (0, 2, 3, 1))
+NHWC_BF16 = Layout("NHWC bf16", (0, 2, 3, 1), stored="bfloat16")
+PLAIN_BF16 = Layout("bf16", stored="bfloat16")
+_NAMED = (PLAIN, NHWC, PLAIN_BF16, NHWC_BF16)
+
+
+def like(request: Request, leader: TensorSpec, dtype: str = "") -> Layout:
+    """The layout of activations for a kernel that works on flat memory: in the order of ``leader``,
+    stored as bfloat16 in a plan of that precision. ``dtype`` is theirs where it is not the leader's."""
+    halved = request.precision == "bf16" and (dtype or leader.dtype) == "float32"
+    return _named(replace(leader.layout, stored="bfloat16" if halved else ""))
+
+
+def by_channels(request: Request, leader: TensorSpec, dtype: str = "") -> Layout:
+    """The layout of activations for a kernel with loops over planes and over channels: channels
+    innermost, except where ``leader`` is plain and nothing is stored as bfloat16, or is no image."""
+    layout = like(request, leader, dtype)
+    if len(leader.shape) != 4 or layout == PLAIN:
+        return PLAIN
+    return NHWC_BF16 if layout.stored else NHWC
+
+
+def unconverted(layout: Layout) -> Layout:
+    """The same order for operands that keep their own type: masks, indices, statistics."""
+    return _named(replace(layout, stored=""))
+
+
+def is_by_channels(layout: Layout) -> bool:
+    """Whether images lie with their channels innermost."""
+    return layout.order == NHWC.order and not layout.blocks
+
+
+def _named(layout: Layout) -> Layout:
+    """The layout by the name that this plugin has for it."""
+    return next((named for named in _NAMED if named == layout), layout)

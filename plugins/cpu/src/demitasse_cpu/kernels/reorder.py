@@ -1,0 +1,109 @@
+"""Changes of layout, and of the stored type with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import prod
+from typing import Any
+
+from demitasse import Candidate, Layout, Request, TensorSpec, Work
+from demitasse_cpu.kernels.layouts import is_by_channels
+from demitasse_cpu.kernels.requests import flat, is_real, parts_for, spec
+from demitasse_cpu.kernels.work import spread
+from demitasse_cpu.native import in_order
+
+_SCATTERED = 8  # an element that moves alone takes as long as so many in line
+
+
+def reorder(request: Request) -> Iterable[Candidate]:
+    """Between any two layouts; vectors and blocks where one is the other, or one is plain and the other
+    has images' channels innermost. Numbers are converted where the stored types differ."""
+    x, y = spec(request.inputs[0]), spec(request.outputs[0])
+    if x.dtype == "uint16":  # which is what bfloat16 looks like
+        return ()
+    bind = _same_order(request, x, y) or _transposition(request, x, y) or _any_order(request, x, y)
+    return (Candidate(*bind, (x.layout,), (y.layout,), in_place=False),)
+
+
+_Way = tuple[str, Any]
+
+
+def _same_order(request: Request, x: TensorSpec, y: TensorSpec) -> _Way | None:
+    if _order(x) != _order(y) or x.layout.blocks != y.layout.blocks:
+        return None
+    size = prod(x.physical)
+    parts = parts_for(request, size, size)
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
+        from demitasse_cpu.loops import elementwise as loops
+
+        return spread(loops.converted, (flat(inputs[0]), flat(outputs[0])), size, parts)
+
+    return "numba loop", bind
+
+
+def _transposition(request: Request, x: TensorSpec, y: TensorSpec) -> _Way | None:
+    if len(x.shape) != 4 or x.layout.blocks or y.layout.blocks or not is_real(x, y):
+        return None
+    plain = [_order(s) == (0, 1, 2, 3) for s in (x, y)]
+    if not any(plain) or not any(is_by_channels(s.layout) for s in (x, y)):
+        return None
+    images, channels, plane = x.shape[0], x.shape[1], prod(x.shape[2:])
+    rows, columns = (channels, plane) if plain[0] else (plane, channels)
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
+        from demitasse_cpu.loops import reorder as loops
+
+        bands = images * -(-min(rows, columns) // loops.TILE)
+        parts = parts_for(request, bands, 4 * prod(x.shape))
+        arguments = (flat(inputs[0]), flat(outputs[0]), rows, columns)
+        return spread(loops.transposed, arguments, bands, parts)
+
+    return "numba transposition", bind
+
+
+def _any_order(request: Request, x: TensorSpec, y: TensorSpec) -> _Way:
+    shape = (1, 1, *x.shape)
+    units = prod(shape[:-2])
+    parts = parts_for(request, units, prod(shape) * _SCATTERED)
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
+        from demitasse_cpu.loops import elementwise
+        from demitasse_cpu.loops import reorder as loops
+
+        source, target = flat(inputs[0]), flat(outputs[0])
+        tables = [*_tables(shape, x.layout), *_tables(shape, y.layout)]
+        moves = spread(loops.gathered, (source, target, *tables), units, parts)
+        if target.size == prod(shape):
+            return moves
+        clears = spread(elementwise.filled, (target, 0.0), target.size, parts)  # what pads the blocks
+        return in_order([clears, moves])
+
+    return "numba gather", bind
+
+
+def _order(s: TensorSpec) -> tuple[int, ...]:
+    return s.layout.order or tuple(range(len(s.shape)))
+
+
+def _tables(shape: Sequence[int], layout: Layout) -> list[Any]:
+    """Each dimension's term of an element's place, of ``shape`` with two dimensions of 1 before it."""
+    import numpy as np
+
+    logical = shape[2:]
+    physical = layout.physical(logical)
+    order = layout.order or tuple(range(len(logical)))
+    steps = [prod(physical[i + 1 :]) for i in range(len(physical))]
+    terms = [np.zeros(1, np.int64), np.zeros(1, np.int64)]
+    for d, extent in enumerate(logical):
+        # The innermost of a dimension's blocks counts first, what is beyond all of them last.
+        rest, term = np.arange(extent), np.zeros(extent, np.int64)
+        for i, (dimension, size) in reversed(list(enumerate(layout.blocks))):
+            if dimension == d:
+                term += rest % size * steps[len(order) + i]
+                rest = rest // size
+        terms.append(term + rest * steps[order.index(d)])
+    lead = terms[0]
+    for term in terms[1:-2]:
+        lead = (lead[:, None] + term).ravel()
+    return [lead, *terms[-2:]]

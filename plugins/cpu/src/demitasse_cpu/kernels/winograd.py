@@ -1,0 +1,409 @@
+"""Convolution with 3 x 3 taps and stride 1 in a quarter of the multiplications; see loops.winograd."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from math import inf
+from typing import Any, NamedTuple
+
+from demitasse import PLAIN, Candidate, Layout, Request, TensorSpec, Work
+from demitasse_cpu.kernels.requests import aligned, cut, flat, spec
+from demitasse_cpu.kernels.work import ready
+from demitasse_cpu.native import at_once, in_order
+from demitasse_cpu.threads import divide
+
+KERNEL = "Winograd F(4x4, 3x3)"
+NHWC = Layout("NHWC", (0, 2, 3, 1))
+
+_FLOAT = 4
+_LINE = 16
+_POSITIONS = 36
+
+# What any processor's loops need, whose panels have 8 to 64 channels: loops.winograd has the panels
+# of this one, but is not imported before a kernel is bound.
+_PANEL = 64
+_SPARE_ROWS = 8
+_SQUARE_ROWS = 66
+_PATCH = 9 * 8 * _LINE
+
+_BLOCK, _LARGE_BLOCK = 48, 200
+"""Tiles that a thread takes from images to results at a time. 48 of 64 channels stay in the second
+cache, and so do their products. Weights that the caches do not keep pass through them once for each
+block: one core took 36 ms with 200 of 512 channels where it took 41 with 48."""
+
+_GRADIENT_BLOCK = 100
+"""The same for the gradient of the weights, whose sums a block loads and stores."""
+
+_FEWEST_CHANNELS = 8
+"""Of fewer a panel of 16 lanes would be mostly zeros."""
+
+_KEPT_WEIGHTS = 12 << 20
+"""Bytes of transformed weights that the third cache keeps beside the rest."""
+
+_FEW_TILES = 256
+"""Up to so many, all of them are transformed first, and many weights are used up panel by panel,
+their gradients summed square by square: one core took 11 ms for 128 tiles of 512 channels, and 14
+in blocks."""
+
+
+class _Sizes(NamedTuple):
+    """A convolution's numbers, in (rows, columns) where there are two; channels are those of a group."""
+
+    samples: int
+    groups: int
+    channels: int
+    outputs: int
+    image: tuple[int, int]
+    result: tuple[int, int]
+    pad: tuple[int, int]
+    threads: int
+
+    @property
+    def tiles(self) -> int:
+        return self.grid[2]
+
+    @property
+    def grid(self) -> tuple[int, int, int]:
+        """How the images are laid out, down and across, for the fewest tiles; and how many those are."""
+        grids = [(n, self.samples // n) for n in range(self.samples, 0, -1) if self.samples % n == 0]
+        counts = [_joined(self, 0, n)[0] * _joined(self, 1, m)[0] for n, m in grids]
+        fewest = counts.index(min(counts))
+        return *grids[fewest], counts[fewest]
+
+    @property
+    def weights(self) -> int:
+        """Transformed, in bytes."""
+        outputs = _whole(self.outputs, _LINE)
+        return _POSITIONS * (self.channels * outputs + outputs) * _FLOAT
+
+    @property
+    def has_many_weights(self) -> bool:
+        """Too many for so few tiles to go through them block by block."""
+        return self.weights > _KEPT_WEIGHTS and self.tiles <= _FEW_TILES
+
+    @property
+    def parts(self) -> int:
+        """Threads that have work, where they divide the tiles."""
+        return max(1, min(self.threads, self.tiles // 6))
+
+    def block(self, most: int) -> int:
+        """Tiles of a block: of each part about as many, and not more than ``most``."""
+        mine = -(-self.tiles // self.parts)
+        return -(-mine // -(-mine // most))
+
+
+def forward(request: Request, relu: bool = False) -> Iterable[Candidate]:
+    """The kernel for y = w * x + b, or with ``relu`` for the part of that above zero; none for other
+    than 3 x 3 taps side by side in float32."""
+    x, w, b = (*request.inputs, None)[:3]
+    y = request.outputs[0]
+    if not _serves(request, w, x, b, y):
+        return ()
+    return (_correlating(request, _sizes(request, spec(x), spec(w).shape, spec(y)), relu=relu),)
+
+
+def backward_data(request: Request) -> Iterable[Candidate]:
+    """The kernel for dx: of dy with the weights turned, and channels for outputs."""
+    dy, w = request.inputs
+    dx = request.outputs[0]
+    if not _serves(request, w, dy, dx):
+        return ()
+    s = _sizes(request, spec(dx), spec(w).shape, spec(dy))
+    turned = s._replace(
+        channels=s.outputs,
+        outputs=s.channels,
+        image=s.result,
+        result=s.image,
+        pad=(2 - s.pad[0], 2 - s.pad[1]),
+    )
+    return (_correlating(request, turned, to_data=True),)
+
+
+def backward_weights(request: Request) -> Iterable[Candidate]:
+    """The kernel for dw, and db where it is asked for."""
+    dy, x = request.inputs
+    dw, db = (*request.outputs, None)[:2]
+    if not _serves(request, dw, dy, x, db):
+        return ()
+    s = _sizes(request, spec(x), spec(dw).shape, spec(dy))
+    if s.has_many_weights:
+        return (_gradient_by_squares(request, s),)
+    return (_gradient_by_tiles(request, s),)
+
+
+FACTORIES: Mapping[str, Callable[[Request], Iterable[Candidate]]] = {
+    "convolution": forward,
+    "convolution_relu": partial(forward, relu=True),
+    "convolution_backward_data": backward_data,
+    "convolution_backward_weights": backward_weights,
+}
+
+
+def _serves(request: Request, w: TensorSpec | None, *others: TensorSpec | None) -> bool:
+    given = request.attributes
+    return (
+        all(operand is None or operand.dtype == "float32" for operand in (w, *others))
+        and spec(w).shape[2:] == (3, 3)
+        and tuple(given["stride"]) == (1, 1)
+        and tuple(given["dilation"]) == (1, 1)
+        and max(given["pad"]) <= 2
+        and min(spec(w).shape[0] // given["groups"], spec(w).shape[1]) >= _FEWEST_CHANNELS
+    )
+
+
+def _sizes(request: Request, x: TensorSpec, w: Sequence[int], y: TensorSpec) -> _Sizes:
+    groups = request.attributes["groups"]
+    return _Sizes(
+        samples=x.shape[0],
+        groups=groups,
+        channels=w[1],
+        outputs=w[0] // groups,
+        image=(x.shape[2], x.shape[3]),
+        result=(y.shape[2], y.shape[3]),
+        pad=tuple(request.attributes["pad"]),
+        threads=max(1, request.place.threads),
+    )
+
+
+def _tiles(s: _Sizes) -> Any:
+    import numpy as np
+
+    from demitasse_cpu.loops import winograd as loops
+
+    down, across, _ = s.grid
+    pixel, result_pixel = s.groups * s.channels, s.groups * s.outputs
+    line, result_line = s.image[1] * pixel, s.result[1] * result_pixel
+    image, result = s.image[0] * line, s.result[0] * result_line
+    rows, result_rows = _places(s, 0, down, (across * image, line), (across * result, result_line))
+    columns, result_columns = _places(s, 1, across, (image, pixel), (result, result_pixel))
+    return loops.Tiles(
+        channels=s.channels,
+        outputs=s.outputs,
+        across=len(columns) // 6,
+        rows=np.array(rows),
+        columns=np.array(columns),
+        down_step=line,
+        across_step=pixel,
+        result_rows=np.array(result_rows),
+        result_columns=np.array(result_columns),
+        result_down_step=result_line,
+        result_across_step=result_pixel,
+    )
+
+
+def _joined(s: _Sizes, d: int, images: int) -> tuple[int, bool]:
+    """Tiles along ``images`` in line, and whether they are joined: with nothing between them but one
+    border's zeros, so that a tile may have results of two. Of 13 x 13 results 8 x 4 joined images
+    have 28 x 14 tiles, where each alone has 4 x 4."""
+    apart = images * -(-s.result[d] // 4)
+    joined = -(-((images - 1) * (s.image[d] + s.pad[d]) + s.result[d]) // 4)
+    return min(joined, apart), joined < apart
+
+
+def _places(
+    s: _Sizes, d: int, images: int, of_image: tuple[int, int], of_result: tuple[int, int]
+) -> tuple[list[int], list[int]]:
+    """Where the six lines and the four lines of results of each tile along ``images`` begin, -1 for
+    those that no image has; ``of_image`` and ``of_result`` are distances of images and of lines."""
+    count, joined = _joined(s, d, images)
+    period = s.image[d] + s.pad[d] if joined else -(-s.result[d] // 4) * 4
+    places: list[int] = []
+    results: list[int] = []
+    for tile in range(count):
+        first = 0 if joined else 4 * tile // period
+        start = 4 * tile - first * period
+        for table, lines, at, extent, (image_step, step) in (
+            (places, 6, start - s.pad[d], s.image[d], of_image),
+            (results, 4, start, s.result[d], of_result),
+        ):
+            for line in range(at, at + lines):
+                image, inner = (line // period, line % period) if joined else (0, line)
+                there = 0 <= first + image < images and 0 <= inner < extent
+                table.append((first + image) * image_step + inner * step if there else -1)
+    return places, results
+
+
+def _whole(count: int, unit: int) -> int:
+    return -(-count // unit) * unit
+
+
+def _lie_room(channels: int, tiles: int) -> int:
+    """Bytes for transformed tiles of so many channels, in panels or not."""
+    spare = _SPARE_ROWS * channels + _PANEL
+    return (_POSITIONS * _whole(channels, _PANEL) * (tiles + 1) + spare) * _FLOAT
+
+
+def _correlating(request: Request, s: _Sizes, to_data: bool = False, relu: bool = False) -> Candidate:
+    """A forward pass, or one to the data."""
+    by_panels = s.has_many_weights
+    parts = s.threads if by_panels else s.parts
+    block = s.block(_LARGE_BLOCK if s.weights > _KEPT_WEIGHTS and not by_panels else _BLOCK)
+    held = s.tiles if by_panels else block
+    biases = s.groups * _whole(s.outputs, _LINE) * _FLOAT
+    panel = _POSITIONS * (s.channels * _PANEL + _LINE) * _FLOAT
+    m = (_POSITIONS * (block * _PANEL + _LINE) + _SPARE_ROWS * _PANEL) * _FLOAT
+    v = _lie_room(s.channels, held)
+    # v is shared and the weights are each part's own, or the other way round.
+    shared, own = (v, panel) if by_panels else (s.weights, v)
+    sizes = [biases, shared, *[own, m, _PATCH * _FLOAT] * parts]
+
+    def bind(inputs: Sequence[Any], targets: Sequence[Any], workspace: Any) -> Work:
+        from demitasse_cpu.loops import winograd as loops
+
+        g = _tiles(s)
+        line = _whole(s.outputs, _LINE)
+        row = _whole(s.channels, _LINE)
+        lie = loops.Lie(loops.PANEL, held * row + _LINE, row)
+        taps = loops.Taps(9 * s.outputs, 9, True) if to_data else loops.Taps(9, 9 * s.channels, False)
+        floor = 0.0 if relu else -inf
+        biases, shared, *rooms = cut(workspace, "float32", *sizes)
+        own, ms, patches = rooms[::3], rooms[1::3], rooms[2::3]
+        b = inputs[2] if not to_data and len(inputs) > 2 and inputs[2] is not None else biases[:0]
+        stages: list[Work] = [ready(loops.spread_bias, b, biases, s.outputs, line)]
+        panels = list(enumerate(divide(-(-s.outputs // loops.PANEL), parts)))
+        tiles = list(enumerate(divide(s.tiles, parts)))
+        x, w, y = flat(inputs[0]), flat(inputs[1]), flat(targets[0])
+        for group in range(s.groups):
+            x_here, y_here = x[group * s.channels :], y[group * s.outputs :]
+            w_here = w[group * s.channels * s.outputs * 9 :]
+            result = biases[group * line :], floor, y_here
+            if by_panels:
+                transform = [
+                    ready(loops.images, g, x_here, shared, lie, patches[i], *mine) for i, mine in tiles
+                ]
+                room = [(own[i], ms[i], patches[i], block) for i in range(parts)]
+                multiply = [
+                    ready(
+                        loops.by_panels, g, w_here, taps, *result, shared, lie, *room[i], s.tiles, *mine
+                    )
+                    for i, mine in panels
+                ]
+            else:
+                transform = [
+                    ready(loops.weights, g, w_here, taps, shared, patches[i], *mine)
+                    for i, mine in panels
+                ]
+                near = [(own[i], lie, ms[i], patches[i], block) for i in range(parts)]
+                multiply = [
+                    ready(loops.by_tiles, g, x_here, shared, *result, *near[i], *mine)
+                    for i, mine in tiles
+                ]
+            stages += [at_once(transform), at_once(multiply)]
+        return in_order(stages)
+
+    return Candidate(
+        KERNEL,
+        bind,
+        input_layouts=(NHWC, *[PLAIN] * (len(request.inputs) - 1)),
+        output_layouts=(NHWC,),
+        workspace=sum(map(aligned, sizes)),
+        in_place=False,
+    )
+
+
+def _gradient_by_tiles(request: Request, s: _Sizes) -> Candidate:
+    """Each thread sums what its tiles give to all weights, a block at a time."""
+    parts, block = s.parts, s.block(_GRADIENT_BLOCK)
+    sums = _whole(s.outputs, _LINE) * _FLOAT
+    channels, outputs = _whole(s.channels, _PANEL), _whole(s.outputs, _PANEL)
+    # With panels of 8 channels, squares have 12 rows of 8 and a vector.
+    du = aligned(_POSITIONS * channels * outputs * 8 // 5 * _FLOAT)
+    v, d = (_lie_room(n, block) for n in (s.channels, s.outputs))
+    sizes = [parts * sums, parts * du, *[v, d, _PATCH * _FLOAT] * parts]
+
+    def bind(inputs: Sequence[Any], targets: Sequence[Any], workspace: Any) -> Work:
+        from demitasse_cpu.loops import winograd as loops
+
+        g, squares = _tiles(s), _squares(s, loops.PANEL)
+        lie = _panels_apart(block, loops.PANEL)
+        all_sums, all_du, *rooms = cut(workspace, "float32", *sizes)
+        each_sums, each_du = all_sums.reshape(parts, -1), all_du.reshape(parts, -1)
+        own = [(vs, lie, ds, lie) for vs, ds in zip(rooms[::3], rooms[1::3], strict=True)]
+        patches = rooms[2::3]
+        stages: list[Work] = []
+        for dy, x, dw, db in _of_groups(s, inputs, targets):
+            add = [
+                ready(loops.gradient_by_tiles, g, x, dy, *room, du, sums, patch, block, *mine)
+                for room, du, sums, patch, mine in zip(
+                    own, each_du, each_sums, patches, divide(s.tiles, parts), strict=True
+                )
+            ]
+            add_up = [
+                ready(loops.add_up, g, all_du, parts, each_du.shape[1], dw, patches[i], *mine)
+                for i, mine in enumerate(divide(squares, parts))
+            ]
+            bias = ready(loops.bias_gradient, all_sums, parts, db)
+            stages += [at_once(add), at_once(add_up), bias]
+        return in_order(stages)
+
+    return _gradient(bind, sizes, request)
+
+
+def _gradient_by_squares(request: Request, s: _Sizes) -> Candidate:
+    """Each thread sums what all tiles give to its squares of channels and outputs."""
+    tiles = divide(s.tiles, s.threads)
+    sums = _whole(s.outputs, _LINE) * _FLOAT
+    v, d = (_lie_room(n, s.tiles) for n in (s.channels, s.outputs))
+    du = _POSITIONS * (_SQUARE_ROWS * _PANEL + _LINE) * _FLOAT
+    sizes = [len(tiles) * sums, v, d, *[du, _PATCH * _FLOAT] * s.threads]
+
+    def bind(inputs: Sequence[Any], targets: Sequence[Any], workspace: Any) -> Work:
+        from demitasse_cpu.loops import winograd as loops
+
+        g, squares = _tiles(s), _squares(s, loops.PANEL)
+        lie = _panels_apart(s.tiles, loops.PANEL)
+        all_sums, v, d, *rooms = cut(workspace, "float32", *sizes)
+        each_sums, dus, patches = all_sums.reshape(len(tiles), -1), rooms[::2], rooms[1::2]
+        both = v, lie, d, lie
+        stages: list[Work] = []
+        for dy, x, dw, db in _of_groups(s, inputs, targets):
+            transform = [
+                ready(loops.gradient_tiles, g, x, dy, *both, each_sums[i], patches[i], *mine)
+                for i, mine in enumerate(tiles)
+            ]
+            multiply = [
+                ready(loops.gradient_by_squares, g, *both, dus[i], dw, patches[i], s.tiles, *mine)
+                for i, mine in enumerate(divide(squares, s.threads))
+            ]
+            bias = ready(loops.bias_gradient, all_sums, len(tiles), db)
+            stages += [at_once(transform), at_once(multiply), bias]
+        return in_order(stages)
+
+    return _gradient(bind, sizes, request)
+
+
+def _gradient(bind: Any, sizes: Sequence[int], request: Request) -> Candidate:
+    return Candidate(
+        KERNEL,
+        bind,
+        input_layouts=(NHWC, NHWC),
+        output_layouts=(PLAIN,) * len(request.outputs),
+        workspace=sum(map(aligned, sizes)),
+        in_place=False,
+    )
+
+
+def _squares(s: _Sizes, panel: int) -> int:
+    return -(-s.channels // panel) * -(-s.outputs // panel)
+
+
+def _panels_apart(tiles: int, panel: int) -> Any:
+    """Rows of one panel each, so that the terms of a tile of sums lie in line."""
+    from demitasse_cpu.loops import winograd as loops
+
+    position = tiles * panel + loops.LANES
+    return loops.Lie(_POSITIONS * position, position, panel)
+
+
+def _of_groups(s: _Sizes, inputs: Sequence[Any], targets: Sequence[Any]) -> Iterable[tuple[Any, ...]]:
+    """dy, x, dw and db of each group."""
+    dy, x = map(flat, inputs)
+    dw, db = (*targets, None)[:2]
+    dw = flat(dw)
+    db = dw[:0] if db is None else db
+    size = s.channels * s.outputs * 9
+    for group in range(s.groups):
+        outputs = slice(group * s.outputs, (group + 1) * s.outputs)
+        weights = slice(group * size, (group + 1) * size)
+        yield dy[outputs.start :], x[group * s.channels :], dw[weights], db[outputs]

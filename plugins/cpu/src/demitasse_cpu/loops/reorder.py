@@ -1,0 +1,102 @@
+"""Changes of layout and of stored type. Where an element lies is a sum over its dimensions, of a term
+for each, in any order and with any blocks: so tables of those terms serve all layouts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from demitasse_cpu.loops.bfloat16 import narrow, narrowed_vector, widen, widened_vector
+from demitasse_cpu.loops.compiled import Array, compiled
+
+TILE = 16
+"""Rows and columns that are turned together: a cache line of float32 both ways."""
+
+
+def _turned_typed(context: Any, x: Any, at: Any, stride: Any, y: Any, y_at: Any, y_stride: Any) -> Any:
+    """A square of TILE x TILE numbers in registers, turned by exchanging halves, quarters and so on."""
+    signature = types.void(x, types.int64, types.int64, y, types.int64, types.int64)
+    moved_only = x.dtype == y.dtype
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        def row(position: int, i: int) -> Any:
+            kind = signature.args[position]
+            data = context.make_array(kind)(context, builder, args[position]).data
+            along = builder.mul(args[position + 2], ir.IntType(64)(i))
+            place = builder.gep(data, [builder.add(args[position + 1], along)])
+            vector = ir.VectorType(data.type.pointee, TILE)
+            return builder.bitcast(place, vector.as_pointer())
+
+        rows = []
+        for i in range(TILE):
+            rows.append(builder.load(row(0, i)))
+            rows[i].align = x.dtype.bitwidth // 8
+            if not moved_only:
+                rows[i] = widened_vector(builder, rows[i], x.dtype)
+        mask, far = ir.VectorType(ir.IntType(32), TILE), TILE // 2
+        while far:
+            kept = [lane + TILE - far if lane & far else lane for lane in range(TILE)]
+            other = [lane + TILE if lane & far else lane + far for lane in range(TILE)]
+            for i in (i for i in range(TILE) if not i & far):
+                pair = rows[i], rows[i + far]
+                rows[i] = builder.shuffle_vector(*pair, ir.Constant(mask, kept))
+                rows[i + far] = builder.shuffle_vector(*pair, ir.Constant(mask, other))
+            far //= 2
+        for i in range(TILE):
+            value = rows[i] if moved_only else narrowed_vector(builder, rows[i], y.dtype)
+            builder.store(value, row(3, i)).align = y.dtype.bitwidth // 8
+        return context.get_dummy_value()
+
+    return signature, generate
+
+
+_turned: Any = intrinsic(_turned_typed)
+
+
+@compiled()
+def transposed(x: Array, y: Array, rows: int, columns: int, begin: int, end: int) -> None:
+    """Matrices of ``rows`` x ``columns`` turned, in bands of TILE along the longer side; ``begin`` and
+    ``end`` count the bands of all matrices. Squares that would stick out lie over their neighbours."""
+    short = min(rows, columns)
+    bands = (short + TILE - 1) // TILE
+    for number in range(begin, end):
+        start, band = number // bands * rows * columns, number % bands * TILE
+        if short < TILE:
+            for i in range(rows):
+                for j in range(columns):
+                    y[start + j * rows + i] = narrow(widen(x[start + i * columns + j]), y)
+        elif rows < columns:
+            i = min(band, rows - TILE)
+            for left in range(0, columns, TILE):
+                j = min(left, columns - TILE)
+                _turned(x, start + i * columns + j, columns, y, start + j * rows + i, rows)
+        else:
+            j = min(band, columns - TILE)
+            for top in range(0, rows, TILE):
+                i = min(top, rows - TILE)
+                _turned(x, start + i * columns + j, columns, y, start + j * rows + i, rows)
+
+
+@compiled()
+def gathered(
+    x: Array,
+    y: Array,
+    x_lead: Array,
+    x_row: Array,
+    x_column: Array,
+    y_lead: Array,
+    y_row: Array,
+    y_column: Array,
+    begin: int,
+    end: int,
+) -> None:
+    """Any layout to any other. The tables have each dimension's term of an element's place: the last
+    two dimensions', and the others' together, of which ``begin`` to ``end`` are done."""
+    for n in range(begin, end):
+        for r in range(x_row.size):
+            source, target = x_lead[n] + x_row[r], y_lead[n] + y_row[r]
+            for c in range(x_column.size):
+                y[target + y_column[c]] = narrow(widen(x[source + x_column[c]]), y)
