@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 DISTRIBUTIONS := core $(sort $(patsubst %/pyproject.toml,%,$(wildcard plugins/*/pyproject.toml)))
 
-.PHONY: help setup demo test check format wheels clean
+.PHONY: help setup demo bench test check format wheels clean
 
 help: ## what there is to make
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/'
@@ -24,6 +24,15 @@ wheels: setup ## a wheel of every distribution, in dist/
 demo: setup ## train a small LeNet on 1,797 scanned digits: composition, progress, snapshot, curve
 	$(BIN)/demitasse train examples/digits/digits_solver.prototxt --json out/digits.json
 	$(BIN)/python tools/plot_curve.py out/digits.json -o out/digits.png
+
+bench: setup .venv-bench/installed ## training and inference beside PyTorch and TensorFlow; ARGS for options
+	PYTHONPATH=tools $(BIN)/python -m bench --peers-python .venv-bench/bin/python \
+		--json out/bench.json --picture out/bench.png $(ARGS)
+
+.venv-bench/installed:
+	$(PYTHON) -m venv .venv-bench
+	.venv-bench/bin/python -m pip install --quiet torch==2.13.0 tensorflow-cpu==2.21.0 numpy
+	@touch $@
 
 test: setup ## the tests of every package
 	$(BIN)/python -m pytest

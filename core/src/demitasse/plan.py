@@ -29,7 +29,8 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Entry:
-    """One operation of a step with the kernel that was chosen, its buffers, and its cost."""
+    """One operation of a step with the kernel that was chosen, its buffers, and its cost. What depends
+    on fixed parameters alone is done ``once``, and kept."""
 
     operation: str
     layer: str
@@ -41,6 +42,7 @@ class Entry:
     outputs: tuple[Buffer | None, ...]
     workspace: Buffer | None
     in_place: bool
+    once: bool
     flops: float
     bytes: float
     candidate: Candidate = field(compare=False, repr=False)
@@ -120,14 +122,18 @@ def make_plan(
     precision: str = "f32",
     bucket_bytes: int = 0,
     brief_gradients: bool = False,
+    fixed_parameters: bool = False,
 ) -> Plan:
     """Plan a graph at a place. ``slots`` are those of another plan whose parameters this one reads;
     ``retain="all"`` gives every blob memory of its own; ``bucket_bytes`` joins neighbouring layers'
     gradients until a bucket has that many; ``brief_gradients`` lets gradients share memory with
-    activations, for updates made as soon as they are final. Raises PlanError for an operation that
+    activations, for updates made as soon as they are final; ``fixed_parameters`` promises that what
+    depends on them alone need not be done at every step. Raises PlanError for an operation that
     nobody computes, ShapeError for a parameter that is not as the other plan has it."""
     planner = _Planner(graph, kernels, place, slots, retain == "all", precision)
     planner.choose_kernels()
+    if fixed_parameters:
+        planner.find_fixed()
     planner.trace_lifetimes()
     planner.share_in_place()
     return planner.finish(name, bucket_bytes, brief_gradients)
@@ -151,7 +157,7 @@ class _Planner:
         self.item = TensorSpec((), graph.dtype).nbytes
         self.layouts, self.root = dict[Tensor, Layout](), dict[Tensor, Tensor]()
         self.reordered: dict[tuple[Tensor, Layout], Tensor] = {}
-        self.chosen, self.in_place = list[_Choice](), set[int]()
+        self.chosen, self.in_place, self.once = list[_Choice](), set[int](), set[int]()
         self.objective = {tensor for tensor, _ in graph.objective}
         self.pinned = {*graph.outputs.values(), *self.objective}
         self.gradients = {p.gradient: p for p in graph.parameters if p.gradient is not None}
@@ -285,6 +291,16 @@ class _Planner:
     def _find(self, tensor: Tensor) -> Tensor:
         return self.root.get(tensor, tensor)
 
+    def find_fixed(self) -> None:
+        """What depends on parameters and constants alone: it is pinned, and done once."""
+        fixed = {parameter.tensor for parameter in self.graph.parameters} | set(self.graph.constants)
+        for i, (node, *_) in enumerate(self.chosen):
+            updates = any(operand.updated for operand in node.operation.inputs)
+            if not updates and fixed.issuperset(map(self._find, filter(None, node.inputs))):
+                self.once.add(i)
+                fixed.update(filter(None, node.outputs))
+                self.pinned.update(filter(None, node.outputs))
+
     def trace_lifetimes(self) -> None:
         """When each memory is first written and last used, views counted with what they view."""
         self.born, self.dies = dict[Tensor, int](), dict[Tensor, int]()
@@ -293,7 +309,8 @@ class _Planner:
                 self.born.setdefault(root, i)
                 self.dies[root] = i
         for tensor in self.born if self.retain_all else map(self._find, self.pinned):
-            self.born[tensor] = 0 if self.retain_all else self.born.get(tensor, 0)
+            early = self.retain_all or self.born.get(tensor) in self.once
+            self.born[tensor] = 0 if early else self.born.get(tensor, 0)
             self.dies[tensor] = len(self.chosen)
 
     def share_in_place(self) -> None:
@@ -401,7 +418,8 @@ class _Planner:
             flops = node.operation.flops(shapes_by_operand(node), node.attributes)
         moved = float(sum(b.spec.nbytes for b in (*inputs, *outputs) if b))
         what = node.operation.name, node.layer, node.phase, plugin, candidate.kernel, reason
-        return Entry(*what, inputs, outputs, workspace, i in self.in_place, flops, moved, candidate)
+        ways = i in self.in_place, i in self.once
+        return Entry(*what, inputs, outputs, workspace, *ways, flops, moved, candidate)
 
     def finish(self, name: str, bucket_bytes: int, brief_gradients: bool) -> Plan:
         """The record."""

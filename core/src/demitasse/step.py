@@ -61,10 +61,14 @@ class Step:
         self.first, self.forward = list[Work](), list[Work]()
         self.backward, self.last = list[Work](), list[Work]()
         self.works = list[tuple[Entry, Work]]()
+        self.once = list[Work]()
         for i, entry in enumerate(plan.entries):
             inputs, outputs = list(map(self.array, entry.inputs)), list(map(self.array, entry.outputs))
             work = entry.candidate.bind(inputs, outputs, self.array(entry.workspace))
             self.works.append((entry, work))
+            if entry.once:
+                self.once.append(work)
+                continue
             ahead = entry.phase == "forward"
             (self.forward if ahead else self.backward).append(work)
             (self.first if ahead else self.last).extend((*before[i], work, *after[i]))

@@ -61,7 +61,8 @@ class Look:
 
     @property
     def params(self) -> dict[str, list[np.ndarray]]:
-        """Parameters by layer name: live views where layouts are plain."""
+        """Parameters by layer name: live views where layouts are plain,
+        else read-only copies; with ``retain="all"`` all are live."""
         return parameters.by_layer(self.plan, self._flat)
 
     @property

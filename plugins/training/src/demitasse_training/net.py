@@ -143,6 +143,9 @@ class Net:
         self._open_source = opener(runtime, data, phase)
         self._slots, self._arena = tuple(slots), arena
         self._flat: Any = flat
+        # What depends on parameters alone is done again for a new plan; and at every forward from when
+        # somebody has arrays to write them through.
+        self._owns_parameters, self._lent = flat is None, False
         self._step: Step | None = None
         self._streams: list[tuple[Stream, dict[str, Any]]] = []
         self._prepare({})
@@ -177,6 +180,8 @@ class Net:
             step.array(self.plan.buffers[name])[...] = array
         for stream, out in self._streams:
             stream.read(out)
+        for work in step.once if self._lent else ():
+            work()
         for work in step.forward:
             work()
         return self.outputs()
@@ -204,7 +209,9 @@ class Net:
 
     @property
     def params(self) -> dict[str, list[np.ndarray]]:
-        """Parameters by layer name, in logical (NCHW) order; live views where layouts are plain."""
+        """Parameters by layer name, in logical (NCHW) order; live views where layouts are plain,
+        else read-only copies; with ``retain="all"`` all are live."""
+        self._lent = True
         return parameters.by_layer(self.plan, self._flat)
 
     def profile(self, iterations: int = 10) -> list[tuple[Entry, float]]:
@@ -279,6 +286,8 @@ class Net:
             for tensor, value in self.graph.constants.items():
                 if tensor.name in plan.buffers:
                     self._step.array(plan.buffers[tensor.name])[...] = value
+            for work in self._step.once:
+                work()
             self.rewind()
         return self._step
 
@@ -320,6 +329,7 @@ class Net:
             slots=self._slots,
             retain=self._retain,
             precision=self.precision,
+            fixed_parameters=self._owns_parameters,
         )
         self.graph, self._step = graph, None
 

@@ -11,10 +11,14 @@ from demitasse import Graph, ModelError, Plan, RandomStream, ShapeError, Slot, W
 
 
 def view(slot: Slot, flat: Any) -> np.ndarray:
-    """A parameter in logical order: a live view of ``flat`` (elements) where its layout is plain."""
+    """A parameter in logical order: a live view of ``flat`` (elements) where its layout has no blocks,
+    else a copy, which is read-only, so that nobody writes to it in vain."""
     size = int(np.prod(slot.spec.physical, dtype=np.int64))
     physical = flat[slot.span.start : slot.span.start + size].reshape(slot.spec.physical)
-    return slot.spec.layout.unpack(physical, slot.spec.shape)
+    array = slot.spec.layout.unpack(physical, slot.spec.shape)
+    if not np.may_share_memory(array, flat):
+        array.flags.writeable = False
+    return array
 
 
 def assign(slot: Slot, flat: Any, value: np.ndarray) -> None:

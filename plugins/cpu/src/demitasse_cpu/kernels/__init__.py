@@ -50,6 +50,8 @@ def candidates(request: Request) -> Iterable[Candidate]:
         return ()
     name = request.operation.name
     offered = onednn.candidates(request)
-    if not offered and name in FACTORIES:
-        offered = list(FACTORIES[name](request))
+    if (not offered or name == "reorder") and name in FACTORIES:
+        ours = list(FACTORIES[name](request))
+        blocked = any(spec and spec.layout.blocks for spec in (*request.inputs, *request.outputs))
+        offered = [*offered, *ours] if blocked else [*ours, *offered]
     return [*offered, *LIGHTER[name](request)] if name in LIGHTER else offered

@@ -1,0 +1,1 @@
+"""Demitasse beside PyTorch and TensorFlow on six nets: see README.md."""

@@ -1,0 +1,169 @@
+"""``python -m bench`` (``make bench``): Demitasse beside PyTorch and TensorFlow, in one run."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from bench import prototxt, report
+from bench.comparison import Agreement, Comparison, Timing, tasks
+from bench.contenders import OWN, SETTINGS
+from bench.nets import NETS
+
+WHAT = ("train", "inference", "memory")
+
+
+def listed(valid: tuple[str, ...]) -> Callable[[str], tuple[str, ...]]:
+    """A comma-separated choice, in the order of the valid names."""
+
+    def parse(text: str) -> tuple[str, ...]:
+        chosen = text.split(",")
+        for name in chosen:
+            if name not in valid:
+                raise argparse.ArgumentTypeError(f"unknown {name!r} (valid: {', '.join(valid)})")
+        return tuple(name for name in valid if name in chosen)
+
+    return parse
+
+
+def options() -> argparse.Namespace:
+    every = tuple(setting for settings in SETTINGS.values() for setting in settings)
+    contenders, nets = tuple(SETTINGS), tuple(NETS)
+    parser = argparse.ArgumentParser(prog="bench", description=(__doc__ or "").partition(": ")[2])
+    add = parser.add_argument
+    add("--nets", type=listed(nets), default=nets, help=f"of {', '.join(nets)} (all)")
+    add("--precision", type=listed(("f32", "bf16")), default=("f32",), help="f32, bf16 or both (f32)")
+    add("--what", type=listed(WHAT), default=WHAT, help=f"of {', '.join(WHAT)} (all)")
+    add("--contenders", type=listed(contenders), default=contenders, help="(all)")
+    add("--settings", type=listed(every), default=every, help=f"of {', '.join(every)} (all)")
+    add("--skip-xla", action="store_true", help="TensorFlow without XLA only")
+    add("--skip-check", action="store_true", help="do not check first that all compute the same")
+    add("--rounds", type=int, default=7, help="turns of each setting; the median counts (7)")
+    add("--threads", type=int, default=os.cpu_count() or 1, help="of each contender (all cores)")
+    add("--peers-python", type=Path, default=Path(sys.executable), help="that has the peers")
+    add("--json", type=Path, metavar="FILE", help="write all figures there")
+    add("--picture", type=Path, metavar="FILE", help="draw them there (.png, .svg or .pdf)")
+    add("--write-nets", type=Path, metavar="FOLDER", help="write the nets as prototxt, and end")
+    chosen = parser.parse_args()
+    if chosen.rounds < 1:
+        parser.error(f"--rounds must be at least 1; given {chosen.rounds}")
+    return chosen
+
+
+def say(text: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
+
+
+def run(chosen: argparse.Namespace) -> int:
+    """Compare, print and write; 1 when somebody disagrees or Demitasse failed, else 0."""
+    left = {
+        name: tuple(s for s in SETTINGS[name] if s in (*chosen.settings, "default"))
+        for name in chosen.contenders
+    }
+    if chosen.skip_xla and "tensorflow" in left:
+        left["tensorflow"] = tuple(s for s in left["tensorflow"] if s != "xla")
+    comparison = Comparison(
+        {name: Path(sys.executable) if name == OWN else chosen.peers_python for name in left},
+        {name: settings for name, settings in left.items() if settings},
+        chosen.threads,
+        chosen.rounds,
+        say,
+    )
+    result: dict[str, Any] = {"machine": machine(chosen.threads), "rounds": chosen.rounds, "rates": {}}
+    rows: list[report.Row] = []
+    timings: list[Timing] = []
+    agreements: list[Agreement] = []
+    print(f"{result['machine']['processor']}, {chosen.threads} threads, load {os.getloadavg()[0]:.1f}")
+    for precision in chosen.precision:
+        rates, said = comparison.rates(precision)
+        result["rates"][precision] = {"best": asdict(rates), "contenders": said}
+        print(
+            f"{precision}: matrix product {rates.matrix_product:.0f} GFLOP/s, "
+            f"triad {rates.triad:.1f} GB/s"
+        )
+        for what in ("train", "inference"):
+            found: list[report.Row] = []
+            memory_only = what == "train" and "train" not in chosen.what
+            if what not in chosen.what and not (memory_only and "memory" in chosen.what):
+                continue
+            comparison.rounds = 0 if memory_only else chosen.rounds
+            for net in chosen.nets:
+                if memory_only and net not in report.MEMORY_NETS:
+                    continue
+                for task in tasks(what, net, precision):
+                    if not chosen.skip_check and not memory_only:
+                        agreements += comparison.check(task)
+                    timed = comparison.compare(task)
+                    timings += timed
+                    found.append(report.row(task, timed, rates))
+            rows += found
+            show(what, precision, found, memory_only, "memory" in chosen.what)
+    if agreements:
+        print(f"\nthe same computation\n{report.agreement_table(agreements)}")
+    result |= {
+        "agreements": [{**asdict(each), "holds": each.holds} for each in agreements],
+        "timings": [{**asdict(each), "seconds": each.seconds} for each in timings],
+        "rows": [{**asdict(r), "ratio": r.ratio, "memory_ratio": r.memory_ratio} for r in rows],
+    }
+    write(result, rows, chosen)
+    failed = [each for each in timings if each.contender == OWN and each.note]
+    for each in failed:
+        print(f"{each.task}: {OWN} {each.note}", file=sys.stderr)
+    return 1 if failed or not all(each.holds for each in agreements) else 0
+
+
+def show(what: str, precision: str, rows: list[report.Row], memory_only: bool, memory: bool) -> None:
+    """Print the tables of some rows."""
+    title = "a training step" if what == "train" else "inference of the deploy nets"
+    if not memory_only:
+        print(
+            f"\n{title}, {precision}, ms (ratio: best peer over demitasse)\n{report.speed_table(rows)}"
+        )
+    if what == "train" and memory:
+        print(f"\npeak memory while training, {precision}, MB\n{report.memory_table(rows)}")
+
+
+def write(result: dict[str, Any], rows: list[report.Row], chosen: argparse.Namespace) -> None:
+    """The JSON and the picture, where they are asked for."""
+    if chosen.json:
+        chosen.json.parent.mkdir(parents=True, exist_ok=True)
+        chosen.json.write_text(json.dumps(result, indent=2), encoding="utf-8")
+        print(f"wrote {chosen.json}")
+    timed = [row for row in rows if row.best]
+    if chosen.picture and timed:
+        from bench.picture import draw  # matplotlib takes a second
+
+        draw(timed, chosen.picture)
+        print(f"wrote {chosen.picture}")
+
+
+def machine(threads: int) -> dict[str, Any]:
+    """What the figures were measured on."""
+    names = [
+        line.partition(":")[2].strip()
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        if line.startswith("model name")
+    ]
+    processor = names[0] if names else platform.machine()
+    return {"processor": processor, "threads": threads, "load": os.getloadavg()[0]}
+
+
+def main() -> int:
+    chosen = options()
+    if chosen.write_nets:
+        for name, make in NETS.items():
+            print(f"wrote {prototxt.write(make(), chosen.write_nets / name)}")
+        return 0
+    return run(chosen)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

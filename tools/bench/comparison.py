@@ -1,0 +1,253 @@
+"""The comparison itself: who computes the same, how fast each setting is, round after round."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from bench.contenders import OWN
+from bench.floors import Rates
+from bench.nets import NETS
+from bench.workers import Failure, Worker
+
+TURN = 0.5  # seconds that a contender runs, at least one step, before it is the next one's turn
+HOPELESS = 1.5  # a setting this much slower than its contender's best at first look leaves
+STEPS = 20  # over which losses are to agree
+# bf16 has 8 bits: a rounding of 0.4% at each layer, which 20 steps of feedback may enlarge.
+TOLERANCE = {"f32": 1e-3, "bf16": 3e-2}
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is timed: a training step (``train``) or a forward pass of the deploy net (``inference``)."""
+
+    what: str
+    net: str
+    precision: str
+    batch: int
+
+    def __str__(self) -> str:
+        return f"{self.what} {self.net} b{self.batch} {self.precision}"
+
+
+@dataclass
+class Timing:
+    """A contender in one setting: seconds per step of each round, the share of the cores that others on
+    this machine had meanwhile, bytes of memory at most, and why it has no rounds where it has none."""
+
+    task: Task
+    contender: str
+    setting: str
+    look: float = 0.0
+    rounds: list[float] = field(default_factory=list)
+    others: list[float] = field(default_factory=list)
+    peak: int = 0
+    note: str = ""
+
+    @property
+    def seconds(self) -> float | None:
+        """The median of the rounds."""
+        return median(self.rounds) if self.rounds else None
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How far a contender is from the reference at most, relative; ``note`` when it is not known."""
+
+    task: Task
+    contender: str
+    reference: str
+    difference: float | None
+    tolerance: float
+    note: str = ""
+
+    @property
+    def holds(self) -> bool:
+        return self.difference is not None and self.difference <= self.tolerance
+
+
+@dataclass
+class Comparison:
+    """Contenders with their interpreters and settings, and how long to look at each."""
+
+    pythons: Mapping[str, Path]
+    settings: Mapping[str, tuple[str, ...]]
+    threads: int
+    rounds: int
+    say: Callable[[str], None]
+    limit: float = 1800.0
+    _references: dict[tuple[str, str, int], tuple[str, np.ndarray]] = field(default_factory=dict)
+
+    def worker(self, contender: str, setting: str) -> Worker:
+        return Worker(contender, setting, self.pythons[contender], self.threads, self.limit)
+
+    # Rates.
+
+    def rates(self, precision: str) -> tuple[Rates, dict[str, Any]]:
+        """The best of the contenders' matrix products and triads, and what each said."""
+        said: dict[str, Any] = {}
+        for contender, settings in self.settings.items():
+            try:
+                with self.worker(contender, settings[0]) as worker:
+                    said[contender] = worker.ask("rates", precision=precision)
+            except Failure as failure:
+                said[contender] = {"error": str(failure)}
+                self.say(f"rates: {contender}: {failure}")
+        best = {
+            what: max((float(each.get(what, 0)) for each in said.values()), default=0.0)
+            for what in ("matrix_product", "triad")
+        }
+        return Rates(**best), said
+
+    # Agreement.
+
+    def check(self, task: Task) -> list[Agreement]:
+        """Each contender in its first setting against the first peer in f32: the loss over some steps
+        without dropout, or the probabilities of the deploy net."""
+        try:
+            name, wanted = self._reference(task)
+        except Failure as failure:
+            return [Agreement(task, OWN, "no reference", None, TOLERANCE[task.precision], str(failure))]
+        return list(self._against(task, name, wanted))
+
+    def _against(self, task: Task, name: str, wanted: np.ndarray) -> Iterator[Agreement]:
+        tolerance = TOLERANCE[task.precision]
+        for contender, settings in self.settings.items():
+            if (contender, task.precision) == (name, "f32"):
+                continue
+            self.say(f"check {task}: {contender}")
+            try:
+                found = self._computed(task, contender, settings[0], task.precision)
+            except Failure as failure:
+                yield Agreement(task, contender, name, None, tolerance, str(failure))
+                continue
+            difference = apart(found, wanted, per_value=task.what == "train")
+            yield Agreement(task, contender, name, difference, tolerance)
+
+    def _reference(self, task: Task) -> tuple[str, np.ndarray]:
+        key = (task.what, task.net, task.batch)
+        if key not in self._references:
+            peers = [name for name in self.settings if name != OWN] or [OWN]
+            self.say(f"check {task}: {peers[0]} in f32, the reference")
+            found = self._computed(task, peers[0], self.settings[peers[0]][0], "f32")
+            self._references[key] = peers[0], found
+        return self._references[key]
+
+    def _computed(self, task: Task, contender: str, setting: str, precision: str) -> np.ndarray:
+        with self.worker(contender, setting) as worker, tempfile.TemporaryDirectory() as folder:
+            self._prepare(worker, task, precision, dropout=False, warm=0)
+            if task.what == "train":
+                return np.array(worker.ask("run", steps=STEPS, each=True)["values"])
+            path = Path(folder) / "output.npy"
+            worker.ask("output", path=str(path))
+            return np.asarray(np.load(path))
+
+    @staticmethod
+    def _prepare(worker: Worker, task: Task, precision: str, dropout: bool, warm: int) -> float:
+        answer = worker.ask(
+            "prepare",
+            task=task.what,
+            net=task.net,
+            precision=precision,
+            setting=worker.setting,
+            batch=task.batch,
+            dropout=dropout,
+            warm=warm,
+        )
+        return float(answer["seconds"])
+
+    # Speed.
+
+    def compare(self, task: Task) -> list[Timing]:
+        """All settings of all contenders: a first look at each, then rounds in which those that are
+        left take turns, each round beginning with another one."""
+        timings: list[Timing] = []
+        with ExitStack() as stack:
+            standing: list[tuple[Timing, Worker]] = []
+            for contender in self.settings:
+                tried = list(self._looks(task, contender, stack))
+                timings += [timing for timing, _ in tried]
+                standing += [(timing, worker) for timing, worker in tried if not timing.note]
+            for number in range(self.rounds):
+                first = number % max(1, len(standing))
+                for timing, worker in standing[first:] + standing[:first]:
+                    self._round(timing, worker)
+                times = ", ".join(f"{w} {t.rounds[-1] * 1e3:.2f}" for t, w in standing if t.rounds)
+                self.say(f"{task}: round {number + 1} of {self.rounds}, ms: {times}")
+        return timings
+
+    def _looks(self, task: Task, contender: str, stack: ExitStack) -> Iterator[tuple[Timing, Worker]]:
+        seen: list[tuple[Timing, Worker]] = []
+        for setting in self.settings[contender]:
+            worker = stack.enter_context(self.worker(contender, setting))
+            timing = Timing(task, contender, setting)
+            seen.append((timing, worker))
+            try:
+                prepared = self._prepare(worker, task, task.precision, dropout=True, warm=3)
+                timing.look = worker.ask("run", steps=1)["seconds"]
+                for _ in range(2):
+                    answer = worker.ask("run", steps=turn(timing.look))
+                    timing.look = min(timing.look, answer["seconds"])
+                timing.peak = answer["peak"]
+                self.say(f"{task}: {worker} prepared in {prepared:.1f} s, {timing.look * 1e3:.2f} ms")
+            except Failure as failure:
+                timing.note = f"failed: {failure}"
+                self.say(f"{task}: {worker} {timing.note}")
+            best = min((each.look for each, _ in seen if not each.note), default=0.0)
+            for each, its in seen:
+                if not each.note and each.look > HOPELESS * best:
+                    each.note = f"left after a first look at {each.look * 1e3:.2f} ms"
+                if each.note:
+                    its.close()
+        yield from seen
+
+    def _round(self, timing: Timing, worker: Worker) -> None:
+        if timing.note:
+            return
+        try:
+            if timing.look < TURN:
+                worker.ask("run", steps=1)  # caches and sleeping threads are not counted
+            before = busy()
+            answer = worker.ask("run", steps=turn(timing.look))
+            others = busy() - before - answer["own"]
+        except Failure as failure:
+            timing.note = f"failed: {failure}"
+            return
+        timing.others.append(max(0.0, others / answer["elapsed"] / (os.cpu_count() or 1)))
+        timing.rounds.append(answer["seconds"])
+        timing.peak = max(timing.peak, answer["peak"])
+
+
+def busy() -> float:
+    """Seconds that this machine's cores have not been idle since it started."""
+    words = Path("/proc/stat").read_text(encoding="utf-8").splitlines()[0].split()
+    user, nice, system, _, _, *interrupts_and_stolen = (int(word) for word in words[1:9])
+    return (user + nice + system + sum(interrupts_and_stolen)) / os.sysconf("SC_CLK_TCK")
+
+
+def turn(seconds: float) -> int:
+    """Steps that fill a turn."""
+    return max(1, min(500, round(TURN / max(seconds, 1e-6))))
+
+
+def apart(found: np.ndarray, wanted: np.ndarray, per_value: bool) -> float:
+    """The largest difference, relative to each value or to the largest; infinite for what is no
+    number or has another shape."""
+    if found.shape != wanted.shape or not np.isfinite(found).all():
+        return float("inf")
+    scale = np.abs(wanted) if per_value else np.abs(wanted).max()
+    return float(np.max(np.abs(found - wanted) / scale))
+
+
+def tasks(what: str, net: str, precision: str) -> list[Task]:
+    """Training at the net's own batch, inference at 1 and 16."""
+    batches = (NETS[net]().batch,) if what == "train" else (1, 16)
+    return [Task(what, net, precision, batch) for batch in batches]

@@ -1,0 +1,11 @@
+"""The contenders: each in a process of its own, told what to run by lines of JSON."""
+
+from __future__ import annotations
+
+OWN = "demitasse"
+SETTINGS: dict[str, tuple[str, ...]] = {
+    OWN: ("default",),
+    "pytorch": ("eager-nchw", "eager-channels_last", "compiled-nchw", "compiled-channels_last"),
+    "tensorflow": ("graph", "xla"),
+}
+MODULES = {OWN: "own", "pytorch": "pytorch", "tensorflow": "tensor_flow"}

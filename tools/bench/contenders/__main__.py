@@ -1,0 +1,118 @@
+"""A contender's process: ``python -m bench.contenders NAME THREADS`` answers commands on standard input.
+
+A command is a line of JSON with ``do``: prepare, run, output or rates; the answer is one line, with
+``error`` where it failed. What libraries print goes to standard error.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from bench import values
+from bench.contenders import MODULES
+from bench.nets import NETS
+
+PARENT_DIES = 1  # PR_SET_PDEATHSIG: a stopped process does not see its input end
+
+
+class Contestant:
+    """What one process was told to prepare, and what it answers."""
+
+    def __init__(self, module: ModuleType) -> None:
+        self.module = module
+        self.entrant: Any = None
+
+    def prepare(
+        self, task: str, net: str, precision: str, setting: str, batch: int, dropout: bool, warm: int
+    ) -> dict[str, Any]:
+        """Make a net for ``train`` or ``inference`` and run it some times; the seconds that took.
+
+        The peak of memory counts from here, so that neither importing nor compiling is in it.
+        """
+        start = time.perf_counter()
+        made = NETS[net]() if dropout else NETS[net]().without("dropout")
+        made.batch = batch
+        made = made if task == "train" or self.module.__name__.endswith("own") else made.deploy()
+        arrays = {**values.weights(NETS[net]()), **values.samples(made, batch)}
+        entrant = self.module.Training if task == "train" else self.module.Inference
+        self.entrant = entrant(made, precision, setting, arrays)
+        del arrays
+        if warm:
+            self.entrant.run(warm)
+        forget_peak()
+        return {"seconds": time.perf_counter() - start}
+
+    def run(self, steps: int, each: bool = False) -> dict[str, Any]:
+        """Seconds per step and the values, step by step where ``each`` is wanted; and the seconds that
+        the process's threads ran."""
+        start, own = time.perf_counter(), time.process_time()
+        if each:
+            found = [value for _ in range(steps) for value in self.entrant.run(1)]
+        else:
+            found = self.entrant.run(steps)
+        elapsed, own = time.perf_counter() - start, time.process_time() - own
+        return {
+            "seconds": elapsed / steps,
+            "elapsed": elapsed,
+            "own": own,
+            "values": found,
+            "peak": peak(),
+        }
+
+    def output(self, path: str) -> dict[str, Any]:
+        """The probabilities of a deploy net, as a file."""
+        np.save(path, self.entrant.output())
+        return {}
+
+    def rates(self, precision: str) -> dict[str, Any]:
+        """GFLOP/s of a matrix product and, where it is measured, GB/s of a triad."""
+        found = {"matrix_product": self.module.matrix_product(precision)}
+        if hasattr(self.module, "triad"):
+            found["triad"] = self.module.triad()
+        return found
+
+
+def peak() -> int:
+    """The most memory that the process had, in bytes, since ``forget_peak``."""
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    (line,) = (line for line in status.splitlines() if line.startswith("VmHWM"))
+    return int(line.split()[1]) * 1024
+
+
+def forget_peak() -> None:
+    Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
+
+
+def main() -> None:
+    name, threads = sys.argv[1], int(sys.argv[2])
+    ctypes.CDLL(None).prctl(PARENT_DIES, signal.SIGKILL)
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    module = importlib.import_module(f"bench.contenders.{MODULES[name]}")
+    module.prepare(threads)
+    contestant = Contestant(module)
+    for line in sys.stdin:
+        command = json.loads(line)
+        try:
+            answer = getattr(contestant, command.pop("do"))(**command)
+        except Exception as error:  # noqa: BLE001 - the parent reports it beside the others' figures
+            traceback.print_exc()
+            answer = {"error": f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"}
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    main()

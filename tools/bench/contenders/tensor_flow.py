@@ -1,0 +1,208 @@
+"""TensorFlow: each step one tf.function, with XLA or without, activations NHWC."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from bench.layers import Layer, Net
+
+Arrays = dict[str, np.ndarray]
+MOVING = 0.001  # the weight of a batch in the running statistics
+
+
+class Model:
+    """A net's variables and its layers as operations."""
+
+    def __init__(self, net: Net, precision: str, arrays: Arrays, training: bool) -> None:
+        self.net, self.training = net, training
+        self.kind = tf.bfloat16 if precision == "bf16" else tf.float32
+        self.variables: dict[str, tf.Variable] = {}
+        for layer in net.layers:
+            for number in range(len(layer.parameters)):
+                key = f"{layer.name}.{number}"
+                self.variables[key] = tf.Variable(self._laid_out(layer, number, arrays[key]))
+        self.moving = {
+            layer.name: [
+                tf.Variable(arrays.get(f"{layer.name}.mean", np.zeros(layer.shape[0], np.float32))),
+                tf.Variable(arrays.get(f"{layer.name}.variance", np.ones(layer.shape[0], np.float32))),
+            ]
+            for layer in net.layers
+            if layer.kind == "batch_norm"
+        }
+
+    def _laid_out(self, layer: Layer, number: int, array: np.ndarray) -> np.ndarray:
+        """A parameter from Caffe's order to TensorFlow's, whose activations are NHWC."""
+        if number or layer.kind == "batch_norm":
+            return array
+        if layer.kind == "convolution":
+            return array.transpose(2, 3, 1, 0)
+        bottom = self.net.shape(layer.bottoms[0])
+        if len(bottom) == 3:
+            array = array.reshape(-1, *bottom).transpose(0, 2, 3, 1).reshape(len(array), -1)
+        return array.T
+
+    def __call__(self, data: tf.Tensor) -> list[tf.Tensor]:
+        """The logits of each loss, or the probabilities of a deploy net."""
+        blobs, results = {"data": tf.cast(data, self.kind)}, []
+        for layer in self.net.layers:
+            inputs = [blobs[name] for name in layer.bottoms]
+            if layer.kind == "softmax_loss":
+                results.append(inputs[0])
+            elif layer.kind == "softmax":
+                results.append(tf.nn.softmax(tf.cast(inputs[0], tf.float32)))
+            else:
+                blobs[layer.top] = self._apply(layer, inputs)
+        return results
+
+    def _apply(self, layer: Layer, inputs: list[tf.Tensor]) -> tf.Tensor:
+        x, n = inputs[0], layer.numbers
+        match layer.kind:
+            case "convolution":
+                return self._convolution(layer, x)
+            case "inner_product":
+                x = tf.reshape(x, (x.shape[0], -1))
+                return tf.nn.bias_add(tf.matmul(x, self._weights(layer, 0)), self._weights(layer, 1))
+            case "max_pool":
+                return tf.nn.max_pool2d(x, n["kernel"], n["stride"], _padding(layer, x))
+            case "average_pool":
+                return tf.nn.avg_pool2d(x, n["kernel"], n["stride"], _padding(layer, x))
+            case "relu":
+                return tf.nn.relu(x)
+            case "lrn":
+                alpha = n["alpha"] / n["size"]  # TensorFlow's is of the sum, Caffe's of the mean
+                x = tf.cast(x, tf.float32) if self.kind == tf.bfloat16 else x
+                y = tf.nn.local_response_normalization(x, n["size"] // 2, 1.0, alpha, n["beta"])
+                return tf.cast(y, self.kind)
+            case "dropout":
+                return tf.nn.dropout(x, n["ratio"])
+            case "batch_norm":
+                return self._batch_norm(layer, x)
+            case "add":
+                return inputs[0] + inputs[1]
+            case "concat":
+                return tf.concat(inputs, 3)
+        raise ValueError(f"layer {layer.name!r} has the kind {layer.kind!r}, which is not known")
+
+    def _weights(self, layer: Layer, number: int) -> tf.Tensor:
+        return tf.cast(self.variables[f"{layer.name}.{number}"], self.kind)
+
+    def _convolution(self, layer: Layer, x: tf.Tensor) -> tf.Tensor:
+        n, w, pad = layer.numbers, self._weights(layer, 0), _padding(layer, x)
+        if isinstance(pad, list):
+            # Explicit padding has no bf16 gradient in oneDNN here: it took 20 times as long.
+            x, pad = tf.pad(x, pad), "VALID"
+        if n["groups"] == 1:
+            y = tf.nn.conv2d(x, w, n["stride"], pad)
+        else:  # the gradient of a grouped conv2d is not there on a CPU
+            parts = zip(tf.split(x, n["groups"], 3), tf.split(w, n["groups"], 3), strict=True)
+            y = tf.concat([tf.nn.conv2d(a, b, n["stride"], pad) for a, b in parts], 3)
+        return tf.nn.bias_add(y, self._weights(layer, 1)) if n["bias"] else y
+
+    def _batch_norm(self, layer: Layer, x: tf.Tensor) -> tf.Tensor:
+        gamma, beta = (self.variables[f"{layer.name}.{number}"] for number in (0, 1))
+        mean, variance = self.moving[layer.name]
+        fused = tf.compat.v1.nn.fused_batch_norm
+        if not self.training:
+            return fused(x, gamma, beta, mean, variance, 1e-5, is_training=False)[0]
+        y, of_mean, of_variance = fused(x, gamma, beta, epsilon=1e-5, is_training=True)
+        mean.assign_sub(MOVING * (mean - of_mean))
+        variance.assign_sub(MOVING * (variance - of_variance))
+        return y
+
+
+def _padding(layer: Layer, x: tf.Tensor) -> Any:
+    """VALID or SAME where they are what the layer says (they are fastest), else explicit."""
+    n = layer.numbers
+    size, kernel, stride, pad = x.shape[1], n["kernel"], n["stride"], n["pad"]
+    out = layer.shape[1]
+    after = (out - 1) * stride + kernel - size - pad  # below 0 where the window ends before the edge
+    after = max(after, pad if layer.kind == "convolution" else 0)
+    if pad == after == 0:
+        return "VALID"
+    total = max(0, (-(-size // stride) - 1) * stride + kernel - size)
+    if -(-size // stride) == out and (pad, after) == (total // 2, total - total // 2):
+        return "SAME"
+    return [[0, 0], [pad, after], [pad, after], [0, 0]]
+
+
+class Training:
+    """SGD with momentum by TensorFlow's fused kernel; bf16 by casts of f32 masters."""
+
+    def __init__(self, net: Net, precision: str, setting: str, arrays: Arrays) -> None:
+        self.net = net
+        self.model = Model(net, precision, arrays, training=True)
+        self.variables = list(self.model.variables.values())
+        self.momenta = [tf.Variable(tf.zeros_like(each)) for each in self.variables]
+        self.weights = [x.numbers["weight"] for x in net.layers if x.kind == "softmax_loss"]
+        self.data = tf.constant(arrays["data"].transpose(0, 2, 3, 1).copy())
+        self.label = tf.constant(arrays["label"].astype(np.int32))
+        step = tf.function(self._step, jit_compile=setting == "xla", autograph=False)
+        self.step = step.get_concrete_function(self.data, self.label)
+
+    def _step(self, data: tf.Tensor, label: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            loss = tf.zeros(())
+            for weight, logits in zip(self.weights, self.model(data), strict=True):
+                logits = tf.cast(logits, tf.float32)
+                each = tf.nn.sparse_softmax_cross_entropy_with_logits(label, logits)
+                loss += weight * tf.reduce_mean(each)
+        gradients = tape.gradient(loss, self.variables)
+        for variable, momentum, gradient in zip(self.variables, self.momenta, gradients, strict=True):
+            tf.raw_ops.ResourceApplyMomentum(
+                var=variable.handle,
+                accum=momentum.handle,
+                lr=self.net.rate,
+                grad=gradient + self.net.decay * variable,
+                momentum=0.9,
+            )
+        return loss
+
+    def run(self, steps: int) -> list[float]:
+        """The loss of each step."""
+        return [float(self.step(self.data, self.label)) for _ in range(steps)]
+
+
+class Inference:
+    """The deploy net forward; bf16 is weights and activations."""
+
+    def __init__(self, net: Net, precision: str, setting: str, arrays: Arrays) -> None:
+        model = Model(net, precision, arrays, training=False)
+        for key, variable in model.variables.items():
+            model.variables[key] = tf.constant(variable)
+        model.moving = {key: [tf.constant(each) for each in pair] for key, pair in model.moving.items()}
+        self.data = tf.constant(arrays["data"].transpose(0, 2, 3, 1).copy())
+        forward = tf.function(lambda data: model(data)[0], jit_compile=setting == "xla", autograph=False)
+        self.forward = forward.get_concrete_function(self.data)
+
+    def run(self, steps: int) -> list[float]:
+        """The sum of the first class's probabilities at each pass."""
+        return [float(tf.reduce_sum(self.forward(self.data)[:, 0])) for _ in range(steps)]
+
+    def output(self) -> np.ndarray:
+        """The probabilities."""
+        return self.forward(self.data).numpy()
+
+
+def prepare(threads: int) -> None:
+    """Before anything else is asked."""
+    tf.config.threading.set_intra_op_parallelism_threads(threads)
+    tf.config.threading.set_inter_op_parallelism_threads(threads)
+    tf.random.set_seed(1)
+
+
+def matrix_product(precision: str, size: int = 2048) -> float:
+    """GFLOP/s of a square product, the best of several."""
+    kind = tf.bfloat16 if precision == "bf16" else tf.float32
+    a, b = (tf.cast(tf.random.normal((size, size)), kind) for _ in range(2))
+    product: Callable[[], Any] = tf.function(lambda: tf.matmul(a, b))
+    times = []
+    for _ in range(10):
+        start = time.perf_counter()
+        product().numpy()
+        times.append(time.perf_counter() - start)
+    return 2 * size**3 / min(times) / 1e9

@@ -1,0 +1,107 @@
+"""A net as the prototxt files that Demitasse reads: to train, to run forward, and the solver."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bench.layers import Layer, Net
+
+TYPES = {
+    "convolution": "Convolution",
+    "inner_product": "InnerProduct",
+    "relu": "ReLU",
+    "max_pool": "Pooling",
+    "average_pool": "Pooling",
+    "lrn": "LRN",
+    "dropout": "Dropout",
+    "add": "Eltwise",
+    "concat": "Concat",
+    "softmax": "Softmax",
+}
+
+
+def write(net: Net, folder: Path) -> Path:
+    """``train.prototxt``, ``deploy.prototxt`` and ``solver.prototxt`` of a net; the solver's path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "train.prototxt").write_text(train(net), encoding="utf-8")
+    (folder / "deploy.prototxt").write_text(deploy(net), encoding="utf-8")
+    path = folder / "solver.prototxt"
+    path.write_text(solver(net), encoding="utf-8")
+    return path
+
+
+def train(net: Net) -> str:
+    """The net with its data and losses; its samples are given as arrays (``data=``)."""
+    data = message(
+        "data",
+        "Data",
+        (),
+        ("data", "label"),
+        f'data_param {{ source: "synthetic" batch_size: {net.batch} }}',
+    )
+    return "\n".join([f'name: "{net.name}"', data, *map(text, net.layers), ""])
+
+
+def deploy(net: Net) -> str:
+    """The net from an Input of the net's batch to the probabilities."""
+    extents = " ".join(f"dim: {extent}" for extent in (net.batch, *net.image))
+    data = message("data", "Input", (), ("data",), f"input_param {{ shape {{ {extents} }} }}")
+    return "\n".join([f'name: "{net.name}"', data, *map(text, net.deploy().layers), ""])
+
+
+def solver(net: Net) -> str:
+    return (
+        f'net: "train.prototxt"\nbase_lr: {net.rate}\nlr_policy: "fixed"\nmomentum: 0.9\n'
+        f"weight_decay: {net.decay}\nmax_iter: 1000000\nrandom_seed: 1\n"
+    )
+
+
+def message(
+    name: str, kind: str, bottoms: tuple[str, ...], tops: tuple[str, ...], numbers: str = ""
+) -> str:
+    """One layer's text."""
+    blobs = [f'bottom: "{bottom}"' for bottom in bottoms] + [f'top: "{top}"' for top in tops]
+    parts = [f'name: "{name}"', f'type: "{kind}"', *blobs, *([numbers] if numbers else [])]
+    return "layer { " + " ".join(parts) + " }"
+
+
+def text(layer: Layer) -> str:
+    """A layer's text; two layers for batch_norm, as in Caffe."""
+    tops = (layer.top,)
+    if layer.kind == "batch_norm":
+        shift = message(scale_of(layer.name), "Scale", tops, tops, "scale_param { bias_term: true }")
+        return message(layer.name, "BatchNorm", layer.bottoms, tops) + "\n" + shift
+    if layer.kind == "softmax_loss":
+        weight = f"loss_weight: {layer.numbers['weight']}"
+        return message(layer.name, "SoftmaxWithLoss", (*layer.bottoms, "label"), tops, weight)
+    return message(layer.name, TYPES[layer.kind], layer.bottoms, tops, numbers(layer))
+
+
+def scale_of(batch_norm: str) -> str:
+    """The name of the Scale layer after a BatchNorm layer."""
+    return batch_norm.replace("bn", "scale", 1)
+
+
+def numbers(layer: Layer) -> str:
+    """The parameters of a layer's type."""
+    n = layer.numbers
+    match layer.kind:
+        case "convolution":
+            bias = "" if n["bias"] else " bias_term: false"
+            return (
+                f"convolution_param {{ num_output: {layer.shape[0]} kernel_size: {n['kernel']} "
+                f"stride: {n['stride']} pad: {n['pad']} group: {n['groups']}{bias} }}"
+            )
+        case "inner_product":
+            return f"inner_product_param {{ num_output: {layer.shape[0]} }}"
+        case "max_pool" | "average_pool":
+            pool = "MAX" if layer.kind == "max_pool" else "AVE"
+            return (
+                f"pooling_param {{ pool: {pool} kernel_size: {n['kernel']} stride: {n['stride']} "
+                f"pad: {n['pad']} }}"
+            )
+        case "lrn":
+            return f"lrn_param {{ local_size: {n['size']} alpha: {n['alpha']} beta: {n['beta']} }}"
+        case "dropout":
+            return f"dropout_param {{ dropout_ratio: {n['ratio']} }}"
+    return ""
