@@ -141,3 +141,121 @@ def test_training_goes_on_from_a_snapshot_to_the_same_bits(
         for layer, arrays in trained.net.params.items():
             for ours, theirs in zip(other.net.params[layer], arrays, strict=True):
                 assert np.array_equal(ours, theirs), layer
+
+
+BRANCHED = """
+name: "branched"
+layer { name: "data" type: "Data" top: "data" top: "label" data_param { source: "x" batch_size: 4 } }
+layer { name: "first" type: "BatchNorm" bottom: "data" top: "data_norm" }
+layer {
+  name: "conv" type: "Convolution" bottom: "data_norm" top: "conv"
+  convolution_param { num_output: 6 kernel_size: 3 pad: 1 weight_filler { type: "gaussian" std: 0.3 } }
+}
+layer { name: "norm" type: "BatchNorm" bottom: "conv" top: "norm" batch_norm_param { STATISTICS } }
+layer {
+  name: "scale" type: "Scale" bottom: "norm" top: "scale" LOSS_WEIGHT
+  scale_param { bias_term: true filler { type: "gaussian" std: 1 } bias_filler { value: 0.2 } }
+}
+layer { name: "relu" type: "ReLU" bottom: "scale" top: "relu" relu_param { negative_slope: SLOPE } }
+layer {
+  name: "next" type: "Convolution" bottom: "relu" top: "next"
+  convolution_param { num_output: 6 kernel_size: 1 weight_filler { type: "gaussian" std: 0.3 } }
+}
+layer { name: "next_norm" type: "BatchNorm" bottom: "next" top: "next" batch_norm_param { STATISTICS } }
+layer {
+  name: "next_scale" type: "Scale" bottom: "next" top: "next"
+  scale_param { AXES filler { value: 1.1 } }
+}
+layer { name: "sum" type: "Eltwise" bottom: "next" bottom: "OTHER" top: "sum" }
+layer {
+  name: "out" type: "InnerProduct" bottom: "sum" top: "out"
+  inner_product_param { num_output: 3 weight_filler { type: "gaussian" std: 0.1 } }
+}
+layer { name: "loss" type: "SoftmaxWithLoss" bottom: "out" bottom: "label" top: "loss" }
+"""
+USUAL = {"STATISTICS": "", "LOSS_WEIGHT": "", "SLOPE": "0", "AXES": "", "OTHER": "relu"}
+KEPT = "use_global_stats: true eps: 0.5"
+EVERY = {"first": "", "norm": "w b relu", "next_norm": "w"}
+"""By layer, the operands and attributes that a normalisation has from the layers after it."""
+
+CHANGES = {
+    "as it is": ({}, EVERY),
+    "by kept statistics": ({"STATISTICS": KEPT}, EVERY),
+    "a ReLU leaks": ({"SLOPE": "0.1"}, EVERY | {"norm": "w b"}),
+    "a scale adds to the objective": ({"LOSS_WEIGHT": "loss_weight: 0.01"}, EVERY | {"norm": "w b"}),
+    "a normalised blob has two readers": ({"OTHER": "norm"}, EVERY | {"norm": ""}),
+    "a scaled blob has two readers": ({"OTHER": "scale"}, EVERY | {"norm": "w b"}),
+    "a scale is of planes": ({"AXES": "num_axes: 3"}, EVERY | {"next_norm": ""}),
+}
+
+
+def train_branched(
+    runtime: demitasse.Runtime, tmp_path: Path, change: dict[str, str], retain: str | None = None
+):
+    text = BRANCHED
+    for word, value in (USUAL | change).items():
+        text = text.replace(word, value)
+    (tmp_path / "net.prototxt").write_text(text)
+    (tmp_path / "solver.prototxt").write_text(SOLVER)
+    data = {"train": samples(), "test": samples()}
+    return runtime.trainer(tmp_path / "solver.prototxt", data=data, precision="f64", retain=retain)
+
+
+def joined(nodes) -> dict[str, str]:
+    """By layer, what each normalisation does besides."""
+    found = {}
+    for node in nodes:
+        if node.operation.name in ("batch_norm", "batch_norm_inference"):
+            learned = [name for name, t in zip("wb", node.inputs[4:], strict=True) if t is not None]
+            found[node.layer] = " ".join([*learned, *["relu"][: node.attributes["relu"]]])
+    return found
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_follows_a_normalisation_is_part_of_it_where_nobody_else_reads_between(
+    runtime: demitasse.Runtime, tmp_path: Path, change: str
+) -> None:
+    changed, expected = CHANGES[change]
+    with train_branched(runtime, tmp_path, changed) as trainer:
+        assert joined(trainer.net.graph.nodes) == expected
+    with train_branched(runtime, tmp_path, changed, "all") as trainer:
+        assert joined(trainer.net.graph.nodes) == dict.fromkeys(expected, "")
+        assert {"norm", "scale", "relu", "next"} <= set(trainer.net.plan.buffers)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_layers_in_one_operation_train_as_they_do_apart(
+    runtime: demitasse.Runtime, tmp_path: Path, change: str
+) -> None:
+    with (
+        train_branched(runtime, tmp_path, CHANGES[change][0]) as together,
+        train_branched(runtime, tmp_path, CHANGES[change][0], "all") as apart,
+    ):
+        for _ in range(4):
+            assert together.step().loss == pytest.approx(apart.step().loss, rel=1e-10)
+        for layer, arrays in apart.net.params.items():
+            for ours, theirs in zip(together.net.params[layer], arrays, strict=True):
+                np.testing.assert_allclose(ours, theirs, rtol=1e-8, atol=1e-10, err_msg=layer)
+
+
+def test_a_deployed_net_in_one_operation_gives_what_it_gives_apart(
+    runtime: demitasse.Runtime, tmp_path: Path, trained
+) -> None:
+    weights = trained.snapshot(tmp_path / "net")
+    x = batches()[2]
+    found = []
+    for retain in (None, "all"):
+        net = runtime.net(tmp_path / "deploy.prototxt", weights=weights, retain=retain, precision="f64")
+        found.append(np.array(net.forward(data=x)["out"]))
+        layers = [entry.layer for entry in net.plan.entries]
+        assert layers == (["norm", "out"] if retain is None else ["norm", "scale", "relu", "out"])
+    np.testing.assert_allclose(*found, rtol=1e-10, atol=1e-12)
+
+
+def test_a_blob_within_an_operation_cannot_be_looked_at(
+    runtime: demitasse.Runtime, tmp_path: Path
+) -> None:
+    with train_branched(runtime, tmp_path, {}) as trainer:
+        trainer.step()
+        with pytest.raises(demitasse.ModelError, match=r"blob 'norm'.*retain='all'"):
+            _ = trainer.net.blobs["norm"].data

@@ -232,24 +232,45 @@ def normalised(v: Values) -> tuple[Any, list[Any]]:
     return x, [v.real(channels), v.positive(channels), v.positive(1)]
 
 
+def _learned(v: Values, channels: int) -> list[Any]:
+    return [v.real(channels) if v.one_of(True, False) else None for _ in range(2)]
+
+
+def _away_from_kink(dy: Any, x: Any, average: Any, inverse: Any, w: Any, b: Any) -> Any:
+    """dy, but 0 where float32's rounding could put a result on the other side of the ReLU's kink."""
+    shape = (-1, *[1] * (x.ndim - 2))
+    numbers = (np.ones_like(inverse) if w is None else w, np.zeros_like(inverse) if b is None else b)
+    average, inverse, w, b = (v.astype(np.float64).reshape(shape) for v in (average, inverse, *numbers))
+    return np.where(np.abs(w * (x - average) * inverse + b) < 1e-4, 0, dy).astype(dy.dtype)
+
+
 def _batch_norm(v: Values) -> Case:
     x, kept = normalised(v)
-    return [x, *kept], {"keep": v.one_of(0.5, 1.0), "epsilon": v.one_of(0.01, 1.0)}
+    attributes = {"keep": v.one_of(0.5, 1.0), "epsilon": v.one_of(0.01, 1.0)}
+    return [x, *kept, *_learned(v, x.shape[1])], {**attributes, "relu": v.one_of(True, False)}
 
 
 def _batch_norm_backward(v: Values) -> Case:
-    y, (_, inverse, _) = normalised(v)
-    return [v.real(*y.shape), y, inverse], {}
+    x, (average, inverse, _) = normalised(v)
+    w, b = _learned(v, x.shape[1])
+    dy = _away_from_kink(v.real(*x.shape), x, average, inverse, w, b)
+    return [dy, x, w, b, average, inverse], {"relu": v.one_of(True, False)}
 
 
 def _batch_norm_inference(v: Values) -> Case:
     x, kept = normalised(v)
-    return [x, *kept], {"epsilon": v.one_of(0.01, 1.0)}
+    attributes = {"epsilon": v.one_of(0.01, 1.0), "relu": v.one_of(True, False)}
+    return [x, *kept, *_learned(v, x.shape[1])], attributes
 
 
 def _batch_norm_inference_backward(v: Values) -> Case:
-    dy, (_, *kept) = normalised(v)
-    return [dy, *kept], {"epsilon": v.one_of(0.01, 1.0)}
+    x, (mean, variance, factor) = normalised(v)
+    w, b = _learned(v, x.shape[1])
+    epsilon = v.one_of(0.01, 1.0)
+    inverse = 1 / np.sqrt(variance / factor + epsilon)
+    dy = _away_from_kink(v.real(*x.shape), x, mean / factor, inverse, w, b)
+    attributes = {"epsilon": epsilon, "relu": v.one_of(True, False)}
+    return [dy, x, mean, variance, factor, w, b], attributes
 
 
 def scaled(v: Values) -> tuple[Any, tuple[int, ...], dict[str, Any]]:

@@ -42,10 +42,10 @@ class Entry:
     outputs: tuple[Buffer | None, ...]
     workspace: Buffer | None
     in_place: bool
-    once: bool
     flops: float
     bytes: float
     candidate: Candidate = field(compare=False, repr=False)
+    once: bool = False
 
 
 @dataclass(frozen=True)
@@ -418,8 +418,8 @@ class _Planner:
             flops = node.operation.flops(shapes_by_operand(node), node.attributes)
         moved = float(sum(b.spec.nbytes for b in (*inputs, *outputs) if b))
         what = node.operation.name, node.layer, node.phase, plugin, candidate.kernel, reason
-        ways = i in self.in_place, i in self.once
-        return Entry(*what, inputs, outputs, workspace, *ways, flops, moved, candidate)
+        costs = i in self.in_place, flops, moved
+        return Entry(*what, inputs, outputs, workspace, *costs, candidate, i in self.once)
 
     def finish(self, name: str, bucket_bytes: int, brief_gradients: bool) -> Plan:
         """The record."""

@@ -325,9 +325,9 @@ def test_batch_normalisation_is_by_the_batch_in_training_and_by_kept_statistics_
 
 def test_batch_normalisation_has_caffes_numbers(build: Any) -> None:
     usual = build(batch_norm(), x=(8, 6)).operations[0][2]
-    assert usual == {"keep": 0.999, "epsilon": 1e-5}
+    assert usual == {"keep": 0.999, "epsilon": 1e-5, "relu": False}
     text = batch_norm("moving_average_fraction: 0.9 eps: 0.001")
-    assert build(text, x=(8, 6)).operations[0][2] == {"keep": 0.9, "epsilon": 0.001}
+    assert build(text, x=(8, 6)).operations[0][2] == {"keep": 0.9, "epsilon": 0.001, "relu": False}
 
 
 @pytest.mark.parametrize("rates", ["", "param { lr_mult: 0 } " * 3, "param { lr_mult: 1 name: 's' }"])

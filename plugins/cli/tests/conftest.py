@@ -69,6 +69,7 @@ class FakeTrainer:
         if getattr(solver, "train", None) == "net without loss":
             raise ModelError("deploy_net.prototxt: the net has no loss to train")
         last = int(options.get("overrides", {}).get("max_iter", 4))
+        self.precision = options.get("precision") or "f32"
         prefix = str(solver.with_suffix("")) if isinstance(solver, Path) else "snapshot"
         self.solver = SimpleNamespace(
             max_iterations=last,
@@ -152,6 +153,7 @@ class FakeNet:
         source = SimpleNamespace(size=1001)
         self.graph = SimpleNamespace(feeds=[SimpleNamespace(batch=100, source=source)])
         self.definition = definition
+        self.precision = options.get("precision") or "f32"
 
     def test(self, iterations: int) -> dict[str, float]:
         return {"accuracy": 0.75, "loss": float(iterations)}

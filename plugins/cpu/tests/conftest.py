@@ -188,10 +188,16 @@ def sample_requests(dtype: str) -> dict[str, tuple[list[Any], dict[str, Any]]]:
     return {
         "accumulate": ([real(*blob), real(*blob)], {}),
         "accuracy": ([real(*scores), label], {"top_k": 5}),
-        "batch_norm": ([real(*blob), *kept], {}),
-        "batch_norm_backward": ([real(*blob), real(*blob), kept[1]], {}),
-        "batch_norm_inference": ([real(*blob), *kept], {}),
-        "batch_norm_inference_backward": ([real(*blob), *kept[1:]], {}),
+        "batch_norm": ([real(*blob), *kept, real(16), real(16)], {"relu": True}),
+        "batch_norm_backward": (
+            [real(*blob), real(*blob), real(16), real(16), *kept[:2]],
+            {"relu": True},
+        ),
+        "batch_norm_inference": ([real(*blob), *kept, real(16), real(16)], {"relu": True}),
+        "batch_norm_inference_backward": (
+            [real(*blob), real(*blob), *kept, real(16), real(16)],
+            {"relu": True},
+        ),
         "concat": ([real(*blob), real(*blob)], {"axis": 1}),
         "concat_backward": ([real(*blob)], {"axis": 1, "shapes": ((32, 4, 16, 16), (32, 12, 16, 16))}),
         "convolution": convolution(x, w, real(20)),

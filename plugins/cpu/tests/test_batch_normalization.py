@@ -32,6 +32,7 @@ SHAPES = [
 VECTORS = [(1, 3), (33, 97), (600, 50)]
 PLACES = [(shape, layout) for shape in SHAPES for layout in LAYOUTS]
 PLACES += [(shape, PLAIN) for shape in VECTORS]
+FORMS = ["alone", "w", "w b", "w b relu", "relu"]
 
 
 def call(
@@ -106,59 +107,124 @@ def close(found: Any, expected: Any, dtype: str, times: float = 1) -> None:
     np.testing.assert_allclose(found, expected, rtol=limit, atol=limit * size)
 
 
+def learned(form: str, channels: int, dtype: str) -> list[Any]:
+    """w and b, as far as the form names them."""
+    random = np.random.default_rng(1)
+    both = random.choice([-1.5, 0.5, 1.0], channels), random.normal(size=channels)
+    return [v.astype(dtype) if name in form else None for name, v in zip("wb", both, strict=True)]
+
+
+def affine(centred: Any, inverse: Any, w: Any, b: Any) -> tuple[Any, Any]:
+    """In float64: what values less their mean become before a ReLU, and the slope of that."""
+    slope = along(inverse, centred) * (1 if w is None else along(w, centred))
+    return centred * slope + (0 if b is None else along(b, centred)), slope
+
+
+def statistics(channels: int, dtype: str) -> tuple[Any, Any]:
+    mean, variance = np.random.default_rng(2).uniform(1, 2, (2, channels))
+    return mean.astype(dtype), variance.astype(dtype)
+
+
+def away_from_kink(dy: Any, z: Any) -> Any:
+    """dy, but 0 where rounding could put z on the other side of 0."""
+    return np.where(np.abs(z) < 1e-4, 0, dy).astype(dy.dtype)
+
+
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("dtype", sorted(TOLERANCE))
 @pytest.mark.parametrize(("shape", "layout"), PLACES)
-def test_a_batch_is_normalised(shape: tuple[int, ...], layout: Layout, dtype: str) -> None:
+def test_a_batch_is_normalised(shape: tuple[int, ...], layout: Layout, dtype: str, form: str) -> None:
     (x,) = draw(shape, dtype, 1, mean=3)
-    mean, variance = (v.astype(dtype) for v in np.random.default_rng(1).uniform(1, 2, (2, shape[1])))
-    kept = [mean, variance, np.array([1.5], dtype)]
-    given = {"keep": 0.9, "epsilon": 0.01}
+    mean, variance = statistics(shape[1], dtype)
+    inputs = [x, mean, variance, np.array([1.5], dtype), *learned(form, shape[1], dtype)]
+    given = {"keep": 0.9, "epsilon": 0.01, "relu": "relu" in form}
     x64, n = x.astype(np.float64), x.size // shape[1]
-    centre, spread = x64.mean(axis=axes(x)), x64.var(axis=axes(x))
+    average, spread = x64.mean(axis=axes(x)), x64.var(axis=axes(x))
     inverse = 1 / np.sqrt(spread + 0.01)
     unbiased = spread * n / max(1, n - 1)
-    expected = (x64 - along(centre, x)) * along(inverse, x)
-    found = call("batch_norm", [x, *kept], layout, **given)
-    wanted = [0.9 * mean + centre, 0.9 * variance + unbiased, [2.35], expected, inverse]
-    for ours, theirs in zip(found, wanted, strict=True):
+    expected, _ = affine(x64 - along(average, x), inverse, *inputs[4:])
+    if "relu" in form:
+        expected = np.maximum(expected, 0)
+    found = call("batch_norm", inputs, layout, **given)
+    kept = [0.9 * mean + average, 0.9 * variance + unbiased, [2.35]]
+    for ours, theirs in zip(found, [*kept, expected, average, inverse], strict=True):
         close(ours, np.asarray(theirs), dtype)
-    alone = call("batch_norm", [x, *kept], layout, absent=[1], in_place=True, **given)
-    assert alone[4] is None
+    alone = call("batch_norm", inputs, layout, absent=[1, 2], in_place=True, **given)
+    assert alone[4:] == [None, None]
     for ours, same in zip(alone[:4], found[:4], strict=True):
         assert np.array_equal(ours, same)
 
 
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("dtype", sorted(TOLERANCE))
 @pytest.mark.parametrize(("shape", "layout"), PLACES)
 def test_the_gradient_through_a_batchs_statistics(
-    shape: tuple[int, ...], layout: Layout, dtype: str
+    shape: tuple[int, ...], layout: Layout, dtype: str, form: str
 ) -> None:
-    dy, y = draw(shape, dtype, 2, mean=0.5)
-    inverse = np.random.default_rng(1).uniform(0.5, 2, shape[1]).astype(dtype)
-    dy64, y64 = dy.astype(np.float64), y.astype(np.float64)
-    level, slope = (v.mean(axis=axes(y), keepdims=True) for v in (dy64, dy64 * y64))
-    expected = along(inverse, y) * (dy64 - level - y64 * slope)
-    (dx,) = call("batch_norm_backward", [dy, y, inverse], layout)
-    close(dx, expected, dtype)
-    (same,) = call("batch_norm_backward", [dy, y, inverse], layout, in_place=True)
-    assert np.array_equal(dx, same)
+    dy, x = draw(shape, dtype, 2, mean=0.5)
+    average, inverse = statistics(shape[1], dtype)
+    w, b = learned(form, shape[1], dtype)
+    centred = x.astype(np.float64) - along(average, x)
+    z, slope = affine(centred, inverse, w, b)
+    dy = away_from_kink(dy, z)
+    dz = np.where((z > 0) | ("relu" not in form), dy, 0).astype(np.float64)
+    xhat = centred * along(inverse, x)
+    level, tilt = (v.mean(axis=axes(x), keepdims=True) for v in (dz, dz * xhat))
+    dx = slope * (dz - level - xhat * tilt)
+    inputs, options = [dy, x, w, b, average, inverse], {"relu": "relu" in form}
+    found = call("batch_norm_backward", inputs, layout, **options)
+    expected = [dx, (dz * xhat).sum(axis=axes(x)), dz.sum(axis=axes(x))]
+    for ours, theirs in zip(found, expected, strict=True):
+        close(ours, theirs, dtype)
+    for absent in ([1, 2], [0]):
+        options |= {"absent": absent, "in_place": 0 not in absent}
+        some = call("batch_norm_backward", inputs, layout, **options)
+        for i, (ours, same) in enumerate(zip(some, found, strict=True)):
+            assert ours is None if i in absent else np.array_equal(ours, same)
 
 
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("factor", [2.5, 0.0])
 @pytest.mark.parametrize("dtype", sorted(TOLERANCE))
 @pytest.mark.parametrize(("shape", "layout"), PLACES)
-def test_kept_statistics(shape: tuple[int, ...], layout: Layout, dtype: str, factor: float) -> None:
+def test_kept_statistics(
+    shape: tuple[int, ...], layout: Layout, dtype: str, factor: float, form: str
+) -> None:
     x, dy = draw(shape, dtype, 2, mean=3)
-    mean, variance = (v.astype(dtype) for v in np.random.default_rng(1).uniform(1, 2, (2, shape[1])))
+    mean, variance = statistics(shape[1], dtype)
+    w, b = learned(form, shape[1], dtype)
     count, share = np.array([factor], dtype), 1 / factor if factor else 0.0
-    slope = 1 / np.sqrt(share * along(variance, x) + 0.3)
-    expected = (x.astype(np.float64) - share * along(mean, x)) * slope
+    inverse = 1 / np.sqrt(share * variance.astype(np.float64) + 0.3)
+    centred = x.astype(np.float64) - share * along(mean, x)
+    z, slope = affine(centred, inverse, w, b)
+    dy = away_from_kink(dy, z)
+    options = {"epsilon": 0.3, "relu": "relu" in form}
+    dz = np.where((z > 0) | ("relu" not in form), dy, 0).astype(np.float64)
+    dw = (dz * centred * along(inverse, x)).sum(axis=axes(x))
+    expected = [dz * slope, dw, dz.sum(axis=axes(x))]
     for in_place in (False, True):
-        options = {"in_place": in_place, "epsilon": 0.3}
-        (y,) = call("batch_norm_inference", [x, mean, variance, count], layout, **options)
-        close(y, expected, dtype)
-        (dx,) = call("batch_norm_inference_backward", [dy, variance, count], layout, **options)
-        close(dx, dy * slope, dtype)
+        (y,) = call(
+            "batch_norm_inference",
+            [x, mean, variance, count, w, b],
+            layout,
+            in_place=in_place,
+            **options,
+        )
+        close(y, np.maximum(z, 0) if "relu" in form else z, dtype)
+        for absent in ([], [1, 2], [0, 2], [0, 1])[: 4 - 2 * in_place]:
+            found = call(
+                "batch_norm_inference_backward",
+                [dy, x, mean, variance, count, w, b],
+                layout,
+                absent=absent,
+                in_place=in_place,
+                **options,
+            )
+            for i, (ours, theirs) in enumerate(zip(found, expected, strict=True)):
+                if i in absent:
+                    assert ours is None
+                else:
+                    close(ours, theirs, dtype)
 
 
 @pytest.mark.parametrize("dtype", sorted(TOLERANCE))
@@ -218,7 +284,8 @@ def test_a_mean_far_from_0_costs_no_digits(layout: Layout) -> None:
     x = (4096 + np.random.default_rng(3).normal(size=(8, 20, 28, 28))).astype(np.float32)
     kept = [np.zeros(20, np.float32), np.zeros(20, np.float32), np.zeros(1, np.float32)]
     x64 = x.astype(np.float64)
-    *_, y, inverse = call("batch_norm", [x, *kept], layout)
+    *_, y, average, inverse = call("batch_norm", [x, *kept, None, None], layout)
+    np.testing.assert_allclose(average, x64.mean(axis=axes(x)), rtol=1e-7)
     np.testing.assert_allclose(inverse, 1 / np.sqrt(x64.var(axis=axes(x)) + 1e-5), rtol=1e-6)
     expected = (x64 - along(x64.mean(axis=axes(x)), x)) * along(inverse, x)
     np.testing.assert_allclose(y, expected, atol=5e-4)
@@ -231,18 +298,22 @@ def test_images_may_be_stored_as_bfloat16(shape: tuple[int, ...]) -> None:
     w, b = (v.astype(np.float32) for v in np.random.default_rng(1).normal(size=(2, shape[1])))
     kept = [np.zeros_like(w), np.zeros_like(w), np.zeros(1, np.float32)]
     options = {"precision": "bf16"}
-    *found, y, inverse = call("batch_norm", [x, *kept], NHWC_BF16, **options)
-    *expected, exact, same = call("batch_norm", [x, *kept], NHWC)
-    for ours, theirs in zip((*found, inverse), (*expected, same), strict=True):
+    *found, y, average, inverse = call("batch_norm", [x, *kept, w, b], NHWC_BF16, relu=True, **options)
+    *expected, exact, centre, same = call("batch_norm", [x, *kept, w, b], NHWC, relu=True)
+    for ours, theirs in zip((*found, average, inverse), (*expected, centre, same), strict=True):
         assert np.array_equal(ours, theirs)
     np.testing.assert_allclose(y, exact, rtol=2**-8)
+    counted = [w, np.abs(w), np.ones(1, np.float32)]
     for name, inputs in {
-        "batch_norm_backward": [dy, y, inverse],
-        "batch_norm_inference": [x, w, np.abs(w), np.ones(1, np.float32)],
+        "batch_norm_backward": [dy, x, w, b, average, inverse],
+        "batch_norm_inference": [x, *counted, w, b],
+        "batch_norm_inference_backward": [dy, x, *counted, w, b],
         "scale": [x, w, b],
         "scale_backward": [dy, x, w],
     }.items():
-        halved, whole = call(name, inputs, NHWC_BF16, **options), call(name, inputs, NHWC)
+        more = {} if name.startswith("scale") else {"relu": True}
+        whole = call(name, inputs, NHWC, **more)
+        halved = call(name, inputs, NHWC_BF16, **options, **more)
         np.testing.assert_allclose(halved[0], whole[0], rtol=2**-8)
         for ours, theirs in zip(halved[1:], whole[1:], strict=True):
             assert np.array_equal(ours, theirs)
@@ -253,7 +324,7 @@ def test_what_is_no_number_stays_in_its_channel(layout: Layout) -> None:
     (x,) = draw((4, 5, 6, 6), "float32", 1)
     x[1, 2, 3, 4] = np.nan
     kept = [np.zeros(5, np.float32), np.zeros(5, np.float32), np.zeros(1, np.float32)]
-    y = call("batch_norm", [x, *kept], layout)[3]
+    y = call("batch_norm", [x, *kept, None, None], layout, relu=True)[3]
     assert np.isnan(y).all(axis=(0, 2, 3)).tolist() == [False, False, True, False, False]
     assert np.isfinite(np.delete(y, 2, axis=1)).all()
     ones = np.ones(5, np.float32)

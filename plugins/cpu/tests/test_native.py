@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numba import njit
 
 from demitasse import PlanError
 from demitasse_cpu import native
-from demitasse_cpu.loops.compiled import compiled
 from demitasse_cpu.native import Call, Foreign, at_once, in_order
 
 
@@ -28,14 +28,14 @@ class Numbers(NamedTuple):
     negative: bool
 
 
-@compiled()
+@njit(nogil=True)
 def scale(numbers: Any, x: Any, y: Any, factor: float, begin: int, end: int) -> None:
     sign = -1.0 if numbers.negative else 1.0
     for i in range(begin, end):
         y[i] = sign * factor * numbers.factors[i % numbers.count] * x[i]
 
 
-@compiled()
+@njit(nogil=True)
 def follow(x: Any, order: Any, number: int) -> None:
     order[x[0]] = number
     x[0] += 1

@@ -109,18 +109,19 @@ def test_momentum_at_a_constant_rate(apply: Apply, momentum: float) -> None:
     assert same(parameter, theirs)
 
 
+@pytest.mark.parametrize("relu", [False, True])
 @pytest.mark.parametrize("shape", [(4, 3, 5, 6), (7, 3)])
-def test_batch_normalisation_with_scales(apply: Apply, shape: tuple[int, ...]) -> None:
+def test_batch_normalisation_with_scales(apply: Apply, shape: tuple[int, ...], relu: bool) -> None:
     x, dy = RNG.normal(2, 3, size=shape), RNG.normal(size=shape)
     w, b = RNG.normal(size=3), RNG.normal(size=3)
     nothing = [np.zeros(3), np.zeros(3), np.zeros(1)]
-    *_, normalised, inverse = apply("batch_norm", x, *nothing, epsilon=1e-3)
+    *_, y, average, inverse = apply("batch_norm", x, *nothing, w, b, epsilon=1e-3, relu=relu)
     tx, tw, tb = tensor(x), tensor(w), tensor(b)
     ty = F.batch_norm(tx, None, None, tw, tb, training=True, eps=1e-3)
+    ty = F.relu(ty) if relu else ty
     ty.backward(torch.tensor(dy))
-    assert same(apply("scale", normalised, w, b), ty)
-    dnormalised, dw, db = apply("scale_backward", dy, normalised, w)
-    dx = apply("batch_norm_backward", dnormalised, normalised, inverse)
+    assert same(y, ty)
+    dx, dw, db = apply("batch_norm_backward", dy, x, w, b, average, inverse, relu=relu)
     assert same(dx, tx.grad)
     assert same(dw, tw.grad)
     assert same(db, tb.grad)
@@ -133,7 +134,7 @@ def test_kept_statistics(apply: Apply) -> None:
     for _ in range(3):
         x = RNG.normal(1, 2, size=(4, 3, 5, 6))
         layer(torch.tensor(x))
-        kept = list(apply("batch_norm", x, *kept, keep=1.0)[:3])
+        kept = list(apply("batch_norm", x, *kept, None, None, keep=1.0)[:3])
     assert same(kept[0] / kept[2], layer.running_mean)
     assert same(kept[1] / kept[2], layer.running_var)
-    assert same(apply("batch_norm_inference", x, *kept), layer.eval()(torch.tensor(x)))
+    assert same(apply("batch_norm_inference", x, *kept, None, None), layer.eval()(torch.tensor(x)))

@@ -58,12 +58,18 @@ CASES: dict[str, list[Case]] = {
         ),
     ],
     "batch_norm": [
-        ([real(3, 2, 2, 2), real(2), positive(2), positive(1)], {"keep": 0.9, "epsilon": 0.1}),
-        ([real(5, 3), real(3), positive(3), np.zeros(1)], {}),
+        (
+            [real(3, 2, 2, 2), real(2), positive(2), positive(1), None, None],
+            {"keep": 0.9, "epsilon": 0.1},
+        ),
+        ([real(5, 3), real(3), positive(3), np.zeros(1), real(3), real(3)], {}),
+        ([real(3, 2, 2, 2), real(2), positive(2), positive(1), real(2), real(2)], {"relu": True}),
+        ([real(5, 3), real(3), positive(3), np.zeros(1), real(3), None], {"relu": True}),
     ],
     "batch_norm_inference": [
-        ([real(2, 3, 2, 2), real(3), positive(3), positive(1)], {"epsilon": 0.1}),
-        ([real(4, 2), np.zeros(2), np.zeros(2), np.zeros(1)], {"epsilon": 0.5}),
+        ([real(2, 3, 2, 2), real(3), positive(3), positive(1), None, None], {"epsilon": 0.1}),
+        ([real(4, 2), np.zeros(2), np.zeros(2), np.zeros(1), real(2), None], {"epsilon": 0.5}),
+        ([real(2, 3, 2, 2), real(3), positive(3), positive(1), real(3), real(3)], {"relu": True}),
     ],
     "scale": [
         ([real(2, 3, 2, 2), real(3), real(3)], {}),

@@ -2,16 +2,18 @@
 
 from functools import partial
 
-from demitasse.operations.record import Attributes, Shape, Shapes, define, per_element, same_as
+from demitasse.operations.record import Attributes, Shape, Shapes, define, per_element
 
 _define = partial(define, "batch_normalization")
+_MORE = {"epsilon": 1e-5, "relu": False}
 
 
-def _normalised(shapes: Shapes, attributes: Attributes) -> tuple[Shape, Shape]:
-    x, kept = shapes["x"], tuple(shapes[name] for name in ("mean", "variance", "factor"))
-    if len(x) < 2 or kept != (x[1:2], x[1:2], (1,)):
-        raise ValueError(f"statistics {kept} do not fit x {x}: they are of its channels, and of all")
-    return (x, x[1:2])
+def _normalised(shapes: Shapes, attributes: Attributes) -> tuple[Shape, ...]:
+    x, others = shapes["x"], [shapes.get(name) for name in ("mean", "variance", "factor", "w", "b")]
+    fitting = (x[1:2], x[1:2], (1,), x[1:2], x[1:2])
+    if len(x) < 2 or any(each not in (None, fit) for each, fit in zip(others, fitting, strict=True)):
+        raise ValueError(f"statistics, w and b {others} do not fit x {x}: they are of its channels")
+    return (x, x[1:2], x[1:2])
 
 
 def _scaled(shapes: Shapes, attributes: Attributes) -> tuple[Shape]:
@@ -21,20 +23,22 @@ def _scaled(shapes: Shapes, attributes: Attributes) -> tuple[Shape]:
     return (x,)
 
 
-# A word in a few lines, as a table.
 # fmt: off
 OPERATIONS = (
-    _define("batch_norm", "y = (x - m) * inverse, inverse = (v + epsilon)^-1/2; m and v are the batch's"
-        " mean and variance; mean, variance, factor = keep * themselves + m, v n / (n - 1), 1",
-        "x mean! variance! factor!", "y inverse?", _normalised, per_element("x", 6),
-        {"keep": 0.999, "epsilon": 1e-5}, ["x = batch_norm_backward(dy, y, inverse)"], ["y = x"]),
-    _define("batch_norm_backward", "dx = inverse * (dy - the means of dy and of y * (dy * y)'s mean)",
-        "dy y inverse", "dx", same_as("dy"), per_element("dy", 6), aliases=["dx = dy"]),
-    _define("batch_norm_inference", "y = (x - mean / factor) * (variance / factor + epsilon)^-1/2",
-        "x mean variance factor", "y", lambda *given: _normalised(*given)[:1], per_element("x", 2),
-        {"epsilon": 1e-5}, ["x = batch_norm_inference_backward(dy, variance, factor)"], ["y = x"]),
-    _define("batch_norm_inference_backward", "dx = dy * (variance / factor + epsilon)^-1/2",
-        "dy variance factor", "dx", same_as("dy"), None, {"epsilon": 1e-5}, aliases=["dx = dy"]),
+    _define("batch_norm", "y = w * xhat + b, with relu max(0, that); xhat = (x - average) * inverse,"
+        " inverse = (v + epsilon)^-1/2, average and v the batch's mean and variance; mean, variance,"
+        " factor = keep * themselves + average, v n / (n - 1), 1", "x mean! variance! factor! w? b?",
+        "y average? inverse?", _normalised, per_element("x", 7), {"keep": 0.999, **_MORE},
+        ["x w b = batch_norm_backward(dy, x, w, b, average, inverse)"], ["y = x"]),
+    _define("batch_norm_backward", "db, dw are the sums of dz, dz * xhat; dz = dy, with relu where y > 0"
+        "; dx = w * inverse * (dz - db / n - xhat * dw / n)", "dy x w? b? average inverse",
+        "dx? dw? db?", _normalised, per_element("dy", 12), {"relu": False}, aliases=["dx = dy"]),
+    _define("batch_norm_inference", "as batch_norm, by average, v = mean / factor, variance / factor",
+        "x mean variance factor w? b?", "y", lambda *a: _normalised(*a)[:1], per_element("x", 3), _MORE,
+        ["x w b = batch_norm_inference_backward(dy, x, mean, variance, factor, w, b)"], ["y = x"]),
+    _define("batch_norm_inference_backward", "dx = w * inverse * dz; dz, dw, db as batch_norm_backward",
+        "dy x mean variance factor w? b?", "dx? dw? db?", _normalised, per_element("dy", 7), _MORE,
+        aliases=["dx = dy"]),
     _define("scale", "y = x * w + b, w and b along the axes of x from axis on",
         "x w b?", "y", _scaled, per_element("x", 2), {"axis": 1},
         ["x w b = scale_backward(dy, x, w)"], ["y = x"], ["relu"]),

@@ -30,6 +30,7 @@ from demitasse import (
     unknown,
 )
 from demitasse.operations import REQUIRED, Gradient, Operation, Shape
+from demitasse_training.fusion import fuse_normalisations
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,8 @@ def _who_has(layer_type: str) -> str:
 
 
 class NetGraph(Graph):
-    """What layer types build on. ``phase`` is train or test, ``dtype`` the real numbers' type."""
+    """What layer types build on. ``phase`` is train or test, ``dtype`` the real numbers' type;
+    ``retain="all"`` keeps every blob, so that no layers become one operation."""
 
     def __init__(
         self,
@@ -74,12 +76,14 @@ class NetGraph(Graph):
         share: Share | None = None,
         seed: int = 0,
         input_shapes: Mapping[str, Shape] | None = None,
+        retain: str | None = None,
     ) -> None:
         super().__init__(vocabulary, phase, dtype)
         self.seed, self.stream = seed, 0
         self._open_source = open_source
         self._share = share or Share()
         self._input_shapes = input_shapes or {}
+        self._retain_all = retain == "all"
         self._shared: dict[str, Parameter] = {}
         self._named: dict[str, int] = {}
         self._layer: Layer | None = None
@@ -217,6 +221,8 @@ class NetGraph(Graph):
                     self.objective.append((tensor, weights[position]))
         self._layer = None
         self.outputs = {name: t for name, t in self.blobs.items() if name not in consumed}
+        if not self._retain_all:
+            fuse_normalisations(self)
         return self
 
     def differentiate(self, passes: int = 1) -> None:

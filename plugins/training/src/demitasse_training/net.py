@@ -318,6 +318,7 @@ class Net:
             share=Share(),
             seed=self.seed,
             input_shapes=shapes,
+            retain=self._retain,
         ).build(self.definition, self.runtime.layer_types)
         for parameter in graph.parameters if shapes else ():
             self._check_fit(parameter)

@@ -64,6 +64,7 @@ class Worker:
             open_source=open_source,
             share=self.share,
             seed=seed,
+            retain=retain,
         ).build(solver.train, runtime.layer_types)
         if not self.graph.objective:
             raise ModelError(

@@ -66,7 +66,7 @@ class BatchNorm(CaffeLayer):
             uses_kept = norm.use_global_stats
         if uses_kept:
             return [graph.apply("batch_norm_inference", x, *kept, epsilon=epsilon)]
-        normalised, _ = graph.apply("batch_norm", x, *kept, keep=keep, epsilon=epsilon)
+        normalised, *_ = graph.apply("batch_norm", x, *kept, keep=keep, epsilon=epsilon)
         return [normalised]
 
 

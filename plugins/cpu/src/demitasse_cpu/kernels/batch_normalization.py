@@ -1,7 +1,8 @@
 """Batch normalisation by a batch's or by kept statistics, and scales along an axis.
 
 Each has two kernels: for channels that lie innermost (images in NHWC, vectors), in lines of pixels, and
-for channels in planes. See the loops for how; both read what they normalise twice and write it once.
+for channels in planes. See the loops for how; both read what they normalise twice and write it once,
+scaled and rectified where that is asked for too.
 """
 
 from __future__ import annotations
@@ -104,105 +105,148 @@ def _size(dtype: str) -> int:
     return 4 if dtype == "float32" else 8
 
 
+def _learned(instead: Any, w: Any, b: Any) -> tuple[Any, Any, bool, bool]:
+    """w and b, ``instead`` of what is absent, and whether each is there."""
+    given = [instead if each is None else flat(each) for each in (w, b)]
+    return given[0], given[1], w is not None, b is not None
+
+
+def _least(request: Request) -> float:
+    return 0.0 if request.attributes["relu"] else -inf
+
+
 def batch_norm(request: Request) -> Iterable[Candidate]:
     if not is_real(*request.inputs, *request.outputs):
         return ()
     x = spec(request.inputs[0])
-    form = _channels(request, x)
+    form, least = _channels(request, x), _least(request)
     keep, epsilon = float(request.attributes["keep"]), float(request.attributes["epsilon"])
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
         from demitasse_cpu.loops import batch_normalization as lines
         from demitasse_cpu.loops import plane_normalization as planes
 
-        given, mean, variance, factor = map(flat, inputs)
-        y, (inverse, *rest) = flat(outputs[0]), _line_arrays(workspace, x.dtype, form, 4)
-        if outputs[1:] and outputs[1] is not None:
-            inverse = flat(outputs[1])
-        n = form.outer * form.plane
+        given, mean, variance, factor = map(flat, inputs[:4])
+        y, room = flat(outputs[0]), _line_arrays(workspace, x.dtype, form, 5)
+        average, inverse = (
+            line[: form.channels] if each is None else flat(each)
+            for line, each in zip(room, outputs[1:], strict=False)
+        )
+        learned, (centre, slope, level) = _learned(inverse, *inputs[4:]), room[2:]
         if not form.in_lines:
-            arguments = (given, mean, variance, y, inverse, form.plane, form.outer, keep, epsilon)
+            kept = (mean, variance, average, inverse, *learned)
+            arguments = (given, *kept, y, least, form.plane, form.outer, keep, epsilon)
             work = spread(planes.plane_batch_norm, arguments, form.channels, form.parts)
             return in_order([work, ready(planes.counted, factor, keep)])
-        shift, centre, slope = rest
-        near, first, second = _sums(workspace, x.dtype, form, 4)
-        kept = (mean, variance, factor, inverse[: form.channels])
-        numbers = (form.width, len(divide(form.lines, form.parts)), n, keep, epsilon)
+        near, first, second = _sums(workspace, x.dtype, form, 5)
+        sums = (centre, first, second, mean, variance, factor, average, inverse)
+        numbers = (form.width, len(divide(form.lines, form.parts)), form.outer, keep, epsilon)
         return in_order(
             [
-                ready(lines.line_shift, given, shift, form.channels, form.width),
-                _in_parts(lines.line_moments, (given, shift), form, near, first, second),
-                ready(lines.settled, shift, first, second, *kept, centre, slope, *numbers),
-                _everywhere(form, "normalised", (given, y, centre, slope)),
+                ready(lines.line_shift, given, centre, form.channels, form.width),
+                _in_parts(lines.line_moments, (given, centre), form, near, first, second),
+                ready(lines.settled, *sums, *numbers),
+                ready(lines.along, average, inverse, *learned, centre, slope, level),
+                _everywhere(form, "normalised", (given, y, centre, slope, level, least)),
             ]
         )
 
-    layouts = (form.layout, PLAIN, PLAIN, PLAIN), (form.layout, PLAIN)[: len(request.outputs)]
-    room = _room(form, x.dtype, 4, sums=form.in_lines)
+    layouts = (form.layout, *(PLAIN,) * 5), (form.layout, PLAIN, PLAIN)
+    room = _room(form, x.dtype, 5, sums=form.in_lines)
     return (Candidate(_name(form), bind, *layouts, workspace=room),)
 
 
 def batch_norm_backward(request: Request) -> Iterable[Candidate]:
+    return _backward(request, learned=2)
+
+
+def batch_norm_inference_backward(request: Request) -> Iterable[Candidate]:
+    return _backward(request, learned=5)
+
+
+def _backward(request: Request, learned: int) -> Iterable[Candidate]:
+    """By the batch's statistics, which follow w and b, or the kept ones, which they follow: w is input
+    number ``learned``."""
     if not is_real(*request.inputs, *request.outputs):
         return ()
-    leader = spec(request.inputs[1])  # as the forward pass left it
-    form = _channels(request, leader)
+    x = spec(request.inputs[1])  # as the forward pass left it
+    form, least, of_batch = _channels(request, x), _least(request), learned == 2
+    wanted = [each is not None for each in request.outputs]
+    summed = of_batch or any(wanted[1:])
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
         from demitasse_cpu.loops import batch_normalization as lines
         from demitasse_cpu.loops import plane_normalization as planes
 
-        dy, y, inverse, dx = map(flat, (*inputs, outputs[0]))
-        if not form.in_lines:
-            arguments = (dy, y, inverse, dx, form.plane, form.outer)
-            return spread(planes.plane_batch_norm_backward, arguments, form.channels, form.parts)
-        terms = _line_arrays(workspace, leader.dtype, form, 3)
-        near, first, second = _sums(workspace, leader.dtype, form, 3)
-        numbers = (form.width, len(divide(form.lines, form.parts)), form.outer)
-        products, last = (dy, y, terms[0], dx, False), (dy, y, dx, *terms, form.width)
-        return in_order(
-            [
-                _in_parts(lines.line_products, products, form, near, first, second),
-                ready(lines.slopes, first, second, inverse, *terms, *numbers),
-                spread(lines.line_normalised_backward, last, form.lines, form.parts),
-            ]
+        dy, given = map(flat, inputs[:2])
+        room = _line_arrays(workspace, x.dtype, form, 9)
+        if of_batch:
+            (average, inverse), stages = map(flat, inputs[4:]), list[Work]()
+        else:
+            average, inverse, stages = _kept(request, inputs[2:5], room)
+        w_b = _learned(inverse, *inputs[learned : learned + 2])
+        centre, slope, level, offset, tilt, *absent = room[2:]
+        stages.append(ready(lines.along, average, inverse, *w_b, centre, slope, level))
+        dx = dy if outputs[0] is None else flat(outputs[0])
+        dw, db = (
+            line[: form.channels] if each is None else flat(each)
+            for line, each in zip(absent, outputs[1:], strict=True)
         )
+        n = form.outer * form.plane if of_batch else 0
+        if not form.in_lines:
+            sums = (dw, db, inverse, centre, slope, level, least)
+            operands = (dy, given, dx, *sums, wanted[0], n, form.plane, form.outer)
+            planewise = spread(planes.plane_batch_norm_backward, operands, form.channels, form.parts)
+            return in_order([*stages, planewise])
+        if summed:
+            near, first, second = _sums(workspace, x.dtype, form, 9)
+            line = (dy, given, centre, slope, level, least)
+            stages.append(_in_parts(lines.line_arriving, line, form, near, first, second))
+            terms = (first, second, inverse, slope, dw, db, offset, tilt)
+            numbers = (form.width, len(divide(form.lines, form.parts)), n)
+            stages.append(ready(lines.gradients, *terms, *numbers))
+        else:
+            stages += [ready(lines.emptied, offset), ready(lines.emptied, tilt)]
+        if wanted[0]:
+            each = (dy, given, dx, centre, slope, level, offset, tilt, least)
+            stages.append(_everywhere(form, "normalised_backward", each))
+        return in_order(stages)
 
-    layouts = (form.layout, form.layout, PLAIN), (form.layout,)
-    room = _room(form, leader.dtype, 3, sums=True) if form.in_lines else 0
+    inputs = (form.layout, form.layout, *(PLAIN,) * (len(request.inputs) - 2))
+    room = _room(form, x.dtype, 9, sums=form.in_lines)
+    layouts = inputs, (form.layout, PLAIN, PLAIN)
     return (Candidate(_name(form), bind, *layouts, workspace=room),)
 
 
+def _kept(request: Request, kept: Sequence[Any], room: Sequence[Any]) -> tuple[Any, Any, list[Work]]:
+    """The kept mean and inverse deviation of each channel in two lines, and the work that puts them
+    there."""
+    from demitasse_cpu.loops import batch_normalization as lines
+
+    mean, variance, factor = map(flat, kept)
+    average, inverse = (line[: mean.size] for line in room[:2])
+    epsilon = float(request.attributes["epsilon"])
+    return average, inverse, [ready(lines.kept, mean, variance, factor, average, inverse, epsilon)]
+
+
 def batch_norm_inference(request: Request) -> Iterable[Candidate]:
-    return _by_kept(request, backward=False)
-
-
-def batch_norm_inference_backward(request: Request) -> Iterable[Candidate]:
-    return _by_kept(request, backward=True)
-
-
-def _by_kept(request: Request, backward: bool) -> Iterable[Candidate]:
-    """(x - mean) * inverse, or dy * inverse."""
     if not is_real(*request.inputs, *request.outputs):
         return ()
-    leader = spec(request.inputs[0])
-    form = _channels(request, leader, apart=True)
-    epsilon = float(request.attributes["epsilon"])
+    x = spec(request.inputs[0])
+    form, least = _channels(request, x, apart=True), _least(request)
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
         from demitasse_cpu.loops import batch_normalization as lines
 
-        given, *kept = map(flat, inputs)
-        centre, inverse = _line_arrays(workspace, leader.dtype, form, 2)
-        first = ready(lines.kept, *([kept[0]] if backward else []), *kept, centre, inverse, epsilon)
-        target = flat(outputs[0])
-        if not backward:
-            return in_order([first, _everywhere(form, "normalised", (given, target, centre, inverse))])
-        scaled = _everywhere(form, "scaled", (given, target, inverse, centre, -inf))
-        return in_order([first, ready(lines.emptied, centre), scaled])
+        room = _line_arrays(workspace, x.dtype, form, 5)
+        average, inverse, first = _kept(request, inputs[1:4], room)
+        learned, line = _learned(inverse, *inputs[4:]), room[2:]
+        arguments = (flat(inputs[0]), flat(outputs[0]), *line, least)
+        along = ready(lines.along, average, inverse, *learned, *line)
+        return in_order([*first, along, _everywhere(form, "normalised", arguments)])
 
-    layouts = (form.layout, *(PLAIN,) * (len(request.inputs) - 1)), (form.layout,)
-    return (Candidate(_name(form), bind, *layouts, workspace=_room(form, leader.dtype, 2, sums=False)),)
+    layouts = (form.layout, *(PLAIN,) * 5), (form.layout,)
+    return (Candidate(_name(form), bind, *layouts, workspace=_room(form, x.dtype, 5, sums=False)),)
 
 
 def scale(request: Request) -> Iterable[Candidate]:

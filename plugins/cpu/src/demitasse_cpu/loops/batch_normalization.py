@@ -7,6 +7,10 @@ over make a short last line.
 
 Squares are summed of differences from a shift near the mean: a mean that is large beside the deviation
 costs no digits.
+
+A tensor is read twice, for sums and for the result. Both times it pays to load what a condition selects
+before it is known (a backward pass over images of 8 x 256 x 56 x 56 in bfloat16: 4.5 ms, and 1.5 ms so):
+the compiler makes no vectors of loads that may not happen.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from demitasse_cpu.loops.bfloat16 import narrow, number, widen
+from demitasse_cpu.loops.bfloat16 import got, narrow, number, put, widen
 from demitasse_cpu.loops.compiled import Array, compiled, inlined
 
 _NEAR = 8  # pixels whose mean is the shift
@@ -99,9 +103,9 @@ def line_moments(
         n = min(width, x.size - at)
         given, origin, first, second = x[at : at + n], shift[:n], near[:n], near_squares[:n]
         for i in range(n):
-            value = widen(given[i]) - origin[i]
-            first[i] += value
-            second[i] += value * value
+            value = got(given, i) - got(origin, i)
+            put(first, i, first[i] + value)
+            put(second, i, second[i] + value * value)
         if (line - begin) % _FOLD == _FOLD - 1 or line == end - 1:
             _fold(near, sums, width)
             _fold(near_squares, squares, width)
@@ -154,27 +158,58 @@ def settled(
     mean: Array,
     variance: Array,
     factor: Array,
+    average: Array,
     inverse: Array,
-    line_mean: Array,
-    line_inverse: Array,
     width: int,
     parts: int,
     n: int,
     keep: float,
     epsilon: float,
 ) -> None:
-    """The batch's statistics from the parts' sums over ``n`` pixels, along a line; the kept ones."""
+    """The batch's statistics from the parts' sums over ``n`` pixels, and the kept ones."""
     real, channels = mean.dtype.type, mean.size
     for c in range(channels):
         off = _total(sums, c, channels, width, parts) / n
         spread = max(0.0, _total(squares, c, channels, width, parts) / n - off * off)
         centre = shift[c] + off
-        line_mean[c] = real(centre)
-        inverse[c] = line_inverse[c] = real(1.0 / np.sqrt(spread + epsilon))
+        average[c] = real(centre)
+        inverse[c] = real(1.0 / np.sqrt(spread + epsilon))
         _keep(mean, variance, c, centre, spread, keep, n)
     factor[0] = real(keep * factor[0] + 1.0)
-    _repeat(line_mean, channels, width)
-    _repeat(line_inverse, channels, width)
+
+
+@compiled()
+def kept(
+    mean: Array, variance: Array, factor: Array, average: Array, inverse: Array, epsilon: float
+) -> None:
+    """The kept statistics of each channel."""
+    real, channels = mean.dtype.type, mean.size
+    share = 1.0 / factor[0] if factor[0] != 0 else 0.0
+    for c in range(channels):
+        average[c] = real(share * mean[c])
+        inverse[c] = real(1.0 / np.sqrt(share * variance[c] + epsilon))
+
+
+@compiled()
+def along(
+    average: Array,
+    inverse: Array,
+    w: Array,
+    b: Array,
+    has_w: bool,
+    has_b: bool,
+    centre: Array,
+    slope: Array,
+    level: Array,
+) -> None:
+    """y = (x - centre) * slope + level: those three along a line."""
+    channels = average.size
+    for c in range(channels):
+        centre[c] = average[c]
+        slope[c] = inverse[c] * w[c] if has_w else inverse[c]
+        level[c] = b[c] if has_b else 0
+    for each in (centre, slope, level):
+        _repeat(each, channels, each.size)
 
 
 @compiled()
@@ -185,39 +220,32 @@ def gathered(sums: Array, target: Array, width: int, parts: int) -> None:
 
 
 @compiled()
-def slopes(
+def gradients(
     sums: Array,
     products: Array,
     inverse: Array,
-    direct: Array,
-    level: Array,
     slope: Array,
+    dw: Array,
+    db: Array,
+    offset: Array,
+    tilt: Array,
     width: int,
     parts: int,
     n: int,
 ) -> None:
-    """dx = direct * dy - level - slope * y: those three along a line."""
+    """dw and db from the parts' sums of dz and of dz * (x - average) over ``n`` pixels, and along a line
+    what dx = slope * dz - offset - tilt * (x - average) takes of them: nothing where ``n`` is 0, that
+    is, where the statistics were not the batch's."""
     real, channels = inverse.dtype.type, inverse.size
     for c in range(channels):
-        direct[c] = inverse[c]
-        level[c] = real(inverse[c] * (_total(sums, c, channels, width, parts) / n))
-        slope[c] = real(inverse[c] * (_total(products, c, channels, width, parts) / n))
-    for each in (direct, level, slope):
+        total = _total(sums, c, channels, width, parts)
+        product = inverse[c] * _total(products, c, channels, width, parts)
+        db[c], dw[c] = real(total), real(product)
+        share = slope[c] / n if n > 0 else 0.0
+        offset[c] = real(share * total)
+        tilt[c] = real(share * inverse[c] * product)
+    for each in (offset, tilt):
         _repeat(each, channels, width)
-
-
-@compiled()
-def kept(
-    mean: Array, variance: Array, factor: Array, line_mean: Array, inverse: Array, epsilon: float
-) -> None:
-    """The kept statistics along a line as long as ``inverse``."""
-    real, channels = mean.dtype.type, mean.size
-    share = 1.0 / factor[0] if factor[0] != 0 else 0.0
-    for c in range(channels):
-        line_mean[c] = real(share * mean[c])
-        inverse[c] = real(1.0 / np.sqrt(share * variance[c] + epsilon))
-    _repeat(line_mean, channels, inverse.size)
-    _repeat(inverse, channels, inverse.size)
 
 
 @compiled()
@@ -233,35 +261,91 @@ def repeated(values: Array, line: Array) -> None:
 
 @compiled()
 def line_normalised(
-    x: Array, y: Array, mean: Array, inverse: Array, width: int, begin: int, end: int
+    x: Array,
+    y: Array,
+    centre: Array,
+    slope: Array,
+    level: Array,
+    least: float,
+    width: int,
+    begin: int,
+    end: int,
 ) -> None:
+    """``least`` is the smallest result there is: 0 for a rectified one, else minus infinity. y may be x:
+    each number is read before its place is written."""
+    floor = number(least, x)
     for line in range(begin, end):
         at = line * width
         n = min(width, x.size - at)
-        given, result, centre, slope = x[at : at + n], y[at : at + n], mean[:n], inverse[:n]
+        given, result = x[at : at + n], y[at : at + n]
         for i in range(n):
-            result[i] = narrow((widen(given[i]) - centre[i]) * slope[i], y)
+            value = (got(given, i) - got(centre, i)) * got(slope, i) + got(level, i)
+            put(result, i, floor if value < floor else value)
+
+
+@compiled()
+def line_arriving(
+    dy: Array,
+    x: Array,
+    centre: Array,
+    slope: Array,
+    level: Array,
+    least: float,
+    near: Array,
+    near_products: Array,
+    sums: Array,
+    products: Array,
+    width: int,
+    begin: int,
+    end: int,
+) -> None:
+    """Of lines ``begin`` to ``end``, the sums of dz and of dz * (x - centre) in each lane: dz is dy
+    where the result was more than the least there is."""
+    for each in (near, near_products):
+        _emptied(each, width)
+    for each in (sums, products):
+        _emptied(each, width)
+    zero, floor = number(0, x), number(least, x)
+    for line in range(begin, end):
+        at = line * width
+        n = min(width, x.size - at)
+        arriving, given = dy[at : at + n], x[at : at + n]
+        first, second = near[:n], near_products[:n]
+        for i in range(n):
+            off, arrived = got(given, i) - got(centre, i), got(arriving, i)
+            value = zero if off * got(slope, i) + got(level, i) <= floor else arrived
+            put(first, i, first[i] + value)
+            put(second, i, second[i] + value * off)
+        if (line - begin) % _FOLD == _FOLD - 1 or line == end - 1:
+            _fold(near, sums, width)
+            _fold(near_products, products, width)
 
 
 @compiled()
 def line_normalised_backward(
     dy: Array,
-    y: Array,
+    x: Array,
     dx: Array,
-    direct: Array,
-    level: Array,
+    centre: Array,
     slope: Array,
+    level: Array,
+    offset: Array,
+    tilt: Array,
+    least: float,
     width: int,
     begin: int,
     end: int,
 ) -> None:
+    """dx may be dy: each number is read before its place is written."""
+    zero, floor = number(0, x), number(least, x)
     for line in range(begin, end):
         at = line * width
-        n = min(width, y.size - at)
-        arriving, value, result = dy[at : at + n], y[at : at + n], dx[at : at + n]
-        a, b, c = direct[:n], level[:n], slope[:n]
+        n = min(width, x.size - at)
+        arriving, given, result = dy[at : at + n], x[at : at + n], dx[at : at + n]
         for i in range(n):
-            result[i] = narrow(a[i] * widen(arriving[i]) - b[i] - c[i] * widen(value[i]), dx)
+            off, arrived = got(given, i) - got(centre, i), got(arriving, i)
+            value = zero if off * got(slope, i) + got(level, i) <= floor else arrived
+            put(result, i, got(slope, i) * value - got(offset, i) - got(tilt, i) * off)
 
 
 @compiled()

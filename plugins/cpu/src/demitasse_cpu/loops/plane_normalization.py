@@ -52,8 +52,14 @@ def plane_batch_norm(
     x: Array,
     mean: Array,
     variance: Array,
-    y: Array,
+    average: Array,
     inverse: Array,
+    w: Array,
+    b: Array,
+    has_w: bool,
+    has_b: bool,
+    y: Array,
+    least: float,
     plane: int,
     images: int,
     keep: float,
@@ -61,8 +67,9 @@ def plane_batch_norm(
     begin: int,
     end: int,
 ) -> None:
-    """Channels ``begin`` to ``end``."""
+    """A batch_norm of channels ``begin`` to ``end``; ``least`` as for lines."""
     real, channels, n = x.dtype.type, mean.size, images * plane
+    floor = real(least)
     for c in range(begin, end):
         near = x[c * plane : (c + 1) * plane]
         total = 0.0
@@ -83,13 +90,16 @@ def plane_batch_norm(
                 squares += second
         off = sums / n
         spread = max(0.0, squares / n - off * off)
-        centre, slope = real(shift + off), real(1.0 / np.sqrt(spread + epsilon))
-        inverse[c] = slope
+        average[c] = centre = real(shift + off)
+        inverse[c] = real(1.0 / np.sqrt(spread + epsilon))
         _keep(mean, variance, c, shift + off, spread, keep, n)
+        slope = inverse[c] * w[c] if has_w else inverse[c]
+        level = b[c] if has_b else real(0)
         for image in range(images):
             given, result = _plane(x, image, c, channels, plane), _plane(y, image, c, channels, plane)
             for i in range(plane):
-                result[i] = (given[i] - centre) * slope
+                value = (given[i] - centre) * slope + level
+                result[i] = floor if value < floor else value
 
 
 @compiled()
@@ -99,32 +109,78 @@ def counted(factor: Array, keep: float) -> None:
 
 @compiled(reassociate=True)
 def plane_batch_norm_backward(
-    dy: Array, y: Array, inverse: Array, dx: Array, plane: int, images: int, begin: int, end: int
+    dy: Array,
+    x: Array,
+    dx: Array,
+    dw: Array,
+    db: Array,
+    inverse: Array,
+    centres: Array,
+    slopes: Array,
+    levels: Array,
+    least: float,
+    gives_dx: bool,
+    n: int,
+    plane: int,
+    images: int,
+    begin: int,
+    end: int,
 ) -> None:
-    """Channels ``begin`` to ``end``."""
-    real, channels, n = dy.dtype.type, inverse.size, images * plane
+    """Channels ``begin`` to ``end``; ``least`` and ``n`` as for lines."""
+    real, channels = x.dtype.type, inverse.size
+    zero, floor = real(0), real(least)
     for c in range(begin, end):
-        sums, products = _plane_products(dy, y, c, channels, plane, images)
-        direct = inverse[c]
-        level, slope = real(direct * (sums / n)), real(direct * (products / n))
+        centre, slope, level = centres[c], slopes[c], levels[c]
+        total, product = 0.0, 0.0
         for image in range(images):
             arriving = _plane(dy, image, c, channels, plane)
-            value, result = _plane(y, image, c, channels, plane), _plane(dx, image, c, channels, plane)
+            given = _plane(x, image, c, channels, plane)
+            for start in range(0, plane, _CHUNK):
+                part, values = arriving[start : start + _CHUNK], given[start : start + _CHUNK]
+                first, second = zero, zero
+                for i in range(part.size):
+                    off, arrived = values[i] - centre, part[i]
+                    value = zero if off * slope + level <= floor else arrived
+                    first += value
+                    second += value * off
+                total += first
+                product += second
+        product *= inverse[c]
+        db[c], dw[c] = real(total), real(product)
+        share = slope / n if n > 0 else 0.0
+        offset, tilt = real(share * total), real(share * inverse[c] * product)
+        for image in range(images if gives_dx else 0):
+            arriving, given = _plane(dy, image, c, channels, plane), _plane(x, image, c, channels, plane)
+            result = _plane(dx, image, c, channels, plane)
             for i in range(plane):
-                result[i] = direct * arriving[i] - level - slope * value[i]
+                off, arrived = given[i] - centre, arriving[i]
+                value = zero if off * slope + level <= floor else arrived
+                result[i] = slope * value - offset - tilt * off
 
 
 @compiled()
 def plane_normalised(
-    x: Array, y: Array, mean: Array, inverse: Array, channels: int, plane: int, begin: int, end: int
+    x: Array,
+    y: Array,
+    centres: Array,
+    slopes: Array,
+    levels: Array,
+    least: float,
+    channels: int,
+    plane: int,
+    begin: int,
+    end: int,
 ) -> None:
     """Planes ``begin`` to ``end``."""
+    floor = x.dtype.type(least)
     for which in range(begin, end):
-        centre, slope = mean[which % channels], inverse[which % channels]
+        c = which % channels
+        centre, slope, level = centres[c], slopes[c], levels[c]
         at = which * plane
         given, result = x[at : at + plane], y[at : at + plane]
         for i in range(plane):
-            result[i] = (given[i] - centre) * slope
+            value = (given[i] - centre) * slope + level
+            result[i] = floor if value < floor else value
 
 
 @compiled()

@@ -103,43 +103,101 @@ def _of_channels(values: Reals) -> tuple[int, ...]:
     return (0, *range(2, values.ndim))
 
 
+def _affine(values: Reals, inverse: Reals, w: Reals | None, b: Reals | None, relu: bool) -> Reals:
+    """Of values less their mean, what a batch_norm gives, by the inverse of their deviation."""
+    y = values * per_channel(inverse if w is None else w * inverse, values.ndim)
+    if b is not None:
+        y = y + per_channel(b, y.ndim)
+    return np.maximum(y, 0) if relu else y
+
+
 def batch_norm(
-    x: Reals, mean: Reals, variance: Reals, factor: Reals, *, keep: float, epsilon: float
+    x: Reals,
+    mean: Reals,
+    variance: Reals,
+    factor: Reals,
+    w: Reals | None,
+    b: Reals | None,
+    *,
+    keep: float,
+    epsilon: float,
+    relu: bool,
 ) -> tuple[Reals, ...]:
     """Ioffe and Szegedy 2015, algorithm 1. The kept sums are Caffe's: ``factor`` is what to divide them
     by, and the variance that enters them is the unbiased one."""
     axes = _of_channels(x)
-    centre, spread = x.mean(axis=axes), x.var(axis=axes)
+    average, spread = x.mean(axis=axes), x.var(axis=axes)
     n = x.size // x.shape[1]
     inverse = 1 / np.sqrt(spread + epsilon)
-    y = (x - per_channel(centre, x.ndim)) * per_channel(inverse, x.ndim)
+    y = _affine(x - per_channel(average, x.ndim), inverse, w, b, relu)
     unbiased = spread * (n / (n - 1) if n > 1 else 1)
-    return keep * mean + centre, keep * variance + unbiased, keep * factor + 1, y, inverse
+    kept = keep * mean + average, keep * variance + unbiased, keep * factor + 1
+    return *kept, y, average, inverse
 
 
-def batch_norm_backward(dy: Reals, y: Reals, inverse: Reals) -> Reals:
+def _sums(
+    dy: Reals, centred: Reals, inverse: Reals, w: Reals | None, b: Reals | None, relu: bool
+) -> tuple[Reals, Reals, Reals]:
+    """The gradient before the ReLU, and its sums with the normalised values and alone: dw and db."""
     axes = _of_channels(dy)
-    shift, slope = dy.mean(axis=axes, keepdims=True), (dy * y).mean(axis=axes, keepdims=True)
-    dx: Reals = per_channel(inverse, dy.ndim) * (dy - shift - y * slope)
-    return dx
+    dz = np.where(_affine(centred, inverse, w, b, relu) == 0, 0, dy) if relu else dy
+    return dz, inverse * (dz * centred).sum(axis=axes), dz.sum(axis=axes)
 
 
-def _kept(sums: Reals, factor: Reals, rank: int) -> Reals:
-    """Statistics from their sums; of nothing yet, 0."""
-    return per_channel(sums / factor if factor[0] else np.zeros_like(sums), rank)
+def batch_norm_backward(
+    dy: Reals,
+    x: Reals,
+    w: Reals | None,
+    b: Reals | None,
+    average: Reals,
+    inverse: Reals,
+    *,
+    relu: bool,
+) -> tuple[Reals, ...]:
+    centred, n = x - per_channel(average, x.ndim), x.size // x.shape[1]
+    dz, dw, db = _sums(dy, centred, inverse, w, b, relu)
+    normalised = centred * per_channel(inverse, x.ndim)
+    level, tilt = (per_channel(sums / n, x.ndim) for sums in (db, dw))
+    slope = per_channel(inverse if w is None else w * inverse, x.ndim)
+    return slope * (dz - level - normalised * tilt), dw, db
+
+
+def _kept(mean: Reals, variance: Reals, factor: Reals, epsilon: float) -> tuple[Reals, Reals]:
+    """The mean and the inverse of the deviation from their sums; of nothing yet, the sums are 0."""
+    share = 1 / factor[0] if factor[0] else 0.0
+    return share * mean, 1 / np.sqrt(share * variance + epsilon)
 
 
 def batch_norm_inference(
-    x: Reals, mean: Reals, variance: Reals, factor: Reals, *, epsilon: float
+    x: Reals,
+    mean: Reals,
+    variance: Reals,
+    factor: Reals,
+    w: Reals | None,
+    b: Reals | None,
+    *,
+    epsilon: float,
+    relu: bool,
 ) -> Reals:
-    deviation = np.sqrt(_kept(variance, factor, x.ndim) + epsilon)
-    y: Reals = (x - _kept(mean, factor, x.ndim)) / deviation
-    return y
+    average, inverse = _kept(mean, variance, factor, epsilon)
+    return _affine(x - per_channel(average, x.ndim), inverse, w, b, relu)
 
 
-def batch_norm_inference_backward(dy: Reals, variance: Reals, factor: Reals, *, epsilon: float) -> Reals:
-    dx: Reals = dy / np.sqrt(_kept(variance, factor, dy.ndim) + epsilon)
-    return dx
+def batch_norm_inference_backward(
+    dy: Reals,
+    x: Reals,
+    mean: Reals,
+    variance: Reals,
+    factor: Reals,
+    w: Reals | None,
+    b: Reals | None,
+    *,
+    epsilon: float,
+    relu: bool,
+) -> tuple[Reals, ...]:
+    average, inverse = _kept(mean, variance, factor, epsilon)
+    dz, dw, db = _sums(dy, x - per_channel(average, x.ndim), inverse, w, b, relu)
+    return dz * per_channel(inverse if w is None else w * inverse, x.ndim), dw, db
 
 
 KERNELS: Kernels = {

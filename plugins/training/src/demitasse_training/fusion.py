@@ -1,0 +1,61 @@
+"""Layers that follow each other and are one operation of the vocabulary."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from demitasse import Graph, Node, Tensor
+
+_NORMALISATIONS = ("batch_norm", "batch_norm_inference")
+
+
+def fuse_normalisations(graph: Graph) -> None:
+    """Make one node of each normalisation and the layers that follow it, a scale of its channels, a
+    ReLU or both, before gradients are derived: it reads its input twice and writes its output, and its
+    gradient does with its input, where the layers apart take twice as many passes over memory.
+
+    Only where nobody else reads what lies between: no second layer, no objective, no user of the net's
+    outputs. The blobs that lie between are in no plan then."""
+    readers = defaultdict[Tensor, list[Node]](list)
+    for node in graph.nodes:
+        for tensor in node.inputs:
+            if tensor is not None:
+                readers[tensor].append(node)
+    needed = {*graph.outputs.values(), *(tensor for tensor, _ in graph.objective)}
+
+    def follower(node: Node) -> Node | None:
+        """The only reader of a node's first output, where nobody else needs that."""
+        result = node.outputs[0]
+        if result is None or result in needed or len(readers[result]) != 1:
+            return None
+        (reader,) = readers[result]
+        return reader if reader.inputs[0] is result else None
+
+    gone = set[int]()
+    for node in graph.nodes:
+        if node.operation.name not in _NORMALISATIONS:
+            continue
+        chain = [node]
+        if (scale := follower(node)) is not None and _scales_channels(scale):
+            node.inputs[-2:] = scale.inputs[1:]
+            chain.append(scale)
+        if (relu := follower(chain[-1])) is not None and _rectifies(relu):
+            node.attributes["relu"] = True
+            chain.append(relu)
+        node.outputs[0] = chain[-1].outputs[0]
+        gone.update(map(id, chain[1:]))
+    graph.nodes[:] = [node for node in graph.nodes if id(node) not in gone]
+
+
+def _scales_channels(node: Node) -> bool:
+    """Whether it is a scale by one number for each channel, known before the forward pass."""
+    learned = [tensor for tensor in node.inputs[1:] if tensor is not None]
+    return (
+        node.operation.name == "scale"
+        and node.attributes["axis"] == 1
+        and all(len(t.shape) == 1 and t.kind in ("parameter", "constant") for t in learned)
+    )
+
+
+def _rectifies(node: Node) -> bool:
+    return node.operation.name == "relu" and node.attributes["negative_slope"] == 0
