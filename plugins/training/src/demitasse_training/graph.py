@@ -276,6 +276,11 @@ class NetGraph(Graph):
         for name in rule.operands:
             inputs.extend(operands[name] if isinstance(operands[name], list) else [operands[name]])
         backward = self.vocabulary[rule.operation]
+        if node.operation.name == "sum" and not (node.attributes["coefficients"] or self._retain_all):
+            for tensor in of:  # each term's gradient is the sum's own, and needs no copy
+                if tensor in active:
+                    arriving.setdefault(tensor, []).extend(filter(None, inputs))
+            return
         given = {k: v for k, v in node.attributes.items() if k in backward.attributes}
         shapes = tuple(t.shape if t is not None else None for t in of)
         if "shape" in backward.attributes:
