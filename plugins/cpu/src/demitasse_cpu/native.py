@@ -135,9 +135,10 @@ class Native:
             if len(stage) > 1:
                 parts = np.array([team.number, team.size, 0, len(stage), *addresses], np.int64)
                 records.append(parts)
-            rows.append(
-                [calls.TEAM if len(stage) > 1 else calls.ONE, records[-1].ctypes.data, len(stage)]
-            )
+            # A team of another size would be made anew, which takes a hundred times as long as a stage;
+            # parts beyond its size are taken in turn.
+            size = min(len(stage), team.processors)
+            rows.append([calls.TEAM if len(stage) > 1 else calls.ONE, records[-1].ctypes.data, size])
             self._held += records
         table = np.array(rows, np.int64).reshape(-1, 3)
         self._run, self._share = calls.run, int(calls.share.address or 0)
@@ -180,6 +181,7 @@ class Team:
             for name in ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
         )
         self.limit: Callable[[int], None] = library.omp_set_num_threads
+        self.processors: int = library.omp_get_num_procs()
         self.lost = False
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._lose)

@@ -10,9 +10,8 @@ from typing import Any
 from demitasse import Candidate, Request, Work
 from demitasse_cpu.kernels.layouts import by_channels, like
 from demitasse_cpu.kernels.requests import flat, is_real, parts_for, spec
-from demitasse_cpu.kernels.work import ready, spread
-from demitasse_cpu.native import at_once, in_order
-from demitasse_cpu.threads import divide
+from demitasse_cpu.kernels.work import spread
+from demitasse_cpu.native import in_order
 
 
 def weighted_sum(request: Request) -> Iterable[Candidate]:
@@ -106,10 +105,8 @@ def _pieces(request: Request, pieces: Sequence[Sequence[int]], joins: bool) -> I
             if piece is not None:
                 mine, theirs = (flat(piece), 0, width), (one, at, sum(widths))
                 places = (*mine, *theirs) if joins else (*theirs, *mine)
-                copies += [
-                    ready(loops.copied_rows, *places, width, *part) for part in divide(rows, parts)
-                ]
-        return at_once(copies)
+                copies.append(spread(loops.copied_rows, (*places, width), rows, parts))
+        return in_order(copies)
 
     layouts = (layout,) * len(request.inputs), (layout,) * len(request.outputs)
     return (Candidate("numba copy of rows", bind, *layouts, in_place=False),)
