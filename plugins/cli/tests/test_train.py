@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from demitasse import Event, ModelError, NumericsError
+from demitasse import PRECISIONS, Event, ModelError, NumericsError
+from demitasse_cli import options
 from demitasse_cli.main import main
 from demitasse_cli.train import HISTORY, History, snapshots
 
@@ -276,3 +277,7 @@ def test_a_long_history_is_thinned_evenly() -> None:
     assert len(numbers) <= HISTORY
     assert numbers == list(range(4, 3 * HISTORY + 1, 4))
     assert all(number == loss for number, loss in history.losses)
+
+
+def test_the_precisions_offered_are_those_that_there_are() -> None:
+    assert set(options.PRECISIONS) == set(PRECISIONS)
