@@ -123,14 +123,17 @@ def make_plan(
     bucket_bytes: int = 0,
     brief_gradients: bool = False,
     fixed_parameters: bool = False,
+    like: Plan | None = None,
 ) -> Plan:
     """Plan a graph at a place. ``slots`` are those of another plan whose parameters this one reads;
     ``retain="all"`` gives every blob memory of its own; ``bucket_bytes`` joins neighbouring layers'
     gradients until a bucket has that many; ``brief_gradients`` lets gradients share memory with
     activations, for updates made as soon as they are final; ``fixed_parameters`` promises that what
-    depends on them alone need not be done at every step. Raises PlanError for an operation that
+    depends on them alone need not be done at every step; ``like`` is a sibling's plan, whose parameters
+    and gradients this one's lie like. Raises PlanError for an operation that
     nobody computes, ShapeError for a parameter that is not as the other plan has it."""
     planner = _Planner(graph, kernels, place, slots, retain == "all", precision)
+    planner.lie_like(like)
     planner.choose_kernels()
     if fixed_parameters:
         planner.find_fixed()
@@ -158,6 +161,7 @@ class _Planner:
         self.layouts, self.root = dict[Tensor, Layout](), dict[Tensor, Tensor]()
         self.reordered: dict[tuple[Tensor, Layout], Tensor] = {}
         self.chosen, self.in_place, self.once = list[_Choice](), set[int](), set[int]()
+        self.like: Plan | None = None
         self.objective = {tensor for tensor, _ in graph.objective}
         self.pinned = {*graph.outputs.values(), *self.objective}
         self.gradients = {p.gradient: p for p in graph.parameters if p.gradient is not None}
@@ -169,6 +173,13 @@ class _Planner:
                 theirs = f"shape {slot.spec.shape}" if slot else "no such parameter"
                 raise ShapeError(f"{ours}; the net that it shares parameters with has {theirs}")
             self.layouts[parameter.tensor] = slot.spec.layout
+
+    def lie_like(self, other: Plan | None) -> None:
+        """Siblings exchange flat memory: whatever each would choose, its parameters lie as one's do."""
+        self.like = other
+        specs = {slot.owners[0]: slot.spec for slot in other.slots} if other else {}
+        for parameter in self.graph.parameters if other else ():
+            self.layouts[parameter.tensor] = specs[parameter.owners[0]].layout
 
     def choose_kernels(self) -> None:
         """A kernel for each node that somebody needs, and transforms where layouts disagree."""
@@ -337,6 +348,10 @@ class _Planner:
         """Parameters as backward finishes their gradients, then those without; the former by bucket."""
         if self.given:
             return list(dict.fromkeys(self.given.values())), []
+        if self.like is not None:
+            inside = [(bucket.span.start, bucket.span.stop) for bucket in self.like.buckets]
+            within = [[s for s in self.like.slots if a <= s.span.start < b] for a, b in inside]
+            return list(self.like.slots), within
         ready = {t: i for i, c in enumerate(self.chosen) for t in c.tensors if t in self.gradients}
         learned = dict.fromkeys(self.gradients[t] for t in sorted(ready, key=lambda t: ready[t]))
         order = [*learned, *(p for p in self.graph.parameters if p not in learned)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -37,14 +37,17 @@ class Call:
         return self.loop(*self.arguments)
 
     def record(self) -> np.ndarray:
-        """Address, width, words and numbers, as ``loops.calls`` reads them."""
-        words: list[int] = []
+        """Address, width, words and numbers, as ``loops.calls`` reads them; behind them the places where
+        the loop puts its result, and an error."""
+        words: list[int] = [0, 0]
         reals: list[float] = []
         for argument in self.arguments:
             _flatten(argument, words, reals)
-        result = np.zeros(_LONGEST // 8 + 1, np.int64)  # where a loop puts its result, and an error
-        self._held = result
-        return _record(self.address, [result.ctypes.data, result.ctypes.data + _LONGEST, *words], reals)
+        called = _record(self.address, words, reals)
+        row = np.concatenate([called, np.zeros(_LONGEST // 8 + 1, np.int64)])
+        row[2] = row.ctypes.data + 8 * called.size
+        row[3] = row[2] + _LONGEST
+        return row
 
 
 class Foreign:
@@ -57,13 +60,22 @@ class Foreign:
     ) -> None:
         self.join, self.stages = _join, ((self,),)
         self.label, self.address, self.words = label, address, tuple(words)
-        self.threads, self.held = threads, held
+        self.threads, self.held, self._process = threads, held, os.getpid()
         self._function = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_int64] * len(words))(address)
 
     def __call__(self) -> None:
-        if (team := openmp()) is not None:
-            team.limit(self.threads)
-        if (status := self._function(*self.words)) != 0:
+        team = openmp()
+        if team is None:
+            status = self._function(*self.words)
+        elif self.threads > 1 and self._process != os.getpid():
+            raise PlanError(
+                f"{self.label} was bound before this process was forked, and would wait for threads "
+                f"that stayed behind: make the trainer or net in the process that runs it"
+            )
+        else:
+            with team.using(self.threads):
+                status = self._function(*self.words)
+        if status != 0:
             raise PlanError(f"{self.label} failed with status {status}")
 
     def record(self) -> np.ndarray:
@@ -117,9 +129,9 @@ class Native:
             return
         if self._table is None:
             self._table = self._build(team)
-        if self._threads:
-            team.limit(self._threads)
-        if (row := self._run(self._table, team.fork, self._share)) != 0:
+        with team.using(self._threads):
+            row = self._run(self._table, team.fork, self._share)
+        if row != 0:
             part = self.stages[row - 1][0]
             name = part.label if isinstance(part, Foreign) else f"compiled loop {part.loop.__name__}"
             raise PlanError(f"{name} failed")
@@ -180,16 +192,29 @@ class Team:
             int(ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0)
             for name in ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
         )
-        self.limit: Callable[[int], None] = library.omp_set_num_threads
         self.processors: int = library.omp_get_num_procs()
-        self.lost = False
+        self.most = min(int(library.omp_get_thread_limit()), 2**16)
+        self._library, self.lost = library, False
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._lose)
+
+    @contextmanager
+    def using(self, threads: int) -> Iterator[int]:
+        """At most so many threads for what this thread calls, and not fewer because of other load:
+        oneDNN's kernels wait for all for which they were made. As it was before, afterwards."""
+        threads = 1 if self.lost else max(1, min(threads, self.most))
+        before, varies = self._library.omp_get_max_threads(), self._library.omp_get_dynamic()
+        self._library.omp_set_dynamic(0)
+        self._library.omp_set_num_threads(threads)
+        try:
+            yield threads
+        finally:
+            self._library.omp_set_num_threads(before)
+            self._library.omp_set_dynamic(varies)
 
     def _lose(self) -> None:
         """In a forked process the threads are not there, and OpenMP would wait for them for ever."""
         self.lost = True
-        self.limit(1)
 
 
 @cache

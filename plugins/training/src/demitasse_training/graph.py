@@ -276,7 +276,9 @@ class NetGraph(Graph):
         for name in rule.operands:
             inputs.extend(operands[name] if isinstance(operands[name], list) else [operands[name]])
         backward = self.vocabulary[rule.operation]
-        if node.operation.name == "sum" and not (node.attributes["coefficients"] or self._retain_all):
+        learned = any(t is not None and t.kind == "parameter" for t in of)
+        apart = node.attributes.get("coefficients") or self._retain_all or learned
+        if node.operation.name == "sum" and not apart:
             for tensor in of:  # each term's gradient is the sum's own, and needs no copy
                 if tensor in active:
                     arriving.setdefault(tensor, []).extend(filter(None, inputs))

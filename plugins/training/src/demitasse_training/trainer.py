@@ -217,7 +217,11 @@ class Trainer:
         step = worker.bind(self.iteration)
         step.scalars(self.iteration, 0.0)
         worker.peek(self.iteration)
-        return timed(step, iterations)
+        before = _copies([worker])
+        try:
+            return timed(step, iterations)
+        finally:
+            _restore([worker], before)
 
     def close(self) -> None:
         """End workers and reading."""
@@ -246,7 +250,7 @@ class Trainer:
     def _iterate(self) -> float:
         iteration, rate = self.iteration, self.solver.rate(self.iteration)
         steps = [worker.bind(iteration) for worker in self._workers]
-        before, start = self._clock(), time.perf_counter()
+        before, start, kept = self._clock(), time.perf_counter(), _copies(self._workers)
         try:
             if len(steps) == 1:
                 loss = steps[0].run(iteration, rate)
@@ -257,7 +261,10 @@ class Trainer:
             for worker in self._workers:
                 worker.rewind()
             if isinstance(error, NumericsError):
-                raise NumericsError(f"{error}; {self._diagnosis(rate)}") from None
+                _restore(self._workers, kept)
+                found = self._diagnosis(rate)
+                _restore(self._workers, kept)
+                raise NumericsError(f"{error}; {found}") from None
             raise
         self.iteration += 1
         self._recent.append(loss)
@@ -400,6 +407,17 @@ class Trainer:
             "cursors": {f.layer: self.iteration * passes * f.batch for f in worker.graph.feeds},
         }
         return result
+
+
+def _copies(workers: Sequence[Worker]) -> list[list[Any]]:
+    """What forward passes change besides activations, as it is now."""
+    return [[array.copy() for array in worker.statistics] for worker in workers]
+
+
+def _restore(workers: Sequence[Worker], copies: Sequence[Sequence[Any]]) -> None:
+    for worker, values in zip(workers, copies, strict=True):
+        for array, value in zip(worker.statistics, values, strict=True):
+            array[...] = value
 
 
 def _reason(error: OSError) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from demitasse import (
     DataSpec,
     FlatMemory,
     ModelError,
+    Plan,
     Runtime,
     Solver,
     Span,
@@ -75,7 +77,7 @@ class Worker:
         # With nobody to agree with, an update follows as soon as its gradients are final.
         adding = any(node.operation.name == "accumulate" for node in self.graph.nodes)
         alone = not self.levels and not adding and retain is None
-        self.plan = make_plan(
+        self.plan: Plan = make_plan(
             self.graph,
             self.kernels,
             place.place,
@@ -83,6 +85,7 @@ class Worker:
             retain=retain,
             precision=precision,
             brief_gradients=alone,
+            like=others[0].plan if others else None,
         )
         self._take_memory(others)
 
@@ -100,6 +103,17 @@ class Worker:
                 first = iteration * self.solver.passes * feed.batch + feed.offset
                 self.streams.append(feed.source.stream(first, feed.count, feed.batch))
         return self.step
+
+    @cached_property
+    def statistics(self) -> list[Any]:
+        """The parameters that a forward pass itself changes, such as running means."""
+        vocabulary, found = self.runtime.vocabulary, dict[int, Any]()
+        for entry in self.plan.entries:
+            word = vocabulary.get(entry.operation)
+            for operand, buffer in zip(word.inputs if word else (), entry.inputs, strict=False):
+                if operand.updated and buffer is not None and buffer.region == "parameters":
+                    found[buffer.offset] = self.array(buffer)
+        return list(found.values())
 
     def rewind(self) -> None:
         """Close the streams; the next ``bind`` opens them where its iteration begins."""

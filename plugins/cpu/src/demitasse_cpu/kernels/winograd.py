@@ -1,4 +1,5 @@
-"""Convolution with 3 x 3 taps and stride 1 in a quarter of the multiplications; see loops.winograd."""
+"""Convolution with 3 x 3 taps and stride 1 in a quarter of the multiplications, with 5 x 5
+taps in a sixth; see loops.winograd."""
 
 from __future__ import annotations
 
@@ -8,24 +9,24 @@ from math import inf
 from typing import Any, NamedTuple
 
 from demitasse import PLAIN, Candidate, Layout, Request, TensorSpec, Work
+from demitasse_cpu.kernels.layouts import NHWC, NHWC_BF16
 from demitasse_cpu.kernels.requests import aligned, cut, flat, spec
 from demitasse_cpu.kernels.work import ready
 from demitasse_cpu.native import at_once, in_order
 from demitasse_cpu.threads import divide
 
-KERNEL = "Winograd F(4x4, 3x3)"
-NHWC = Layout("NHWC", (0, 2, 3, 1))
+KERNELS = {3: "Winograd F(4x4, 3x3)", 5: "Winograd F(4x4, 5x5)"}
+"""The kernels by their number of taps in a line."""
 
 _FLOAT = 4
 _LINE = 16
-_POSITIONS = 36
+_RESULTS = 4
 
 # What any processor's loops need, whose panels have 8 to 64 channels: loops.winograd has the panels
 # of this one, but is not imported before a kernel is bound.
 _PANEL = 64
 _SPARE_ROWS = 8
 _SQUARE_ROWS = 66
-_PATCH = 9 * 8 * _LINE
 
 _BLOCK, _LARGE_BLOCK = 48, 200
 """Tiles that a thread takes from images to results at a time. 48 of 64 channels stay in the second
@@ -50,6 +51,7 @@ in blocks."""
 class _Sizes(NamedTuple):
     """A convolution's numbers, in (rows, columns) where there are two; channels are those of a group."""
 
+    taps: int
     samples: int
     groups: int
     channels: int
@@ -58,6 +60,21 @@ class _Sizes(NamedTuple):
     result: tuple[int, int]
     pad: tuple[int, int]
     threads: int
+
+    @property
+    def points(self) -> int:
+        """Pixels in a line of a tile."""
+        return _RESULTS + self.taps - 1
+
+    @property
+    def pair(self) -> int:
+        """Weights between a channel and an output."""
+        return self.taps**2
+
+    @property
+    def patch(self) -> int:
+        """Bytes for the weights that are put in order together."""
+        return self.pair * 8 * _LINE * _FLOAT
 
     @property
     def tiles(self) -> int:
@@ -75,7 +92,7 @@ class _Sizes(NamedTuple):
     def weights(self) -> int:
         """Transformed, in bytes."""
         outputs = _whole(self.outputs, _LINE)
-        return _POSITIONS * (self.channels * outputs + outputs) * _FLOAT
+        return self.points**2 * (self.channels * outputs + outputs) * _FLOAT
 
     @property
     def has_many_weights(self) -> bool:
@@ -95,7 +112,7 @@ class _Sizes(NamedTuple):
 
 def forward(request: Request, relu: bool = False) -> Iterable[Candidate]:
     """The kernel for y = w * x + b, or with ``relu`` for the part of that above zero; none for other
-    than 3 x 3 taps side by side in float32."""
+    than 3 x 3 or 5 x 5 taps side by side, in float32 or stored as bfloat16."""
     x, w, b = (*request.inputs, None)[:3]
     y = request.outputs[0]
     if not _serves(request, w, x, b, y):
@@ -115,7 +132,7 @@ def backward_data(request: Request) -> Iterable[Candidate]:
         outputs=s.channels,
         image=s.result,
         result=s.image,
-        pad=(2 - s.pad[0], 2 - s.pad[1]),
+        pad=(s.taps - 1 - s.pad[0], s.taps - 1 - s.pad[1]),
     )
     return (_correlating(request, turned, to_data=True),)
 
@@ -144,10 +161,11 @@ def _serves(request: Request, w: TensorSpec | None, *others: TensorSpec | None) 
     given = request.attributes
     return (
         all(operand is None or operand.dtype == "float32" for operand in (w, *others))
-        and spec(w).shape[2:] == (3, 3)
+        and len(set(spec(w).shape[2:])) == 1
+        and spec(w).shape[2] in KERNELS
         and tuple(given["stride"]) == (1, 1)
         and tuple(given["dilation"]) == (1, 1)
-        and max(given["pad"]) <= 2
+        and max(given["pad"]) < spec(w).shape[2]
         and min(spec(w).shape[0] // given["groups"], spec(w).shape[1]) >= _FEWEST_CHANNELS
     )
 
@@ -155,6 +173,7 @@ def _serves(request: Request, w: TensorSpec | None, *others: TensorSpec | None) 
 def _sizes(request: Request, x: TensorSpec, w: Sequence[int], y: TensorSpec) -> _Sizes:
     groups = request.attributes["groups"]
     return _Sizes(
+        taps=w[2],
         samples=x.shape[0],
         groups=groups,
         channels=w[1],
@@ -178,9 +197,10 @@ def _tiles(s: _Sizes) -> Any:
     rows, result_rows = _places(s, 0, down, (across * image, line), (across * result, result_line))
     columns, result_columns = _places(s, 1, across, (image, pixel), (result, result_pixel))
     return loops.Tiles(
+        form=tuple(range(s.taps)),
         channels=s.channels,
         outputs=s.outputs,
-        across=len(columns) // 6,
+        across=len(columns) // s.points,
         rows=np.array(rows),
         columns=np.array(columns),
         down_step=line,
@@ -196,26 +216,26 @@ def _joined(s: _Sizes, d: int, images: int) -> tuple[int, bool]:
     """Tiles along ``images`` in line, and whether they are joined: with nothing between them but one
     border's zeros, so that a tile may have results of two. Of 13 x 13 results 8 x 4 joined images
     have 28 x 14 tiles, where each alone has 4 x 4."""
-    apart = images * -(-s.result[d] // 4)
-    joined = -(-((images - 1) * (s.image[d] + s.pad[d]) + s.result[d]) // 4)
+    apart = images * -(-s.result[d] // _RESULTS)
+    joined = -(-((images - 1) * (s.image[d] + s.pad[d]) + s.result[d]) // _RESULTS)
     return min(joined, apart), joined < apart
 
 
 def _places(
     s: _Sizes, d: int, images: int, of_image: tuple[int, int], of_result: tuple[int, int]
 ) -> tuple[list[int], list[int]]:
-    """Where the six lines and the four lines of results of each tile along ``images`` begin, -1 for
+    """Where the lines and the lines of results of each tile along ``images`` begin, -1 for
     those that no image has; ``of_image`` and ``of_result`` are distances of images and of lines."""
     count, joined = _joined(s, d, images)
-    period = s.image[d] + s.pad[d] if joined else -(-s.result[d] // 4) * 4
+    period = s.image[d] + s.pad[d] if joined else _whole(s.result[d], _RESULTS)
     places: list[int] = []
     results: list[int] = []
     for tile in range(count):
-        first = 0 if joined else 4 * tile // period
-        start = 4 * tile - first * period
+        first = 0 if joined else _RESULTS * tile // period
+        start = _RESULTS * tile - first * period
         for table, lines, at, extent, (image_step, step) in (
-            (places, 6, start - s.pad[d], s.image[d], of_image),
-            (results, 4, start, s.result[d], of_result),
+            (places, s.points, start - s.pad[d], s.image[d], of_image),
+            (results, _RESULTS, start, s.result[d], of_result),
         ):
             for line in range(at, at + lines):
                 image, inner = (line // period, line % period) if joined else (0, line)
@@ -224,14 +244,19 @@ def _places(
     return places, results
 
 
+def _images(request: Request) -> Layout:
+    """How x, y and their gradients lie."""
+    return NHWC_BF16 if request.precision == "bf16" else NHWC
+
+
 def _whole(count: int, unit: int) -> int:
     return -(-count // unit) * unit
 
 
-def _lie_room(channels: int, tiles: int) -> int:
+def _lie_room(s: _Sizes, channels: int, tiles: int) -> int:
     """Bytes for transformed tiles of so many channels, in panels or not."""
     spare = _SPARE_ROWS * channels + _PANEL
-    return (_POSITIONS * _whole(channels, _PANEL) * (tiles + 1) + spare) * _FLOAT
+    return (s.points**2 * _whole(channels, _PANEL) * (tiles + 1) + spare) * _FLOAT
 
 
 def _correlating(request: Request, s: _Sizes, to_data: bool = False, relu: bool = False) -> Candidate:
@@ -241,12 +266,12 @@ def _correlating(request: Request, s: _Sizes, to_data: bool = False, relu: bool 
     block = s.block(_LARGE_BLOCK if s.weights > _KEPT_WEIGHTS and not by_panels else _BLOCK)
     held = s.tiles if by_panels else block
     biases = s.groups * _whole(s.outputs, _LINE) * _FLOAT
-    panel = _POSITIONS * (s.channels * _PANEL + _LINE) * _FLOAT
-    m = (_POSITIONS * (block * _PANEL + _LINE) + _SPARE_ROWS * _PANEL) * _FLOAT
-    v = _lie_room(s.channels, held)
+    panel = s.points**2 * (s.channels * _PANEL + _LINE) * _FLOAT
+    m = (s.points**2 * (block * _PANEL + _LINE) + _SPARE_ROWS * _PANEL) * _FLOAT
+    v = _lie_room(s, s.channels, held)
     # v is shared and the weights are each part's own, or the other way round.
     shared, own = (v, panel) if by_panels else (s.weights, v)
-    sizes = [biases, shared, *[own, m, _PATCH * _FLOAT] * parts]
+    sizes = [biases, shared, *[own, m, s.patch] * parts]
 
     def bind(inputs: Sequence[Any], targets: Sequence[Any], workspace: Any) -> Work:
         from demitasse_cpu.loops import winograd as loops
@@ -255,7 +280,8 @@ def _correlating(request: Request, s: _Sizes, to_data: bool = False, relu: bool 
         line = _whole(s.outputs, _LINE)
         row = _whole(s.channels, _LINE)
         lie = loops.Lie(loops.PANEL, held * row + _LINE, row)
-        taps = loops.Taps(9 * s.outputs, 9, True) if to_data else loops.Taps(9, 9 * s.channels, False)
+        steps = (s.pair * s.outputs, s.pair) if to_data else (s.pair, s.pair * s.channels)
+        taps = loops.Taps(*steps, to_data)
         floor = 0.0 if relu else -inf
         biases, shared, *rooms = cut(workspace, "float32", *sizes)
         own, ms, patches = rooms[::3], rooms[1::3], rooms[2::3]
@@ -266,7 +292,7 @@ def _correlating(request: Request, s: _Sizes, to_data: bool = False, relu: bool 
         x, w, y = flat(inputs[0]), flat(inputs[1]), flat(targets[0])
         for group in range(s.groups):
             x_here, y_here = x[group * s.channels :], y[group * s.outputs :]
-            w_here = w[group * s.channels * s.outputs * 9 :]
+            w_here = w[group * s.channels * s.outputs * s.pair :]
             result = biases[group * line :], floor, y_here
             if by_panels:
                 transform = [
@@ -293,10 +319,10 @@ def _correlating(request: Request, s: _Sizes, to_data: bool = False, relu: bool 
         return in_order(stages)
 
     return Candidate(
-        KERNEL,
+        KERNELS[s.taps],
         bind,
-        input_layouts=(NHWC, *[PLAIN] * (len(request.inputs) - 1)),
-        output_layouts=(NHWC,),
+        input_layouts=(_images(request), *[PLAIN] * (len(request.inputs) - 1)),
+        output_layouts=(_images(request),),
         workspace=sum(map(aligned, sizes)),
         in_place=False,
     )
@@ -308,18 +334,18 @@ def _gradient_by_tiles(request: Request, s: _Sizes) -> Candidate:
     sums = _whole(s.outputs, _LINE) * _FLOAT
     channels, outputs = _whole(s.channels, _PANEL), _whole(s.outputs, _PANEL)
     # With panels of 8 channels, squares have 12 rows of 8 and a vector.
-    du = aligned(_POSITIONS * channels * outputs * 8 // 5 * _FLOAT)
-    v, d = (_lie_room(n, block) for n in (s.channels, s.outputs))
-    sizes = [parts * sums, parts * du, *[v, d, _PATCH * _FLOAT] * parts]
+    du = aligned(s.points**2 * channels * outputs * 8 // 5 * _FLOAT)
+    v, d = (_lie_room(s, n, block) for n in (s.channels, s.outputs))
+    sizes = [parts * sums, parts * du, *[v, d, s.patch] * parts]
 
     def bind(inputs: Sequence[Any], targets: Sequence[Any], workspace: Any) -> Work:
         from demitasse_cpu.loops import winograd as loops
 
         g, squares = _tiles(s), _squares(s, loops.PANEL)
-        lie = _panels_apart(block, loops.PANEL)
+        v_lie, d_lie = (_panels_apart(s, block, n) for n in (s.channels, s.outputs))
         all_sums, all_du, *rooms = cut(workspace, "float32", *sizes)
         each_sums, each_du = all_sums.reshape(parts, -1), all_du.reshape(parts, -1)
-        own = [(vs, lie, ds, lie) for vs, ds in zip(rooms[::3], rooms[1::3], strict=True)]
+        own = [(vs, v_lie, ds, d_lie) for vs, ds in zip(rooms[::3], rooms[1::3], strict=True)]
         patches = rooms[2::3]
         stages: list[Work] = []
         for dy, x, dw, db in _of_groups(s, inputs, targets):
@@ -337,25 +363,25 @@ def _gradient_by_tiles(request: Request, s: _Sizes) -> Candidate:
             stages += [at_once(add), at_once(add_up), bias]
         return in_order(stages)
 
-    return _gradient(bind, sizes, request)
+    return _gradient(bind, sizes, request, s)
 
 
 def _gradient_by_squares(request: Request, s: _Sizes) -> Candidate:
     """Each thread sums what all tiles give to its squares of channels and outputs."""
     tiles = divide(s.tiles, s.threads)
     sums = _whole(s.outputs, _LINE) * _FLOAT
-    v, d = (_lie_room(n, s.tiles) for n in (s.channels, s.outputs))
-    du = _POSITIONS * (_SQUARE_ROWS * _PANEL + _LINE) * _FLOAT
-    sizes = [len(tiles) * sums, v, d, *[du, _PATCH * _FLOAT] * s.threads]
+    v, d = (_lie_room(s, n, s.tiles) for n in (s.channels, s.outputs))
+    du = s.points**2 * (_SQUARE_ROWS * _PANEL + _LINE) * _FLOAT
+    sizes = [len(tiles) * sums, v, d, *[du, s.patch] * s.threads]
 
     def bind(inputs: Sequence[Any], targets: Sequence[Any], workspace: Any) -> Work:
         from demitasse_cpu.loops import winograd as loops
 
         g, squares = _tiles(s), _squares(s, loops.PANEL)
-        lie = _panels_apart(s.tiles, loops.PANEL)
+        v_lie, d_lie = (_panels_apart(s, s.tiles, n) for n in (s.channels, s.outputs))
         all_sums, v, d, *rooms = cut(workspace, "float32", *sizes)
         each_sums, dus, patches = all_sums.reshape(len(tiles), -1), rooms[::2], rooms[1::2]
-        both = v, lie, d, lie
+        both = v, v_lie, d, d_lie
         stages: list[Work] = []
         for dy, x, dw, db in _of_groups(s, inputs, targets):
             transform = [
@@ -370,14 +396,14 @@ def _gradient_by_squares(request: Request, s: _Sizes) -> Candidate:
             stages += [at_once(transform), at_once(multiply), bias]
         return in_order(stages)
 
-    return _gradient(bind, sizes, request)
+    return _gradient(bind, sizes, request, s)
 
 
-def _gradient(bind: Any, sizes: Sequence[int], request: Request) -> Candidate:
+def _gradient(bind: Any, sizes: Sequence[int], request: Request, s: _Sizes) -> Candidate:
     return Candidate(
-        KERNEL,
+        KERNELS[s.taps],
         bind,
-        input_layouts=(NHWC, NHWC),
+        input_layouts=(_images(request),) * 2,
         output_layouts=(PLAIN,) * len(request.outputs),
         workspace=sum(map(aligned, sizes)),
         in_place=False,
@@ -388,12 +414,14 @@ def _squares(s: _Sizes, panel: int) -> int:
     return -(-s.channels // panel) * -(-s.outputs // panel)
 
 
-def _panels_apart(tiles: int, panel: int) -> Any:
+def _panels_apart(s: _Sizes, tiles: int, channels: int) -> Any:
     """Rows of one panel each, so that the terms of a tile of sums lie in line."""
     from demitasse_cpu.loops import winograd as loops
+    from demitasse_cpu.loops.winograd_tiles import LANES
 
-    position = tiles * panel + loops.LANES
-    return loops.Lie(_POSITIONS * position, position, panel)
+    row = min(loops.PANEL, _whole(channels, _LINE))
+    position = tiles * row + LANES
+    return loops.Lie(s.points**2 * position, position, row)
 
 
 def _of_groups(s: _Sizes, inputs: Sequence[Any], targets: Sequence[Any]) -> Iterable[tuple[Any, ...]]:
@@ -402,7 +430,7 @@ def _of_groups(s: _Sizes, inputs: Sequence[Any], targets: Sequence[Any]) -> Iter
     dw, db = (*targets, None)[:2]
     dw = flat(dw)
     db = dw[:0] if db is None else db
-    size = s.channels * s.outputs * 9
+    size = s.channels * s.outputs * s.pair
     for group in range(s.groups):
         outputs = slice(group * s.outputs, (group + 1) * s.outputs)
         weights = slice(group * size, (group + 1) * size)

@@ -134,6 +134,7 @@ def run(table: Array, fork: int, share: int) -> int:
             if _call(table[i, 1]) != 0:
                 return i + 1
         else:
+            _set_word(table[i, 1], 2, 0)
             _fork(fork, share, table[i, 1], table[i, 2])
             if _word(table[i, 1], 2) != 0:
                 return i + 1

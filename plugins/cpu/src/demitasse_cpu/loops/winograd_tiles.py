@@ -4,15 +4,16 @@ All are parts of the compiler's own (intrinsics), so that they may be imported w
 the numba functions that they call stand in one file; numba does not see a change here, so one that
 changes results needs a change there too.
 
-A tile has 6 lines of 6 pixels. With three taps it gives 4 x 4 results, with five 2 x 2: how many a
-line has follows from ``form``, a tuple of as many numbers as there are taps, by whose type loops are
-compiled for each. Where an array is of uint16 it stores bfloat16.
+A tile gives 4 x 4 results: of three taps from 6 x 6 pixels, of five from 8 x 8. ``form``, a tuple of
+as many numbers as there are taps, says which: loops are compiled for its type. Where an array is of
+uint16 it stores bfloat16.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from math import prod
 from typing import Any
 
 from llvmlite import ir
@@ -23,12 +24,15 @@ from numba.extending import intrinsic
 from demitasse_cpu.loops.bfloat16 import narrowed_vector, widened_vector
 from demitasse_cpu.loops.products import ROWS, lanes
 
-NEAR, FAR = 0.5**0.5, 2.0**0.5
-"""With 1 and 2, the points of the paper, errors were two to five times as large. Against float64, of
+_POINTS = {3: (0.5**0.5, 2.0**0.5), 5: (0.5, 1.0, 2.0)}
+"""Interpolation is at 0, infinity, and plus and minus these, by the number of taps in a line. With three
+taps and 1 and 2, the points of the paper, errors were two to five times as large. Against float64, of
 activations above zero times random weights, 64 to 512 channels: root mean square 0.6 to 1.1e-6 of the
-results' own, at most 0.9 to 2.5e-6 of the largest; summed directly 0.1 to 0.2e-6 and 0.2 to 0.3e-6."""
+results' own, at most 0.9 to 2.5e-6 of the largest; summed directly 0.1 to 0.2e-6 and 0.2 to 0.3e-6.
+With five taps, 32 to 128 channels: 1.8 to 3e-6 and 3.6 to 6.3e-6; ten other choices were no better."""
 
-POINTS = 6
+RESULTS = 4
+"""In a line of a tile."""
 
 LANES = lanes(4)
 
@@ -164,67 +168,90 @@ class _Vectors:
 
 _Line = Sequence[Any]
 _Transform = Callable[[_Vectors, _Line], _Line]
-_N2, _F2 = NEAR * NEAR, FAR * FAR
-_EQUAL = (1.0, 1.0, 1.0)
-_OVER = (1 / (_N2 * _F2), 1 / (2 * _N2 * (_N2 - _F2)), 1 / (2 * _F2 * (_F2 - _N2)))
-"""Factors of G, and of G', at zero, at the near and at the far points."""
 
 
-def _of_image(v: _Vectors, x: _Line) -> _Line:
-    """B' of a line of six."""
-    near, near_odd = v.plus(x[4], -_F2, x[2]), v.plus(x[3], -_F2, x[1])
-    far, far_odd = v.plus(x[4], -_N2, x[2]), v.plus(x[3], -_N2, x[1])
-    return (
-        v.plus(v.plus(x[4], -_N2 - _F2, x[2]), _N2 * _F2, x[0]),
-        v.plus(near, NEAR, near_odd),
-        v.plus(near, -NEAR, near_odd),
-        v.plus(far, FAR, far_odd),
-        v.plus(far, -FAR, far_odd),
-        v.plus(v.plus(x[5], -_N2 - _F2, x[3]), _N2 * _F2, x[1]),
-    )
+def _polynomial(roots: Sequence[float]) -> list[float]:
+    """The coefficients, the constant first, of what is zero at the roots and grows like a power."""
+    coefficients = [1.0]
+    for root in roots:
+        longer = [0.0, *coefficients]
+        coefficients = [x - root * y for x, y in zip(longer, [*coefficients, 0.0], strict=True)]
+    return coefficients
 
 
-def _values(v: _Vectors, c: _Line, over: tuple[float, float, float] = _EQUAL) -> _Line:
-    """The values of a polynomial at the six points, by its coefficients: with factors G of a line of
+def _others(points: Sequence[float], point: float) -> list[float]:
+    """The squares of the points but one."""
+    return [p * p for p in points if p != point]
+
+
+def _over(points: Sequence[float]) -> list[float]:
+    """Factors of G, and of G', at zero and at the points."""
+    zero = 1 / prod(-p * p for p in points)
+    return [zero, *(1 / (2 * p * p * prod(p * p - q for q in _others(points, p))) for p in points)]
+
+
+def _of_image(v: _Vectors, x: _Line, points: Sequence[float]) -> _Line:
+    """B' of a line."""
+    squares = _polynomial([p * p for p in points])
+    values = [v.sum(list(zip(squares, x[::2], strict=True)))]
+    for p in points:
+        factors = _polynomial(_others(points, p))
+        even = v.sum(list(zip(factors, x[2::2], strict=True)))
+        odd = v.sum(list(zip(factors, x[1:-1:2], strict=True)))
+        values += [v.plus(even, p, odd), v.plus(even, -p, odd)]
+    return (*values, v.sum(list(zip(squares, x[1::2], strict=True))))
+
+
+def _values(v: _Vectors, c: _Line, points: Sequence[float], over: Sequence[float]) -> _Line:
+    """The values of a polynomial at all points, by its coefficients: with factors G of a line of
     weights, without A of a line of results."""
-    zero, *others = over
-    values = [v.scale(zero, c[0])]
-    for point, factor in zip((NEAR, FAR), others, strict=True):
-        even = v.sum([(factor * point**i, x) for i, x in enumerate(c) if i % 2 == 0])
-        odd = v.sum([(point ** (i - 1), x) for i, x in enumerate(c) if i % 2])
-        values += [v.plus(even, factor * point, odd), v.plus(even, -factor * point, odd)]
+    values = [v.scale(over[0], c[0])]
+    for p, factor in zip(points, over[1:], strict=True):
+        even = v.sum([(factor * p**i, x) for i, x in enumerate(c) if i % 2 == 0])
+        odd = v.sum([(p ** (i - 1), x) for i, x in enumerate(c) if i % 2])
+        values += [v.plus(even, factor * p, odd), v.plus(even, -factor * p, odd)]
     return (*values, c[-1])
 
 
-def _moments(v: _Vectors, m: _Line, count: int, over: tuple[float, float, float] = _EQUAL) -> _Line:
-    """The same turned round: of a line of six, with factors G' and without A'."""
-    near = v.add(m[1], m[2]), v.subtract(m[1], m[2])
-    far = v.add(m[3], m[4]), v.subtract(m[3], m[4])
+def _moments(v: _Vectors, m: _Line, count: int, points: Sequence[float], over: Sequence[float]) -> _Line:
+    """The same turned round: of a line of as many as the points, with factors G' and without A'."""
+    pairs = [(m[i], m[i + 1]) for i in range(1, len(m) - 1, 2)]
+    parts = [v.add(*pair) for pair in pairs], [v.subtract(*pair) for pair in pairs]
     lines = []
     for i in range(count):
-        terms = [(over[1] * NEAR**i, near[i % 2]), (over[2] * FAR**i, far[i % 2])]
+        factors = [factor * p**i for p, factor in zip(points, over[1:], strict=True)]
+        terms = list(zip(factors, parts[i % 2], strict=True))
         if i == 0:
             terms.append((over[0], m[0]))
         if i == count - 1:
-            terms.append((1.0, m[5]))
+            terms.append((1.0, m[-1]))
         lines.append(v.sum(terms))
     return lines
 
 
 def _image(taps: int) -> tuple[_Transform, int]:
-    return _of_image, POINTS
+    return partial(_of_image, points=_POINTS[taps]), RESULTS + taps - 1
 
 
 def _result(taps: int) -> tuple[_Transform, int]:
-    return _values, POINTS + 1 - taps
+    points = _POINTS[taps]
+    return partial(_values, points=points, over=[1.0] * (1 + len(points))), RESULTS
+
+
+def _finished(taps: int) -> tuple[_Transform, int]:
+    points = _POINTS[taps]
+    line = partial(_moments, count=RESULTS, points=points, over=[1.0] * (1 + len(points)))
+    return line, RESULTS + taps - 1
 
 
 def _weights(taps: int) -> tuple[_Transform, int]:
-    return partial(_values, over=_OVER), taps
+    points = _POINTS[taps]
+    return partial(_values, points=points, over=_over(points)), taps
 
 
 def _weight_gradient(taps: int) -> tuple[_Transform, int]:
-    return partial(_moments, count=taps, over=_OVER), POINTS
+    points = _POINTS[taps]
+    return partial(_moments, count=taps, points=points, over=_over(points)), RESULTS + taps - 1
 
 
 def _transform(kind: Callable[[int], tuple[_Transform, int]], ahead: bool = False) -> Any:
@@ -247,7 +274,7 @@ def _transform(kind: Callable[[int], tuple[_Transform, int]], ahead: bool = Fals
         y_across: Any,
     ) -> Any:
         line, extent = kind(form.count)
-        following = POINTS + 1 - form.count if ahead else 0
+        following = RESULTS if ahead else 0
 
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             v = _Vectors(builder)
@@ -354,8 +381,7 @@ def _finish(masked: bool) -> Any:
         signature = types.void(
             form, m, n, n, bias, n, types.float64, y, n, n, rows, n, columns, n, nowhere, n
         )
-        extent = POINTS + 1 - form.count
-        line = partial(_moments, count=extent)
+        line, points = _finished(form.count)
 
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             v = _Vectors(builder)
@@ -364,12 +390,12 @@ def _finish(masked: bool) -> Any:
             )
             target = builder.gep(target, [args[8]])
             mask = v.first(args[9]) if masked else None
-            rows, places = (v.places(context, signature, args, i, extent) for i in (10, 12))
+            rows, places = (v.places(context, signature, args, i, RESULTS) for i in (10, 12))
             offset = v.load(biases, args[5])
             lowest = v.splat(builder.fptrunc(args[6], _F32))
             columns = []
-            for j in range(POINTS):
-                at = [v.offset((args[2], args[3], args[3]), POINTS * i, j) for i in range(POINTS)]
+            for j in range(points):
+                at = [v.offset((args[2], args[3], args[3]), points * i, j) for i in range(points)]
                 columns.append(line(v, [v.load(source, place) for place in at]))
             for row in rows:
                 for place in places:
@@ -399,9 +425,9 @@ def _tile(rows: int, vectors: int) -> Any:
     def products(module: Any, kind: Any, name: str) -> Any:
         function = ir.Function(module, kind, name)
         function.linkage = "internal"
-        # Amid a loop's other code a tile of 8 rows of 3 vectors had sums in memory: 165 GFLOP/s on
-        # one core, and 250 as a function of its own.
-        function.attributes.add("noinline")
+        # Amid a loop's other code 8 rows of 3 vectors reached 165 GFLOP/s on one core, and 250 as a
+        # function of its own; the others reach that anyway.
+        function.attributes.add("noinline" if vectors == 3 else "alwaysinline")
         builder = ir.IRBuilder(function.append_basic_block())
         v, index = _Vectors(builder), _I64
         source, panel, out, a_row, a_step, b_step, c_row, count, more = function.args
@@ -416,6 +442,11 @@ def _tile(rows: int, vectors: int) -> Any:
         builder.cbranch(builder.icmp_signed("!=", more, index(0)), resumed, body)
         builder.position_at_end(resumed)
         before = [v.load(out, place[cell]) for cell in cells]
+        # The next tile's come from a far cache where weights are many: for gradients of 256 x 256
+        # channels two cores took 28 ms so, and 32 to 36 without.
+        tile = builder.mul(c_row, index(rows))
+        for cell in cells:
+            v.fetch(out, builder.add(place[cell], tile), to_write=True)
         builder.branch(body)
 
         builder.position_at_end(body)

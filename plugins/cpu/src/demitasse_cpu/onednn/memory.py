@@ -29,7 +29,7 @@ _WIDE = 4096  # an extent that no order of dimensions leaves ambiguous, and all 
 
 def any_form(lib: Library, shape: Sequence[int], stored: str) -> c_void_p:
     """A descriptor whose form oneDNN may choose."""
-    return _tagged(lib, shape, stored, ANY)
+    return _kept(lib, tuple(shape), stored, ANY)
 
 
 def described(lib: Library, shape: Sequence[int], stored: str, layout: Layout) -> c_void_p:
@@ -39,7 +39,7 @@ def described(lib: Library, shape: Sequence[int], stored: str, layout: Layout) -
     tag = _tags(lib, len(shape)).get((order, layout.blocks))
     if tag is None:
         raise PlanError(f"oneDNN has no tag for layout {layout.name} ({order}, {layout.blocks})")
-    return _tagged(lib, shape, stored, tag)
+    return _kept(lib, tuple(shape), stored, tag)
 
 
 def layout_of(lib: Library, descriptor: c_void_p, shape: Sequence[int], stored: str) -> Layout | None:
@@ -61,6 +61,13 @@ def layout_of(lib: Library, descriptor: c_void_p, shape: Sequence[int], stored: 
 def size_of(lib: Library, descriptor: c_void_p) -> int:
     """A descriptor's memory in bytes."""
     return int(lib.functions.dnnl_memory_desc_get_size(descriptor))
+
+
+@cache
+def _kept(lib: Library, shape: tuple[int, ...], stored: str, tag: int) -> c_void_p:
+    """Descriptors are kept: there are as many as there are kinds of tensors, however often a net is
+    planned."""
+    return _tagged(lib, shape, stored, tag)
 
 
 def _tagged(lib: Library, shape: Sequence[int], stored: str, tag: int) -> c_void_p:

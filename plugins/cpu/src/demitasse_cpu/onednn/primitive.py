@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from ctypes import c_void_p
 from typing import Any
 
-from demitasse_cpu.native import Foreign, openmp
+from demitasse_cpu.native import Foreign, Team, openmp
 from demitasse_cpu.onednn.library import (
     QUERY_ARGUMENT,
     SCRATCHPAD,
@@ -19,16 +19,22 @@ from demitasse_cpu.onednn.library import (
 from demitasse_cpu.onednn.memory import size_of
 
 
+def _team() -> Team:
+    """OpenMP's threads, without which oneDNN is not loaded."""
+    team = openmp()
+    assert team is not None
+    return team
+
+
 class Primitive:
     """A primitive that oneDNN would make with ``threads`` of OpenMP's threads: what it is called, the
     descriptor of each argument, the scratch memory that it needs. Raises UnimplementedError where
     oneDNN has only its reference, which is slow."""
 
     def __init__(self, lib: Library, threads: int, name: str, *arguments: Any) -> None:
-        self.lib, self.threads = lib, threads
-        if (team := openmp()) is not None:
-            team.limit(threads)
-        self._description = lib.made(f"{name}_primitive_desc_create", *arguments)
+        self.lib = lib
+        with _team().using(threads) as self.threads:
+            self._description = lib.made(f"{name}_primitive_desc_create", *arguments)
         self.name = name_of(self._description, lib)
         if self.name.startswith(("ref", "simple")):
             raise UnimplementedError(f"oneDNN {name}: reference only")
@@ -51,8 +57,6 @@ class Primitive:
     def bind(self, arrays: Mapping[int, Any], scratch: Any = None) -> Foreign:
         """Work on arrays by argument; an absent one is None. ``scratch`` has ``workspace`` bytes."""
         lib = self.lib
-        if (team := openmp()) is not None:
-            team.limit(self.threads)
         given = {argument: array for argument, array in arrays.items() if array is not None}
         if scratch is not None and self.workspace:
             given[SCRATCHPAD] = scratch
@@ -61,7 +65,8 @@ class Primitive:
             for n, array in given.items()
         ]
         table = (Argument * len(given))(*map(Argument, given, memory))
-        primitive = lib.made("primitive_create", self._description)
+        with _team().using(self.threads):
+            primitive = lib.made("primitive_create", self._description)
         held = _Held(lib, primitive, memory, table, list(given.values()), self)
         words = [primitive.value or 0, lib.stream.value or 0, len(given), ctypes.addressof(table)]
         return Foreign(f"oneDNN {self.name}", lib.execute, words, self.threads, held)
