@@ -200,6 +200,18 @@ def test_convolutions_of_well_known_nets_run_on_onednn(
 
 
 @pytest.mark.parametrize("precision", ["f32", "bf16"])
+@pytest.mark.parametrize(("image", "stride"), [((3, 3), (2, 2)), ((2, 2), (2, 2)), ((7, 7), (1, 1))])
+def test_one_tap_meets_the_right_pixels(
+    image: tuple[int, int], stride: tuple[int, int], precision: str
+) -> None:
+    """Also where as many results as pixels are others than those: padding and strides make up."""
+    pad = (1, 1) if stride != (1, 1) else (0, 0)
+    attributes = {"groups": 1, "stride": stride, "pad": pad, "dilation": (1, 1)}
+    case = {"seed": 1, "x": (2, 16, *image), "w": (20, 16, 1, 1), "attributes": attributes}
+    check_convolution(case, precision, NHWC)
+
+
+@pytest.mark.parametrize("precision", ["f32", "bf16"])
 @given(
     rows=st.sampled_from([1, 3, 64]),
     inputs=st.sampled_from([1, 10, 97, 800]),

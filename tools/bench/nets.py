@@ -50,7 +50,7 @@ def alexnet() -> Net:
 
 def vgg16() -> Net:
     """VGG-16, configuration D of Simonyan and Zisserman 2014."""
-    net = Net("vgg16", 8, (3, 224, 224), 1000, rate=0.0002)
+    net = Net("vgg16", 8, (3, 224, 224), 1000, rate=0.00002)
     blob = "data"
     for stage, (count, outputs) in enumerate([(2, 64), (2, 128), (3, 256), (3, 512), (3, 512)], 1):
         for number in range(1, count + 1):

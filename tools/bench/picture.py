@@ -33,7 +33,9 @@ def draw(rows: Sequence[Row], output: Path) -> None:
             heights = [1e3 * _seconds(row, name) for row in members]
             places = [i + (number - 1.5) * 0.2 for i in range(len(members))]
             bars = panel.bar(places, heights, 0.19, color=COLOURS[name], label=name)
-            panel.bar_label(bars, [f"{h:.3g}" if h else "" for h in heights], fontsize=7)
+            panel.bar_label(
+                bars, [(f"{h:.3g}" if h < 100 else f"{h:.0f}") if h else "" for h in heights], fontsize=7
+            )
         labels = [f"{row.task.net}\nb{row.task.batch}" for row in members]
         panel.set_xticks(range(len(members)), labels)
         panel.set_yscale("log")

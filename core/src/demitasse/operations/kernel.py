@@ -161,8 +161,8 @@ class Candidate:
     meaning plain for all. ``workspace`` is scratch memory in bytes that the plan provides (uint8, live
     only during the call). ``seconds`` is the expected time at the request's place, None when the kernel
     does not know. ``in_place`` tells whether the operation's aliases are safe with this kernel. ``bind``
-    may compile and import what it needs, allocates nothing that it could have asked for, and is called
-    once; what it returns is called every step."""
+    may compile and import what it needs, allocates nothing that it could have asked for, and may be
+    called for other arrays again; what it returns is called every step."""
 
     kernel: str
     bind: Bind
