@@ -130,8 +130,8 @@ def make_plan(
     gradients until a bucket has that many; ``brief_gradients`` lets gradients share memory with
     activations, for updates made as soon as they are final; ``fixed_parameters`` promises that what
     depends on them alone need not be done at every step; ``like`` is a sibling's plan, whose parameters
-    and gradients this one's lie like. Raises PlanError for an operation that
-    nobody computes, ShapeError for a parameter that is not as the other plan has it."""
+    and gradients this one's lie like. Raises PlanError for an operation that nobody computes,
+    ShapeError for a parameter that is not as the other plan has it."""
     planner = _Planner(graph, kernels, place, slots, retain == "all", precision)
     planner.lie_like(like)
     planner.choose_kernels()

@@ -19,7 +19,6 @@ from demitasse_cpu.onednn.library import (
     DIFF_SRC,
     DIFF_WEIGHTS,
     DST,
-    FORWARD_INFERENCE,
     FORWARD_TRAINING,
     SRC,
     WEIGHTS,
@@ -27,7 +26,6 @@ from demitasse_cpu.onednn.library import (
     UnimplementedError,
     extents,
     library,
-    relu_attribute,
 )
 from demitasse_cpu.onednn.memory import any_form, described
 from demitasse_cpu.onednn.primitive import Primitive
@@ -64,31 +62,25 @@ class _Convolution:
         """Whether each result depends on one pixel, and each pixel has its own."""
         return self.groups == 1 and self.w[2:] == (1, 1) and self.pointwise
 
-    def forward(self, x: Layout, y: Layout, bias: bool, relu: bool, training: bool = True) -> Primitive:
+    def forward(self, x: Layout, y: Layout, bias: bool, relu: bool) -> Primitive:
         lib = self.lib
-        attributes = relu_attribute(lib, relu)
-        try:
-            return Primitive(
-                lib,
-                self.threads,
-                "convolution_forward",
-                lib.engine,
-                FORWARD_TRAINING if training else FORWARD_INFERENCE,
-                CONVOLUTION_DIRECT,
-                described(lib, self.x, self.stored, x),
-                any_form(lib, self.grouped, self.stored),
-                described(lib, (self.w[0],), "float32", PLAIN) if bias else None,
-                described(lib, self.y, self.stored, y),
-                *self.window,
-                attributes,
-            )
-        finally:
-            lib.call("primitive_attr_destroy", attributes)
+        return Primitive(
+            lib,
+            self.threads,
+            "convolution_forward",
+            lib.engine,
+            FORWARD_TRAINING,
+            CONVOLUTION_DIRECT,
+            described(lib, self.x, self.stored, x),
+            any_form(lib, self.grouped, self.stored),
+            described(lib, (self.w[0],), "float32", PLAIN) if bias else None,
+            described(lib, self.y, self.stored, y),
+            *self.window,
+            relu=relu,
+        )
 
     def backward(self, name: str, x: Layout, y: Layout, bias: bool = False) -> Primitive:
-        lib = self.lib
-        hint = self.forward(x, y, False, False)
-        attributes = relu_attribute(lib, False)
+        lib, hint = self.lib, self.forward(x, y, False, False)
         data = described(lib, self.x, self.stored, x)
         gradient = described(lib, self.y, self.stored, y)
         if name == "convolution_backward_data":
@@ -96,11 +88,8 @@ class _Convolution:
         else:
             biases = described(lib, (self.w[0],), "float32", PLAIN) if bias else None
             given = [data, any_form(lib, self.grouped, "float32"), biases, gradient]
-        try:
-            common = lib.engine, CONVOLUTION_DIRECT, *given, *self.window, hint.hint, attributes
-            return Primitive(lib, self.threads, name, *common)
-        finally:
-            lib.call("primitive_attr_destroy", attributes)
+        common = lib.engine, CONVOLUTION_DIRECT, *given, *self.window, hint.hint
+        return Primitive(lib, self.threads, name, *common)
 
 
 def forward(request: Request) -> Iterable[Candidate]:

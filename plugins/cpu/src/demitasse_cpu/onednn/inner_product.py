@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
-from demitasse import PLAIN, Candidate, Layout, Request, Work
+from demitasse import PLAIN, Candidate, Layout, PlanError, Request, Work
 from demitasse_cpu.kernels.requests import spec
 from demitasse_cpu.onednn.library import (
     BIAS,
@@ -16,14 +16,11 @@ from demitasse_cpu.onednn.library import (
     DIFF_SRC,
     DIFF_WEIGHTS,
     DST,
-    FORWARD_INFERENCE,
     FORWARD_TRAINING,
     SRC,
     WEIGHTS,
     Library,
-    UnimplementedError,
     library,
-    relu_attribute,
 )
 from demitasse_cpu.onednn.memory import any_form, described, layout_of
 from demitasse_cpu.onednn.primitive import Primitive
@@ -54,34 +51,20 @@ class Product:
         )
 
     def made(self, name: str, layout: Layout | None, bias: bool, relu: bool = False) -> Primitive:
+        """A pass's primitive, with weights in a layout or, for None, as oneDNN likes them."""
         lib = self.lib
         x = described(lib, (self.rows, self.inputs), self.stored, PLAIN)
         y = described(lib, (self.rows, self.outputs), self.stored, PLAIN)
         biases = described(lib, (self.outputs,), "float32", PLAIN) if bias else None
-        attributes = relu_attribute(lib, relu)
-        try:
-            if name == "inner_product_forward":
-                given = [lib.engine, FORWARD_TRAINING, x, self.weights(layout, self.stored), biases, y]
-                return Primitive(lib, self.threads, name, *given, attributes)
-            hint = self.hint()
-            if name == "inner_product_backward_data":
-                given = [lib.engine, x, self.weights(layout, self.stored), y, hint.hint]
-            else:
-                given = [lib.engine, x, self.weights(layout, "float32"), biases, y, hint.hint]
-            return Primitive(lib, self.threads, name, *given, attributes)
-        finally:
-            lib.call("primitive_attr_destroy", attributes)
-
-    def hint(self) -> Primitive:
-        lib = self.lib
-        x = described(lib, (self.rows, self.inputs), self.stored, PLAIN)
-        y = described(lib, (self.rows, self.outputs), self.stored, PLAIN)
-        attributes = relu_attribute(lib, False)
-        given = [lib.engine, FORWARD_INFERENCE, x, self.weights(None, self.stored), None, y, attributes]
-        try:
-            return Primitive(lib, self.threads, "inner_product_forward", *given)
-        finally:
-            lib.call("primitive_attr_destroy", attributes)
+        if name == "inner_product_forward":
+            given = [FORWARD_TRAINING, x, self.weights(layout, self.stored), biases, y]
+            return Primitive(lib, self.threads, name, lib.engine, *given, relu=relu)
+        hint = self.made("inner_product_forward", None, False)
+        if name == "inner_product_backward_data":
+            given = [x, self.weights(layout, self.stored), y, hint.hint]
+        else:
+            given = [x, self.weights(layout, "float32"), biases, y, hint.hint]
+        return Primitive(lib, self.threads, name, lib.engine, *given)
 
 
 def forward(request: Request) -> Iterable[Candidate]:
@@ -91,7 +74,7 @@ def forward(request: Request) -> Iterable[Candidate]:
     relu = request.operation.name.endswith("_relu")
     if product is not None:
         order = [SRC, WEIGHTS, BIAS][: len(request.inputs)], [DST]
-        given = [None, _arriving(request, spec(w).layout)]
+        given = [None, spec(w).layout]
         yield from _offers(product, "inner_product_forward", order, given, b is not None, relu)
 
 
@@ -101,7 +84,7 @@ def backward_data(request: Request) -> Iterable[Candidate]:
     product = _product(request, spec(request.outputs[0]).shape, w.shape)
     if product is not None:
         order = [DIFF_DST, WEIGHTS], [DIFF_SRC]
-        given = [_arriving(request, w.layout), None]
+        given = [w.layout, None]
         yield from _offers(product, "inner_product_backward_data", order, given)
 
 
@@ -112,7 +95,7 @@ def backward_weights(request: Request) -> Iterable[Candidate]:
     product = _product(request, x.shape, spec(dw).shape)
     if product is not None:
         order = [DIFF_DST, SRC], [DIFF_WEIGHTS, DIFF_BIAS][: len(request.outputs)]
-        given = [_arriving(request, spec(dw).layout), None]
+        given = [spec(dw).layout, None]
         yield from _offers(product, "inner_product_backward_weights", order, given, db is not None)
 
 
@@ -123,10 +106,6 @@ def _product(request: Request, x: tuple[int, ...], w: tuple[int, ...]) -> Produc
         return None
     stored = "bfloat16" if request.precision == "bf16" else "float32"
     return Product(lib, request.place.threads, prod(x[: given["axis"]]), w[1], w[0], stored)
-
-
-def _arriving(request: Request, layout: Layout) -> Layout:
-    return replace(layout, stored="")
 
 
 def _offers(
@@ -144,8 +123,8 @@ def _offers(
     for wanted in layouts:
         try:
             primitive = product.made(name, wanted, bias, relu)
-        except UnimplementedError:
-            continue
+        except PlanError:
+            continue  # there is none, or another plugin's layout has no tag
         shape = (product.outputs, product.inputs)
         layout = layout_of(product.lib, primitive.descriptor(argument), shape, stored)
         if layout is None or layout in seen:

@@ -15,6 +15,7 @@ from demitasse_cpu.onednn.library import (
     Library,
     UnimplementedError,
     name_of,
+    relu_attribute,
 )
 from demitasse_cpu.onednn.memory import size_of
 
@@ -28,13 +29,20 @@ def _team() -> Team:
 
 class Primitive:
     """A primitive that oneDNN would make with ``threads`` of OpenMP's threads: what it is called, the
-    descriptor of each argument, the scratch memory that it needs. Raises UnimplementedError where
+    descriptor of each argument, the scratch memory that it needs; ``relu``
+    follows where wanted. Raises UnimplementedError where
     oneDNN has only its reference, which is slow."""
 
-    def __init__(self, lib: Library, threads: int, name: str, *arguments: Any) -> None:
+    def __init__(
+        self, lib: Library, threads: int, name: str, *arguments: Any, relu: bool = False
+    ) -> None:
         self.lib = lib
-        with _team().using(threads) as self.threads:
-            self._description = lib.made(f"{name}_primitive_desc_create", *arguments)
+        attributes = relu_attribute(lib, relu)
+        try:
+            with _team().using(threads) as self.threads:
+                self._description = lib.made(f"{name}_primitive_desc_create", *arguments, attributes)
+        finally:
+            lib.call("primitive_attr_destroy", attributes)
         self.name = name_of(self._description, lib)
         if self.name.startswith(("ref", "simple")):
             raise UnimplementedError(f"oneDNN {name}: reference only")

@@ -11,9 +11,7 @@ from demitasse_cpu.onednn.library import (
     DST,
     SRC,
     TYPES,
-    UnimplementedError,
     library,
-    relu_attribute,
 )
 from demitasse_cpu.onednn.memory import described
 from demitasse_cpu.onednn.primitive import Primitive
@@ -24,15 +22,12 @@ def reorder(request: Request) -> Iterable[Candidate]:
     lib, x, y = library(), spec(request.inputs[0]), spec(request.outputs[0])
     if lib is None or not {x.stored, y.stored} <= set(TYPES) or request.place.simulated or not x.shape:
         return
-    attributes = relu_attribute(lib, False)
     try:
         source, target = (described(lib, s.shape, s.stored, s.layout) for s in (x, y))
-        engines = lib.engine, target, lib.engine, attributes
+        engines = lib.engine, target, lib.engine
         primitive = Primitive(lib, request.place.threads, "reorder", source, *engines)
-    except (UnimplementedError, PlanError):
+    except PlanError:
         return
-    finally:
-        lib.call("primitive_attr_destroy", attributes)
 
     def bind(sources: Any, targets: Any, workspace: Any) -> Work:
         return primitive.bind({SRC: sources[0], DST: targets[0]}, workspace)

@@ -7,7 +7,7 @@ from typing import Any
 
 from demitasse import PLAIN, Layout
 from demitasse_cpu.native import Foreign
-from demitasse_cpu.onednn.library import DIFF_WEIGHTS, DST, SRC, relu_attribute
+from demitasse_cpu.onednn.library import DIFF_WEIGHTS, DST, SRC
 from demitasse_cpu.onednn.memory import described, layout_of
 from demitasse_cpu.onednn.primitive import Primitive
 
@@ -30,8 +30,7 @@ class Weights:
         own = self.primitive.descriptor(self.argument)
         outside = described(lib, self.grouped, self.stored, PLAIN)
         pair = (own, outside) if self.argument == DIFF_WEIGHTS else (outside, own)
-        attributes = relu_attribute(lib, False)
-        engines = lib.engine, pair[1], lib.engine, attributes
+        engines = lib.engine, pair[1], lib.engine
         reorder = Primitive(lib, self.primitive.threads, "reorder", pair[0], *engines)
         arrays = (room, plain) if self.argument == DIFF_WEIGHTS else (plain, room)
         return reorder.bind({SRC: arrays[0], DST: arrays[1]})
