@@ -48,12 +48,13 @@ OPERATIONS = (
     ),
     _define(
         "convolution_backward_data",
-        "dx of convolution; shape is that of x",
+        "dx of convolution; shape is that of x. As a layer's own operation: deconvolution of dy",
         inputs="dy w",
         outputs="dx",
         shapes=shape_attribute,
         flops=lambda shapes, attributes: 2.0 * count(shapes["dy"]) * count(shapes["w"][1:]),
         attributes=_BACKWARD,
+        gradients=["dy = convolution(ddx, w)", "w = convolution_backward_weights(dy, ddx)"],
     ),
     _define(
         "convolution_backward_weights",

@@ -2,15 +2,7 @@
 
 from functools import partial
 
-from demitasse.operations.record import (
-    Attributes,
-    Operation,
-    Shape,
-    Shapes,
-    count,
-    define,
-    same_as,
-)
+from demitasse.operations.record import Attributes, Operation, Shape, Shapes, count, define, same_as
 
 _define = partial(define, "normalization")
 

@@ -6,6 +6,15 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from demitasse import LayerType, ModelReader, Weights, hookimpl
+from demitasse.operations import Operation
+
+
+@hookimpl
+def operations() -> Iterable[Operation]:
+    """Words that Caffe's layers need beyond the core's vocabulary."""
+    from demitasse_caffe.operations import OPERATIONS
+
+    return OPERATIONS
 
 
 @hookimpl
