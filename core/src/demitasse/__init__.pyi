@@ -40,7 +40,7 @@ from demitasse.machine import (
     fingerprint as fingerprint,
     load_machine as load_machine,
 )
-from demitasse.model import (
+from demitasse_models import (
     DataSource as DataSource,
     DataSpec as DataSpec,
     Field as Field,

@@ -1,18 +1,30 @@
 """The runtime: a machine and its plugins composed, and what they can be asked to do."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from demitasse import errors
 from demitasse.arena import Allocator
 from demitasse.composition import Composition, compose_plugins
 from demitasse.machine import Level, Machine, fingerprint, load_machine
-from demitasse.model import DataSource, DataSpec, LayerType, ModelReader, NetDefinition, Solver, Weights
 from demitasse.operations import VOCABULARY, Operation, extend
 from demitasse.operations.selection import Kernels, Tuner
 from demitasse.workers import WorkerPlace
+
+if TYPE_CHECKING:
+    from demitasse_models import (
+        DataSource,
+        DataSpec,
+        LayerType,
+        ModelReader,
+        NetDefinition,
+        Solver,
+        Weights,
+    )
 
 PRECISIONS = {"f32": "float32", "bf16": "float32", "f64": "float64"}
 """The element type of parameters, sums and losses by precision; bf16 stores activations in 16 bits."""

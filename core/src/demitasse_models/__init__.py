@@ -6,20 +6,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from demitasse.errors import Location
-
 if TYPE_CHECKING:
     import numpy as np
 
+    from demitasse import Filler, Location, Tensor
     from demitasse.operations import Shape
-    from demitasse.operations.graph import Filler, Tensor
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer as its file has it. ``parameters`` maps every parameter that its type declares, else is
-    what the reader makes of its format. ``loss_weights`` has a number for each top that the file gives
-    one, else the type's own default holds."""
+    """A layer as its file has it. ``parameters`` maps those that its type declares, else is what the
+    reader makes of its format. ``loss_weights`` has a number for each top that the file gives one,
+    else the type's own default holds."""
 
     name: str
     type: str
@@ -43,7 +41,10 @@ class NetDefinition:
 @dataclass(frozen=True)
 class Solver:
     """How a net is trained. ``rate`` maps an iteration (from 0) to the learning rate; ``update`` is an
-    operation of family update, with ``update_attributes`` for its attributes (less segments)."""
+    operation of family update, with ``update_attributes`` for its attributes (less segments), of
+    gradients scaled down to a norm of ``clip`` (0: as they are). ``weights`` are read at the start. A
+    snapshot is written for each of ``snapshot_suffixes`` (none: the default), with gradients if asked;
+    ``debug`` has sizes of values and gradients told of every layer."""
 
     train: NetDefinition
     tests: tuple[NetDefinition, ...]
@@ -59,17 +60,23 @@ class Solver:
     snapshot_interval: int = 0
     snapshot_prefix: str = ""
     snapshot_last: bool = True
+    snapshot_suffixes: tuple[str, ...] = ()
+    snapshot_gradients: bool = False
     average_loss: int = 1
     seed: int | None = None
+    clip: float = 0.0
+    weights: tuple[str, ...] = ()
+    debug: bool = False
     location: Location | None = None
 
 
 @dataclass
 class Weights:
     """Parameter arrays of a net by layer name, in logical order; and what a file knows of training: the
-    iteration, the solver's state by slot name and layer, and the writer's own record."""
+    iteration, the solver's state by slot name and layer, gradients, and the writer's own record."""
 
     parameters: dict[str, list[np.ndarray]] = field(default_factory=dict)
+    gradients: dict[str, list[np.ndarray]] = field(default_factory=dict)
     iteration: int | None = None
     state: dict[str, dict[str, list[np.ndarray]]] = field(default_factory=dict)
     record: dict[str, Any] = field(default_factory=dict)
@@ -119,8 +126,8 @@ class GraphBuilder(Protocol):
         trainable: bool = True,
         shared: str | None = None,
     ) -> Tensor:
-        """The layer's next parameter. Layers that give the same ``shared`` name have it in common,
-        with the first one's filler and multipliers. A rate of 0 freezes it: no gradient is made."""
+        """The layer's next parameter. Layers that give one ``shared`` name have it in common, with the
+        first one's filler and multipliers. A rate of 0 freezes it: no gradient is made."""
 
     def input(self, name: str, shape: Shape) -> Tensor:
         """A tensor that the caller of the net fills."""
@@ -129,8 +136,8 @@ class GraphBuilder(Protocol):
         """A tensor that is filled once, before the first step."""
 
     def source(self, spec: DataSpec, batch: int, fields: Mapping[str, str]) -> tuple[Tensor, ...]:
-        """Tensors that a data source fills each step with this worker's part of ``batch`` samples, one
-        for each of ``fields``: its name to an element type (``raw`` as stored, ``real`` the plan's)."""
+        """Tensors that a data source fills with this worker's part of ``batch`` samples, for each field
+        (its name to an element type: ``raw`` as stored, ``real`` the plan's)."""
 
     def scalar(self, name: str) -> Tensor:
         """``iteration``, ``sample`` or ``rate`` as a one-element tensor."""
