@@ -1,7 +1,7 @@
 """The plan: operations in order, their kernels and buffers, and the synchronisation points."""
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -30,7 +30,8 @@ class Buffer:
 @dataclass(frozen=True)
 class Entry:
     """One operation of a step with the kernel that was chosen, its buffers, and its cost. What depends
-    on fixed parameters alone is done ``once``, and kept."""
+    on fixed parameters alone is done ``once``, and kept. A gradient made in ``stretches`` of flat memory
+    lies in one place in turn: each is final, and used, before the next is made."""
 
     operation: str
     layer: str
@@ -46,6 +47,7 @@ class Entry:
     bytes: float
     candidate: Candidate = field(compare=False, repr=False)
     once: bool = False
+    stretches: tuple[Span, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -128,7 +130,8 @@ def make_plan(
     """Plan a graph at a place. ``slots`` are those of another plan whose parameters this one reads;
     ``retain="all"`` gives every blob memory of its own; ``bucket_bytes`` joins neighbouring layers'
     gradients until a bucket has that many; ``brief_gradients`` lets gradients share memory with
-    activations, for updates made as soon as they are final; ``fixed_parameters`` promises that what
+    activations, for updates made as soon as they are final, and each stretch of a large one if a kernel
+    makes it so; ``fixed_parameters`` promises that what
     depends on them alone need not be done at every step; ``like`` is a sibling's plan, whose parameters
     and gradients this one's lie like. Raises PlanError for an operation that nobody computes,
     ShapeError for a parameter that is not as the other plan has it."""
@@ -162,6 +165,7 @@ class _Planner:
         self.reordered: dict[tuple[Tensor, Layout], Tensor] = {}
         self.chosen, self.in_place, self.once = list[_Choice](), set[int](), set[int]()
         self.like: Plan | None = None
+        self.stretched, self.stretches = dict[Tensor, int](), dict[Tensor, tuple[Span, ...]]()
         self.objective = {tensor for tensor, _ in graph.objective}
         self.pinned = {*graph.outputs.values(), *self.objective}
         self.gradients = {p.gradient: p for p in graph.parameters if p.gradient is not None}
@@ -344,6 +348,15 @@ class _Planner:
                     self.root |= dict.fromkeys((target, moved, *views), root)
                     self.in_place.add(i)
 
+    def find_stretched(self) -> None:
+        """Gradients that nobody but a kernel touches that can make them in parts."""
+        touched = Counter(self._find(t) for c in self.chosen for t in c.tensors if t in self.gradients)
+        for node, _, candidate, _ in self.chosen:
+            made = node.outputs[0] if candidate.parts > 1 else None
+            whole = made is not None and self._spec(made).nbytes % (candidate.parts * ALIGNMENT) == 0
+            if made in self.gradients and touched[self._find(made)] == 1 and whole:
+                self.stretched[self._find(made)] = candidate.parts
+
     def _slots(self, bucket_bytes: int) -> tuple[list[Slot], list[list[Slot]]]:
         """Parameters as backward finishes their gradients, then those without; the former by bucket."""
         if self.given:
@@ -355,14 +368,15 @@ class _Planner:
         ready = {t: i for i, c in enumerate(self.chosen) for t in c.tensors if t in self.gradients}
         learned = dict.fromkeys(self.gradients[t] for t in sorted(ready, key=lambda t: ready[t]))
         order = [*learned, *(p for p in self.graph.parameters if p not in learned)]
-        slots, groups, position = list[Slot](), list[list[Slot]](), 0
+        slots, groups, position, apart = list[Slot](), list[list[Slot]](), 0, False
         for parameter in order:
             spec, trained = self._spec(parameter.tensor), parameter in learned
             span = Span(position, position + _aligned(spec.nbytes) // self.item)
             owners, rates = tuple(parameter.owners), (parameter.rate, parameter.decay)
             slots.append(slot := Slot(owners, span, spec, *rates, trained))
             position = span.stop
-            last = groups[-1] if groups else []
+            apart, before = parameter.gradient in self.stretched, apart
+            last = groups[-1] if groups and not apart and not before else []
             same = last and last[-1].owners[0][0] == owners[0][0]
             if trained and (same or 0 < sum(len(s.span) for s in last) * self.item < bucket_bytes):
                 last.append(slot)
@@ -386,11 +400,11 @@ class _Planner:
         return uses
 
     def _offsets(
-        self, slots: list[Slot], brief: Sequence[tuple[Span, int, int]]
+        self, slots: list[Slot], brief: Sequence[tuple[Span, int, int, int]]
     ) -> tuple[dict[Tensor, Buffer], list[Buffer | None], list[int], tuple[int, ...]]:
         """Where everything lies: parameters and gradients in flat memory, what comes from outside
         in fixed memory, the rest and workspaces in the arena, with gradients that are ``brief`` (a
-        bucket's span, when it begins and ends); arena, unshared and fixed bytes."""
+        bucket's span, when it begins and ends, in how many parts); arena, unshared and fixed bytes."""
         starts = {owner: slot.span.start * self.item for slot in slots for owner in slot.owners}
         where = {p.tensor: ("parameters", starts[p.owners[0]]) for p in self.graph.parameters}
         where |= {t: ("gradients", starts[p.owners[0]]) for t, p in self.gradients.items()}
@@ -404,13 +418,13 @@ class _Planner:
             elif tensor not in where:
                 lives[tensor] = (self.born[tensor], self.dies[tensor], size)
         asked = [choice.candidate.workspace for choice in self.chosen]
-        passing = [(born, dies, len(span) * self.item) for span, born, dies in brief]
+        passing = [(born, dies, len(span) * self.item // parts) for span, born, dies, parts in brief]
         scratch = [(i, i, _aligned(size)) for i, size in enumerate(asked)]
         everything = [*lives.values(), *scratch, *passing]
         offsets, arena = place_lifetimes(everything)
         where |= {t: ("arena", offset) for t, offset in zip(lives, offsets, strict=False)}
         blocks = tuple(offsets[len(lives) + len(scratch) :])
-        for (span, _, _), block in zip(brief, blocks, strict=True):
+        for (span, *_), block in zip(brief, blocks, strict=True):
             for t, p in self.gradients.items():
                 start = starts[p.owners[0]]
                 if span.start * self.item <= start < span.stop * self.item:
@@ -426,6 +440,8 @@ class _Planner:
 
     def _entry(self, i: int, buffers: Mapping[Tensor, Buffer], workspace: Buffer | None) -> Entry:
         node, plugin, candidate, reason = self.chosen[i]
+        first = node.outputs[0] if node.outputs else None
+        stretches = self.stretches.get(self._find(first), ()) if first is not None else ()
         inputs = tuple(buffers[t] if t is not None else None for t in node.inputs)
         outputs = tuple(buffers[t] if t is not None else None for t in node.outputs)
         flops = float(sum(math.prod(b.spec.shape) for b in outputs if b))
@@ -434,16 +450,28 @@ class _Planner:
         moved = float(sum(b.spec.nbytes for b in (*inputs, *outputs) if b))
         what = node.operation.name, node.layer, node.phase, plugin, candidate.kernel, reason
         costs = i in self.in_place, flops, moved
-        return Entry(*what, inputs, outputs, workspace, *costs, candidate, i in self.once)
+        return Entry(*what, inputs, outputs, workspace, *costs, candidate, i in self.once, stretches)
 
     def finish(self, name: str, bucket_bytes: int, brief_gradients: bool) -> Plan:
         """The record."""
+        if brief_gradients:
+            self.find_stretched()
         graph, (slots, groups) = self.graph, self._slots(bucket_bytes)
         spans = [Span(group[0].span.start, group[-1].span.stop) for group in groups]
         uses = self._uses(groups)
         steps = [entries for entries, _ in uses]
-        brief = [(s, begin, max(e)) for s, (e, begin) in zip(spans, uses, strict=True)]
-        brief = brief if brief_gradients else []
+        starts = {slot.owners[0]: slot.span.start for slot in slots}
+        cut = {starts[self.gradients[t].owners[0]]: (t, parts) for t, parts in self.stretched.items()}
+        for span in spans:
+            if span.start in cut:
+                tensor, parts = cut[span.start]
+                size = len(span) // parts
+                first = range(span.start, span.stop, size)
+                self.stretches[tensor] = tuple(Span(start, start + size) for start in first)
+        brief = [
+            (span, begin, max(entries), cut[span.start][1] if span.start in cut else 1)
+            for span, (entries, begin) in zip(spans if brief_gradients else (), uses, strict=False)
+        ]
         buffers, workspaces, (arena, unshared, fixed), blocks = self._offsets(slots, brief)
         layers = [tuple(dict.fromkeys(o[0] for s in group for o in s.owners)) for group in groups]
         named = dict(graph.blobs) | graph.scalars | {t.name: t for t in graph.constants}

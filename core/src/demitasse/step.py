@@ -53,16 +53,26 @@ class Step:
         self._scalars = {name: self.array(plan.buffers[name]) for name in SCALARS}
         self._losses = [(self.array(buffer), weight) for buffer, weight in plan.objective]
         before, after = defaultdict[int, list[Work]](list), defaultdict[int, list[Work]](list)
+        cut = {entry.stretches[0].start for entry in plan.entries if entry.stretches}
         for bucket, first, final in zip(plan.buckets, plan.first_read, plan.final, strict=True):
             waits = [level.before_forward(bucket) for level in reversed(levels)]
             before[first] += [self._timed(work) for work in waits if work is not None]
-            if update is not None and (work := chain(levels, bucket, update)) is not None:
+            if bucket.span.start in cut or update is None:
+                continue
+            if (work := chain(levels, bucket, update)) is not None:
                 after[final].append(self._timed(work) if levels else work)
         self.first, self.forward = list[Work](), list[Work]()
         self.backward, self.last = list[Work](), list[Work]()
         self.works = list[tuple[Entry, Work]]()
         self.once = list[Work]()
         for i, entry in enumerate(plan.entries):
+            if entry.stretches:
+                parts = self._bind_parts(entry)
+                line = [w for part, s in parts for w in (part, update(s) if update else None) if w]
+                self.works.append((entry, _one([part for part, _ in parts])))
+                self.backward.append(self.works[-1][1])
+                self.last.extend((*before[i], *line, *after[i]))
+                continue
             inputs, outputs = list(map(self.array, entry.inputs)), list(map(self.array, entry.outputs))
             work = entry.candidate.bind(inputs, outputs, self.array(entry.workspace))
             self.works.append((entry, work))
@@ -85,6 +95,18 @@ class Step:
             return None
         spec = buffer.spec
         return self.memory[buffer.region].view(buffer.offset, spec.physical, spec.array_type)
+
+    def _bind_parts(self, entry: Entry) -> list[tuple[Work, Span]]:
+        """An entry's work for each stretch of its first output, all of which lie in one place."""
+        first, *others = entry.outputs
+        assert first is not None and entry.candidate.bind_part is not None
+        inputs, rest = list(map(self.array, entry.inputs)), list(map(self.array, others))
+        place, scratch = (len(entry.stretches[0]),), self.array(entry.workspace)
+        stretch = self.memory[first.region].view(first.offset, place, first.spec.array_type)
+        return [
+            (entry.candidate.bind_part(number, inputs, [stretch, *rest], scratch), span)
+            for number, span in enumerate(entry.stretches)
+        ]
 
     def run(self, iteration: int, rate: float) -> float:
         """One iteration: every pass forward and backward, gradients final in the last; the loss, by this
@@ -135,6 +157,16 @@ class Step:
             phases.synchronise += clock() - start
 
         return run
+
+
+def _one(works: Sequence[Work]) -> Work:
+    line = joined(works)
+
+    def run() -> None:
+        for work in line:
+            work()
+
+    return line[0] if len(line) == 1 else run
 
 
 def joined(works: Sequence[Work]) -> list[Work]:

@@ -162,7 +162,9 @@ class Candidate:
     only during the call). ``seconds`` is the expected time at the request's place, None when the kernel
     does not know. ``in_place`` tells whether the operation's aliases are safe with this kernel. ``bind``
     may compile and import what it needs, allocates nothing that it could have asked for, and may be
-    called for other arrays again; what it returns is called every step."""
+    called for other arrays again; what it returns is called every step. A kernel that can make its first
+    output in ``parts`` equal stretches of memory, one at a time, gives ``bind_part``: (number, inputs,
+    outputs, workspace), where the first output is one stretch, flat, and the others are whole."""
 
     kernel: str
     bind: Bind
@@ -171,3 +173,5 @@ class Candidate:
     workspace: int = 0
     seconds: float | None = None
     in_place: bool = True
+    parts: int = 1
+    bind_part: Callable[[int, Sequence[Any], Sequence[Any], Any], Work] | None = None

@@ -200,7 +200,8 @@ class Worker:
         """The memory where a span's gradients are when they are final."""
         if not self.plan.brief:
             return self.flat.gradients[span.start : span.stop]
-        (bucket,) = (bucket for bucket in self.plan.buckets if bucket.span == span)
+        buckets = self.plan.buckets  # of a large one, a stretch at a time
+        (bucket,) = (b for b in buckets if b.span.start <= span.start < b.span.stop)
         return self.memory["arena"].view(self.plan.brief[bucket.index], (len(span),), self.dtype)
 
     def _read(self, number: int, out: dict[str, Any]) -> Work:

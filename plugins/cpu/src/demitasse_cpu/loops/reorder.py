@@ -100,3 +100,12 @@ def gathered(
             source, target = x_lead[n] + x_row[r], y_lead[n] + y_row[r]
             for c in range(x_column.size):
                 y[target + y_column[c]] = narrow(widen(x[source + x_column[c]]), y)
+
+
+@compiled()
+def columns(x: Array, first: int, y: Array) -> None:
+    """y, of as many rows as x, holds those of its columns that begin with the ``first``."""
+    for row in range(y.shape[0]):
+        source, target = x[row, first : first + y.shape[1]], y[row]
+        for i in range(target.size):
+            target[i] = source[i]

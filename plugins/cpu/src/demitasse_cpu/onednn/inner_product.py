@@ -8,7 +8,9 @@ from math import prod
 from typing import Any
 
 from demitasse import PLAIN, Candidate, Layout, PlanError, Request, Work
-from demitasse_cpu.kernels.requests import spec
+from demitasse_cpu.kernels.requests import aligned, spec
+from demitasse_cpu.kernels.work import ready
+from demitasse_cpu.native import in_order
 from demitasse_cpu.onednn.library import (
     BIAS,
     DIFF_BIAS,
@@ -24,6 +26,8 @@ from demitasse_cpu.onednn.library import (
 )
 from demitasse_cpu.onednn.memory import any_form, described, layout_of
 from demitasse_cpu.onednn.primitive import Primitive
+
+_BAND_BYTES = 2**21
 
 
 @dataclass(frozen=True)
@@ -70,9 +74,8 @@ class Product:
 def forward(request: Request) -> Iterable[Candidate]:
     """Candidates for an inner product, or one with ReLU."""
     x, w, b = (*request.inputs, None)[:3]
-    product = _product(request, spec(x).shape, spec(w).shape)
     relu = request.operation.name.endswith("_relu")
-    if product is not None:
+    for product in _products(request, spec(x).shape, spec(w).shape):
         order = [SRC, WEIGHTS, BIAS][: len(request.inputs)], [DST]
         given = [None, spec(w).layout]
         yield from _offers(product, "inner_product_forward", order, given, b is not None, relu)
@@ -81,8 +84,7 @@ def forward(request: Request) -> Iterable[Candidate]:
 def backward_data(request: Request) -> Iterable[Candidate]:
     """Candidates for the gradient of an inner product's input."""
     _, w = map(spec, request.inputs)
-    product = _product(request, spec(request.outputs[0]).shape, w.shape)
-    if product is not None:
+    for product in _products(request, spec(request.outputs[0]).shape, w.shape):
         order = [DIFF_DST, WEIGHTS], [DIFF_SRC]
         given = [w.layout, None]
         yield from _offers(product, "inner_product_backward_data", order, given)
@@ -92,20 +94,21 @@ def backward_weights(request: Request) -> Iterable[Candidate]:
     """Candidates for the gradients of an inner product's weights and biases."""
     _, x = map(spec, request.inputs)
     dw, db = (*request.outputs, None)[:2]
-    product = _product(request, x.shape, spec(dw).shape)
-    if product is not None:
+    for product in _products(request, x.shape, spec(dw).shape):
         order = [DIFF_DST, SRC], [DIFF_WEIGHTS, DIFF_BIAS][: len(request.outputs)]
         given = [spec(dw).layout, None]
         yield from _offers(product, "inner_product_backward_weights", order, given, db is not None)
 
 
-def _product(request: Request, x: tuple[int, ...], w: tuple[int, ...]) -> Product | None:
+def _products(request: Request, x: tuple[int, ...], w: tuple[int, ...]) -> Iterator[Product]:
+    """In the plan's precision; where that is bf16 also in float32, which reads the weights as they are:
+    of a few samples, the copy that 16 bits need takes longer than the product."""
     lib, given = library(), request.attributes
     kinds = {operand.dtype for operand in (*request.inputs, *request.outputs) if operand is not None}
     if lib is None or kinds != {"float32"} or given["transpose"] or request.place.simulated:
-        return None
-    stored = "bfloat16" if request.precision == "bf16" else "float32"
-    return Product(lib, request.place.threads, prod(x[: given["axis"]]), w[1], w[0], stored)
+        return
+    for stored in ("bfloat16", "float32") if request.precision == "bf16" else ("float32",):
+        yield Product(lib, request.place.threads, prod(x[: given["axis"]]), w[1], w[0], stored)
 
 
 def _offers(
@@ -143,7 +146,7 @@ def _candidate(
         arrays = dict(zip((*inputs, *outputs), (*sources, *targets), strict=True))
         return primitive.bind(arrays, workspace)
 
-    return Candidate(
+    whole = Candidate(
         f"oneDNN {primitive.name}",
         bind,
         tuple(kinds.get(n, product.plain) for n in inputs),
@@ -151,6 +154,47 @@ def _candidate(
         primitive.workspace,
         in_place=False,
     )
+    parts = _parts(product, weights) if DIFF_WEIGHTS in outputs else 1
+    return whole if parts == 1 else _in_parts(product, weights, parts, whole, len(outputs) > 1)
+
+
+def _parts(product: Product, weights: Layout) -> int:
+    """Into how many bands of outputs to cut a gradient so that one stays in the caches until it is used:
+    whole blocks of outputs, all alike."""
+    if weights.order not in ((), (0, 1)):
+        return 1
+    block = prod(size for d, size in weights.blocks if d == 0)
+    bands, wide = -(-product.outputs // block), product.inputs * block * 4
+    if product.outputs % block or bands * wide < 4 * _BAND_BYTES:
+        return 1
+    return next((n for n in range(bands * wide // _BAND_BYTES, 1, -1) if bands % n == 0), 1)
+
+
+def _in_parts(product: Product, weights: Layout, parts: int, whole: Candidate, bias: bool) -> Candidate:
+    """The gradient of weights also in bands of outputs: the same product of some columns of dy, which
+    are brought together first."""
+    band = replace(product, outputs=product.outputs // parts)
+    try:
+        primitive = band.made("inner_product_backward_weights", weights, bias)
+    except PlanError:
+        return whole
+    width = band.outputs
+    copied = aligned(product.rows * width * (4 if product.stored == "float32" else 2))
+
+    def bind_part(number: int, sources: Any, targets: Any, workspace: Any) -> Work:
+        from demitasse_cpu.loops import reorder as loops
+
+        (dy, x), (dw, db) = sources, (*targets, None)[:2]
+        columns = workspace[:copied].view(dy.dtype)[: product.rows * width].reshape(product.rows, width)
+        gather = ready(loops.columns, dy.reshape(product.rows, -1), number * width, columns)
+        arrays = {DIFF_DST: columns, SRC: x, DIFF_WEIGHTS: dw}
+        if db is not None:
+            arrays[DIFF_BIAS] = db[number * width : (number + 1) * width]
+        scratch = workspace[copied:] if primitive.workspace else None
+        return in_order([gather, primitive.bind(arrays, scratch)])
+
+    room = max(whole.workspace, copied + primitive.workspace)
+    return replace(whole, workspace=room, parts=parts, bind_part=bind_part)
 
 
 FACTORIES = {
