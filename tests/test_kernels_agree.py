@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 
 from demitasse import PLAIN, Candidate, Place, Request, TensorSpec
 from demitasse.operations import REQUIRED, VOCABULARY
+from demitasse_caffe.operations import OPERATIONS as CAFFE_WORDS
 from demitasse_cpu.kernels import FACTORIES
+from demitasse_reference.kernels import KERNELS as REFERENCE_KERNELS
 
 Draw = Callable[[Any], Any]
 Case = tuple[list[Any], dict[str, Any]]
@@ -357,7 +359,8 @@ def _momentum_update(v: Values) -> Case:
         "regularization": v.one_of("L1", "L2"),
         "segments": segments,
     }
-    return [*(v.real(count) for _ in range(3)), np.array([0.01])], attributes
+    scale = v.one_of(None, np.array([0.25]))
+    return [*(v.real(count) for _ in range(3)), np.array([0.01]), scale], attributes
 
 
 CASES: dict[str, Callable[[Values], Case]] = {
@@ -459,8 +462,17 @@ def run(candidate: Candidate, request: Request, inputs: list[Any]) -> list[Any]:
 
 def test_every_operation_that_the_cpu_serves_has_a_case() -> None:
     """Fused ones and reorders are compared in the plugin's own tests."""
+    assert set(CASES) == set(FACTORIES) & set(VOCABULARY) - {"reorder"}
+
+
+def test_every_word_that_a_plugin_adds_is_computed_by_the_reference_and_by_the_cpu() -> None:
+    """Their cases stand in the tests of the layers that they are for. A view has no kernel, and what
+    writes a file is computed by the plugin whose format it is."""
+    added = {word.name for word in CAFFE_WORDS if not word.view} - {"write_arrays"}
+    assert added <= set(REFERENCE_KERNELS), "in the reference"
+    assert added <= set(FACTORIES), "on the cpu"
     fused = {f"{word.name}_{name}" for word in VOCABULARY.values() for name in word.fuses}
-    assert set(CASES) == set(FACTORIES) - fused - {"reorder"}
+    assert set(FACTORIES) <= {*VOCABULARY, *added, *fused}, "what nobody asks for"
 
 
 @pytest.mark.parametrize("dtype", sorted(TOLERANCE))

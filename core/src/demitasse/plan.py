@@ -76,6 +76,7 @@ class Plan:
     place: Place
     entries: tuple[Entry, ...]
     buffers: Mapping[str, Buffer]
+    scalars: Mapping[str, Buffer]
     outputs: Mapping[str, Buffer]
     objective: tuple[tuple[Buffer, float], ...]
     slots: tuple[Slot, ...]
@@ -200,6 +201,8 @@ class _Planner:
         for node in self._fused(alive[::-1]):
             if node.operation.view:
                 (source,), (target,) = filter(None, node.inputs), filter(None, node.outputs)
+                if source.kind == "parameter":  # what is seen in another shape lies as it is seen
+                    self.layouts.setdefault(source, PLAIN)
                 self.root[target] = self._find(self._in_layout(source, PLAIN, node))
             else:
                 self._choose(node)
@@ -474,7 +477,7 @@ class _Planner:
         ]
         buffers, workspaces, (arena, unshared, fixed), blocks = self._offsets(slots, brief)
         layers = [tuple(dict.fromkeys(o[0] for s in group for o in s.owners)) for group in groups]
-        named = dict(graph.blobs) | graph.scalars | {t.name: t for t in graph.constants}
+        named = dict(graph.blobs) | {t.name: t for t in graph.constants}
         for feed in graph.feeds:
             named |= {f"{feed.layer}.{key}": tensor for key, tensor in feed.tensors.items()}
         if self.retain_all:
@@ -486,6 +489,7 @@ class _Planner:
             place=self.place,
             entries=tuple(self._entry(i, buffers, scratch) for i, scratch in enumerate(workspaces)),
             buffers={key: buffers[t] for key, t in named.items() if t in buffers},
+            scalars={key: buffers[t] for key, t in graph.scalars.items()},
             outputs={key: buffers[t] for key, t in graph.outputs.items()},
             objective=tuple((buffers[t], weight) for t, weight in graph.objective),
             slots=tuple(slots),

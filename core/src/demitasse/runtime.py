@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -90,7 +91,7 @@ class Runtime:
             raise errors.CompositionError(f"{known}; compose a plugin that offers it")
         made = self._programs[name](self, *arguments, **options)
         if hasattr(made, "close"):
-            self._open.append(made)
+            self._open.append(weakref.ref(made))  # who drops a net has its memory back at once
         return made
 
     def read(self, path: str | Path) -> ModelReader:
@@ -161,7 +162,10 @@ class Runtime:
     def close(self) -> None:
         """Close what was made, the latest first."""
         while self._open:
-            if hasattr(last := self._open.pop(), "close"):
+            last: Any = self._open.pop()
+            if isinstance(last, weakref.ref):
+                last = last()
+            if hasattr(last, "close"):
                 last.close()
 
     def __enter__(self) -> Self:

@@ -10,10 +10,9 @@ from typing import Any
 
 from demitasse.arena import Memory
 from demitasse.errors import NumericsError
-from demitasse.operations.graph import SCALARS
 from demitasse.operations.kernel import Work
 from demitasse.plan import Buffer, Entry, Plan
-from demitasse.synchronisation import GradientSync, Span, chain
+from demitasse.synchronisation import GradientSync, Span, chain, nested
 
 
 @dataclass
@@ -32,7 +31,9 @@ class Phases:
 class Step:
     """One worker's iteration over a bound plan. ``memory`` has a block for each region; ``reads`` fetch
     samples; ``levels`` synchronise, innermost first; ``update`` makes the solver's work on a span;
-    ``clear`` zeroes gradients that add up; ``batch`` and ``offset`` number the samples within a pass."""
+    ``measure`` that on a span that must be done for all before any is updated, and ``measured`` is what
+    follows then; ``clear`` zeroes gradients that add up; ``batch`` and ``offset`` number the samples
+    within a pass."""
 
     def __init__(
         self,
@@ -42,6 +43,8 @@ class Step:
         *,
         levels: Sequence[GradientSync] = (),
         update: Callable[[Span], Work | None] | None = None,
+        measure: Callable[[Span], Work] | None = None,
+        measured: Sequence[Work] = (),
         clear: Work | None = None,
         passes: int = 1,
         batch: int = 0,
@@ -50,16 +53,21 @@ class Step:
         self.plan, self.memory, self.reads = plan, memory, list(reads)
         self.passes, self.batch, self.offset = passes, batch, offset
         self.phases = Phases()
-        self._scalars = {name: self.array(plan.buffers[name]) for name in SCALARS}
+        self._scalars = {name: self.array(buffer) for name, buffer in plan.scalars.items()}
         self._losses = [(self.array(buffer), weight) for buffer, weight in plan.objective]
         before, after = defaultdict[int, list[Work]](list), defaultdict[int, list[Work]](list)
         cut = {entry.stretches[0].start for entry in plan.entries if entry.stretches}
+        finish = list(measured)
         for bucket, first, final in zip(plan.buckets, plan.first_read, plan.final, strict=True):
             waits = [level.before_forward(bucket) for level in reversed(levels)]
             before[first] += [self._timed(work) for work in waits if work is not None]
             if bucket.span.start in cut or update is None:
                 continue
-            if (work := chain(levels, bucket, update)) is not None:
+            if measure is not None:
+                outwards, span, inwards = nested(levels, bucket)
+                after[final] += [*map(self._timed, outwards), *([measure(span)] if span else [])]
+                finish += [*filter(None, [update(span) if span else None]), *map(self._timed, inwards)]
+            elif (work := chain(levels, bucket, update)) is not None:
                 after[final].append(self._timed(work) if levels else work)
         self.first, self.forward = list[Work](), list[Work]()
         self.backward, self.last = list[Work](), list[Work]()
@@ -82,6 +90,7 @@ class Step:
             ahead = entry.phase == "forward"
             (self.forward if ahead else self.backward).append(work)
             (self.first if ahead else self.last).extend((*before[i], work, *after[i]))
+        self.last += finish
         for row in (self.first, self.forward, self.backward, self.last):
             row[:] = joined(row)
         self.begin = [w for level in levels if (w := level.begin()) is not None]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from demitasse.errors import PlanError
 from demitasse.operations.kernel import Work
 
 
@@ -96,6 +97,15 @@ class GradientSync:
         overlaps returns work that starts it elsewhere, and waits in ``before_forward`` or ``end``."""
         return chain
 
+    def total(self, mine: Any, total: Any) -> Work | None:
+        """``total``, a few float64 numbers, becomes the sum of what the siblings have in ``mine``, each
+        of the parts that it owns; None where ``mine`` is that already, for one who owns all. For updates
+        that need the size of whole gradients: after ``reduce``, before ``distribute``."""
+        if self.size == 1:
+            return None
+        kind = type(self).__name__
+        raise PlanError(f"{kind} cannot add up numbers of siblings, which the solver's update needs")
+
     def end(self) -> Work | None:
         """At the end of an iteration."""
 
@@ -106,19 +116,26 @@ class GradientSync:
         """Release threads and connections."""
 
 
-def chain(
-    levels: Sequence[GradientSync], bucket: Bucket, update: Callable[[Span], Work | None]
-) -> Work | None:
-    """The work that makes a bucket final: ``levels`` innermost first; ``update`` is asked once, for
-    the part that this worker owns after the outermost reduce, and not at all when that is empty."""
+def nested(levels: Sequence[GradientSync], bucket: Bucket) -> tuple[list[Work], Span, list[Work]]:
+    """A bucket's reduces outwards (``levels`` innermost first), the part that this worker then owns, and
+    the distributions inwards."""
     span, outwards, inwards = bucket.span, list[Work | None](), list[Work | None]()
     for level in levels:
         if span:
             outwards.append(level.reduce(bucket, span))
             inwards.insert(0, level.distribute(bucket, span))
             span = level.owned(span)
+    return [work for work in outwards if work], span, [work for work in inwards if work]
+
+
+def chain(
+    levels: Sequence[GradientSync], bucket: Bucket, update: Callable[[Span], Work | None]
+) -> Work | None:
+    """The work that makes a bucket final: ``levels`` innermost first; ``update`` is asked once, for
+    the part that this worker owns after the outermost reduce, and not at all when that is empty."""
+    outwards, span, inwards = nested(levels, bucket)
     middle = update(span) if span else None
-    steps = [step for step in (*outwards, middle, *inwards) if step is not None]
+    steps = [*outwards, *filter(None, [middle]), *inwards]
 
     def run() -> None:
         for step in steps:

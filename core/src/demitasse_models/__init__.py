@@ -76,10 +76,10 @@ class Weights:
     iteration, the solver's state by slot name and layer, gradients, and the writer's own record."""
 
     parameters: dict[str, list[np.ndarray]] = field(default_factory=dict)
-    gradients: dict[str, list[np.ndarray]] = field(default_factory=dict)
     iteration: int | None = None
     state: dict[str, dict[str, list[np.ndarray]]] = field(default_factory=dict)
     record: dict[str, Any] = field(default_factory=dict)
+    gradients: dict[str, list[np.ndarray]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -68,32 +68,32 @@ def permutation(seed: int, epoch: int, size: int) -> Any:
 
 
 class RandomStream:
-    """float64 numbers for fillers: call n draws domain 3, number = n, i = 0, 1, ...; a uniform number,
-    in [low, high), takes 53 bits of two words, a normal one (Box and Muller) two of those."""
+    """Numbers for fillers: call n draws domain 3, number = n, i = 0, 1, ...; a uniform number, in
+    [low, high), takes 53 bits of two words, a normal one (Box and Muller) two of those. All is float64,
+    rounded once to ``dtype`` block by block: a large array takes no more memory than it has itself."""
 
-    def __init__(self, seed: int, stream: int = 0) -> None:
-        self.seed, self.stream, self.calls = seed, stream, -1
+    def __init__(self, seed: int, stream: int = 0, dtype: str = "float64") -> None:
+        self.seed, self.stream, self.dtype, self.calls = seed, stream, dtype, -1
 
     def uniform(self, shape: Any, low: float = 0.0, high: float = 1.0) -> Any:
-        count, self.calls = int(np.prod(shape)), self.calls + 1
-        result = np.empty((-(-count // 2), 2))
-        for start in range(0, len(result), _BLOCK):
-            part = result[start : start + _BLOCK]
-            counters = np.arange(start, start + len(part), dtype=np.uint64)
-            words = _words(3, self.seed, self.stream, self.calls, counters, np.uint64(0))
-            np.multiply(words[:, ::2] >> 5, 2.0**26, out=part)
-            part += words[:, 1::2] >> 6
-            part /= 2**53
+        self.calls += 1
+        result = np.empty(shape, self.dtype)
+        flat = result.reshape(-1)
+        for start in range(0, flat.size, _BLOCK):
+            part = self._part(start, min(start + _BLOCK, flat.size))
             if (low, high) != (0.0, 1.0):
                 part *= high - low
                 part += low
-        return result.reshape(-1)[:count].reshape(shape)
+            flat[start : start + _BLOCK] = part
+        return result
 
     def normal(self, shape: Any, mean: float = 0.0, std: float = 1.0) -> Any:
-        shape = np.broadcast_shapes(shape)
-        radii, angles = self.uniform((2, int(np.prod(shape))))
-        for start in range(0, radii.size, _BLOCK):
-            radius, angle = (numbers[start : start + _BLOCK] for numbers in (radii, angles))
+        self.calls += 1
+        result = np.empty(np.broadcast_shapes(shape), self.dtype)
+        flat = result.reshape(-1)
+        for start in range(0, flat.size, _BLOCK):
+            stop = min(start + _BLOCK, flat.size)
+            radius, angle = self._part(start, stop), self._part(flat.size + start, flat.size + stop)
             np.log1p(np.negative(radius, out=radius), out=radius)
             radius *= -2
             np.sqrt(radius, out=radius)
@@ -101,7 +101,18 @@ class RandomStream:
             radius *= np.cos(angle, out=angle)
             radius *= std
             radius += mean
-        return radii.reshape(shape)
+            flat[start:stop] = radius
+        return result
 
     def integers(self, shape: Any, high: int) -> Any:
-        return self.uniform(shape, 0, high).astype(np.int64)
+        count, self.calls = int(np.prod(shape)), self.calls + 1
+        return (self._part(0, count) * high).astype(np.int64).reshape(shape)
+
+    def _part(self, begin: int, end: int) -> Any:
+        """Numbers ``begin`` up to ``end`` of the present call, uniform in [0, 1)."""
+        counters = np.arange(begin // 2, -(-end // 2), dtype=np.uint64)
+        words = _words(3, self.seed, self.stream, self.calls, counters, np.uint64(0))
+        part = np.multiply(words[:, ::2] >> 5, 2.0**26)
+        part += words[:, 1::2] >> 6
+        part /= 2**53
+        return part.reshape(-1)[begin % 2 : begin % 2 + end - begin]

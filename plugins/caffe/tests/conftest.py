@@ -12,10 +12,12 @@ import numpy as np
 import pytest
 
 from demitasse import DataSpec, Layer, ModelReader, NetDefinition, Tensor
-from demitasse.operations import REQUIRED, VOCABULARY
+from demitasse.operations import REQUIRED, VOCABULARY, extend
 from demitasse_caffe.layers import LAYER_TYPES
+from demitasse_caffe.operations import OPERATIONS
 from demitasse_caffe.plugin import model_reader
 
+WORDS = extend(VOCABULARY, OPERATIONS)
 TYPES = {kind.name: kind for kind in LAYER_TYPES}
 
 
@@ -54,7 +56,7 @@ class Recorder:
         self.blobs: dict[str, Tensor] = {}
 
     def apply(self, operation: str, *inputs: Tensor | None, **attributes: Any) -> Any:
-        word = VOCABULARY[operation]
+        word = WORDS[operation]
         assert set(attributes) <= set(word.attributes), operation
         complete = {**word.attributes, **attributes}
         assert REQUIRED not in complete.values()

@@ -119,7 +119,6 @@ def test_several_bottoms_share_a_convolutions_kernels(build: Any) -> None:
         ("num_output: 4 kernel_h: 3", "needs both kernel_h and kernel_w"),
         ("num_output: 4 kernel_size: 3 kernel_size: 3 kernel_size: 3", "3 numbers for 2 spatial axes"),
         ("num_output: 4 kernel_size: 3 group: 2", "group 2 does not divide 3 input channels"),
-        ("num_output: 4 kernel_size: 3 axis: 2", "axis 2: channels stand at axis 1"),
         ("num_output: 4 kernel_size: 3 weight_filler { type: 'xaver' }", "did you mean 'xavier'"),
     ],
 )
@@ -167,7 +166,6 @@ def test_a_second_top_of_maximum_pooling_is_the_place(build: Any) -> None:
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ("pool: STOCHASTIC kernel_size: 2", "STOCHASTIC is not supported"),
         ("stride: 2", "needs a kernel_size"),
         ("global_pooling: true kernel_size: 2", "give no kernel_size"),
         ("global_pooling: true pad: 1", "pad 0 and stride 1"),
@@ -192,8 +190,6 @@ def test_relu_has_its_slope(build: Any) -> None:
     )
     assert graph.operations[0][0] == "relu"
     assert graph.operations[0][2] == {"negative_slope": 0.1}
-    with pytest.raises(ValueError, match=r"negative_slope -0\.5 is below 0"):
-        build('type: "ReLU" bottom: "x" top: "x" relu_param { negative_slope: -0.5 }', x=(2, 3))
 
 
 def test_lrn_is_across_channels_or_within_one(build: Any) -> None:
@@ -288,7 +284,8 @@ def test_softmax_loss_is_normalised_as_caffe_does(
 
 
 def test_only_losses_are_part_of_the_objective() -> None:
-    assert {kind.name for kind in LAYER_TYPES if kind.loss_weight} == {"SoftmaxWithLoss"}
+    losses = {kind.name for kind in LAYER_TYPES if kind.loss_weight}
+    assert losses == {kind.name for kind in LAYER_TYPES if "Loss" in kind.name}
 
 
 def test_accuracy_has_its_numbers_and_a_share_by_class(build: Any) -> None:
@@ -328,6 +325,8 @@ def test_batch_normalisation_has_caffes_numbers(build: Any) -> None:
     assert usual == {"keep": 0.999, "epsilon": 1e-5, "relu": False}
     text = batch_norm("moving_average_fraction: 0.9 eps: 0.001")
     assert build(text, x=(8, 6)).operations[0][2] == {"keep": 0.9, "epsilon": 0.001, "relu": False}
+    # With 0 a channel that is constant would be 0 / 0, and so would what only pads a layout.
+    assert 0 < build(batch_norm("eps: 0"), x=(8, 6)).operations[0][2]["epsilon"] < 1e-37
 
 
 @pytest.mark.parametrize("rates", ["", "param { lr_mult: 0 } " * 3, "param { lr_mult: 1 name: 's' }"])
@@ -341,7 +340,10 @@ def test_statistics_are_three_blobs_that_nobody_trains(build: Any, rates: str) -
 
 @pytest.mark.parametrize(
     ("parameters", "x", "message"),
-    [("eps: 0", (8, 6), "eps 0.0 is not positive"), ("", (8,), "normalises samples x channels x space")],
+    [
+        ("eps: -1", (8, 6), "eps -1.0 is not a number >= 0"),
+        ("", (8,), "normalises samples x channels x space"),
+    ],
 )
 def test_a_batch_normalisation_that_cannot_be_says_why(
     build: Any, parameters: str, x: tuple[int, ...], message: str
@@ -395,6 +397,9 @@ def test_a_second_bottom_is_the_scale_or_the_bias(build: Any) -> None:
     graph = build(text.format("Bias", "bias_param { axis: 0 }"), **shapes)
     assert graph.parameters == []
     assert graph.operations[0][1][2] is graph.blobs["w"]
+    total = 'name: "sum" type: "Reduction" bottom: "x" top: "w" } layer { '
+    graph = build(total + text.format("Scale", ""), x=(5,))  # one number for all, whatever the axis
+    assert graph.operations[1][2] == {"axis": 0}
     with pytest.raises(ValueError, match=r"w \(2, 3\) and b None do not fit x \(2, 3, 4\) from axis 1"):
         build(text.format("Scale", ""), **shapes)
 
@@ -426,6 +431,8 @@ def test_concat_joins_along_its_axis(build: Any) -> None:
         build(text.format("concat_dim: 1 axis: 1"), **shapes)
     with pytest.raises(ValueError, match="cannot join"):
         build(text.format("axis: 2"), **shapes)
+    with pytest.raises(ValueError, match="axis 3 is not one of the 3 axes"):
+        build(text.replace('bottom: "z"', "").format("axis: 3"), **shapes)
 
 
 def test_eltwise_sums_with_coefficients(build: Any) -> None:
@@ -436,8 +443,23 @@ def test_eltwise_sums_with_coefficients(build: Any) -> None:
     assert graph.operations[0][2] == {"coefficients": (1.0, -0.5)}
     with pytest.raises(ValueError, match="1 coeff for 2 bottoms"):
         build(text.format("coeff: 1"), **shapes)
-    with pytest.raises(ValueError, match="PROD is not supported yet"):
-        build(text.format("operation: PROD"), **shapes)
+    with pytest.raises(ValueError, match="coeff"):
+        build(text.format("operation: PROD coeff: 1 coeff: 2"), **shapes)
+
+
+@pytest.mark.parametrize(
+    ("kind", "parameters"),
+    [
+        ("InnerProduct", "inner_product_param { num_output: 2000000000 }"),
+        ("Embed", "embed_param { input_dim: 4000000000 num_output: 8 }"),
+        ("Tile", "tile_param { tiles: 2000000000 }"),
+    ],
+)
+def test_an_absurd_size_is_refused_before_memory_is_taken(
+    build: Any, kind: str, parameters: str
+) -> None:
+    with pytest.raises(ValueError, match=r"elements; at most 2,147,483,647"):
+        build(f'type: "{kind}" bottom: "x" top: "y" {parameters}', x=(2, 60))
 
 
 @pytest.mark.parametrize(
@@ -502,21 +524,6 @@ def test_split_and_silence_compute_nothing(build: Any) -> None:
 def test_a_wrong_number_of_blobs_says_how_many(build: Any, text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         build(text, x=(2, 3))
-
-
-def test_a_gradient_that_the_file_stops_is_refused_and_one_that_is_none_is_not(
-    read: Any, recorder: Any
-) -> None:
-    stopped = 'layer { name: "s" type: "Softmax" bottom: "r" top: "p" propagate_down: false }'
-    loss = (
-        'layer { name: "l" type: "SoftmaxWithLoss" bottom: "r" bottom: "x" top: "loss" '
-        "propagate_down: true propagate_down: false }"
-    )
-    relu = 'layer { name: "r" type: "ReLU" bottom: "x" top: "r" propagate_down: false }'
-    with pytest.raises(ValueError, match=r"propagate_down: false is not supported \(bottom 'r'\)"):
-        recorder().expand(definition(read, relu + stopped, {"x": (2, 1)}, "train"))
-    recorder("test").expand(definition(read, relu + stopped, {"x": (2, 1)}, "test"))
-    recorder().expand(definition(read, relu + loss, {"x": (2, 1)}, "train"))
 
 
 # Samples.

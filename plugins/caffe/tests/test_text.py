@@ -70,7 +70,8 @@ def test_layers_in_a_list_know_their_lines(read: Any) -> None:
         ),
         (
             'layers {\n type: "Softmax" }',
-            r":2:2: unknown value of type 'Softmax'; did you mean 'SOFTMAX'.* written 'layer \{'",
+            r":2:2: layer '' \(Softmax\): unknown V1 layer type 'Softmax'; did you mean 'SOFTMAX'.* "
+            r"written 'layer \{'",
         ),
         (
             'layer {\n  name: "a"\nlayer {\n  name: "b"\n}\n',
@@ -142,6 +143,29 @@ def test_fields_of_a_type_that_nobody_knows_are_left_to_the_error_about_the_type
     assert read(text).net("test").layers[0].type == "ROIPooling"
 
 
+def test_fields_of_a_fork_in_caffes_own_layers_are_told_where_no_type_is_unknown(read: Any) -> None:
+    """A net of a fork has both: the type is what is missing. Its other phase may be all Caffe's."""
+    fork = (
+        'layer { name: "drop" type: "Dropout" dropout_param { scale_train: false } }'
+        'layer { name: "roi" type: "ROIPooling" include { phase: TRAIN } roi_pooling_param { x: 1 } }'
+    )
+    reader = read(fork)
+    assert [layer.type for layer in reader.net("train").layers] == ["Dropout", "ROIPooling"]
+    with pytest.raises(ModelError, match=r":1:\d+: DropoutParameter: unknown field 'scale_train'"):
+        reader.net("test")
+    with pytest.raises(ModelError, match="unknown field 'scale_train'"):
+        reader.net("test", {"layer.drop.name": "other"})
+
+
+def test_a_type_that_the_old_form_lacks_is_told_with_its_layer_and_how_one_is_added(read: Any) -> None:
+    told = (
+        r":1:20: layer 'p' \(PRELU\): unknown V1 layer type 'PRELU'; did you mean 'RELU'\? .* a plugin "
+        r"adds with the layer_types hook"
+    )
+    with pytest.raises(ModelError, match=told):
+        read('layers { name: "p" type: PRELU }')
+
+
 def test_a_net_is_no_solver_and_a_solver_no_net(read: Any) -> None:
     with pytest.raises(ModelError, match="is a net; a solver is needed"):
         read(NET).solver()
@@ -210,3 +234,28 @@ def test_a_damaged_real_file_gives_a_net_or_a_users_error(
                     del data[start:]
             data = data or bytearray(b"\n")
         attempt(tmp_path / "damaged.prototxt", bytes(data))
+
+
+def test_an_escape_that_is_none_is_an_error(read: Any) -> None:
+    with pytest.raises(ModelError, match=r"net\.prototxt: a quoted text has an unknown escape: '\\l'"):
+        read(r'layer { name: "a\lb" type: "Split" }')
+
+
+def test_the_field_before_the_mistake_is_named_on_a_long_line(read: Any) -> None:
+    text = 'layer { type: "InnerProduct" inner_product_param { num_output: many } name: "x" top: "y" }'
+    with pytest.raises(ModelError, match=r"net\.prototxt:1:64: num_output: .*many"):
+        read(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "layer { " * 5000,
+        'layer { type: "X" x_param ' + "{ a " * 5000 + "}" * 5001,
+        'layer { type: "X" x_param { a: ' + "[" * 5000 + "]" * 5000 + "} }",
+        'layer { type: "X" x_param { a: ' + "[ { a: " * 5000,
+    ],
+)
+def test_endless_nesting_is_an_error(read: Any, text: str) -> None:
+    with pytest.raises(ModelError, match=r"net\.prototxt:1: blocks are nested deeper than 100"):
+        read(text)

@@ -57,7 +57,8 @@ PROFILE = [
 
 
 def composition() -> Composition:
-    manifest = Manifest("arithmetic", "demitasse-arithmetic", "2.5", automatic=True)
+    roles = {"model_writer": {"suffixes": [".caffemodel", ".demitasse"]}}
+    manifest = Manifest("arithmetic", "demitasse-arithmetic", "2.5", automatic=True, roles=roles)
     choice = Choice("kernels", "host", "arithmetic", "automatic, priority 50")
     return Composition("abacus", (manifest,), (choice,), (("torch", "only used when named"),))
 

@@ -128,7 +128,9 @@ def test_weights_are_converted_and_counted(
     runtime: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arrays = [np.zeros((20, 1, 5, 5)), np.zeros(20)]
-    runtime.weights["a.demitasse"] = Weights({"conv1": arrays}, 7, {"history": {"conv1": arrays}})
+    runtime.weights["a.demitasse"] = Weights(
+        {"conv1": arrays}, iteration=7, state={"history": {"conv1": arrays}}
+    )
     assert main(["convert", "a.demitasse", "b.demitasse"]) == 0
     assert runtime.weights["b.demitasse"] is runtime.weights["a.demitasse"]
     assert capsys.readouterr().out == (
@@ -138,7 +140,9 @@ def test_weights_are_converted_and_counted(
 
 def test_what_a_format_cannot_hold_is_said(runtime: Any, capsys: pytest.CaptureFixture[str]) -> None:
     arrays = [np.zeros(5)]
-    runtime.weights["a.demitasse"] = Weights({"conv1": arrays}, 7, {"history": {"conv1": arrays}})
+    runtime.weights["a.demitasse"] = Weights(
+        {"conv1": arrays}, iteration=7, state={"history": {"conv1": arrays}}
+    )
     assert main(["convert", "a.demitasse", "b.caffemodel"]) == 0
     assert capsys.readouterr().out == (
         "wrote b.caffemodel: 1 layer, 5 parameters; 2.00 KiB; left out, since the format has no "

@@ -90,12 +90,12 @@ def test_a_label_that_is_no_class_is_named(compute: Compute, operation: str, wro
 @pytest.mark.parametrize("ignore", [None, 2])
 def test_accuracy(compute: Compute, ignore: int | None, top_k: int) -> None:
     x, label = predictions("float32", "int32")
-    x = np.round(x / 4)  # so that there are ties, which count for the label
+    x = np.round(x / 4)  # so that there are ties, of which the later class comes first
     hits: list[list[bool]] = [[] for _ in range(7)]
     for n, i in np.ndindex(label.shape):
         if label[n, i] != ignore:
-            better = (x[n, :, i] > x[n, label[n, i], i]).sum()
-            hits[label[n, i]].append(bool(better < top_k))
+            ranked = sorted(range(7), key=lambda c: (x[n, c, i], c), reverse=True)
+            hits[label[n, i]].append(int(label[n, i]) in ranked[:top_k])
     flat = [hit for row in hits for hit in row]
     found, by_class = compute("accuracy", [x, label], {"ignore_label": ignore, "top_k": top_k})
     np.testing.assert_allclose(found, np.mean(flat), rtol=1e-6)

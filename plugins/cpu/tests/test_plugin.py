@@ -62,9 +62,10 @@ def test_what_is_not_served_is_left_to_others() -> None:
         assert list(candidates(Request(relu, (spec,), (spec,), relu.attributes, place))) == []
 
 
-def test_one_dimensional_convolutions_are_left_to_others() -> None:
-    x, w, y = (TensorSpec(s, "float32") for s in ((2, 3, 9), (4, 3, 3), (2, 4, 7)))
-    attributes = {"stride": (1,), "pad": (0,), "dilation": (1,), "groups": 1}
+def test_volumes_of_double_precision_are_left_to_others() -> None:
+    x, w, y = (TensorSpec(s, "float64") for s in ((2, 3, 9, 9, 9), (4, 3, 3, 3, 3), (2, 4, 7, 7, 7)))
+    threes: dict[str, object] = {"stride": (1,) * 3, "pad": (0,) * 3, "dilation": (1,) * 3}
+    attributes = {**threes, "groups": 1}
     operation = VOCABULARY["convolution"]
     asked = Request(operation, (x, w, None), (y,), attributes, Place("here"))
     assert list(candidates(asked)) == []

@@ -18,7 +18,7 @@ Passes = tuple[Any, Any, Any, Any]
 Problem = tuple[Any, Any, Any, Any, dict[str, Any]]
 
 ROUNDING = 2.0**-24
-GROWTH = {3: 12, 5: 48}
+GROWTH = {3: 12, 5: 72}
 """By how much a sum's rounding errors may grow in the transforms, by the taps in a line."""
 BFLOAT16 = Layout("bf16", stored="bfloat16")
 

@@ -105,8 +105,8 @@ def test_another_kind_does_not_take_a_mapping():
 @pytest.mark.parametrize(
     "spec",
     [
-        DataSpec("train.lmdb", "lmdb"),
-        DataSpec({"data": np.zeros(2)}, "lmdb"),
+        DataSpec("train.tfrecord", "tfrecord"),
+        DataSpec({"data": np.zeros(2)}, "tfrecord"),
         DataSpec("synthetic:1000"),
         DataSpec("s3://bucket/key"),
         DataSpec(7),

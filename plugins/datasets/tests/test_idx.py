@@ -150,7 +150,7 @@ def test_a_folder_needs_a_split_when_it_has_both_and_prefers_plain_files(tmp_pat
 
 
 def test_a_folder_of_something_else_is_another_plugins(tmp_path):
-    (tmp_path / "data.mdb").write_bytes(b"...")
+    (tmp_path / "part-0.tfrecord").write_bytes(b"...")
     assert data_source(spec=DataSpec(tmp_path)) is None
     assert "looked for the names of MNIST" in failure(tmp_path, "idx")
 

@@ -16,7 +16,7 @@ def test_the_entry_point_loads_and_implements_the_roles_of_the_manifest():
     (manifest,) = [found for found in demitasse.discover() if found.name == "datasets"]
     assert manifest.problem == ""
     hooks = {name for name in vars(hookspecs) if hasattr(getattr(module, name, None), "demitasse_impl")}
-    assert hooks == set(manifest.roles) == {"data_source"}
+    assert hooks == set(manifest.roles) == {"commands", "data_source", "programs"}
 
 
 def test_the_plugin_module_is_cheap_to_import():

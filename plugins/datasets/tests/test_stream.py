@@ -29,7 +29,7 @@ class Numbered:
         self.size, self.failing, self.gate = size, failing, gate
         self.gathered = []
 
-    def gather(self, numbers, out):
+    def gather(self, numbers, out, first):
         if self.gate is not None:
             self.gate.acquire()
         for number in numbers:

@@ -34,7 +34,7 @@ def _apply(
     shapes: dict[str, Any] = {}
     for i, operand in enumerate(operation.inputs):
         group = [None if a is None else a.shape for a in arrays[i:]]
-        shapes[operand.name] = group if operand.variadic else group[0]
+        shapes[operand.name] = group if operand.variadic else next(iter(group), None)
     made = operation.shapes(shapes, complete)
     operands = list(operation.outputs)
     if operands and operands[-1].variadic:

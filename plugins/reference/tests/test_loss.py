@@ -98,9 +98,10 @@ def test_accuracy_is_the_share_of_largest_predictions(apply: Apply) -> None:
     assert np.allclose(per_class, [1, 1 / 3, 0])
 
 
-def test_ties_count_for_the_label(apply: Apply) -> None:
+def test_of_equal_predictions_the_later_class_comes_first(apply: Apply) -> None:
     x = np.zeros((3, 4))
-    assert apply("accuracy", x, np.array([0.0, 2.0, 3.0]))[0] == 1
+    assert apply("accuracy", x, np.array([0.0, 2.0, 3.0]))[0] == pytest.approx(1 / 3)
+    assert apply("accuracy", x, np.array([0.0, 2.0, 3.0]), top_k=2)[0] == pytest.approx(2 / 3)
 
 
 @pytest.mark.parametrize(("top_k", "share"), [(1, 0.25), (2, 0.5), (3, 1.0), (4, 1.0)])

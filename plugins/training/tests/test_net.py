@@ -226,7 +226,7 @@ def test_a_layer_type_of_a_plugin_that_is_not_composed_is_said(
     toy: ModuleType, runtime: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     installed = Manifest("soft", roles={"layer_types": {"types": ("SoftCap", "Other")}})
-    monkeypatch.setattr("demitasse_training.graph.discover", lambda: (installed,))
+    monkeypatch.setattr("demitasse_training.known_types.discover", lambda: (installed,))
     hint = (
         r"plugin 'soft' is installed and has it, but is not composed: add it to the plugins \(\+soft\)"
     )
@@ -238,6 +238,21 @@ def test_a_layer_type_of_a_plugin_that_is_not_composed_is_said(
     net = toy.net(toy.layer("cap", "SoftCup", "", "cap"), phase="test")
     with pytest.raises(ModelError, match=r"'SoftCup'.*a plugin adds a type with the layer_types hook"):
         runtime().net(net)
+
+
+def test_a_type_that_nobody_has_is_told_before_one_that_is_installed_and_before_samples_are_opened(
+    toy: ModuleType, runtime: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed = Manifest("soft", roles={"layer_types": {"types": ("SoftCap",)}})
+    monkeypatch.setattr("demitasse_training.known_types.discover", lambda: (installed,))
+    source = toy.layer("data", "Samples", "", "data label", batch=2)
+    cap, axpy = toy.layer("cap", "SoftCap", "data", "cap"), toy.layer("mix", "Axpy", "cap", "mix")
+    told = (
+        r"layer 'mix' \(Axpy\): unknown layer type 'Axpy'; the nearest is '\w+' \(valid: .*\); a plugin "
+        r"adds a type with the layer_types hook .*; also unknown: 'SoftCap' \(line"
+    )
+    with pytest.raises(ModelError, match=told):
+        runtime().net(toy.net(source, cap, axpy, phase="test"))
 
 
 class NoSource:

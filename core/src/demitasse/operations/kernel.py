@@ -85,7 +85,7 @@ class Layout:
             array = np.moveaxis(array, rank, dimension + 1)
             merged = array.shape[dimension] * array.shape[dimension + 1]
             array = array.reshape(*array.shape[:dimension], merged, *array.shape[dimension + 2 :])
-        return array[tuple(slice(extent) for extent in shape)]
+        return array[tuple(slice(extent) for extent in shape)] if shape else array
 
 
 PLAIN = Layout("plain")

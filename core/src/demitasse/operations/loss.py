@@ -55,8 +55,8 @@ OPERATIONS = (
     ),
     _define(
         "accuracy",
-        "the share of labels (not ignored) among the top_k of x along axis, where ties count for the "
-        "label; and that share by class, 0 for a class that does not occur",
+        "the share of labels (not ignored) among the top_k of x along axis, of equals the later class "
+        "first; and that share by class, 0 for a class that does not occur",
         inputs="x label",
         outputs="accuracy per_class?",
         shapes=_accuracy_shapes,

@@ -42,8 +42,9 @@ class Gradient:
     names inputs of the forward operation; the outputs of ``operation`` are their gradients, in that
     order. ``operands`` name inputs and outputs of the forward operation, and ``d<output>`` is the
     gradient that arrives at an output. The backward operation is given those of the forward one's
-    attributes that it declares, and ``shape`` (of the first input in ``of``) or ``shapes`` (of a
-    variadic one's tensors) where it declares that."""
+    attributes that it declares, and ``shape`` (of the first input in ``of``), ``shapes`` (of all) or
+    ``wanted`` (whether somebody needs the gradient, of all) where it declares that. Of a variadic output
+    all gradients are given, zeros where none arrives."""
 
     of: tuple[str, ...]
     operation: str

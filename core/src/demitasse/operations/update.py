@@ -10,10 +10,10 @@ OPERATIONS = (
     define(
         "update",
         "momentum_update",
-        "history = momentum * history + rate * (gradient + decay * parameter), then parameter -= "
-        "history, rate and decay times each segment's multipliers; regularization L1 decays by "
-        "sign(parameter)",
-        inputs="parameter! gradient history! rate",
+        "history = momentum * history + rate * (scale * gradient + decay * parameter), then parameter "
+        "-= history, rate and decay times each segment's multipliers; regularization L1 decays by "
+        "sign(parameter); an absent scale is 1",
+        inputs="parameter! gradient history! rate scale?:float64",
         outputs="",
         shapes=nothing,
         flops=per_element("parameter", 6),

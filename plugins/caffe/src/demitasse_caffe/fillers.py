@@ -1,6 +1,7 @@
 """Caffe's fillers: how a parameter's first values are made.
 
-Each is a callable of a shape and a RandomStream that returns a float64 array. Fans are Caffe's:
+Each is a callable of a shape and a RandomStream that returns an array, random ones of the stream's
+element type. Fans are Caffe's:
 fan-in is the elements of one output (a row of the weights), fan-out those of one input channel.
 """
 
@@ -118,7 +119,7 @@ def _norm(message: Any) -> str:
 
 
 def _array(values: Any) -> np.ndarray:
-    return np.asarray(values, dtype=np.float64)
+    return np.asarray(values)
 
 
 _MAKERS: dict[str, Callable[[Any], Callable[[Shape, RandomStream], np.ndarray]]] = {

@@ -16,11 +16,13 @@ PHASES = {"train": 0, "test": 1}
 
 @dataclass(frozen=True)
 class NetFile:
-    """A net in the present form, all phases together, with the place of each layer."""
+    """A net in the present form, all phases together, with the place of each layer. ``misfit`` is the
+    error about a field that no message has, for phases in which every layer is of a known type."""
 
     message: Any
     places: tuple[Location, ...]
     location: Location
+    misfit: str = ""
 
 
 def read_net(path: Path, schema: Schema) -> NetFile:
@@ -51,13 +53,13 @@ def net_file(
     upgraded, places = upgrade_net(
         message, lines[skip : skip + count], outline.line("input", within), location, schema
     )
-    return NetFile(upgraded, tuple(places), location)
+    return NetFile(upgraded, tuple(places), location, outline.misfit)
 
 
 def define(net: NetFile, state: Any, schema: Schema) -> NetDefinition:
     """The layers whose rules the state (a NetState: phase, level, stages) meets."""
     layers = []
-    for message, place in zip(net.message.layer, net.places, strict=True):
+    for position, (message, place) in enumerate(zip(net.message.layer, net.places, strict=True), 1):
         if message.include and message.exclude:
             raise ModelError(
                 f"{place}: layer {message.name!r}: has include and exclude rules; use one kind"
@@ -65,7 +67,9 @@ def define(net: NetFile, state: Any, schema: Schema) -> NetDefinition:
         if any(_meets(rule, state) for rule in message.include) or (
             not message.include and not any(_meets(rule, state) for rule in message.exclude)
         ):
-            layers.append(_layer(message, place, schema))
+            layers.append(_layer(message, place, schema, position))
+    if net.misfit and all(layer.type in schema.types for layer in layers):
+        raise ModelError(net.misfit)
     phase = next(name for name, value in PHASES.items() if value == state.phase)
     return NetDefinition(net.message.name, phase, tuple(layers), net.location)
 
@@ -89,11 +93,12 @@ def _meets(rule: Any, state: Any) -> bool:
     )
 
 
-def _layer(message: Any, place: Location, schema: Schema) -> Layer:
+def _layer(message: Any, place: Location, schema: Schema, position: int) -> Layer:
+    """The layer; one without a name is called after its line, or position in a file without lines."""
     if not message.type:
         raise ModelError(f"{place}: layer {message.name!r}: has no type")
     return Layer(
-        name=message.name or f"{message.type}@{place.line}",
+        name=message.name or f"{message.type}@{place.line or position}",
         type=message.type,
         bottoms=tuple(message.bottom),
         tops=tuple(message.top),

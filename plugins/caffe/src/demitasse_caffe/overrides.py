@@ -9,6 +9,7 @@ name. Paths are the working directory's.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from google.protobuf import text_format
@@ -61,7 +62,7 @@ class Overrides:
                 _set_in_layers(message, path.removeprefix("layer."), value, where)
             else:
                 _set(message, path, value, where)
-        return NetFile(message, net.places, net.location)
+        return replace(net, message=message)
 
 
 def _set_in_layers(net: Any, path: str, value: Any, where: str) -> None:
@@ -151,6 +152,8 @@ def _scalar(field: Any, value: Any, where: str) -> Any:
     if field.type in (field.TYPE_FLOAT, field.TYPE_DOUBLE):
         return float(value)
     if field.type in (field.TYPE_STRING, field.TYPE_BYTES):
+        if field.name == "weights":  # several, with commas between
+            return ",".join(given(name.strip()) for name in str(value).split(","))
         return given(str(value)) if field.name in _FILES else str(value)
     return _int(value)
 

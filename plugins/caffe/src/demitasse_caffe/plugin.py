@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
-from demitasse import LayerType, ModelReader, Weights, hookimpl
+from demitasse import Candidate, LayerType, ModelReader, Request, Weights, hookimpl
 from demitasse.operations import Operation
 
 
@@ -15,6 +16,14 @@ def operations() -> Iterable[Operation]:
     from demitasse_caffe.operations import OPERATIONS
 
     return OPERATIONS
+
+
+@hookimpl
+def kernels(request: Request) -> Iterable[Candidate]:
+    """A kernel for the word that writes blobs to a file; none for arithmetic."""
+    from demitasse_caffe.kernels import candidates
+
+    return candidates(request)
 
 
 @hookimpl
@@ -35,7 +44,30 @@ def model_reader(path: Path, layer_types: Mapping[str, LayerType]) -> ModelReade
 
 @hookimpl
 def model_writer(path: Path, weights: Weights) -> None:
-    """Write the parameters as a caffemodel; it has no place for solver state."""
+    """Write parameters as a caffemodel, or a solver state with its caffemodel beside it, by suffix."""
+    from demitasse_caffe.hdf5_weights import write_hdf5_weights
+    from demitasse_caffe.solverstate import write_solverstate
     from demitasse_caffe.weights import write_caffemodel
 
-    write_caffemodel(Path(path), weights)
+    path = Path(path)
+    if path.name.endswith((".solverstate", ".solverstate.h5")):
+        write_solverstate(path, weights)
+    else:
+        (write_hdf5_weights if path.suffix == ".h5" else write_caffemodel)(path, weights)
+
+
+@hookimpl
+def programs() -> Mapping[str, Callable[..., Any]]:
+    """``convert_model``: a net or solver from one form to another; ``compute_image_mean``."""
+    from demitasse_caffe.conversion import convert_model
+    from demitasse_caffe.mean import compute_image_mean
+
+    return {"compute_image_mean": compute_image_mean, "convert_model": convert_model}
+
+
+@hookimpl
+def commands() -> Mapping[str, Callable[..., Any]]:
+    """``draw`` and ``compute_image_mean``."""
+    from demitasse_caffe import draw_command, mean_command
+
+    return {"compute_image_mean": mean_command.command, "draw": draw_command.command}

@@ -1,10 +1,13 @@
-"""Caffe's learning rate policies: records that map an iteration (from 0) to a rate."""
+"""Caffe's learning rate policies, and warm-up: records that map an iteration (from 0) to a rate."""
 
 from __future__ import annotations
 
 import bisect
+import itertools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 
 @dataclass(frozen=True)
@@ -54,14 +57,21 @@ class Inv:
 
 @dataclass(frozen=True)
 class MultiStep:
-    """base_lr * gamma ^ (how many of stepvalue are reached)."""
+    """base_lr * gamma ^ (how many of stepvalue are reached). As Caffe counts: in their order, and one
+    an iteration."""
 
     base_lr: float
     gamma: float
     stepvalue: tuple[int, ...]
 
+    @cached_property
+    def _reached(self) -> tuple[int, ...]:
+        """The iteration from which on each counts."""
+        later = itertools.accumulate(self.stepvalue, lambda last, step: max(last + 1, step), initial=-1)
+        return tuple(later)[1:]
+
     def __call__(self, iteration: int) -> float:
-        return self.base_lr * _power(self.gamma, bisect.bisect_right(self.stepvalue, iteration))
+        return self.base_lr * _power(self.gamma, bisect.bisect_right(self._reached, iteration))
 
 
 @dataclass(frozen=True)
@@ -88,6 +98,25 @@ class Sigmoid:
     def __call__(self, iteration: int) -> float:
         # The same function by tanh, which does not overflow.
         return self.base_lr * 0.5 * (1.0 + math.tanh(self.gamma * (iteration - self.stepsize) / 2))
+
+
+@dataclass(frozen=True)
+class WarmUp:
+    """From ``first`` in equal steps to ``last``, which iteration ``iterations`` would have; from then on
+    what ``then`` says of the iteration, counted from the start of the run.
+
+    Source: P. Goyal et al., *Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour* (2017), 2.2.
+    """
+
+    first: float
+    last: float
+    iterations: int
+    then: Callable[[int], float]
+
+    def __call__(self, iteration: int) -> float:
+        if iteration >= self.iterations:
+            return self.then(iteration)
+        return self.first + (self.last - self.first) * (iteration / self.iterations)
 
 
 POLICIES = {

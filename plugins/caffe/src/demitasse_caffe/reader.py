@@ -6,13 +6,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from demitasse import LayerType, ModelError, ModelReader, NetDefinition, Solver, Weights
-from demitasse_caffe.net import check_phase, define, net_file, state_of
+from demitasse import LayerType, ModelError, NetDefinition, Solver, Weights
+from demitasse_caffe.binary import NO_OUTLINE, binary_kind, has_weights, parse_binary
+from demitasse_caffe.hdf5_file import is_hdf5
+from demitasse_caffe.net import NetFile, check_phase, define, net_file, state_of
 from demitasse_caffe.overrides import Overrides
 from demitasse_caffe.paths import hint
-from demitasse_caffe.schema import schema
+from demitasse_caffe.schema import Schema, schema
 from demitasse_caffe.solver import SolverFile
 from demitasse_caffe.text import Outline, not_a_model, parse, read_text, which
+
+WEIGHTS = (".caffemodel", ".solverstate", ".caffemodel.h5", ".solverstate.h5")
+BINARY = (".binaryproto", ".binarynet", ".pb")
 
 
 class NetReader:
@@ -59,13 +64,23 @@ class SolverReader:
 
 
 class WeightsReader:
-    """A caffemodel or solver state: serves weights."""
+    """A caffemodel or solver state: serves weights, and the net of a caffemodel that has one."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, layer_types: Mapping[str, LayerType]) -> None:
+        self._path, self._layer_types = path, layer_types
 
     def net(self, phase: str, overrides: Mapping[str, Any] | None = None) -> NetDefinition:
-        """Not in a weights file."""
+        """The layers of the net that Caffe stored with its weights."""
+        messages = schema(self._layer_types)
+        return NetReader(self._path, self.stored_net(messages), messages).net(phase, overrides)
+
+    def stored_net(self, messages: Schema) -> NetFile:
+        """The net in the present form. Raises ModelError for a file that has none."""
+        kind = None if is_hdf5(self._path) or _is_state(self._path) else binary_kind(self._path)
+        if kind == "NetParameter":
+            net = _binary_net(self._path, messages)
+            if any(layer.type for layer in net.message.layer):
+                return net
         raise ModelError(f"{self._path}: holds weights; the net is in a .prototxt")
 
     def solver(self, overrides: Mapping[str, Any] | None = None) -> Solver:
@@ -74,20 +89,30 @@ class WeightsReader:
 
     def weights(self) -> Weights:
         """The parameters, and what a solver state adds to them."""
-        from demitasse_caffe.weights import read_caffemodel, read_solverstate
+        from demitasse_caffe.hdf5_weights import read_hdf5_weights
+        from demitasse_caffe.solverstate import read_solverstate
+        from demitasse_caffe.weights import read_caffemodel
 
-        if self._path.suffix == ".solverstate":
+        if _is_state(self._path):
             return read_solverstate(self._path)
-        return read_caffemodel(self._path)
+        return read_hdf5_weights(self._path) if is_hdf5(self._path) else read_caffemodel(self._path)
 
 
-def open_model(path: Path, layer_types: Mapping[str, LayerType]) -> ModelReader | None:
-    """A reader for the file, by its suffix and content. Raises ModelError with file and line."""
+Reader = NetReader | SolverReader | WeightsReader
+
+
+def open_model(path: Path, layer_types: Mapping[str, LayerType]) -> Reader | None:
+    """A reader for the file, by its suffix and content; None for another plugin's. Raises ModelError
+    with file and line."""
     if not path.is_file():
         raise ModelError(f"no such file: {path}{hint(path)}")
-    if path.suffix in (".caffemodel", ".solverstate"):
-        return WeightsReader(path)
+    if path.name.endswith(WEIGHTS):
+        return WeightsReader(path, layer_types)
+    if path.suffix == ".h5":
+        return WeightsReader(path, layer_types) if _is_weights_in_hdf5(path) else None
     messages = schema(layer_types)
+    if path.suffix in BINARY:
+        return _open_binary(path, messages, layer_types)
     text = read_text(path)
     outline = Outline(text)
     kind = which(outline, messages)
@@ -99,3 +124,43 @@ def open_model(path: Path, layer_types: Mapping[str, LayerType]) -> ModelReader 
     if kind == "NetParameter":
         return NetReader(path, net_file(path, message, outline, messages), messages)
     return SolverReader(path, SolverFile(path, message, outline, messages))
+
+
+def _open_binary(path: Path, messages: Schema, layer_types: Mapping[str, LayerType]) -> Reader | None:
+    kind = binary_kind(path)
+    if kind == "NetParameter":
+        if has_weights(path):
+            return WeightsReader(path, layer_types)
+        return NetReader(path, _binary_net(path, messages), messages)
+    if kind == "SolverParameter":
+        return SolverReader(
+            path, SolverFile(path, parse_binary(path, kind, messages), NO_OUTLINE, messages)
+        )
+    if path.suffix == ".pb":
+        return None
+    if kind == "BlobProto":
+        raise ModelError(f"{path}: holds one array, such as a mean; a layer's transform_param names it")
+    raise ModelError(f"{path}: is damaged, or neither a binary net nor a binary solver")
+
+
+def _binary_net(path: Path, messages: Schema) -> NetFile:
+    return net_file(path, parse_binary(path, "NetParameter", messages), NO_OUTLINE, messages)
+
+
+def _is_state(path: Path) -> bool:
+    return path.name.endswith((".solverstate", ".solverstate.h5")) or (
+        path.suffix == ".h5" and not path.name.endswith(WEIGHTS) and _has_hdf5_group(path, "history")
+    )
+
+
+def _is_weights_in_hdf5(path: Path) -> bool:
+    return _has_hdf5_group(path, "data") or _has_hdf5_group(path, "history")
+
+
+def _has_hdf5_group(path: Path, name: str) -> bool:
+    from demitasse_caffe.hdf5_file import open_hdf5
+
+    if not is_hdf5(path):
+        return False
+    with open_hdf5(path) as file:
+        return file.group(name) is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +12,52 @@ from demitasse import Location, ModelError, NetDefinition, Solver, unknown
 from demitasse_caffe.net import NetFile, define, net_file, read_net, state_of
 from demitasse_caffe.overrides import Overrides
 from demitasse_caffe.paths import find_file
-from demitasse_caffe.rates import POLICIES
+from demitasse_caffe.rates import POLICIES, WarmUp
 from demitasse_caffe.schema import Schema, number
 from demitasse_caffe.text import Outline
 from demitasse_caffe.upgrade import upgrade_solver
 
-_UPDATES = {"SGD": "momentum_update"}
-_LATER = ("AdaDelta", "AdaGrad", "Adam", "Nesterov", "RMSProp")
-_NOT_NEGATIVE = ("max_iter", "test_interval", "display", "snapshot", "momentum", "weight_decay")
+_UPDATES = {
+    "AdaDelta": ("adadelta_update", ("momentum", "delta")),
+    "AdaGrad": ("adagrad_update", ("delta",)),
+    "Adam": ("adam_update", ("momentum", "momentum2", "delta")),
+    "LARS": ("lars_update", ("momentum", "lars_trust")),
+    "Nesterov": ("nesterov_update", ("momentum",)),
+    "RMSProp": ("rmsprop_update", ("rms_decay", "delta")),
+    "SGD": ("momentum_update", ("momentum",)),
+}
+"""The operation of each type, and the fields that are its attributes besides the decay."""
+
+_BELOW_ONE = {
+    "AdaDelta": ("momentum",),
+    "Adam": ("momentum", "momentum2"),
+    "RMSProp": ("rms_decay",),
+}
+"""What is kept of a running mean: with all of it kept, nothing would ever be learnt."""
+
+_LEAST_DELTA = 2.0**-126
+"""In place of a ``delta`` of 0, which it does not differ from beside any other number: a gradient that
+has always been 0 then moves nothing, where 0 / 0 would, as in Caffe, be not a number."""
+
+_WITHOUT_MOMENTUM = ("AdaGrad", "RMSProp")
+_NOT_NEGATIVE = (
+    "max_iter",
+    "test_interval",
+    "display",
+    "snapshot",
+    "momentum",
+    "weight_decay",
+    "warmup_iter",
+    "warmup_start_lr",
+)
 _AT_LEAST_ONE = ("iter_size", "average_loss")
+_OURS = ".demitasse"
+_SUFFIXES = {
+    "BINARYPROTO": (_OURS, ".caffemodel", ".solverstate"),
+    "HDF5": (_OURS, ".caffemodel.h5", ".solverstate.h5"),
+}
+"""What a snapshot is written as where the solver names a format. Ours has what Caffe's lack: cursors."""
+
 _TRAINED = ("net", "net_param", "train_net", "train_net_param")
 
 
@@ -36,28 +73,31 @@ class SolverFile:
         """The record. Raises ModelError that names file, line and field."""
         message, given = self._overridden(overrides)
         self._check(message)
+        update, attributes = self._update(message)
         tests = self._tests(message, given)
+        train = self._train(message, given)
         return Solver(
-            train=self._train(message, given),
+            train=train,
             tests=tests,
-            update=self._update(message),
-            update_attributes={
-                "momentum": number(message.momentum),
-                "decay": number(message.weight_decay),
-                "regularization": message.regularization_type,
-            },
-            rate=self._rate(message),
+            update=update,
+            update_attributes=attributes,
+            rate=self._rate(message, train),
             max_iterations=message.max_iter,
             passes=message.iter_size,
-            test_iterations=tuple(message.test_iter),
+            test_iterations=tuple(count for count in message.test_iter if count),
             test_interval=message.test_interval if tests else 0,
             test_first=message.test_initialization,
             display_interval=message.display,
             snapshot_interval=message.snapshot,
             snapshot_prefix=message.snapshot_prefix,
             snapshot_last=message.snapshot_after_train,
+            snapshot_suffixes=self._suffixes(message),
+            snapshot_gradients=message.snapshot_diff,
             average_loss=message.average_loss,
             seed=message.random_seed if message.random_seed >= 0 else None,
+            clip=self._clip(message),
+            weights=self._weights(message),
+            debug=message.debug_info,
             location=Location(str(self._path)),
         )
 
@@ -110,7 +150,7 @@ class SolverFile:
 
     def _tests(self, message: Any, given: Overrides) -> tuple[NetDefinition, ...]:
         """The nets of test_net_param, of test_net, and then net or net_param for each test_iter
-        that is left over."""
+        that is left over; without those that are tested 0 times, of which a file may have none."""
         own = len(message.test_net_param) + len(message.test_net)
         count = len(message.test_iter)
         generic = message.HasField("net") or message.HasField("net_param")
@@ -124,9 +164,9 @@ class SolverFile:
                 f"{self._where('test_state')}: {len(message.test_state)} for {count} test nets"
             )
         for iterations in message.test_iter:
-            if iterations < 1:
-                raise ModelError(f"{self._where('test_iter')}: {iterations} is not a positive number")
-        if count and message.test_interval < 1:
+            if iterations < 0:
+                raise ModelError(f"{self._where('test_iter')}: {iterations} is not a number of times")
+        if any(message.test_iter) and message.test_interval < 1:
             raise ModelError(
                 f"{self._where('test_interval')}: must be positive where test_iter is given; "
                 f"it is {message.test_interval}"
@@ -141,7 +181,8 @@ class SolverFile:
         states = [[state] for state in message.test_state] or [[] for _ in nets]
         return tuple(
             define(net, state_of(net, "test", self._schema, *more), self._schema)
-            for net, more in zip(nets, states, strict=True)
+            for net, more, iterations in zip(nets, states, message.test_iter, strict=True)
+            if iterations
         )
 
     def _read(self, name: str | None, inline: Any, field: str) -> NetFile:
@@ -173,47 +214,111 @@ class SolverFile:
                     self._where("regularization_type"),
                 )
             )
-        if message.clip_gradients >= 0:
-            raise ModelError(
-                f"{self._where('clip_gradients')}: is not supported yet; leave the field out"
-            )
-        if message.weights:
-            raise ModelError(
-                f"{self._where('weights')}: is not read; give the weights when the trainer is made "
-                f"(weights=..., --weights)"
-            )
+        if message.HasField("warmup_start_lr") and not message.warmup_iter:
+            raise ModelError(f"{self._where('warmup_start_lr')}: needs warmup_iter, which is not given")
 
-    def _update(self, message: Any) -> str:
+    def _clip(self, message: Any) -> float:
+        """The greatest norm of the gradients. Caffe clips the sum of iter_size passes and then divides;
+        gradients here are means over the passes."""
+        limit = message.clip_gradients
+        if limit < 0:
+            return 0.0
+        if not 0 < limit < math.inf:
+            raise ModelError(
+                f"{self._where('clip_gradients')}: {number(limit):g} is no norm to scale gradients down "
+                f"to; give a positive number, or leave the field out"
+            )
+        return number(limit) / int(message.iter_size)
+
+    def _suffixes(self, message: Any) -> tuple[str, ...]:
+        if not message.HasField("snapshot_format"):
+            return ()
+        enum = message.DESCRIPTOR.fields_by_name["snapshot_format"].enum_type
+        return _SUFFIXES[enum.values_by_number[message.snapshot_format].name]
+
+    def _weights(self, message: Any) -> tuple[str, ...]:
+        """The files to start from, those of one field separated by commas."""
+        where = self._where("weights")
+        names = [name.strip() for names in message.weights for name in names.split(",")]
+        if not all(names):
+            raise ModelError(f"{where}: a name between the commas of {', '.join(names)!r} is missing")
+        return tuple(str(find_file(name, self._path, f"{where}: file")) for name in names)
+
+    def _update(self, message: Any) -> tuple[str, Mapping[str, Any]]:
+        """The operation of the solver's type, and its attributes."""
         kind = message.type
-        if kind in _LATER:
-            raise ModelError(
-                f"{self._where('type')}: solver type {kind!r} is not supported yet; supported: "
-                f"{', '.join(_UPDATES)}"
-            )
         if kind not in _UPDATES:
-            raise ModelError(unknown("solver type", kind, (*_UPDATES, *_LATER), self._where("type")))
-        return _UPDATES[kind]
+            raise ModelError(unknown("solver type", kind, _UPDATES, self._where("type")))
+        operation, fields = _UPDATES[kind]
+        if kind in _WITHOUT_MOMENTUM and message.momentum != 0:
+            raise ModelError(
+                f"{self._where('momentum')}: solver type {kind!r} has no momentum; it is "
+                f"{number(message.momentum):g}"
+            )
+        for name in _BELOW_ONE.get(kind, ()):
+            if not 0 <= (value := getattr(message, name)) < 1:
+                raise ModelError(
+                    f"{self._where(name)}: solver type {kind!r} needs a number from 0 to below 1; it is "
+                    f"{number(value):g}"
+                )
+        if "delta" in fields and not 0 <= (value := message.delta) < math.inf:
+            raise ModelError(f"{self._where('delta')}: {number(value):g} is not a number >= 0")
+        if "lars_trust" in fields and not 0 < (value := message.lars_trust) < math.inf:
+            raise ModelError(f"{self._where('lars_trust')}: {number(value):g} is not a number > 0")
+        if kind != "LARS" and message.HasField("lars_trust"):
+            raise ModelError(f"{self._where('lars_trust')}: is of type 'LARS'; the type is {kind!r}")
+        attributes = {name.removeprefix("lars_"): number(getattr(message, name)) for name in fields}
+        if attributes.get("delta") == 0:
+            attributes["delta"] = _LEAST_DELTA
+        attributes["decay"] = number(message.weight_decay)
+        if kind != "LARS":
+            attributes["regularization"] = message.regularization_type
+        elif message.regularization_type != "L2":
+            raise ModelError(f"{self._where('regularization_type')}: type 'LARS' has L2 only")
+        return operation, attributes
 
-    def _rate(self, message: Any) -> Any:
-        """The policy's record, from the solver's fields of the same names."""
+    def _rate(self, message: Any, train: NetDefinition) -> Callable[[int], float]:
+        """The policy's record, from the solver's fields of the same names. With base_batch_size, k times
+        as many samples an iteration make the rate k times as high, and a warm-up begin at base_lr."""
         if not message.HasField("lr_policy"):
             raise ModelError(f"{self._path}: lr_policy is missing (valid: {', '.join(POLICIES)})")
         if message.lr_policy not in POLICIES:
             raise ModelError(unknown("policy", message.lr_policy, POLICIES, self._where("lr_policy")))
         policy = POLICIES[message.lr_policy]
         values = {f.name: self._rate_field(message, f.name) for f in dataclasses.fields(policy)}
-        return policy(**values)
+        first = number(message.warmup_start_lr)
+        if message.HasField("base_batch_size"):
+            if not message.HasField("warmup_start_lr"):
+                first = values["base_lr"]
+            values["base_lr"] *= self._batch(message, train) / message.base_batch_size
+        rate: Callable[[int], float] = policy(**values)
+        if message.warmup_iter:
+            return WarmUp(first, values["base_lr"], message.warmup_iter, rate)
+        return rate
+
+    def _batch(self, message: Any, train: NetDefinition) -> int:
+        """How many samples an iteration of the trained net takes, as its first layer with a batch size
+        has it."""
+        where = self._where("base_batch_size")
+        if message.base_batch_size < 1:
+            raise ModelError(f"{where}: {message.base_batch_size} is less than 1")
+        for layer in train.layers:
+            if isinstance(layer.parameters, Mapping):
+                size = layer.parameters.get("batch_size", 0)
+            else:
+                parts = [part for _, part in layer.parameters.ListFields()]
+                size = max((getattr(part, "batch_size", 0) for part in parts), default=0)
+            if size:
+                return int(size) * int(message.iter_size)
+        raise ModelError(f"{where}: no layer of the net that is trained has a batch_size")
 
     def _rate_field(self, message: Any, name: str) -> Any:
+        """A number that the policy reads. ``gamma`` and ``power`` are 0 where they are not given, as in
+        Caffe, and ``stepvalue`` may be empty."""
         reason = f"lr_policy {message.lr_policy!r} needs {name}"
         if name == "stepvalue":
-            steps = tuple(message.stepvalue)
-            if not steps:
-                raise ModelError(f"{self._where('lr_policy')}: {reason}")
-            if list(steps) != sorted(steps):
-                raise ModelError(f"{self._where(name)}: must ascend; it is {', '.join(map(str, steps))}")
-            return steps
-        if not message.HasField(name):
+            return tuple(message.stepvalue)
+        if not message.HasField(name) and name not in ("gamma", "power"):
             at = f"{self._path}" if name == "base_lr" else self._where("lr_policy")
             raise ModelError(f"{at}: {reason}")
         value = getattr(message, name)

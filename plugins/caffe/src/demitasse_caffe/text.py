@@ -7,6 +7,7 @@ the text is outlined first: its blocks and fields with their lines.
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +26,8 @@ _TOKEN = re.compile(
 )
 _OPEN = {"{": "}", "<": ">"}
 _LAYERS = ("layer", "layers")
+_DEEPEST = 100
+"""How deep blocks may nest: as protobuf's binary reader has it."""
 
 
 @dataclass(eq=False)
@@ -36,11 +39,17 @@ class Block:
     parent: Block | None
     closed: bool = False
     words: dict[str, str] = field(default_factory=dict)
+    depth: int = 0
 
     @property
     def path(self) -> tuple[str, ...]:
         """The names of the enclosing blocks and its own; empty for the file."""
-        return () if self.parent is None else (*self.parent.path, self.name)
+        names: list[str] = []
+        block = self
+        while block.parent is not None:
+            names.append(block.name)
+            block = block.parent
+        return tuple(reversed(names))
 
 
 @dataclass(frozen=True)
@@ -62,6 +71,8 @@ class Outline:
         self.root = Block("", 1, None)
         self.entries: list[Entry] = []
         self.unclosed: Block | None = None
+        self.too_deep: int | None = None  # the line where blocks nest deeper than any message does
+        self.misfit = ""  # a field that no message has, told if nothing worse is wrong with the net
         self._read(text)
 
     def names(self) -> list[str]:
@@ -93,7 +104,9 @@ class Outline:
             if token in _OPEN:
                 if lists and lists[-1][0] is block:
                     name, position = lists[-1][1], (line, start - line_start + 1)
-                inner = Block(name, line, block)
+                inner = Block(name, line, block, depth=block.depth + 1)
+                if inner.depth + len(lists) > _DEEPEST:
+                    self.too_deep = self.too_deep or line
                 self.entries.append(Entry(block, name, *position, opens=inner))
                 block = inner
             elif token in "}>":
@@ -103,6 +116,8 @@ class Outline:
                 block = block.parent or self.root
             elif token == "[":
                 lists.append((block, name))
+                if block.depth + len(lists) > _DEEPEST:
+                    self.too_deep = self.too_deep or line
             elif token == "]":
                 if lists and lists[-1][0] is block:
                     lists.pop()
@@ -134,27 +149,43 @@ def read_text(path: Path) -> str:
         return data.decode("latin-1")
 
 
-def parse(path: Path, text: str, outline: Outline, name: str, schema: Schema) -> Any:
+def parse(
+    path: Path, text: str, outline: Outline, name: str, schema: Schema, strict: bool = False
+) -> Any:
     """A text as the message called ``name``. Raises ModelError that says file, line and column.
 
-    Fields that a fork of Caffe has for a layer type that nobody here knows are left out: the error
-    that helps is the one about the type, when the net is built.
+    Fields that a fork of Caffe has for a layer type that nobody here knows are left out, unless
+    ``strict``: the error that helps is the one about the type, when the net is built. In a net with such
+    a type, those that it has for Caffe's own types are left out too, and the first is noted as the
+    outline's ``misfit``: the error about a net's phase without such a type.
     """
+    if outline.too_deep is not None:
+        raise ModelError(f"{path}:{outline.too_deep}: blocks are nested deeper than {_DEEPEST}")
     message = schema.message(name)
-    foreign = False
+    foreign, strangers = False, _has_strangers(outline, schema)
     for entry, descriptor in _fields(outline, schema.descriptor(name)):
         if not re.fullmatch(r"[A-Za-z_]\w*", entry.name):
             continue
         if entry.name not in descriptor.fields_by_name:
             if _of_known_type(entry, schema):
-                raise ModelError(_unknown_field(path, entry, descriptor))
+                told = _unknown_field(path, entry, descriptor)
+                if strict or not strangers or _is_solvers(entry, name):
+                    raise ModelError(told)
+                outline.misfit = outline.misfit or told
+            elif strict:
+                raise ModelError(f"{_unknown_field(path, entry, descriptor)}; {_owner(entry, schema)}")
             foreign = True
         elif entry.value is not None:
             _check_enum(path, entry, descriptor.fields_by_name[entry.name])
     try:
-        text_format.Parse(text, message, allow_unknown_field=foreign)
+        with warnings.catch_warnings():
+            # Python's own word for a backslash before what is no escape; Caffe refuses it too.
+            warnings.simplefilter("error", DeprecationWarning)
+            text_format.Parse(text, message, allow_unknown_field=foreign)
     except text_format.ParseError as error:
         raise ModelError(_syntax(path, text, outline, error)) from error
+    except DeprecationWarning as error:
+        raise ModelError(f"{path}: a quoted text has an unknown escape: {_escape(error)}") from error
     except (UnicodeDecodeError, ValueError) as error:
         raise ModelError(f"{path}: {error}") from error
     return message
@@ -180,6 +211,31 @@ def _of_known_type(entry: Entry, schema: Schema) -> bool:
     while block is not None and block.name != "layer":
         block = block.parent
     return block is None or block.words.get("type") in (None, *schema.types)
+
+
+def _has_strangers(outline: Outline, schema: Schema) -> bool:
+    """Whether a layer is of a type that nobody here knows."""
+    opened = (e.opens for e in outline.entries if e.opens is not None and e.name == "layer")
+    return any(block.words.get("type") not in (None, *schema.types) for block in opened)
+
+
+def _is_solvers(entry: Entry, name: str) -> bool:
+    """Whether a field stands in a solver, and not in a net."""
+    return name != "NetParameter" and len(entry.block.path) < 2
+
+
+def _owner(entry: Entry, schema: Schema) -> str:
+    """Whose the field is that would be lost: a layer of a type that nobody knows."""
+    block = entry.block
+    while block.name != "layer" and block.parent is not None:
+        block = block.parent
+    name, kind = block.words.get("name", ""), block.words.get("type", "")
+    close = nearest(kind, schema.types)
+    guess = f"; the nearest is {close!r}" if close else ""
+    return (
+        f"layer {name!r} is of type {kind!r}, which no composed plugin knows{guess}. A plugin whose "
+        f"layer_types have it declares its fields"
+    )
 
 
 def _unknown_field(path: Path, entry: Entry, descriptor: Any) -> str:
@@ -212,12 +268,24 @@ def _check_enum(path: Path, entry: Entry, descriptor: Any) -> None:
     valid = descriptor.enum_type.values_by_name
     where = f"{path}:{entry.line}:{entry.column}"
     if bare not in valid:
-        message = unknown(f"value of {entry.name}", bare, valid, where)
+        of_layer = entry.name == "type" and entry.block.name == "layers"
+        if of_layer:
+            where += f": layer {entry.block.words.get('name', '')!r} ({bare})"
+        message = unknown("V1 layer type" if of_layer else f"value of {entry.name}", bare, valid, where)
         if value != bare and entry.name == "type":
             message += "; a layer with a quoted type is written 'layer {', not 'layers {'"
+        elif of_layer:
+            message += (
+                "; a type that a plugin adds with the layer_types hook is written layer { type: '' }"
+            )
         raise ModelError(message)
     if value != bare:
         raise ModelError(f"{where}: {entry.name} is written without quotes: {entry.name}: {bare}")
+
+
+def _escape(error: Warning) -> str:
+    found = re.search(r"'(.*?)'", str(error).rpartition(": ")[2])
+    return found[0] if found else str(error)
 
 
 def _syntax(path: Path, text: str, outline: Outline, error: Any) -> str:
@@ -239,7 +307,8 @@ def _syntax(path: Path, text: str, outline: Outline, error: Any) -> str:
         reason = f"{word[2]!r} is no field of {word[1]}"
     if line is None:
         return f"{path}: {reason}"
-    at = next((e.name for e in reversed(outline.entries) if e.line == line and e.value), None)
+    before = (e.name for e in reversed(outline.entries) if e.line == line and e.column <= (column or 0))
+    at = next(before, None)
     return f"{path}:{line}:{column}: {f'{at}: ' if at else ''}{reason}"
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from demitasse import Location, ModelError
 from demitasse_caffe.schema import Schema, is_repeated
+from demitasse_caffe.upgrade_v0 import upgrade_v0
 
 V1_TYPES = {
     "ABSVAL": "AbsVal",
@@ -78,7 +79,7 @@ def upgrade_net(
     """A net in the present form, and where each of its layers stands.
 
     ``lines`` are those of the file's layers, ``input_line`` that of its first input. Raises
-    ModelError for V0 layers and for mixed forms.
+    ModelError for what no form has, and for mixed ones.
     """
     if net.layer and net.layers:
         raise ModelError(
@@ -97,8 +98,16 @@ def upgrade_net(
     elif net.input_shape or net.input_dim:
         raise ModelError(f"{location}: input_shape and input_dim need an 'input' that they are for")
     result.layer.extend(net.layer)
-    own = places[len(places) - len(net.layers) :]
-    result.layer.extend(_upgrade_v1(*pair, schema) for pair in zip(net.layers, own, strict=True))
+    if net.layers:
+        first = len(places) - len(net.layers)
+        layers, own = upgrade_v0(net.layers, places[first:], schema)
+        result.layer.extend(_upgrade_v1(*pair, schema) for pair in zip(layers, own, strict=True))
+        places[first:] = own
+    for layer in result.layer:
+        # Older BatchNorms asked for three multipliers; they hold statistics, which nothing trains.
+        if layer.type == "BatchNorm" and len(layer.param) == 3:
+            for spec in layer.param:
+                spec.lr_mult = spec.decay_mult = 0
     return result, places
 
 
@@ -137,14 +146,9 @@ def _input_layer(net: Any, location: Location, schema: Schema) -> Any:
 
 
 def _upgrade_v1(old: Any, place: Location, schema: Schema) -> Any:
-    if old.HasField("layer"):
-        name = old.layer.name or "without a name"
-        raise ModelError(
-            f"{place}: layer {name!r} is in the V0 form of 2013 (layers {{ layer {{ ... }} }}), "
-            f"which is not read; Caffe's upgrade_net_proto_text brings it into the present form"
-        )
     new = schema.message("LayerParameter")
-    new.type = v1_type(old)
+    if old.HasField("type"):
+        new.type = v1_type(old)
     for field, value in old.ListFields():
         if field.name in _SPECIAL:
             continue

@@ -1,40 +1,141 @@
-"""``demitasse convert``: weights from one file format to another."""
+"""``demitasse convert``: weights, nets and solvers from one file format to another."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from demitasse_cli import options as shared
 from demitasse_cli import report
 
+if TYPE_CHECKING:
+    from demitasse import Runtime, Weights
 
-@click.command("convert", help="Convert weights (and solver state) IN to OUT; suffixes name formats.")
+
+@click.command(
+    "convert",
+    help="Convert weights and solver state, or a net or solver, from IN to OUT; suffixes name formats. "
+    "Older forms of a format become its present one.",
+)
 @click.argument("source", metavar="IN", type=shared.file)
 @click.argument("target", metavar="OUT", type=shared.file)
 @shared.plugins_option
+@click.option(
+    "--weights", metavar="FILE[,FILE]", help="The weights of a net, for a format that holds both (ONNX)."
+)
 @click.option("--force", is_flag=True, help="Overwrite OUT if it is there.")
-def command(source: Path, target: Path, plugins: str | None, force: bool) -> None:
+@click.option(
+    "--json", "json_path", metavar="FILE", help="Write what was done as JSON; - is standard output."
+)
+def command(
+    source: Path,
+    target: Path,
+    plugins: str | None,
+    weights: str | None,
+    force: bool,
+    json_path: str | None,
+) -> None:
     """Convert, and say what was written."""
     from demitasse import ModelError
 
-    if target.exists() and not force:
-        raise ModelError(f"{target} is there already; --force overwrites it")
+    report.check_writable({"--json": json_path})
+    if target.exists() and (not force or target.resolve() == source.resolve()):
+        raise ModelError(
+            f"{target} is there already; --force overwrites it"
+            if not force
+            else f"{target} is the file to convert; give another name"
+        )
     with shared.compose("auto", plugins) as runtime:
-        weights = runtime.read(source).weights()
-        written = runtime.write(target, weights)
-        # What a format has no place for is only seen by looking at what came of it.
-        kept = runtime.read(written).weights()
+        done = _conversion(runtime, target, weights)(runtime, source, target)
+    record = {"source": str(source), "target": str(target), **done}
+    record["bytes"] = target.stat().st_size
+    if json_path is not None:
+        report.write_json(json_path, record)
+    parts = [_contents(record), report.human_bytes(record["bytes"]), *record["notes"]]
+    click.echo(f"wrote {target}: {'; '.join(parts)}", file=report.lines_to(json_path))
+
+
+def _conversion(
+    runtime: Runtime, target: Path, given: str | None
+) -> Callable[[Runtime, Path, Path], dict[str, Any]]:
+    """What writes such a target: a writer of weights, or else the program that a plugin's manifest names
+    for the suffix of a net (``roles.programs.converts``); it takes the runtime, source and target and
+    returns ``kind``, ``layers``, ``upgraded`` and ``notes``. Where the manifest lists the suffix in
+    ``with_weights``, it is given weights too. Raises ModelError with all suffixes."""
+    from demitasse import ModelError
+
+    plugins = runtime.composition.plugins
+    weights = {suffix for p in plugins for suffix in p.roles.get("model_writer", {}).get("suffixes", ())}
+    nets: dict[str, str] = {}
+    both: set[str] = set()
+    for plugin in reversed(plugins):
+        nets |= plugin.roles.get("programs", {}).get("converts", {})
+        both |= set(plugin.roles.get("programs", {}).get("with_weights", ()))
+    if given is not None and not target.name.endswith(tuple(both)):
+        raise ModelError(
+            f"{target}: --weights is for a format that holds a net and its weights "
+            f"({', '.join(sorted(both)) or 'none is composed'})"
+        )
+    if target.name.endswith(tuple(weights)):
+        return _weights
+    program = next((name for suffix, name in nets.items() if target.name.endswith(suffix)), None)
+    if program is None:
+        raise ModelError(
+            f"{target}: no composed plugin writes such a file (weights: "
+            f"{', '.join(sorted(weights)) or 'none'}; nets and solvers: "
+            f"{', '.join(sorted(nets)) or 'none'})"
+        )
+
+    def convert(runtime: Runtime, source: Path, target: Path) -> dict[str, Any]:
+        runtime.read(source)  # for its error, when the file is not there or of no known format
+        options = {} if given is None else {"weights": given}
+        return dict(runtime.program(program, source, target, **options))
+
+    return convert
+
+
+def _weights(runtime: Runtime, source: Path, target: Path) -> dict[str, Any]:
+    given = runtime.read(source).weights()
+    # What a format has no place for is only seen by looking at what came of it.
+    kept = runtime.read(runtime.write(target, given)).weights()
     arrays = [array for layer in kept.parameters.values() for array in layer]
-    layers = report.counted(len(kept.parameters), "layer")
-    parts = [f"{layers}, {sum(array.size for array in arrays):,} parameters"]
-    left: list[str] = []
-    if weights.iteration is not None:
-        (parts if kept.iteration is not None else left).append(f"iteration {weights.iteration}")
-    if weights.state:
-        (parts if kept.state else left).append(f"solver state {', '.join(weights.state)}")
-    parts.append(report.human_bytes(written.stat().st_size))
-    if left:
-        parts.append(f"left out, since the format has no place for it: {', '.join(left)}")
-    click.echo(f"wrote {written}: {'; '.join(parts)}")
+    left = _left_out(given, kept)
+    return {
+        "kind": "weights",
+        "layers": len(kept.parameters),
+        "parameters": sum(array.size for array in arrays),
+        "iteration": kept.iteration,
+        "state": list(kept.state),
+        "gradients": bool(kept.gradients),
+        "left_out": left,
+        "notes": [f"left out, since the format has no place for it: {', '.join(left)}"] if left else [],
+    }
+
+
+def _left_out(given: Weights, kept: Weights) -> list[str]:
+    left = []
+    if given.iteration is not None and kept.iteration is None:
+        left.append(f"iteration {given.iteration}")
+    if missing := [name for name in given.state if name not in kept.state]:
+        left.append(f"solver state {', '.join(missing)}")
+    if given.gradients and not kept.gradients:
+        left.append("gradients")
+    if missing := [name for name in given.record if name not in kept.record]:
+        left.append(f"the run's record of {', '.join(missing)}")
+    return left
+
+
+def _contents(record: dict[str, Any]) -> str:
+    layers = report.counted(record["layers"], "layer")
+    if record["kind"] != "weights":
+        form = "brought into the present form" if record["upgraded"] else "in the form that it had"
+        return ", ".join([record["kind"], *([layers] if record["layers"] else []), form])
+    parts = [f"{layers}, {record['parameters']:,} parameters"]
+    if record["iteration"] is not None:
+        parts.append(f"iteration {record['iteration']}")
+    if record["state"]:
+        parts.append(f"solver state {', '.join(record['state'])}")
+    return "; ".join(parts)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from demitasse import DemitasseError, __version__, discover, unknown
+from demitasse_cli.flags import command_first
 from demitasse_cli.main import INTERRUPTED
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ def run(given: list[str]) -> int:
     """Run the command line and return its exit status: 0, 1 for a finding or a fault of ours, 2 for
     a user's mistake, 130 when interrupted. A fault of ours is raised, for its traceback."""
     debug = "--debug" in given
-    given = [argument for argument in given if argument != "--debug"]
+    given = command_first([argument for argument in given if argument != "--debug"])
     try:
         # Not click's own main: it has other statuses, and prints more than a line.
         door = command_line()

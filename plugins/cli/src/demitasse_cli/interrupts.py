@@ -1,44 +1,60 @@
-"""Signals that ask a training run to save and stop."""
+"""Signals that ask a training run to save and stop, or to save and go on."""
 
 from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Mapping
 from contextlib import suppress
-from types import FrameType, TracebackType
+from types import FrameType, MappingProxyType, TracebackType
 from typing import Any
 
 NOTICE = b"\ndemitasse: saving a snapshot and stopping; interrupt again to stop at once\n"
+SAVING = b"\ndemitasse: saving a snapshot and going on\n"
 SHOW_CURSOR = b"\x1b[?25h"
 
 
 class Interrupts:
     """Between ``with`` and its end, SIGINT, SIGTERM and SIGHUP set ``received`` instead of stopping; a
     second one stops the process at once, whatever it is doing. One that is ignored, as nohup has it
-    for SIGHUP, stays so. Handlers are put back after."""
+    for SIGHUP, stays so. Handlers are put back after.
 
-    def __init__(self, terminal: int | None = None) -> None:
+    ``effects`` gives a signal another effect than stop: snapshot, or none.
+    """
+
+    def __init__(
+        self, terminal: int | None = None, effects: Mapping[int, str] = MappingProxyType({})
+    ) -> None:
         self.received: int | None = None
-        self._terminal = terminal
+        self._terminal, self._effects = terminal, effects
         self._before: dict[int, Any] = {}
+        self._wanted = False
 
     def __enter__(self) -> Interrupts:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:
-                self._before[number] = signal.signal(number, self._receive)
+                effect = self._effects.get(number, "stop")
+                action: Any = {"none": signal.SIG_IGN, "snapshot": self._want}.get(effect, self._receive)
+                self._before[number] = signal.signal(number, action)
         return self
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         self.received = number
         # The system's own action needs no Python, so it also ends a process that is stuck.
         for each in self._before:
-            signal.signal(each, signal.SIG_DFL)
+            if self._effects.get(each, "stop") == "stop":
+                signal.signal(each, signal.SIG_DFL)
         # Not print: this may have come in the middle of one, and buffers do not bear that.
         # After a hangup there may be nobody to read it.
         with suppress(OSError):
             os.write(2, NOTICE)
             if self._terminal is not None:
                 os.write(self._terminal, SHOW_CURSOR)
+
+    def _want(self, number: int, frame: FrameType | None) -> None:
+        self._wanted = True
+        with suppress(OSError):
+            os.write(2, SAVING)
 
     def __exit__(
         self,
@@ -52,6 +68,11 @@ class Interrupts:
     def stop(self) -> bool:
         """Whether a signal asked for the end; what a trainer polls."""
         return self.received is not None
+
+    def snapshot(self) -> bool:
+        """Whether a signal has asked for a snapshot since the last time that this was asked."""
+        wanted, self._wanted = self._wanted, False
+        return wanted
 
     @property
     def status(self) -> int:

@@ -119,6 +119,9 @@ class Lines:
             self.meter.count(event)
             if self.due(event):
                 self.say(self.meter.line(event.values))
+                for size in event.values.get("sizes", ()):
+                    blob = f"parameter {size.name}" if size.phase == "update" else size.name
+                    self.say(f"    {size.phase:<8} {size.layer}: {blob} {size.what} {size.mean:.6g}")
         elif event.kind == "test":
             self.say(f"iteration {event.iteration}  test  {scores_text(event.values['scores'])}")
         elif event.kind == "snapshot":

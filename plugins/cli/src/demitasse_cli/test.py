@@ -9,13 +9,18 @@ from typing import Any
 
 import click
 
+from demitasse_cli import flags, report
 from demitasse_cli import options as shared
-from demitasse_cli import report
 from demitasse_cli.models import solver_of
 
 
-@click.command("test", help="Score MODEL (a net, or a solver's test nets) with its weights.")
-@click.argument("model", type=shared.file)
+@click.command(
+    "test",
+    cls=flags.FlagCommand,
+    help="Score MODEL (a net, or a solver's test nets) with its weights.",
+)
+@click.argument("model", type=shared.file, required=False)
+@click.option("--model", "model_flag", type=shared.file, metavar="FILE", help="MODEL, as a flag.")
 @click.option("--weights", required=True, metavar="FILE[,FILE]", help="The weights, by layer name.")
 @click.option(
     "--iterations",
@@ -24,18 +29,24 @@ from demitasse_cli.models import solver_of
     help="Batches to average over; default: the solver's test_iter, or all samples once.",
 )
 @shared.runtime_options
+@flags.state_options
 @shared.precision_option
 @shared.overrides_option
 @click.option(
     "--json", "json_path", metavar="FILE", help="Write the result as JSON; - is standard output."
 )
 def command(
-    model: Path,
+    model: Path | None,
+    model_flag: Path | None,
     weights: str,
     iterations: int | None,
     hw: str,
     plugins: str | None,
     options: tuple[tuple[str, str, Any], ...],
+    phase: str | None,
+    level: int | None,
+    stage: str | None,
+    gpu: str | None,
     precision: str | None,
     settings: tuple[tuple[str, str], ...],
     json_path: str | None,
@@ -43,16 +54,24 @@ def command(
     """Print the mean scores; a second test net's have its number in front."""
     from demitasse import ModelError
 
+    model = flags.named(model, model_flag, "model")
+    flags.tell_without_effect(gpu, phase, "TEST")
     report.check_writable({"--json": json_path})
     stream = report.lines_to(json_path)
     given: dict[str, Any] = {"weights": weights, "phase": "test", "precision": precision}
     scores: dict[str, Any] = {}
     batches, samples = 0, 0
     with shared.compose(hw, plugins, options) as runtime:
-        solver = solver_of(runtime, model, dict(settings))
+        in_solver = {**flags.state(level, stage, "test_net.state"), **dict(settings)}
+        solver = solver_of(runtime, model, in_solver)
         if solver is None:
             todo: list[tuple[Any, int | None]] = [
-                (runtime.read(model).net("test", dict(settings)), None)
+                (
+                    runtime.read(model).net(
+                        "test", {**flags.state(level, stage, "state"), **dict(settings)}
+                    ),
+                    None,
+                )
             ]
         else:
             todo = list(zip(solver.tests, solver.test_iterations, strict=True))

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from demitasse_cli import flags, report
 from demitasse_cli import options as shared
-from demitasse_cli import report
 from demitasse_cli.models import solver_of
 
 if TYPE_CHECKING:
@@ -39,8 +39,13 @@ class Row:
         return self.bytes / self.seconds / 1e9 if self.seconds else 0.0
 
 
-@click.command("time", help="Time each layer of MODEL (a solver or a net) on this machine.")
-@click.argument("model", type=shared.file)
+@click.command(
+    "time",
+    cls=flags.FlagCommand,
+    help="Time each layer of MODEL (a solver or a net) on this machine.",
+)
+@click.argument("model", type=shared.file, required=False)
+@click.option("--model", "model_flag", type=shared.file, metavar="FILE", help="MODEL, as a flag.")
 @click.option(
     "--iterations",
     type=click.IntRange(min=1),
@@ -49,26 +54,46 @@ class Row:
     metavar="N",
     help="Iterations to average over, after one that is not counted.",
 )
+@click.option(
+    "--weights",
+    metavar="FILE",
+    expose_value=False,
+    help="Accepted for Caffe's scripts, without effect: what is timed does not depend on it.",
+)
 @shared.runtime_options
+@flags.state_options
 @shared.precision_option
 @shared.overrides_option
 @click.option(
     "--json", "json_path", metavar="FILE", help="Write the result as JSON; - is standard output."
 )
 def command(
-    model: Path,
+    model: Path | None,
+    model_flag: Path | None,
     iterations: int,
     hw: str,
     plugins: str | None,
     options: tuple[tuple[str, str, Any], ...],
+    phase: str | None,
+    level: int | None,
+    stage: str | None,
+    gpu: str | None,
     precision: str | None,
     settings: tuple[tuple[str, str], ...],
     json_path: str | None,
 ) -> None:
     """Print a row a layer and phase, and the total. Weights are not changed. With several workers it is
     the first one's share that is timed, which says nothing of what all do together."""
+    model = flags.named(model, model_flag, "model")
+    flags.tell_without_effect(gpu)
+    given = dict(settings)
     with shared.compose(hw, plugins, options) as runtime:
-        subject, batch = timed(runtime, model, dict(settings), precision)
+        if phase == "TEST":
+            in_test = {**flags.state(level, stage, _state_of(runtime, model, "test_net.")), **given}
+            subject, batch = forward_only(runtime, runtime.read(model).net("test", in_test), precision)
+        else:
+            in_train = {**flags.state(level, stage, _state_of(runtime, model, "train_net.")), **given}
+            subject, batch = timed(runtime, model, in_train, precision)
         workers = getattr(subject, "workers", 1)
         subject.profile(1)
         rows = by_layer(subject.profile(iterations))
@@ -131,13 +156,24 @@ def timed(
             solver = idle(reader.net("train", overrides))
             trainer = runtime.trainer(solver, precision=precision)
         except ModelError as error:
-            net = runtime.net(reader.net("test", overrides), phase="test", precision=precision)
+            made = forward_only(runtime, reader.net("test", overrides), precision)
             click.echo(f"demitasse: forward only, since it cannot be trained: {error}", err=True)
-            feeds = net.graph.feeds
-            return net, feeds[0].batch if feeds else 0
+            return made
     else:
         trainer = runtime.trainer(solver, precision=precision)
     return trainer, trainer.batch // trainer.solver.passes
+
+
+def forward_only(runtime: Runtime, definition: NetDefinition, precision: str | None) -> tuple[Any, int]:
+    """A net in phase test, and its batch: 0 where no layer of it reads samples."""
+    net = runtime.net(definition, phase="test", precision=precision)
+    feeds = net.graph.feeds
+    return net, feeds[0].batch if feeds else 0
+
+
+def _state_of(runtime: Runtime, model: Path, prefix: str) -> str:
+    """The field of a net's state among the overrides of a model file: a solver says which net's."""
+    return "state" if solver_of(runtime, model) is None else f"{prefix}state"
 
 
 def idle(definition: NetDefinition) -> Solver:

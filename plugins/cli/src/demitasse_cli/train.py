@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 import re
+import signal
 import time
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from demitasse_cli import flags, report
 from demitasse_cli import options as shared
-from demitasse_cli import report
 from demitasse_cli.interrupts import Interrupts
 from demitasse_cli.progress import Live, Meter, shown
 from demitasse_cli.timeline import Timeline
@@ -54,12 +56,14 @@ class History:
         return self.tests[-1]["scores"] if self.tests else {}
 
 
-@click.command("train", help="Train a net from a SOLVER file.")
-@click.argument("solver", type=shared.file)
+@click.command("train", cls=flags.FlagCommand, help="Train a net from a SOLVER file.")
+@click.argument("solver", type=shared.file, required=False)
+@click.option("--solver", "solver_flag", type=shared.file, metavar="FILE", help="SOLVER, as a flag.")
 @shared.runtime_options
 @click.option("--weights", metavar="FILE[,FILE]", help="Start from these weights, by layer name.")
 @click.option(
     "--resume",
+    "--snapshot",
     metavar="FILE",
     help="Continue from a snapshot; auto takes the newest one with the solver's prefix.",
 )
@@ -76,6 +80,8 @@ class History:
     show_default=True,
     help="strong: the solver's batch is shared by all workers; weak: each worker has one.",
 )
+@flags.state_options
+@flags.effect_options
 @shared.precision_option
 @shared.overrides_option
 @click.option(
@@ -89,7 +95,8 @@ class History:
 )
 @click.option("--no-progress", "--quiet", "quiet", is_flag=True, help="Show no progress.")
 def command(
-    solver: Path,
+    solver: Path | None,
+    solver_flag: Path | None,
     hw: str,
     plugins: str | None,
     options: tuple[tuple[str, str, Any], ...],
@@ -97,6 +104,12 @@ def command(
     resume: str | None,
     iterations: int | None,
     scaling: str,
+    phase: str | None,
+    level: int | None,
+    stage: str | None,
+    gpu: str | None,
+    sigint_effect: str,
+    sighup_effect: str,
     precision: str | None,
     settings: tuple[tuple[str, str], ...],
     timeline: Path | None,
@@ -105,11 +118,17 @@ def command(
 ) -> int:
     """Train; the exit status is 0, or 128 and the signal's number after an interruption, which for an
     output that nobody reads any more is SIGPIPE's."""
+    solver = flags.named(solver, solver_flag, "solver")
     if resume is not None and weights is not None:
         raise click.UsageError(
             "--resume has the weights of the snapshot; leave --weights out, or --resume"
         )
-    overrides: dict[str, Any] = dict(settings)
+    flags.tell_without_effect(gpu, phase, "TRAIN")
+    # The level is the solver's, which has the last word; stages add to those that the solver has.
+    overrides: dict[str, Any] = {
+        **flags.state(level, stage, "train_net.state", "train_state"),
+        **dict(settings),
+    }
     if iterations is not None:
         overrides["max_iter"] = iterations
     stream = report.lines_to(json_path)
@@ -130,7 +149,8 @@ def command(
             print(composed(runtime), file=stream)
             print(effective(trainer, scaling, resume), file=stream, flush=True)
         about = {"solver": str(solver), "scaling": scaling, "precision": trainer.precision}
-        return run(runtime, trainer, about, quiet, timeline, json_path)
+        effects = {int(signal.SIGINT): sigint_effect, int(signal.SIGHUP): sighup_effect}
+        return run(runtime, trainer, about, quiet, timeline, json_path, effects)
 
 
 def run(
@@ -140,9 +160,10 @@ def run(
     quiet: bool = False,
     timeline: Path | None = None,
     json_path: str | None = None,
+    effects: Mapping[int, str] = MappingProxyType({}),
 ) -> int:
-    """Train to the end or to a signal, and report. A run that fails still writes its report, with
-    the error in it."""
+    """Train to the end or to a signal, and report; ``effects`` are those of signals that do not stop.
+    A run that fails still writes its report, with the error in it."""
     stream: Any = report.Outlet(report.lines_to(json_path))
     history, started = History(), time.perf_counter()
     meter = Meter(trainer.iteration, trainer.solver.max_iterations)
@@ -183,8 +204,14 @@ def run(
         return 0
     terminal = stream.fileno() if isinstance(show, Live) else None
     try:
-        with closing(show), Interrupts(terminal) as interrupts:
-            result = trainer.run(stop=lambda: interrupts.stop() or stream.lost)
+        with closing(show), Interrupts(terminal, effects) as interrupts:
+
+            def stop() -> bool:
+                if interrupts.snapshot():
+                    trainer.snapshot()
+                return interrupts.stop() or stream.lost
+
+            result = trainer.run(stop=stop)
     except BaseException as error:
         if history.losses:
             record |= {"loss": history.losses[-1][1], "error": f"{type(error).__name__}: {error}"}

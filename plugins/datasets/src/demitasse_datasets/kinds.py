@@ -10,26 +10,31 @@ from pathlib import Path
 
 from demitasse import DataError, DataSpec, nearest, unknown
 from demitasse_datasets.cifar import FORMATS, is_cifar, open_cifar
+from demitasse_datasets.database import kind_of
 from demitasse_datasets.digits import open_digits
 from demitasse_datasets.files import SUFFIXES, bare_name, missing, natural
+from demitasse_datasets.hdf5 import is_hdf5
 from demitasse_datasets.idx import is_idx, labels_beside, open_idx
-from demitasse_datasets.samples import ArraySamples
+from demitasse_datasets.opening import OPTIONS, open_file, open_filler
+from demitasse_datasets.samples import ArraySamples, Samples
 
-KINDS = ("arrays", "idx", "cifar10", "cifar100", "digits")
+KINDS = ("arrays", "idx", "cifar10", "cifar100", "digits", *OPTIONS)
 SPLITS = ("train", "test")
 UNDERSTOOD = (
     "understood are IDX files such as train-images-idx3-ubyte.gz, CIFAR files such as "
-    "data_batch_*.bin.xz, a folder of either with ?split=train or ?split=test, digits:train and "
-    "digits:test"
+    "data_batch_*.bin.xz, a folder of either with ?split=train or ?split=test, folders of LMDB and "
+    "LevelDB, HDF5 files, digits:train and digits:test"
 )
 MNIST = {"train": r"train[-_.]images?[-_.].*", "test": r"(t10k|test)[-_.]images?[-_.].*"}
 
 
-def open_samples(spec: DataSpec) -> ArraySamples | None:
+def open_samples(spec: DataSpec) -> Samples | None:
     """The samples of a specification, or None when it is not of this plugin's kinds."""
     kind, source = spec.kind, spec.source
     if kind is not None and kind not in KINDS:
         return None
+    if kind == "fillers":
+        return open_filler(spec)
     if isinstance(source, Mapping):
         if kind not in (None, "arrays"):
             raise DataError(f"kind {kind!r} needs the name of a file, not a mapping of arrays")
@@ -45,9 +50,25 @@ def open_samples(spec: DataSpec) -> ArraySamples | None:
     if kind == "digits" or text == "digits" or text.startswith("digits:"):
         part = text.partition(":")[2] if text.startswith("digits") else text
         return open_digits(part or split)
+    told = kind if kind in OPTIONS else None if kind else _told(text)
+    if told is not None:
+        return open_file(_there(text), told, spec)
     if kind is None and not Path(text).exists() and re.match(r"\w[\w+.-]*:", text):
         return None
     return _open_files(text, kind, split, spec.options)
+
+
+def _told(text: str) -> str | None:
+    """The kind of a database or an HDF5 file, by what is there."""
+    path = Path(text).expanduser()
+    return kind_of(path) or ("hdf5" if is_hdf5(path) else None)
+
+
+def _there(text: str) -> Path:
+    path = Path(text).expanduser()
+    if not path.exists():
+        raise missing(path, UNDERSTOOD)
+    return path
 
 
 def _split_of(text: str, options: Mapping[str, object]) -> tuple[str, str | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -17,11 +18,16 @@ class Order:
     """Which sample of the file is sample ``i`` of the global order.
 
     Sample ``i`` is position ``i % size`` of epoch ``i // size``: of
-    ``permutation(seed, epoch, size)`` when ``shuffle``, else of the file's own order.
+    ``permutation(seed, epoch, size)`` when ``shuffle``, else of the file's own order. ``skip`` samples
+    are left out once, at the start. Samples in ``groups`` of these sizes (files of which few are in
+    memory at a time) are shuffled group by group, and within each group.
     """
 
-    def __init__(self, size: int, shuffle: bool, seed: int) -> None:
-        self.size, self.shuffle, self.seed = size, shuffle, seed
+    def __init__(
+        self, size: int, shuffle: bool, seed: int, skip: int = 0, groups: Sequence[int] = ()
+    ) -> None:
+        self.size, self.shuffle, self.seed, self.skip = size, shuffle, seed, skip
+        self._groups = tuple(groups)
         self._epochs: dict[int, np.ndarray] = {}
         self._lock = threading.Lock()
 
@@ -30,7 +36,7 @@ class Order:
         numbers = np.empty(count, np.int64)
         done = 0
         while done < count:
-            epoch, position = divmod(first + done, self.size)
+            epoch, position = divmod(first + self.skip + done, self.size)
             run = min(count - done, self.size - position)
             if self.shuffle:
                 numbers[done : done + run] = self._epoch(epoch)[position : position + run]
@@ -41,7 +47,7 @@ class Order:
 
     def place(self, first: int) -> str:
         """Where in the order a sample stands, for messages."""
-        epoch, position = divmod(first, self.size)
+        epoch, position = divmod(first + self.skip, self.size)
         return f"number {position} of epoch {epoch}"
 
     def _epoch(self, epoch: int) -> np.ndarray:
@@ -50,5 +56,17 @@ class Order:
             if order is None:
                 while len(self._epochs) >= EPOCHS_KEPT:
                     del self._epochs[next(iter(self._epochs))]
-                order = self._epochs[epoch] = permutation(self.seed, epoch, self.size)
+                order = self._epochs[epoch] = self._permuted(epoch)
             return order
+
+    def _permuted(self, epoch: int) -> np.ndarray:
+        if len(self._groups) < 2:
+            whole: np.ndarray = permutation(self.seed, epoch, self.size)
+            return whole
+        starts = np.cumsum([0, *self._groups])
+        return np.concatenate(
+            [
+                starts[group] + permutation(self.seed + 1 + int(group), epoch, self._groups[group])
+                for group in permutation(self.seed, epoch, len(self._groups))
+            ]
+        )

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Protocol
 
 import numpy as np
 
 from demitasse import DataError, Field
+
+
+@contextmanager
+def naming(what: str) -> Iterator[None]:
+    """Put ``what`` before the message of a DataError."""
+    try:
+        yield
+    except DataError as error:
+        raise DataError(f"{what}: {error}") from error
 
 
 class Samples(Protocol):
@@ -19,9 +29,11 @@ class Samples(Protocol):
     fields: Mapping[str, Field]
     size: int
 
-    def gather(self, numbers: np.ndarray, out: Mapping[str, np.ndarray]) -> None:
-        """Write the samples with these numbers into ``out``: for every field an array of stored
-        type. Raises DataError, or whatever a reader meets, when one cannot be read."""
+    def gather(self, numbers: np.ndarray, out: Mapping[str, np.ndarray], first: int) -> None:
+        """Write the samples with these numbers into ``out``: for every field an array of stored type.
+        ``first`` is the first one's number in the endless global order, the others' follow: what is
+        drawn at random for a sample is drawn by it. Raises DataError, or whatever a reader meets, when
+        one cannot be read."""
 
 
 class ArraySamples:
@@ -65,7 +77,7 @@ class ArraySamples:
                     f"{name}: the samples of field {field!r} are empty: their shape is {array.shape[1:]}"
                 )
 
-    def gather(self, numbers: np.ndarray, out: Mapping[str, np.ndarray]) -> None:
+    def gather(self, numbers: np.ndarray, out: Mapping[str, np.ndarray], first: int) -> None:
         for field, array in self.columns.items():
             flags = array.flags
             if flags.c_contiguous and flags.aligned and array.dtype.isnative:

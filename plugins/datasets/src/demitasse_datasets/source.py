@@ -14,10 +14,11 @@ from demitasse_datasets.stream import ReadAheadStream
 class Source:
     """Samples of any kind, in the global order. Implements ``demitasse.DataSource``."""
 
-    def __init__(self, samples: Samples, shuffle: bool, seed: int) -> None:
+    def __init__(self, samples: Samples, shuffle: bool, seed: int, skip: int = 0) -> None:
         self.fields, self.size, self.name = samples.fields, samples.size, samples.name
         self._samples: Samples | None = samples
-        self._order = Order(samples.size, shuffle, seed)
+        groups = getattr(samples, "groups", ())
+        self._order = Order(samples.size, shuffle, seed, skip, groups)
         self._streams: weakref.WeakSet[ReadAheadStream] = weakref.WeakSet()
 
     def __repr__(self) -> str:

@@ -51,7 +51,7 @@ class _ReadAhead:
         try:
             while (run := self.free.get()) is not None and not self.stopped:
                 numbers = self.order.numbers(first, self.count)
-                self.samples.gather(numbers, run)
+                self.samples.gather(numbers, run, first)
                 self.ready.put(run)
                 first, numbers = first + self.step, None
         except Exception as error:  # noqa: BLE001  it is raised where the run is read
@@ -66,7 +66,7 @@ class _ReadAhead:
             one = {name: np.empty((1, *f.shape), f.dtype) for name, f in self.samples.fields.items()}
             for i in range(self.count):
                 try:
-                    self.samples.gather(numbers[i : i + 1], one)
+                    self.samples.gather(numbers[i : i + 1], one, first + i)
                 except Exception as single:  # noqa: BLE001  becomes the cause of a named error
                     where, error = f"{self.order.place(first + i)}, sample {numbers[i]}", single
                     break

@@ -4,7 +4,7 @@
     version  uint32     little-endian, as all that follow
     length   uint64     bytes of the body
     crc32    uint32     of the 20 bytes before
-    body     msgpack    {"parameters", "iteration", "state", "record"}
+    body     msgpack    {"parameters", "iteration", "state", "record"}, and "gradients" if there are some
     sha256   32 bytes   of all bytes before
 
 An array is {"dtype", "shape", "crc32", "data"}: a NumPy type string with its byte order, the lengths,
@@ -23,6 +23,9 @@ VERSION = 1
 HEADER = struct.Struct("<8sIQI")
 DIGEST = 32
 PARTS = ("parameters", "iteration", "state", "record")
+GRADIENTS = "gradients"
+"""A part that is there only where the weights have some."""
+
 ARRAY = ("dtype", "shape", "crc32", "data")
 WIDE = ("i2", "i4", "i8", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16")
 TYPES = frozenset(["|b1", "|i1", "|u1", *(order + kind for order in "<>" for kind in WIDE)])

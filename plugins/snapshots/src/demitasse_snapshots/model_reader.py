@@ -18,6 +18,7 @@ from demitasse_snapshots.layout import (
     ARRAY,
     DEEPEST,
     DIGEST,
+    GRADIENTS,
     HEADER,
     LARGEST_RANK,
     MAGIC,
@@ -155,6 +156,9 @@ def _entries(tree: Any) -> Iterator[tuple[str, Any]]:
     for layer, entries in tree["parameters"].items():
         for number, entry in enumerate(entries):
             yield f"parameter {number} of layer {layer!r}", entry
+    for layer, entries in tree.get(GRADIENTS, {}).items():
+        for number, entry in enumerate(entries):
+            yield f"gradient {number} of layer {layer!r}", entry
     for slot, layers in tree["state"].items():
         for layer, entries in layers.items():
             for number, entry in enumerate(entries):
@@ -232,7 +236,7 @@ def _weights(path: Path, tree: Any) -> Weights:
             wrong(where, value, "a plain value")
         return value
 
-    if type(tree) is not dict or set(tree) != set(PARTS):
+    if type(tree) is not dict or set(tree) - {GRADIENTS} != set(PARTS):
         wrong("its body", tree, f"a mapping with {', '.join(PARTS)}")
     if tree["iteration"] is not None and type(tree["iteration"]) is not int:
         wrong("iteration", tree["iteration"], "an integer or nothing")
@@ -244,4 +248,5 @@ def _weights(path: Path, tree: Any) -> Weights:
             for slot, value in mapping(tree["state"], "state").items()
         },
         record=plain(mapping(tree["record"], "record"), "record", 0),
+        gradients=layers(tree.get(GRADIENTS, {}), GRADIENTS),
     )

@@ -19,6 +19,7 @@ from demitasse_snapshots.layout import (
     ARRAY,
     DEEPEST,
     DIGEST,
+    GRADIENTS,
     LARGEST_ARRAY,
     LARGEST_RANK,
     PARTS,
@@ -93,7 +94,7 @@ class _Body:
         self.pieces: Pieces = []
 
     def of(self, weights: Weights) -> Pieces:
-        self.map(len(PARTS))
+        self.map(len(PARTS) + bool(weights.gradients))
         self.value("parameters")
         self.layers(weights.parameters, "parameters")
         if weights.iteration is not None and not isinstance(weights.iteration, (int, np.integer)):
@@ -107,6 +108,9 @@ class _Body:
             self.layers(layers, f"state[{slot!r}]")
         self.value("record")
         self.value(self.plain(weights.record, "record", 0))
+        if weights.gradients:
+            self.value(GRADIENTS)
+            self.layers(weights.gradients, GRADIENTS)
         return self.pieces
 
     def layers(self, layers: Mapping[str, Sequence[np.ndarray]], where: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,46 +24,21 @@ from demitasse import (
     ShapeError,
     Tensor,
     by_operand,
-    discover,
     shapes_by_operand,
     unknown,
 )
 from demitasse.operations import REQUIRED, Gradient, Operation, Shape
-from demitasse_training.fusion import fuse_normalisations
-
-
-@dataclass(frozen=True)
-class Share:
-    """A worker's part of every batch: ``index`` of ``workers``. Under weak scaling a batch in a file
-    is each worker's own."""
-
-    index: int = 0
-    workers: int = 1
-    weak: bool = False
-
-    def of(self, batch: int) -> tuple[int, int, int]:
-        """(global batch, offset, count) for a file's ``batch``; the first shares take the rest."""
-        total = batch * self.workers if self.weak else batch
-        each, rest = divmod(total, self.workers)
-        offset = self.index * each + min(self.index, rest)
-        return total, offset, each + (self.index < rest)
-
-
-def _who_has(layer_type: str) -> str:
-    """The end of the sentence about an unknown layer type: an installed plugin that lists it."""
-    for manifest in discover():
-        if layer_type in manifest.roles.get("layer_types", {}).get("types", ()):
-            name = manifest.name
-            return (
-                f"; plugin {name!r} is installed and has it, but is not composed: add it to the plugins "
-                f"(+{name})"
-            )
-    return "; a plugin adds a type with the layer_types hook"
+from demitasse_training.fusion import fuse_normalisations, pool_before_rectifying
+from demitasse_training.known_types import check_types
+from demitasse_training.shares import Share, weighted
 
 
 class NetGraph(Graph):
     """What layer types build on. ``phase`` is train or test, ``dtype`` the real numbers' type;
-    ``retain="all"`` keeps every blob, so that no layers become one operation."""
+    ``retain="all"`` keeps every blob, so that no layers become one operation.
+    ``history`` has, by blob, the layers (by number) that made it and what it was then;
+    ``diffs`` the gradients of tensors; ``splits``, by the name that a sum of the gradients of several
+    readers has for a layer, the number of the layer below."""
 
     def __init__(
         self,
@@ -86,6 +60,9 @@ class NetGraph(Graph):
         self._retain_all = retain == "all"
         self._shared: dict[str, Parameter] = {}
         self._named: dict[str, int] = {}
+        self.history: dict[str, list[tuple[int, Tensor]]] = {}
+        self.diffs: dict[Tensor, Tensor] = {}
+        self.splits: dict[str, int] = {}
         self._layer: Layer | None = None
         self._stage = "forward"
 
@@ -184,12 +161,9 @@ class NetGraph(Graph):
         layer."""
         consumed: set[str] = set()
         self.definition = net
+        check_types(net, layer_types)
         for number, layer in enumerate(net.layers):
             self._layer, self.stream = layer, number
-            if layer.type not in layer_types:
-                raise ModelError(
-                    unknown("layer type", layer.type, layer_types, self._where()) + _who_has(layer.type)
-                )
             for bottom in layer.bottoms:
                 if bottom not in self.blobs:
                     raise ModelError(unknown("bottom blob", bottom, self.blobs, self._where()))
@@ -213,6 +187,7 @@ class NetGraph(Graph):
                             f"{self._where()}: top {name!r} is already the top of another layer; "
                             f"only a layer that also reads it may overwrite it"
                         )
+                    self._overwrite(name, tensor)
                     if tensor.kind == "activation":
                         tensor.name = name
                     self.blobs[name] = tensor
@@ -223,32 +198,74 @@ class NetGraph(Graph):
         self.outputs = {name: t for name, t in self.blobs.items() if name not in consumed}
         if not self._retain_all:
             fuse_normalisations(self)
+            if self.phase == "train":
+                pool_before_rectifying(self)
         return self
 
-    def differentiate(self, passes: int = 1) -> None:
+    def _overwrite(self, name: str, tensor: Tensor) -> None:
+        """Note that the present layer makes blob ``name``. What it was before is a tensor of its own."""
+        made, old = self.history.setdefault(name, []), self.blobs.get(name)
+        if old is not None and old is not tensor and old.name == name:
+            old.name = f"{name}@{len(made) - 1}"
+        made.append((self.stream, tensor))
+
+    def differentiate(self, passes: int = 1, *, every_blob: bool = False) -> None:
         """Append the operations that compute every trainable parameter's gradient of the objective,
-        which is weighted by this worker's share of the samples and by 1 / passes. With several
-        passes, or several uses of a parameter, gradients add up in place (after a fill with 0)."""
+        which is weighted by this worker's share in it and by 1 / passes. With several passes, several
+        uses of a parameter, or all blobs retained, gradients add up in place (after a fill with 0).
+        ``every_blob`` (of a retained net) adds the gradients of inputs and samples, and lets backward
+        begin at any blob: one that no objective depends on has a gradient of zeros, to be written by the
+        user."""
         forward, self._stage = list(self.nodes), "backward"
         active = {p.tensor for p in self.parameters if p.trainable}
+        fed = [*self.inputs.values(), *(t for feed in self.feeds for t in feed.tensors.values())]
+        active.update(t for t in fed if every_blob and t.dtype == self.dtype)
         for node in forward:
             if node.operation.gradients and any(t in active for t in node.inputs):
                 active.update(t for t in node.outputs if t is not None)
         arriving: dict[Tensor, list[Tensor]] = {}
-        share = self.feeds[0].count / self.feeds[0].batch if self.feeds else 1.0
-        self.objective = [(tensor, weight * share) for tensor, weight in self.objective]
+        self.objective = weighted(self, self._share)
         for tensor, weight in self.objective:
-            seed = Tensor(f"d{tensor.name}", tensor.shape, self.dtype, "constant")
+            name, taken = f"d{tensor.name}", {constant.name for constant in self.constants}
+            while name in taken or name in self.blobs:  # constants are filled by name
+                name += "'"
+            seed = Tensor(name, tensor.shape, self.dtype, "constant")
             self.constants[seed] = weight / passes
             arriving.setdefault(tensor, []).append(seed)
+        named = {blob for made in self.history.values() for _, blob in made}
         for node in reversed(forward):
+            for made in node.outputs if every_blob else ():
+                if made in named and made in active and made not in arriving:
+                    seed = Tensor(f"d{made.name}", made.shape, self.dtype, "constant")
+                    self.constants[seed] = 0.0
+                    arriving[made] = [seed]
             if any(t in arriving for t in node.outputs):
                 for rule in node.operation.gradients:
                     self._apply_gradient(node, rule, active, arriving)
+        for tensor in fed:
+            if len(arriving.get(tensor, ())) > 1:
+                self._total(tensor, arriving, forward[0])
         for parameter in self.parameters:
             if parameter.trainable and (parts := arriving.get(parameter.tensor)):
-                self._collect(parameter, parts, in_place=passes > 1 or len(parts) > 1)
+                adding = passes > 1 or len(parts) > 1 or self._retain_all
+                self._collect(parameter, parts, in_place=adding)
+        self.diffs = {tensor: parts[0] for tensor, parts in arriving.items()}
         self._stage = "forward"
+
+    def _total(self, tensor: Tensor, arriving: dict[Tensor, list[Tensor]], near: Node) -> None:
+        """Add up the gradients that several readers give a tensor. Where all blobs are retained the sum
+        stands by itself, between the readers and the layer that made the tensor."""
+        parts = arriving[tensor]
+        total = self._emit("sum", parts, {}, near)[0]
+        total.name = parts[0].name
+        for position, part in enumerate(parts):
+            part.name += f".{position}"
+        arriving[tensor] = [total]
+        if self._retain_all:
+            made = (n for each in self.history.values() for n, t in each if t is tensor)
+            if (number := next(made, None)) is not None:
+                self.nodes[-1].layer = f"{tensor.name}_split"
+                self.splits[f"{tensor.name}_split"] = number
 
     def _apply_gradient(
         self,
@@ -263,19 +280,22 @@ class NetGraph(Graph):
             of.extend(operands[name] if isinstance(operands[name], list) else [operands[name]])
         if not any(t in active for t in of):
             return
-        for operand, tensor in zip(node.operation.outputs, node.outputs, strict=True):
-            parts = arriving.get(tensor, []) if tensor is not None else []
-            if tensor is not None and len(parts) > 1:
-                total = self._emit("sum", parts, {}, node)[0]
-                total.name = parts[0].name
-                for number, part in enumerate(parts):
-                    part.name += f".{number}"
-                arriving[tensor] = parts = [total]
-            operands[f"d{operand.name}"] = parts[0] if parts else None
+        for tensor in node.outputs:
+            if tensor is not None and len(arriving.get(tensor, ())) > 1:
+                self._total(tensor, arriving, node)
+        for operand in node.operation.outputs:
+            made = operands[operand.name]
+            if operand.variadic:
+                operands[f"d{operand.name}"] = [self._arriving(t, arriving) for t in made]
+            else:
+                operands[f"d{operand.name}"] = arriving[made][0] if made in arriving else None
+        backward = self.vocabulary[rule.operation]
+        for name, operand in zip(rule.operands, backward.inputs, strict=False):
+            if operands[name] is None and not operand.optional:
+                return  # nothing arrives where this gradient comes from: it is 0
         inputs: list[Tensor | None] = []
         for name in rule.operands:
             inputs.extend(operands[name] if isinstance(operands[name], list) else [operands[name]])
-        backward = self.vocabulary[rule.operation]
         learned = any(t is not None and t.kind == "parameter" for t in of)
         apart = node.attributes.get("coefficients") or self._retain_all or learned
         if node.operation.name == "sum" and not apart:
@@ -289,15 +309,27 @@ class NetGraph(Graph):
             given["shape"] = shapes[0]
         if "shapes" in backward.attributes:
             given["shapes"] = shapes
+        if "wanted" in backward.attributes:
+            given["wanted"] = tuple(t in active for t in of)
         outputs = self._emit(rule.operation, inputs, given, node)
         last = self.nodes[-1]
-        for position, (tensor, made) in enumerate(zip(of, outputs, strict=True)):
+        unnamed = len(outputs) - len(of)  # what the operation could give besides
+        last.outputs[len(of) :] = [None] * unnamed
+        for position, (tensor, found) in enumerate(zip(of, outputs, strict=False)):
             if tensor is None:
                 last.outputs[position] = None
             else:
-                made.name = f"d{tensor.name}"
+                found.name = f"d{tensor.name}"
                 if tensor in active:
-                    arriving.setdefault(tensor, []).append(made)
+                    arriving.setdefault(tensor, []).append(found)
+
+    def _arriving(self, tensor: Tensor, arriving: dict[Tensor, list[Tensor]]) -> Tensor:
+        """The gradient that arrives at one of any number of tensors: zeros where none does."""
+        if tensor not in arriving:
+            zeros = Tensor(f"d{tensor.name}", tensor.shape, tensor.dtype, "constant")
+            self.constants[zeros] = 0.0
+            arriving[tensor] = [zeros]
+        return arriving[tensor][0]
 
     def _emit(
         self, operation: str, inputs: Sequence[Tensor | None], attributes: dict[str, Any], of: Node
@@ -312,7 +344,13 @@ class NetGraph(Graph):
         slot.kind = "parameter_gradient"
         parameter.gradient = slot
         for part in parts:
-            position = next(i for i, n in enumerate(self.nodes) if part in n.outputs)
+            made = (i for i, n in enumerate(self.nodes) if part in n.outputs)
+            position = next(made, -1)
+            if position < 0 or self.nodes[position].operation.view:  # its memory is another's
+                copy = self._node(self.vocabulary["sum"], [part], {})
+                copy.layer, (part,) = parameter.owners[0][0], filter(None, copy.outputs)
+                position = position + 1 if position >= 0 else len(self.nodes)
+                self.nodes.insert(position, copy)
             node = self.nodes[position]
             if in_place:
                 total = self._node(self.vocabulary["accumulate"], [slot, part], {})

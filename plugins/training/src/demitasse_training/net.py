@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +34,16 @@ from demitasse import (
     unknown,
 )
 from demitasse_training import parameters
-from demitasse_training.graph import NetGraph, Share
+from demitasse_training.graph import NetGraph
 from demitasse_training.look import Blob, Look, extents
+from demitasse_training.shares import Share
+from demitasse_training.walk import Walk, buffers
 
 PHASES = ("train", "test")
+BACKWARD = (None, "objective", "every blob")
+PLANS_KEPT = 8
+
+_Made = tuple[NetGraph, Plan, Step | None, Walk | None]
 
 
 def chosen_precision(runtime: Runtime, asked: str | None) -> str:
@@ -52,6 +60,16 @@ def check_retain(retain: str | None) -> None:
     """Raise CompositionError for what ``retain`` cannot be."""
     if retain is not None and retain != "all":
         raise CompositionError(f"unknown retain {retain!r} (valid: None, 'all')")
+
+
+def check_backward(backward: str | None, retain: str | None) -> None:
+    """Raise CompositionError for what ``backward`` cannot be."""
+    if backward not in BACKWARD:
+        raise CompositionError(
+            f"unknown backward {backward!r} (valid: {', '.join(map(repr, BACKWARD))})"
+        )
+    if backward and retain != "all":
+        raise CompositionError(f"backward={backward!r} needs retain='all'")
 
 
 def at_least_one(iterations: int) -> None:
@@ -82,7 +100,7 @@ def opener(runtime: Runtime, data: Mapping[str, Mapping[str, Any]] | None, phase
     arrays = (data or {}).get(phase)
 
     def open_source(spec: DataSpec) -> DataSource:
-        if arrays is not None:
+        if arrays is not None and spec.kind != "fillers":  # what a layer makes up stays made up
             spec = DataSpec(arrays, "arrays", spec.shuffle, spec.seed, {}, spec.location)
         key = f"{id(arrays) if arrays is not None else spec}"
         if key not in opened:
@@ -109,7 +127,9 @@ class Net:
     """A net that runs forward.
 
     ``path`` is a model file (or a definition), ``weights`` a path or several; ``retain="all"`` keeps
-    every blob. ``forward`` takes arrays by input name and plans again, once for each set of shapes.
+    every blob. ``forward`` takes arrays by input name and plans again, once for each set of shapes
+    (the latest few are kept). A retained net can also be walked layer by layer (``walk``), and backward
+    if it is asked for: from the objective, or with gradients of every blob.
     """
 
     def __init__(
@@ -121,18 +141,23 @@ class Net:
         phase: str = "test",
         precision: str | None = None,
         retain: str | None = None,
+        backward: str | None = None,
         data: Mapping[str, Mapping[str, Any]] | None = None,
         overrides: Mapping[str, Any] | None = None,
         seed: int = 0,
         worker: WorkerPlace | None = None,
         slots: Sequence[Slot] = (),
         flat: Any = None,
+        gradients: Any = None,
+        passes: int = 1,
         arena: Any = None,
     ) -> None:
         self.runtime, self.phase, self.seed, self._retain = runtime, phase, seed, retain
         self.precision = chosen_precision(runtime, precision)
         self.dtype = PRECISIONS[self.precision]
         check_retain(retain)
+        check_backward(backward, retain)
+        self.backward, self._passes = backward, passes
         if isinstance(path, NetDefinition):
             self.definition = path
         else:
@@ -147,6 +172,10 @@ class Net:
         # somebody has arrays to write them through.
         self._owns_parameters, self._lent = flat is None, False
         self._step: Step | None = None
+        self._walk: Walk | None = None
+        self._gradients = gradients
+        self._kept: dict[Any, _Made] = {}
+        self._first: int | None = None
         self._streams: list[tuple[Stream, dict[str, Any]]] = []
         self._prepare({})
         if phase in (data or {}) and not self.graph.feeds:
@@ -177,7 +206,7 @@ class Net:
             self._replan(wanted, arrays)
         step = self.step
         for name, array in arrays.items():
-            step.array(self.plan.buffers[name])[...] = array
+            self._input(name)[...] = array
         for stream, out in self._streams:
             stream.read(out)
         for work in step.once if self._lent else ():
@@ -213,6 +242,55 @@ class Net:
         else read-only copies; with ``retain="all"`` all are live."""
         self._lent = True
         return parameters.by_layer(self.plan, self._flat)
+
+    def reshape(self, shapes: Mapping[str, tuple[int, ...]], first: int | None = None) -> None:
+        """Plan for other shapes of inputs; what others hold is kept. With ``first`` only that many of
+        the layers, for shapes that a later one cannot take. Raises ShapeError when the net cannot take
+        them, and is then as it was."""
+        for name in shapes:
+            if name not in self._declared:
+                raise ModelError(unknown("input", name, self._declared, self.definition.location))
+        present = {name: tensor.shape for name, tensor in self.graph.inputs.items()}
+        wanted, before = {**present, **shapes}, self._first
+        if wanted != present or first != before:
+            self._first = first
+            try:
+                self._replan(wanted, {name: np.empty(shape) for name, shape in shapes.items()})
+            except ModelError:
+                self._first = before
+                raise
+
+    def plan_again(self, backward: str | None = None) -> None:
+        """Forget all plans and make one for the present shapes, ``backward`` too where asked: for
+        layers that have changed their shapes themselves. Inputs and samples are kept."""
+        check_backward(backward, self._retain)
+        self._kept, self.backward = {}, backward or self.backward
+        self._prepare({name: tensor.shape for name, tensor in self.graph.inputs.items()})
+
+    def adopt(self, slots: Sequence[Slot], flat: Any) -> None:
+        """Have the parameters in common with another net, where they lie in ``flat``. Raises ShapeError
+        for one that the other lacks; this net is then as it was."""
+        mine = self._slots, self._flat, self._owns_parameters, self._kept
+        self._slots, self._flat, self._owns_parameters, self._kept = tuple(slots), flat, False, {}
+        try:
+            self._prepare({name: tensor.shape for name, tensor in self.graph.inputs.items()})
+        except ModelError:
+            self._slots, self._flat, self._owns_parameters, self._kept = mine
+            raise
+
+    @property
+    def walk(self) -> Walk:
+        """The net as one walks it layer by layer; another one for other shapes. Needs
+        ``retain="all"``."""
+        if self._retain != "all":
+            raise ModelError("a net is walked layer by layer only if it is planned with retain='all'")
+        step = self.step
+        if self._walk is None:
+            feeds = enumerate(self.graph.feeds)
+            reads = [(feed.layer, partial(self._read, number)) for number, feed in feeds]
+            self._walk = Walk(self.graph, step, reads, self._flat, self._gradients)
+            self._keep()
+        return self._walk
 
     def profile(self, iterations: int = 10) -> list[tuple[Entry, float]]:
         """The mean seconds of each entry over some forward passes."""
@@ -277,30 +355,35 @@ class Net:
         """The plan bound to memory, at first use."""
         if self._step is None:
             plan, allocate = self.plan, self._allocator.allocate
-            arena = self._arena
-            if arena is None or arena.nbytes < plan.arena_bytes:
-                arena = allocate(max(1, plan.arena_bytes))
-            memory = {"arena": arena, "fixed": allocate(max(1, plan.fixed_bytes))}
+            if self._arena is None or self._arena.nbytes < plan.arena_bytes:
+                self._arena = allocate(max(1, plan.arena_bytes))
+                self._kept = {
+                    k: (graph, made, None, None) for k, (graph, made, *_) in self._kept.items()
+                }
+            memory = {"arena": self._arena, "fixed": allocate(max(1, plan.fixed_bytes))}
             memory["parameters"] = _Elements(self._flat)
+            if self.backward:
+                memory["gradients"] = _Elements(self._gradients_of(plan))
             self._step = Step(plan, memory)
             for tensor, value in self.graph.constants.items():
                 if tensor.name in plan.buffers:
                     self._step.array(plan.buffers[tensor.name])[...] = value
             for work in self._step.once:
                 work()
-            self.rewind()
+            self._keep()
+            if self._streams:
+                self._streams = [(s, o) for (s, _), o in zip(self._streams, self._outs(), strict=True)]
+            else:
+                self.rewind()
         return self._step
 
-    def rewind(self) -> None:
-        """Read samples from the start again."""
+    def rewind(self, batch: int = 0) -> None:
+        """Read samples from the start again, or from batch number ``batch`` on."""
         for stream, _ in self._streams:
             stream.close()
-        self._streams = []
-        for feed in self.graph.feeds:
-            out = {
-                key: self.step.array(self.plan.buffers[f"{feed.layer}.{key}"]) for key in feed.tensors
-            }
-            self._streams.append((feed.source.stream(0, feed.count, feed.batch), out))
+        feeds = self.graph.feeds
+        streams = [feed.source.stream(batch * feed.batch, feed.count, feed.batch) for feed in feeds]
+        self._streams = list(zip(streams, self._outs(), strict=True))
 
     def close(self) -> None:
         """End the reading ahead."""
@@ -308,8 +391,41 @@ class Net:
             stream.close()
         self._streams = []
 
+    def _outs(self) -> list[dict[str, Any]]:
+        return [
+            {key: self.step.array(self.plan.buffers[f"{feed.layer}.{key}"]) for key in feed.tensors}
+            for feed in self.graph.feeds
+        ]
+
+    def _read(self, number: int) -> None:
+        stream, out = self._streams[number]
+        stream.read(out)
+
+    def _input(self, name: str) -> Any:
+        """The memory of an input."""
+        return self.step.array(buffers(self.plan)[self.graph.inputs[name].name])
+
+    def _gradients_of(self, plan: Plan) -> Any:
+        if self._gradients is None:
+            count = max(1, plan.parameters)
+            memory = self._allocator.allocate(count * np.dtype(self.dtype).itemsize)
+            self._gradients = memory.view(0, (count,), self.dtype)
+        return self._gradients
+
     def _prepare(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
-        """Plan for input shapes; parameters stay where they are."""
+        """Plan for input shapes; parameters stay where they are, and so do inputs that keep their
+        shape."""
+        made = self._kept.pop((self._first, *_key(shapes)), None) or (*self._planned(shapes), None, None)
+        before = self._inputs() if self._step is not None else {}
+        self.graph, self.plan, self._step, self._walk = made
+        if before and self.backward:
+            self._arena.view(0, (self._arena.nbytes,), "uint8")[...] = 0  # what others left in gradients
+        for name, array in before.items():
+            if name in self.graph.inputs and array.shape == (mine := self._input(name)).shape:
+                mine[...] = array
+        self._keep()
+
+    def _planned(self, shapes: Mapping[str, tuple[int, ...]]) -> tuple[NetGraph, Plan]:
         graph = NetGraph(
             self.runtime.vocabulary,
             phase=self.phase,
@@ -319,10 +435,13 @@ class Net:
             seed=self.seed,
             input_shapes=shapes,
             retain=self._retain,
-        ).build(self.definition, self.runtime.layer_types)
+        ).build(self._present(), self.runtime.layer_types)
+        if self.backward:
+            everything = self.backward == "every blob" or self._first is not None
+            graph.differentiate(self._passes, every_blob=everything)
         for parameter in graph.parameters if shapes else ():
             self._check_fit(parameter)
-        self.plan: Plan = make_plan(
+        plan = make_plan(
             graph,
             self._kernels,
             self.worker.place,
@@ -330,15 +449,32 @@ class Net:
             slots=self._slots,
             retain=self._retain,
             precision=self.precision,
-            fixed_parameters=self._owns_parameters,
+            fixed_parameters=self._owns_parameters and not self.backward,
         )
-        self.graph, self._step = graph, None
+        return graph, plan
+
+    def _present(self) -> NetDefinition:
+        """The layers that are planned now."""
+        layers = self.definition.layers[: self._first]
+        return self.definition if self._first is None else replace(self.definition, layers=layers)
+
+    def _keep(self) -> None:
+        """Remember the present plan as the latest of a few."""
+        shapes = {name: tensor.shape for name, tensor in self.graph.inputs.items()}
+        key = self._first, *_key(shapes)
+        self._kept.pop(key, None)
+        self._kept[key] = self.graph, self.plan, self._step, self._walk
+        while len(self._kept) > PLANS_KEPT:
+            del self._kept[next(iter(self._kept))]
+
+    def _inputs(self) -> dict[str, np.ndarray]:
+        return {name: self._input(name) for name in self.graph.inputs}
 
     def _check_fit(self, parameter: Parameter) -> None:
         """Raise ShapeError unless the parameter is as the net has it since its first plan."""
         layer, number = parameter.owners[0]
-        slot = next(slot for slot in self._slots if (layer, number) in slot.owners)
-        if slot.spec.shape != parameter.tensor.shape:
+        slot = next((slot for slot in self._slots if (layer, number) in slot.owners), None)
+        if slot is not None and slot.spec.shape != parameter.tensor.shape:
             raise ShapeError(
                 f"layer {layer!r} cannot take it: its parameter {number} has shape {slot.spec.shape}, "
                 f"and would need {parameter.tensor.shape}"
@@ -350,6 +486,10 @@ class Net:
         self._flat = memory.view(0, (count,), self.dtype)
         parameters.fill(self.graph, self.plan, self._flat, self.seed)
         self._slots = self.plan.slots
+
+
+def _key(shapes: Mapping[str, tuple[int, ...]]) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    return tuple(sorted((name, tuple(shape)) for name, shape in shapes.items()))
 
 
 class _Elements:

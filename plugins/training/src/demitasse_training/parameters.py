@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,16 +28,38 @@ def assign(slot: Slot, flat: Any, value: np.ndarray) -> None:
     flat[slot.span.start : slot.span.start + packed.size] = packed.reshape(-1)
 
 
-def by_layer(plan: Plan, flat: Any, *, trainable: bool = False) -> dict[str, list[np.ndarray]]:
-    """Every layer's parameters by name, shared ones under each of their owners."""
-    found: dict[tuple[str, int], np.ndarray] = {}
+def by_layer(plan: Plan, flat: Any) -> dict[str, list[np.ndarray]]:
+    """Every layer's parameters by name, in the net's order, shared ones under each of their owners."""
+    found = {owner: view(slot, flat) for slot in plan.slots for owner in slot.owners}
+    return _by_layer(plan, found)
+
+
+def state_by_layer(plan: Plan, memory: Any) -> dict[str, list[np.ndarray]]:
+    """A solver's arrays beside the parameters of ``by_layer``: an empty one for a parameter that is not
+    trained, and for one that is another layer's first."""
+    nothing = np.empty(0, memory.dtype)
+    found = {}
     for slot in plan.slots:
-        if slot.trainable or not trainable:
-            found.update((owner, view(slot, flat)) for owner in slot.owners)
-    result: dict[str, list[np.ndarray]] = {}
+        for owner in slot.owners:
+            mine = slot.trainable and owner == slot.owners[0]
+            found[owner] = view(slot, memory) if mine else nothing
+    return _by_layer(plan, found)
+
+
+def _by_layer(plan: Plan, found: Mapping[tuple[str, int], np.ndarray]) -> dict[str, list[np.ndarray]]:
+    result: dict[str, list[np.ndarray]] = {layer: [] for layer in _in_order(plan)}
     for layer, number in sorted(found, key=lambda owner: owner[1]):
-        result.setdefault(layer, []).append(found[layer, number])
+        result[layer].append(found[layer, number])
     return result
+
+
+def _in_order(plan: Plan) -> list[str]:
+    """The layers that have parameters, in the order of a step's operations. Those whose operations were
+    folded into others', as a net that only runs forward has some, come last."""
+    named = [layer for slot in plan.slots for layer, _ in slot.owners]
+    known = set(named)
+    steps = [entry.layer for entry in plan.entries if entry.phase == "forward"]
+    return list(dict.fromkeys([*(layer for layer in steps if layer in known), *named]))
 
 
 def fill(graph: Graph, plan: Plan, flat: Any, seed: int) -> None:
@@ -46,50 +69,80 @@ def fill(graph: Graph, plan: Plan, flat: Any, seed: int) -> None:
     for number, parameter in enumerate(graph.parameters):
         slot = slots.get(parameter.owners[0])
         if slot is not None:
-            assign(slot, flat, parameter.filler(slot.spec.shape, RandomStream(seed, number)))
+            stream = RandomStream(seed, number, slot.spec.dtype)
+            assign(slot, flat, parameter.filler(slot.spec.shape, stream))
 
 
-def load(plan: Plan, flat: Any, arrays: Mapping[str, Sequence[np.ndarray]], path: object) -> int:
-    """Copy ``arrays`` into the parameters of layers of the same name; the number of layers.
+@dataclass(frozen=True)
+class Loaded:
+    """What a file of weights gave a net, by layer: ``loaded``; ``missing`` in the file, so that the net
+    keeps its own; ``unfit``, of other shapes (only where that was asked for); ``unused`` in the net."""
 
-    Raises ShapeError that names the layer and both shapes before anything is copied, and ModelError
-    when no layer has one of the names.
+    loaded: tuple[str, ...]
+    missing: tuple[str, ...]
+    unfit: tuple[str, ...]
+    unused: tuple[str, ...]
+
+
+def load(
+    plan: Plan,
+    flat: Any,
+    arrays: Mapping[str, Sequence[np.ndarray]],
+    path: object,
+    *,
+    partial: bool = False,
+) -> Loaded:
+    """Copy ``arrays`` into the parameters of layers of the same name; other layers keep theirs, as Caffe
+    does it. With ``partial``, so do layers whose shapes do not fit, whole.
+
+    Raises, before anything is copied, ShapeError that names the layer and both shapes, and ModelError
+    when no layer of the net is loaded.
     """
-    todo = list(_matching(plan, arrays, path))
-    if not todo:
-        mine = sorted({layer for slot in plan.slots for layer, _ in slot.owners})
-        close = next((f"; {n!r} is close to {c!r}" for n in arrays if (c := nearest(n, mine))), "")
-        raise ModelError(
-            f"{path}: none of its layers ({', '.join(list(arrays)[:8])}) is in the net "
-            f"({', '.join(mine[:8])}){close}"
-        )
-    for slot, array in todo:
-        assign(slot, flat, array)
-    return len({slot.owners[0][0] for slot, _ in todo})
-
-
-def _matching(
-    plan: Plan, arrays: Mapping[str, Sequence[np.ndarray]], path: object
-) -> Iterator[tuple[Slot, np.ndarray]]:
-    for slot in plan.slots:
+    found: dict[str, list[tuple[Slot, np.ndarray]]] = {}
+    missing, unfit = set[str](), dict[str, str]()
+    for slot in sorted(plan.slots, key=lambda slot: slot.owners[0][1], reverse=True):
         layer, number = slot.owners[0]
         if layer not in arrays:
-            continue
-        if number >= len(arrays[layer]):
-            raise ShapeError(
-                f"{path}: layer {layer!r} has {len(arrays[layer])} parameters there, and parameter "
-                f"{number} of shape {slot.spec.shape} here"
-            )
-        array = arrays[layer][number]
-        if array.shape != slot.spec.shape and (
-            array.size != np.prod(slot.spec.shape)
-            or _squeezed(array.shape) != _squeezed(slot.spec.shape)
-        ):
-            raise ShapeError(
-                f"{path}: layer {layer!r}, parameter {number}: the file's shape is {array.shape}, "
-                f"the net's {slot.spec.shape}"
-            )
-        yield slot, array.reshape(slot.spec.shape)
+            missing.add(layer)
+        elif reason := _misfit(slot, arrays[layer], number):
+            unfit[layer] = f"{path}: layer {layer!r}{reason}"
+        else:
+            array = arrays[layer][number].reshape(slot.spec.shape)
+            found.setdefault(layer, []).append((slot, array))
+    if unfit and not partial:
+        raise ShapeError(next(iter(unfit.values())))
+    loaded = [layer for layer in found if layer not in unfit]
+    if not loaded:
+        mine = sorted({*missing, *found, *unfit})
+        close = next((f"; {c!r} is close to {n!r}" for n in mine if (c := nearest(n, arrays))), "")
+        fitting = " of fitting shapes" if unfit else ""
+        raise ModelError(
+            f"{path}: none of its layers ({', '.join(list(arrays)[:8])}) is in the net{fitting} "
+            f"({', '.join(mine[:8])}){close}"
+        )
+    for layer in loaded:
+        for slot, array in found[layer]:
+            assign(slot, flat, array)
+    mine = [layer for slot in plan.slots for layer, _ in slot.owners]
+    unused = [layer for layer in arrays if layer not in mine]
+    return Loaded(tuple(loaded), tuple(sorted(missing)), tuple(unfit), tuple(unused))
+
+
+def _misfit(slot: Slot, arrays: Sequence[np.ndarray], number: int) -> str:
+    """Why a file's arrays do not fit a parameter, as the end of a sentence; empty when they do."""
+    shape = slot.spec.shape
+    if number >= len(arrays):
+        return f" has {len(arrays)} parameters there, and parameter {number} of shape {shape} here"
+    if fits(arrays[number], shape):
+        return ""
+    return f", parameter {number}: the file's shape is {arrays[number].shape}, the net's {shape}"
+
+
+def fits(array: np.ndarray, shape: Sequence[int]) -> bool:
+    """Whether an array can have a shape: extents of 1 more or less are no difference."""
+    return array.shape == tuple(shape) or (
+        array.size == np.prod(shape) and _squeezed(array.shape) == _squeezed(shape)
+    )
 
 
 def _squeezed(shape: Sequence[int]) -> tuple[int, ...]:
@@ -101,7 +154,7 @@ def gather(plan: Plan, flat: Any, state: Mapping[str, Any]) -> Weights:
     return Weights(
         parameters={k: [a.copy() for a in v] for k, v in by_layer(plan, flat).items()},
         state={
-            name: {k: [a.copy() for a in v] for k, v in by_layer(plan, memory, trainable=True).items()}
+            name: {k: [a.copy() for a in v] for k, v in state_by_layer(plan, memory).items()}
             for name, memory in state.items()
         },
     )

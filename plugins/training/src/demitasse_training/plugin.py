@@ -10,8 +10,9 @@ from demitasse import hookimpl
 
 @hookimpl
 def programs() -> Mapping[str, Callable[..., Any]]:
-    """``trainer`` and ``net``."""
+    """``trainer``, ``interactive trainer`` and ``net``."""
+    from demitasse_training.interactive import InteractiveTrainer
     from demitasse_training.net import Net
     from demitasse_training.trainer import Trainer
 
-    return {"trainer": Trainer, "net": Net}
+    return {"trainer": Trainer, "interactive trainer": InteractiveTrainer, "net": Net}

@@ -1,4 +1,4 @@
-"""Going on from a snapshot: what must agree, and copying it back; and gathering one."""
+"""Going on from a snapshot: what must agree, and copying it back."""
 
 from __future__ import annotations
 
@@ -7,9 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from demitasse import SnapshotError, Weights
+from demitasse import Slot, SnapshotError, Weights
 from demitasse_training import parameters
 from demitasse_training.worker import Worker
+
+UNNAMED = ""
+"""The layer's name under which a file has a solver's arrays of all parameters in the net's order: such
+formats name no layers there."""
 
 
 def seed_of(saved: Weights | None, wanted: int | None, path: object) -> int:
@@ -25,7 +29,8 @@ def seed_of(saved: Weights | None, wanted: int | None, path: object) -> int:
 
 
 def resume(worker: Worker, saved: Weights, path: object, run: Mapping[str, Any]) -> None:
-    """Copy parameters and state. ``run`` has what must agree with the snapshot's record.
+    """Copy parameters and state. ``run`` has what must agree with the snapshot's record, as far as the
+    file has one: others' formats do not.
 
     Raises SnapshotError that names what differs before anything is copied.
     """
@@ -38,31 +43,86 @@ def resume(worker: Worker, saved: Weights, path: object, run: Mapping[str, Any])
             f"{path} has solver state {', '.join(saved.state)}; {worker.solver.update} keeps "
             f"{', '.join(worker.flat.state)}"
         )
-    compare(saved.parameters, parameters.by_layer(worker.plan, worker.flat.parameters), path)
-    for name, arrays in saved.state.items():
-        memory = worker.flat.state[name]
-        compare(arrays, parameters.by_layer(worker.plan, memory, trainable=True), f"{path} ({name})")
+    compare(worker, saved.parameters, path)
+    state = {name: _state(worker, arrays, f"{path} ({name})") for name, arrays in saved.state.items()}
     for name, here in run.items():
         if saved.record.get(name, here) != here:
             raise SnapshotError(f"{path} was made with {name} {saved.record[name]}; this run has {here}")
     parameters.load(worker.plan, worker.flat.parameters, saved.parameters, path)
-    trained = [slot for slot in worker.plan.slots if slot.trainable]
-    owned = sorted(owner for slot in trained for owner in slot.owners)
-    for name, arrays in saved.state.items():
-        for slot in trained:
-            layer, number = slot.owners[0]
-            among = [n for owner, n in owned if owner == layer].index(number)
-            parameters.assign(slot, worker.flat.state[name], arrays[layer][among])
+    for name, arrays in state.items():
+        for slot, array in arrays:
+            parameters.assign(slot, worker.flat.state[name], array)
 
 
-def compare(
-    theirs: Mapping[str, Sequence[np.ndarray]], ours: Mapping[str, Sequence[np.ndarray]], path: object
-) -> None:
-    """Raise SnapshotError with the layers whose shapes differ."""
-    there, here = ({k: [a.shape for a in v] for k, v in each.items()} for each in (theirs, ours))
-    if differing := sorted(k for k in {*there, *here} if there.get(k) != here.get(k)):
-        listed = "; ".join(
-            f"layer {k!r}: {there.get(k, 'absent')} there, {here.get(k, 'absent')} here"
-            for k in differing[:4]
+def compare(worker: Worker, theirs: Mapping[str, Sequence[np.ndarray]], path: object) -> None:
+    """Raise SnapshotError with the layers whose parameters' shapes differ. What a layer shares may be
+    missing: an earlier layer has it."""
+    ours = parameters.by_layer(worker.plan, worker.flat.parameters)
+    first = {slot.owners[0] for slot in worker.plan.slots}
+
+    def same(layer: str) -> bool:
+        here, there = ours.get(layer, ()), theirs.get(layer, ())
+        return len(here) == len(there) and all(
+            parameters.fits(there[number], here[number].shape)
+            or (there[number].size == 0 and (layer, number) not in first)
+            for number in range(len(here))
         )
-        raise SnapshotError(f"{path} is of another net: {listed}")
+
+    differing = sorted(layer for layer in {*theirs, *ours} if not same(layer))
+    _refuse(path, differing, theirs, ours)
+
+
+def _state(
+    worker: Worker, arrays: Mapping[str, Sequence[np.ndarray]], path: object
+) -> list[tuple[Slot, np.ndarray]]:
+    """A solver's arrays for each trained parameter. Raises SnapshotError with the layers that differ."""
+    ours = parameters.by_layer(worker.plan, worker.flat.parameters)
+    trained = [slot for slot in worker.plan.slots if slot.trainable]
+    theirs = _unnamed(worker, arrays, path) if UNNAMED in arrays else arrays
+    owned = sorted(owner for slot in trained for owner in slot.owners)
+    found, differing = [], []
+    for slot in trained:
+        layer, number = slot.owners[0]
+        there = theirs.get(layer, ())
+        if len(there) != len(ours[layer]):
+            # Snapshots of old have arrays of the trained parameters alone.
+            number = [n for owner, n in owned if owner == layer].index(number)
+        if number < len(there) and parameters.fits(there[number], slot.spec.shape):
+            found.append((slot, there[number].reshape(slot.spec.shape)))
+        else:
+            differing.append(layer)
+    _refuse(path, sorted({*differing}), theirs, ours)
+    return found
+
+
+def _unnamed(
+    worker: Worker, arrays: Mapping[str, Sequence[np.ndarray]], path: object
+) -> dict[str, list[np.ndarray]]:
+    """Arrays that a file has as a plain list in the net's order, by layer."""
+    plain, owners = arrays[UNNAMED], [each.owners[0] for each in worker.graph.parameters]
+    if len(plain) != len(owners):
+        raise SnapshotError(
+            f"{path} is of another net: {len(plain)} arrays there, {len(owners)} parameters here"
+        )
+    ours = parameters.by_layer(worker.plan, worker.flat.parameters)
+    result = {layer: [np.empty(0, np.float32)] * len(each) for layer, each in ours.items()}
+    for (layer, number), array in zip(owners, plain, strict=True):
+        if layer in result:
+            result[layer][number] = array
+    return result
+
+
+def _refuse(
+    path: object,
+    differing: Sequence[str],
+    theirs: Mapping[str, Sequence[np.ndarray]],
+    ours: Mapping[str, Sequence[np.ndarray]],
+) -> None:
+    if not differing:
+        return
+    there, here = ({k: [a.shape for a in v] for k, v in each.items()} for each in (theirs, ours))
+    listed = "; ".join(
+        f"layer {k!r}: {there.get(k, 'absent')} there, {here.get(k, 'absent')} here"
+        for k in differing[:4]
+    )
+    raise SnapshotError(f"{path} is of another net: {listed}")

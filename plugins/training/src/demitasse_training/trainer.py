@@ -42,6 +42,7 @@ from demitasse_training.net import (
     timed,
 )
 from demitasse_training.resume import resume, seed_of
+from demitasse_training.sizes import sizes
 from demitasse_training.update import Update
 from demitasse_training.worker import Worker
 
@@ -84,9 +85,12 @@ class Trainer:
             raise CompositionError(unknown("scaling", scaling, SCALINGS))
         check_retain(retain)
         self.runtime, self.scaling = runtime, scaling
-        self.precision, self._retain = chosen_precision(runtime, precision), retain
+        self.precision = chosen_precision(runtime, precision)
         self.dtype = PRECISIONS[self.precision]
         self.solver = solver if isinstance(solver, Solver) else runtime.read(solver).solver(overrides)
+        self._retain = "all" if self.solver.debug else retain
+        if weights is None and resume is None:
+            weights = self.solver.weights
         saved = runtime.read(resume).weights() if resume is not None else None
         self.seed = seed_of(saved, self.solver.seed, resume)
         self.iteration = 0
@@ -142,18 +146,27 @@ class Trainer:
         return scores
 
     def snapshot(self, prefix: str | Path | None = None) -> Path:
-        """Write weights, solver state and cursors to ``<prefix>_iter_<iteration>.demitasse``, whole or
-        not at all; the path. Raises SnapshotError that names it and the reason."""
+        """Write weights, solver state and cursors to ``<prefix>_iter_<iteration>.demitasse``, and what
+        the solver asks for in other formats beside it, each whole or not at all; the first one's path.
+        Raises SnapshotError that names it and the reason."""
         self._quiesce()
-        path = Path(f"{prefix or self._prefix}_iter_{self.iteration}{SNAPSHOT}")
-        try:
-            self._last_snapshot = self.runtime.write(path, self._gather())
-        except OSError as error:
-            raise SnapshotError(
-                f"{path}: the snapshot could not be written: {_reason(error)}"
-            ) from error
-        self._tell("snapshot", {"path": self._last_snapshot})
-        return self._last_snapshot
+        stem, gathered = f"{prefix or self._prefix}_iter_{self.iteration}", self._gather()
+        written = list[Path]()
+        for suffix in self._suffixes:
+            path = Path(f"{stem}{suffix}")
+            try:
+                written.append(self.runtime.write(path, gathered))
+            except OSError as error:
+                raise SnapshotError(
+                    f"{path}: the snapshot could not be written: {_reason(error)}"
+                ) from error
+            self._last_snapshot = written[0]
+        self._tell("snapshot", {"path": written[0], "paths": written})
+        return written[0]
+
+    @property
+    def _suffixes(self) -> tuple[str, ...]:
+        return self.solver.snapshot_suffixes or (SNAPSHOT,)
 
     def check_snapshots(self) -> None:
         """Raise now, not after hours, when a snapshot that the solver asks for could not be written:
@@ -164,11 +177,13 @@ class Trainer:
         plugins = self.runtime.composition.plugins
         suffixes = [s for m in plugins for s in m.roles.get("model_writer", {}).get("suffixes", ())]
         otherwise = "or set snapshot: 0 and snapshot_after_train: false"
-        if SNAPSHOT not in suffixes:
-            raise CompositionError(
-                f"no composed plugin writes {SNAPSHOT} snapshots, which the solver asks for; add the "
-                f"plugin 'snapshots', {otherwise}"
-            )
+        for suffix in self._suffixes:
+            if not any(suffix.endswith(known) for known in suffixes):
+                plugin = "snapshots" if suffix == SNAPSHOT else "caffe"
+                raise CompositionError(
+                    f"no composed plugin writes {suffix} snapshots, which the solver asks for; add the "
+                    f"plugin {plugin!r}, {otherwise}"
+                )
         folder = Path(f"{self._prefix}_iter").parent
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -279,9 +294,14 @@ class Trainer:
                     "seconds": time.perf_counter() - start,
                     "samples": self.batch,
                     "phases": self._clock().taken(before),
+                    **({"sizes": sizes(self._workers[0])} if self._debugs() else {}),
                 },
             )
         return smoothed
+
+    def _debugs(self) -> bool:
+        interval = self.solver.display_interval
+        return self.solver.debug and interval > 0 and self.iteration % interval == 0
 
     def _diagnosis(self, rate: float) -> str:
         found = [
@@ -396,6 +416,10 @@ class Trainer:
         worker, passes = self._workers[0], self.solver.passes
         result = parameters.gather(worker.plan, worker.flat.parameters, worker.flat.state)
         result.iteration = self.iteration
+        if self.solver.snapshot_gradients:
+            result.gradients = parameters.state_by_layer(worker.plan, worker.flat.gradients)
+            for arrays in result.gradients.values():
+                arrays[:] = [array.copy() for array in arrays]
         result.record = {
             "seed": self.seed,
             "batch": self.batch,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from demitasse import (
     ModelError,
     Plan,
     Request,
+    Slot,
     Span,
     TensorSpec,
     Work,
@@ -48,6 +49,11 @@ class Update:
         """Operands besides the parameter that are kept from step to step."""
         return tuple(o.name for o in self.operation.inputs[1:] if o.updated)
 
+    @property
+    def needs_squares(self) -> bool:
+        """Whether it reads the sizes of whole parameters and gradients."""
+        return any(operand.name == "squares" for operand in self.operation.inputs)
+
     def bind(
         self,
         span: Span,
@@ -57,27 +63,36 @@ class Update:
         plan: Plan,
         kernels: Kernels,
         allocator: Allocator,
+        sizes: Mapping[str, Any] | None = None,
     ) -> Work:
         """The work that updates ``span`` by its ``gradient``: the parameters' parts in it are its
-        segments, each with its own multipliers."""
-        segments = tuple(
-            (
-                max(slot.span.start, span.start) - span.start,
-                min(slot.span.stop, span.stop) - span.start,
-                slot.rate,
-                slot.decay,
-            )
-            for slot in plan.slots
-            if slot.trainable and slot.span.start < span.stop and span.start < slot.span.stop
-        )
+        segments, each with its own multipliers. ``sizes`` are operands that tell the size of gradients;
+        optional ones that are not there are absent."""
+        trained = [slot for slot in plan.slots if slot.trainable]
+        segments = tuple((*part, slot.rate, slot.decay) for *part, slot in within(trained, span))
         part = slice(span.start, span.stop)
-        known = {"gradient": gradient}
+        known = {"gradient": gradient, **(sizes or {})}
         known |= {name: memory[part] for name, memory in flat.state.items()}
         operands = [flat.parameters[part]]
         for operand in self.operation.inputs[1:]:
-            operands.append(known[operand.name] if operand.name in known else scalars[operand.name])
+            name = operand.name
+            absent = operand.optional and name not in known and name not in scalars
+            operands.append(None if absent else known[name] if name in known else scalars[name])
         complete = {**self.attributes, "segments": segments}
         return flat_work(self.operation, complete, operands, plan, kernels, allocator)
+
+
+def within(slots: Iterable[Slot], span: Span) -> list[tuple[int, int, Slot]]:
+    """The slots that a span has parts of, and from where to where in it those lie."""
+    return [
+        (
+            max(slot.span.start, span.start) - span.start,
+            min(slot.span.stop, span.stop) - span.start,
+            slot,
+        )
+        for slot in slots
+        if slot.span.start < span.stop and span.start < slot.span.stop
+    ]
 
 
 def flat_work(
@@ -89,7 +104,9 @@ def flat_work(
     allocator: Allocator,
 ) -> Work:
     """An operation that only updates flat memory, bound at a plan's place."""
-    specs = tuple(TensorSpec(tuple(array.shape), str(array.dtype)) for array in operands)
+    specs = tuple(
+        None if array is None else TensorSpec(tuple(array.shape), str(array.dtype)) for array in operands
+    )
     request = Request(operation, specs, (), attributes, plan.place)
     candidate = kernels.choose(request, "solver")[1]
     size = candidate.workspace

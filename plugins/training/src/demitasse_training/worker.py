@@ -24,7 +24,9 @@ from demitasse import (
     WorkerPlace,
     make_plan,
 )
-from demitasse_training.graph import NetGraph, Share
+from demitasse_training.graph import NetGraph
+from demitasse_training.norms import Norms
+from demitasse_training.shares import Share
 from demitasse_training.update import Update, flat_work
 
 
@@ -76,7 +78,9 @@ class Worker:
         self.graph.differentiate(solver.passes)
         # With nobody to agree with, an update follows as soon as its gradients are final.
         adding = any(node.operation.name == "accumulate" for node in self.graph.nodes)
-        alone = not self.levels and not adding and retain is None
+        measuring = bool(solver.clip) or update.needs_squares
+        kept = measuring or solver.snapshot_gradients
+        alone = not (self.levels or adding or kept) and retain is None
         self.plan: Plan = make_plan(
             self.graph,
             self.kernels,
@@ -87,6 +91,7 @@ class Worker:
             brief_gradients=alone,
             like=others[0].plan if others else None,
         )
+        self.norms = Norms(runtime, solver, self.plan, self.levels) if measuring else None
         self._take_memory(others)
 
     def array(self, buffer: Buffer) -> Any:
@@ -176,9 +181,11 @@ class Worker:
 
     def _bind(self) -> Step:
         plan, flat, vocabulary = self.plan, self.flat, self.runtime.vocabulary
-        scalars = {name: self.array(plan.buffers[name]) for name in ("iteration", "sample", "rate")}
+        scalars = {name: self.array(buffer) for name, buffer in plan.scalars.items()}
         about = plan, self.kernels, self.allocator
         main = self.graph.feeds[0] if self.graph.feeds else None
+        norms = self.norms
+        finish = norms.works() if norms is not None else []
         for tensor, value in self.graph.constants.items():
             if tensor.name in plan.buffers:
                 self.array(plan.buffers[tensor.name])[...] = value
@@ -187,7 +194,13 @@ class Worker:
             self.memory,
             [self._read(i, out) for i, out in enumerate(self._outs())],
             levels=self.levels,
-            update=lambda span: self.update.bind(span, flat, self._gradient(span), scalars, *about),
+            update=lambda span: self.update.bind(
+                span, flat, self._gradient(span), scalars, *about, norms.sizes(span) if norms else {}
+            ),
+            measure=None
+            if norms is None
+            else lambda span: norms.measure(span, flat, self.kernels, self.allocator),
+            measured=finish,
             clear=None
             if plan.brief
             else flat_work(vocabulary["fill"], {"value": 0.0}, [flat.gradients], *about),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from demitasse import PLAIN, Candidate, DemitasseError, Request, TensorSpec, Work
 from demitasse_tuning.scratch import Operands, Scratch, operand, wanted
@@ -71,7 +72,7 @@ def compare(
     works, first = dict[int, Work](), dict[int, float]()
     for i, candidate in enumerate(candidates):
         try:
-            work = candidate.bind(*operands.of(candidate))
+            work = _bound(candidate, *operands.of(candidate))
             first[i] = _timed(work, clock)
         except (DemitasseError, MemoryError) as error:
             log.warning("kernel %r failed when it was tried: %s", candidate.kernel, error)
@@ -90,6 +91,23 @@ def compare(
     limit = EQUAL * min(seconds[i] for i in best)
     chosen = min(i for i in best if seconds[i] <= limit)
     return Outcome(tuple(seconds.get(i) for i in range(len(candidates))), chosen)
+
+
+def _bound(candidate: Candidate, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
+    """A candidate's work: in parts where it offers that, for a plan of one worker takes it so, and what
+    stays in the caches is not written to memory."""
+    if candidate.parts == 1 or candidate.bind_part is None:
+        return candidate.bind(inputs, outputs, workspace)
+    whole, *rest = outputs
+    stretch = whole.reshape(-1)[: whole.size // candidate.parts]
+    bind = candidate.bind_part
+    parts = [bind(i, inputs, [stretch, *rest], workspace) for i in range(candidate.parts)]
+
+    def work() -> None:
+        for part in parts:
+            part()
+
+    return work
 
 
 def _hopeless(seconds: float, first: Mapping[int, float]) -> bool:
@@ -148,8 +166,10 @@ def _moved(lies: TensorSpec, wish: TensorSpec) -> int:
 
 def _settled(request: Request, i: int, lies: TensorSpec, wish: TensorSpec) -> TensorSpec:
     """How input ``i`` lies when it is read. A parameter whose layout nobody settled takes the one that
-    is wished, in its own element type; backward passes find all of them settled."""
-    forward = bool(request.operation.gradients)
+    is wished, in its own element type; backward passes find all of them settled (and so, it is taken,
+    does a word that is one although it has gradients of its own)."""
+    name = request.operation.name
+    forward = bool(request.operation.gradients) and "_backward" not in name
     if forward and operand(request, i).name in PARAMETERS and lies.layout == PLAIN:
         return replace(wish, layout=replace(wish.layout, stored=""))
     return lies

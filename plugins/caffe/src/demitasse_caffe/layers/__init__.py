@@ -2,36 +2,108 @@
 
 from __future__ import annotations
 
-from demitasse_caffe.layers.activation import Dropout, ReLU, Softmax
+from demitasse_caffe.layers.activation import (
+    ELU,
+    FUNCTIONS,
+    Clip,
+    Dropout,
+    Exp,
+    Log,
+    Power,
+    PReLU,
+    ReLU,
+    Softmax,
+    Swish,
+    Threshold,
+)
+from demitasse_caffe.layers.arrays import DummyData, Input, MemoryData
 from demitasse_caffe.layers.base import CaffeLayer
-from demitasse_caffe.layers.convolution import Convolution, Pooling
-from demitasse_caffe.layers.data import Data, Input
+from demitasse_caffe.layers.convolution import SPP, Convolution, Deconvolution, Im2col, Pooling
+from demitasse_caffe.layers.data import Data, ImageData, WindowData
 from demitasse_caffe.layers.elementwise import Concat, Eltwise
+from demitasse_caffe.layers.hdf5 import HDF5Data, HDF5Output
+from demitasse_caffe.layers.indexing import (
+    BatchReindex,
+    Crop,
+    Embed,
+    Filter,
+    Parameter,
+    Slice,
+    Tile,
+)
 from demitasse_caffe.layers.inner_product import InnerProduct
-from demitasse_caffe.layers.loss import Accuracy, SoftmaxWithLoss
-from demitasse_caffe.layers.normalization import LRN, BatchNorm, Bias, Scale
+from demitasse_caffe.layers.loss import (
+    Accuracy,
+    ContrastiveLoss,
+    EuclideanLoss,
+    HingeLoss,
+    InfogainLoss,
+    MultinomialLogisticLoss,
+    SigmoidCrossEntropyLoss,
+    SoftmaxWithLoss,
+)
+from demitasse_caffe.layers.normalization import LRN, MVN, BatchNorm, Bias, Scale
+from demitasse_caffe.layers.recurrent import LSTM, RNN, LSTMUnit
+from demitasse_caffe.layers.reduction import ArgMax, Reduction
 from demitasse_caffe.layers.shape import Flatten, Reshape, Silence, Split
 
 LAYER_TYPES: tuple[CaffeLayer, ...] = (
     Accuracy(),
+    ArgMax(),
     BatchNorm(),
+    BatchReindex(),
     Bias(),
+    Clip(),
     Concat(),
+    ContrastiveLoss(),
     Convolution(),
+    Crop(),
     Data(),
+    Deconvolution(),
     Dropout(),
+    DummyData(),
+    ELU(),
     Eltwise(),
+    Embed(),
+    EuclideanLoss(),
+    Exp(),
+    Filter(),
     Flatten(),
+    HDF5Data(),
+    HDF5Output(),
+    HingeLoss(),
+    Im2col(),
+    ImageData(),
+    InfogainLoss(),
     InnerProduct(),
     Input(),
     LRN(),
+    LSTM(),
+    LSTMUnit(),
+    Log(),
+    MVN(),
+    MemoryData(),
+    MultinomialLogisticLoss(),
+    PReLU(),
+    Parameter(),
     Pooling(),
+    Power(),
+    RNN(),
     ReLU(),
+    Reduction(),
     Reshape(),
+    SPP(),
     Scale(),
+    SigmoidCrossEntropyLoss(),
     Silence(),
+    Slice(),
     Softmax(),
     SoftmaxWithLoss(),
     Split(),
+    Swish(),
+    Threshold(),
+    Tile(),
+    WindowData(),
+    *FUNCTIONS,
 )
 """Every layer type that the plugin knows."""

@@ -1,13 +1,26 @@
-"""ReLU, Dropout and Softmax."""
+"""Functions of one element, Dropout and Softmax."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 from demitasse import GraphBuilder, Layer, Tensor
-from demitasse_caffe.layers.base import CaffeLayer, canonical, in_training
+from demitasse_caffe.layers.base import CaffeLayer, canonical, in_training, learned
 from demitasse_caffe.schema import number
+
+
+class Function(CaffeLayer):
+    """A layer that is one word of the vocabulary, applied to each element as it is."""
+
+    def __init__(self, name: str, operation: str) -> None:
+        self.name, self._operation = name, operation
+
+    def expand(
+        self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
+    ) -> Sequence[Tensor]:
+        return [graph.apply(self._operation, bottoms[0])]
 
 
 class ReLU(CaffeLayer):
@@ -19,9 +32,126 @@ class ReLU(CaffeLayer):
         self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
     ) -> Sequence[Tensor]:
         slope = number(message.relu_param.negative_slope)
-        if slope < 0:
-            raise ValueError(f"negative_slope {slope} is below 0, where the sign of x would be lost")
-        return [graph.apply("relu", bottoms[0], negative_slope=slope)]
+        # Below 0 the gradient needs x, whose sign y has not; else y does, and x need not be kept.
+        word = "leaky_relu" if slope < 0 else "relu"
+        return [graph.apply(word, bottoms[0], negative_slope=slope)]
+
+
+class PReLU(CaffeLayer):
+    """max(x, 0) + w * min(x, 0), w learned for each channel or, with ``channel_shared``, for all. He et
+    al. 2015, *Delving Deep into Rectifiers*, section 2.1."""
+
+    name = "PReLU"
+
+    def expand(
+        self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
+    ) -> Sequence[Tensor]:
+        prelu, x = message.prelu_param, bottoms[0]
+        if len(x.shape) < 2:
+            raise ValueError(f"has slopes for channels, axis 1, which its bottom {x!r} lacks")
+        fill = prelu.filler
+        if not prelu.HasField("filler"):
+            fill = type(fill)(type="constant", value=0.25)
+        shape = () if prelu.channel_shared else x.shape[1:2]
+        return [graph.apply("parametric_relu", x, learned(graph, message, 0, shape, fill))]
+
+
+class ELU(CaffeLayer):
+    """x where x > 0, else alpha * (exp(x) - 1). Clevert et al. 2015."""
+
+    name = "ELU"
+
+    def expand(
+        self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
+    ) -> Sequence[Tensor]:
+        alpha, x = number(message.elu_param.alpha), bottoms[0]
+        if alpha >= 0:
+            return [graph.apply("elu", x, alpha=alpha)]
+        # Such a y does not tell the sign of x, so it is put together: 0 + alpha * exp(x) - alpha.
+        powers = graph.apply("exponential", graph.apply("clip", x, least=-math.inf, most=0.0))
+        below = graph.apply("power", powers, power=1.0, scale=alpha, shift=-alpha)
+        return [graph.apply("sum", graph.apply("relu", x), below)]
+
+
+class Clip(CaffeLayer):
+    """x, but min where it is below and max where it is above that."""
+
+    name = "Clip"
+
+    def expand(
+        self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
+    ) -> Sequence[Tensor]:
+        clip = message.clip_param
+        if not (clip.HasField("min") and clip.HasField("max")):
+            raise ValueError("clip_param needs both min and max")
+        return [graph.apply("clip", bottoms[0], least=number(clip.min), most=number(clip.max))]
+
+
+class Exp(CaffeLayer):
+    """base ^ (scale * x + shift), of base e for a base of -1."""
+
+    name = "Exp"
+
+    def expand(
+        self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
+    ) -> Sequence[Tensor]:
+        exp = message.exp_param
+        logarithm = _logarithm(number(exp.base))
+        scale, shift = number(exp.scale) * logarithm, number(exp.shift) * logarithm
+        return [graph.apply("exponential", bottoms[0], scale=scale, shift=shift)]
+
+
+class Log(CaffeLayer):
+    """The logarithm to a base of scale * x + shift, the natural one for a base of -1."""
+
+    name = "Log"
+
+    def expand(
+        self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
+    ) -> Sequence[Tensor]:
+        log = message.log_param
+        logarithm = _logarithm(number(log.base))
+        if logarithm == 0:
+            raise ValueError("there is no logarithm to base 1")
+        scale, shift = number(log.scale), number(log.shift)
+        return [graph.apply("logarithm", bottoms[0], factor=1 / logarithm, scale=scale, shift=shift)]
+
+
+class Power(CaffeLayer):
+    """(scale * x + shift) ^ power."""
+
+    name = "Power"
+
+    def expand(
+        self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
+    ) -> Sequence[Tensor]:
+        power = message.power_param
+        exponent, scale, shift = number(power.power), number(power.scale), number(power.shift)
+        if exponent == 1 and shift == 0:  # a gradient that needs no x
+            return [graph.apply("sum", bottoms[0], coefficients=(scale,))]
+        return [graph.apply("power", bottoms[0], power=exponent, scale=scale, shift=shift)]
+
+
+class Swish(CaffeLayer):
+    """x / (1 + exp(-beta * x)). Ramachandran et al. 2017."""
+
+    name = "Swish"
+
+    def expand(
+        self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
+    ) -> Sequence[Tensor]:
+        return [graph.apply("swish", bottoms[0], beta=number(message.swish_param.beta))]
+
+
+class Threshold(CaffeLayer):
+    """1 where x is above the threshold, else 0; no gradient passes."""
+
+    name = "Threshold"
+
+    def expand(
+        self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
+    ) -> Sequence[Tensor]:
+        return [graph.apply("greater", bottoms[0], threshold=number(message.threshold_param.threshold))]
 
 
 class Dropout(CaffeLayer):
@@ -59,3 +189,21 @@ class Softmax(CaffeLayer):
     ) -> Sequence[Tensor]:
         axis = canonical(message.softmax_param.axis, bottoms[0])
         return [graph.apply("softmax", bottoms[0], axis=axis)]
+
+
+FUNCTIONS = (
+    Function("AbsVal", "absolute"),
+    Function("BNLL", "softplus"),
+    Function("Sigmoid", "sigmoid"),
+    Function("TanH", "tanh"),
+)
+"""The layers that have no parameters of any kind."""
+
+
+def _logarithm(base: float) -> float:
+    """The natural logarithm of a base; -1 stands for e."""
+    if base == -1:
+        return 1.0
+    if not 0 < base < math.inf:
+        raise ValueError(f"base {base} is not positive; -1 stands for e")
+    return math.log(base)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -9,6 +10,9 @@ from typing import Any
 from demitasse import GraphBuilder, Layer, Tensor
 from demitasse_caffe.fillers import filler
 from demitasse_caffe.schema import number
+
+LARGEST_BLOB = 2**31 - 1
+"""Elements: Caffe's counts are 32 bits wide."""
 
 Shape = tuple[int, ...]
 Counts = tuple[int, int | None]
@@ -26,6 +30,8 @@ class CaffeLayer:
     bottoms: Counts = (1, 1)
     tops: Counts = (1, 1)
     loss_weight: float = 0.0
+    no_gradient: Mapping[int, str] = MappingProxyType({})
+    """Bottoms that no gradient reaches, by position, and what they are: ``{1: "labels"}``."""
     parameters: Mapping[str, Any] = MappingProxyType({})
     """Empty: a Caffe type reads Caffe's own message."""
 
@@ -33,8 +39,12 @@ class CaffeLayer:
         """Emit the layer's operations; a tensor for each top."""
         _check_count("bottom", layer.bottoms, self.bottoms)
         _check_count("top", layer.tops, self.tops)
-        self._check_propagation(layer, bottoms, graph)
-        return self.expand(layer, layer.parameters, bottoms, graph)
+        self._check_loss_weights(layer)
+        tops = self.expand(layer, layer.parameters, self._reached(layer, bottoms, graph), graph)
+        for position, tensor in enumerate(tops):
+            named = position < len(layer.tops)
+            check_size(f"top {layer.tops[position]!r}" if named else f"top {position}", tensor.shape)
+        return tops
 
     def expand(
         self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
@@ -42,26 +52,54 @@ class CaffeLayer:
         """Emit the operations of a layer whose LayerParameter is ``message``."""
         raise NotImplementedError
 
-    def _check_propagation(self, layer: Layer, bottoms: Sequence[Tensor], graph: GraphBuilder) -> None:
-        """A gradient cannot be stopped; a false that stops none (to samples, to labels) is fine."""
-        for position, passes in enumerate(layer.parameters.propagate_down):
-            stops = position < len(bottoms) and bottoms[position].kind == "activation"
-            labels = self.loss_weight and position > 0
-            if stops and not passes and not labels and graph.phase == "train":
+    def _check_loss_weights(self, layer: Layer) -> None:
+        """As many as tops; a loss has a top even where the file names none."""
+        weights = len(layer.loss_weights)
+        tops = len(layer.tops) or bool(self.loss_weight)
+        if weights not in (0, tops):
+            raise ValueError(f"has {weights} loss_weight for {tops:d} tops; give none, or one for each")
+
+    def _reached(self, layer: Layer, bottoms: Sequence[Tensor], graph: GraphBuilder) -> Sequence[Tensor]:
+        """The bottoms, each behind a stop where propagate_down is false.
+
+        Raises ValueError for a propagate_down that is not of every bottom, or that wants a gradient
+        where there is none.
+        """
+        wanted = layer.parameters.propagate_down
+        if len(wanted) not in (0, len(bottoms)):
+            raise ValueError(
+                f"has {len(wanted)} propagate_down for {len(bottoms)} bottoms; give none, or one each"
+            )
+        reached = list(bottoms)
+        for position, passes in enumerate(wanted if graph.phase == "train" else ()):
+            what = self.no_gradient.get(position)
+            if passes and what:
                 raise ValueError(
-                    f"propagate_down: false is not supported (bottom {layer.bottoms[position]!r}); "
-                    f"freeze the layers below it with lr_mult: 0"
+                    f"propagate_down: true for bottom {layer.bottoms[position]!r}, but no gradient "
+                    f"reaches its {what}; write false there"
                 )
+            if not (passes or what) and bottoms[position].kind in ("activation", "parameter"):
+                reached[position] = graph.apply("stop_gradient", bottoms[position])
+        return reached
 
 
 def learned(graph: GraphBuilder, message: Any, index: int, shape: Shape, fill: Any) -> Tensor:
     """Parameter ``index`` of a layer, filled as the FillerParameter ``fill`` says, with the
     multipliers and the shared name of the layer's param number ``index``."""
     rate, decay, shared = 1.0, 1.0, None
+    check_size(f"parameter {index}", shape)
     if index < len(message.param):
         spec = message.param[index]
         rate, decay, shared = number(spec.lr_mult), number(spec.decay_mult), spec.name or None
     return graph.parameter(shape, filler(fill), rate=rate, decay=decay, shared=shared)
+
+
+def check_size(what: str, shape: Shape) -> None:
+    """Raise ValueError for more elements than a blob may have, in Caffe and here: nobody means that."""
+    count = math.prod(shape)
+    if count > LARGEST_BLOB:
+        extents = " x ".join(map(str, shape))
+        raise ValueError(f"{what} would have {extents} = {count:,} elements; at most {LARGEST_BLOB:,}")
 
 
 def in_training(message: Any, graph: GraphBuilder) -> bool:

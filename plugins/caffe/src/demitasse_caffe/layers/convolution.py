@@ -1,17 +1,24 @@
-"""Convolution and Pooling: windows over spatial axes."""
+"""Windows over spatial axes: Convolution, Deconvolution, Im2col, Pooling and SPP."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from demitasse import GraphBuilder, Layer, Tensor
-from demitasse_caffe.layers.base import CaffeLayer, Shape, canonical, learned
+from demitasse_caffe.layers.base import CaffeLayer, Shape, canonical, in_training, learned
+
+Windows = dict[str, Shape]
+"""stride, pad and dilation: of each a number for each spatial axis."""
 
 
 class Convolution(CaffeLayer):
-    """Correlation with learned kernels, in groups, in any number of spatial dimensions. Several
-    bottoms go through the same kernels, each to its top."""
+    """Correlation with learned kernels, in groups, in any number of spatial dimensions: the axes behind
+    that of the channels; what stands before it counts as samples. Several bottoms go through the same
+    kernels, each to its top."""
 
     name = "Convolution"
     bottoms = (1, None)
@@ -20,45 +27,107 @@ class Convolution(CaffeLayer):
     def expand(
         self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
     ) -> Sequence[Tensor]:
-        convolution = message.convolution_param
-        x = bottoms[0]
+        convolution, x = message.convolution_param, bottoms[0]
         if len(layer.tops) != len(bottoms):
             raise ValueError(f"has {len(bottoms)} bottoms and {len(layer.tops)} tops; each has its own")
-        if len(x.shape) < 3:
-            raise ValueError(f"convolves samples x channels x space; its bottom is {x!r}")
-        if canonical(convolution.axis, x) != 1:
-            raise ValueError(f"axis {convolution.axis}: channels stand at axis 1 here; reshape before")
-        spatial = len(x.shape) - 2
-        kernel = _extents(convolution, "kernel_size", "kernel", spatial, None)
-        stride = _extents(convolution, "stride", "stride", spatial, 1)
-        pad = _extents(convolution, "pad", "pad", spatial, 0)
-        dilation = _extents(convolution, "dilation", None, spatial, 1)
-        for field, extents in (("kernel_size", kernel), ("stride", stride), ("dilation", dilation)):
-            if min(extents) < 1:
-                raise ValueError(f"{field} {extents} is not positive")
-        outputs, groups, channels = convolution.num_output, convolution.group, x.shape[1]
+        axis = canonical(convolution.axis, x)
+        kernel, windows = _windows(convolution, len(x.shape) - axis - 1)
+        outputs, groups, channels = convolution.num_output, convolution.group, x.shape[axis]
         if outputs < 1:
             raise ValueError("convolution_param needs a num_output of 1 or more")
         if groups < 1 or channels % groups or outputs % groups:
             raise ValueError(
                 f"group {groups} does not divide {channels} input channels and num_output {outputs}"
             )
-        shape = (outputs, channels // groups, *kernel)
+        shape = (*self._ends(channels, outputs, groups), *kernel)
         w = learned(graph, message, 0, shape, convolution.weight_filler)
         b = None
         if convolution.bias_term:
             b = learned(graph, message, 1, (outputs,), convolution.bias_filler)
-        return [
-            graph.apply(
-                "convolution", each, w, b, stride=stride, pad=pad, dilation=dilation, groups=groups
-            )
-            for each in bottoms
-        ]
+        if not kernel:  # no spatial axis: one of one point
+            w = graph.apply("reshape", w, shape=(*shape, 1))
+            windows = {"stride": (1,), "pad": (0,), "dilation": (1,)}
+        made = []
+        for each in bottoms:
+            images = _as_images(each, axis, graph)
+            y = self._emit(layer, images, w, b, graph, outputs, {**windows, "groups": groups})
+            made.append(_as_before(each, axis, y, graph))
+        return made
+
+    def _ends(self, channels: int, outputs: int, groups: int) -> Shape:
+        """The first two extents of the weights."""
+        return outputs, channels // groups
+
+    def _emit(
+        self,
+        layer: Layer,
+        x: Tensor,
+        w: Tensor,
+        b: Tensor | None,
+        graph: GraphBuilder,
+        outputs: int,
+        attributes: dict[str, Any],
+    ) -> Tensor:
+        y: Tensor = graph.apply("convolution", x, w, b, **attributes)
+        return y
+
+
+class Deconvolution(Convolution):
+    """The transpose of a convolution, which spreads each element over a window of its top; its weights
+    are (input channels, outputs a group, window). Zeiler et al. 2010; Long, Shelhamer and Darrell 2015
+    for learned interpolation (``weight_filler { type: "bilinear" }``)."""
+
+    name = "Deconvolution"
+
+    def _ends(self, channels: int, outputs: int, groups: int) -> Shape:
+        return channels, outputs // groups
+
+    def _emit(
+        self,
+        layer: Layer,
+        x: Tensor,
+        w: Tensor,
+        b: Tensor | None,
+        graph: GraphBuilder,
+        outputs: int,
+        attributes: dict[str, Any],
+    ) -> Tensor:
+        if x.shape[1] != w.shape[0]:
+            raise ValueError(f"its weights {w!r} take {w.shape[0]} channels; its bottom is {x!r}")
+        numbers = (attributes[name] for name in ("stride", "pad", "dilation"))
+        spatial = tuple(
+            s * (extent - 1) + d * (kernel - 1) + 1 - 2 * p
+            for extent, kernel, s, p, d in zip(x.shape[2:], w.shape[2:], *numbers, strict=True)
+        )
+        if min(spatial) < 1:
+            raise ValueError(f"a pad of {attributes['pad']} leaves nothing of its top: {spatial}")
+        shape = (x.shape[0], outputs, *spatial)
+        y: Tensor = graph.apply("convolution_backward_data", x, w, **attributes, shape=shape)
+        return y if b is None else biased(layer, y, b, 1, graph)
+
+
+class Im2col(CaffeLayer):
+    """What the taps of a convolution's window see, as channels: each channel of the bottom becomes as
+    many as there are taps."""
+
+    name = "Im2col"
+
+    def expand(
+        self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
+    ) -> Sequence[Tensor]:
+        convolution, x = message.convolution_param, bottoms[0]
+        axis = canonical(convolution.axis, x)
+        if axis == len(x.shape) - 1:
+            raise ValueError(f"axis {convolution.axis} of {x!r} has no spatial axis behind it")
+        kernel, windows = _windows(convolution, len(x.shape) - axis - 1)
+        y = graph.apply("im2col", _as_images(x, axis, graph), kernel=kernel, **windows)
+        return [_as_before(x, axis, y, graph)]
 
 
 class Pooling(CaffeLayer):
-    """The maximum or average of windows, with Caffe's rounding up; of all of the space with
-    global_pooling. A second top of MAX is the place of each maximum."""
+    """The maximum, the average or a random element (in tests the average weighted by itself) of windows,
+    with Caffe's rounding up; of all of the space with global_pooling. A second top of MAX is the place
+    of each maximum."""
 
     name = "Pooling"
     tops = (1, 2)
@@ -67,14 +136,9 @@ class Pooling(CaffeLayer):
         self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
     ) -> Sequence[Tensor]:
         pooling, x = message.pooling_param, bottoms[0]
-        if len(x.shape) < 3:
-            raise ValueError(f"pools samples x channels x space; its bottom is {x!r}")
-        spatial = len(x.shape) - 2
-        method = pooling.PoolMethod.Name(pooling.pool)
-        if method == "STOCHASTIC":
-            raise ValueError("pool STOCHASTIC is not supported (supported: MAX, AVE)")
-        stride = _extents(pooling, "stride", "stride", spatial, 1)
-        pad = _extents(pooling, "pad", "pad", spatial, 0)
+        _check_images(x)
+        stride = _extents(pooling, "stride", "stride", 2, 1)
+        pad = _extents(pooling, "pad", "pad", 2, 0)
         if pooling.global_pooling:
             if any(pooling.HasField(field) for field in ("kernel_size", "kernel_h", "kernel_w")):
                 raise ValueError("global_pooling takes all of the space: give no kernel_size with it")
@@ -82,7 +146,7 @@ class Pooling(CaffeLayer):
                 raise ValueError(f"global_pooling has pad 0 and stride 1, not {pad} and {stride}")
             kernel = x.shape[2:]
         else:
-            kernel = _extents(pooling, "kernel_size", "kernel", spatial, None)
+            kernel = _extents(pooling, "kernel_size", "kernel", 2, None)
         for field, extents in (("kernel_size", kernel), ("stride", stride)):
             if min(extents) < 1:
                 raise ValueError(f"{field} {extents} is not positive")
@@ -92,12 +156,109 @@ class Pooling(CaffeLayer):
             "pad": pad,
             "rounding": pooling.RoundMode.Name(pooling.round_mode).lower(),
         }
-        if method == "MAX":
-            largest, places = graph.apply("pooling_max", x, **attributes)
-            return [largest, places][: len(layer.tops)]
-        if len(layer.tops) > 1:
+        method = pooling.PoolMethod.Name(pooling.pool)
+        if method != "MAX" and len(layer.tops) > 1:
             raise ValueError("only pool MAX has a second top (the place of each maximum)")
+        return _pooled(x, method, attributes, in_training(message, graph), graph)[: len(layer.tops)]
+
+
+class SPP(CaffeLayer):
+    """A pyramid of poolings, the whole in 1, 2 x 2, 4 x 4, ... windows at its levels, flattened and
+    joined, so that images of any size make rows of one length. He et al. 2014."""
+
+    name = "SPP"
+
+    def expand(
+        self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
+    ) -> Sequence[Tensor]:
+        spp, x = message.spp_param, bottoms[0]
+        _check_images(x)
+        if spp.pyramid_height < 1:
+            raise ValueError("spp_param needs a pyramid_height of 1 or more")
+        method, levels = spp.PoolMethod.Name(spp.pool), []
+        for level in range(spp.pyramid_height):
+            bins = 2**level
+            kernel = tuple(-(-extent // bins) for extent in x.shape[2:])
+            pad = tuple((k * bins - n + 1) // 2 for k, n in zip(kernel, x.shape[2:], strict=True))
+            if any(p >= k for p, k in zip(pad, kernel, strict=True)):
+                raise ValueError(
+                    f"pyramid_height {spp.pyramid_height}: level {level} cuts {x.shape[2:]} into "
+                    f"{bins} x {bins} windows of {kernel}, whose pad {pad} would be as large as they"
+                )
+            attributes = {"kernel": kernel, "stride": kernel, "pad": pad}
+            levels.append(_pooled(x, method, attributes, in_training(message, graph), graph, level)[0])
+        if len(levels) == 1:
+            return levels
+        rows = [graph.apply("reshape", y, shape=(y.shape[0], math.prod(y.shape[1:]))) for y in levels]
+        return [graph.apply("concat", *rows, axis=1)]
+
+
+def biased(layer: Layer, x: Tensor, b: Tensor, axis: int, graph: GraphBuilder) -> Tensor:
+    """x plus b along the axes from ``axis`` on."""
+    one = graph.constant(f"{layer.name}.one", np.ones(b.shape))
+    y: Tensor = graph.apply("scale", x, one, b, axis=axis)
+    return y
+
+
+def _pooled(
+    x: Tensor,
+    method: str,
+    attributes: dict[str, Any],
+    draws: bool,
+    graph: GraphBuilder,
+    level: int = 0,
+) -> list[Tensor]:
+    """The pooled x and, of a maximum, its places. Each ``level`` of a layer draws its own numbers."""
+    if method == "MAX":
+        return list(graph.apply("pooling_max", x, **attributes))
+    if method == "AVE":
         return [graph.apply("pooling_average", x, **attributes)]
+    if any(attributes["pad"]):
+        raise ValueError(f"pool STOCHASTIC has no padding (pad {attributes['pad']}); MAX and AVE have")
+    if not draws:
+        return [graph.apply("pooling_self_weighted", x, **attributes)]
+    counters = graph.scalar("iteration"), graph.scalar("sample")
+    random = {"seed": graph.seed + level, "stream": graph.stream}
+    return list(graph.apply("pooling_stochastic", x, *counters, **attributes, **random))[:1]
+
+
+def _check_images(x: Tensor) -> None:
+    if len(x.shape) != 4:
+        raise ValueError(f"pools samples x channels x rows x columns; its bottom is {x!r}")
+
+
+def _as_images(x: Tensor, axis: int, graph: GraphBuilder) -> Tensor:
+    """x as (samples, channels, space): the axes before ``axis`` as one, and where none is behind it one
+    of a single point."""
+    shape = (math.prod(x.shape[:axis]), x.shape[axis], *(x.shape[axis + 1 :] or (1,)))
+    if shape == x.shape:
+        return x
+    images: Tensor = graph.apply("reshape", x, shape=shape)
+    return images
+
+
+def _as_before(x: Tensor, axis: int, y: Tensor, graph: GraphBuilder) -> Tensor:
+    """What was made of x's images, with x's axes."""
+    shape = (*x.shape[:axis], *y.shape[1 : 1 + len(x.shape) - axis])
+    if shape == y.shape:
+        return y
+    made: Tensor = graph.apply("reshape", y, shape=shape)
+    return made
+
+
+def _windows(convolution: Any, spatial: int) -> tuple[Shape, Windows]:
+    """The kernel's extents, and how it moves over so many spatial axes."""
+    kernel = _extents(convolution, "kernel_size", "kernel", spatial, None)
+    windows = {
+        "stride": _extents(convolution, "stride", "stride", spatial, 1),
+        "pad": _extents(convolution, "pad", "pad", spatial, 0),
+        "dilation": _extents(convolution, "dilation", None, spatial, 1),
+    }
+    positive = {"kernel_size": kernel, "stride": windows["stride"], "dilation": windows["dilation"]}
+    for field, extents in positive.items():
+        if min(extents, default=1) < 1:
+            raise ValueError(f"{field} {extents} is not positive")
+    return kernel, windows
 
 
 def _extents(message: Any, field: str, stem: str | None, spatial: int, default: int | None) -> Shape:
@@ -116,9 +277,9 @@ def _extents(message: Any, field: str, stem: str | None, spatial: int, default: 
             raise ValueError(f"needs both {pair[0]} and {pair[1]}")
         return tuple(getattr(message, name) if message.HasField(name) else default or 0 for name in pair)
     if not given:
-        if default is None:
+        if default is None and spatial:
             raise ValueError(f"needs a {field}")
-        given = [default]
+        given = [default or 0]
     if len(given) not in (1, spatial):
         raise ValueError(f"{field} has {len(given)} numbers for {spatial} spatial axes")
     return tuple(given * spatial if len(given) == 1 else given)

@@ -1,4 +1,5 @@
-"""Where a net's samples come in: Data and Input."""
+"""Batches of images with labels: from a database or any other source, from a list of files, and from
+windows of images."""
 
 from __future__ import annotations
 
@@ -6,15 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from demitasse import DataSpec, GraphBuilder, Layer, Tensor
 from demitasse_caffe.layers.base import CaffeLayer, in_training
-from demitasse_caffe.paths import find_file, located
+from demitasse_caffe.layers.transformation import subtracted, transform
+from demitasse_caffe.paths import located
 from demitasse_caffe.schema import number
-from demitasse_caffe.weights import read_blob
 
-_DEPRECATED = ("scale", "mean_file", "crop_size", "mirror")
+_MOVED = ("scale", "mean_file", "crop_size", "mirror")
 _DATABASE_FILES = {"LMDB": "data.mdb", "LEVELDB": "CURRENT"}
 
 
@@ -29,27 +28,27 @@ class Data(CaffeLayer):
     def expand(
         self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
     ) -> Sequence[Tensor]:
-        data = message.data_param
-        if not data.source:
-            raise ValueError("data_param needs a source")
-        if data.batch_size < 1:
-            raise ValueError("data_param needs a batch_size of 1 or more")
-        if old := [field for field in _DEPRECATED if data.HasField(field)]:
-            raise ValueError(
-                f"data_param has {', '.join(old)}, which Caffe no longer reads there; "
-                f"write transform_param {{ {old[0]}: ... }}"
-            )
-        source = located(data.source, layer.location.file)
+        data, parameters = message.data_param, message.transform_param
+        source = _source(data, "data_param", layer)
+        if parameters.force_color and parameters.force_gray:
+            raise ValueError("force_color and force_gray exclude each other")
+        options = _cropping(message, graph)
+        if parameters.force_color or data.force_encoded_color:
+            options["mode"] = "color"
+        elif parameters.force_gray:
+            options["mode"] = "gray"
+        if data.rand_skip:
+            options |= {"skip": data.rand_skip, "stream": graph.stream}
         spec = DataSpec(
             source=source,
             kind=_database(data, source),
             shuffle=data.shuffle,
             seed=graph.seed,
+            options=options,
             location=layer.location,
         )
         transformed = any(
-            field.name not in ("force_color", "force_gray")
-            for field, _ in message.transform_param.ListFields()
+            field.name not in ("force_color", "force_gray") for field, _ in parameters.ListFields()
         )
         fields = {"data": "raw" if transformed else "real"}
         if len(layer.tops) > 1:
@@ -60,70 +59,111 @@ class Data(CaffeLayer):
         return [samples, *labels]
 
 
-class Input(CaffeLayer):
-    """Blobs that the caller of the net fills."""
+class ImageData(CaffeLayer):
+    """Images and labels that a text file lists, a path and a label a line."""
 
-    name = "Input"
+    name = "ImageData"
     bottoms = (0, 0)
-    tops = (1, None)
+    tops = (2, 2)
 
     def expand(
         self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
     ) -> Sequence[Tensor]:
-        shapes = [tuple(shape.dim) for shape in message.input_param.shape]
-        if len(shapes) not in (0, 1, len(layer.tops)):
-            raise ValueError(f"input_param has {len(shapes)} shapes for {len(layer.tops)} tops")
-        if len(shapes) < 2:
-            shapes = (shapes or [()]) * len(layer.tops)
-        tensors = [graph.input(name, shape) for name, shape in zip(layer.tops, shapes, strict=True)]
-        for tensor in tensors:
-            if not tensor.shape or min(tensor.shape) < 1:
-                raise ValueError(
-                    f"top {tensor.name!r} has the shape {tensor.shape}; write "
-                    f"input_param {{ shape {{ dim: ... }} }} with positive extents"
-                )
-        return tensors
+        data = message.image_data_param
+        source = _source(data, "image_data_param", layer)
+        if bool(data.new_height) != bool(data.new_width):
+            raise ValueError(
+                f"new_height {data.new_height} and new_width {data.new_width}: give both, or neither"
+            )
+        options = {
+            **_cropping(message, graph),
+            "root": _root(data.root_folder, layer),
+            "mode": "color" if data.is_color else "gray",
+            "height": data.new_height,
+            "width": data.new_width,
+            "skip": data.rand_skip,
+            "stream": graph.stream,
+        }
+        spec = DataSpec(source, "images", data.shuffle, graph.seed, options, layer.location)
+        samples, labels = graph.source(spec, data.batch_size, {"data": "raw", "label": "real"})
+        return [transform(layer, message, samples, graph), labels]
 
 
-def transform(layer: Layer, message: Any, samples: Tensor, graph: GraphBuilder) -> Tensor:
-    """The image_transform of a layer's transform_param."""
+class WindowData(CaffeLayer):
+    """Windows of images, warped to squares of crop_size, a fixed part of each batch foreground. They are
+    mirrored at random in both phases, and where a window goes beyond its image there is 0."""
+
+    name = "WindowData"
+    bottoms = (0, 0)
+    tops = (2, 2)
+
+    def expand(
+        self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
+    ) -> Sequence[Tensor]:
+        data, parameters = message.window_data_param, message.transform_param
+        source = _source(data, "window_data_param", layer, moved=_MOVED[1:])
+        crop, padding = parameters.crop_size, data.context_pad
+        if crop < 1:
+            raise ValueError("windows are warped to transform_param { crop_size: ... }; it has none")
+        if crop <= 2 * padding:
+            raise ValueError(f"a context_pad of {padding} leaves nothing of a crop_size of {crop}")
+        if data.crop_mode not in ("warp", "square"):
+            raise ValueError(f"unknown crop_mode {data.crop_mode!r} (valid: warp, square)")
+        options = {
+            "root": _root(data.root_folder, layer),
+            "cached": data.cache_images,
+            "batch": data.batch_size,
+            "crop": crop,
+            "foreground": number(data.fg_threshold),
+            "background": number(data.bg_threshold),
+            "fraction": number(data.fg_fraction),
+            "padding": padding,
+            "square": data.crop_mode == "square",
+            "mirror": parameters.mirror,
+            "scale": number(parameters.scale) * number(data.scale),
+            "mean": subtracted(layer, parameters, 3),
+            "stream": graph.stream,
+        }
+        spec = DataSpec(source, "windows", False, graph.seed, options, layer.location)
+        return graph.source(spec, data.batch_size, {"data": "real", "label": "real"})
+
+
+def _source(data: Any, field: str, layer: Layer, moved: Sequence[str] = _MOVED) -> str:
+    """The source where it lies. Raises ValueError for what every layer of images needs and lacks."""
+    if not data.source:
+        raise ValueError(f"{field} needs a source")
+    if data.batch_size < 1:
+        raise ValueError(f"{field} needs a batch_size of 1 or more")
+    if old := [name for name in moved if data.HasField(name)]:
+        raise ValueError(
+            f"{field} has {', '.join(old)}, which Caffe no longer reads there; "
+            f"write transform_param {{ {old[0]}: ... }}"
+        )
+    return located(data.source, layer.location.file)
+
+
+def _cropping(message: Any, graph: GraphBuilder) -> dict[str, Any]:
+    """What a source is asked that can crop images of different sizes itself. A mean image is subtracted
+    where the crop lies: then images have its size, and are cropped afterwards."""
     parameters = message.transform_param
-    transformed: Tensor = graph.apply(
-        "image_transform",
-        samples,
-        _mean(layer, parameters, samples, graph),
-        graph.scalar("iteration"),
-        graph.scalar("sample"),
-        scale=number(parameters.scale),
-        crop=parameters.crop_size,
-        mirror=parameters.mirror,
-        random=in_training(message, graph),
-        seed=graph.seed,
-        stream=graph.stream,
-    )
-    return transformed
+    if not parameters.crop_size or parameters.mean_file:
+        return {}
+    return {
+        "crop": parameters.crop_size,
+        "random": in_training(message, graph),
+        "stream": graph.stream,
+    }
+
+
+def _root(folder: str, layer: Layer) -> str:
+    """A folder before the names in a list, where it lies; Caffe joins them as text."""
+    if not folder:
+        return ""
+    found = located(folder, layer.location.file)
+    return f"{found}/" if folder.endswith("/") and not found.endswith("/") else found
 
 
 def _database(data: Any, source: str) -> str | None:
     """The format that the file names, where the source is a folder with such a database in it."""
     backend = data.DB.Name(data.backend)
     return backend.lower() if (Path(source) / _DATABASE_FILES[backend]).is_file() else None
-
-
-def _mean(layer: Layer, parameters: Any, samples: Tensor, graph: GraphBuilder) -> Tensor | None:
-    values = [number(value) for value in parameters.mean_value]
-    if not parameters.mean_file and not values:
-        return None
-    if parameters.mean_file and values:
-        raise ValueError("mean_file and mean_value exclude each other")
-    if parameters.mean_file:
-        what = f"{layer.location}: layer {layer.name!r} ({layer.type}): mean_file"
-        mean = read_blob(find_file(parameters.mean_file, layer.location.file, what))
-        if mean.ndim == 4 and mean.shape[0] == 1:
-            mean = mean[0]
-    else:
-        channels = samples.shape[1] if len(samples.shape) > 1 else 1
-        if len(values) not in (1, channels):
-            raise ValueError(f"{len(values)} mean_value for {channels} channels; give 1 or {channels}")
-        mean = np.array(values).reshape(-1, 1, 1)
-    return graph.constant(f"{layer.name}.mean", mean)

@@ -1,4 +1,4 @@
-"""Sums and joins of several blobs."""
+"""Sums, products, the largest and joins of several blobs."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ class Concat(CaffeLayer):
         if concat.HasField("concat_dim") and concat.HasField("axis"):
             raise ValueError("axis and the older concat_dim exclude each other")
         axis = concat.concat_dim if concat.HasField("concat_dim") else concat.axis
+        axis = canonical(axis, bottoms[0])
         if len(bottoms) == 1:
             return [bottoms[0]]
-        return [graph.apply("concat", *bottoms, axis=canonical(axis, bottoms[0]))]
+        return [graph.apply("concat", *bottoms, axis=axis)]
 
 
 class Eltwise(CaffeLayer):
-    """The sum of the bottoms, each times its coefficient."""
+    """The sum of the bottoms, each times its coefficient, their product, or the largest of them."""
 
     name = "Eltwise"
     bottoms = (2, None)
@@ -39,9 +40,14 @@ class Eltwise(CaffeLayer):
     ) -> Sequence[Tensor]:
         eltwise = message.eltwise_param
         operation = eltwise.EltwiseOp.Name(eltwise.operation)
-        if operation != "SUM":
-            raise ValueError(f"operation {operation} is not supported yet (supported: SUM)")
         coefficients = tuple(number(value) for value in eltwise.coeff)
         if coefficients and len(coefficients) != len(bottoms):
             raise ValueError(f"has {len(coefficients)} coeff for {len(bottoms)} bottoms")
+        if operation == "PROD":
+            if coefficients:
+                raise ValueError("coeff is for sums, not for operation PROD")
+            return [graph.apply("product", *bottoms, by_division=not eltwise.stable_prod_grad)]
+        if operation == "MAX":
+            largest, _ = graph.apply("maximum", *bottoms)
+            return [largest]
         return [graph.apply("sum", *bottoms, coefficients=coefficients)]

@@ -1,21 +1,33 @@
-"""Losses and scores of predictions against labels."""
+"""Losses, and scores of predictions against labels."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import MappingProxyType
 from typing import Any
 
 from demitasse import GraphBuilder, Layer, Tensor
 from demitasse_caffe.layers.base import CaffeLayer, canonical
+from demitasse_caffe.paths import find_file
+from demitasse_caffe.schema import number
+from demitasse_caffe.weights import read_blob
 
 
-class SoftmaxWithLoss(CaffeLayer):
+class Loss(CaffeLayer):
+    """A scalar that is minimised with a weight of 1 unless loss_weight says otherwise, whether or not
+    the file names its top."""
+
+    bottoms = (2, 2)
+    tops = (0, 1)
+    loss_weight = 1.0
+    no_gradient = MappingProxyType({1: "labels"})
+
+
+class SoftmaxWithLoss(Loss):
     """The mean of -log softmax(x)[label]; a second top is the softmax."""
 
     name = "SoftmaxWithLoss"
-    bottoms = (2, 2)
     tops = (0, 2)
-    loss_weight = 1.0
 
     def expand(
         self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
@@ -25,9 +37,104 @@ class SoftmaxWithLoss(CaffeLayer):
             *bottoms,
             axis=canonical(message.softmax_param.axis, bottoms[0]),
             ignore_label=_ignored(message.loss_param),
-            normalization=_normalization(message.loss_param),
+            normalization=_normalization(message.loss_param, "valid"),
         )
         return [loss, probability][: max(1, len(layer.tops))]
+
+
+class InfogainLoss(Loss):
+    """The cross entropy of a softmax with the label's row of a matrix, which is the third bottom or
+    lies in a binaryproto file; a second top is the softmax."""
+
+    name = "InfogainLoss"
+    bottoms = (2, 3)
+    tops = (0, 2)
+    no_gradient = MappingProxyType({1: "labels", 2: "infogain matrix"})
+
+    def expand(
+        self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
+    ) -> Sequence[Tensor]:
+        if message.loss_param.HasField("normalize"):
+            raise ValueError("loss_param { normalize } is not for this type; write normalization")
+        x, label, *given = bottoms
+        loss, probability = graph.apply(
+            "infogain_loss",
+            x,
+            label,
+            given[0] if given else _infogain_matrix(layer, message.infogain_loss_param, graph),
+            axis=canonical(message.infogain_loss_param.axis, x),
+            ignore_label=_ignored(message.loss_param),
+            normalization=_normalization(message.loss_param, "valid"),
+        )
+        return [loss, probability][: max(1, len(layer.tops))]
+
+
+class SigmoidCrossEntropyLoss(Loss):
+    """The cross entropy of sigmoid(x) with targets from 0 to 1, as the mean over the batch."""
+
+    name = "SigmoidCrossEntropyLoss"
+
+    def expand(
+        self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
+    ) -> Sequence[Tensor]:
+        return [
+            graph.apply(
+                "sigmoid_cross_entropy_loss",
+                *bottoms,
+                ignore_label=_ignored(message.loss_param),
+                normalization=_normalization(message.loss_param, "batch_size"),
+            )
+        ]
+
+
+class MultinomialLogisticLoss(Loss):
+    """The mean of -log x[label], x probabilities."""
+
+    name = "MultinomialLogisticLoss"
+
+    def expand(
+        self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
+    ) -> Sequence[Tensor]:
+        return [graph.apply("negative_log_likelihood", *bottoms)]
+
+
+class HingeLoss(Loss):
+    """How far scores are from -1, or from 1 at the label, summed or squared and summed."""
+
+    name = "HingeLoss"
+
+    def expand(
+        self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
+    ) -> Sequence[Tensor]:
+        hinge = message.hinge_loss_param
+        return [graph.apply("hinge_loss", *bottoms, norm=hinge.Norm.Name(hinge.norm))]
+
+
+class EuclideanLoss(Loss):
+    """Half the squared distance of the bottoms, as the mean over samples; gradients reach both."""
+
+    name = "EuclideanLoss"
+    no_gradient = MappingProxyType({})
+
+    def expand(
+        self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
+    ) -> Sequence[Tensor]:
+        return [graph.apply("half_squared_distance", *bottoms)]
+
+
+class ContrastiveLoss(Loss):
+    """Draws similar pairs of vectors together, and others apart up to a margin."""
+
+    name = "ContrastiveLoss"
+    bottoms = (3, 3)
+    no_gradient = MappingProxyType({})
+
+    def expand(
+        self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
+    ) -> Sequence[Tensor]:
+        contrast = message.contrastive_loss_param
+        margin, legacy = number(contrast.margin), contrast.legacy_version
+        return [graph.apply("contrastive_loss", *bottoms, margin=margin, legacy=legacy)]
 
 
 class Accuracy(CaffeLayer):
@@ -40,6 +147,8 @@ class Accuracy(CaffeLayer):
     def expand(
         self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
     ) -> Sequence[Tensor]:
+        if any(layer.loss_weights) and graph.phase == "train":
+            raise ValueError("an accuracy has no gradient, so a loss_weight cannot be trained with")
         accuracy = message.accuracy_param
         shares = graph.apply(
             "accuracy",
@@ -55,8 +164,20 @@ def _ignored(message: Any) -> int | None:
     return message.ignore_label if message.HasField("ignore_label") else None
 
 
-def _normalization(loss: Any) -> str:
+def _normalization(loss: Any, default: str) -> str:
     """What the loss is divided by; ``normalize`` is the older way to say it."""
-    if loss.HasField("normalize") and not loss.HasField("normalization"):
+    if loss.HasField("normalization"):
+        return str(loss.NormalizationMode.Name(loss.normalization).lower())
+    if loss.HasField("normalize"):
         return "valid" if loss.normalize else "batch_size"
-    return str(loss.NormalizationMode.Name(loss.normalization).lower())
+    return default
+
+
+def _infogain_matrix(layer: Layer, infogain: Any, graph: GraphBuilder) -> Tensor:
+    if not infogain.source:
+        raise ValueError(
+            "needs an infogain matrix: a third bottom, or infogain_loss_param { source: ... }"
+        )
+    what = f"{layer.location}: layer {layer.name!r} ({layer.type}): infogain matrix"
+    matrix = read_blob(find_file(infogain.source, layer.location.file, what))
+    return graph.constant(f"{layer.name}.matrix", matrix)

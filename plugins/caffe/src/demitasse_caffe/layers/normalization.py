@@ -1,7 +1,8 @@
-"""Local response and batch normalisation, and the scales and biases that follow the latter."""
+"""Local response, batch and mean-variance normalisation, and scales and biases."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,9 @@ from demitasse import GraphBuilder, Layer, Tensor
 from demitasse_caffe.fillers import Constant
 from demitasse_caffe.layers.base import CaffeLayer, Shape, canonical, in_training, learned
 from demitasse_caffe.schema import number
+
+_LEAST_EPSILON = 2.0**-126
+"""In place of an ``eps`` of 0, so that a channel that is constant becomes 0, not 0 / 0."""
 
 
 class LRN(CaffeLayer):
@@ -53,8 +57,9 @@ class BatchNorm(CaffeLayer):
         if len(x.shape) < 2:
             raise ValueError(f"normalises samples x channels x space; its bottom is {x!r}")
         epsilon, keep = number(norm.eps), number(norm.moving_average_fraction)
-        if epsilon <= 0:
-            raise ValueError(f"eps {epsilon} is not positive")
+        if not 0 <= epsilon < math.inf:
+            raise ValueError(f"eps {epsilon} is not a number >= 0")
+        epsilon = epsilon or _LEAST_EPSILON
         kept = [
             graph.parameter(
                 shape, Constant(), rate=0.0, decay=0.0, trainable=False, shared=_name(message, index)
@@ -68,6 +73,26 @@ class BatchNorm(CaffeLayer):
             return [graph.apply("batch_norm_inference", x, *kept, epsilon=epsilon)]
         normalised, *_ = graph.apply("batch_norm", x, *kept, keep=keep, epsilon=epsilon)
         return [normalised]
+
+
+class MVN(CaffeLayer):
+    """Each channel of each sample (or all of each sample) less its mean and, unless told otherwise, over
+    its standard deviation plus ``eps``. The top has four axes or more, as Caffe's has."""
+
+    name = "MVN"
+
+    def expand(
+        self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
+    ) -> Sequence[Tensor]:
+        mvn, x = message.mvn_param, bottoms[0]
+        axis = min(1 if mvn.across_channels else 2, len(x.shape))
+        if mvn.normalize_variance:
+            y, _ = graph.apply("standardize", x, axis=axis, epsilon=number(mvn.eps))
+        else:
+            y = graph.apply("centre", x, axis=axis)
+        if len(x.shape) < 4:
+            y = graph.apply("reshape", y, shape=(*x.shape, *[1] * (4 - len(x.shape))))
+        return [y]
 
 
 class Scale(CaffeLayer):
@@ -115,6 +140,8 @@ def _name(message: Any, index: int) -> str | None:
 def _extent(message: Any, bottoms: Sequence[Tensor]) -> tuple[int, Shape]:
     """The first axis of a scale or bias, and its shape. Raises ValueError where Caffe would stop."""
     x = bottoms[0]
+    if bottoms[1:] and not bottoms[1].shape:
+        return 0, ()
     axis, axes = canonical(message.axis, x), message.num_axes
     if bottoms[1:]:
         return axis, bottoms[1].shape

@@ -1,8 +1,32 @@
-"""Words that Caffe's layers need beyond the core's vocabulary, in families; any plugin may compute them."""
+"""Words that Caffe's layers need beyond the core's vocabulary, in families.
+
+Any plugin may compute them.
+"""
 
 from __future__ import annotations
 
 from demitasse.operations import Operation
+from demitasse_caffe.operations import (
+    elementwise,
+    indexing,
+    loss,
+    output,
+    propagation,
+    recurrent,
+    reduction,
+    spatial,
+    update,
+)
 
-OPERATIONS: tuple[Operation, ...] = ()
+OPERATIONS: tuple[Operation, ...] = (
+    *indexing.OPERATIONS,
+    *spatial.OPERATIONS,
+    *elementwise.OPERATIONS,
+    *loss.OPERATIONS,
+    *output.OPERATIONS,
+    *propagation.OPERATIONS,
+    *recurrent.OPERATIONS,
+    *reduction.OPERATIONS,
+    *update.OPERATIONS,
+)
 """All of them, in the order of their families."""

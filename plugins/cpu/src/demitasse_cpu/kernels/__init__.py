@@ -16,11 +16,16 @@ from demitasse_cpu.kernels import (
     batch_normalization,
     convolution,
     elementwise,
+    functions,
+    indexing,
     inner_product,
     loss,
     memory,
     normalization,
     pooling,
+    recurrent,
+    reduction,
+    spatial,
     update,
     winograd,
 )
@@ -30,11 +35,16 @@ FACTORIES: Mapping[str, Callable[[Request], Iterable[Candidate]]] = MappingProxy
     | batch_normalization.FACTORIES
     | convolution.FACTORIES
     | elementwise.FACTORIES
+    | functions.FACTORIES
+    | indexing.FACTORIES
     | inner_product.FACTORIES
     | loss.FACTORIES
     | memory.FACTORIES
     | normalization.FACTORIES
     | pooling.FACTORIES
+    | recurrent.FACTORIES
+    | reduction.FACTORIES
+    | spatial.FACTORIES
     | update.FACTORIES
 )
 

@@ -1,4 +1,4 @@
-"""Convolution in two dimensions, with groups, strides, padding and dilation."""
+"""Convolution in one or two dimensions, with groups, strides, padding and dilation."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from demitasse import Candidate, Request, Work
+from demitasse_cpu.kernels import depthwise
 from demitasse_cpu.kernels.requests import LINE, aligned, cut, flat, is_real, parts_for, spec
 from demitasse_cpu.kernels.work import ready
 from demitasse_cpu.native import at_once, in_order
@@ -16,13 +17,15 @@ if TYPE_CHECKING:
     from demitasse_cpu.loops.products import Correlation, WeightGradient
 
 KERNEL = "direct, vectors of channels"
+_RANKS = (3, 4)
+_MOST = 2**36
 _FLOP_A_UNIT_OF_WORK = 64
 _STRIP_BYTES = 48 * 4 * LINE
 _SPARE_ROWS = 8
 
 
 class _Sizes(NamedTuple):
-    """A two-dimensional convolution's numbers, in (rows, columns) where there are two."""
+    """A convolution's numbers, in (rows, columns) where there are two; one row where there is none."""
 
     samples: int
     groups: int
@@ -55,7 +58,7 @@ class _Sizes(NamedTuple):
 def forward(request: Request) -> Iterable[Candidate]:
     x, w, b = (*request.inputs, None)[:3]
     y = request.outputs[0]
-    if not is_real(x, w, b, y) or len(spec(x).shape) != 4:
+    if not is_real(x, w, b, y) or len(spec(x).shape) not in _RANKS:
         return ()
     return (_correlating(request, _sizes(request, spec(x).shape, spec(w).shape, spec(y).shape)),)
 
@@ -63,8 +66,12 @@ def forward(request: Request) -> Iterable[Candidate]:
 def backward_data(request: Request) -> Iterable[Candidate]:
     dy, w = request.inputs
     dx = request.outputs[0]
-    if not is_real(dy, w, dx) or len(spec(dy).shape) != 4:
+    if depthwise.serves(request, spec(w).shape):
+        return depthwise.backward_data(request)
+    if not is_real(dy, w, dx) or len(spec(dy).shape) not in _RANKS:
         return ()
+    if max(prod(spec(each).shape) for each in (dy, w, dx)) > _MOST:
+        return ()  # beyond what memory holds, which the plan will say; each phase is looked at here
     sizes = _sizes(request, spec(dx).shape, spec(w).shape, spec(dy).shape)
     return (_correlating(request, sizes, to_data=True),)
 
@@ -102,7 +109,9 @@ def _correlating(request: Request, s: _Sizes, to_data: bool = False) -> Candidat
 def backward_weights(request: Request) -> Iterable[Candidate]:
     dy, x = request.inputs
     dw, db = (*request.outputs, None)[:2]
-    if not is_real(dy, x, dw, db) or len(spec(x).shape) != 4:
+    if depthwise.serves(request, spec(dw).shape):
+        return depthwise.backward_weights(request)
+    if not is_real(dy, x, dw, db) or len(spec(x).shape) not in _RANKS:
         return ()
     s = _sizes(request, spec(x).shape, spec(dw).shape, spec(dy).shape)
     parts = parts_for(request, s.samples, s.units_of_work)
@@ -164,15 +173,21 @@ def _sizes(request: Request, x: Sequence[int], w: Sequence[int], y: Sequence[int
         groups=given["groups"],
         inputs=w[1],
         outputs=w[0] // given["groups"],
-        image=(x[2], x[3]),
-        result=(y[2], y[3]),
-        kernel=(w[2], w[3]),
-        stride=tuple(given["stride"]),
-        pad=tuple(given["pad"]),
-        dilation=tuple(given["dilation"]),
+        image=_two(x[2:], 1),
+        result=_two(y[2:], 1),
+        kernel=_two(w[2:], 1),
+        stride=_two(given["stride"], 1),
+        pad=_two(given["pad"], 0),
+        dilation=_two(given["dilation"], 1),
         dtype=dtype,
         itemsize=np.dtype(dtype).itemsize,
     )
+
+
+def _two(numbers: Sequence[int], missing: int) -> tuple[int, int]:
+    """One number for rows and one for columns."""
+    rows, columns = (missing, *numbers) if len(numbers) == 1 else numbers
+    return rows, columns
 
 
 def _whole_lines(channels: int, itemsize: int) -> int:
@@ -293,7 +308,8 @@ def _to_data(s: _Sizes) -> Correlation:
 
 
 def _phases(s: _Sizes, dimension: int) -> list[list[tuple[int, int]]]:
-    """For each phase along a dimension the taps that meet it, each with its shift in dy."""
+    """For each phase along a dimension that has an element the taps that meet it, each with its shift in
+    dy."""
     stride, pad, dilation = s.stride[dimension], s.pad[dimension], s.dilation[dimension]
     return [
         [
@@ -301,7 +317,7 @@ def _phases(s: _Sizes, dimension: int) -> list[list[tuple[int, int]]]:
             for tap in range(s.kernel[dimension])
             if (phase + pad - tap * dilation) % stride == 0
         ]
-        for phase in range(stride)
+        for phase in range(min(stride, s.image[dimension]))
     ]
 
 
@@ -309,7 +325,7 @@ def _backward_padding(s: _Sizes) -> tuple[tuple[int, int], tuple[int, int]]:
     """Zeros before dy, and its extents with those before and behind, so that no tap leaves it."""
     before, extents = [], []
     for d in (0, 1):
-        shifts = [shift for phase in _phases(s, d) for _, shift in phase]
+        shifts = [shift for phase in _phases(s, d) for _, shift in phase] or [0]
         lowest, highest = min(shifts), max(shifts) + (s.image[d] - 1) // s.stride[d]
         before.append(max(0, -lowest))
         extents.append(before[d] + max(s.result[d], highest + 1))

@@ -1,9 +1,9 @@
-"""Losses and scores of predictions against labels."""
+"""Losses and scores of predictions: against one label for each, against targets, or of pairs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from math import nan
+from math import nan, prod
 from typing import Any
 
 from demitasse import Candidate, DataError, Request, TensorSpec, Work
@@ -16,52 +16,67 @@ from demitasse_cpu.threads import divide
 KERNEL = "numba loop"
 _EXP = 8  # an exponential takes as long as so many elements moved
 _PARTIAL = 64  # bytes of a part's sums: a line of its own
+_ROOM = 8192  # bytes of losses that lie in the first cache until they are added up
+_LEAST = 1e-20  # the least probability that a logarithm is taken of
 
 
 def softmax_loss(request: Request) -> Iterable[Candidate]:
-    x, _ = request.inputs
+    return _loss_of_softmax(request, "softmax_loss")
+
+
+def infogain_loss(request: Request) -> Iterable[Candidate]:
+    return _loss_of_softmax(request, "infogain_loss", _LEAST)
+
+
+def _loss_of_softmax(request: Request, loop: str, *numbers: float) -> Iterable[Candidate]:
+    """A loss that also gives the softmax, or has room for one of a part's predictions."""
+    x, *_ = request.inputs
     loss, probability = (*request.outputs, None)[:2]
-    if not is_real(x, loss, probability):
+    if not is_real(x, loss, probability, *request.inputs[2:]):
         return ()
-    rows, classes, inner = rows_along(spec(x).shape, request.attributes["axis"])
+    axis = request.attributes["axis"]
+    rows, classes, inner = rows_along(spec(x).shape, axis)
     parts = parts_for(request, rows, rows * classes * _EXP)
     room = -(-classes * inner * 8 // _PARTIAL) * _PARTIAL if probability is None else 0
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
         from demitasse_cpu.loops import loss as loops
 
-        scores, labels = map(flat, inputs)
-        partials = workspace[: parts * _PARTIAL].view("float64").reshape(parts, -1)[:, :3]
-        ignored = _ignored(request)
+        operands = [flat(array) for array in inputs]
+        scores, labels = operands[:2]
+        partials, wrong = _sums(workspace, parts)
         shares = []
         for i, part in enumerate(divide(rows, parts)):
             if probability is not None:
                 kept = flat(outputs[1])
             else:
-                start = parts * _PARTIAL + i * room
-                kept = workspace[start : start + room].view(scores.dtype)
-            shares.append(
-                ready(
-                    loops.softmax_loss,
-                    scores,
-                    labels,
-                    kept,
-                    probability is not None,
-                    partials[i],
-                    ignored,
-                    classes,
-                    inner,
-                    *part,
-                )
-            )
-        losses, samples = at_once(shares), spec(x).shape[0]
-        divisor = _divisor(request, samples, rows)
-        wrong = workspace[-_PARTIAL:].view("int64")[:1]
+                kept = _room(workspace, parts, i, room, scores.dtype)
+            arguments = *operands, kept, probability is not None, partials[i], _ignored(request)
+            shares.append(ready(getattr(loops, loop), *arguments, *numbers, classes, inner, *part))
+        divisor = _divisor(request, _samples(request, axis), rows)
         total = ready(loops.total_loss, partials, flat(outputs[0]), wrong, divisor)
-        return _checked(request, in_order([losses, total]), wrong, labels, rows // samples, classes)
+        work = in_order([at_once(shares), total])
+        return _checked(request, work, wrong, labels, rows // spec(x).shape[0], classes)
 
     room_of_all = parts * (_PARTIAL + room) + _PARTIAL
     return (Candidate(KERNEL, bind, workspace=room_of_all, in_place=False),)
+
+
+def _sums(workspace: Any, parts: int) -> tuple[Any, Any]:
+    """A row for each part's sums, and the cell of the row whose label is no class."""
+    lines = workspace[: (parts + 1) * _PARTIAL].view("float64").reshape(parts + 1, -1)
+    return lines[:parts, :3], lines[parts, :1].view("int64")
+
+
+def _room(workspace: Any, parts: int, part: int, room: int, dtype: Any) -> Any:
+    """What lies behind the sums for one part, ``room`` bytes."""
+    start = (parts + 1) * _PARTIAL + part * room
+    return workspace[start : start + room].view(dtype)
+
+
+def _samples(request: Request, axis: int) -> int:
+    """All that is before an axis of the predictions."""
+    return prod(spec(request.inputs[0]).shape[:axis])
 
 
 def softmax_loss_backward(request: Request) -> Iterable[Candidate]:
@@ -80,13 +95,21 @@ def softmax_loss_backward(request: Request) -> Iterable[Candidate]:
             *map(flat, inputs),
             flat(outputs[0]),
             _ignored(request),
-            _divisor(request, shape[0], rows),
+            _divisor(request, prod(shape[: request.attributes["axis"]]), rows),
             classes,
             inner,
         )
         return spread(loops.softmax_loss_backward, arguments, rows, parts)
 
     return (Candidate(KERNEL, bind, output_layouts=(layout,)),)
+
+
+def infogain_loss_backward(request: Request) -> Iterable[Candidate]:
+    shape, axis = spec(request.inputs[1]).shape, request.attributes["axis"]
+    rows, classes, inner = rows_along(shape, axis)
+    divisor = _divisor(request, prod(shape[:axis]), rows)
+    numbers = _ignored(request), divisor, classes, inner
+    return _backward(request, "infogain_loss_backward", numbers, rows, rows * classes)
 
 
 def accuracy(request: Request) -> Iterable[Candidate]:
@@ -113,10 +136,154 @@ def accuracy(request: Request) -> Iterable[Candidate]:
     return (Candidate(KERNEL, bind, workspace=(1 + 2 * classes) * 8, in_place=False),)
 
 
+def hinge_loss(request: Request) -> Iterable[Candidate]:
+    samples, classes = _by_sample(request, 0)
+    numbers = request.attributes["norm"] == "L2", classes
+    return _loss(request, "hinge_loss", numbers, samples, samples * classes, samples, classes)
+
+
+def hinge_loss_backward(request: Request) -> Iterable[Candidate]:
+    samples, classes = _by_sample(request, 1)
+    numbers = request.attributes["norm"] == "L2", float(samples), classes
+    return _backward(request, "hinge_loss_backward", numbers, samples, samples * classes)
+
+
+def negative_log_likelihood(request: Request) -> Iterable[Candidate]:
+    samples, classes = _by_sample(request, 0)
+    name = request.operation.name
+    return _loss(request, name, (_LEAST, classes), samples, samples * _EXP, samples, classes)
+
+
+def negative_log_likelihood_backward(request: Request) -> Iterable[Candidate]:
+    samples, classes = _by_sample(request, 1)
+    numbers = _LEAST, float(samples), classes
+    return _backward(request, request.operation.name, numbers, samples, samples * classes)
+
+
+def sigmoid_cross_entropy_loss(request: Request) -> Iterable[Candidate]:
+    size, divisor = prod(spec(request.inputs[0]).shape), _divisor_of_elements(request, 0)
+    work, name = size * 2 * _EXP, request.operation.name
+    return _loss(request, name, (_ignored(request),), size, work, divisor, room=_ROOM)
+
+
+def sigmoid_cross_entropy_loss_backward(request: Request) -> Iterable[Candidate]:
+    size, divisor = prod(spec(request.inputs[1]).shape), _divisor_of_elements(request, 1)
+    numbers = _ignored(request), divisor
+    return _backward(request, request.operation.name, numbers, size, size * _EXP)
+
+
+def half_squared_distance(request: Request) -> Iterable[Candidate]:
+    samples, length = _by_sample(request, 0)
+    size = samples * length
+    return _loss(request, request.operation.name, (), size, size, samples)
+
+
+def half_squared_distance_backward(request: Request) -> Iterable[Candidate]:
+    samples, length = _by_sample(request, 1)
+    size = samples * length
+    return _backward(request, request.operation.name, (float(samples),), size, 2 * size)
+
+
+def contrastive_loss(request: Request) -> Iterable[Candidate]:
+    samples, length = _by_sample(request, 0)
+    numbers = *_contrast(request), length
+    return _loss(request, request.operation.name, numbers, samples, samples * length, samples)
+
+
+def contrastive_loss_backward(request: Request) -> Iterable[Candidate]:
+    samples, length = _by_sample(request, 1)
+    numbers = float(samples), *_contrast(request), length
+    return _backward(request, request.operation.name, numbers, samples, 3 * samples * length)
+
+
+def _contrast(request: Request) -> tuple[float, bool]:
+    return float(request.attributes["margin"]), bool(request.attributes["legacy"])
+
+
+def _by_sample(request: Request, operand: int) -> tuple[int, int]:
+    """How many samples an input has, and how many values each."""
+    shape = spec(request.inputs[operand]).shape
+    return shape[0], prod(shape[1:])
+
+
+def _divisor_of_elements(request: Request, operand: int) -> float:
+    samples, each = _by_sample(request, operand)
+    return _divisor(request, samples, samples * each)
+
+
+def _loss(
+    request: Request,
+    loop: str,
+    numbers: Sequence[Any],
+    units: int,
+    work: float,
+    divisor: float,
+    classes: int = 0,
+    room: int = 0,
+) -> Iterable[Candidate]:
+    """A loss that a loop of (operands, partial, numbers, begin, end) sums over ``units``; with
+    ``classes`` the second operand has labels, one for each, that may be none of them. With ``room``
+    there are so many bytes of memory behind the partial sums."""
+    if not is_real(request.inputs[0], *request.outputs):
+        return ()
+    parts = parts_for(request, units, work)
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
+        from demitasse_cpu.loops.loss import total_loss
+
+        operands = [flat(array) for array in inputs]
+        partials, wrong = _sums(workspace, parts)
+        shares = []
+        for i, part in enumerate(divide(units, parts)):
+            kept = [_room(workspace, parts, i, room, operands[0].dtype)] if room else []
+            shares.append(ready(_loop(loop), *operands, partials[i], *kept, *numbers, *part))
+        total = ready(total_loss, partials, flat(outputs[0]), wrong, float(divisor))
+        work = in_order([at_once(shares), total])
+        return _checked(request, work, wrong, operands[1], 1, classes) if classes else work
+
+    size = (parts + 1) * _PARTIAL + parts * room
+    return (Candidate(KERNEL, bind, workspace=size, in_place=False),)
+
+
+def _backward(
+    request: Request, loop: str, numbers: Sequence[Any], units: int, work: float
+) -> Iterable[Candidate]:
+    """A gradient that a loop of (operands, results, numbers, begin, end) makes of ``units``; it is
+    given an empty array for a result that nobody reads."""
+    if not is_real(*request.inputs[:2], *request.outputs):
+        return ()
+    parts = parts_for(request, units, work)
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
+        operands = [flat(array) for array in inputs]
+        targets = [operands[0][:0] if array is None else flat(array) for array in outputs]
+        return spread(_loop(loop), (*operands, *targets, *numbers), units, parts)
+
+    return (Candidate(KERNEL, bind),)
+
+
+def _loop(name: str) -> Any:
+    from demitasse_cpu.loops import loss, pair_loss
+
+    return getattr(loss, name, None) or getattr(pair_loss, name)
+
+
 FACTORIES = {
     "softmax_loss": softmax_loss,
     "softmax_loss_backward": softmax_loss_backward,
     "accuracy": accuracy,
+    "infogain_loss": infogain_loss,
+    "infogain_loss_backward": infogain_loss_backward,
+    "hinge_loss": hinge_loss,
+    "hinge_loss_backward": hinge_loss_backward,
+    "negative_log_likelihood": negative_log_likelihood,
+    "negative_log_likelihood_backward": negative_log_likelihood_backward,
+    "sigmoid_cross_entropy_loss": sigmoid_cross_entropy_loss,
+    "sigmoid_cross_entropy_loss_backward": sigmoid_cross_entropy_loss_backward,
+    "half_squared_distance": half_squared_distance,
+    "half_squared_distance_backward": half_squared_distance_backward,
+    "contrastive_loss": contrastive_loss,
+    "contrastive_loss_backward": contrastive_loss_backward,
 }
 
 
@@ -128,7 +295,8 @@ def _ignored(request: Request) -> float:
 
 def _divisor(request: Request, samples: int, rows: int) -> float:
     """What the sum is divided by; 0 for the number of labels that count."""
-    kinds = {"valid": 0.0, "full": float(rows), "batch_size": float(samples), "none": 1.0}
+    valid = 0.0 if request.attributes["ignore_label"] is not None else float(rows)
+    kinds = {"valid": valid, "full": float(rows), "batch_size": float(samples), "none": 1.0}
     return kinds[request.attributes["normalization"]]
 
 
@@ -149,7 +317,7 @@ def _checked(
 def _wrong_label(
     request: Request, labels: Any, row: int, labels_of_sample: int, classes: int
 ) -> DataError:
-    ignored = request.attributes["ignore_label"]
+    ignored = request.attributes.get("ignore_label")
     also = "" if ignored is None else f", or {ignored}, which is ignored"
     return DataError(
         f"label {labels[row]:g} of sample {row // labels_of_sample} of the batch is no class "

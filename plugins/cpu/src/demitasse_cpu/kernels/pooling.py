@@ -61,6 +61,8 @@ def maximum_backward(request: Request) -> Iterable[Candidate]:
     # The index lies as the forward pass left it, which is how x lay.
     if is_by_channels(layout := by_channels(request, spec(argmax), spec(dy).dtype)):
         index = _index_layout(layout, spec(dx).shape)
+        if _side_by_side(request.attributes, spec(dx).shape, spec(dy).shape):
+            return _spread(request, layout, index)
         return _gathered(request, "maxima_backward", layout, (layout, index))
     planes, size = _planes(spec(dy).shape)
     _, plane_size = _planes(spec(dx).shape)
@@ -145,6 +147,28 @@ def _average_by_channels(request: Request, layout: Layout) -> Iterable[Candidate
     (x,), (y,) = request.inputs, request.outputs
     lines, channels = spec(y).shape[0] * spec(y).shape[2], spec(x).shape[1]
     return _summed(request, "averages", layout, (layout,), (spec(x), spec(y)), lines, channels)
+
+
+def _side_by_side(attributes: Mapping[str, Any], x: Sequence[int], y: Sequence[int]) -> bool:
+    """Whether windows of 2 x 2 cover x, each point in one."""
+    usual = [tuple(attributes[name]) for name in ("kernel", "stride", "pad")]
+    return usual == [(2, 2), (2, 2), (0, 0)] and tuple(x[2:]) == (2 * y[2], 2 * y[3])
+
+
+def _spread(request: Request, layout: Layout, index: Layout) -> Iterable[Candidate]:
+    """The gradient of maxima of windows that do not meet; each line of dy is a unit."""
+    dy = spec(request.inputs[0])
+    lines, channels = dy.shape[0] * dy.shape[2], dy.shape[1]
+    parts = _parts_by_channels(request, lines, dy.shape)
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
+        from demitasse_cpu.loops import pooling_by_channels as loops
+
+        geometry = _windows(request.attributes, spec(request.outputs[0]).shape, dy.shape)
+        arguments = (geometry, channels, *map(flat, inputs), flat(outputs[0]))
+        return spread(loops.maxima_backward_apart, arguments, lines, parts)
+
+    return (Candidate(BY_CHANNELS, bind, (layout, index), (layout,), in_place=False),)
 
 
 def _gathered(

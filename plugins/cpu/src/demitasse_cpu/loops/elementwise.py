@@ -115,35 +115,3 @@ def copied_rows(
         given, result = x[source : source + width], y[target : target + width]
         for i in range(width):
             result[i] = given[i]
-
-
-@compiled()
-def momentum_update(
-    parameter: Array,
-    gradient: Array,
-    history: Array,
-    rate: Array,
-    limits: Array,
-    multipliers: Array,
-    momentum: float,
-    decay: float,
-    l1: bool,
-    begin: int,
-    end: int,
-) -> None:
-    """``limits`` are the segments' (start, stop), ``multipliers`` their (rate, decay)."""
-    real = parameter.dtype.type
-    zero, one, kept = real(0), real(1), real(momentum)
-    for segment in range(limits.shape[0]):
-        start, stop = max(limits[segment, 0], begin), min(limits[segment, 1], end)
-        step = real(rate[0] * multipliers[segment, 0])
-        pull = real(decay * multipliers[segment, 1])
-        if start >= stop:
-            continue
-        value, slope, past = parameter[start:stop], gradient[start:stop], history[start:stop]
-        for i in range(value.size):
-            towards = value[i]
-            if l1:
-                towards = one if value[i] > zero else (-one if value[i] < zero else value[i])
-            past[i] = kept * past[i] + step * (slope[i] + pull * towards)
-            value[i] -= past[i]

@@ -1,5 +1,8 @@
-"""Softmax, its loss, and accuracy: arrays as (outer, classes, inner), a label for each outer and
-inner. A label counts when it is not ``ignored`` (NaN ignores none)."""
+"""Softmax, losses, and accuracy: arrays as (outer, classes, inner), a label for each outer and
+inner. A label counts when it is not ``ignored`` (NaN ignores none).
+
+A part of a loss leaves in ``partial`` its sum, how many labels count, and one more than the first row
+whose label is no class (0 when there is none). What is no number stays none: ``not (a <= b)``."""
 
 from __future__ import annotations
 
@@ -67,9 +70,7 @@ def softmax_loss(
     begin: int,
     end: int,
 ) -> None:
-    """Into ``partial``: the sum of losses, the labels that count, and one more than the first row
-    whose label is no class (0 when there is none). ``probability`` has room for as much as one
-    (classes, inner) when it is not kept."""
+    """``probability`` has room for as much as one (classes, inner) when it is not kept."""
     partial[:] = 0
     for row in range(begin, end):
         at = row // inner * classes * inner + row % inner
@@ -168,8 +169,10 @@ def accuracy(
         own = x[at + int(value) * inner]
         better = 0
         for c in range(classes):
-            # A NaN is at or below nothing, so predictions that are not numbers never score.
-            better += not (x[at + c * inner] <= own)
+            # A NaN is at or below nothing, so predictions that are not numbers never score. Of equals
+            # the later class comes first.
+            score = x[at + c * inner]
+            better += not (score <= own) or (score == own and c > int(value))
         hit = better < top_k
         counters[0, int(value)] += hit
         counters[1, int(value)] += 1
@@ -178,3 +181,149 @@ def accuracy(
     result[0] = all_hits / max(1, all_counted)
     for c in range(per_class.size):
         per_class[c] = counters[0, c] / max(1, counters[1, c])
+
+
+@compiled()
+def infogain_loss(
+    x: Array,
+    label: Array,
+    matrix: Array,
+    probability: Array,
+    keeps_probability: bool,
+    partial: Array,
+    ignored: float,
+    least: float,
+    classes: int,
+    inner: int,
+    begin: int,
+    end: int,
+) -> None:
+    """``probability`` as in softmax_loss."""
+    partial[:] = 0
+    for row in range(begin, end):
+        at = row // inner * classes * inner + row % inner
+        value = float(label[row])
+        counts = value != ignored
+        if counts and not _is_class(value, classes):
+            partial[2] = row + 1
+            return
+        source = x[at : at + (classes - 1) * inner + 1]
+        start = at if keeps_probability else row % inner
+        target = probability[start : start + (classes - 1) * inner + 1]
+        _softmax_of(source, target, 0, classes, inner)
+        if counts:
+            gains = matrix[int(value) * classes : (int(value) + 1) * classes]
+            for c in range(classes):
+                share = float(target[c * inner])
+                partial[0] -= gains[c] * math.log(least if share < least else share)
+            partial[1] += 1
+
+
+@compiled()
+def infogain_loss_backward(
+    dloss: Array,
+    probability: Array,
+    label: Array,
+    matrix: Array,
+    dx: Array,
+    ignored: float,
+    divisor: float,
+    classes: int,
+    inner: int,
+    begin: int,
+    end: int,
+) -> None:
+    if divisor == 0:
+        for row in range(label.size):
+            divisor += float(label[row]) != ignored
+        divisor = max(divisor, 1.0)
+    factor = dloss[0] / divisor
+    for row in range(begin, end):
+        at = row // inner * classes * inner + row % inner
+        value = float(label[row])
+        if value == ignored:
+            for c in range(classes):
+                dx[at + c * inner] = 0
+            continue
+        gains = matrix[int(value) * classes : (int(value) + 1) * classes]
+        total = 0.0
+        for c in range(classes):
+            total += gains[c]
+        for c in range(classes):
+            dx[at + c * inner] = factor * (probability[at + c * inner] * total - gains[c])
+
+
+@compiled()
+def hinge_loss(
+    x: Array, label: Array, partial: Array, squared: bool, classes: int, begin: int, end: int
+) -> None:
+    partial[:] = 0
+    for row in range(begin, end):
+        value = float(label[row])
+        if not _is_class(value, classes):
+            partial[2] = row + 1
+            return
+        own, total = int(value), 0.0
+        scores = x[row * classes : (row + 1) * classes]
+        for c in range(classes):
+            opening = 1.0 + (-float(scores[c]) if c == own else float(scores[c]))
+            opening = 0.0 if opening <= 0 else opening
+            total += opening * opening if squared else opening
+        partial[0] += total
+
+
+@compiled()
+def hinge_loss_backward(
+    dloss: Array,
+    x: Array,
+    label: Array,
+    dx: Array,
+    squared: bool,
+    divisor: float,
+    classes: int,
+    begin: int,
+    end: int,
+) -> None:
+    factor = dloss[0] / divisor
+    for row in range(begin, end):
+        own = int(label[row])
+        scores, target = x[row * classes : (row + 1) * classes], dx[row * classes : (row + 1) * classes]
+        for c in range(classes):
+            sign = -factor if c == own else factor
+            opening = 1.0 + (-float(scores[c]) if c == own else float(scores[c]))
+            slope = 2 * opening if squared else 1.0
+            target[c] = 0.0 if opening <= 0 else sign * slope
+
+
+@compiled()
+def negative_log_likelihood(
+    x: Array, label: Array, partial: Array, least: float, classes: int, begin: int, end: int
+) -> None:
+    partial[:] = 0
+    for row in range(begin, end):
+        value = float(label[row])
+        if not _is_class(value, classes):
+            partial[2] = row + 1
+            return
+        share = float(x[row * classes + int(value)])
+        partial[0] -= math.log(least if share < least else share)
+
+
+@compiled()
+def negative_log_likelihood_backward(
+    dloss: Array,
+    x: Array,
+    label: Array,
+    dx: Array,
+    least: float,
+    divisor: float,
+    classes: int,
+    begin: int,
+    end: int,
+) -> None:
+    for row in range(begin, end):
+        own = row * classes + int(label[row])
+        share = float(x[own])  # dx may be the same memory
+        for i in range(row * classes, (row + 1) * classes):
+            dx[i] = 0
+        dx[own] = -dloss[0] / divisor / (least if share < least else share)

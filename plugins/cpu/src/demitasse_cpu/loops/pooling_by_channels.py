@@ -178,6 +178,32 @@ def maxima_backward(
 
 
 @compiled()
+def maxima_backward_apart(
+    g: Any, channels: int, dy: Array, index: Array, dx: Array, begin: int, end: int
+) -> None:
+    """Of windows of 2 x 2 that cover x side by side; ``begin`` and ``end`` count the lines of dy of all
+    images. No windows have to be looked for, which for each point of 20 channels took longer than the
+    rest. Numbers are moved as they are stored."""
+    n, none = channels, dy.dtype.type(0)
+    one, below = index.dtype.type(1), index.dtype.type(g.width)
+    for line in range(begin, end):
+        at, to = line * g.columns * n, 2 * line * g.width * n
+        place = index.dtype.type(2 * (line % g.rows) * g.width)
+        for _ in range(g.columns):
+            low = to + g.width * n
+            picked, where = dy[at : at + n], index[at : at + n]
+            left, right = dx[to : to + n], dx[to + n : to + 2 * n]
+            low_left, low_right = dx[low : low + n], dx[low + n : low + 2 * n]
+            for i in range(n):
+                left[i] = picked[i] if where[i] == place else none
+                right[i] = picked[i] if where[i] == place + one else none
+            for i in range(n):
+                low_left[i] = picked[i] if where[i] == place + below else none
+                low_right[i] = picked[i] if where[i] == place + below + one else none
+            at, to, place = at + n, to + 2 * n, place + one + one
+
+
+@compiled()
 def averages(g: Any, channels: int, x: Array, y: Array, total: Array, begin: int, end: int) -> None:
     """``begin`` and ``end`` count the lines of y of all images. A window's size counts the padding that
     it covers, one pad beyond x at most."""

@@ -1,4 +1,5 @@
-"""oneDNN's convolutions: activations in NHWC (or, where it pays, blocked), weights as it likes them."""
+"""oneDNN's convolutions in one to three dimensions: activations with their channels innermost (or, where
+it pays, blocked), weights as it likes them."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
-from demitasse import PLAIN, Candidate, Layout, Request, Work
+from demitasse import PLAIN, Candidate, Layout, Request, TensorSpec, Work
 from demitasse_cpu.kernels.requests import aligned, spec
 from demitasse_cpu.native import in_order
 from demitasse_cpu.onednn.inner_product import Product
@@ -31,9 +32,14 @@ from demitasse_cpu.onednn.memory import any_form, described
 from demitasse_cpu.onednn.primitive import Primitive
 from demitasse_cpu.onednn.weights import Weights, weights_of
 
-NHWC = Layout("NHWC", (0, 2, 3, 1))
+_BY_CHANNELS = {
+    3: Layout("NWC", (0, 2, 1)),
+    4: Layout("NHWC", (0, 2, 3, 1)),
+    5: Layout("NDHWC", (0, 2, 3, 4, 1)),
+}
 BLOCKED = Layout("nChw16c", blocks=((1, 16),))
 _FEW_CHANNELS = 4
+_MOST = 2**36
 
 
 @dataclass(frozen=True)
@@ -60,7 +66,12 @@ class _Convolution:
     @property
     def is_product(self) -> bool:
         """Whether each result depends on one pixel, and each pixel has its own."""
-        return self.groups == 1 and self.w[2:] == (1, 1) and self.pointwise
+        return self.groups == 1 and set(self.w[2:]) == {1} and self.pointwise
+
+    @property
+    def is_depthwise(self) -> bool:
+        """Whether each channel of an image makes one, by itself."""
+        return len(self.w) == 4 and self.w[1] == 1 and self.w[0] == self.groups > 1
 
     def forward(self, x: Layout, y: Layout, bias: bool, relu: bool) -> Primitive:
         lib = self.lib
@@ -89,7 +100,11 @@ class _Convolution:
             biases = described(lib, (self.w[0],), "float32", PLAIN) if bias else None
             given = [data, any_form(lib, self.grouped, "float32"), biases, gradient]
         common = lib.engine, CONVOLUTION_DIRECT, *given, *self.window, hint.hint
-        return Primitive(lib, self.threads, name, *common)
+        made = Primitive(lib, self.threads, name, *common)
+        if self.is_depthwise and "dw" not in made.name:
+            # It would take groups of one channel for groups of many: 34 ms for what takes 0.4 in loops.
+            raise UnimplementedError(f"oneDNN {name}: none for a group for each channel")
+        return made
 
 
 def forward(request: Request) -> Iterable[Candidate]:
@@ -99,7 +114,7 @@ def forward(request: Request) -> Iterable[Candidate]:
     if convolution is None:
         return
     relu = request.operation.name.endswith("_relu")
-    for layout in _layouts(request, spec(x).layout):
+    for layout in _layouts(request, spec(x)):
         try:
             primitive = convolution.forward(layout, layout, b is not None, relu)
         except UnimplementedError:
@@ -115,7 +130,7 @@ def backward_data(request: Request) -> Iterable[Candidate]:
     convolution = _convolution(request, spec(request.outputs[0]).shape, w.shape, dy.shape)
     if convolution is None:
         return
-    for layout in _layouts(request, dy.layout):
+    for layout in _layouts(request, dy):
         try:
             primitive = convolution.backward("convolution_backward_data", layout, layout)
         except UnimplementedError:
@@ -132,10 +147,11 @@ def backward_weights(request: Request) -> Iterable[Candidate]:
     convolution = _convolution(request, x.shape, spec(dw).shape, dy.shape)
     if convolution is None:
         return
-    if request.precision == "bf16" and dy.shape[3] == 1 and request.attributes["stride"][1] > 1:
+    if request.precision == "bf16" and dy.shape[-1] == 1 and request.attributes["stride"][-1] > 1:
         return  # oneDNN's kernel reads past the end of such an x, and makes NaN of what it finds there
     image = PLAIN if x.shape[1] <= _FEW_CHANNELS and x.layout == PLAIN else BLOCKED
-    for given, taken in ((NHWC, NHWC), (image, BLOCKED)):
+    nhwc = _BY_CHANNELS[len(x.shape)]
+    for given, taken in ((nhwc, nhwc), (image, BLOCKED)):
         try:
             primitive = convolution.backward(
                 "convolution_backward_weights", given, taken, db is not None
@@ -166,7 +182,7 @@ def _as_product(convolution: _Convolution, request: Request) -> Iterator[Candida
     def bind(sources: Sequence[Any], targets: Sequence[Any], workspace: Any) -> Work:
         return primitive.bind(dict(zip(arguments, (*sources, *targets), strict=True)), workspace)
 
-    layout = _stored(NHWC, convolution.stored)
+    layout = _stored(_BY_CHANNELS[len(convolution.x)], convolution.stored)
     name, given = f"oneDNN {primitive.name}, of pixels", (layout, layout)
     outward = (PLAIN,) * len(request.outputs)
     yield Candidate(name, bind, given, outward, primitive.workspace, in_place=False)
@@ -177,10 +193,12 @@ def _convolution(
 ) -> _Convolution | None:
     lib, given = library(), request.attributes
     kinds = {operand.dtype for operand in (*request.inputs, *request.outputs) if operand is not None}
-    if lib is None or kinds != {"float32"} or len(x) != 4 or request.place.simulated:
+    if lib is None or kinds != {"float32"} or len(x) not in _BY_CHANNELS or request.place.simulated:
         return None
+    if max(map(prod, (x, w, y))) > _MOST:
+        return None  # beyond what memory holds, which the plan will say; oneDNN would only refuse
     pads = []
-    for d in range(2):  # what is left over behind the last window counts as negative padding
+    for d in range(len(x) - 2):  # what is left over behind the last window counts as negative padding
         reach = given["dilation"][d] * (w[2 + d] - 1) + 1
         pads.append((y[2 + d] - 1) * given["stride"][d] + reach - x[2 + d] - given["pad"][d])
     window = (
@@ -195,10 +213,10 @@ def _convolution(
     return _Convolution(lib, request.place.threads, x, w, y, *about)
 
 
-def _layouts(request: Request, given: Layout) -> Iterator[Layout]:
+def _layouts(request: Request, x: TensorSpec) -> Iterator[Layout]:
     """The activations' layouts worth trying, the usual one first."""
-    yield NHWC
-    if replace(given, stored="") == BLOCKED:
+    yield _BY_CHANNELS[len(x.shape)]
+    if replace(x.layout, stored="") == BLOCKED:
         yield BLOCKED
 
 

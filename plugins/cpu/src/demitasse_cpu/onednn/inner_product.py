@@ -134,11 +134,16 @@ def _offers(
             continue
         seen.append(layout)
         kept = replace(layout, stored=stored) if stored != "float32" else layout
-        yield _candidate(product, primitive, *order, kept)
+        yield _candidate(product, primitive, *order, kept, bias)
 
 
 def _candidate(
-    product: Product, primitive: Primitive, inputs: list[int], outputs: list[int], weights: Layout
+    product: Product,
+    primitive: Primitive,
+    inputs: list[int],
+    outputs: list[int],
+    weights: Layout,
+    bias: bool,
 ) -> Candidate:
     kinds = {WEIGHTS: weights, DIFF_WEIGHTS: weights, BIAS: PLAIN, DIFF_BIAS: PLAIN}
 
@@ -155,7 +160,7 @@ def _candidate(
         in_place=False,
     )
     parts = _parts(product, weights) if DIFF_WEIGHTS in outputs else 1
-    return whole if parts == 1 else _in_parts(product, weights, parts, whole, len(outputs) > 1)
+    return whole if parts == 1 else _in_parts(product, weights, parts, whole, bias)
 
 
 def _parts(product: Product, weights: Layout) -> int:

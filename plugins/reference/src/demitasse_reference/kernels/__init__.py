@@ -19,11 +19,16 @@ from demitasse_reference.kernels import (
     activation,
     convolution,
     elementwise,
+    functions,
+    indexing,
     inner_product,
     loss,
     memory,
     normalization,
     pooling,
+    recurrent,
+    reduction,
+    spatial,
     update,
 )
 from demitasse_reference.kernels.arrays import Kernels
@@ -32,11 +37,16 @@ _FAMILIES = (
     activation,
     convolution,
     elementwise,
+    functions,
+    indexing,
     inner_product,
     loss,
     memory,
     normalization,
     pooling,
+    recurrent,
+    reduction,
+    spatial,
     update,
 )
 

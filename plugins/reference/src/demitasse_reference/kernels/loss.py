@@ -1,12 +1,17 @@
-"""Losses and scores of predictions along an axis against one label for each."""
+"""Losses and scores of predictions: against one label for each, against targets, or of pairs."""
 
 from __future__ import annotations
+
+from math import prod
 
 import numpy as np
 
 from demitasse import DataError
 from demitasse_reference.kernels.activation import softmax
 from demitasse_reference.kernels.arrays import Kernels, Reals, Values
+
+_LEAST = 1e-20
+"""The least probability that a logarithm is taken of."""
 
 
 def softmax_loss(
@@ -16,7 +21,7 @@ def softmax_loss(
     logarithm = shifted - np.log(np.exp(shifted).sum(axis, keepdims=True))
     labels, valid = _labels(x, label, axis, ignore_label)
     picked = np.take_along_axis(logarithm, labels, axis)
-    loss = -np.where(valid, picked, 0.0).sum() / _normaliser(valid, normalization)
+    loss = -np.where(valid, picked, 0.0).sum() / _normaliser(valid, axis, normalization)
     return loss, softmax(x, axis=axis)
 
 
@@ -32,7 +37,7 @@ def softmax_loss_backward(
     labels, valid = _labels(probability, label, axis, ignore_label)
     classes = np.arange(probability.shape[axis])
     at_label = labels == classes.reshape(-1, *[1] * (probability.ndim - axis - 1))
-    dx = dloss * (probability - at_label) / _normaliser(valid, normalization)
+    dx = dloss * (probability - at_label) / _normaliser(valid, axis, normalization)
     return np.where(valid, dx, 0.0)
 
 
@@ -42,9 +47,11 @@ def accuracy(
     labels, valid = _labels(x, label, axis, ignore_label)
     own = np.take_along_axis(x, labels, axis)
     # A NaN is at or below nothing, so predictions that are not numbers never score.
-    better = (~(x <= own)).sum(axis, keepdims=True)
-    hit = valid & (better < top_k)
+    # Of equals the later class comes first.
     classes = x.shape[axis]
+    later = np.arange(classes).reshape(-1, *[1] * (x.ndim - axis - 1)) > labels
+    better = (~(x <= own) | (later & (x == own))).sum(axis, keepdims=True)
+    hit = valid & (better < top_k)
     hits = np.bincount(labels[hit], minlength=classes)
     occurrences = np.bincount(labels[valid], minlength=classes)
     return hits.sum() / max(1, occurrences.sum()), hits / np.maximum(1, occurrences)
@@ -69,18 +76,166 @@ def _labels(x: Reals, label: Values, axis: int, ignore_label: int | None) -> tup
     return np.where(valid, given, 0).astype(np.int64), valid
 
 
-def _normaliser(valid: Reals, normalization: str) -> float:
-    """What the sum is divided by, at least 1; ``valid`` has the samples in its first axis."""
+def _normaliser(valid: Values, axis: int, normalization: str) -> float:
+    """What the sum is divided by, at least 1; samples are all that is before ``axis``."""
     return {
         "valid": max(1.0, float(valid.sum())),
         "full": float(valid.size),
-        "batch_size": float(valid.shape[0]),
+        "batch_size": float(prod(valid.shape[:axis])),
         "none": 1.0,
     }[normalization]
+
+
+def infogain_loss(
+    x: Reals,
+    label: Values,
+    matrix: Reals,
+    *,
+    axis: int,
+    ignore_label: int | None,
+    normalization: str,
+) -> tuple[Reals, Reals]:
+    probability = softmax(x, axis=axis)
+    gains, valid = _gains(x, label, matrix, axis, ignore_label)
+    losses = gains * np.log(np.maximum(probability, _LEAST))
+    loss = -np.where(valid, losses, 0.0).sum() / _normaliser(valid, axis, normalization)
+    return loss, probability
+
+
+def infogain_loss_backward(
+    dloss: Reals,
+    probability: Reals,
+    label: Values,
+    matrix: Reals,
+    *,
+    axis: int,
+    ignore_label: int | None,
+    normalization: str,
+) -> Reals:
+    gains, valid = _gains(probability, label, matrix, axis, ignore_label)
+    dx = dloss * (probability * gains.sum(axis, keepdims=True) - gains)
+    return np.where(valid, dx / _normaliser(valid, axis, normalization), 0.0)
+
+
+def _gains(
+    x: Reals, label: Values, matrix: Reals, axis: int, ignore_label: int | None
+) -> tuple[Reals, Values]:
+    """The matrix's row of each label, along ``axis``, and which labels count."""
+    labels, valid = _labels(x, label, axis, ignore_label)
+    classes = x.shape[axis]
+    rows: Reals = matrix.reshape(classes, classes)[labels.squeeze(axis)]
+    return np.moveaxis(rows, -1, axis), valid
+
+
+def hinge_loss(x: Reals, label: Values, *, norm: str) -> Reals:
+    _, opening = _hinge(x, label)
+    losses: Reals = opening if norm == "L1" else opening**2
+    loss: Reals = losses.sum() / x.shape[0]
+    return loss
+
+
+def hinge_loss_backward(dloss: Reals, x: Reals, label: Values, *, norm: str) -> Reals:
+    sign, opening = _hinge(x, label)
+    slope = np.sign(opening) if norm == "L1" else 2 * opening
+    dx: Reals = dloss / x.shape[0] * sign * slope
+    return dx.reshape(x.shape)
+
+
+def _hinge(x: Reals, label: Values) -> tuple[Reals, Reals]:
+    """-1 at the label and 1 elsewhere, and how far each hinge is open: (samples, classes)."""
+    scores = x.reshape(x.shape[0], -1)
+    labels, _ = _labels(scores, label, 1, None)
+    sign = np.where(np.arange(scores.shape[1]) == labels, -1.0, 1.0)
+    return sign, np.maximum(0.0, 1.0 + sign * scores)
+
+
+def negative_log_likelihood(x: Reals, label: Values) -> Reals:
+    scores = x.reshape(x.shape[0], -1)
+    labels, _ = _labels(scores, label, 1, None)
+    picked = np.take_along_axis(scores, labels, 1)
+    loss: Reals = -np.log(np.maximum(picked, _LEAST)).sum() / x.shape[0]
+    return loss
+
+
+def negative_log_likelihood_backward(dloss: Reals, x: Reals, label: Values) -> Reals:
+    scores = x.reshape(x.shape[0], -1)
+    labels, _ = _labels(scores, label, 1, None)
+    at_label = np.arange(scores.shape[1]) == labels
+    slope = -dloss / x.shape[0] / np.maximum(scores, _LEAST)
+    dx: Reals = np.where(at_label, slope, 0.0)
+    return dx.reshape(x.shape)
+
+
+def sigmoid_cross_entropy_loss(
+    x: Reals, target: Values, *, ignore_label: int | None, normalization: str
+) -> Reals:
+    target = target.reshape(x.shape)
+    valid = np.trunc(target) != ignore_label
+    losses = np.maximum(x, 0.0) - x * target + np.log1p(np.exp(-np.abs(x)))
+    loss: Reals = np.where(valid, losses, 0.0).sum() / _normaliser(valid, 1, normalization)
+    return loss
+
+
+def sigmoid_cross_entropy_loss_backward(
+    dloss: Reals, x: Reals, target: Values, *, ignore_label: int | None, normalization: str
+) -> Reals:
+    target = target.reshape(x.shape)
+    valid = np.trunc(target) != ignore_label
+    power = np.exp(-np.abs(x))
+    probability = np.where(x >= 0, 1.0, power) / (1.0 + power)
+    return np.where(valid, dloss * (probability - target) / _normaliser(valid, 1, normalization), 0.0)
+
+
+def half_squared_distance(a: Reals, b: Reals) -> Reals:
+    difference = a.reshape(-1) - b.reshape(-1)
+    loss: Reals = difference @ difference / (2 * a.shape[0])
+    return loss
+
+
+def half_squared_distance_backward(dloss: Reals, a: Reals, b: Reals) -> tuple[Reals, Reals]:
+    da = dloss * (a - b.reshape(a.shape)) / a.shape[0]
+    return da, -da.reshape(b.shape)
+
+
+def contrastive_loss(a: Reals, b: Reals, similar: Values, *, margin: float, legacy: bool) -> Reals:
+    _, square, alike = _apart(a, b, similar)
+    open_by = np.maximum(0.0, margin - (square if legacy else np.sqrt(square)))
+    losses: Reals = np.where(alike, square, open_by if legacy else open_by**2)
+    loss: Reals = losses.sum() / (2 * a.shape[0])
+    return loss
+
+
+def contrastive_loss_backward(
+    dloss: Reals, a: Reals, b: Reals, similar: Values, *, margin: float, legacy: bool
+) -> tuple[Reals, Reals]:
+    difference, square, alike = _apart(a, b, similar)
+    distance = np.sqrt(square)
+    pushed = square < margin if legacy else np.maximum(0.0, margin - distance) / (distance + 1e-4)
+    slope = np.where(alike, 1.0, -pushed.astype(np.float64))
+    da = dloss / a.shape[0] * slope[:, None] * difference
+    return da.reshape(a.shape), -da.reshape(b.shape)
+
+
+def _apart(a: Reals, b: Reals, similar: Values) -> tuple[Reals, Reals, Values]:
+    """For each sample: the difference of its vectors, its square, and whether they are alike."""
+    difference = a.reshape(a.shape[0], -1) - b.reshape(b.shape[0], -1)
+    return difference, (difference**2).sum(1), np.trunc(similar.reshape(-1)) != 0
 
 
 KERNELS: Kernels = {
     "softmax_loss": softmax_loss,
     "softmax_loss_backward": softmax_loss_backward,
     "accuracy": accuracy,
+    "infogain_loss": infogain_loss,
+    "infogain_loss_backward": infogain_loss_backward,
+    "hinge_loss": hinge_loss,
+    "hinge_loss_backward": hinge_loss_backward,
+    "negative_log_likelihood": negative_log_likelihood,
+    "negative_log_likelihood_backward": negative_log_likelihood_backward,
+    "sigmoid_cross_entropy_loss": sigmoid_cross_entropy_loss,
+    "sigmoid_cross_entropy_loss_backward": sigmoid_cross_entropy_loss_backward,
+    "half_squared_distance": half_squared_distance,
+    "half_squared_distance_backward": half_squared_distance_backward,
+    "contrastive_loss": contrastive_loss,
+    "contrastive_loss_backward": contrastive_loss_backward,
 }

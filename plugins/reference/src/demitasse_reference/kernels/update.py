@@ -1,12 +1,15 @@
-"""Solver updates of a slice of flat memory."""
+"""Solver updates of a slice of flat memory, and the norms that some of them need."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from demitasse_reference.kernels.arrays import Kernels, Reals
+from demitasse_reference.kernels.arrays import Kernels, Reals, Values
+
+Segments = Sequence[tuple[int, int, float, float]]
+"""(start, stop, rate multiplier, decay multiplier) of each parameter's part of the slice."""
 
 
 def momentum_update(
@@ -14,20 +17,198 @@ def momentum_update(
     gradient: Reals,
     history: Reals,
     rate: Reals,
+    scale: Reals | None = None,
     *,
     momentum: float,
     decay: float,
     regularization: str,
-    segments: Sequence[tuple[int, int, float, float]],
+    segments: Segments,
 ) -> tuple[Reals, Reals]:
     parameter, history = parameter.copy(), history.copy()
-    for start, stop, rate_multiplier, decay_multiplier in segments:
-        part = slice(start, stop)
-        pull = {"L2": parameter[part], "L1": np.sign(parameter[part])}[regularization]
-        step = gradient[part] + decay * decay_multiplier * pull
-        history[part] = momentum * history[part] + rate[0] * rate_multiplier * step
+    slope = _regularized(parameter, gradient, scale, decay, regularization, segments)
+    for part, step in _rates(rate, segments):
+        history[part] = momentum * history[part] + step * slope[part]
         parameter[part] -= history[part]
     return parameter, history
 
 
-KERNELS: Kernels = {"momentum_update": momentum_update}
+def nesterov_update(
+    parameter: Reals,
+    gradient: Reals,
+    history: Reals,
+    rate: Reals,
+    scale: Reals | None = None,
+    *,
+    momentum: float,
+    decay: float,
+    regularization: str,
+    segments: Segments,
+) -> tuple[Reals, Reals]:
+    parameter, history = parameter.copy(), history.copy()
+    slope = _regularized(parameter, gradient, scale, decay, regularization, segments)
+    for part, step in _rates(rate, segments):
+        before = history[part].copy()
+        history[part] = momentum * before + step * slope[part]
+        parameter[part] -= (1 + momentum) * history[part] - momentum * before
+    return parameter, history
+
+
+def adagrad_update(
+    parameter: Reals,
+    gradient: Reals,
+    history: Reals,
+    rate: Reals,
+    scale: Reals | None = None,
+    *,
+    delta: float,
+    decay: float,
+    regularization: str,
+    segments: Segments,
+) -> tuple[Reals, Reals]:
+    parameter = parameter.copy()
+    slope = _regularized(parameter, gradient, scale, decay, regularization, segments)
+    history = history + slope**2
+    for part, step in _rates(rate, segments):
+        parameter[part] -= step * slope[part] / (np.sqrt(history[part]) + delta)
+    return parameter, history
+
+
+def rmsprop_update(
+    parameter: Reals,
+    gradient: Reals,
+    history: Reals,
+    rate: Reals,
+    scale: Reals | None = None,
+    *,
+    rms_decay: float,
+    delta: float,
+    decay: float,
+    regularization: str,
+    segments: Segments,
+) -> tuple[Reals, Reals]:
+    parameter = parameter.copy()
+    slope = _regularized(parameter, gradient, scale, decay, regularization, segments)
+    history = rms_decay * history + (1 - rms_decay) * slope**2
+    for part, step in _rates(rate, segments):
+        parameter[part] -= step * slope[part] / (np.sqrt(history[part]) + delta)
+    return parameter, history
+
+
+def adadelta_update(
+    parameter: Reals,
+    gradient: Reals,
+    history: Reals,
+    second: Reals,
+    rate: Reals,
+    scale: Reals | None = None,
+    *,
+    momentum: float,
+    delta: float,
+    decay: float,
+    regularization: str,
+    segments: Segments,
+) -> tuple[Reals, Reals, Reals]:
+    parameter = parameter.copy()
+    slope = _regularized(parameter, gradient, scale, decay, regularization, segments)
+    history = momentum * history + (1 - momentum) * slope**2
+    change = slope * np.sqrt((second + delta) / (history + delta))
+    second = momentum * second + (1 - momentum) * change**2
+    for part, step in _rates(rate, segments):
+        parameter[part] -= step * change[part]
+    return parameter, history, second
+
+
+def adam_update(
+    parameter: Reals,
+    gradient: Reals,
+    history: Reals,
+    second: Reals,
+    iteration: Values,
+    rate: Reals,
+    scale: Reals | None = None,
+    *,
+    momentum: float,
+    momentum2: float,
+    delta: float,
+    decay: float,
+    regularization: str,
+    segments: Segments,
+) -> tuple[Reals, Reals, Reals]:
+    parameter = parameter.copy()
+    slope = _regularized(parameter, gradient, scale, decay, regularization, segments)
+    history = momentum * history + (1 - momentum) * slope
+    second = momentum2 * second + (1 - momentum2) * slope**2
+    count = float(iteration[0]) + 1
+    correction = np.sqrt(1 - momentum2**count) / (1 - momentum**count)
+    for part, step in _rates(rate, segments):
+        parameter[part] -= step * correction * history[part] / (np.sqrt(second[part]) + delta)
+    return parameter, history, second
+
+
+def lars_update(
+    parameter: Reals,
+    gradient: Reals,
+    history: Reals,
+    squares: Reals,
+    rate: Reals,
+    scale: Reals | None = None,
+    *,
+    momentum: float,
+    trust: float,
+    decay: float,
+    segments: Segments,
+) -> tuple[Reals, Reals]:
+    parameter, history = parameter.copy(), history.copy()
+    slope = _regularized(parameter, gradient, scale, decay, "L2", segments)
+    lengths = np.sqrt(squares.reshape(-1, 2))
+    for (part, step), (length, steepness), segment in zip(
+        _rates(rate, segments), lengths, segments, strict=True
+    ):
+        steepness, local = steepness * (1 if scale is None else scale[0]), 1.0
+        if segment[3] != 0 and length > 0 and steepness > 0:
+            local = trust * length / (steepness + decay * segment[3] * length)
+        history[part] = momentum * history[part] + step * local * slope[part]
+        parameter[part] -= history[part]
+    return parameter, history
+
+
+def squares(parameter: Reals, gradient: Reals, total: Reals, *, segments: Segments) -> Reals:
+    sums = [
+        [np.square(values[start:stop]).sum() for values in (parameter, gradient)]
+        for start, stop, *_ in segments
+    ]
+    return np.array(sums, np.float64).reshape(total.shape)
+
+
+def _regularized(
+    parameter: Reals,
+    gradient: Reals,
+    scale: Reals | None,
+    decay: float,
+    regularization: str,
+    segments: Segments,
+) -> Reals:
+    """The gradient of the loss, scaled, and of what is added to the loss to keep parameters small."""
+    slope = gradient.copy() if scale is None else scale[0] * gradient
+    pull = {"L2": parameter, "L1": np.sign(parameter)}[regularization]
+    for start, stop, _, multiplier in segments:
+        slope[start:stop] += decay * multiplier * pull[start:stop]
+    return slope
+
+
+def _rates(rate: Reals, segments: Segments) -> Iterator[tuple[slice, float]]:
+    """Each segment's place and learning rate."""
+    for start, stop, multiplier, _ in segments:
+        yield slice(start, stop), float(rate[0]) * multiplier
+
+
+KERNELS: Kernels = {
+    "adadelta_update": adadelta_update,
+    "adagrad_update": adagrad_update,
+    "adam_update": adam_update,
+    "lars_update": lars_update,
+    "momentum_update": momentum_update,
+    "nesterov_update": nesterov_update,
+    "rmsprop_update": rmsprop_update,
+    "squares": squares,
+}

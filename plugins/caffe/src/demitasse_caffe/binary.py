@@ -1,0 +1,101 @@
+"""Binary nets and solvers: serialized messages without text, so without lines. A caffemodel that Caffe
+wrote is one too, with the weights of its layers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from google.protobuf.message import DecodeError
+from google.protobuf.unknown_fields import UnknownFieldSet
+
+from demitasse import ModelError
+from demitasse_caffe.schema import Schema, is_repeated, wire_classes
+from demitasse_caffe.text import Outline
+
+_NET, _SOLVER, _BLOB = "NetParameter", "SolverParameter", "BlobProto"
+NO_OUTLINE = Outline("")
+"""That of a file without lines."""
+
+_SOLVERS = ("net", "net_param", "train_net", "train_net_param", "base_lr", "lr_policy", "max_iter")
+
+
+def binary_kind(path: Path) -> str | None:
+    """NetParameter, SolverParameter or BlobProto (a mean, say) by the content of a file; None for
+    something else. Raises ModelError when it cannot be read."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ModelError(f"{path}: cannot be read: {error.strerror}") from error
+    kinds = ((_NET, _is_net), (_SOLVER, _is_solver), (_BLOB, _is_blob))
+    return next((name for name, fits in kinds if _fits(data, name, fits)), None)
+
+
+def _fits(data: bytes, name: str, fits: Any) -> bool:
+    message = wire_classes()[name]()
+    try:
+        message.ParseFromString(data)
+    except (DecodeError, ValueError):
+        return False
+    return bool(fits(message)) and len(UnknownFieldSet(message)) == 0
+
+
+def _is_net(message: Any) -> bool:
+    named = any(layer.name or layer.type for layer in message.layer)
+    older = any(layer.name or layer.type or layer.HasField("layer") for layer in message.layers)
+    return bool(named or older)
+
+
+def _is_solver(message: Any) -> bool:
+    return sum(bool(message.HasField(name)) for name in _SOLVERS) >= 2
+
+
+def _is_blob(message: Any) -> bool:
+    return bool(message.data or message.double_data)
+
+
+def parse_binary(path: Path, name: str, schema: Schema) -> Any:
+    """A file as a message of the schema, without the weights of its layers. Raises ModelError."""
+    wire, message = wire_classes()[name](), schema.message(name)
+    try:
+        wire.ParseFromString(path.read_bytes())
+        for net in _nets(wire):
+            _drop_weights(net)
+        message.ParseFromString(wire.SerializeToString())
+    except OSError as error:
+        raise ModelError(f"{path}: cannot be read: {error.strerror}") from error
+    except (DecodeError, ValueError) as error:
+        raise ModelError(f"{path}: cannot be read as {name}: it is damaged or cut off") from error
+    _check_text(message, path)
+    return message
+
+
+def has_weights(path: Path) -> bool:
+    """Whether a layer of a binary net has arrays."""
+    wire = wire_classes()[_NET]()
+    wire.ParseFromString(path.read_bytes())
+    return any(layer.blobs for layer in (*wire.layer, *wire.layers, *(v1.layer for v1 in wire.layers)))
+
+
+def _nets(message: Any) -> list[Any]:
+    if message.DESCRIPTOR.name == _NET:
+        return [message]
+    return [message.net_param, message.train_net_param, *message.test_net_param]
+
+
+def _drop_weights(net: Any) -> None:
+    for layer in (*net.layer, *net.layers):
+        layer.ClearField("blobs")
+    for layer in net.layers:
+        if layer.HasField("layer"):
+            layer.layer.ClearField("blobs")
+
+
+def _check_text(message: Any, path: Path) -> None:
+    """Raise ModelError where a string is no UTF-8, which protobuf hands out as bytes."""
+    for field, value in message.ListFields():
+        for each in value if is_repeated(field) else (value,):
+            if field.message_type is not None:
+                _check_text(each, path)
+            elif field.type == field.TYPE_STRING and not isinstance(each, str):
+                raise ModelError(f"{path}: is damaged: {field.name} {each!r} is not text")

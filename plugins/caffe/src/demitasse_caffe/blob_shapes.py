@@ -1,0 +1,138 @@
+"""The shapes of a net's blobs, without a plan: layers are built on shapes alone."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from demitasse import DataSource, DataSpec, DemitasseError, Layer, LayerType, Tensor
+from demitasse.operations import VOCABULARY, Operation, Shape, extend
+
+Opener = Callable[[DataSpec], DataSource]
+
+
+class ShapeGraph:
+    """A builder of graphs that keeps nothing but shapes. ``assumed`` names the layers whose samples
+    are not at hand, and were taken for what their transform_param suggests."""
+
+    def __init__(self, vocabulary: Mapping[str, Operation], phase: str, open_source: Opener | None):
+        self.phase, self.dtype, self.seed, self.stream = phase, "float32", 0, 0
+        self.assumed: list[str] = []
+        self._vocabulary, self._open_source = vocabulary, open_source
+        self._layer: Layer | None = None
+
+    def tops(self, layer: Layer, kind: LayerType, bottoms: Sequence[Tensor]) -> Sequence[Tensor] | None:
+        """What a layer makes of its bottoms, None where that cannot be told without running it."""
+        self._layer = layer = _without_mean(layer)
+        assumed = len(self.assumed)
+        try:
+            return kind.build(layer, bottoms, self)
+        # What a stranger's type may raise for a layer that is wrong, or because here is no real graph.
+        except (
+            *(DemitasseError, ValueError, TypeError, LookupError),
+            *(AttributeError, ArithmeticError, MemoryError, OSError),
+        ):
+            del self.assumed[assumed:]
+            return None
+
+    def apply(self, operation: str, *inputs: Tensor | None, **attributes: Any) -> Any:
+        """The outputs of an operation, by its rule for shapes."""
+        word = self._vocabulary[operation]
+        shapes: dict[str, Any] = {}
+        for position, operand in enumerate(word.inputs):
+            if operand.variadic:
+                shapes[operand.name] = [tensor.shape for tensor in inputs[position:] if tensor]
+            else:
+                tensor = inputs[position] if position < len(inputs) else None
+                shapes[operand.name] = tensor.shape if tensor is not None else None
+        made = [
+            Tensor(operation, tuple(shape), self.dtype, "activation")
+            for shape in word.shapes(shapes, {**word.attributes, **attributes})
+        ]
+        return made[0] if len(made) == 1 else tuple(made)
+
+    def parameter(self, shape: Shape, filler: Any, **options: Any) -> Tensor:
+        """A parameter, which is never filled."""
+        return Tensor("parameter", tuple(shape), self.dtype, "parameter")
+
+    def input(self, name: str, shape: Shape) -> Tensor:
+        """An input of its declared shape."""
+        return Tensor(name, tuple(shape), self.dtype, "input")
+
+    def constant(self, name: str, value: np.ndarray) -> Tensor:
+        """A constant."""
+        return Tensor(name, tuple(value.shape), self.dtype, "constant")
+
+    def source(self, spec: DataSpec, batch: int, fields: Mapping[str, str]) -> tuple[Tensor, ...]:
+        """Samples of the shapes that the source says, else of those that are likely."""
+        shapes = self._stored(spec) or self._likely(fields)
+        return tuple(Tensor(name, (batch, *shapes[name]), self.dtype, "input") for name in fields)
+
+    def scalar(self, name: str) -> Tensor:
+        """A number that changes with the step."""
+        return Tensor(name, (1,), "float64", "scalar")
+
+    def _stored(self, spec: DataSpec) -> dict[str, Shape]:
+        if self._open_source is None:
+            return {}
+        try:
+            source = self._open_source(spec)
+        except (DemitasseError, OSError):
+            return {}
+        return {name: field.shape for name, field in source.fields.items()}
+
+    def _likely(self, fields: Iterable[str]) -> dict[str, Shape]:
+        """Images of the size that they are cropped to, with a channel for each mean, else 3."""
+        assert self._layer is not None
+        transform = self._layer.parameters.transform_param
+        if not transform.crop_size:
+            raise ValueError(f"layer {self._layer.name!r}: its samples are not here to be looked at")
+        means = len(transform.mean_value)
+        channels = 1 if transform.force_gray else means if means > 1 else 3
+        self.assumed.append(self._layer.name)
+        image = (channels, transform.crop_size, transform.crop_size)
+        return {name: () if name == "label" else image for name in fields}
+
+
+def _without_mean(layer: Layer) -> Layer:
+    """A layer that needs no file of means, which has no say in shapes, and may not be at hand."""
+    message = layer.parameters
+    if isinstance(message, Mapping) or not message.transform_param.mean_file:
+        return layer
+    copied = type(message)()
+    copied.CopyFrom(message)
+    copied.transform_param.ClearField("mean_file")
+    return dataclasses.replace(layer, parameters=copied)
+
+
+def blob_shapes(
+    layers: Iterable[Layer],
+    phase: str,
+    layer_types: Mapping[str, LayerType] | None = None,
+    open_source: Opener | None = None,
+) -> tuple[list[list[Shape | None]], list[str]]:
+    """For each layer the shape of each top, None where it cannot be told: after a layer of a type that
+    nobody knows, or samples that are not at hand. And the layers whose samples' shapes are assumed.
+
+    ``layer_types`` are Caffe's by default, ``open_source`` a runtime's.
+    """
+    from demitasse_caffe.layers import LAYER_TYPES
+    from demitasse_caffe.operations import OPERATIONS
+
+    kinds = layer_types or {kind.name: kind for kind in LAYER_TYPES}
+    graph = ShapeGraph(extend(VOCABULARY, OPERATIONS, "caffe"), phase, open_source)
+    blobs: dict[str, Tensor | None] = {}
+    result: list[list[Shape | None]] = []
+    for number, layer in enumerate(layers):
+        graph.stream = number
+        bottoms = [tensor for name in layer.bottoms if (tensor := blobs.get(name)) is not None]
+        made: Sequence[Tensor] | None = None
+        if layer.type in kinds and len(bottoms) == len(layer.bottoms):
+            made = graph.tops(layer, kinds[layer.type], bottoms)
+        tops: list[Tensor | None] = [*(made or ()), *([None] * len(layer.tops))][: len(layer.tops)]
+        blobs.update(zip(layer.tops, tops, strict=True))
+        result.append([tensor.shape if tensor is not None else None for tensor in tops])
+    return result, graph.assumed

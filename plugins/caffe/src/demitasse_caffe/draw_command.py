@@ -1,0 +1,66 @@
+"""``demitasse draw``: a net as an SVG picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from demitasse import compose
+
+
+@click.command(
+    "draw", help="Draw the net in NET as an SVG picture, OUT (default: NET's name with .svg)."
+)
+@click.argument("net", metavar="NET", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("target", metavar="[OUT.svg]", required=False)
+@click.option(
+    "--rankdir",
+    type=click.Choice(["TB", "BT", "LR"], case_sensitive=False),
+    default="TB",
+    show_default=True,
+    help="Where the data flows: to the bottom, to the top or to the right.",
+)
+@click.option(
+    "--phase",
+    type=click.Choice(["TRAIN", "TEST", "ALL"], case_sensitive=False),
+    default="ALL",
+    show_default=True,
+    help="The layers of one phase, or of both.",
+)
+def command(net: Path, target: str | None, rankdir: str, phase: str) -> None:
+    """Draw, and say what was written; - is standard output."""
+    from demitasse_caffe.drawing import svg
+    from demitasse_caffe.whole_file import write_whole
+
+    with compose() as runtime:
+        message = _message(runtime, net)
+        text = svg(
+            message,
+            rankdir.upper(),
+            None if phase.upper() == "ALL" else phase.upper(),
+            layer_types=runtime.layer_types,
+            open_source=runtime.open_source,
+        )
+    if target == "-":
+        click.echo(text, nl=False)
+        return
+    path = Path(target) if target else Path(net.with_suffix(".svg").name)
+    write_whole(path, text.encode())
+    click.echo(f"wrote {path}: {len(message.layer)} layers")
+
+
+def _message(runtime: Any, path: Path) -> Any:
+    """The net of a text or binary file as a message in the present form. Raises ModelError."""
+    from demitasse_caffe.binary import NO_OUTLINE, parse_binary
+    from demitasse_caffe.net import net_file, read_net
+    from demitasse_caffe.reader import BINARY, WEIGHTS
+    from demitasse_caffe.schema import schema
+
+    runtime.read(path)
+    messages = schema(runtime.layer_types)
+    if path.name.endswith((*BINARY, *WEIGHTS)):
+        stored = parse_binary(path, "NetParameter", messages)
+        return net_file(path, stored, NO_OUTLINE, messages).message
+    return read_net(path, messages).message

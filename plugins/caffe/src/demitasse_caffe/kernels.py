@@ -1,0 +1,49 @@
+"""Kernels for words that are about Caffe's files and not about arithmetic."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from demitasse import PLAIN, Candidate, DataError, Request, Work
+
+
+def candidates(request: Request) -> Iterable[Candidate]:
+    """For write_arrays in host memory: an HDF5 file with the datasets ``data`` and ``label``."""
+    if request.operation.name != "write_arrays" or request.place.space != "host":
+        return ()
+    path = Path(request.attributes["path"])
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
+        data, label = inputs
+        return lambda: write_arrays(path, {"data": data, "label": label})
+
+    return (Candidate("HDF5 file", bind, (PLAIN, PLAIN)),)
+
+
+def write_arrays(path: Path, arrays: dict[str, Any]) -> None:
+    """Write arrays as the datasets of an HDF5 file, which is there whole or as it was. Raises DataError
+    with the system's reason."""
+    try:
+        import h5py
+    except ImportError as error:
+        raise DataError(f"{path}: writing HDF5 needs h5py ({error}); pip install h5py") from error
+    temporary = None
+    try:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        temporary = Path(name)
+        os.close(handle)
+        with h5py.File(temporary, "w") as file:
+            for key, array in arrays.items():
+                file.create_dataset(key, data=array)
+        temporary.chmod(0o644)
+        temporary.replace(path)
+    except OSError as error:
+        if temporary is not None:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+        raise DataError(f"{path}: cannot be written: {error.strerror or error}") from error

@@ -1,0 +1,166 @@
+"""Recurrent layers: T time steps of N streams, (T, N, ...), with markers of where sequences begin."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from demitasse import GraphBuilder, Layer, Tensor
+from demitasse_caffe.layers.base import CaffeLayer, Shape, learned
+
+
+class Recurrent(CaffeLayer):
+    """What RNN and LSTM share. Bottoms: x, the sequence indicators, an input that is the same at all
+    steps (where there is one), and with expose_hidden the states before the first step; tops: the
+    outputs, and with expose_hidden the states after the last one. Without it, a batch goes on where the
+    last one ended, unless its first indicators are 0.
+
+    As in Caffe, no gradient reaches exposed states: they are what another batch left.
+    """
+
+    bottoms = (2, 5)
+    tops = (1, 3)
+    no_gradient = MappingProxyType({1: "sequence indicators"})
+    gates: int
+    """Numbers that weights make for each unit."""
+    states: tuple[str, ...]
+
+    def expand(
+        self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
+    ) -> Sequence[Tensor]:
+        given, exposed = message.recurrent_param, message.recurrent_param.expose_hidden
+        units, (x, cont, *rest) = given.num_output, bottoms
+        states = len(self.states) if exposed else 0
+        if not 0 <= len(rest) - states <= 1 or len(layer.tops) != 1 + states:
+            also = f", {', '.join(self.states)}" if exposed else ""
+            raise ValueError(
+                f"has {len(bottoms)} bottoms and {len(layer.tops)} tops; with expose_hidden: "
+                f"{str(exposed).lower()} the bottoms are x, cont, an optional x_static{also}, and the "
+                f"tops the output{also}"
+            )
+        if units < 1:
+            raise ValueError("recurrent_param needs a num_output of 1 or more")
+        if len(x.shape) < 2 or cont.shape != x.shape[:2]:
+            raise ValueError(
+                f"x {x!r} should be (steps, streams, ...), and cont {cont!r} (steps, streams)"
+            )
+        static = rest[0] if len(rest) > states else None
+        if static is not None and static.shape[:1] != x.shape[1:2]:
+            raise ValueError(f"x_static {static!r} should have {x.shape[1]} streams, as x {x!r} has")
+        wide, weights = self.gates * units, _Weights(message, graph)
+        z = weights.product(x, wide, axis=2, biased=True)
+        s = weights.product(static, wide, axis=1) if static is not None else None
+        w = weights.next((wide, units))
+        shape = (1, x.shape[1], units)
+        kept = [] if exposed else [_kept(f"{layer.name}.{name}", shape, graph) for name in self.states]
+        before = [graph.apply("recall", state) for state in kept] or rest[-states:]
+        y, *after = self.recurrence(z, w, cont, before, s, graph)
+        for state, last in zip(kept, after, strict=False):
+            graph.apply("remember", state, last)
+        return [self.output(y, weights, units, graph), *after][: 1 + states]
+
+    def recurrence(
+        self,
+        z: Tensor,
+        w: Tensor,
+        cont: Tensor,
+        before: Sequence[Tensor],
+        s: Tensor | None,
+        graph: GraphBuilder,
+    ) -> list[Tensor]:
+        """The hidden state at each step, and the states after the last one."""
+        raise NotImplementedError
+
+    def output(self, y: Tensor, weights: _Weights, units: int, graph: GraphBuilder) -> Tensor:
+        """The layer's output, from the hidden states."""
+        return y
+
+
+class LSTM(Recurrent):
+    """Long short-term memory; gates in the order input, forget, output, candidate. Parameters: of the
+    input, biases, of the static input, of the hidden state."""
+
+    name = "LSTM"
+    gates = 4
+    states = ("h", "c")
+
+    def recurrence(
+        self,
+        z: Tensor,
+        w: Tensor,
+        cont: Tensor,
+        before: Sequence[Tensor],
+        s: Tensor | None,
+        graph: GraphBuilder,
+    ) -> list[Tensor]:
+        return list(graph.apply("lstm", z, w, cont, *before, s)[:3])
+
+
+class RNN(Recurrent):
+    """A hidden state tanh(W_hh h + W_xh x + b_h), and the output tanh(W_ho h + b_o). Parameters: W_xh,
+    b_h, of the static input, W_hh, W_ho, b_o."""
+
+    name = "RNN"
+    tops = (1, 2)
+    bottoms = (2, 4)
+    gates = 1
+    states = ("h",)
+
+    def recurrence(
+        self,
+        z: Tensor,
+        w: Tensor,
+        cont: Tensor,
+        before: Sequence[Tensor],
+        s: Tensor | None,
+        graph: GraphBuilder,
+    ) -> list[Tensor]:
+        return list(graph.apply("rnn", z, w, cont, *before, s)[:2])
+
+    def output(self, y: Tensor, weights: _Weights, units: int, graph: GraphBuilder) -> Tensor:
+        made: Tensor = graph.apply("tanh", weights.product(y, units, axis=2, biased=True))
+        return made
+
+
+class LSTMUnit(CaffeLayer):
+    """One step of an LSTM: from the cell before, (1, N, H), the sums that its gates are made of,
+    (1, N, 4H), and the sequence indicators, (1, N), to the cell and the hidden state."""
+
+    name = "LSTMUnit"
+    bottoms = (3, 3)
+    tops = (2, 2)
+    no_gradient = MappingProxyType({2: "sequence indicators"})
+
+    def expand(
+        self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
+    ) -> Sequence[Tensor]:
+        return list(graph.apply("lstm_step", *bottoms)[:2])
+
+
+class _Weights:
+    """A recurrent layer's parameters, one after the other."""
+
+    def __init__(self, message: Any, graph: GraphBuilder) -> None:
+        self._message, self._graph, self._made = message, graph, 0
+
+    def next(self, shape: Shape, field: str = "weight_filler") -> Tensor:
+        """The next parameter."""
+        fill = getattr(self._message.recurrent_param, field)
+        self._made += 1
+        return learned(self._graph, self._message, self._made - 1, shape, fill)
+
+    def product(self, x: Tensor, outputs: int, axis: int, biased: bool = False) -> Tensor:
+        """x, flattened from an axis on, times the next parameter, plus another one."""
+        w = self.next((outputs, prod(x.shape[axis:])))
+        b = self.next((outputs,), "bias_filler") if biased else None
+        made: Tensor = self._graph.apply("inner_product", x, w, b, axis=axis)
+        return made
+
+
+def _kept(name: str, shape: Shape, graph: GraphBuilder) -> Tensor:
+    """Where a state is kept from batch to batch: zeros at first."""
+    return graph.constant(name, np.broadcast_to(np.float32(0), shape))

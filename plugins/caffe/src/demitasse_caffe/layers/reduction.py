@@ -1,0 +1,57 @@
+"""Sums over the last axes, and the places of the largest."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from demitasse import GraphBuilder, Layer, Tensor
+from demitasse_caffe.layers.base import CaffeLayer, canonical
+from demitasse_caffe.schema import number
+
+_TOTALS = {"SUM": "total", "ASUM": "absolute_total", "SUMSQ": "square_total", "MEAN": "total"}
+
+
+class Reduction(CaffeLayer):
+    """The sum, the mean, or the sum of the sizes or of the squares of what an axis and all after it
+    hold, times a coefficient."""
+
+    name = "Reduction"
+
+    def expand(
+        self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
+    ) -> Sequence[Tensor]:
+        reduction, x = message.reduction_param, bottoms[0]
+        operation = reduction.ReductionOp.Name(reduction.operation)
+        axis = canonical(reduction.axis, x) if x.shape else 0
+        coefficient, normalization = number(reduction.coeff), "none"
+        if operation == "MEAN":
+            coefficient, normalization = coefficient / max(math.prod(x.shape[axis:]), 1), "full"
+        given = {"axis": axis, "coefficient": coefficient, "normalization": normalization}
+        return [graph.apply(_TOTALS[operation], x, **given)]
+
+
+class ArgMax(CaffeLayer):
+    """The places of the top_k largest along an axis, or with ``out_max_val`` their values; without an
+    axis of each sample, and then ``out_max_val`` adds the values. No gradient passes."""
+
+    name = "ArgMax"
+
+    def expand(
+        self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
+    ) -> Sequence[Tensor]:
+        argmax, x = message.argmax_param, bottoms[0]
+        count, values = argmax.top_k, argmax.out_max_val
+        if count < 1:
+            raise ValueError("top_k is 0, not positive")
+        if argmax.HasField("axis"):
+            axis, give = canonical(argmax.axis, x), "values" if values else "places"
+            return [graph.apply("largest", x, axis=axis, count=count, give=give)]
+        if not x.shape:
+            raise ValueError(f"looks for the largest of each sample, and its bottom {x!r} has none")
+        samples = graph.apply("reshape", x, shape=(x.shape[0], math.prod(x.shape[1:])))
+        found = graph.apply("largest", samples, axis=1, count=count, give="both" if values else "places")
+        # Samples, places and values, then the largest; of more axes the others have an extent of 1.
+        kinds, ones = 2 if values else 1, [1] * (len(x.shape) - 3)
+        return [graph.apply("reshape", found, shape=(x.shape[0], kinds, count, *ones))]

@@ -1,0 +1,58 @@
+"""transform_param: what becomes of images before a net sees them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from demitasse import GraphBuilder, Layer, Tensor
+from demitasse_caffe.layers.base import in_training
+from demitasse_caffe.paths import find_file
+from demitasse_caffe.schema import number
+from demitasse_caffe.weights import read_blob
+
+
+def transform(layer: Layer, message: Any, samples: Tensor, graph: GraphBuilder) -> Tensor:
+    """The mean subtracted, the crop cut (at random in training, from the middle in testing), the result
+    multiplied by the scale and mirrored at random (in both phases, as in Caffe)."""
+    parameters = message.transform_param
+    training = in_training(message, graph)
+    channels = samples.shape[1] if len(samples.shape) > 1 else 1
+    mean = subtracted(layer, parameters, channels)
+    drawn = {"seed": graph.seed, "stream": graph.stream}
+    counters = graph.scalar("iteration"), graph.scalar("sample")
+    transformed: Tensor = graph.apply(
+        "image_transform",
+        samples,
+        None if mean is None else graph.constant(f"{layer.name}.mean", mean),
+        *counters,
+        scale=number(parameters.scale),
+        crop=parameters.crop_size,
+        mirror=parameters.mirror and training,
+        random=training,
+        **drawn,
+    )
+    if parameters.mirror and not training:
+        # The word draws a crop's place and the mirroring together: here only the latter is drawn.
+        transformed = graph.apply(
+            "image_transform", transformed, None, *counters, mirror=True, random=True, **drawn
+        )
+    return transformed
+
+
+def subtracted(layer: Layer, parameters: Any, channels: int) -> np.ndarray | None:
+    """The mean of a transform_param, (channels, height, width) or (channels or 1, 1, 1); None for none.
+    Raises ValueError, or ModelError for a file."""
+    values = [number(value) for value in parameters.mean_value]
+    if parameters.mean_file and values:
+        raise ValueError("mean_file and mean_value exclude each other")
+    if parameters.mean_file:
+        what = f"{layer.location}: layer {layer.name!r} ({layer.type}): mean_file"
+        mean = read_blob(find_file(parameters.mean_file, layer.location.file, what))
+        return mean[0] if mean.ndim == 4 and mean.shape[0] == 1 else mean
+    if not values:
+        return None
+    if len(values) not in (1, channels):
+        raise ValueError(f"{len(values)} mean_value for {channels} channels; give 1 or {channels}")
+    return np.array(values).reshape(-1, 1, 1)

@@ -1,0 +1,25 @@
+"""``demitasse compute_image_mean``: the mean of many images, with the arguments of Caffe's tool."""
+
+from __future__ import annotations
+
+import click
+
+from demitasse import compose
+
+
+@click.command(
+    "compute_image_mean",
+    help="Compute the mean image of samples (an LMDB or LevelDB database, CIFAR, IDX, an image list), "
+    "write it to OUT as a binaryproto if that is given, and print the mean of each channel.",
+)
+@click.argument("source", metavar="SAMPLES")
+@click.argument("target", metavar="[OUT.binaryproto]", required=False)
+@click.option("--backend", "-backend", default=None, help="The samples' format, where it is not seen.")
+def command(source: str, target: str | None, backend: str | None) -> None:
+    """Compute, and say what was written."""
+    with compose() as runtime:
+        mean = runtime.program("compute_image_mean", source, target, kind=backend)
+    if target is not None:
+        click.echo(f"wrote {target}: {' x '.join(map(str, mean.shape))}")
+    for channel, plane in enumerate(mean.reshape(mean.shape[0], -1)):
+        click.echo(f"mean of channel {channel}: {plane.mean():.6g}")

@@ -1,0 +1,98 @@
+"""Windows over images: as columns of a matrix, and pooled by chance."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from math import prod
+
+from demitasse.operations import (
+    REQUIRED,
+    VOCABULARY,
+    Attributes,
+    Shape,
+    Shapes,
+    count,
+    define,
+    per_element,
+    shape_attribute,
+)
+
+_define = partial(define, "spatial")
+_COLUMNS = {"kernel": REQUIRED, "stride": (1, 1), "pad": (0, 0), "dilation": (1, 1)}
+_POOLING = dict(VOCABULARY["pooling_average"].attributes)
+_CHANCE = {"seed": REQUIRED, "stream": REQUIRED}
+
+
+def _columns_shapes(shapes: Shapes, attributes: Attributes) -> Sequence[Shape]:
+    x, kernel = shapes["x"], tuple(attributes["kernel"])
+    numbers = {name: attributes[name] for name in ("stride", "pad", "dilation")}
+    w = (1, x[1], *kernel)
+    (y,) = VOCABULARY["convolution"].shapes({"x": x, "w": w, "b": None}, {**numbers, "groups": 1})
+    return ((x[0], x[1] * prod(kernel), *y[2:]),)
+
+
+def _pooled_shapes(shapes: Shapes, attributes: Attributes) -> Sequence[Shape]:
+    if any(attributes["pad"]):
+        raise ValueError(f"pad {tuple(attributes['pad'])}: only maxima and plain averages are padded")
+    return VOCABULARY["pooling_average"].shapes(shapes, attributes)
+
+
+def _window_flops(shapes: Shapes, attributes: Attributes) -> float:
+    return float(count(shapes["y"]) * count(attributes["kernel"]))
+
+
+OPERATIONS = (
+    _define(
+        "im2col",
+        "y[n, c * taps + t] = what tap t of convolution's window sees of x[n, c], 0 beyond its edge",
+        inputs="x",
+        outputs="y",
+        shapes=_columns_shapes,
+        flops=per_element("y", 0.0),
+        attributes=_COLUMNS,
+        gradients=["x = col2im(dy)"],
+    ),
+    _define(
+        "col2im",
+        "dx = for each element the sum of dy over the taps that saw it; shape is that of x",
+        inputs="dy",
+        outputs="dx",
+        shapes=shape_attribute,
+        flops=per_element("dy"),
+        attributes={**_COLUMNS, "shape": None},
+    ),
+    _define(
+        "pooling_stochastic",
+        "an element of each window, drawn with probability x / the window's sum, and its flat index in "
+        "the spatial plane of x: the first whose running sum, in float64, reaches (word + 1) / 2**32 of "
+        "the whole, else the last; element e of sample n's y draws the word that keep_mask of seed, "
+        "stream, iteration and sample draws for it (Zeiler and Fergus 2013)",
+        inputs="x iteration sample",
+        outputs="y choice?:int32",
+        shapes=lambda shapes, attributes: (*_pooled_shapes(shapes, attributes),) * 2,
+        flops=_window_flops,
+        attributes={**_POOLING, **_CHANCE},
+        gradients=["x = pooling_max_backward(dy, choice)"],
+    ),
+    _define(
+        "pooling_self_weighted",
+        "the average of each window weighted by its own elements: the sum of x^2 over the sum of x, 0 "
+        "where that is not positive",
+        inputs="x",
+        outputs="y",
+        shapes=_pooled_shapes,
+        flops=lambda shapes, attributes: 3.0 * _window_flops(shapes, attributes),
+        attributes=_POOLING,
+        gradients=["x = pooling_self_weighted_backward(dy, x, y)"],
+    ),
+    _define(
+        "pooling_self_weighted_backward",
+        "dx = the sum over its windows of dy (2 x - y) / the sum of x",
+        inputs="dy x y",
+        outputs="dx",
+        shapes=lambda shapes, attributes: (shapes["x"],),
+        flops=lambda shapes, attributes: 4.0 * _window_flops(shapes, attributes),
+        attributes=_POOLING,
+    ),
+)

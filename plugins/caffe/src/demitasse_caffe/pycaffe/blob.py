@@ -1,0 +1,126 @@
+"""Blobs as scripts see them: live arrays of values and gradients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+
+from demitasse import ModelError, ShapeError
+
+
+class BlobOwner(Protocol):
+    """The net that a blob is in."""
+
+    def blob_data(self, name: str) -> np.ndarray:
+        """The live values of a blob."""
+
+    def blob_diff(self, name: str) -> np.ndarray:
+        """The live gradient of a blob."""
+
+    def reshape_blob(self, name: str, shape: tuple[int, ...]) -> None:
+        """Give an input another shape."""
+
+
+class Blob:
+    """Values (``data``) and gradients (``diff``) of one shape."""
+
+    @property
+    def data(self) -> np.ndarray:
+        """The values, live."""
+        raise NotImplementedError
+
+    @property
+    def diff(self) -> np.ndarray:
+        """The gradients, live."""
+        raise NotImplementedError
+
+    def reshape(self, *shape: int) -> None:
+        """Give the blob another shape."""
+        raise NotImplementedError
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The extents of all axes."""
+        return self.data.shape
+
+    @property
+    def count(self) -> int:
+        """The number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def num(self) -> int:
+        """The extent of axis 0 (1 where there is none)."""
+        return self._extent(0)
+
+    @property
+    def channels(self) -> int:
+        """The extent of axis 1 (1 where there is none)."""
+        return self._extent(1)
+
+    @property
+    def height(self) -> int:
+        """The extent of axis 2 (1 where there is none)."""
+        return self._extent(2)
+
+    @property
+    def width(self) -> int:
+        """The extent of axis 3 (1 where there is none)."""
+        return self._extent(3)
+
+    def _extent(self, axis: int) -> int:
+        if len(self.shape) > 4:
+            raise ShapeError(
+                f"num, channels, height and width are of blobs with up to 4 axes; this has {self.shape}"
+            )
+        return self.shape[axis] if axis < len(self.shape) else 1
+
+    def __repr__(self) -> str:
+        return f"<blob {'x'.join(map(str, self.shape)) or 'scalar'}>"
+
+
+class NetBlob(Blob):
+    """A blob between layers. ``reshape`` is for inputs; the net follows at the next forward."""
+
+    def __init__(self, net: BlobOwner, name: str) -> None:
+        self._net, self._name = net, name
+
+    @property
+    def data(self) -> np.ndarray:
+        return self._net.blob_data(self._name)
+
+    @property
+    def diff(self) -> np.ndarray:
+        return self._net.blob_diff(self._name)
+
+    def reshape(self, *shape: int) -> None:
+        if any(extent < 1 for extent in shape):
+            raise ShapeError(f"blob {self._name!r}: {shape} is no shape: extents are 1 or more")
+        self._net.reshape_blob(self._name, tuple(int(extent) for extent in shape))
+
+
+class ParameterBlob(Blob):
+    """A layer's parameter."""
+
+    def __init__(
+        self, where: str, data: Callable[[], np.ndarray], diff: Callable[[], np.ndarray]
+    ) -> None:
+        self._where, self._data, self._diff = where, data, diff
+
+    @property
+    def data(self) -> np.ndarray:
+        return self._data()
+
+    @property
+    def diff(self) -> np.ndarray:
+        return self._diff()
+
+    def reshape(self, *shape: int) -> None:
+        if tuple(shape) != self.shape:
+            raise ModelError(
+                f"{self._where} has shape {self.shape}, which its layer decides; "
+                f"it cannot become {shape}"
+            )

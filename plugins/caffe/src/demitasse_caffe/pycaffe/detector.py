@@ -1,0 +1,86 @@
+"""Windows of images into a net's classes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from demitasse import ModelError, ShapeError
+from demitasse_caffe.pycaffe import io
+from demitasse_caffe.pycaffe.classifier import ImageNet
+
+
+class Detector(ImageNet):
+    """Scores of windows (ymin, xmin, ymax, xmax) of images, each warped to what the net takes, with
+    ``context_pad`` pixels around it there."""
+
+    def __init__(
+        self,
+        model_file: str | Path,
+        pretrained_file: str | Path | None,
+        mean: np.ndarray | None = None,
+        input_scale: float | None = None,
+        raw_scale: float | None = None,
+        channel_swap: Sequence[int] | None = None,
+        context_pad: int | None = None,
+    ) -> None:
+        super().__init__(model_file, pretrained_file, mean, input_scale, raw_scale, channel_swap)
+        self.context_pad = int(context_pad or 0)
+
+    def detect_windows(
+        self, images_windows: Iterable[tuple[str | Path, Sequence[Sequence[int]]]]
+    ) -> list[dict[str, Any]]:
+        """For each window of each image file a dict of ``window``, ``prediction`` and ``filename``."""
+        crops, about = [], []
+        for filename, windows in images_windows:
+            image = io.load_image(filename)
+            for window in windows:
+                crops.append(self.crop(image, window))
+                about.append({"window": np.asarray(window), "filename": filename})
+        if not crops:
+            return []
+        scores = self.run(crops)
+        scores = scores.reshape(len(crops), -1)
+        return [{**each, "prediction": row} for each, row in zip(about, scores, strict=True)]
+
+    def detect_selective_search(self, image_fnames: Sequence[str | Path]) -> list[dict[str, Any]]:
+        """Raises ModelError: Caffe's calls a MATLAB package for the windows."""
+        raise ModelError(
+            "windows by selective search come from a program that is not here; make them yourself "
+            "(OpenCV has one in ximgproc) and call detect_windows"
+        )
+
+    def crop(self, im: np.ndarray, window: Sequence[int]) -> np.ndarray:
+        """A window of an image, warped to the net's size; with ``context_pad``, the window grows so that
+        its border has that many pixels there, and what lies outside the image is the mean."""
+        top, left, bottom, right = (float(edge) for edge in window)
+        size, pad = self.crop_size, self.context_pad
+        if bottom <= top or right <= left or 2 * pad >= min(size):
+            raise ShapeError(f"window {tuple(window)} with a border of {pad} is empty")
+        grow = np.array(size) / (np.array(size) - 2 * pad)
+        middle = np.array([top + bottom, left + right]) / 2
+        half = np.array([bottom - top, right - left]) / 2 * grow
+        (y0, x0), (y1, x1) = np.round(middle - half).astype(int), np.round(middle + half).astype(int)
+        inner = im[max(y0, 0) : max(y1, 0), max(x0, 0) : max(x1, 0)]
+        if not inner.size:
+            raise ShapeError(f"window {tuple(window)} lies outside an image of {im.shape[:2]}")
+        if pad == 0:
+            return io.resize_image(inner, size)
+        scale = size / np.array([y1 - y0, x1 - x0])
+        at = np.round(np.array([max(-y0, 0), max(-x0, 0)]) * scale).astype(int)
+        within = np.maximum(1, np.round(np.array(inner.shape[:2]) * scale).astype(int))
+        within = np.minimum(within, size - at)
+        made = self._background(im.shape[2])
+        made[at[0] : at[0] + within[0], at[1] : at[1] + within[1]] = io.resize_image(inner, within)
+        return made
+
+    def _background(self, channels: int) -> np.ndarray:
+        """An image that the transformer turns into zeros where it has a mean."""
+        name, (height, width) = self.image_input, self.crop_size
+        if name not in self.transformer.mean:
+            return np.zeros((height, width, channels), np.float32)
+        zeros = np.zeros((self.blobs[name].shape[1], height, width), np.float32)
+        return np.ascontiguousarray(self.transformer.deprocess(name, zeros))

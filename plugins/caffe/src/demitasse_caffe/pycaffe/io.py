@@ -1,0 +1,264 @@
+"""Images into blobs and back, and arrays into Caffe's messages and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from demitasse import DataError, ModelError, ShapeError, unknown
+from demitasse_caffe.paths import hint
+from demitasse_caffe.pycaffe.proto import caffe_pb2
+
+Dims = Sequence[int] | np.ndarray
+
+_LUMINANCE = np.array([0.2125, 0.7154, 0.0721], np.float32)
+
+
+def load_image(filename: str | Path, color: bool = True) -> np.ndarray:
+    """An image file as float32 in [0, 1]: (height, width, 3) in RGB or, unless ``color``,
+    (height, width, 1). Raises DataError for a file that is missing or no image. Needs OpenCV."""
+    try:
+        import cv2
+    except ImportError as error:
+        raise DataError("load_image needs OpenCV (pip install opencv-python-headless)") from error
+    path = Path(filename)
+    if not path.is_file():
+        raise DataError(f"no such image: {path}{hint(path)}")
+    try:
+        pixels = cv2.imdecode(np.frombuffer(path.read_bytes(), np.uint8), cv2.IMREAD_UNCHANGED)
+    except cv2.error as error:
+        raise DataError(f"{path}: cannot be decoded as an image: {error}") from error
+    if pixels is None:
+        raise DataError(f"{path}: is no image of a format that OpenCV reads")
+    whole = np.issubdtype(pixels.dtype, np.integer)
+    largest = float(np.iinfo(str(pixels.dtype)).max) if whole else 1.0
+    image = np.atleast_3d(pixels).astype(np.float32) / np.float32(largest)
+    # OpenCV's order is blue, green, red (and transparency).
+    image = np.ascontiguousarray(image[:, :, 2::-1] if image.shape[2] >= 3 else image[:, :, :1])
+    if color:
+        return np.repeat(image, 3, axis=2) if image.shape[2] == 1 else image
+    return (image @ _LUMINANCE)[:, :, None] if image.shape[2] == 3 else image
+
+
+def resize_image(im: np.ndarray, new_dims: Dims, interp_order: int = 1) -> np.ndarray:
+    """An image (height, width, channels) in another size, float32: ``interp_order`` 0 takes the nearest
+    pixel, 1 is linear, up to 5 are splines (which need SciPy). Pixels' areas are aligned; nothing is
+    smoothed before an image becomes smaller."""
+    image = np.asarray(im, np.float32)
+    height, width = (int(extent) for extent in new_dims)
+    if image.ndim != 3 or min(image.shape) < 1 or min(height, width) < 1:
+        raise ShapeError(f"an image of shape {image.shape} cannot become {height} x {width}")
+    if interp_order > 1:
+        return _spline(image, (height, width), interp_order)
+    for axis, extent in enumerate((height, width)):
+        old = image.shape[axis]
+        place = (np.arange(extent) + 0.5) * (old / extent) - 0.5
+        if interp_order == 0:
+            image = image.take(np.clip(np.floor(place + 0.5).astype(int), 0, old - 1), axis)
+            continue
+        place = np.clip(place, 0, old - 1)
+        below = np.floor(place).astype(int)
+        part = (place - below).astype(np.float32).reshape([-1, 1, 1] if axis == 0 else [1, -1, 1])
+        above = np.minimum(below + 1, old - 1)
+        image = image.take(below, axis) * (1 - part) + image.take(above, axis) * part
+    return image
+
+
+def _spline(image: np.ndarray, size: tuple[int, int], order: int) -> np.ndarray:
+    try:
+        from scipy.ndimage import zoom
+    except ImportError as error:
+        raise DataError(f"interpolation of order {order} needs SciPy (pip install scipy)") from error
+    factors = (size[0] / image.shape[0], size[1] / image.shape[1], 1)
+    made: np.ndarray = zoom(image, factors, order=order, mode="nearest", grid_mode=True)
+    return made
+
+
+def oversample(images: Sequence[np.ndarray], crop_dims: Dims) -> np.ndarray:
+    """Ten crops of each image (height, width, channels): the corners, the centre, and their mirror
+    images; (10 * images, crop height, crop width, channels), float32."""
+    size = np.array(images[0].shape[:2])
+    crop = np.array([int(extent) for extent in crop_dims])
+    if (crop > size).any() or (crop < 1).any():
+        raise ShapeError(
+            f"a crop of {tuple(crop.tolist())} does not lie in an image of {tuple(size.tolist())}"
+        )
+    edges = size - crop
+    corners = [(y, x) for y in (0, edges[0]) for x in (0, edges[1])]
+    crops = []
+    for image in images:
+        taken = [
+            image[y : y + crop[0], x : x + crop[1]] for y, x in [*corners, tuple((size - crop) // 2)]
+        ]
+        crops += taken + [part[:, ::-1] for part in taken]
+    return np.array(crops, np.float32)
+
+
+class Transformer:
+    """Images (height, width, channels) into a net's inputs: ``inputs`` maps their names to shapes
+    (batch, channels, height, width). In order: resize, transpose, channel swap, raw scale, mean, input
+    scale."""
+
+    def __init__(self, inputs: Mapping[str, Sequence[int]]) -> None:
+        self.inputs = {name: tuple(shape) for name, shape in inputs.items()}
+        self.transpose: dict[str, Sequence[int]] = {}
+        self.channel_swap: dict[str, Sequence[int]] = {}
+        self.raw_scale: dict[str, float] = {}
+        self.mean: dict[str, np.ndarray] = {}
+        self.input_scale: dict[str, float] = {}
+
+    def preprocess(self, in_: str, data: np.ndarray) -> np.ndarray:
+        """An image as input ``in_`` takes it, (channels, height, width), float32."""
+        self._check(in_)
+        made = np.asarray(data).astype(np.float32)
+        size = self.inputs[in_][2:]
+        if made.shape[:2] != size:
+            made = resize_image(made, size)
+        if in_ in self.transpose:
+            made = made.transpose(self.transpose[in_])
+        if in_ in self.channel_swap:
+            made = made[list(self.channel_swap[in_])]
+        if in_ in self.raw_scale:
+            made = made * np.float32(self.raw_scale[in_])
+        if in_ in self.mean:
+            made = made - self.mean[in_]
+        if in_ in self.input_scale:
+            made = made * np.float32(self.input_scale[in_])
+        return np.asarray(made, np.float32)
+
+    def deprocess(self, in_: str, data: np.ndarray) -> np.ndarray:
+        """What ``preprocess`` was given (in the input's size) from what it made."""
+        self._check(in_)
+        made = np.asarray(data).squeeze().astype(np.float32)
+        if in_ in self.input_scale:
+            made = made / np.float32(self.input_scale[in_])
+        if in_ in self.mean:
+            made = made + self.mean[in_]
+        if in_ in self.raw_scale:
+            made = made / np.float32(self.raw_scale[in_])
+        if in_ in self.channel_swap:
+            made = made[np.argsort(self.channel_swap[in_])]
+        if in_ in self.transpose:
+            made = made.transpose(np.argsort(self.transpose[in_]))
+        return np.asarray(made, np.float32)
+
+    def set_transpose(self, in_: str, order: Sequence[int]) -> None:
+        """The order of an image's axes in the input: (2, 0, 1) for (height, width, channels)."""
+        self._check(in_)
+        if sorted(order) != list(range(len(self.inputs[in_]) - 1)):
+            raise ShapeError(
+                f"{tuple(order)} is no order of the axes of input {in_!r} without the batch"
+            )
+        self.transpose[in_] = order
+
+    def set_channel_swap(self, in_: str, order: Sequence[int]) -> None:
+        """The order of channels in the input: (2, 1, 0) for RGB into BGR."""
+        self._check(in_)
+        if sorted(order) != list(range(self.inputs[in_][1])):
+            raise ShapeError(
+                f"{tuple(order)} is no order of the {self.inputs[in_][1]} channels of {in_!r}"
+            )
+        self.channel_swap[in_] = order
+
+    def set_raw_scale(self, in_: str, scale: float) -> None:
+        """A factor before the mean: 255 for images in [0, 1] and a mean in [0, 255]."""
+        self._check(in_)
+        self.raw_scale[in_] = scale
+
+    def set_mean(self, in_: str, mean: np.ndarray) -> None:
+        """What is subtracted: a number for each channel, or an image (channels, height, width), which is
+        resized to the input where it must be."""
+        self._check(in_)
+        channels, *size = self.inputs[in_][1:]
+        array = np.asarray(mean, np.float32)
+        if array.ndim == 1:
+            array = array[:, None, None]
+        elif array.ndim == 2:
+            array = array[None]
+        if array.ndim != 3 or array.shape[0] not in (1, channels):
+            raise ShapeError(
+                f"a mean of shape {np.shape(mean)} does not fit input {in_!r} of shape "
+                f"{self.inputs[in_]}"
+            )
+        if array.shape[1:] not in ((1, 1), tuple(size)):
+            array = resize_image(array.transpose(1, 2, 0), size).transpose(2, 0, 1)
+        self.mean[in_] = array
+
+    def set_input_scale(self, in_: str, scale: float) -> None:
+        """A factor after the mean."""
+        self._check(in_)
+        self.input_scale[in_] = scale
+
+    def _check(self, in_: str) -> None:
+        if in_ not in self.inputs:
+            raise ModelError(unknown("input", in_, self.inputs))
+
+
+def blobproto_to_array(blob: Any, return_diff: bool = False) -> np.ndarray:
+    """A BlobProto's data (or diff) in its shape, float32 or float64."""
+    packed = (blob.double_diff or blob.diff) if return_diff else (blob.double_data or blob.data)
+    kind = np.float64 if (blob.double_diff if return_diff else blob.double_data) else np.float32
+    old = any(blob.HasField(name) for name in ("num", "channels", "height", "width"))
+    shape = (blob.num, blob.channels, blob.height, blob.width) if old else tuple(blob.shape.dim)
+    array = np.array(packed, kind)
+    if array.size != np.prod(shape, dtype=np.float64):
+        raise ShapeError(f"a blob's {array.size} numbers do not make its shape {shape}")
+    return array.reshape(shape)
+
+
+def array_to_blobproto(arr: np.ndarray, diff: np.ndarray | None = None) -> Any:
+    """A BlobProto of an array, and of its diff."""
+    blob = caffe_pb2.BlobProto()
+    blob.shape.dim.extend(arr.shape)
+    blob.data.extend(arr.astype(float).ravel().tolist())
+    if diff is not None:
+        blob.diff.extend(diff.astype(float).ravel().tolist())
+    return blob
+
+
+def arraylist_to_blobprotovector_str(arraylist: Sequence[np.ndarray]) -> bytes:
+    """Arrays as the bytes of a BlobProtoVector."""
+    vector = caffe_pb2.BlobProtoVector()
+    vector.blobs.extend([array_to_blobproto(array) for array in arraylist])
+    data: bytes = vector.SerializeToString()
+    return data
+
+
+arraylist_to_blobprotovecor_str = arraylist_to_blobprotovector_str
+"""As Caffe spells it."""
+
+
+def blobprotovector_str_to_arraylist(text: bytes) -> list[np.ndarray]:
+    """The arrays in the bytes of a BlobProtoVector."""
+    return [blobproto_to_array(blob) for blob in caffe_pb2.BlobProtoVector.FromString(text).blobs]
+
+
+def array_to_datum(arr: np.ndarray, label: int | None = None) -> Any:
+    """A Datum of an array (channels, height, width): bytes of uint8, else float numbers."""
+    if arr.ndim != 3:
+        raise ShapeError(f"a datum has the shape (channels, height, width); given {arr.shape}")
+    datum = caffe_pb2.Datum()
+    datum.channels, datum.height, datum.width = arr.shape
+    if arr.dtype == np.uint8:
+        datum.data = arr.tobytes()
+    else:
+        datum.float_data.extend(arr.astype(float).ravel().tolist())
+    if label is not None:
+        datum.label = int(label)
+    return datum
+
+
+def datum_to_array(datum: Any) -> np.ndarray:
+    """A Datum's array (channels, height, width): uint8, or float of float_data. Raises ShapeError for
+    one whose data does not fit its shape."""
+    shape = (datum.channels, datum.height, datum.width)
+    if datum.data:
+        array = np.frombuffer(datum.data, np.uint8)
+    else:
+        array = np.array(datum.float_data).astype(float)
+    if array.size != np.prod(shape, dtype=np.float64):
+        raise ShapeError(f"a datum's {array.size} numbers do not make its shape {shape}")
+    return array.reshape(shape)

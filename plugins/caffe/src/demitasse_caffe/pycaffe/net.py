@@ -1,0 +1,405 @@
+"""A net as scripts see it."""
+
+from __future__ import annotations
+
+import weakref
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from demitasse import ModelError, NetDefinition, Runtime, ShapeError, Weights, unknown
+from demitasse_caffe.pycaffe.batches import batches
+from demitasse_caffe.pycaffe.blob import Blob, NetBlob, ParameterBlob
+from demitasse_caffe.pycaffe.callbacks import Callbacks
+from demitasse_caffe.pycaffe.definition import has_loss, read_definition
+from demitasse_caffe.pycaffe.layer_view import LayerView
+from demitasse_caffe.pycaffe.runtime import PHASES, current, seed
+from demitasse_caffe.pycaffe.weights import copy_parameters, write_weights
+
+
+class Net(Callbacks):
+    """``Net(file, phase)``, ``Net(file, weights, phase)`` or ``Net(file, phase, level=, stages=,
+    weights=)``. Blobs and parameters are live arrays.
+
+    Raises ModelError that names file, line and layer for what cannot be a net.
+    """
+
+    def __init__(
+        self,
+        network_file: str | Path,
+        *arguments: Any,
+        phase: int | None = None,
+        level: int = 0,
+        stages: Sequence[str] | None = None,
+        weights: str | Path | None = None,
+    ) -> None:
+        rest = list(arguments)
+        if rest and isinstance(rest[0], str | Path):
+            weights = rest.pop(0)
+        if len(rest) > 4:
+            raise TypeError(f"Net takes a file and up to 4 arguments; {len(rest)} were given")
+        given: list[Any] = [*rest, *(phase, level, stages, weights)[len(rest) :]]
+        phase, level, stages, weights = given
+        if phase not in PHASES:
+            raise ModelError(f"a net is made for caffe.TRAIN (0) or caffe.TEST (1); given {phase!r}")
+        runtime = current()
+        definition, forced = read_definition(runtime, network_file, phase, level, stages or ())
+        engine = runtime.net(
+            definition,
+            phase=definition.phase,
+            retain="all",
+            backward="every blob" if forced else "objective" if has_loss(definition, runtime) else None,
+            seed=seed(),
+        )
+        self._begin(engine, runtime)
+        if weights is not None:
+            self.copy_from(weights)
+
+    @classmethod
+    def _of(cls, engine: Any, runtime: Runtime) -> Net:
+        """The net over one that is planned already."""
+        net = cls.__new__(cls)
+        net._begin(engine, runtime)
+        return net
+
+    def _begin(self, engine: Any, runtime: Runtime) -> None:
+        Callbacks.__init__(self)
+        self._engine, self._runtime = engine, runtime
+        weakref.finalize(self, engine.close)  # ends its reading ahead of samples
+        self._definition: NetDefinition = engine.definition
+        self._pending: dict[str, np.ndarray] = {}
+        self._unused: dict[Any, np.ndarray] = {}
+        self._left: dict[str, np.ndarray] = {}
+        self._samples: list[tuple[dict[str, np.ndarray], int]] = []
+        layers = self._definition.layers
+        self._layer_names = [layer.name for layer in layers]
+        self._blob_names = list(engine.graph.blobs)
+        self.bottom_names = OrderedDict((layer.name, list(layer.bottoms)) for layer in layers)
+        self.top_names = OrderedDict((layer.name, list(layer.tops)) for layer in layers)
+        self.inputs = [top for layer in layers if layer.type == "Input" for top in layer.tops]
+        self.outputs = sorted(engine.graph.outputs)
+        self.blobs = OrderedDict((name, NetBlob(self, name)) for name in self._blob_names)
+        counts = {name: len(arrays) for name, arrays in engine.walk.params.items()}
+        self.params = OrderedDict(
+            (name, [self._parameter(name, i) for i in range(counts[name])])
+            for name in dict.fromkeys(self._layer_names)
+            if name in counts
+        )
+        self.layers = [LayerView(x.name, x.type, self.params.get(x.name, ())) for x in layers]
+        self.layer_dict = OrderedDict(zip(self._layer_names, self.layers, strict=True))
+
+    # What a script runs.
+
+    def forward(
+        self,
+        blobs: Sequence[str] | None = None,
+        start: str | None = None,
+        end: str | None = None,
+        **inputs: Any,
+    ) -> dict[str, np.ndarray]:
+        """Run layers ``start`` to ``end``, both included (by default all), with ``inputs`` by name; the
+        live arrays of what comes out, and of ``blobs``."""
+        if inputs:
+            if set(inputs) != set(self.inputs):
+                raise ModelError(
+                    f"forward was given {', '.join(sorted(inputs))}; the net's inputs are "
+                    f"{', '.join(self.inputs) or 'none'}: give all of them, or none"
+                )
+            for name, value in inputs.items():
+                self._assign(name, self.blobs[name].data, value)
+        first = 0 if start is None else self._number(start)
+        last = len(self._layer_names) - 1 if end is None else self._number(end)
+        self.prepare(first, last)
+        self._run(range(first, last + 1), "forward")
+        wanted = self.outputs if end is None else self.top_names[end]
+        return {name: self.blobs[self._blob(name)].data for name in [*wanted, *(blobs or ())]}
+
+    def backward(
+        self,
+        diffs: Sequence[str] | None = None,
+        start: str | None = None,
+        end: str | None = None,
+        **gradients: Any,
+    ) -> dict[str, np.ndarray]:
+        """Run layers ``start`` down to ``end``, both included (by default all), with ``gradients`` of
+        the outputs by name; the live gradients of the inputs (or of what ``end`` reads), and of
+        ``diffs``. Gradients of parameters add up to what is there, as in Caffe."""
+        first = len(self._layer_names) - 1 if start is None else self._number(start)
+        last = 0 if end is None else self._number(end)
+        self._settle(first)
+        self._differentiate()
+        if gradients:
+            if set(gradients) != set(self.outputs):
+                raise ModelError(
+                    f"backward was given {', '.join(sorted(gradients))}; the net's outputs are "
+                    f"{', '.join(self.outputs)}: give all of them, or none"
+                )
+            for name, value in gradients.items():
+                self._assign(name, self.blobs[name].diff, value)
+        self._run(range(first, last - 1, -1), "backward")
+        wanted = self.inputs if end is None else self.bottom_names[end]
+        return {name: self.blobs[self._blob(name)].diff for name in [*wanted, *(diffs or ())]}
+
+    def forward_all(self, blobs: Sequence[str] | None = None, **inputs: Any) -> dict[str, np.ndarray]:
+        """``forward`` over any number of samples, a batch of the net's at a time."""
+        results: dict[str, list[np.ndarray]] = {}
+        for batch in self._batches(inputs):
+            for name, value in self.forward(blobs, None, None, **batch).items():
+                results.setdefault(name, []).extend(value.copy())
+        count = len(next(iter(inputs.values())))
+        return {name: np.asarray(values)[:count] for name, values in results.items()}
+
+    def forward_backward_all(
+        self, blobs: Sequence[str] | None = None, diffs: Sequence[str] | None = None, **arrays: Any
+    ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """``forward`` and ``backward`` over any number of samples: ``arrays`` are inputs and gradients
+        of outputs by name."""
+        values: dict[str, list[np.ndarray]] = {}
+        gradients: dict[str, list[np.ndarray]] = {}
+        ahead = self._batches({k: v for k, v in arrays.items() if k in self.inputs})
+        back = self._batches({k: v for k, v in arrays.items() if k in self.outputs})
+        for batch in ahead:
+            for name, value in self.forward(blobs, None, None, **batch).items():
+                values.setdefault(name, []).extend(value.copy())
+            for name, value in self.backward(diffs, None, None, **next(back, {})).items():
+                gradients.setdefault(name, []).extend(value.copy())
+        count = len(next(iter(arrays.values())))
+        return (
+            {name: np.asarray(each)[:count] for name, each in values.items()},
+            {name: np.asarray(each)[:count] for name, each in gradients.items()},
+        )
+
+    def prepare(self, first: int = 0, last: int | None = None) -> None:
+        """What comes before a forward pass from layer ``first`` to ``last``: shapes and a MemoryData
+        layer's samples."""
+        self._settle(last)
+        self._next_samples(first)
+        self._follow_layers()
+
+    def reshape(self) -> None:
+        """Give all blobs the shapes that follow from those of the inputs. Raises ShapeError when the net
+        cannot take them; it is then as it was."""
+        self._settle()
+
+    def set_input_arrays(self, data: np.ndarray, labels: np.ndarray, index: int = 0) -> None:
+        """Give a MemoryData layer (the net's ``index``-th) its samples, read a batch at a time, over and
+        over. Raises ShapeError unless there are whole batches."""
+        layers = [layer for layer in self._definition.layers if layer.type == "MemoryData"]
+        if index >= len(layers):
+            raise ModelError(
+                f"{self._definition.location}: set_input_arrays is for a net with a MemoryData layer; "
+                f"it has {len(layers)}"
+            )
+        arrays = dict(zip(layers[index].tops, (data, labels), strict=False))
+        for name, array in arrays.items():
+            batch = self.blobs[name].shape[0]
+            if not len(array) or len(array) % batch or len(data) != len(labels):
+                raise ShapeError(
+                    f"{len(data)} samples and {len(labels)} labels are no whole batches of {batch}"
+                )
+        self._samples = [(arrays, 0)]
+
+    # Parameters in files.
+
+    def save(self, path: str | Path) -> None:
+        """Write all parameters as a caffemodel."""
+        write_weights(Path(path), self._weights())
+
+    def save_hdf5(self, path: str | Path) -> None:
+        """Write all parameters as HDF5."""
+        write_weights(Path(path), self._weights(), hdf5=True)
+
+    def copy_from(self, path: str | Path) -> None:
+        """Copy the parameters of layers of the same name. Layers that the net lacks are passed over, and
+        so are those that the file lacks. Raises ShapeError that names layer and shapes."""
+        copy_parameters(Path(path), self._engine.walk.params)
+
+    def load_hdf5(self, path: str | Path) -> None:
+        """Copy the parameters of layers of the same name from HDF5."""
+        self.copy_from(path)
+
+    def share_with(self, other: Net) -> None:
+        """Have the other net's parameters in common with it: each must have a place there. Views of this
+        net's blobs and parameters that were taken before are its own no longer."""
+        mine, theirs = self._engine.walk, other._engine.walk
+        if mine.flat is theirs.flat:
+            return
+        self._engine.adopt(theirs.step.plan.slots, theirs.flat)
+        self._unused = {}
+
+    def clear_param_diffs(self) -> None:
+        """Set the gradients of all parameters to zero."""
+        self._differentiate()
+        self._engine.walk.clear()
+
+    @property
+    def blob_loss_weights(self) -> OrderedDict[str, float]:
+        """The weight of each blob in the loss."""
+        weights = dict(self._engine.graph.objective)
+        blobs = self._engine.graph.blobs
+        return OrderedDict((name, weights.get(blobs[name], 0.0)) for name in self._blob_names)
+
+    # By number, as Caffe's own module has it.
+
+    @property
+    def _inputs(self) -> list[int]:
+        return [self._blob_names.index(name) for name in self.inputs]
+
+    @property
+    def _outputs(self) -> list[int]:
+        return [self._blob_names.index(name) for name in self.outputs]
+
+    def _bottom_ids(self, number: int) -> list[int]:
+        return [self._blob_names.index(n) for n in self.bottom_names[self._layer_names[number]]]
+
+    def _top_ids(self, number: int) -> list[int]:
+        return [self._blob_names.index(n) for n in self.top_names[self._layer_names[number]]]
+
+    # What blobs ask for.
+
+    def blob_data(self, name: str) -> np.ndarray:
+        """The live values of a blob; those of an input whose new shape does not fit yet by itself."""
+        if self._pending:
+            try:
+                self._settle()
+            except ModelError:
+                # Other inputs may follow, or only layers that can take it will be run; what does not fit
+                # then is said at reshape() or forward().
+                if name in self._pending:
+                    return self._pending[name]
+        if name in self._left:
+            return self._left[name]
+        values: np.ndarray = self._engine.walk.data(name)
+        return values
+
+    def blob_diff(self, name: str) -> np.ndarray:
+        """The live gradient of a blob; zeros of its own where the net computes none."""
+        self._differentiate()
+        found: np.ndarray | None = None if name in self._left else self._engine.walk.diff(name)
+        return self._zeros(name, self.blob_data(name).shape) if found is None else found
+
+    def reshape_blob(self, name: str, shape: tuple[int, ...]) -> None:
+        """Note an input's new shape."""
+        inputs = self._engine.graph.inputs
+        if name in inputs:
+            self._pending.pop(name, None)
+            if inputs[name].shape != shape:
+                self._pending[name] = np.zeros(shape, np.float32)
+        elif shape != (mine := self.blob_data(name).shape):
+            raise ShapeError(
+                f"blob {name!r} is no input: its shape {mine} follows from those of the inputs "
+                f"({', '.join(inputs) or 'none'}); asked for {shape}"
+            )
+
+    # How.
+
+    def _parameter(self, layer: str, number: int) -> Blob:
+        def data() -> np.ndarray:
+            array: np.ndarray = self._engine.walk.params[layer][number]
+            return array
+
+        def diff() -> np.ndarray:
+            self._differentiate()
+            found = self._engine.walk.gradients.get((layer, number))
+            return self._zeros((layer, number), data().shape) if found is None else found
+
+        return ParameterBlob(f"parameter {number} of layer {layer!r}", data, diff)
+
+    def _zeros(self, key: Any, shape: tuple[int, ...]) -> np.ndarray:
+        kept = self._unused.get(key)
+        if kept is None or kept.shape != shape:
+            self._unused[key] = kept = np.zeros(shape, np.float32)
+        return kept
+
+    def _differentiate(self) -> None:
+        """Plan gradients too, for a net that has only run forward until now. Arrays of its blobs that a
+        script holds are its own no longer; the values are the same."""
+        if self._engine.backward:
+            return
+        before = {name: self.blob_data(name).copy() for name in self._engine.graph.blobs}
+        self._engine.plan_again("every blob")
+        walk = self._engine.walk
+        walk.forward(again=True)
+        for name, values in before.items():
+            walk.data(name)[...] = values
+
+    def _settle(self, last: int | None = None) -> None:
+        """Plan for the shapes that inputs were given. Where a layer behind ``last`` cannot take them the
+        net ends before it, and the blobs behind keep what they are."""
+        count, planned = len(self._layer_names), len(self._engine.walk.layers)
+        needed = count if last is None else last + 1
+        if not self._pending and needed <= planned:
+            return
+        shapes = {name: array.shape for name, array in self._pending.items()}
+        try:
+            self._engine.reshape(shapes)
+        except ModelError:
+            if needed == count:
+                raise
+            blobs = self._engine.graph.blobs
+            self._left |= {name: self._engine.walk.data(name).copy() for name in blobs}
+            self._engine.reshape(shapes, needed)
+        made = self._engine.graph.blobs
+        self._left = {name: array for name, array in self._left.items() if name not in made}
+        for name, array in self._pending.items():
+            self._engine.walk.data(name)[...] = array
+        self._pending = {}
+
+    def _follow_layers(self) -> None:
+        """Plan again where a layer that runs a user's code has given its tops another shape."""
+        parts = (v for node in self._engine.graph.nodes for v in node.attributes.values())
+        followed = {id(part): part for part in parts if hasattr(part, "reshaped")}
+        changed = [part.reshaped() for part in followed.values()]
+        if any(changed):
+            self._engine.plan_again()
+
+    def _next_samples(self, first: int) -> None:
+        for place, (arrays, start) in enumerate(self._samples if first == 0 else ()):
+            for name, array in arrays.items():
+                mine = self.blobs[name].data
+                mine[...] = array[start : start + len(mine)].reshape(mine.shape)
+                end = start + len(mine)
+            self._samples[place] = arrays, end % len(array)
+
+    def _run(self, numbers: range, way: str) -> None:
+        if len(numbers) == 0:
+            raise ModelError(f"{way} was given a start and an end with no layer between")
+        run = getattr(self._engine.walk, way)
+        if self.called(way):
+            self.around_each(way, numbers, run)
+        else:
+            run(numbers[0], numbers[-1])
+
+    def _assign(self, name: str, mine: np.ndarray, value: Any) -> None:
+        array = np.asarray(value)
+        if array.shape[:1] != mine.shape[:1]:
+            raise ShapeError(
+                f"blob {name!r}: {array.shape[:1] or 'no'} samples were given to a batch of "
+                f"{mine.shape[:1]}; reshape the blob first, or use forward_all"
+            )
+        mine[...] = array
+
+    def _batches(self, arrays: Mapping[str, Any]) -> Iterator[dict[str, np.ndarray]]:
+        return batches(arrays, {name: self.blobs[name].shape[0] for name in arrays})
+
+    def _number(self, layer: str) -> int:
+        if layer not in self.top_names:
+            raise ModelError(unknown("layer", layer, self._layer_names, self._definition.location))
+        return self._layer_names.index(layer)
+
+    def _blob(self, name: str) -> str:
+        if name not in self.blobs:
+            raise ModelError(unknown("blob", name, self.blobs, self._definition.location))
+        return name
+
+    def _weights(self) -> Weights:
+        arrays = self._engine.walk.params
+        return Weights({name: [array.copy() for array in arrays[name]] for name in self.params})
+
+    def __repr__(self) -> str:
+        return (
+            f"<caffe.Net {self._definition.name} ({self._definition.phase}), {len(self.layers)} layers>"
+        )

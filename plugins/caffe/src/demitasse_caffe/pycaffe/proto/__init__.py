@@ -1,0 +1,3 @@
+"""Where old scripts find Caffe's messages: ``caffe.proto.caffe_pb2``."""
+
+from demitasse_caffe.pycaffe.proto import caffe_pb2 as caffe_pb2

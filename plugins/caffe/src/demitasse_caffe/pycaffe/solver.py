@@ -1,0 +1,199 @@
+"""Solvers as scripts see them: stepped by hand, with nets that can be looked at between the steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from demitasse import Location, ModelError, Runtime
+from demitasse_caffe.net import read_net
+from demitasse_caffe.paths import find_file
+from demitasse_caffe.pycaffe.net import Net
+from demitasse_caffe.pycaffe.runtime import LOG, current, solver_overrides
+from demitasse_caffe.schema import Schema, schema
+from demitasse_caffe.solver import SolverFile
+from demitasse_caffe.text import Outline, parse, read_text, which
+from demitasse_caffe.upgrade import upgrade_solver
+
+
+class Solver:
+    """A solver file's training. ``net`` is trained, ``test_nets`` have its parameters.
+
+    Raises ModelError that names file, line and field for what cannot be a solver.
+    """
+
+    type = ""
+    """Caffe's name of the update; empty for what the file says."""
+
+    def __init__(self, solver_file: str | Path) -> None:
+        runtime, path = current(), Path(solver_file)
+        messages = schema(runtime.layer_types)
+        self.param, file = _read(runtime, path, messages)
+        overrides: dict[str, Any] = {}
+        if self.type and self.param.type != self.type:
+            overrides["type"] = self.type
+            self.param.type = self.type
+        if not self.param.HasField("snapshot_format"):
+            overrides["snapshot_format"] = "BINARYPROTO"  # scripts look for Caffe's own files
+        if self.param.random_seed < 0:
+            overrides |= solver_overrides()
+        self._trainer = runtime.program(
+            "interactive trainer",
+            file.solver(overrides),
+            backward="every blob" if _forced(self.param, path, messages) else "objective",
+        )
+        self.net = Net._of(self._trainer.trained, runtime)
+        self.test_nets = [Net._of(net, runtime) for net in self._trainer.test_nets]
+        self._base_rate, self._rate = self.param.base_lr, self._trainer.solver.rate
+        self._before: list[Callable[[], None]] = []
+        self._after: list[Callable[[], None]] = []
+        self._saved = -1
+
+    @property
+    def iter(self) -> int:
+        """How many iterations have been made."""
+        return int(self._trainer.iteration)
+
+    @property
+    def lr(self) -> float:
+        """The learning rate of the present iteration."""
+        self._follow_rate()
+        return float(self._trainer.rate)
+
+    def step(self, iterations: int) -> None:
+        """Some iterations, with tests and snapshots at the file's intervals; losses and scores go to the
+        log."""
+        param = self.param
+        for _ in range(iterations):
+            due = self.test_nets and param.test_interval and self.iter % param.test_interval == 0
+            if due and (self.iter > 0 or param.test_initialization):
+                self._test()
+            number, rate = self.iter, self.lr
+            loss = self._trainer.iterate(self._before, self._after, self.net.prepare)
+            if param.display and number % param.display == 0:
+                LOG.info("iteration %d  loss %.6g  rate %.6g", number, loss, rate)
+            if param.snapshot and self.iter % param.snapshot == 0:
+                self.snapshot()
+
+    def solve(self, resume_file: str | Path | None = None) -> None:
+        """Train to max_iter, from a solver state where one is given."""
+        if resume_file:
+            self.restore(resume_file)
+        self.step(max(0, self.param.max_iter - self.iter))
+        if self.param.snapshot_after_train and self._saved != self.iter:
+            self.snapshot()
+        if self.test_nets and self.param.test_interval and self.iter % self.param.test_interval == 0:
+            self._test()
+
+    def restore(self, path: str | Path) -> None:
+        """Go on from a solver state."""
+        self._trainer.restore(path)
+
+    def snapshot(self) -> None:
+        """Write parameters and the solver's state, as the file says."""
+        LOG.info("iteration %d  snapshot %s", self.iter, self._trainer.snapshot())
+        self._saved = self.iter
+
+    def apply_update(self) -> None:
+        """Update the parameters by the gradients that they have, at the present rate."""
+        self._follow_rate()
+        self._trainer.apply_update()
+
+    def add_callback(self, on_start: Callable[[], None], on_gradient: Callable[[], None]) -> None:
+        """Call at each iteration's start, when gradients are zero, and when they are complete, before
+        they are used."""
+        self._before.append(on_start)
+        self._after.append(on_gradient)
+
+    def share_weights(self, net: Net) -> None:
+        """Give another net the parameters of the one that is trained."""
+        net.share_with(self.net)
+
+    def _follow_rate(self) -> None:
+        """Let a base_lr that the script has written to ``param`` count."""
+        base, rate = self._base_rate, self._rate
+        if self.param.base_lr != base and base == 0:
+            raise ModelError("base_lr is 0 in the solver's file, and no policy makes another rate of it")
+        factor = self.param.base_lr / base if base else 1.0
+        made = rate if factor == 1 else lambda iteration: factor * rate(iteration)
+        self._trainer.solver = replace(self._trainer.solver, rate=made)
+
+    def _test(self) -> None:
+        for name, score in self._trainer.test().items():
+            LOG.info("iteration %d  test  %s %s", self.iter, name, score)
+
+    def __repr__(self) -> str:
+        return f"<caffe.{type(self).__name__} of {self.net!r} at iteration {self.iter}>"
+
+
+class SGDSolver(Solver):
+    """Gradient descent with momentum."""
+
+    type = "SGD"
+
+
+class NesterovSolver(Solver):
+    """Nesterov's accelerated gradient."""
+
+    type = "Nesterov"
+
+
+class AdaGradSolver(Solver):
+    """AdaGrad."""
+
+    type = "AdaGrad"
+
+
+class RMSPropSolver(Solver):
+    """RMSProp."""
+
+    type = "RMSProp"
+
+
+class AdaDeltaSolver(Solver):
+    """AdaDelta."""
+
+    type = "AdaDelta"
+
+
+class AdamSolver(Solver):
+    """Adam."""
+
+    type = "Adam"
+
+
+def get_solver(solver_file: str | Path) -> Solver:
+    """The solver of the type that the file names."""
+    path = Path(solver_file)
+    runtime = current()
+    kind = _read(runtime, path, schema(runtime.layer_types))[0].type
+    return next((made for made in Solver.__subclasses__() if made.type == kind), Solver)(path)
+
+
+def _read(runtime: Runtime, path: Path, messages: Schema) -> tuple[Any, SolverFile]:
+    """A solver's message in the present form, and the file as it is, whatever its suffix."""
+    if not path.is_file():
+        runtime.read(path)  # raises with the nearest name
+    text = read_text(path)
+    outline = Outline(text)
+    if (kind := which(outline, messages)) != "SolverParameter":
+        raise ModelError(f"{path}: is {'a net' if kind else 'no solver'}; a solver is needed here")
+    message = parse(path, text, outline, kind, messages)
+    file = SolverFile(path, message, outline, messages)
+    present = type(message)()
+    present.CopyFrom(message)
+    upgrade_solver(present, Location(str(path)))
+    return present, file
+
+
+def _forced(solver: Any, path: Path, messages: Schema) -> bool:
+    """Whether the net that is trained wants the gradients of all blobs."""
+    for field in ("train_net", "net"):
+        if solver.HasField(f"{field}_param"):
+            return bool(getattr(solver, f"{field}_param").force_backward)
+        if solver.HasField(field):
+            net = find_file(getattr(solver, field), path, f"{path}: {field}: file")
+            return bool(read_net(net, messages).message.force_backward)
+    return False

@@ -1,0 +1,53 @@
+"""Parameters read and written whatever a script calls the file: by content, not by suffix."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from demitasse import ModelError, ShapeError, Weights
+from demitasse_caffe.hdf5_file import is_hdf5
+from demitasse_caffe.hdf5_weights import read_hdf5_weights, write_hdf5_weights
+from demitasse_caffe.paths import hint
+from demitasse_caffe.weights import read_caffemodel, write_caffemodel
+
+
+def read_weights(path: Path) -> Weights:
+    """The parameters in a caffemodel, protobuf or HDF5. Raises ModelError."""
+    if not path.is_file():
+        raise ModelError(f"no such file: {path}{hint(path)}")
+    return read_hdf5_weights(path) if is_hdf5(path) else read_caffemodel(path)
+
+
+def write_weights(path: Path, weights: Weights, *, hdf5: bool = False) -> None:
+    """Write parameters, whole or not at all. Raises ModelError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    (write_hdf5_weights if hdf5 else write_caffemodel)(path, weights)
+
+
+def copy_parameters(path: Path, ours: Mapping[str, Sequence[np.ndarray]]) -> None:
+    """Copy a file's parameters into those of layers of the same name; extents of 1 do not count. Raises
+    ShapeError that names layer and shapes before anything is copied."""
+    todo = []
+    for layer, arrays in read_weights(path).parameters.items():
+        if layer not in ours:
+            continue
+        if len(arrays) != len(ours[layer]):
+            raise ShapeError(
+                f"{path}: layer {layer!r} has {len(arrays)} parameters there, {len(ours[layer])} here"
+            )
+        for number, (array, mine) in enumerate(zip(arrays, ours[layer], strict=True)):
+            if _squeezed(array.shape) != _squeezed(mine.shape):
+                raise ShapeError(
+                    f"{path}: layer {layer!r}, parameter {number}: the file's shape is {array.shape}, "
+                    f"the net's {mine.shape}"
+                )
+            todo.append((mine, array))
+    for mine, array in todo:
+        mine[...] = array.reshape(mine.shape)
+
+
+def _squeezed(shape: Sequence[int]) -> tuple[int, ...]:
+    return tuple(extent for extent in shape if extent != 1)

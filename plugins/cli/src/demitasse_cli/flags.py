@@ -1,0 +1,130 @@
+"""Caffe's command line: its flags with one dash or two, so that its scripts run as they are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+SWITCHES = ("logtostderr", "alsologtostderr", "colorlogtostderr", "log_prefix")
+LOGGING = (*SWITCHES, "log_dir", "minloglevel", "stderrthreshold", "v", "vmodule", "logbufsecs")
+"""Flags of the library that Caffe logs with: accepted, and without effect."""
+
+EFFECTS = ("stop", "snapshot", "none")
+PHASES = ("TRAIN", "TEST")
+
+_COMMANDS = ("train", "test", "time")
+_FIRST = re.compile(r"--?(solver|model|weights|snapshot|iterations|gpu|phase|level|stage)(=.*)?")
+_FLAG = re.compile(r"(--?)([A-Za-z][\w-]*)(=.*)?", re.DOTALL)
+
+
+class FlagCommand(click.Command):
+    """A command whose options may be written as Caffe's are: ``-solver=FILE``, ``-gpu 0``."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse, with every flag in the form that the options are declared in."""
+        options = {name: each for each in self.get_params(ctx) for name in each.opts}
+        return super().parse_args(ctx, _spelled(args, options))
+
+
+def _spelled(args: Sequence[str], options: dict[str, click.Parameter]) -> list[str]:
+    result: list[str] = []
+    waiting = iter(args)
+    for word in waiting:
+        match = _FLAG.fullmatch(word)
+        if word == "--":
+            return [*result, word, *waiting]
+        if match is None or (match[1] == "-" and len(match[2]) == 1 and word in options):
+            result.append(word)
+            continue
+        name, value = match[2], match[3]
+        if name in LOGGING:
+            if value is None and name not in SWITCHES:
+                next(waiting, None)
+            continue
+        dashed = f"--{name.replace('_', '-')}"
+        option = dashed if dashed in options else f"--{name}"
+        result.append(option + (value or ""))
+        known = options.get(option)
+        if value is None and isinstance(known, click.Option) and not known.is_flag:
+            result.extend(each for each in [next(waiting, None)] if each is not None)
+    return result
+
+
+def command_first(given: Sequence[str]) -> list[str]:
+    """The words with the command in front: Caffe takes flags before it too."""
+    if given and _FIRST.fullmatch(given[0]):
+        for number, word in enumerate(given):
+            if word in _COMMANDS:
+                return [word, *given[:number], *given[number + 1 :]]
+    return list(given)
+
+
+def state_options(function: F) -> F:
+    """--phase, --level, --stage and --gpu."""
+    for option in (
+        click.option(
+            "--gpu",
+            metavar="IDS",
+            help="Accepted for Caffe's scripts, without effect: --hw says what runs.",
+        ),
+        click.option(
+            "--stage", metavar="A,B", help="Stages that the net's include and exclude rules ask for."
+        ),
+        click.option("--level", type=int, metavar="N", help="The level that those rules ask for."),
+        click.option(
+            "--phase", type=click.Choice(PHASES, case_sensitive=False), help="time: which one."
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+def effect_options(function: F) -> F:
+    """--sigint-effect and --sighup-effect."""
+    for name, what in (("sighup", "A hangup (SIGHUP)"), ("sigint", "Ctrl-C (SIGINT)")):
+        function = click.option(
+            f"--{name}-effect",
+            type=click.Choice(EFFECTS),
+            default="stop",
+            show_default=True,
+            help=f"{what} saves a snapshot and stops, saves one and goes on, or does nothing.",
+        )(function)
+    return function
+
+
+def named(argument: Path | None, flag: Path | None, name: str) -> Path:
+    """The file that the argument or the flag names. Raises click's UsageError for none, or two."""
+    if argument is not None and flag is not None and argument != flag:
+        raise click.UsageError(f"two files are given, {argument} and --{name} {flag}; leave one out")
+    path = argument if argument is not None else flag
+    if path is None:
+        raise click.UsageError(f"Missing argument '{name.upper()}'", click.get_current_context())
+    return path
+
+
+def state(level: int | None, stage: str | None, at: str, level_at: str | None = None) -> dict[str, Any]:
+    """Overrides by which level and stages reach the state of a net, whose field is ``at``."""
+    given: dict[str, Any] = {}
+    if level is not None:
+        given[f"{level_at or at}.level"] = level
+    if stage is not None:
+        given[f"{at}.stage"] = [each.strip() for each in stage.split(",") if each.strip()]
+    return given
+
+
+def tell_without_effect(gpu: str | None, phase: str | None = None, fixed: str | None = None) -> None:
+    """A line on standard error for each flag that is taken, and changes nothing."""
+    if gpu is not None:
+        click.echo(
+            f"demitasse: --gpu {gpu} has no effect: which device runs is the composition's affair "
+            f"(--hw, --plugins)",
+            err=True,
+        )
+    if phase is not None and fixed is not None and phase != fixed:
+        click.echo(f"demitasse: --phase {phase} has no effect: this runs in phase {fixed}", err=True)

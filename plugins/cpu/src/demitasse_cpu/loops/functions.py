@@ -1,0 +1,366 @@
+"""Loops over elements: functions of one, and products and largest of several. Results may lie where an
+operand does; see ``elementwise``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from demitasse_cpu.loops.bfloat16 import got, number, put
+from demitasse_cpu.loops.compiled import Array, compiled, inlined
+from demitasse_cpu.loops.exponentials import (
+    exponential,
+    exponential_less_one,
+    logarithm,
+    logarithm_of_one_plus,
+)
+
+
+@compiled()
+def absolute(x: Array, y: Array, begin: int, end: int) -> None:
+    x, y = x[begin:end], y[begin:end]
+    for i in range(y.size):
+        put(y, i, abs(got(x, i)))
+
+
+@compiled()
+def absolute_backward(dy: Array, x: Array, dx: Array, begin: int, end: int) -> None:
+    zero = number(0, x)
+    dy, x, dx = dy[begin:end], x[begin:end], dx[begin:end]
+    for i in range(dx.size):
+        value, slope = got(x, i), got(dy, i)
+        put(dx, i, slope if value > zero else (-slope if value < zero else zero))
+
+
+@inlined
+def _sigmoid(value: Any, one: Any) -> Any:
+    """The power of a number below 0 stays in range."""
+    small = exponential(-abs(value))
+    return (one if value > 0 else small) / (one + small)
+
+
+@compiled()
+def softplus(x: Array, y: Array, begin: int, end: int) -> None:
+    zero = number(0, x)
+    x, y = x[begin:end], y[begin:end]
+    for i in range(y.size):
+        value = got(x, i)
+        more = logarithm_of_one_plus(exponential(-abs(value)))
+        put(y, i, more if value < zero else value + more)
+
+
+@compiled()
+def softplus_backward(dy: Array, x: Array, dx: Array, begin: int, end: int) -> None:
+    one = number(1, x)
+    dy, x, dx = dy[begin:end], x[begin:end], dx[begin:end]
+    for i in range(dx.size):
+        put(dx, i, got(dy, i) * _sigmoid(got(x, i), one))
+
+
+@compiled()
+def clip(x: Array, y: Array, least: float, most: float, begin: int, end: int) -> None:
+    low, high = number(least, x), number(most, x)
+    x, y = x[begin:end], y[begin:end]
+    for i in range(y.size):
+        value = got(x, i)
+        value = high if value > high else value
+        put(y, i, low if value < low else value)
+
+
+@compiled()
+def clip_backward(
+    dy: Array, x: Array, dx: Array, least: float, most: float, begin: int, end: int
+) -> None:
+    low, high, zero = number(least, x), number(most, x), number(0, x)
+    dy, x, dx = dy[begin:end], x[begin:end], dx[begin:end]
+    for i in range(dx.size):
+        value = got(x, i)
+        put(dx, i, got(dy, i) if (value >= low) & (value <= high) else zero)
+
+
+@compiled()
+def elu(x: Array, y: Array, alpha: float, begin: int, end: int) -> None:
+    zero, factor = number(0, x), number(alpha, x)
+    x, y = x[begin:end], y[begin:end]
+    for i in range(y.size):
+        value = got(x, i)
+        below = factor * exponential_less_one(zero if value > zero else value)
+        put(y, i, value if value > zero else below)
+
+
+@compiled()
+def elu_backward(dy: Array, y: Array, dx: Array, alpha: float, begin: int, end: int) -> None:
+    zero, factor = number(0, y), number(alpha, y)
+    dy, y, dx = dy[begin:end], y[begin:end], dx[begin:end]
+    for i in range(dx.size):
+        value, slope = got(y, i), got(dy, i)
+        put(dx, i, slope if value > zero else slope * (value + factor))
+
+
+@compiled()
+def exponential_of(x: Array, y: Array, scale: float, shift: float, begin: int, end: int) -> None:
+    a, b = number(scale, x), number(shift, x)
+    x, y = x[begin:end], y[begin:end]
+    for i in range(y.size):
+        put(y, i, exponential(a * got(x, i) + b))
+
+
+@compiled()
+def exponential_backward(dy: Array, y: Array, dx: Array, scale: float, begin: int, end: int) -> None:
+    a = number(scale, y)
+    dy, y, dx = dy[begin:end], y[begin:end], dx[begin:end]
+    for i in range(dx.size):
+        put(dx, i, got(dy, i) * got(y, i) * a)
+
+
+@compiled()
+def logarithm_of(
+    x: Array, y: Array, factor: float, scale: float, shift: float, begin: int, end: int
+) -> None:
+    c, a, b = number(factor, x), number(scale, x), number(shift, x)
+    x, y = x[begin:end], y[begin:end]
+    for i in range(y.size):
+        put(y, i, c * logarithm(a * got(x, i) + b))
+
+
+@compiled()
+def logarithm_backward(
+    dy: Array,
+    x: Array,
+    dx: Array,
+    factor: float,
+    scale: float,
+    shift: float,
+    begin: int,
+    end: int,
+) -> None:
+    c, a, b = number(factor * scale, x), number(scale, x), number(shift, x)
+    dy, x, dx = dy[begin:end], x[begin:end], dx[begin:end]
+    for i in range(dx.size):
+        put(dx, i, got(dy, i) * c / (a * got(x, i) + b))
+
+
+@compiled()
+def affine(x: Array, y: Array, scale: float, shift: float, begin: int, end: int) -> None:
+    a, b = number(scale, x), number(shift, x)
+    x, y = x[begin:end], y[begin:end]
+    for i in range(y.size):
+        put(y, i, a * got(x, i) + b)
+
+
+@compiled()
+def square(x: Array, y: Array, scale: float, shift: float, begin: int, end: int) -> None:
+    a, b = number(scale, x), number(shift, x)
+    x, y = x[begin:end], y[begin:end]
+    for i in range(y.size):
+        base = a * got(x, i) + b
+        put(y, i, base * base)
+
+
+@compiled()
+def square_backward(
+    dy: Array, x: Array, dx: Array, scale: float, shift: float, begin: int, end: int
+) -> None:
+    a, b, factor = number(scale, x), number(shift, x), number(2 * scale, x)
+    dy, x, dx = dy[begin:end], x[begin:end], dx[begin:end]
+    for i in range(dx.size):
+        put(dx, i, got(dy, i) * factor * (a * got(x, i) + b))
+
+
+@inlined
+def _power(base: Any, exponent: Any, of_negative: Any) -> Any:
+    """In double precision, as an error in the logarithm is as many times as large in its power.
+    ``of_negative`` is what the power of -1 is."""
+    value = exponential(exponent * logarithm(abs(base)))
+    return of_negative * value if base < 0 else value
+
+
+@compiled()
+def power(
+    x: Array,
+    y: Array,
+    scale: float,
+    shift: float,
+    exponent: float,
+    of_negative: float,
+    begin: int,
+    end: int,
+) -> None:
+    x, y = x[begin:end], y[begin:end]
+    for i in range(y.size):
+        put(y, i, _power(scale * np.float64(got(x, i)) + shift, exponent, of_negative))
+
+
+@compiled()
+def power_backward(
+    dy: Array,
+    x: Array,
+    dx: Array,
+    scale: float,
+    shift: float,
+    exponent: float,
+    of_negative: float,
+    factor: float,
+    begin: int,
+    end: int,
+) -> None:
+    dy, x, dx = dy[begin:end], x[begin:end], dx[begin:end]
+    for i in range(dx.size):
+        slope = factor * _power(scale * np.float64(got(x, i)) + shift, exponent, of_negative)
+        put(dx, i, np.float64(got(dy, i)) * slope)
+
+
+@inlined
+def _half_power(base: Any, count: int, root: bool, inverse: bool, one: Any) -> Any:
+    """base ^ (count + 1/2 where a root is), count from 0 to 3, or one over it."""
+    value = base if count & 1 else one
+    value *= base * base if count & 2 else one
+    value *= np.sqrt(base) if root else one
+    return one / value if inverse else value
+
+
+@compiled()
+def half_power(
+    x: Array,
+    y: Array,
+    scale: float,
+    shift: float,
+    count: int,
+    root: bool,
+    inverse: bool,
+    begin: int,
+    end: int,
+) -> None:
+    one, a, b = number(1, x), number(scale, x), number(shift, x)
+    x, y = x[begin:end], y[begin:end]
+    for i in range(y.size):
+        put(y, i, _half_power(a * got(x, i) + b, count, root, inverse, one))
+
+
+@compiled()
+def half_power_backward(
+    dy: Array,
+    x: Array,
+    dx: Array,
+    scale: float,
+    shift: float,
+    count: int,
+    root: bool,
+    inverse: bool,
+    factor: float,
+    begin: int,
+    end: int,
+) -> None:
+    one, a, b, c = number(1, x), number(scale, x), number(shift, x), number(factor, x)
+    dy, x, dx = dy[begin:end], x[begin:end], dx[begin:end]
+    for i in range(dx.size):
+        slope = c * _half_power(a * got(x, i) + b, count, root, inverse, one)
+        put(dx, i, got(dy, i) * slope)
+
+
+@compiled()
+def sigmoid(x: Array, y: Array, begin: int, end: int) -> None:
+    one = number(1, x)
+    x, y = x[begin:end], y[begin:end]
+    for i in range(y.size):
+        put(y, i, _sigmoid(got(x, i), one))
+
+
+@compiled()
+def sigmoid_backward(dy: Array, y: Array, dx: Array, begin: int, end: int) -> None:
+    one = number(1, y)
+    dy, y, dx = dy[begin:end], y[begin:end], dx[begin:end]
+    for i in range(dx.size):
+        value = got(y, i)
+        put(dx, i, got(dy, i) * value * (one - value))
+
+
+@compiled()
+def swish(x: Array, y: Array, beta: float, begin: int, end: int) -> None:
+    one, b = number(1, x), number(beta, x)
+    x, y = x[begin:end], y[begin:end]
+    for i in range(y.size):
+        value = got(x, i)
+        put(y, i, value * _sigmoid(b * value, one))
+
+
+@compiled()
+def swish_backward(dy: Array, x: Array, dx: Array, beta: float, begin: int, end: int) -> None:
+    one, b = number(1, x), number(beta, x)
+    dy, x, dx = dy[begin:end], x[begin:end], dx[begin:end]
+    for i in range(dx.size):
+        value = b * got(x, i)
+        s = _sigmoid(value, one)
+        put(dx, i, got(dy, i) * (s + value * s * (one - s)))
+
+
+@compiled()
+def tanh(x: Array, y: Array, begin: int, end: int) -> None:
+    zero, two = number(0, x), number(2, x)
+    x, y = x[begin:end], y[begin:end]
+    for i in range(y.size):
+        value = got(x, i)
+        less = exponential_less_one(-two * abs(value))
+        size = -less / (two + less)
+        put(y, i, -size if value < zero else size)
+
+
+@compiled()
+def tanh_backward(dy: Array, y: Array, dx: Array, begin: int, end: int) -> None:
+    one = number(1, y)
+    dy, y, dx = dy[begin:end], y[begin:end], dx[begin:end]
+    for i in range(dx.size):
+        value = got(y, i)
+        put(dx, i, got(dy, i) * (one - value * value))
+
+
+@compiled()
+def greater(x: Array, y: Array, threshold: float, begin: int, end: int) -> None:
+    zero, one, least = number(0, x), number(1, x), number(threshold, x)
+    x, y = x[begin:end], y[begin:end]
+    for i in range(y.size):
+        put(y, i, one if got(x, i) > least else zero)
+
+
+@compiled()
+def multiplied(a: Array, b: Array, y: Array, begin: int, end: int) -> None:
+    a, b, y = a[begin:end], b[begin:end], y[begin:end]
+    for i in range(y.size):
+        put(y, i, got(a, i) * got(b, i))
+
+
+@compiled()
+def divided(dy: Array, whole: Array, x: Array, dx: Array, begin: int, end: int) -> None:
+    dy, whole, x, dx = dy[begin:end], whole[begin:end], x[begin:end], dx[begin:end]
+    for i in range(dx.size):
+        put(dx, i, got(whole, i) / got(x, i) * got(dy, i))
+
+
+@compiled()
+def larger_of_two(a: Array, b: Array, y: Array, argmax: Array, begin: int, end: int) -> None:
+    """Of equals the second."""
+    a, b, y, argmax = a[begin:end], b[begin:end], y[begin:end], argmax[begin:end]
+    for i in range(y.size):
+        first, second = got(a, i), got(b, i)
+        put(argmax, i, np.int32(0) if first > second else np.int32(1))
+        put(y, i, first if first > second else second)
+
+
+@compiled()
+def larger(x: Array, y: Array, argmax: Array, mine: int, begin: int, end: int) -> None:
+    """y where x is not above it, else x, whose number is ``mine``."""
+    x, y, argmax = x[begin:end], y[begin:end], argmax[begin:end]
+    for i in range(y.size):
+        value, best = x[i], y[i]
+        above = got(x, i) > got(y, i)
+        argmax[i] = np.int32(mine) if above else argmax[i]
+        y[i] = value if above else best
+
+
+@compiled()
+def chosen(dy: Array, argmax: Array, dx: Array, mine: int, begin: int, end: int) -> None:
+    zero = number(0, dy)
+    dy, argmax, dx = dy[begin:end], argmax[begin:end], dx[begin:end]
+    for i in range(dx.size):
+        put(dx, i, got(dy, i) if argmax[i] == mine else zero)

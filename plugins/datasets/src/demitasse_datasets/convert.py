@@ -1,0 +1,228 @@
+"""Samples written as an LMDB database of Datum records, for any runtime that reads Caffe's data."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from demitasse import DataError, DataSpec, permutation
+from demitasse_datasets import images
+from demitasse_datasets.datum import Datum, serialize
+from demitasse_datasets.decoders import decoders, for_each
+from demitasse_datasets.image_list import Listed, beside, read_list
+from demitasse_datasets.samples import naming
+
+ENDINGS = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+TOGETHER = 256
+"""Records that are made, and written in one transaction."""
+FIRST_MAP = 1 << 28
+
+
+@dataclass(frozen=True)
+class Form:
+    """How records are written: resized to (height, width), in gray, and as a file of the format that
+    ``encoded`` names (``.png``; empty: the file's own, and its very bytes where nothing changes) or
+    raw."""
+
+    resized: tuple[int, int] | None = None
+    gray: bool = False
+    encoded: str | None = None
+
+    def record(self, pixels: np.ndarray, label: int) -> Datum:
+        """The record of an image (height, width, channels), uint8, or float32 where it stays raw."""
+        if self.resized:
+            pixels = images.resize(pixels, *self.resized)
+        height, width, channels = pixels.shape
+        about = channels, height, width
+        if self.encoded:
+            return Datum(*about, images.encode(pixels, self.encoded), label, encoded=True)
+        raw = np.ascontiguousarray(images.planes(pixels))
+        if raw.dtype == np.uint8:
+            return Datum(*about, raw.tobytes(), label)
+        return Datum(*about, label=label, floats=raw.astype(np.float32).reshape(-1))
+
+
+def convert_samples(
+    runtime: Any,
+    source: str | Path,
+    target: str | Path,
+    *,
+    root: str = "",
+    height: int = 0,
+    width: int = 0,
+    gray: bool = False,
+    encoded: bool | str = False,
+    shuffle: bool = False,
+    seed: int = 0,
+    kind: str | None = None,
+    force: bool = False,
+) -> int:
+    """Write the LMDB database ``target`` (a folder, whole or not at all) and return how many records it
+    has, as Caffe's convert_imageset does.
+
+    ``source`` is an image list (a path and a label a line, after ``root``), a folder of images (its
+    sub-folders, by name, are the classes), or whatever a composed plugin reads samples from (CIFAR,
+    IDX). ``encoded`` keeps image files as they are, or writes a format such as ``png``; otherwise
+    records hold pixels, blue first. Raises DataError that names file and line.
+    """
+    target = Path(target)
+    if target.exists() and not force:
+        raise DataError(f"{target} is there already; force overwrites it")
+    if (height == 0) != (width == 0) or min(height, width) < 0:
+        raise DataError(f"images are resized to a height and a width, not ({height}, {width})")
+    ending = "" if encoded is True else f".{str(encoded).lstrip('.')}" if encoded else None
+    form = Form((height, width) if height else None, gray, ending)
+    path = Path(source)
+    if kind in (None, "images") and path.is_dir() and (listed := in_folder(path)):
+        entries = from_files(listed, f"{path}{os.sep}", path, form, shuffle, seed)
+    elif kind == "images" or (kind is None and path.suffix.lower() == ".txt"):
+        entries = from_files(read_list(path), root, path, form, shuffle, seed)
+    else:
+        opened = runtime.open_source(DataSpec(str(source), kind, shuffle, seed))
+        with contextlib.closing(opened):
+            return write_lmdb(target, from_source(opened, str(source), form))
+    return write_lmdb(target, entries)
+
+
+def in_folder(folder: Path) -> list[Listed]:
+    """The images of a folder: those of its sub-folders, which are the classes 0, 1, ... by name, or of
+    the folder itself, all of class 0."""
+
+    def images_of(one: Path) -> list[str]:
+        found = (p for p in one.rglob("*") if p.suffix.lower() in ENDINGS and p.is_file())
+        return sorted(p.relative_to(folder).as_posix() for p in found)
+
+    classes = sorted(p for p in folder.iterdir() if p.is_dir())
+    lists = [each for each in map(images_of, classes) if each] or [images_of(folder)]
+    named = [(name, label) for label, each in enumerate(lists) for name in each]
+    return [Listed(number, name, label) for number, (name, label) in enumerate(named, 1)]
+
+
+def from_files(
+    listed: list[Listed], root: str, where: Path, form: Form, shuffle: bool, seed: int
+) -> Iterator[tuple[bytes, bytes]]:
+    """Keys (a number and the path, as Caffe's) and records of image files."""
+    order = permutation(seed, 0, len(listed)) if shuffle else range(len(listed))
+    pool = decoders()
+    for start in range(0, len(listed), TOGETHER):
+        some = [listed[int(i)] for i in order[start : start + TOGETHER]]
+        made: list[bytes] = [b""] * len(some)
+
+        def one(i: int, some: list[Listed] = some, made: list[bytes] = made) -> None:
+            with naming(f"{where}:{some[i].line}: {root}{some[i].path}"):
+                made[i] = serialize(
+                    _file_record(beside(root + some[i].path, where), some[i].label, form)
+                )
+
+        for_each(pool, len(some), one)
+        for number, (each, record) in enumerate(zip(some, made, strict=True), start):
+            yield f"{number:08d}_{each.path}".encode(), record
+
+
+def _file_record(file: Path, label: int, form: Form) -> Datum:
+    try:
+        data = file.read_bytes()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise DataError(f"cannot be read: {reason}") from error
+    pixels = images.decode(data, "gray" if form.gray else "color")
+    if form.encoded != "":
+        return form.record(pixels, label)
+    native = images.decode(data, "native").shape
+    if form.resized is None and native == pixels.shape:
+        height, width, channels = native
+        return Datum(channels, height, width, data, label, encoded=True)
+    return Form(form.resized, form.gray, file.suffix.lower()).record(pixels, label)
+
+
+def from_source(source: Any, name: str, form: Form) -> Iterator[tuple[bytes, bytes]]:
+    """Keys (a number) and records of an open source's fields ``data`` and ``label``."""
+    if "data" not in source.fields:
+        raise DataError(f"{name}: has the fields {', '.join(source.fields)}; data is needed")
+    if form.gray or form.encoded == "":
+        raise DataError(f"{name}: is no list of image files; say a format (encoded='png'), and no gray")
+    shape, dtype = source.fields["data"].shape, source.fields["data"].dtype
+    if len(shape) > 3:
+        raise DataError(f"{name}: samples of shape {shape} are no images")
+    if dtype != "uint8" and (form.encoded or form.resized):
+        raise DataError(f"{name}: samples of {dtype} can only be written as they are")
+    fields = {key: source.fields[key] for key in ("data", "label") if key in source.fields}
+    if "label" in fields and fields["label"].shape not in ((), (1,)):
+        raise DataError(f"{name}: a Datum has one label, these samples {fields['label'].shape}")
+    stream = None
+    try:
+        for start in range(0, source.size, TOGETHER):
+            count = min(TOGETHER, source.size - start)
+            if stream is None or count < TOGETHER:
+                if stream is not None:
+                    stream.close()
+                stream = source.stream(start, count, count)
+            out = {key: np.empty((count, *f.shape), f.dtype) for key, f in fields.items()}
+            stream.read(out)
+            planes = out["data"].reshape(count, *(1,) * (3 - len(shape)), *shape)
+            labels = out.get("label", np.zeros(count, np.int32)).reshape(count)
+            for i in range(count):
+                record = form.record(planes[i].transpose(1, 2, 0), int(labels[i]))
+                yield f"{start + i:08d}".encode(), serialize(record)
+    finally:
+        if stream is not None:
+            stream.close()
+
+
+def write_lmdb(target: Path, entries: Iterator[tuple[bytes, bytes]]) -> int:
+    """Write keys, ascending, and values; the folder appears whole or not at all. Returns how many there
+    are. Raises DataError when it cannot."""
+    try:
+        import lmdb
+    except ImportError as error:
+        raise DataError(f"the package lmdb is needed ({error}); pip install lmdb") from error
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
+    try:
+        with lmdb.open(str(temporary), map_size=FIRST_MAP, metasync=False, sync=False) as database:
+            count = _put_all(database, entries, lmdb.MapFullError)
+            database.sync(True)
+        (temporary / "lock.mdb").unlink(missing_ok=True)
+        temporary.chmod(0o755)
+        if target.is_dir():
+            shutil.rmtree(target)
+        elif target.exists():
+            target.unlink()
+        temporary.replace(target)
+    except (OSError, lmdb.Error) as error:
+        raise DataError(f"{target}: cannot be written: {error}") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return count
+
+
+def _put_all(database: Any, entries: Iterator[tuple[bytes, bytes]], full: type[Exception]) -> int:
+    count, done = 0, False
+    while not done:
+        some = []
+        for entry in entries:
+            # LMDB takes keys of up to 511 bytes; the number before the name keeps them apart.
+            some.append((entry[0][:511], entry[1]))
+            if len(some) == TOGETHER:
+                break
+        done = len(some) < TOGETHER
+        while True:
+            try:
+                with database.begin(write=True) as transaction:
+                    for key, value in some:
+                        transaction.put(key, value, append=True)
+                break
+            except full:
+                database.set_mapsize(2 * database.info()["map_size"])
+        count += len(some)
+    if not count:
+        raise DataError("there are no samples to write")
+    return count

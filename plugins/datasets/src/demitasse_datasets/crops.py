@@ -1,0 +1,72 @@
+"""Squares cut from images of any size, drawn by a sample's number in the global order, so that the draw
+is the same for any division of the work."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from demitasse import DataError, crop_and_mirror
+
+BITS = 30
+
+
+def draws(seed: int, stream: int, first: int, count: int) -> np.ndarray:
+    """(count, 3) int64 for the samples from ``first`` on: two numbers below 2**30, and 0 or 1."""
+    top = (1 << BITS) - 1
+    drawn: np.ndarray = crop_and_mirror(seed, stream, 0, first, count, top, top)
+    return drawn
+
+
+def below(draw: int, extent: int) -> int:
+    """The number below ``extent`` that a draw below 2**30 stands for."""
+    return int(draw) * extent >> BITS
+
+
+@dataclass(frozen=True)
+class Crop:
+    """A square of ``size`` pixels (0: the whole image), from the middle or from anywhere."""
+
+    size: int = 0
+    random: bool = False
+    seed: int = 0
+    stream: int = 0
+
+    def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """What an image of ``shape`` (channels, height, width) becomes. Raises DataError when it is
+        smaller."""
+        if self.size > min(shape[1:]):
+            raise DataError(
+                f"its image has shape {shape} (channels, height, width), too small for a crop of "
+                f"{self.size}"
+            )
+        return (shape[0], self.size, self.size) if self.size else shape
+
+    def draws(self, first: int, count: int) -> np.ndarray:
+        """What ``cut`` takes for each of the samples from ``first`` on."""
+        if self.size and self.random:
+            return draws(self.seed, self.stream, first, count)
+        return np.zeros((count, 3), np.int64)
+
+    def cut(self, pixels: np.ndarray, draw: np.ndarray) -> np.ndarray:
+        """A view of the square of an image. Raises DataError when the image is smaller."""
+        self.shape(pixels.shape)
+        if not self.size:
+            return pixels
+        rows, columns = (extent - self.size for extent in pixels.shape[1:])
+        top, left = rows // 2, columns // 2
+        if self.random:
+            top, left = below(draw[0], rows + 1), below(draw[1], columns + 1)
+        return pixels[:, top : top + self.size, left : left + self.size]
+
+
+def fit(pixels: np.ndarray, place: np.ndarray) -> None:
+    """Copy an image to its place in a batch. Raises DataError when it has another shape or type than
+    the first sample, which the batch is made for."""
+    if pixels.shape != place.shape or pixels.dtype != place.dtype:
+        raise DataError(
+            f"its image has shape {pixels.shape} ({pixels.dtype}), the first sample's {place.shape} "
+            f"({place.dtype}); all must be equal: resize them when they are read or converted, or crop"
+        )
+    np.copyto(place, pixels)

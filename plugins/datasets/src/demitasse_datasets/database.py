@@ -1,0 +1,107 @@
+"""Samples from databases of Datum records: pixels as they are, or encoded images."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Hashable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+
+from demitasse import DataError, Field
+from demitasse_datasets import images
+from demitasse_datasets.crops import Crop, fit
+from demitasse_datasets.datum import Datum, parse
+from demitasse_datasets.decoders import decoders, for_each
+from demitasse_datasets.keys import Get, Reader, shown
+from demitasse_datasets.leveldb_reader import FILE as LEVELDB_FILE
+from demitasse_datasets.leveldb_reader import LevelDbReader
+from demitasse_datasets.lmdb_reader import FILE as LMDB_FILE
+from demitasse_datasets.lmdb_reader import LmdbReader
+from demitasse_datasets.samples import naming
+
+READERS: Mapping[str, tuple[str, Callable[[Path], Reader]]] = MappingProxyType(
+    {"lmdb": (LMDB_FILE, LmdbReader), "leveldb": (LEVELDB_FILE, LevelDbReader)}
+)
+"""Kinds of database: the file that tells one, and what opens it."""
+
+_open: weakref.WeakValueDictionary[Hashable, Reader] = weakref.WeakValueDictionary()
+_opening = threading.Lock()
+
+
+def kind_of(path: Path) -> str | None:
+    """The kind of database in a folder (or file, for LMDB); None for none."""
+    if path.suffix == ".mdb" and path.is_file():
+        return "lmdb"
+    return next((kind for kind, (file, _) in READERS.items() if (path / file).is_file()), None)
+
+
+def open_database(path: Path, kind: str) -> Reader:
+    """The database, opened unless another source of this process has it open: LMDB allows one only.
+    Raises DataError."""
+    told, reader = READERS[kind]
+    file = path if path.is_file() else path / told
+    try:
+        status = file.stat()
+    except OSError as error:
+        raise DataError(f"{path}: is no {kind} database: {file}: {error.strerror}") from error
+    key = kind, file.resolve(), status.st_size, status.st_mtime_ns
+    with _opening:
+        found = _open.get(key)
+        if found is None:
+            found = _open[key] = reader(path)
+        return found
+
+
+class DatumSamples:
+    """The records of a database in the order of their keys: ``data`` and ``label``.
+
+    The first record says the shape and the element type; every other must have them. With a ``crop``,
+    images may differ in size: a square is cut from each. ``mode`` says how images are decoded (see
+    ``images.decode``), and does nothing to records that are not encoded, as in Caffe.
+    """
+
+    def __init__(self, reader: Reader, crop: Crop, mode: str) -> None:
+        self.name, self.size = reader.path, reader.size
+        self._reader, self._crop, self._mode = reader, crop, mode
+        self._pool = decoders()
+        with reader.session() as get, naming(f"{self.name}: {self._key(0)}"):
+            record = parse(get(0))
+            pixels = self._pixels(record)
+            shape = crop.shape(pixels.shape)
+        self._decodes = record.encoded
+        self.fields: Mapping[str, Field] = {
+            "data": Field(shape, pixels.dtype.name),
+            "label": Field((), "int32"),
+        }
+
+    def gather(self, numbers: np.ndarray, out: Mapping[str, np.ndarray], first: int) -> None:
+        drawn = self._crop.draws(first, len(numbers))
+
+        def one(i: int, get: Get) -> None:
+            number = int(numbers[i])
+            with naming(self._key(number)):
+                record = parse(get(number))
+                fit(self._crop.cut(self._pixels(record), drawn[i]), out["data"][i])
+            out["label"][i] = record.label
+
+        def alone(i: int) -> None:
+            with self._reader.session() as get:
+                one(i, get)
+
+        if self._decodes:
+            for_each(self._pool, len(numbers), alone)
+        else:
+            with self._reader.session() as get:
+                for i in range(len(numbers)):
+                    one(i, get)
+
+    def _key(self, number: int) -> str:
+        return f"key {shown(self._reader.key(number))}"
+
+    def _pixels(self, record: Datum) -> np.ndarray:
+        if record.encoded:
+            return images.planes(images.decode(record.data, self._mode))
+        return record.pixels()

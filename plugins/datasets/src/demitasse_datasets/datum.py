@@ -1,0 +1,155 @@
+"""Datum, the record of Caffe's databases, in protobuf's wire format: read without trust, and written.
+
+Fields by number: channels 1, height 2, width 3, data 4 (uint8, or a whole image file), label 5,
+float_data 6 (a number a time, or packed), encoded 7. Nothing is allocated for what a length claims:
+every array is a view of the bytes that are there, or made from as many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from demitasse import DataError
+
+LONGEST_VARINT = 10
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_NUMBERS = {1: "channels", 2: "height", 3: "width", 5: "label", 7: "encoded"}
+_DATA, _FLOATS = 4, 6
+
+
+@dataclass(slots=True)
+class Datum:
+    """One record. ``data`` are its bytes, ``floats`` float32 numbers; a record has one of them."""
+
+    channels: int = 0
+    height: int = 0
+    width: int = 0
+    data: memoryview | bytes = b""
+    label: int = 0
+    floats: np.ndarray | None = None
+    encoded: bool = False
+
+    def pixels(self) -> np.ndarray:
+        """The array (channels, height, width) of a record that is not encoded: uint8, or float32 where
+        it has float_data. A view of the record. Raises DataError when the sizes do not fit."""
+        shape = self.channels, self.height, self.width
+        if len(self.data):
+            values = np.frombuffer(self.data, np.uint8)
+        elif self.floats is not None:
+            values = self.floats
+        else:
+            raise DataError(f"its Datum (shape {shape}) has neither data nor float_data")
+        if min(shape) < 1 or self.channels * self.height * self.width != values.size:
+            raise DataError(
+                f"its Datum says shape {shape} (channels, height, width), "
+                f"but holds {values.size:,} {values.dtype} values"
+            )
+        return values.reshape(shape)
+
+
+def parse(record: memoryview | bytes) -> Datum:
+    """The Datum in some bytes; unknown fields are passed over. Raises DataError with the byte at which
+    it cannot go on."""
+    view = memoryview(record)
+    datum = Datum()
+    floats: list[np.ndarray] = []
+    at, end = 0, len(view)
+    while at < end:
+        start = at
+        tag, at = varint(view, at)
+        number, kind = tag >> 3, tag & 7
+        if kind == _VARINT:
+            value, at = varint(view, at)
+            if number in _NUMBERS:
+                # int32 in Caffe's schema: negative ones stand as 64 bits in two's complement.
+                signed = (value & 0xFFFFFFFF) - ((value & 0x80000000) << 1)
+                setattr(datum, _NUMBERS[number], bool(value) if number == 7 else signed)
+        elif kind == _BYTES:
+            length, at = varint(view, at)
+            if length > end - at:
+                raise DataError(
+                    f"its Datum is cut short: field {number} at byte {start} promises {length:,} bytes, "
+                    f"{end - at:,} are there"
+                )
+            if number == _DATA:
+                datum.data = view[at : at + length]
+            elif number == _FLOATS:
+                if length % 4:
+                    raise DataError(
+                        f"its Datum's packed float_data has {length:,} bytes, not 4 a number"
+                    )
+                floats.append(np.frombuffer(view[at : at + length], "<f4"))
+            at += length
+        elif kind == _FIXED32 and number == _FLOATS and tag < 128:
+            run = _run_of_floats(view, start)
+            floats.append(run)
+            at = start + 5 * len(run)
+        elif kind in (_FIXED32, _FIXED64):
+            at += 4 if kind == _FIXED32 else 8
+        else:
+            raise DataError(f"it is no Datum: byte {start} begins a field of wire type {kind}")
+        if at > end:
+            raise DataError(f"its Datum is cut short within field {number} at byte {start}")
+    if floats:
+        datum.floats = floats[0] if len(floats) == 1 else np.concatenate(floats)
+    return datum
+
+
+def _run_of_floats(view: memoryview, start: int) -> np.ndarray:
+    """Numbers of float_data that follow each other, each with its tag before it."""
+    whole = (len(view) - start) // 5
+    if not whole:
+        raise DataError(f"its Datum is cut short within float_data at byte {start}")
+    rows = np.frombuffer(view[start : start + 5 * whole], np.uint8).reshape(whole, 5)
+    others = np.flatnonzero(rows[:, 0] != view[start])
+    count = int(others[0]) if len(others) else whole
+    return np.ascontiguousarray(rows[:count, 1:]).view("<f4").reshape(-1)
+
+
+def varint(view: memoryview | bytes, at: int) -> tuple[int, int]:
+    """A base-128 number at byte ``at``, and the byte after it. Raises DataError."""
+    value = shift = 0
+    for place in range(at, min(at + LONGEST_VARINT, len(view))):
+        byte = view[place]
+        value |= (byte & 0x7F) << shift
+        if byte < 128:
+            return value & 0xFFFFFFFFFFFFFFFF, place + 1
+        shift += 7
+    raise DataError(f"a number at byte {at} of {len(view):,} has no end")
+
+
+def serialize(datum: Datum) -> bytes:
+    """The bytes of a Datum, in the order and form in which Caffe writes them."""
+    return b"".join(_pieces(datum))
+
+
+def _pieces(datum: Datum) -> Iterator[bytes]:
+    for number, value in ((1, datum.channels), (2, datum.height), (3, datum.width)):
+        yield _tag(number, _VARINT) + _varint(value)
+    if len(datum.data):
+        yield _tag(_DATA, _BYTES) + _varint(len(datum.data))
+        yield bytes(datum.data)
+    yield _tag(5, _VARINT) + _varint(datum.label)
+    if datum.floats is not None and not len(datum.data):
+        rows = np.empty((datum.floats.size, 5), np.uint8)
+        rows[:, 0] = _FLOATS << 3 | _FIXED32
+        rows[:, 1:] = np.ascontiguousarray(datum.floats, "<f4").reshape(-1, 1).view(np.uint8)
+        yield rows.tobytes()
+    if datum.encoded:
+        yield _tag(7, _VARINT) + _varint(1)
+
+
+def _tag(number: int, kind: int) -> bytes:
+    return bytes([number << 3 | kind])
+
+
+def _varint(value: int) -> bytes:
+    value &= 0xFFFFFFFFFFFFFFFF
+    parts = bytearray()
+    while value > 127:
+        parts.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*parts, value])

@@ -1,0 +1,48 @@
+"""Threads that decode: shared by all sources of a process, and gone with the last of them."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
+
+_pools: weakref.WeakValueDictionary[str, ThreadPoolExecutor] = weakref.WeakValueDictionary()
+_lock = threading.Lock()
+
+
+def decoders() -> ThreadPoolExecutor:
+    """The pool, as long as somebody keeps it: as many threads as this process has cores."""
+    with _lock:
+        pool = _pools.get("pool")
+        if pool is None:
+            pool = _pools["pool"] = ThreadPoolExecutor(threads(), thread_name_prefix="decode")
+        return pool
+
+
+def threads() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def for_each(pool: ThreadPoolExecutor, count: int, work: Callable[[int], None]) -> None:
+    """``work`` of every number below ``count``, each number once, divided over the pool. Waits for
+    all, then raises the error of the lowest number that failed."""
+    parts = min(count, threads())
+    errors: dict[int, Exception] = {}
+
+    def some(start: int) -> None:
+        for number in range(start, count, parts):
+            try:
+                work(number)
+            except Exception as error:  # noqa: BLE001  it is raised below, by whoever waits
+                errors[number] = error
+                return
+
+    if parts <= 1:
+        some(0)
+    else:
+        wait([pool.submit(some, start) for start in range(parts)])
+    if errors:
+        raise errors[min(errors)]

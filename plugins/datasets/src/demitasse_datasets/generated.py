@@ -1,0 +1,69 @@
+"""Samples that a filler makes: one constant batch, or a new random one each time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from demitasse import DataError, Field, RandomStream
+
+DRAWS = 16
+"""Arrays that a filler may draw for one batch before its numbers would be the next batch's too."""
+LARGEST = 1 << 33
+
+
+class GeneratedSamples:
+    """Batches of ``shape`` that ``filler(shape, stream)`` makes, as one ``field``: batch n of the
+    endless order from a place of its own in a random stream, so that every division of the work sees
+    the same. A filler that draws nothing is asked once."""
+
+    def __init__(
+        self,
+        field: str,
+        filler: Callable[[tuple[int, ...], RandomStream], np.ndarray],
+        shape: tuple[int, ...],
+        seed: int,
+        stream: int,
+    ) -> None:
+        if not shape or min(shape) < 1 or _count(shape) > LARGEST:
+            raise DataError(f"cannot make samples of shape {shape}")
+        self.name, self.size = "generated samples", shape[0]
+        self.fields: Mapping[str, Field] = {field: Field(shape[1:], "float32")}
+        self._field = field
+        self._filler, self._shape, self._seed, self._stream = filler, shape, seed, stream
+        self._batches: dict[int, np.ndarray] = {}
+        self._constant: np.ndarray | None = None
+        self._lock = threading.Lock()
+
+    def gather(self, numbers: np.ndarray, out: Mapping[str, np.ndarray], first: int) -> None:
+        done = 0
+        while done < len(numbers):
+            batch, place = divmod(first + done, self.size)
+            run = min(len(numbers) - done, self.size - place)
+            out[self._field][done : done + run] = self._batch(batch)[place : place + run]
+            done += run
+
+    def _batch(self, number: int) -> np.ndarray:
+        with self._lock:
+            if self._constant is not None:
+                return self._constant
+            if number not in self._batches:
+                stream = RandomStream(self._seed, self._stream)
+                stream.calls = start = number * DRAWS - 1
+                made = np.asarray(self._filler(self._shape, stream), np.float32)
+                if stream.calls == start:
+                    self._constant = made
+                    return made
+                while len(self._batches) > 1:
+                    del self._batches[next(iter(self._batches))]
+                self._batches[number] = made
+            return self._batches[number]
+
+
+def _count(shape: tuple[int, ...]) -> int:
+    count = 1
+    for extent in shape:
+        count *= extent
+    return count

@@ -1,0 +1,167 @@
+"""Samples from HDF5 files, or a text that lists some: each field a dataset, its rows the samples."""
+
+from __future__ import annotations
+
+import functools
+import math
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from demitasse import DataError, Field, unknown
+from demitasse_datasets.files import physical_memory
+from demitasse_datasets.image_list import beside, lines
+from demitasse_datasets.samples import naming
+
+SIGNATURE = b"\x89HDF\r\n\x1a\n"
+KEPT = 1 << 30
+"""Bytes of arrays (1 GiB) that stay in memory; of one file, and the one before, always all."""
+ALWAYS = 1 << 26
+LARGEST_RATIO = 2000
+"""How much smaller a dataset of more than ``ALWAYS`` bytes (64 MiB) may be in its file: deflate makes at
+most 1,032 bytes of one, and what was never written takes no place."""
+
+
+@functools.cache
+def h5py() -> Any:
+    """The module h5py. Raises DataError that says how to install it."""
+    try:
+        import h5py as module
+    except ImportError as error:
+        raise DataError(f"HDF5 files need h5py ({error}); pip install h5py") from error
+    return module
+
+
+def is_hdf5(path: Path) -> bool:
+    """Whether a file begins as HDF5 files do."""
+    try:
+        with path.open("rb") as file:
+            return file.read(8) == SIGNATURE
+    except OSError:
+        return False
+
+
+def listed_files(path: Path) -> list[Path]:
+    """The HDF5 files that a text lists, one a line; an HDF5 file lists itself. Raises DataError."""
+    if is_hdf5(path):
+        return [path]
+    files = []
+    for number, line in lines(path):
+        file = beside(line, path)
+        if not file.is_file():
+            raise DataError(f"{path}:{number}: no such file: {line!r}")
+        files.append(file)
+    if not files:
+        raise DataError(f"{path}: lists no HDF5 files")
+    return files
+
+
+class Hdf5Samples:
+    """The rows of all files, file after file. ``wanted`` are the names of the datasets, all of which a
+    file must have, with the same number of rows; none: every dataset at the top of the first file.
+
+    A whole file is read at once, as Caffe does. ``groups`` are the files' rows, to shuffle by.
+    """
+
+    def __init__(self, path: Path, wanted: Sequence[str]) -> None:
+        self.name, self._files = str(path), listed_files(path)
+        names, fields, rows = tuple(wanted), None, []
+        for file in self._files:
+            found = _outline(file, names)
+            names = tuple(found)
+            rows.append(next(iter(found.values()))[0])
+            mine = {name: Field(shape, dtype) for name, (_, shape, dtype) in found.items()}
+            fields = fields or mine
+            if {n: f.shape for n, f in mine.items()} != {n: f.shape for n, f in fields.items()}:
+                raise DataError(
+                    f"{file}: its samples are {_told(mine)}; the first file's {_told(fields)}"
+                )
+        self.fields: Mapping[str, Field] = fields or {}
+        self.groups: Sequence[int] = rows
+        self._starts = np.cumsum([0, *rows])
+        self.size = int(self._starts[-1])
+        if not self.size:
+            raise DataError(f"{path}: there are no samples in it")
+        self._kept: OrderedDict[int, dict[str, np.ndarray]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def gather(self, numbers: np.ndarray, out: Mapping[str, np.ndarray], first: int) -> None:
+        files = np.searchsorted(self._starts, numbers, side="right") - 1
+        for file in dict.fromkeys(files.tolist()):
+            here = files == file
+            arrays = self._arrays(file)
+            for name, target in out.items():
+                target[here] = arrays[name][numbers[here] - self._starts[file]]
+
+    def _arrays(self, number: int) -> dict[str, np.ndarray]:
+        with self._lock:
+            if number in self._kept:
+                self._kept.move_to_end(number)
+            else:
+                self._kept[number] = _read(self._files[number], tuple(self.fields))
+                while len(self._kept) > 2 and sum(map(_bytes, self._kept.values())) > KEPT:
+                    self._kept.popitem(last=False)
+            return self._kept[number]
+
+
+def _outline(file: Path, names: Sequence[str]) -> dict[str, tuple[int, tuple[int, ...], str]]:
+    """Of each dataset: rows, shape of a row, element type."""
+    with naming(str(file)), _opened(file) as opened:
+        try:
+            names = names or [n for n, item in opened.items() if isinstance(item, h5py().Dataset)]
+            found = {}
+            for name in names:
+                dataset = _dataset(opened, name)
+                found[name] = dataset.shape[0], tuple(dataset.shape[1:]), dataset.dtype.name
+        except (OSError, RuntimeError, ValueError, KeyError, TypeError) as error:
+            raise DataError(f"is damaged: {error}") from error
+        if not found:
+            raise DataError("has no dataset")
+        if len({rows for rows, _, _ in found.values()}) > 1:
+            each = ", ".join(f"{name!r} {rows:,}" for name, (rows, _, _) in found.items())
+            raise DataError(f"its datasets have different numbers of rows: {each}")
+        return found
+
+
+def _dataset(opened: Any, name: str) -> Any:
+    """A dataset of real numbers whose size is believable."""
+    if name not in opened:
+        raise DataError(unknown("dataset", name, map(str, opened)))
+    dataset = opened[name]
+    if not isinstance(dataset, h5py().Dataset):
+        raise DataError(f"{name!r} is no dataset but a group")
+    if dataset.dtype.kind not in "iuf":
+        raise DataError(f"dataset {name!r} has {dataset.dtype} elements; valid are real numbers")
+    if dataset.shape is None or not dataset.shape:
+        raise DataError(f"dataset {name!r} is a single number; its first axis must be the samples")
+    size, stored = math.prod(dataset.shape) * dataset.dtype.itemsize, dataset.id.get_storage_size()
+    if size > max(ALWAYS, LARGEST_RATIO * stored) or size > physical_memory():
+        raise DataError(f"dataset {name!r} claims {dataset.shape} ({size:,} bytes) in {stored:,} bytes")
+    return dataset
+
+
+def _read(file: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
+    with naming(str(file)), _opened(file) as opened:
+        try:
+            return {name: np.asarray(_dataset(opened, name)[...]) for name in names}
+        except (OSError, RuntimeError, ValueError, KeyError, TypeError) as error:
+            raise DataError(f"is damaged: {error}") from error
+
+
+def _opened(file: Path) -> Any:
+    try:
+        return h5py().File(file, "r", locking=False)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise DataError(f"cannot be read as HDF5: {error}") from error
+
+
+def _bytes(arrays: Mapping[str, np.ndarray]) -> int:
+    return sum(array.nbytes for array in arrays.values())
+
+
+def _told(fields: Mapping[str, Field]) -> str:
+    return ", ".join(f"{name!r} {field.shape}" for name, field in fields.items())

@@ -1,0 +1,116 @@
+"""Samples from image files that a text lists, a path and a label a line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from demitasse import DataError, Field
+from demitasse_datasets import images
+from demitasse_datasets.crops import Crop, fit
+from demitasse_datasets.decoders import decoders, for_each
+from demitasse_datasets.samples import naming
+
+LONGEST_LIST = 1 << 31
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A line of a list: its number (from 1), the image's path and its label."""
+
+    line: int
+    path: str
+    label: int
+
+
+def lines(path: Path) -> Iterator[tuple[int, str]]:
+    """The lines of a text file that are not blank, numbered from 1. Raises DataError."""
+    try:
+        if path.stat().st_size > LONGEST_LIST:
+            raise DataError(f"{path}: is longer than any list ({path.stat().st_size:,} bytes)")
+        text = path.read_bytes().decode()
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: is no text: byte {error.start} is not UTF-8") from error
+    for number, line in enumerate(text.split("\n"), 1):
+        if stripped := line.strip():
+            yield number, stripped
+
+
+def read_list(path: Path) -> list[Listed]:
+    """An image list: a path, which may have blanks in it, a blank, a label. Raises DataError with the
+    line."""
+    listed = []
+    for number, line in lines(path):
+        name, _, label = line.replace("\t", " ").rpartition(" ")
+        name = line[: len(name)].rstrip()
+        if not name or not (label.isascii() and label.lstrip("+-").isdecimal() and len(label) < 12):
+            raise DataError(
+                f"{path}:{number}: {line[:200]!r} is not a path, a blank and a label (a whole number)"
+            )
+        if not -(1 << 31) <= int(label) < 1 << 31:
+            raise DataError(f"{path}:{number}: the label {label} does not fit 32 bits")
+        listed.append(Listed(number, name, int(label)))
+    if not listed:
+        raise DataError(f"{path}: lists no images")
+    return listed
+
+
+def read_image(file: Path, mode: str, resized: tuple[int, int] | None) -> np.ndarray:
+    """An image file's pixels (height, width, channels). Raises DataError without the file's name."""
+    try:
+        data = file.read_bytes()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise DataError(f"cannot be read: {reason}") from error
+    pixels = images.decode(data, mode)
+    return images.resize(pixels, *resized) if resized else pixels
+
+
+def beside(name: str, listed_in: Path) -> Path:
+    """A file as the working directory has it, else as the folder of the list has it."""
+    path = Path(name)
+    other = listed_in.parent / path
+    return other if not path.exists() and other.exists() else path
+
+
+class ImageSamples:
+    """The images of a list: ``data`` (channels, height, width) uint8, blue first, and ``label``.
+
+    ``resized`` is (height, width); without it, and without a ``crop``, all images must be as large as
+    the first. ``root`` is put before each path as Caffe does, as text: it ends with a slash.
+    """
+
+    def __init__(
+        self, path: Path, root: str, mode: str, resized: tuple[int, int] | None, crop: Crop
+    ) -> None:
+        self.name, self._listed = str(path), read_list(path)
+        self.size = len(self._listed)
+        self._root, self._mode, self._resized, self._crop = root, mode, resized, crop
+        self._pool = decoders()
+        with naming(self._where(0)):
+            shape = crop.shape(self._pixels(0).shape)
+        self.fields: Mapping[str, Field] = {"data": Field(shape, "uint8"), "label": Field((), "int32")}
+
+    def gather(self, numbers: np.ndarray, out: Mapping[str, np.ndarray], first: int) -> None:
+        drawn = self._crop.draws(first, len(numbers))
+
+        def one(i: int) -> None:
+            number = int(numbers[i])
+            with naming(self._where(number)):
+                fit(self._crop.cut(self._pixels(number), drawn[i]), out["data"][i])
+            out["label"][i] = self._listed[number].label
+
+        for_each(self._pool, len(numbers), one)
+
+    def _where(self, number: int) -> str:
+        listed = self._listed[number]
+        return f"{self.name}:{listed.line}: {self._root}{listed.path}"
+
+    def _pixels(self, number: int) -> np.ndarray:
+        file = beside(self._root + self._listed[number].path, Path(self.name))
+        return images.planes(read_image(file, self._mode, self._resized))

@@ -1,0 +1,76 @@
+"""``demitasse convert_imageset``: images written as a database, with the flags of Caffe's tool."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from demitasse import compose
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def _switch(name: str, text: str) -> Callable[[Command], Command]:
+    """A flag as gflags takes it: ``--gray``, ``-gray``, ``--nogray``."""
+    return click.option(f"--{name}/--no{name}", f"-{name}/-no{name}", name, default=False, help=text)
+
+
+def _number(name: str, text: str) -> Callable[[Command], Command]:
+    return click.option(f"--{name}", f"-{name}", name, type=click.IntRange(0), default=0, help=text)
+
+
+@click.command(
+    "convert_imageset",
+    help="Write an LMDB database DB of the images that LIST names, a path (after ROOT) and a label a "
+    "line; or of a folder of images, whose sub-folders are the classes; or of samples in another format "
+    "(CIFAR, IDX).",
+)
+@click.argument("given", metavar="[ROOT] LIST|FOLDER|SAMPLES DB", nargs=-1, required=True)
+@_number("resize_height", "Rows to which images are resized; 0 keeps theirs.")
+@_number("resize_width", "Columns to which images are resized; 0 keeps theirs.")
+@_switch("gray", "Write one channel.")
+@_switch("shuffle", "Write in a random order.")
+@_switch("encoded", "Keep images as files, not as pixels.")
+@click.option(
+    "--encode_type", "-encode_type", default="", help="The format of encoded images: png, jpg."
+)
+@_switch("check_size", "Accepted; images of another size than the first are an error anyway.")
+@click.option("--backend", "-backend", default="lmdb", type=click.Choice(["lmdb"]), show_default=True)
+@click.option("--seed", type=click.IntRange(0), default=0, help="Of the random order.")
+@click.option("--force", is_flag=True, help="Overwrite DB if it is there.")
+def command(
+    given: tuple[str, ...],
+    resize_height: int,
+    resize_width: int,
+    gray: bool,
+    shuffle: bool,
+    encoded: bool,
+    encode_type: str,
+    check_size: bool,
+    backend: str,
+    seed: int,
+    force: bool,
+) -> None:
+    """Write the database, and say what is in it."""
+    if len(given) not in (2, 3):
+        raise click.UsageError("give LIST and DB, or ROOT, LIST and DB")
+    root, (source, target) = given[0] if len(given) == 3 else "", given[-2:]
+    with compose() as runtime:
+        count = runtime.program(
+            "convert_samples",
+            source,
+            target,
+            root=root,
+            height=resize_height,
+            width=resize_width,
+            gray=gray,
+            encoded=encode_type or encoded,
+            shuffle=shuffle,
+            seed=seed,
+            force=force,
+        )
+    size = sum(file.stat().st_size for file in Path(target).iterdir())
+    click.echo(f"wrote {target}: {count:,} records, {size / 2**20:.1f} MiB")

@@ -1,0 +1,68 @@
+"""LMDB databases, read through the package lmdb."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from demitasse import DataError
+from demitasse_datasets.keys import Get, Keys, shown
+
+FILE = "data.mdb"
+
+
+class LmdbReader:
+    """An LMDB environment's main database, opened read-only and without a lock, so that it may lie on a
+    file system that cannot be written. Nobody may write to it meanwhile."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises DataError for what is no LMDB environment, is cut off, or has no entries."""
+        try:
+            import lmdb
+        except ImportError as error:
+            raise DataError(
+                f"{path}: the package lmdb is needed to read it ({error}); pip install lmdb"
+            ) from error
+        self.path, self._error = str(path), lmdb.Error
+        folder = path.is_dir()
+        try:
+            self._environment: Any = lmdb.open(
+                self.path, readonly=True, lock=False, subdir=folder, create=False
+            )
+        except (lmdb.Error, OSError) as error:
+            raise DataError(f"{path}: cannot be opened as an LMDB database: {error}") from error
+        file = path / FILE if folder else path
+        # LMDB maps the file: a page that is not there ends the process with a bus error.
+        promised = (self._environment.info()["last_pgno"] + 1) * self._environment.stat()["psize"]
+        if file.stat().st_size < promised:
+            found = file.stat().st_size
+            self._environment.close()
+            raise DataError(f"{file}: is cut off: it promises {promised:,} bytes, {found:,} are there")
+        try:
+            with self._environment.begin() as transaction:
+                self._keys = Keys(transaction.cursor().iternext(keys=True, values=False))
+        except lmdb.Error as error:
+            raise DataError(f"{file}: is damaged: {error}") from error
+        self.size = len(self._keys)
+        if not self.size:
+            raise DataError(f"{path}: there are no samples in it")
+
+    def key(self, number: int) -> bytes:
+        return self._keys[number]
+
+    @contextmanager
+    def session(self) -> Iterator[Get]:
+        with self._environment.begin(buffers=True) as transaction:
+
+            def get(number: int) -> memoryview:
+                try:
+                    value = transaction.get(self._keys[number])
+                except self._error as error:
+                    raise DataError(f"cannot be read: {error}") from error
+                if value is None:
+                    raise DataError(f"key {shown(self._keys[number])} has gone")
+                return memoryview(value)
+
+            yield get

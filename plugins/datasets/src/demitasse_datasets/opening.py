@@ -1,0 +1,116 @@
+"""From a specification's options to samples in databases, lists, HDF5 and window files, or made by a
+filler. Each option is a plain value; an unknown one is an error that names the nearest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from demitasse import DataError, DataSpec, RandomStream, unknown
+from demitasse_datasets.crops import Crop
+from demitasse_datasets.samples import Samples
+
+OPTIONS: Mapping[str, tuple[str, ...]] = {
+    "lmdb": ("crop", "random", "stream", "mode", "skip"),
+    "leveldb": ("crop", "random", "stream", "mode", "skip"),
+    "images": ("root", "height", "width", "crop", "random", "stream", "mode", "skip"),
+    "hdf5": ("fields",),
+    "windows": (
+        *("root", "cached", "batch", "crop", "foreground", "background", "fraction"),
+        *("padding", "square", "mirror", "scale", "mean", "stream"),
+    ),
+    "fillers": ("field", "filler", "shape", "stream"),
+}
+"""Kinds and their options."""
+
+LARGEST_IMAGE = 1 << 15
+"""Rows or columns that an image may be resized to."""
+
+
+def open_file(path: Path, kind: str, spec: DataSpec) -> Samples:
+    """The samples of a file (or folder) of one of the kinds. Raises DataError."""
+    given = _checked(kind, spec.options)
+    if kind == "hdf5":
+        from demitasse_datasets.hdf5 import Hdf5Samples
+
+        return Hdf5Samples(path, tuple(given.get("fields", ())))
+    if kind == "windows":
+        return _windows(path, given, spec.seed)
+    crop = Crop(
+        _extent(given, "crop"), bool(given.get("random")), spec.seed, int(given.get("stream", 0))
+    )
+    mode = str(given.get("mode", "color" if kind == "images" else "native"))
+    _check_mode(mode)
+    if kind == "images":
+        from demitasse_datasets.image_list import ImageSamples
+
+        resized = _extent(given, "height"), _extent(given, "width")
+        if (resized[0] == 0) != (resized[1] == 0):
+            raise DataError(f"images are resized to a height and a width, not {resized}; give both")
+        root = str(given.get("root", ""))
+        return ImageSamples(path, root, mode, resized if resized[0] else None, crop)
+    from demitasse_datasets.database import DatumSamples, open_database
+
+    return DatumSamples(open_database(path, kind), crop, mode)
+
+
+def open_filler(spec: DataSpec) -> Samples:
+    """Samples with one ``field`` that the option ``filler`` makes, in batches of ``shape``. Raises
+    DataError."""
+    from demitasse_datasets.generated import GeneratedSamples
+
+    given = _checked("fillers", spec.options)
+    if not callable(given.get("filler")) or "shape" not in given:
+        raise DataError('kind "fillers" needs the options filler (a function of a shape) and shape')
+    field, shape, stream = str(given.get("field", "data")), tuple(given["shape"]), given.get("stream", 0)
+    return GeneratedSamples(field, given["filler"], shape, spec.seed, int(stream))
+
+
+def skipped(spec: DataSpec) -> int:
+    """How many samples are left out at the start: drawn below the option ``skip``."""
+    most = int(spec.options.get("skip", 0)) if spec.kind != "fillers" else 0
+    if most < 1:
+        return 0
+    stream = RandomStream(spec.seed, int(spec.options.get("stream", 0)))
+    return int(stream.integers(1, most)[0])
+
+
+def _windows(path: Path, given: Mapping[str, Any], seed: int) -> Samples:
+    from demitasse_datasets.windows import Sampling, WindowSamples
+
+    given = dict(given)
+    root, cached = str(given.pop("root", "")), bool(given.pop("cached", False))
+    crop, padding = _extent(given, "crop"), int(given.get("padding", 0))
+    if crop < 1 or int(given.get("batch", 0)) < 1:
+        raise DataError(f"{path}: windows need a crop size and a batch of 1 or more")
+    if not 0 <= 2 * padding < crop:
+        raise DataError(f"{path}: a padding of {padding} leaves nothing of a crop of {crop}")
+    if not 0 <= float(given.get("fraction", 0.25)) <= 1:
+        raise DataError(f"{path}: a fraction of {given['fraction']} of the windows; valid are 0 to 1")
+    if given.get("mean") is not None:
+        given["mean"] = np.asarray(given["mean"], np.float32)
+    return WindowSamples(path, root, cached, Sampling(**given, seed=seed))
+
+
+def _checked(kind: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
+    for name in options:
+        if name not in OPTIONS[kind]:
+            raise DataError(unknown(f"option of kind {kind}", name, OPTIONS[kind]))
+    return options
+
+
+def _check_mode(mode: str) -> None:
+    from demitasse_datasets.images import MODES
+
+    if mode not in MODES:
+        raise DataError(unknown("mode of images", mode, MODES))
+
+
+def _extent(given: Mapping[str, Any], name: str) -> int:
+    value = int(given.get(name, 0))
+    if not 0 <= value <= LARGEST_IMAGE:
+        raise DataError(f"{name} {value:,}; valid are 0 to {LARGEST_IMAGE:,}")
+    return value

@@ -1,0 +1,263 @@
+"""Windows of images, foreground and background in a fixed proportion: R. Girshick's window files.
+
+A file has for each image ``# index``, its path, channels, height and width, the number of windows, and
+for each window its class, its overlap with an object, and x1 y1 x2 y2, both corners included. The
+sampling and the warping are those of Caffe's WindowData layer (R. Girshick et al., Rich feature
+hierarchies, 2014, supplement A).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from demitasse import DataError, Field
+from demitasse_datasets import images
+from demitasse_datasets.crops import below, draws
+from demitasse_datasets.decoders import decoders, for_each
+from demitasse_datasets.image_list import LONGEST_LIST, beside
+from demitasse_datasets.samples import naming
+
+CROP_MODES = ("warp", "square")
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How windows become samples. Of each ``batch`` the last ``fraction`` are foreground (an overlap of
+    ``foreground`` or more), those before background (less than ``background``). A window is warped to
+    ``crop`` pixels, with ``padding`` of them on each side taken from around it; ``square`` keeps its
+    proportions. ``mean`` is subtracted where there is an image, (channels, height, width) or
+    (channels, 1, 1), and the result multiplied by ``scale``."""
+
+    batch: int
+    crop: int
+    foreground: float = 0.5
+    background: float = 0.5
+    fraction: float = 0.25
+    padding: int = 0
+    square: bool = False
+    mirror: bool = False
+    scale: float = 1.0
+    mean: np.ndarray | None = None
+    seed: int = 0
+    stream: int = 0
+
+    def is_foreground(self, number: int) -> bool:
+        """Whether a sample is foreground, by its number in the global order."""
+        count = int(np.float32(self.batch) * np.float32(self.fraction))
+        return number % self.batch >= self.batch - count
+
+
+class Window(NamedTuple):
+    """A window: its image, class, and corners."""
+
+    image: int
+    label: int
+    x1: int
+    y1: int
+    x2: int
+    y2: int
+
+
+class Warp(NamedTuple):
+    """What is cut of an image, (x1, y1, x2, y2) with both corners, and the place of it, resized, in the
+    sample: left, top, width, height."""
+
+    x1: int
+    y1: int
+    x2: int
+    y2: int
+    left: int
+    top: int
+    width: int
+    height: int
+
+
+class WindowSamples:
+    """Windows drawn at random, each sample by its number in the global order: ``data`` float32
+    (channels, crop, crop), mean subtracted, and ``label``, 0 for background."""
+
+    def __init__(self, path: Path, root: str, cached: bool, sampling: Sampling) -> None:
+        self.name, self._root, self._sampling = str(path), root, sampling
+        self._paths, channels, self._sets = read_windows(path, sampling.foreground, sampling.background)
+        needed = {sampling.is_foreground(number) for number in range(sampling.batch)}
+        for foreground in needed:
+            if not self._sets[foreground]:
+                what = (
+                    f"of {sampling.foreground} or more" if foreground else f"below {sampling.background}"
+                )
+                raise DataError(f"{path}: has no window with an overlap {what}")
+        if sampling.mean is not None:
+            wanted = sampling.mean.shape
+            if wanted[0] not in (1, channels) or (
+                wanted[1:] != (1, 1) and min(wanted[1:]) < sampling.crop
+            ):
+                raise DataError(
+                    f"{path}: a mean of shape {wanted} does not fit windows of "
+                    f"({channels}, {sampling.crop}, {sampling.crop})"
+                )
+        self.size = sum(map(len, self._sets))
+        self.fields: Mapping[str, Field] = {
+            "data": Field((channels, sampling.crop, sampling.crop), "float32"),
+            "label": Field((), "int32"),
+        }
+        self._pool = decoders()
+        self._cache: list[bytes] | None = None
+        if cached:
+            self._cache = [self._file(number) for number in range(len(self._paths))]
+
+    def gather(self, numbers: np.ndarray, out: Mapping[str, np.ndarray], first: int) -> None:
+        sampling = self._sampling
+        drawn = draws(sampling.seed, sampling.stream, first, len(numbers))
+
+        def one(i: int) -> None:
+            windows = self._sets[sampling.is_foreground(first + i)]
+            window = windows[below(drawn[i, 0], len(windows))]
+            with naming(f"image {self._paths[window.image]!r}, window {tuple(window[2:])}"):
+                pixels = self._image(window.image)
+                paste(pixels, window, bool(drawn[i, 2]) and sampling.mirror, sampling, out["data"][i])
+            out["label"][i] = window.label
+
+        for_each(self._pool, len(numbers), one)
+
+    def _file(self, number: int) -> bytes:
+        file = beside(self._root + self._paths[number], Path(self.name))
+        try:
+            return file.read_bytes()
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise DataError(f"{self.name}: image {str(file)!r} cannot be read: {reason}") from error
+
+    def _image(self, number: int) -> np.ndarray:
+        return images.decode(self._cache[number] if self._cache else self._file(number))
+
+
+def read_windows(
+    path: Path, foreground: float, background: float
+) -> tuple[list[str], int, tuple[list[Window], list[Window]]]:
+    """The images of a window file, their channels, and its background and foreground windows. Raises
+    DataError with the number of the word that is wrong."""
+    words = _words(path)
+    paths: list[str] = []
+    places: dict[int, int] = {}
+    sets: tuple[list[Window], list[Window]] = ([], [])
+    channels = 0
+    for at, word in words:
+        if word != "#":
+            raise DataError(f"{path}: word {at}: {word[:80]!r} where the # before an image is expected")
+        index = _number(path, words)
+        places[index] = len(paths)
+        paths.append(next(words, (0, ""))[1])
+        if not paths[-1]:
+            raise DataError(f"{path}: is cut off after image {index}")
+        channels, *_ = (_number(path, words) for _ in range(3))
+        if channels != 3:
+            raise DataError(
+                f"{path}: image {paths[-1]!r} has {channels} channels; images are read with 3"
+            )
+        for _ in range(_number(path, words)):
+            label = _number(path, words)
+            overlap = _number(path, words, float)
+            corners = [_number(path, words) for _ in range(4)]
+            if overlap >= foreground:
+                if label < 1:
+                    raise DataError(f"{path}: a foreground window of {paths[-1]!r} has class {label}")
+                sets[1].append(Window(places[index], label, *corners))
+            elif overlap < background:
+                sets[0].append(Window(places[index], 0, *corners))
+    if not paths:
+        raise DataError(f"{path}: is empty; a window file begins with # and a number")
+    return paths, channels, sets
+
+
+def _words(path: Path) -> Iterator[tuple[int, str]]:
+    try:
+        if path.stat().st_size > LONGEST_LIST:
+            raise DataError(f"{path}: is longer than any list")
+        text = path.read_bytes().decode()
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: is no text: byte {error.start} is not UTF-8") from error
+    return iter([(at, word) for at, word in enumerate(text.split(), 1)])
+
+
+def _number(path: Path, words: Iterator[tuple[int, str]], kind: type = int) -> int:
+    at, word = next(words, (0, ""))
+    try:
+        value = kind(word)
+        if abs(value) < 1 << 31:
+            return value  # type: ignore[no-any-return]
+    except ValueError:
+        pass  # it is named below, as a number that is too large is
+    where = f"word {at}: {word[:80]!r}" if word else "is cut off"
+    raise DataError(f"{path}: {where}; expected a {'whole ' * (kind is int)}number")
+
+
+def paste(
+    pixels: np.ndarray, window: Window, mirrored: bool, sampling: Sampling, place: np.ndarray
+) -> None:
+    """Write a window of an image (height, width, channels) to ``place`` (channels, crop, crop), zeros
+    where it goes beyond the image. Raises DataError when it is outside."""
+    height, width = pixels.shape[:2]
+    warp = warped(window, height, width, sampling, mirrored)
+    if not (0 <= warp.x1 <= warp.x2 < width and 0 <= warp.y1 <= warp.y2 < height):
+        raise DataError(f"is outside the image of {width} x {height}")
+    place[...] = 0
+    if warp.width < 1 or warp.height < 1:
+        return
+    part = np.ascontiguousarray(pixels[warp.y1 : warp.y2 + 1, warp.x1 : warp.x2 + 1])
+    part = images.resize(part, warp.height, warp.width)
+    if mirrored:
+        part = part[:, ::-1]
+    rows = slice(warp.top, warp.top + warp.height)
+    columns = slice(warp.left, warp.left + warp.width)
+    values = images.planes(part).astype(np.float32)
+    if sampling.mean is not None:
+        mean = sampling.mean
+        if mean.shape[1:] != (1, 1):
+            # Caffe's offset for both axes is that of the width.
+            offset = (mean.shape[2] - sampling.crop) // 2
+            mean = mean[:, offset:, offset:][:, rows, columns]
+        values -= mean
+    place[:, rows, columns] = values * np.float32(sampling.scale)
+
+
+def warped(window: Window, height: int, width: int, sampling: Sampling, mirrored: bool) -> Warp:
+    """Which part of an image a window and its surroundings are, and where it lies in the sample."""
+    crop, x1, y1, x2, y2 = sampling.crop, *window[2:]
+    if not sampling.padding and not sampling.square:
+        return Warp(x1, y1, x2, y2, 0, 0, crop, crop)
+    grown = crop / (crop - 2 * sampling.padding)
+    half_width, half_height = (x2 - x1 + 1) / 2, (y2 - y1 + 1) / 2
+    center_x, center_y = x1 + half_width, y1 + half_height
+    if sampling.square:
+        half_width = half_height = max(half_width, half_height)
+    x1, x2 = (_round(center_x + sign * half_width * grown) for sign in (-1, 1))
+    y1, y2 = (_round(center_y + sign * half_height * grown) for sign in (-1, 1))
+    scale_x, scale_y = crop / (x2 - x1 + 1), crop / (y2 - y1 + 1)
+    left, top = max(0, -x1), max(0, -y1)
+    right, bottom = max(0, x2 - width + 1), max(0, y2 - height + 1)
+    x1, y1, x2, y2 = x1 + left, y1 + top, x2 - right, y2 - bottom
+    across = _round((right if mirrored else left) * scale_x)
+    down = _round(top * scale_y)
+    return Warp(
+        x1,
+        y1,
+        x2,
+        y2,
+        across,
+        down,
+        min(_round((x2 - x1 + 1) * scale_x), crop - across),
+        min(_round((y2 - y1 + 1) * scale_y), crop - down),
+    )
+
+
+def _round(value: float) -> int:
+    """To the nearest whole number, halves away from zero, as in C."""
+    return math.floor(abs(value) + 0.5) * (1 if value >= 0 else -1)

@@ -1,0 +1,1 @@
+"""Nets from and to ONNX."""

@@ -1,0 +1,165 @@
+"""An operator's call in a model, and what a layer type makes of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from demitasse import GraphBuilder, Layer, RandomStream, Tensor, unknown
+
+Shape = tuple[int, ...]
+LARGEST = 2**31
+"""Elements of a blob: more is a damaged file, not a net."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """A node of a model. ``operands`` has for each input the number of a bottom, the array of a
+    constant, or None where it is left out; ``zeros`` are what a Pad before it put around its input, in
+    the order of ``pads`` (all beginnings, then all ends)."""
+
+    operator: str
+    opset: int
+    attributes: Mapping[str, Any]
+    operands: tuple[int | np.ndarray | None, ...] = ()
+    zeros: Shape = ()
+
+
+@dataclass(frozen=True)
+class Operands:
+    """A call with its tensors: what the function of an operator works on."""
+
+    call: Call
+    attributes: Mapping[str, Any]
+    values: Sequence[Tensor | np.ndarray | None]
+    graph: GraphBuilder
+    layer: Layer
+    learned: Sequence[Tensor] = ()
+
+    def __getitem__(self, name: str) -> Any:
+        return self.attributes[name]
+
+    def tensor(self, position: int = 0) -> Tensor:
+        """An input that the net computes. Raises ValueError for a constant, or none."""
+        value = self.values[position] if position < len(self.values) else None
+        if not isinstance(value, Tensor):
+            found = "is left out" if value is None else "is a constant"
+            raise ValueError(f"input {position} {found}; one that the net computes is supported")
+        return value
+
+    def constant(self, position: int) -> np.ndarray | None:
+        """An input that is constant, None where it is left out. Raises ValueError if it is computed."""
+        value = self.values[position] if position < len(self.values) else None
+        if isinstance(value, Tensor):
+            raise ValueError(f"input {position} is computed by the net; a constant is supported")
+        return value
+
+    def apply(self, word: str, *inputs: Tensor | None, **attributes: Any) -> Any:
+        """Emit an operation. Raises ValueError where no composed plugin has the word, and for a result
+        that no machine holds."""
+        known = getattr(self.graph, "vocabulary", None)
+        if known is not None and word not in known:
+            raise ValueError(
+                f"needs the operation {word!r}, which no composed plugin defines; 'caffe' brings it"
+            )
+        made = self.graph.apply(word, *inputs, **attributes)
+        for tensor in made if isinstance(made, tuple) else (made,):
+            if math.prod(tensor.shape) > LARGEST:
+                raise ValueError(f"makes a blob of shape {tensor.shape}, more than {LARGEST} elements")
+        return made
+
+    def fixed(self, name: str, value: Any) -> Tensor:
+        """A tensor of constants of the layer's own."""
+        return self.graph.constant(f"{self.layer.name}.{name}", np.asarray(value))
+
+
+@dataclass(frozen=True)
+class Given:
+    """A filler: the array of the file."""
+
+    array: np.ndarray
+
+    def __call__(self, shape: Shape, stream: RandomStream) -> np.ndarray:
+        """The array, whatever the stream."""
+        return self.array
+
+
+Expand = Callable[[Operands], Sequence[Tensor]]
+Learned = Callable[[Call, Mapping[str, Any]], Sequence[np.ndarray]]
+
+
+@dataclass(frozen=True, eq=False)
+class Operator:
+    """One operator of ONNX.
+
+    ``defaults`` are the attributes that it understands, REQUIRED ones as None. ``arrays`` gives the
+    learned parameters among a call's constants, of which the first ``kept`` are not trained.
+    """
+
+    name: str
+    expand: Expand
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    arrays: Learned | None = None
+    kept: int = 0
+
+    def learned(self, call: Call) -> list[np.ndarray]:
+        """The learned parameters of a call. Raises ValueError."""
+        return list(self.arrays(call, self.complete(call))) if self.arrays is not None else []
+
+    def complete(self, call: Call) -> dict[str, Any]:
+        """A call's attributes with the defaults. Raises ValueError for one that is not understood."""
+        given = dict(self.defaults)
+        for name, value in call.attributes.items():
+            if name not in self.defaults:
+                raise ValueError(unknown("attribute", name, self.defaults))
+            default = self.defaults[name]
+            if default is not None and _kind(value) != _kind(default):
+                raise ValueError(f"attribute {name} is {value!r}; its kind is that of {default!r}")
+            given[name] = value
+        return given
+
+    def build(self, layer: Layer, bottoms: Sequence[Tensor], graph: GraphBuilder) -> Sequence[Tensor]:
+        """Emit the layer's operations."""
+        call: Call = layer.parameters
+        learned = [
+            graph.parameter(
+                tuple(array.shape),
+                Given(array),
+                rate=0.0 if number < self.kept else 1.0,
+                trainable=number >= self.kept,
+            )
+            for number, array in enumerate(self.learned(call))
+        ]
+        values = [bottoms[operand] if isinstance(operand, int) else operand for operand in call.operands]
+        made = self.expand(Operands(call, self.complete(call), values, graph, layer, learned))
+        if len(made) < len(layer.tops):
+            raise ValueError(
+                f"has {len(layer.tops)} outputs that others read ({', '.join(layer.tops)}); only the "
+                f"first {len(made)} can be computed"
+            )
+        return made
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, tuple):
+        return "list"
+    return "number" if isinstance(value, int | float) else type(value).__name__
+
+
+def constant_of(call: Call, position: int, what: str) -> np.ndarray:
+    """Input ``position`` of a call as numbers. Raises ValueError unless it is a constant of the file."""
+    value = call.operands[position] if position < len(call.operands) else None
+    if not isinstance(value, np.ndarray):
+        raise ValueError(f"{what} (input {position}) must be constants of the file")
+    if value.dtype.kind != "f":
+        raise ValueError(f"{what} (input {position}) are {value.dtype.name}, not real numbers")
+    return value.astype(np.float32) if value.dtype.itemsize < 4 else value
+
+
+def has(call: Call, position: int) -> bool:
+    """Whether a call has an input."""
+    return position < len(call.operands) and call.operands[position] is not None

@@ -1,0 +1,232 @@
+"""A net and its weights as an ONNX model, from the operations that the net is made of."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from google.protobuf.message import EncodeError
+from onnx import numpy_helper
+
+from demitasse import Graph, ModelError, Node, Runtime, Tensor, unknown
+
+OPSETS = (13, 22)
+"""The oldest and the newest version of ONNX's operators that is written."""
+
+
+def export_onnx(
+    runtime: Runtime,
+    net_path: str | Path,
+    out_path: str | Path,
+    *,
+    weights: str | Path | Sequence[str | Path] | None = None,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+    opset: int = 17,
+    overrides: Mapping[str, Any] | None = None,
+) -> Path:
+    """Write the test phase of a net as an ONNX model, whole or not at all.
+
+    ``net_path`` is a net whose inputs the caller fills (a deploy net), ``weights`` a path or several;
+    ``input_shapes`` by input name replace those that the file declares. The model computes what the net
+    does, to the rounding of its kernels: what ONNX has no exact words for is refused. Raises ModelError.
+    """
+    if not OPSETS[0] <= opset <= OPSETS[1]:
+        raise ModelError(f"opset {opset} is not written (valid: {OPSETS[0]} to {OPSETS[1]})")
+    net = runtime.net(net_path, weights=weights, phase="test", retain="all", overrides=overrides)
+    try:
+        if net.graph.feeds:
+            layers = ", ".join(repr(feed.layer) for feed in net.graph.feeds)
+            raise ModelError(
+                f"{net_path}: the net reads its samples itself (layer {layers}), which an ONNX model "
+                f"cannot; export its deploy net, whose inputs are given"
+            )
+        if input_shapes:
+            net.forward(**_blank(net.graph, input_shapes, net_path))
+        model = Exporter(net.graph, net.params, str(net_path), opset).model(net.definition.name)
+    finally:
+        net.close()
+    path = Path(out_path)
+    _write_whole(path, model)
+    return path
+
+
+def convert_to_onnx(
+    runtime: Runtime,
+    source: str | Path,
+    target: str | Path,
+    weights: str | Path | Sequence[str | Path] | None = None,
+) -> dict[str, Any]:
+    """``export_onnx`` as ``demitasse convert`` asks for it: what was done, as ``kind``, ``layers``,
+    ``upgraded`` and ``notes``."""
+    path = export_onnx(runtime, source, target, weights=weights)
+    notes = [] if weights else ["no weights were given: it has those that its fillers draw"]
+    layers = len(runtime.read(path).net("test").layers)
+    return {"kind": "net", "layers": layers, "upgraded": False, "notes": notes}
+
+
+def _blank(graph: Graph, shapes: Mapping[str, Sequence[int]], path: object) -> dict[str, np.ndarray]:
+    """Zeros of the wanted shapes: a net that is given them plans itself for them."""
+    for name in shapes:
+        if name not in graph.inputs:
+            raise ModelError(unknown("input", name, graph.inputs, path))
+    return {
+        name: np.broadcast_to(np.float32(0), tuple(int(extent) for extent in shape))
+        for name, shape in shapes.items()
+    }
+
+
+class Exporter:
+    """A graph's operations as nodes, in order. What the functions of ``demitasse_onnx.words`` call."""
+
+    def __init__(
+        self, graph: Graph, params: Mapping[str, Sequence[np.ndarray]], where: str, opset: int
+    ) -> None:
+        self.opset = opset
+        self._graph, self._where = graph, where
+        self._nodes: list[onnx.NodeProto] = []
+        self._arrays: dict[str, np.ndarray] = {}
+        self._names: dict[Tensor, str] = {}
+        self._taken: set[str] = set()
+        self._labels: set[str] = set()
+        self._known: dict[Tensor, np.ndarray] = {
+            tensor: np.broadcast_to(np.asarray(value, np.float32), tensor.shape)
+            for tensor, value in graph.constants.items()
+        }
+        for parameter in graph.parameters:
+            layer, index = parameter.owners[0]
+            self._known[parameter.tensor] = np.asarray(params[layer][index], np.float32)
+        # The names that users know go to inputs, then to the last blob of each name.
+        for name, tensor in (*graph.inputs.items(), *graph.blobs.items()):
+            if tensor not in self._names and name not in self._taken:
+                self._names[tensor] = name
+                self._taken.add(name)
+
+    def model(self, name: str) -> onnx.ModelProto:
+        """The whole model. Raises ModelError that names the layer and the operation."""
+        from demitasse_onnx.words import WORDS
+
+        readers = {tensor for node in self._graph.nodes for tensor in node.inputs if tensor is not None}
+        readers |= set(self._graph.outputs.values())
+        for node in self._graph.nodes:
+            word = node.operation.name
+            where = f"{self._where}: layer {node.layer!r}: operation {word!r}"
+            if word not in WORDS:
+                raise ModelError(
+                    f"{where} has no form in ONNX here (supported: {', '.join(sorted(WORDS))})"
+                )
+            for tensor in node.outputs[1:] if node.outputs[0] is not None else ():
+                if tensor in readers:
+                    raise ModelError(f"{where}: its second result, {tensor!r}, has no form in ONNX here")
+            try:
+                WORDS[word](self, node)
+            except ValueError as error:
+                raise ModelError(f"{where}: {error}") from error
+        outputs = [self._output(key, tensor) for key, tensor in self._graph.outputs.items()]
+        used = {each for node in self._nodes for each in node.input}
+        graph = onnx.helper.make_graph(
+            self._nodes,
+            name or "net",
+            [
+                onnx.helper.make_tensor_value_info(
+                    self.name(tensor), onnx.TensorProto.FLOAT, tensor.shape
+                )
+                for tensor in self._graph.inputs.values()
+            ],
+            outputs,
+            [
+                numpy_helper.from_array(np.ascontiguousarray(array), key)
+                for key, array in self._arrays.items()
+                if key in used
+            ],
+        )
+        opset = onnx.helper.make_opsetid("", self.opset)
+        return onnx.helper.make_model(
+            graph,
+            producer_name="demitasse",
+            opset_imports=[opset],
+            ir_version=onnx.helper.find_min_ir_version_for([opset]),
+        )
+
+    def _output(self, key: str, tensor: Tensor) -> onnx.ValueInfoProto:
+        """An output under its own name: a copy where the tensor is an input, or has other names too."""
+        if self.name(tensor) != key or tensor.kind != "activation":
+            name = key if key not in self._taken else self.fresh(f"{key}.output")
+            self._nodes.append(onnx.helper.make_node("Identity", [self.name(tensor)], [name]))
+            self._taken.add(name)
+            key = name
+        return onnx.helper.make_tensor_value_info(key, onnx.TensorProto.FLOAT, tensor.shape)
+
+    # What the words call.
+
+    def fresh(self, name: str) -> str:
+        """A name that nothing has yet."""
+        found, number = name, 1
+        while found in self._taken:
+            found, number = f"{name}.{number}", number + 1
+        self._taken.add(found)
+        return found
+
+    def name(self, tensor: Tensor) -> str:
+        """The name of a tensor's value; a known one becomes an initializer."""
+        if tensor not in self._names:
+            self._names[tensor] = self.fresh(tensor.name)
+        name = self._names[tensor]
+        if tensor in self._known and name not in self._arrays:
+            self._arrays[name] = self._known[tensor]
+        return name
+
+    def value(self, tensor: Tensor) -> np.ndarray | None:
+        """The numbers of a parameter or constant, None for what the net computes."""
+        return self._known.get(tensor)
+
+    def constant(self, hint: str, array: np.ndarray) -> str:
+        """The name of a new constant."""
+        name = self.fresh(hint)
+        self._arrays[name] = array
+        return name
+
+    def number(self, node: Node, hint: str, value: float) -> str:
+        """The name of a constant that is one number."""
+        return self.constant(f"{node.layer}.{hint}", np.array(value, np.float32))
+
+    def emit(
+        self, node: Node, operator: str, inputs: Sequence[str], last: bool = False, **attributes: Any
+    ) -> str:
+        """Add an operator's call and return the name of its result: the node's own if it is its last."""
+        output = node.outputs[0]
+        assert output is not None
+        result = self.name(output) if last else self.fresh(f"{node.layer}.{operator.lower()}")
+        # The last node of a layer has its name: mostly the one with its weights, which are found by it.
+        label, number = node.layer if last else f"{node.layer}:{operator}", 1
+        while label in self._labels:
+            label, number = f"{node.layer}:{operator}{number if number > 1 else ''}", number + 1
+        self._labels.add(label)
+        self._nodes.append(
+            onnx.helper.make_node(operator, list(inputs), [result], name=label, **attributes)
+        )
+        return result
+
+
+def _write_whole(path: Path, model: onnx.ModelProto) -> None:
+    temporary = None
+    try:
+        data = model.SerializeToString()
+    except (EncodeError, ValueError) as error:
+        raise ModelError(f"{path}: the model is too large for one file: {error}") from error
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+            temporary = Path(file.name)
+            file.write(data)
+        temporary.chmod(0o644)
+        temporary.replace(path)
+    except OSError as error:
+        if temporary is not None:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+        raise ModelError(f"{path}: cannot be written: {error.strerror}") from error

@@ -1,0 +1,91 @@
+"""Functions of one element. Most need words that the plugin caffe brings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from demitasse import Tensor
+from demitasse_onnx.call import Call, Expand, Operands, Operator, constant_of
+
+
+def _word(word: str, **attributes: Any) -> Expand:
+    return lambda given: [given.apply(word, given.tensor(), **attributes)]
+
+
+def _leaky(given: Operands) -> Sequence[Tensor]:
+    """relu's gradient reads the sign of its result, which a slope below 0 would hide."""
+    word = "relu" if given["alpha"] >= 0 else "leaky_relu"
+    return [given.apply(word, given.tensor(), negative_slope=given["alpha"])]
+
+
+def _elu(given: Operands) -> Sequence[Tensor]:
+    if given["alpha"] < 0:
+        raise ValueError(f"alpha {given['alpha']} is below 0")
+    return [given.apply("elu", given.tensor(), alpha=given["alpha"])]
+
+
+def _clip(given: Operands) -> Sequence[Tensor]:
+    """The limits are attributes before version 11, and constants since."""
+    limits = []
+    for position, name, default in ((1, "min", -np.inf), (2, "max", np.inf)):
+        value = given.constant(position)
+        limit = given.attributes.get(name, default) if value is None else value
+        if np.size(limit) != 1:
+            raise ValueError(f"{name} has the shape {np.shape(limit)}; one number is supported")
+        limits.append(float(np.reshape(limit, ())))
+    if limits == [0.0, np.inf]:
+        return [given.apply("relu", given.tensor())]
+    return [given.apply("clip", given.tensor(), least=limits[0], most=limits[1])]
+
+
+def _slopes(call: Call, attributes: Mapping[str, Any]) -> Sequence[np.ndarray]:
+    w = constant_of(call, 1, "its slopes")
+    return [w.reshape(()) if w.size == 1 else w.reshape(-1)]
+
+
+def _prelu(given: Operands) -> Sequence[Tensor]:
+    x, w = given.tensor(), given.learned[0]
+    slopes = given.constant(1)
+    shape = () if slopes is None else slopes.shape
+    behind = len(x.shape) - 2
+    if w.shape and shape[-behind - 1 :] != (x.shape[1], *(1,) * behind):
+        raise ValueError(
+            f"slopes of shape {shape} for {x!r}: one a channel, or one for all, is supported"
+        )
+    return [given.apply("parametric_relu", x, w)]
+
+
+def _power(given: Operands) -> Sequence[Tensor]:
+    value = given.constant(1)
+    if value is None or value.size != 1:
+        raise ValueError("its exponent is not one constant number")
+    return [given.apply("power", given.tensor(), power=float(value.reshape(())))]
+
+
+def _logarithm_of_softmax(given: Operands) -> Sequence[Tensor]:
+    from demitasse_onnx.operators.normalization import _softmax
+
+    return [given.apply("logarithm", _softmax(given)[0])]
+
+
+OPERATORS = (
+    Operator("Relu", _word("relu")),
+    Operator("LeakyRelu", _leaky, {"alpha": 0.01}),
+    Operator("PRelu", _prelu, {}, _slopes),
+    Operator("Sigmoid", _word("sigmoid")),
+    Operator("Tanh", _word("tanh")),
+    Operator("Elu", _elu, {"alpha": 1.0}),
+    Operator("Softplus", _word("softplus")),
+    Operator("Exp", _word("exponential")),
+    Operator("Log", _word("logarithm")),
+    Operator("Abs", _word("absolute")),
+    Operator("Neg", _word("power", scale=-1.0)),
+    Operator("Sqrt", _word("power", power=0.5)),
+    Operator("Reciprocal", _word("power", power=-1.0)),
+    Operator("Pow", _power),
+    Operator("Clip", _clip, {"min": -np.inf, "max": np.inf}),
+    Operator("LogSoftmax", _logarithm_of_softmax, {"axis": -1}),
+)

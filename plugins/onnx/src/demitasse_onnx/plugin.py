@@ -1,0 +1,47 @@
+"""The hooks that the plugin serves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from demitasse import LayerType, ModelReader, Runtime, hookimpl
+
+
+@hookimpl
+def layer_types() -> Iterable[LayerType]:
+    """``onnx``: a node of an ONNX model."""
+    from demitasse_onnx.operators import OnnxNode
+
+    return (OnnxNode(),)
+
+
+@hookimpl
+def model_reader(path: Path, layer_types: Mapping[str, LayerType]) -> ModelReader | None:
+    """A reader of an ONNX model."""
+    from demitasse_onnx.reader import OnnxReader
+
+    return OnnxReader(Path(path))
+
+
+@hookimpl
+def programs() -> Mapping[str, Callable[..., Any]]:
+    """``export_onnx``: a net and its weights as an ONNX model; ``convert_to_onnx``: the same for the
+    command line's convert."""
+    return {"convert_to_onnx": _convert, "export_onnx": _export}
+
+
+# A runtime asks for programs when it is composed; onnx and protobuf are imported when one runs.
+
+
+def _export(runtime: Runtime, *arguments: Any, **options: Any) -> Path:
+    from demitasse_onnx.export import export_onnx
+
+    return export_onnx(runtime, *arguments, **options)
+
+
+def _convert(runtime: Runtime, *arguments: Any, **options: Any) -> dict[str, Any]:
+    from demitasse_onnx.export import convert_to_onnx
+
+    return convert_to_onnx(runtime, *arguments, **options)

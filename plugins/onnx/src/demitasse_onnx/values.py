@@ -1,0 +1,141 @@
+"""Arrays and attributes of a model file, read without trusting what the file claims."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+from demitasse import ModelError
+
+_TYPES: dict[int, tuple[str, str]] = {
+    onnx.TensorProto.FLOAT: ("<f4", "float_data"),
+    onnx.TensorProto.DOUBLE: ("<f8", "double_data"),
+    onnx.TensorProto.FLOAT16: ("<f2", "int32_data"),
+    onnx.TensorProto.INT64: ("<i8", "int64_data"),
+    onnx.TensorProto.INT32: ("<i4", "int32_data"),
+    onnx.TensorProto.INT16: ("<i2", "int32_data"),
+    onnx.TensorProto.INT8: ("i1", "int32_data"),
+    onnx.TensorProto.UINT8: ("u1", "int32_data"),
+    onnx.TensorProto.BOOL: ("?", "int32_data"),
+}
+_NAMES: dict[int, str] = {number: name for name, number in onnx.TensorProto.DataType.items()}
+_KNOWN = ", ".join(_NAMES[number] for number in _TYPES)
+
+
+def type_name(number: int) -> str:
+    """The name of an element type; its number where the format has no such type."""
+    return _NAMES.get(number, str(number))
+
+
+def check_texts(message: Any, path: Path) -> None:
+    """Raise ModelError for a text field of a message, or of one in it, that is no UTF-8: protobuf hands
+    out bytes for it."""
+    for field, value in message.ListFields():
+        if field.type not in (field.TYPE_STRING, field.TYPE_MESSAGE):
+            continue
+        several = [value] if isinstance(value, str | bytes) or hasattr(value, "ListFields") else value
+        for each in several:
+            if field.type == field.TYPE_MESSAGE:
+                check_texts(each, path)
+            elif not isinstance(each, str):
+                raise ModelError(f"{path}: is damaged: {field.name} {each[:40]!r} is not text")
+
+
+def array(tensor: onnx.TensorProto, path: Path, what: str) -> np.ndarray:
+    """A tensor's numbers in its shape, read-only. Nothing is allocated for what the file only claims.
+
+    Raises ModelError for a type that is not read, numbers that do not make the shape, and data outside
+    the model's own folder.
+    """
+    where = f"{path}: {what}"
+    if tensor.data_type not in _TYPES:
+        raise ModelError(
+            f"{where}: its elements are of type {type_name(tensor.data_type)}; read are {_KNOWN}"
+        )
+    kind, field = _TYPES[tensor.data_type]
+    shape = tuple(tensor.dims)
+    if any(extent < 0 for extent in shape):
+        raise ModelError(f"{where}: its shape {shape} has an extent below 0")
+    count, dtype = math.prod(shape), np.dtype(kind)
+    if tensor.data_location == onnx.TensorProto.EXTERNAL:
+        data = _external(tensor, path, where, count * dtype.itemsize)
+    elif tensor.HasField("raw_data"):
+        data = bytes(tensor.raw_data)
+    else:
+        data = _listed(getattr(tensor, field), field, dtype, where)
+    if len(data) != count * dtype.itemsize:
+        raise ModelError(
+            f"{where}: {len(data)} bytes of {dtype.name} numbers do not make the shape {shape}"
+        )
+    return np.frombuffer(data, dtype).reshape(shape)
+
+
+def _listed(values: Any, field: str, dtype: np.dtype[Any], where: str) -> bytes:
+    if field != "int32_data":
+        return bytes(np.array(values, dtype).tobytes())
+    wide = np.array(values, np.int64)
+    if dtype.kind == "f":  # sixteen bits of a half float in each
+        return bytes(wide.astype(np.uint16).tobytes())
+    if dtype.kind in "iu" and wide.size:
+        limits = np.iinfo(dtype)
+        if wide.min() < limits.min or wide.max() > limits.max:
+            raise ModelError(f"{where}: holds numbers that {dtype.name} cannot")
+    return bytes(wide.astype(dtype).tobytes())
+
+
+def _external(tensor: onnx.TensorProto, path: Path, where: str, size: int) -> bytes:
+    """``size`` bytes of the file beside the model that the tensor names."""
+    given = {entry.key: entry.value for entry in tensor.external_data}
+    location = given.get("location", "")
+    folder = path.parent.resolve()
+    try:
+        file = (folder / location).resolve()
+        inside = location != "" and file != folder and file.is_relative_to(folder)
+        start, length = int(given.get("offset", "0")), int(given.get("length", str(size)))
+    except (ValueError, OSError) as error:
+        raise ModelError(f"{where}: its external data is not described well: {error}") from error
+    if not inside or Path(location).is_absolute():
+        raise ModelError(
+            f"{where}: its data is in {location!r}, which is not in the model's folder; nothing else "
+            f"is read"
+        )
+    try:
+        held = file.stat().st_size
+        if start < 0 or length != size or start + length > held:
+            raise ModelError(
+                f"{where}: needs {size} bytes; its file {location!r} of {held} bytes is said to have "
+                f"{length} from {start} on"
+            )
+        with file.open("rb") as stream:
+            stream.seek(start)
+            return bytes(stream.read(length))
+    except OSError as error:
+        raise ModelError(
+            f"{where}: its data in {location!r} cannot be read: {error.strerror}"
+        ) from error
+
+
+def attribute(given: onnx.AttributeProto, path: Path, what: str) -> Any:
+    """An attribute's value: a number, a text, a tuple of them, or an array. Raises ModelError for what
+    no operator that is read has, as a graph."""
+    kinds = onnx.AttributeProto
+    if given.type == kinds.FLOAT:
+        return float(str(np.float32(given.f)))
+    if given.type == kinds.INT:
+        return int(given.i)
+    if given.type == kinds.STRING:
+        return given.s.decode("utf-8", "replace")
+    if given.type == kinds.TENSOR:
+        return array(given.t, path, f"{what}, attribute {given.name!r}")
+    if given.type == kinds.FLOATS:
+        return tuple(float(str(np.float32(value))) for value in given.floats)
+    if given.type == kinds.INTS:
+        return tuple(int(value) for value in given.ints)
+    raise ModelError(
+        f"{path}: {what}: attribute {given.name!r} is of a kind that is not read "
+        f"(read are numbers, lists of numbers, texts and arrays)"
+    )

@@ -1,0 +1,1 @@
+"""Layers of type Python: runs code that a net's file names."""

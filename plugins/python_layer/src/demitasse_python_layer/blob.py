@@ -1,0 +1,80 @@
+"""Blobs as a user's layer sees them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+
+class LayerBlob:
+    """Values and gradients of one shape: arrays of its own until the plan's take their place."""
+
+    def __init__(self, shape: Sequence[int] = (), dtype: str = "float32") -> None:
+        self._dtype = dtype
+        self.data: np.ndarray = np.zeros(0, dtype)
+        self.diff: np.ndarray = np.zeros(0, dtype)
+        self.reshape(*shape)
+
+    def reshape(self, *shape: int) -> None:
+        """Give the blob a shape; its arrays are kept if they have it. Raises ValueError for none."""
+        wanted = tuple(int(extent) for extent in shape)
+        if any(extent < 0 for extent in wanted):
+            raise ValueError(f"{wanted} is no shape of a blob")
+        if self.data.shape != wanted:
+            self.data, self.diff = np.zeros(wanted, self._dtype), np.zeros(wanted, self._dtype)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The extents of all axes."""
+        return self.data.shape
+
+    @property
+    def count(self) -> int:
+        """The number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def num(self) -> int:
+        """The extent of axis 0 (1 where there is none)."""
+        return self._extent(0)
+
+    @property
+    def channels(self) -> int:
+        """The extent of axis 1 (1 where there is none)."""
+        return self._extent(1)
+
+    @property
+    def height(self) -> int:
+        """The extent of axis 2 (1 where there is none)."""
+        return self._extent(2)
+
+    @property
+    def width(self) -> int:
+        """The extent of axis 3 (1 where there is none)."""
+        return self._extent(3)
+
+    def _extent(self, axis: int) -> int:
+        return self.shape[axis] if axis < len(self.shape) else 1
+
+
+class ParameterBlobs:
+    """The parameters that a layer adds in ``setup``."""
+
+    def __init__(self, dtype: str) -> None:
+        self._dtype, self._blobs = dtype, list[LayerBlob]()
+
+    def add_blob(self, *shape: int) -> LayerBlob:
+        """One more, of zeros; what is written to its data by ``setup`` is what training begins with."""
+        self._blobs.append(LayerBlob(shape, self._dtype))
+        return self._blobs[-1]
+
+    def __getitem__(self, index: int) -> LayerBlob:
+        return self._blobs[index]
+
+    def __len__(self) -> int:
+        return len(self._blobs)
+
+    def __iter__(self) -> Iterator[LayerBlob]:
+        return iter(self._blobs)

@@ -1,0 +1,129 @@
+"""A user's object behind a layer: its blobs, and calls of its methods on a plan's arrays."""
+
+from __future__ import annotations
+
+import importlib
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from demitasse import ShapeError
+from demitasse_python_layer.blob import LayerBlob, ParameterBlobs
+
+Shape = tuple[int, ...]
+_METHODS = ("reshape", "forward", "backward")
+
+
+class UserLayer:
+    """An object of class ``layer`` of ``module``, set up for bottoms of some shapes.
+
+    Raises ValueError when module or class are missing, or the class lacks a method.
+    """
+
+    def __init__(
+        self, module: str, layer: str, param_str: str, phase: int, tops: int, dtype: str, where: str
+    ) -> None:
+        self._object = _instance(module, layer)
+        self._dtype, self._where = dtype, f"{where}: {module}.{layer}"
+        self.parameters = ParameterBlobs(dtype)
+        self._object.param_str, self._object.phase = param_str, phase
+        self._object.blobs = self.parameters
+        self.bottoms: list[LayerBlob] = []
+        self.tops = [LayerBlob(dtype=dtype) for _ in range(tops)]
+        self._ready, self._fresh = False, False
+        self._turn = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"<{self._where}>"
+
+    @property
+    def top_shapes(self) -> tuple[Shape, ...]:
+        """The shapes of the tops as ``reshape`` made them last."""
+        return tuple(top.shape for top in self.tops)
+
+    def plan(self, shapes: Sequence[Shape]) -> None:
+        """Have the object give its tops their shapes for bottoms of ``shapes``; set it up first."""
+        self.bottoms = [LayerBlob(shape, self._dtype) for shape in shapes]
+        if not self._ready:
+            if hasattr(self._object, "setup"):
+                self._object.setup(self.bottoms, self.tops)
+            self._ready = True
+        self._reshape()
+
+    def reshaped(self) -> bool:
+        """Whether a layer without bottoms gives its tops another shape now than the last time; the next
+        forward does not ask again."""
+        if self.bottoms:
+            return False
+        before = self.top_shapes
+        self._reshape()
+        self._fresh = True
+        return self.top_shapes != before
+
+    def forward(self, bottoms: Sequence[Any], parameters: Sequence[Any], tops: Sequence[Any]) -> None:
+        """Call ``reshape`` and ``forward`` on a plan's arrays. Raises ShapeError when a top's shape is
+        not the plan's."""
+        with self._turn:
+            _attach(self.bottoms, bottoms)
+            _attach(self.parameters, parameters)
+            _attach(self.tops, tops)
+            if not self._fresh:
+                self._reshape()
+            self._fresh = False
+            planned = tuple(top.shape for top in tops)
+            if self.top_shapes != planned:
+                raise ShapeError(
+                    f"{self._where}: reshape made tops of {self.top_shapes} where {planned} is planned; "
+                    f"a net that follows such changes is caffe.Net's, for layers without bottoms"
+                )
+            self._object.forward(self.bottoms, self.tops)
+
+    def backward(
+        self,
+        dtops: Sequence[Any],
+        tops: Sequence[Any],
+        bottoms: Sequence[Any],
+        parameters: Sequence[Any],
+        made: Sequence[Any],
+        wanted: Sequence[bool],
+    ) -> None:
+        """Call ``backward``; ``made`` are the arrays of the gradients of bottoms and parameters."""
+        with self._turn:
+            _attach(self.tops, tops, dtops)
+            _attach(self.bottoms, bottoms, made[: len(bottoms)])
+            _attach(self.parameters, parameters, made[len(bottoms) :])
+            for blob in self.parameters:
+                blob.diff[...] = 0  # the plan adds it to what other passes found
+            self._object.backward(self.tops, list(wanted[: len(bottoms)]), self.bottoms)
+
+    def _reshape(self) -> None:
+        self._object.reshape(self.bottoms, self.tops)
+
+
+def _attach(blobs: Any, arrays: Sequence[Any], diffs: Sequence[Any] = ()) -> None:
+    """Put a plan's arrays in the place of blobs'."""
+    for number, (blob, array) in enumerate(zip(blobs, arrays, strict=True)):
+        blob.data = array
+        diff = diffs[number] if number < len(diffs) else None
+        if diff is not None:
+            blob.diff = diff
+        elif blob.diff.shape != array.shape:
+            blob.diff = np.zeros_like(array)
+
+
+def _instance(module: str, layer: str) -> Any:
+    try:
+        found = importlib.import_module(module)
+    except ImportError as error:
+        raise ValueError(
+            f"python_param names module {module!r}, which cannot be imported: {error}; it is looked for "
+            f"where import looks (PYTHONPATH, the script's folder)"
+        ) from error
+    made = getattr(found, layer, None)
+    if made is None or not callable(made):
+        raise ValueError(f"module {module!r} of python_param has no class {layer!r}")
+    if missing := [method for method in _METHODS if not hasattr(made, method)]:
+        raise ValueError(f"{module}.{layer} has no {', '.join(missing)}")
+    return made()

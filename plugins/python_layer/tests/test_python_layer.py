@@ -1,0 +1,94 @@
+"""The plugin's door, its words, and its blobs."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from demitasse import Place, Request, TensorSpec, hookimpl
+from demitasse.operations import VOCABULARY
+from demitasse_python_layer import plugin
+from demitasse_python_layer.blob import LayerBlob, ParameterBlobs
+from demitasse_python_layer.operations import BACKWARD, FORWARD
+from demitasse_python_layer.user_layer import UserLayer
+
+
+def test_the_entry_point_loads_the_plugin() -> None:
+    (point,) = importlib.metadata.entry_points(group="demitasse.plugins", name="python_layer")
+    assert point.load() is plugin
+
+
+def test_the_manifest_declares_the_hooks_and_is_used_only_when_named() -> None:
+    manifest = tomllib.loads((Path(plugin.__file__).parent / "plugin.toml").read_text())
+    marker = f"{hookimpl.project_name}_impl"
+    hooks = {name for name, value in vars(plugin).items() if hasattr(value, marker)}
+    assert set(manifest["roles"]) == hooks == {"operations", "layer_types", "kernels"}
+    assert not manifest["automatic"]
+    assert manifest["roles"]["layer_types"]["types"] == [kind.name for kind in plugin.layer_types()]
+
+
+def test_kernels_are_offered_for_its_own_words_only() -> None:
+    spec = TensorSpec((1,), "float32")
+    layer = object()
+    for word in (FORWARD, BACKWARD):
+        attributes = {"layer": layer, "shapes": (), "wanted": ()}
+        (candidate,) = plugin.kernels(Request(word, (spec,), (spec,), attributes, Place("machine")))
+        assert candidate.kernel == "Python"
+    relu = Request(VOCABULARY["relu"], (spec,), (spec,), {}, Place("machine"))
+    assert list(plugin.kernels(relu)) == []
+
+
+def test_a_blob_keeps_its_arrays_while_its_shape_stays() -> None:
+    blob = LayerBlob((2, 3))
+    assert (blob.num, blob.channels, blob.height, blob.width, blob.count) == (2, 3, 1, 1, 6)
+    data = blob.data
+    blob.reshape(2, 3)
+    assert blob.data is data
+    blob.reshape(4)
+    assert blob.data.shape == blob.diff.shape == (4,)
+    with pytest.raises(ValueError, match=r"\(-1,\) is no shape"):
+        blob.reshape(-1)
+
+
+def test_parameters_are_added_in_order() -> None:
+    blobs = ParameterBlobs("float64")
+    blobs.add_blob(3).data[...] = 1
+    blobs.add_blob(2, 2)
+    assert [blob.shape for blob in blobs] == [(3,), (2, 2)]
+    assert (len(blobs), blobs[0].data.dtype) == (2, np.float64)
+
+
+def test_a_class_is_called_on_the_plans_arrays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "doubling_layer.py").write_text(
+        """
+class Doubling:
+    def setup(self, bottom, top):
+        self.calls = ["setup"]
+    def reshape(self, bottom, top):
+        self.calls.append("reshape")
+        top[0].reshape(*bottom[0].shape)
+    def forward(self, bottom, top):
+        self.calls.append("forward")
+        top[0].data[...] = 2 * bottom[0].data
+    def backward(self, top, propagate_down, bottom):
+        self.calls.append(list(propagate_down))
+        bottom[0].diff[...] = 2 * top[0].diff
+"""
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    user = UserLayer("doubling_layer", "Doubling", "text", 1, 1, "float64", "here")
+    user.plan([(3,)])
+    user.plan([(3,)])
+    assert user.top_shapes == ((3,),)
+    x, y, dy, dx = np.arange(3.0), np.zeros(3), np.ones(3), np.zeros(3)
+    user.forward([x], [], [y])
+    user.backward([dy], [y], [x], [], [dx], [True])
+    assert (y.tolist(), dx.tolist()) == ([0, 2, 4], [2, 2, 2])
+    made = user._object
+    assert made.calls == ["setup", "reshape", "reshape", "reshape", "forward", [True]]
+    assert (made.param_str, made.phase) == ("text", 1)
+    assert not user.reshaped(), "its tops follow its bottoms"

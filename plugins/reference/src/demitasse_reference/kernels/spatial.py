@@ -1,0 +1,130 @@
+"""Windows over images: as columns of a matrix, and pooled by chance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+
+import numpy as np
+
+from demitasse import philox4x32
+from demitasse.operations import VOCABULARY
+from demitasse_reference.kernels.arrays import Extents, Index, Kernels, Reals, Values
+
+_LOW = 2**32 - 1
+
+
+def im2col(x: Values, *, kernel: Extents, stride: Extents, pad: Extents, dilation: Extents) -> Values:
+    padded = np.pad(x, [(0, 0), (0, 0), *((p, p) for p in pad)])
+    reaches = [d * (k - 1) + 1 for k, d in zip(kernel, dilation, strict=True)]
+    spatial = tuple(range(2, x.ndim))
+    seen = np.lib.stride_tricks.sliding_window_view(padded, reaches, spatial)
+    steps: Index = (..., *(slice(None, None, step) for step in (*stride, *dilation)))
+    seen = seen[steps]
+    outputs = seen.shape[2 : x.ndim]
+    taps_first = np.moveaxis(seen, range(-len(kernel), 0), range(2, x.ndim))
+    return taps_first.reshape(x.shape[0], -1, *outputs)
+
+
+def col2im(
+    dy: Reals,
+    *,
+    kernel: Extents,
+    stride: Extents,
+    pad: Extents,
+    dilation: Extents,
+    shape: Extents,
+) -> Reals:
+    """Each element of dy goes to the place that im2col took it from; place 0 is the padding."""
+    places = 1 + np.arange(prod(shape)).reshape(shape)
+    origins = im2col(places, kernel=kernel, stride=stride, pad=pad, dilation=dilation)
+    dx: Values = np.bincount(origins.ravel(), weights=dy.ravel(), minlength=1 + prod(shape))
+    return dx[1:].reshape(shape)
+
+
+def pooling_stochastic(
+    x: Reals,
+    iteration: Values,
+    sample: Values,
+    *,
+    kernel: Extents,
+    stride: Extents,
+    pad: Extents,
+    rounding: str,
+    seed: int,
+    stream: int,
+) -> tuple[Reals, Values]:
+    outputs = _outputs(x.shape, kernel, stride, pad, rounding)
+    y = np.zeros((*x.shape[:2], *outputs))
+    choice = np.zeros(y.shape, np.int32)
+    share = (_words(y.shape, int(iteration[0]), int(sample[0]), int(seed), int(stream)) + 1.0) / 2**32
+    plane = np.arange(prod(x.shape[2:])).reshape(x.shape[2:])
+    for output, window in _windows(outputs, kernel, stride):
+        values = x[window].reshape(*x.shape[:2], -1)
+        sums = np.cumsum(values, axis=-1)
+        reached = sums >= (share[output] * sums[..., -1])[..., None]
+        reached[..., -1] = True
+        chosen = reached.argmax(axis=-1)
+        y[output] = np.take_along_axis(values, chosen[..., None], -1)[..., 0]
+        choice[output] = plane[window].ravel()[chosen]
+    return y, choice
+
+
+def _words(shape: Extents, iteration: int, sample: int, seed: int, stream: int) -> Values:
+    """The random words that keep_mask compares, one for each element."""
+    samples, elements = shape[0], prod(shape[1:])
+    counters = np.zeros((samples, -(-elements // 4), 4), np.uint64)
+    counters[..., 0] = np.arange(counters.shape[1])
+    counters[..., 1] = ((np.arange(samples) + sample) & _LOW)[:, None]
+    counters[..., 2], counters[..., 3] = iteration & _LOW, iteration >> 32
+    key = seed & _LOW, ((seed >> 32) + stream * 0x9E3779B9) & _LOW
+    words: Values = philox4x32(counters, key).reshape(samples, -1)[:, :elements]
+    return words.reshape(shape)
+
+
+def pooling_self_weighted(
+    x: Reals, *, kernel: Extents, stride: Extents, pad: Extents, rounding: str
+) -> Reals:
+    outputs = _outputs(x.shape, kernel, stride, pad, rounding)
+    y = np.zeros((*x.shape[:2], *outputs))
+    spatial = tuple(range(2, x.ndim))
+    for output, window in _windows(outputs, kernel, stride):
+        total = x[window].sum(axis=spatial)
+        y[output] = np.where(total > 0, (x[window] ** 2).sum(axis=spatial) / total, 0)
+    return y
+
+
+def pooling_self_weighted_backward(
+    dy: Reals, x: Reals, y: Reals, *, kernel: Extents, stride: Extents
+) -> Reals:
+    dx = np.zeros(x.shape)
+    apart = (*x.shape[:2], *[1] * len(kernel))
+    for output, window in _windows(dy.shape[2:], kernel, stride):
+        total = x[window].sum(axis=tuple(range(2, x.ndim))).reshape(apart)
+        slope = (2 * x[window] - y[output].reshape(apart)) / total
+        dx[window] += np.where(total > 0, dy[output].reshape(apart) * slope, 0)
+    return dx
+
+
+def _outputs(
+    shape: Extents, kernel: Extents, stride: Extents, pad: Extents, rounding: str
+) -> tuple[int, ...]:
+    attributes = {"kernel": kernel, "stride": stride, "pad": pad, "rounding": rounding}
+    (y,) = VOCABULARY["pooling_average"].shapes({"x": shape}, attributes)
+    return y[2:]
+
+
+def _windows(outputs: Extents, kernel: Extents, stride: Extents) -> Iterator[tuple[Index, Index]]:
+    """Each output, and its window's part in an x without padding, which ends where x does."""
+    for position in np.ndindex(*outputs):
+        window = (slice(p * s, p * s + k) for p, k, s in zip(position, kernel, stride, strict=True))
+        yield (..., *position), (..., *window)
+
+
+KERNELS: Kernels = {
+    "im2col": im2col,
+    "col2im": col2im,
+    "pooling_stochastic": pooling_stochastic,
+    "pooling_self_weighted": pooling_self_weighted,
+    "pooling_self_weighted_backward": pooling_self_weighted_backward,
+}

@@ -1,0 +1,148 @@
+"""A trainer that is stepped by hand: its net walked layer by layer, its updates made when asked."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from demitasse import CompositionError, NumericsError, Runtime, Solver, Work
+from demitasse_training.net import Net
+from demitasse_training.resume import resume
+from demitasse_training.trainer import Trainer
+
+
+class InteractiveTrainer(Trainer):
+    """A trainer on one worker for a user who looks at its nets between the layers, writes to them,
+    gives them other shapes, and makes the parts of an iteration himself.
+
+    The worker has the parameters, their gradients and the solver's state. ``trained`` and ``test_nets``
+    are nets over that memory that keep every blob.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        solver: str | Path | Solver,
+        *,
+        weights: str | Path | Sequence[str | Path] | None = None,
+        overrides: Mapping[str, Any] | None = None,
+        backward: str = "objective",
+    ) -> None:
+        record = solver if isinstance(solver, Solver) else runtime.read(solver).solver(overrides)
+        super().__init__(runtime, replace(record, tests=()), weights=weights, retain="all")
+        self._updates: list[Work] = []
+        try:
+            if self.workers > 1:
+                raise CompositionError(
+                    f"an interactive trainer has one worker; {runtime.machine.name} has {self.workers}"
+                )
+            gradients = self._workers[0].flat.gradients
+            about = {"backward": backward, "gradients": gradients, "passes": record.passes}
+            self.trained = self._over_parameters(record.train, **about)
+            self._tests += [self._over_parameters(definition) for definition in record.tests]
+        except BaseException:
+            self.close()
+            raise
+        self.solver = record
+
+    @property
+    def net(self) -> Any:
+        """The net being trained."""
+        return self.trained
+
+    @property
+    def test_nets(self) -> Sequence[Net]:
+        """The nets that are tested."""
+        return tuple(self._tests)
+
+    def iterate(
+        self,
+        before: Sequence[Callable[[], None]] = (),
+        after: Sequence[Callable[[], None]] = (),
+        prepare: Callable[[], None] = lambda: None,
+    ) -> float:
+        """One iteration; the smoothed loss. ``before`` is called when gradients are zero, before the
+        first forward pass, ``prepare`` before each, ``after`` when gradients are complete, before they
+        are used. Raises NumericsError before a loss that is not finite reaches a parameter."""
+        self.trained.walk.clear()
+        for call in before:
+            call()
+        start, rate, loss = time.perf_counter(), self.rate, 0.0
+        for number in range(self.solver.passes):
+            prepare()
+            loss += self.forward(number) / self.solver.passes
+            if not math.isfinite(loss):
+                raise NumericsError(f"iteration {self.iteration}: the loss is {loss}")
+            self.trained.walk.backward()
+        for call in after:
+            call()
+        self.apply_update()
+        self.iteration += 1
+        self._recent.append(loss)
+        smoothed = sum(self._recent) / len(self._recent)
+        if self.listeners:
+            about = {"loss": loss, "smoothed": smoothed, "rate": rate, "samples": self.batch}
+            seconds = time.perf_counter() - start
+            self._tell("iteration", {**about, "seconds": seconds, "phases": {}})
+        return smoothed
+
+    def forward(self, number: int = 0) -> float:
+        """The forward pass of that number in the present iteration; its loss."""
+        net, first = self.trained, number * self.batch // self.solver.passes
+        net.walk.iteration = self.iteration
+        net.walk.forward(sample=first)
+        return net.step.loss()
+
+    def apply_update(self) -> None:
+        """Update all parameters by their gradients, at the present iteration's rate."""
+        if not self._updates:
+            self._bind_updates()
+        self._scalars["iteration"][0], self._scalars["rate"][0] = self.iteration, self.rate
+        for work in self._updates:
+            work()
+
+    def restore(self, path: str | Path) -> None:
+        """Go on from a snapshot: parameters, solver state and iteration. Raises SnapshotError."""
+        saved = self.runtime.read(path).weights()
+        run = {"precision": self.precision, "passes": self.solver.passes, "batch": self.batch}
+        resume(self._workers[0], saved, path, run)
+        self.iteration = saved.iteration or 0
+        self.trained.rewind(self.iteration * self.solver.passes)
+
+    def close(self) -> None:
+        """End reading."""
+        super().close()
+        if hasattr(self, "trained"):
+            self.trained.close()
+
+    def _bind_updates(self) -> None:
+        worker, plan = self._workers[0], self.plan
+        self._scalars = {name: worker.array(buffer) for name, buffer in plan.scalars.items()}
+        spans, about = [bucket.span for bucket in plan.buckets], (worker.kernels, worker.allocator)
+        norms, scalars = worker.norms, self._scalars
+        if norms is not None:
+            self._updates = [norms.measure(span, worker.flat, *about) for span in spans] + norms.works()
+        for span in spans:
+            gradient = worker.flat.gradients[span.start : span.stop]
+            known = norms.sizes(span) if norms is not None else {}
+            self._updates.append(
+                worker.update.bind(span, worker.flat, gradient, scalars, plan, *about, known)
+            )
+
+    def _over_parameters(self, definition: Any, **options: Any) -> Net:
+        worker = self._workers[0]
+        return Net(
+            self.runtime,
+            definition,
+            phase=definition.phase,
+            retain="all",
+            seed=self.seed,
+            worker=worker.place,
+            slots=self.plan.slots,
+            flat=worker.flat.parameters,
+            **options,
+        )

@@ -1,0 +1,49 @@
+"""Whether the types of a net's layers are known, and what helps where one is not."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection
+
+from demitasse import Layer, ModelError, NetDefinition, discover
+
+
+def check_types(net: NetDefinition, known: Collection[str]) -> None:
+    """Raise ModelError for a layer of an unknown type, before any layer is built: samples that are not
+    there are the lesser trouble. A type that no installed plugin has is named first, since to compose
+    one for the others would not do."""
+    first: dict[str, Layer] = {}
+    for layer in net.layers:
+        if layer.type not in known:
+            first.setdefault(layer.type, layer)
+    if not first:
+        return
+    installed = {
+        name: manifest
+        for manifest in discover()
+        for name in manifest.roles.get("layer_types", {}).get("types", ())
+    }
+    kind, layer = min(first.items(), key=lambda item: item[0] in installed)
+    others = [f"{name!r} (line {each.location.line})" for name, each in first.items() if name != kind]
+    also = f"; also unknown: {', '.join(others)}" if others else ""
+    guess = _nearest(kind, known)
+    help_with = "; a plugin adds a type with the layer_types hook (docs/plugins.md)"
+    if kind in installed:
+        guess, manifest = "", installed[kind]
+        help_with = (
+            f"; plugin {manifest.name!r} is installed and has it, but is not composed: add it to the "
+            f"plugins (+{manifest.name}): {manifest.summary}"
+        )
+    raise ModelError(
+        f"{layer.location}: layer {layer.name!r} ({kind}): unknown layer type {kind!r}"
+        f"{guess} (valid: {', '.join(sorted(known)) or 'none'}){help_with}{also}"
+    )
+
+
+def _nearest(kind: str, known: Collection[str]) -> str:
+    """A guess where a name is close, else the one that is least far."""
+    folded = {name.casefold(): name for name in sorted(known, reverse=True)}
+    for cutoff, words in ((0.5, "did you mean {!r}?"), (0.0, "the nearest is {!r}")):
+        if close := difflib.get_close_matches(kind.casefold(), folded, n=1, cutoff=cutoff):
+            return f"; {words.format(folded[close[0]])}"
+    return ""

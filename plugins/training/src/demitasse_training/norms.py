@@ -1,0 +1,89 @@
+"""The sizes of whole gradients, which some updates need before they can begin: clipping by the global
+norm, and rates of each layer's own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from demitasse import (
+    Allocator,
+    FlatMemory,
+    GradientSync,
+    Kernels,
+    ModelError,
+    Plan,
+    Runtime,
+    Solver,
+    Span,
+    Work,
+)
+from demitasse.operations import Operation
+from demitasse_training.update import flat_work, within
+
+SQUARES = "squares"
+
+
+class Norms:
+    """Measures the gradients and parameters of one worker in float64, bucket by bucket as they become
+    final, adds up what siblings own, and from that makes ``scale``, by which a solver's ``clip``
+    shortens the gradient: 1, or what brings its norm down to ``clip``.
+
+    Two numbers for each trained parameter: the sums of squares of its values and of its gradient's.
+    Raises ModelError where no composed plugin has a word for that.
+    """
+
+    def __init__(
+        self, runtime: Runtime, solver: Solver, plan: Plan, levels: Sequence[GradientSync]
+    ) -> None:
+        if SQUARES not in runtime.vocabulary:
+            raise ModelError(
+                f"{solver.location}: the update needs the sizes of gradients (operation {SQUARES!r}), "
+                f"which no composed plugin defines"
+            )
+        self._word: Operation = runtime.vocabulary[SQUARES]
+        self._plan, self._levels, self._clip = plan, levels, solver.clip
+        self._slots = [slot for slot in plan.slots if slot.trainable]
+        self._mine = np.zeros(2 * len(self._slots))
+        self._totals = [np.zeros_like(self._mine) for _ in levels]
+        self._result, self.scale = self._mine, np.ones(1)
+
+    def measure(self, span: Span, flat: FlatMemory, kernels: Kernels, allocator: Allocator) -> Work:
+        """The work that measures ``span``, when its gradients are final."""
+        part, segments = slice(span.start, span.stop), []
+        for start, stop, slot in within(self._slots, span):
+            end = slot.span.start + math.prod(slot.spec.physical) - span.start  # less what only aligns
+            segments.append((start, max(start, min(stop, end)), slot.rate, slot.decay))
+        operands = [flat.parameters[part], flat.gradients[part], self._mine[self._numbers(span)]]
+        attributes = {"segments": tuple(segments)}
+        return flat_work(self._word, attributes, operands, self._plan, kernels, allocator)
+
+    def works(self) -> list[Work]:
+        """What follows when all spans are measured: the sums over siblings, and the scale."""
+        mine, spans, works = self._mine, [bucket.span for bucket in self._plan.buckets], list[Work]()
+        for level, total in zip(self._levels, self._totals, strict=True):
+            if any(spans):
+                work = level.total(mine, total)
+                if work is not None:
+                    works.append(work)
+                    mine = total
+                spans = [level.owned(span) for span in spans]
+        self._result = mine
+        return [*works, self._set_scale] if self._clip else works
+
+    def sizes(self, span: Span) -> dict[str, Any]:
+        """Operands for the update of ``span``, by name: the squares of the parameters that it has parts
+        of and, where gradients are clipped, the scale."""
+        clip = {"scale": self.scale} if self._clip else {}
+        return {"squares": self._result[self._numbers(span)], **clip}
+
+    def _numbers(self, span: Span) -> slice:
+        inside = [self._slots.index(slot) for _, _, slot in within(self._slots, span)]
+        return slice(2 * inside[0], 2 * inside[-1] + 2)
+
+    def _set_scale(self) -> None:
+        norm = math.sqrt(float(self._result[1::2].sum()))
+        self.scale[0] = self._clip / norm if norm > self._clip else 1.0

@@ -1,0 +1,74 @@
+"""Workers' shares of the samples, and what a worker's part of the objective counts for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from demitasse import Graph, Node, Tensor
+
+_ENTRIES, _SUM, _MEAN = "entries", "sum", "mean"
+
+
+@dataclass(frozen=True)
+class Share:
+    """A worker's part of every batch: ``index`` of ``workers``. Under weak scaling a batch in a file
+    is each worker's own."""
+
+    index: int = 0
+    workers: int = 1
+    weak: bool = False
+
+    def of(self, batch: int) -> tuple[int, int, int]:
+        """(global batch, offset, count) for a file's ``batch``; the first shares take the rest."""
+        total = batch * self.workers if self.weak else batch
+        each, rest = divmod(total, self.workers)
+        offset = self.index * each + min(self.index, rest)
+        return total, offset, each + (self.index < rest)
+
+
+class _Part(NamedTuple):
+    """What a worker has of a tensor that depends on samples: made of which share of them, and whether
+    it is entries of the whole tensor, or the sum or the mean over the worker's own samples."""
+
+    share: float
+    kind: str
+
+
+def weighted(graph: Graph, share: Share) -> list[tuple[Tensor, float]]:
+    """The objective, with weights that make the workers' objectives (and gradients) add up to those of
+    one worker who has all samples.
+
+    What has entries of its own for each sample, and what is a sum over samples, counts in full; a mean
+    over samples by the worker's share of them; what depends on no sample, as a penalty on parameters
+    does, is the same everywhere and counts by the share too. A scalar made of samples is their mean,
+    unless its operation has the attribute ``normalization: "none"``. What is made of sums or of means is
+    again one: exact for their sums and multiples. A mean over as many labels as are valid stays each
+    worker's own.
+    """
+    feeds = graph.feeds
+    own = feeds[0].count / feeds[0].batch if feeds else 1 / share.workers
+    parts = {t: _Part(f.count / f.batch, _ENTRIES) for f in feeds for t in f.tensors.values()}
+    for node in graph.nodes:
+        given = {tensor: parts[tensor] for tensor in node.inputs if tensor in parts}
+        for made in node.outputs if given else ():
+            if made is not None:
+                first = next(iter(given.values()))
+                parts[made] = _Part(first.share, _kind(node, made, given))
+    result = []
+    for tensor, weight in graph.objective:
+        part = parts.get(tensor, _Part(own, _MEAN))
+        result.append((tensor, weight * part.share if part.kind == _MEAN else weight))
+    return result
+
+
+def _kind(node: Node, made: Tensor, given: Mapping[Tensor, _Part]) -> str:
+    kinds = {part.kind for part in given.values()}
+    if _ENTRIES not in kinds:
+        return kinds.pop() if len(kinds) == 1 else _MEAN
+    # A loss may have an axis too, of extent 1; of one sample alone, that is an entry.
+    several = any(tensor.shape[:1] != (1,) for tensor in given)
+    if made.shape and not (made.shape == (1,) and several):
+        return _ENTRIES
+    return _SUM if node.attributes.get("normalization") == "none" else _MEAN

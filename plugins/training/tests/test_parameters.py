@@ -1,0 +1,179 @@
+"""Parameters and state by layer: their order, what is loaded and left, and how states of other formats
+find their parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from demitasse import ModelError, ShapeError, SnapshotError, Weights
+from demitasse_training import parameters
+
+Train = Callable[..., Any]
+
+
+def saved(trainer: Any, tmp_path: Path) -> Weights:
+    """What a snapshot of a trainer has."""
+    return trainer.runtime.read(trainer.snapshot(tmp_path / "toy")).weights()  # type: ignore[no-any-return]
+
+
+def frozen(toy: ModuleType) -> Any:
+    """The classifier with ``first`` not trained; its ``third`` has the weights of ``second``."""
+    layers = [
+        toy.layer(
+            "first", each.type, " ".join(each.bottoms), " ".join(each.tops), **each.parameters, rate=0.0
+        )
+        if each.name == "first"
+        else each
+        for each in toy.classifier().layers
+    ]
+    return toy.net(*layers)
+
+
+def sharing(toy: ModuleType) -> Any:
+    """Two layers of the same weights."""
+    return toy.net(
+        toy.layer("samples", "Samples", "", "data label", batch=5),
+        toy.layer("below", "InnerProduct", "data", "low", outputs=36),
+        toy.layer("zeta", "InnerProduct", "low", "middle", outputs=36, share="w"),
+        toy.layer("alpha", "InnerProduct", "middle", "high", outputs=36, share="w"),
+        toy.layer("scores", "InnerProduct", "high", "scores", outputs=3),
+        toy.layer("loss", "SoftmaxLoss", "scores label", "loss"),
+    )
+
+
+def test_layers_are_in_the_order_of_the_net(train: Train, tmp_path: Path) -> None:
+    trainer = train()
+    order = ["first", "second", "third", "scores"]
+    assert list(trainer.net.params) == order
+    weights = saved(trainer, tmp_path)
+    assert list(weights.parameters) == order
+    assert all(list(layers) == order for layers in weights.state.values())
+
+
+def test_state_lies_beside_parameters_and_is_empty_where_nothing_is_trained(
+    toy: ModuleType, train: Train, tmp_path: Path
+) -> None:
+    trainer = train(frozen(toy))
+    trainer.step(1)
+    weights = saved(trainer, tmp_path)
+    (history,) = weights.state.values()
+    for layer, arrays in weights.parameters.items():
+        kept = layer in ("second", "scores")
+        expected = [a.shape if kept else (0,) for a in arrays]
+        assert [a.shape for a in history[layer]] == expected
+
+
+def test_the_state_of_a_shared_parameter_is_its_first_layers(
+    toy: ModuleType, train: Train, copied: Any, differ: Any, tmp_path: Path
+) -> None:
+    trainer = train(sharing(toy))
+    trainer.step(2)
+    path = trainer.snapshot(tmp_path / "toy")
+    (history,) = trainer.runtime.read(path).weights().state.values()
+    assert [a.shape for a in history["zeta"]] == [(36, 36), (36,)]
+    assert [a.shape for a in history["alpha"]] == [(0,), (0,)]
+    trainer.step(2)
+    again = train(sharing(toy), resume=path)
+    again.step(2)
+    assert differ(copied(again.net), copied(trainer.net)) == 0.0
+
+
+def plain(weights: Weights) -> dict[str, Any]:
+    """The state as a list in the net's order, shared ones once, with zeros for what is not trained."""
+    (name,) = weights.state
+    arrays = [
+        state if state.size else np.zeros_like(parameter)
+        for layer, layers in weights.parameters.items()
+        if layer != "third"
+        for parameter, state in zip(layers, weights.state[name][layer], strict=True)
+    ]
+    return {name: {"": arrays}}
+
+
+def of_trained(weights: Weights) -> dict[str, Any]:
+    """The state as older snapshots have it: without what is not trained."""
+    return {
+        name: {k: kept for k, v in layers.items() if (kept := [a for a in v if a.size])}
+        for name, layers in weights.state.items()
+    }
+
+
+@pytest.mark.parametrize("form", [plain, of_trained])
+def test_states_of_other_forms_go_on_to_the_same_bits(
+    toy: ModuleType, train: Train, copied: Any, differ: Any, tmp_path: Path, form: Any
+) -> None:
+    trainer = train(frozen(toy))
+    trainer.step(2)
+    weights = saved(trainer, tmp_path)
+    weights.state = form(weights)
+    path = trainer.runtime.write(tmp_path / "other.demitasse", weights)
+    trainer.step(3)
+    again = train(frozen(toy), resume=path)
+    again.step(3)
+    assert differ(copied(again.net), copied(trainer.net)) == 0.0
+
+
+def test_a_list_of_another_length_or_order_is_of_another_net(train: Train, tmp_path: Path) -> None:
+    trainer = train()
+    weights = saved(trainer, tmp_path)
+    (name,) = weights.state
+    arrays = plain(weights)[name][""]
+    for wrong, message in (
+        (arrays[1:], r"is of another net: 5 arrays there, 6 parameters here"),
+        (arrays[::-1], r"is of another net: layer 'first': .* there, .* here; layer 'sco"),
+    ):
+        weights.state = {name: {"": wrong}}
+        path = trainer.runtime.write(tmp_path / "wrong.demitasse", weights)
+        with pytest.raises(SnapshotError, match=message):
+            train(resume=path)
+
+
+# Weights that fit in part.
+
+
+def load(trainer: Any, arrays: dict[str, list[np.ndarray]], **options: Any) -> parameters.Loaded:
+    worker = trainer._workers[0]
+    return parameters.load(worker.plan, worker.flat.parameters, arrays, "file", **options)
+
+
+def test_what_is_loaded_missing_and_unused_is_told(train: Train) -> None:
+    trainer = train()
+    shapes = {k: [a.shape for a in v] for k, v in trainer.net.params.items()}
+    arrays = {"first": [np.full(s, 2.0) for s in shapes["first"]], "other": [np.ones(3)]}
+    before = trainer.net.params["second"][0].copy()
+    found = load(trainer, arrays)
+    assert found.loaded == ("first",)
+    assert found.missing == ("scores", "second")
+    assert (found.unfit, found.unused) == ((), ("other",))
+    assert (trainer.net.params["first"][0] == 2).all()
+    assert np.array_equal(trainer.net.params["second"][0], before)
+
+
+def test_layers_of_other_shapes_are_left_only_when_asked(train: Train) -> None:
+    trainer = train()
+    arrays = {k: [np.full(a.shape, 2.0) for a in v] for k, v in trainer.net.params.items()}
+    arrays["second"][1] = np.ones(77)
+    before = [a.copy() for a in trainer.net.params["second"]]
+    with pytest.raises(
+        ShapeError, match=r"file: layer 'second', parameter 1: the file's shape is \(77,"
+    ):
+        load(trainer, arrays)
+    assert not (trainer.net.params["first"][0] == 2).all(), "nothing is copied before all is checked"
+    found = load(trainer, arrays, partial=True)
+    assert found.unfit == ("second",)
+    assert set(found.loaded) == {"first", "scores"}
+    for array, kept in zip(trainer.net.params["second"], before, strict=True):
+        assert np.array_equal(array, kept)
+
+
+def test_nothing_that_fits_is_an_error_even_so(train: Train) -> None:
+    with pytest.raises(
+        ModelError, match=r"none of its layers \(first\) is in the net of fitting shapes"
+    ):
+        load(train(), {"first": [np.ones(1000)]}, partial=True)

@@ -1,0 +1,74 @@
+"""Caffe's own tools by name: convert_imageset and compute_image_mean, with their flags."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import demitasse
+from demitasse import DataSpec
+
+cv2 = pytest.importorskip("cv2", reason="OpenCV, which reads images, is not installed")
+
+
+def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "demitasse_cli", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> list[np.ndarray]:
+    random = np.random.default_rng(5)
+    made = [random.integers(0, 256, (6, 8, 3), dtype=np.uint8) for _ in range(5)]
+    (tmp_path / "images").mkdir()
+    for number, picture in enumerate(made):
+        cv2.imwrite(str(tmp_path / "images" / f"{number}.png"), picture)
+    (tmp_path / "list.txt").write_text("".join(f"{n}.png {n % 2}\n" for n in range(5)))
+    return made
+
+
+def test_an_imageset_becomes_a_database_and_its_mean_a_file(
+    tmp_path: Path, pictures: list[np.ndarray]
+) -> None:
+    root, database, mean = f"{tmp_path}/images/", tmp_path / "set_lmdb", tmp_path / "mean.binaryproto"
+    done = run(
+        "convert_imageset",
+        "-resize_height=6",
+        "--resize_width",
+        8,
+        root,
+        tmp_path / "list.txt",
+        database,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"wrote {database}: 5 records")
+    with demitasse.compose() as runtime:
+        source = runtime.open_source(DataSpec(str(database), "lmdb"))
+        out = {"data": np.empty((5, 3, 6, 8), np.uint8), "label": np.empty(5, np.int32)}
+        source.stream(0, 5, 5).read(out)
+    stacked = np.stack([picture.transpose(2, 0, 1) for picture in pictures])
+    assert np.array_equal(out["data"], stacked)
+    assert out["label"].tolist() == [0, 1, 0, 1, 0]
+    done = run("compute_image_mean", database, mean)
+    assert (done.returncode, done.stderr) == (0, "")
+    blue = stacked[:, 0].astype(np.float64).mean()
+    assert f"mean of channel 0: {blue:.6g}" in done.stdout
+    from demitasse_caffe.weights import read_blob
+
+    np.testing.assert_allclose(read_blob(mean).reshape(3, 6, 8), stacked.mean(axis=0), rtol=1e-6)
+
+
+def test_mistakes_are_one_line(tmp_path: Path, pictures: list[np.ndarray]) -> None:
+    (tmp_path / "bad.txt").write_text("0.png 0\nnothing.png 1\n")
+    done = run("convert_imageset", f"{tmp_path}/images/", tmp_path / "bad.txt", tmp_path / "out")
+    assert done.returncode == 2
+    assert f"{tmp_path / 'bad.txt'}:2" in done.stderr
+    assert "nothing.png" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+    again = run("convert_imageset", f"{tmp_path}/images", tmp_path)
+    assert (again.returncode, "is there already" in again.stderr) == (2, True)

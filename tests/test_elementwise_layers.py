@@ -1,0 +1,655 @@
+"""Functions of one element, learned slopes, and products and largest of several: words against formulas
+in float64, the cpu plugin's kernels against the reference's, and layers against slopes of a loss."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import demitasse
+from demitasse import PLAIN, Layout, Place, Request, TensorSpec
+from demitasse.operations import VOCABULARY, extend
+from demitasse_caffe.operations import elementwise
+
+WORDS = extend(VOCABULARY, elementwise.OPERATIONS, "caffe")
+NHWC = Layout("NHWC", (0, 2, 3, 1))
+BLOCKED = Layout("NCHW8c", blocks=((1, 8),))
+WITHIN = {"float32": 1e-5, "float64": 1e-12}
+PLUGINS = ("reference", "cpu")
+Formula = Callable[..., np.ndarray]
+
+
+def hook(plugin: str) -> Callable[[Request], Iterable[Any]]:
+    (entry,) = entry_points(group="demitasse.plugins", name=plugin)
+    kernels: Callable[[Request], Iterable[Any]] = entry.load().kernels
+    return kernels
+
+
+def compute(
+    plugin: str,
+    name: str,
+    *inputs: np.ndarray,
+    layout: Layout = PLAIN,
+    precision: str = "f32",
+    in_place: bool = False,
+    absent: Sequence[int] = (),
+    **attributes: Any,
+) -> list[np.ndarray | None]:
+    """What a plugin's kernel makes of logical inputs that lie in ``layout``; logical outputs."""
+    operation, shapes = WORDS[name], {}
+    complete = {**operation.attributes, **attributes}
+    for position, operand in enumerate(operation.inputs):
+        many = [x.shape for x in inputs[position:]]
+        shapes[operand.name] = many if operand.variadic else many[0]
+    made = operation.shapes(shapes, complete)
+    kinds = [*operation.outputs, *operation.outputs[-1:] * (len(made) - len(operation.outputs))]
+    real = inputs[0].dtype.name
+    outputs = tuple(
+        None if i in absent else TensorSpec(tuple(shape), kind.dtype or real)
+        for i, (kind, shape) in enumerate(zip(kinds, made, strict=True))
+    )
+    lying = tuple(TensorSpec(x.shape, x.dtype.name, layout if x.ndim == 4 else PLAIN) for x in inputs)
+    request = Request(operation, lying, outputs, complete, Place("test", threads=2), precision)
+    (candidate,) = hook(plugin)(request)
+    taken = candidate.input_layouts or (PLAIN,) * len(inputs)
+    given = candidate.output_layouts or (PLAIN,) * len(outputs)
+    sources = [
+        lies.pack(x).copy().reshape(lies.physical(x.shape))
+        for lies, x in zip(taken, inputs, strict=True)
+    ]
+    targets: list[Any] = []
+    for lies, spec in zip(given, outputs, strict=True):
+        there = spec and replace(spec, layout=lies)
+        targets.append(there and np.full(there.physical, 77, there.array_type))
+    if in_place:
+        assert candidate.in_place
+        assert taken[0] == given[0]
+        targets[0] = sources[0]
+    room = np.full(candidate.workspace + 64, 255, np.uint8)
+    start = -room.ctypes.data % 64
+    work = candidate.bind(sources, targets, room[start : start + candidate.workspace])
+    assert plugin != "cpu" or hasattr(work, "join"), "a step of the cpu's kernels runs no Python"
+    work()
+    results = []
+    for lies, spec, target in zip(given, outputs, targets, strict=True):
+        results.append(None if spec is None else lies.unpack(target, spec.shape))
+        if spec is not None and lies.blocks:
+            assert np.array_equal(lies.pack(results[-1]), target), "padding is zero"
+    return results
+
+
+def sigmoid(x: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-x))
+
+
+def powered(x: np.ndarray, power: float, scale: float, shift: float) -> np.ndarray:
+    return (scale * x + shift) ** power
+
+
+FUNCTIONS: dict[str, list[tuple[dict[str, float], Formula, Formula]]] = {
+    "leaky_relu": [
+        (
+            {"negative_slope": s},
+            lambda x, s=s: np.where(x > 0, x, s * x),
+            lambda x, s=s: np.where(x > 0, 1, s),
+        )
+        for s in (-0.5, -2.0, 0.0, 0.25)
+    ],
+    "absolute": [({}, np.abs, np.sign)],
+    "softplus": [({}, lambda x: np.log1p(np.exp(x)), sigmoid)],
+    "clip": [
+        (
+            {"least": -0.75, "most": 0.5},
+            lambda x: np.clip(x, -0.75, 0.5),
+            lambda x: ((x >= -0.75) & (x <= 0.5)) * 1.0,
+        )
+    ],
+    "elu": [
+        (
+            {"alpha": a},
+            lambda x, a=a: np.where(x > 0, x, a * np.expm1(np.minimum(x, 0))),
+            lambda x, a=a: np.where(x > 0, 1, a * np.exp(np.minimum(x, 0))),
+        )
+        for a in (1.0, 0.3, 0.0)
+    ],
+    "exponential": [
+        (
+            {"scale": a, "shift": b},
+            lambda x, a=a, b=b: np.exp(a * x + b),
+            lambda x, a=a, b=b: a * np.exp(a * x + b),
+        )
+        for a, b in ((1.0, 0.0), (-0.5, 1.5), (np.log(10.0), -1.0))
+    ],
+    "logarithm": [
+        (
+            {"factor": c, "scale": a, "shift": b},
+            lambda x, c=c, a=a, b=b: c * np.log(a * x + b),
+            lambda x, c=c, a=a, b=b: c * a / (a * x + b),
+        )
+        for c, a, b in ((1.0, 1.0, 9.0), (1 / np.log(2.0), 0.5, 20.0))
+    ],
+    "power": [
+        (
+            {"power": p, "scale": a, "shift": b},
+            lambda x, p=p, a=a, b=b: powered(x, p, a, b),
+            lambda x, p=p, a=a, b=b: p * a * powered(x, p - 1, a, b) if p * a else 0 * x,
+        )
+        for p, a, b in (
+            *((0.0, 1.0, 0.5), (1.0, -2.0, 0.5), (2.0, 0.5, 0.25), (3.0, -1.0, 0.5), (-2.0, 1.0, 9.0)),
+            *((0.5, 1.0, 9.0), (-0.75, 0.5, 9.0), (2.5, 0.0, 3.0), (1.0, 0.5, 0.0)),
+        )
+    ],
+    "sigmoid": [({}, sigmoid, lambda x: sigmoid(x) * (1 - sigmoid(x)))],
+    "swish": [
+        (
+            {"beta": b},
+            lambda x, b=b: x * sigmoid(b * x),
+            lambda x, b=b: sigmoid(b * x) + b * x * sigmoid(b * x) * (1 - sigmoid(b * x)),
+        )
+        for b in (1.0, -0.5, 3.0)
+    ],
+    "tanh": [({}, np.tanh, lambda x: 1 - np.tanh(x) ** 2)],
+    "greater": [({"threshold": 0.3}, lambda x: (x > 0.3) * 1.0, lambda x: 0 * x)],
+}
+EVERY = [
+    pytest.param(name, *row, id=f"{name} {row[0]}" if row[0] else name)
+    for name, rows in FUNCTIONS.items()
+    for row in rows
+]
+
+
+def test_every_function_of_one_element_has_a_formula() -> None:
+    ours = {word.name for word in elementwise.OPERATIONS if not word.name.endswith("_backward")}
+    assert set(FUNCTIONS) == ours - {"parametric_relu", "product", "maximum"}
+
+
+@pytest.mark.parametrize("dtype", sorted(WITHIN))
+@pytest.mark.parametrize("plugin", PLUGINS)
+@pytest.mark.parametrize(("name", "attributes", "formula", "slope"), EVERY)
+def test_functions_and_gradients_are_their_formulas(
+    plugin: str, dtype: str, name: str, attributes: dict[str, float], formula: Formula, slope: Formula
+) -> None:
+    random = np.random.default_rng(1)
+    x, dy = ((2 * random.standard_normal((3, 50, 7, 11))).astype(dtype) for _ in range(2))
+    exact = x.astype(np.float64)
+    for in_place in (False, True):
+        (y,) = compute(plugin, name, x, in_place=in_place, **attributes)
+        np.testing.assert_allclose(y, formula(exact), rtol=WITHIN[dtype], atol=1e-7)
+        for rule in WORDS[name].gradients:
+            backward, read = rule.operation, {"x": x, "y": y}[rule.operands[1]]
+            given = {k: v for k, v in attributes.items() if k in WORDS[backward].attributes}
+            (dx,) = compute(plugin, backward, dy, read, in_place=in_place, **given)
+            np.testing.assert_allclose(dx, dy * slope(exact), rtol=2 * WITHIN[dtype], atol=2e-6)
+
+
+@pytest.mark.parametrize("name", [name for name in FUNCTIONS if name != "greater"])
+@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_the_cpu_agrees_in_any_shape_layout_and_precision(name: str, data: st.DataObject) -> None:
+    shape = data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=5).map(tuple))
+    attributes, *_ = data.draw(st.sampled_from(FUNCTIONS[name]))
+    precision = data.draw(st.sampled_from(["f32", "bf16"]))
+    layout = data.draw(st.sampled_from([PLAIN, NHWC, BLOCKED])) if len(shape) == 4 else PLAIN
+    random = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    bf16 = Layout("bf16", stored="bfloat16")
+    # Numbers that bfloat16 has, so that only results are rounded.
+    x, dy = (bf16.unpack(bf16.pack(random.standard_normal(shape)), shape) for _ in range(2))
+    within = {"f32": 1e-5, "bf16": 2**-8}[precision]
+    backward = WORDS[name].gradients[0].operation
+    given = {k: v for k, v in attributes.items() if k in WORDS[backward].attributes}
+    for word, inputs, numbers in ((name, [x], attributes), (backward, [dy, x], given)):
+        (wanted,) = compute("reference", word, *inputs, **numbers)
+        (got,) = compute("cpu", word, *inputs, layout=layout, precision=precision, **numbers)
+        np.testing.assert_allclose(got, wanted, rtol=within, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", sorted(WITHIN))
+@pytest.mark.parametrize("plugin", PLUGINS)
+def test_extreme_arguments_give_what_the_functions_tend_to(plugin: str, dtype: str) -> None:
+    def at(name: str, *x: float, **attributes: float) -> list[float]:
+        with np.errstate(all="ignore"):
+            (y,) = compute(plugin, name, np.array(x, dtype), **attributes)
+        return y.tolist()
+
+    inf, nan = np.inf, np.nan
+    assert at("exponential", inf, -inf, 1e4, -1e4, 0) == [inf, 0, inf, 0, 1]
+    assert at("logarithm", inf, 0, 1) == [inf, -inf, 0]
+    assert at("sigmoid", inf, -inf, 1e4, -1e4, 0) == [1, 0, 1, 0, 0.5]
+    assert at("sigmoid", 100, -100) == pytest.approx([1, np.exp(-100.0)], rel=1e-5, abs=1e-45)
+    assert at("softplus", 1e4, -1e4, inf, -inf) == [1e4, 0, inf, 0]
+    assert at("softplus", 60, -60) == pytest.approx([60, np.exp(-60.0)], rel=1e-5)
+    assert at("swish", 1e4, -1e4, 0) == [1e4, 0, 0]
+    assert at("tanh", inf, -inf, 50, -50, 0) == [1, -1, 1, -1, 0]
+    assert at("tanh", 1e-6, -3e-4) == pytest.approx([1e-6, -3e-4], rel=1e-6)
+    assert at("elu", inf, -inf, -1e4) == [inf, -1, -1]
+    assert at("elu", -1e-6) == pytest.approx([-1e-6], rel=1e-5)
+    assert at("power", 0, -3, inf, nan, power=0.0) == [1] * 4
+    assert at("power", 0, -3, inf, nan, power=2.0, scale=0.0, shift=3.0) == [9] * 4
+    assert at("power", 0, 0, power=-1.0)[0] == inf
+    assert at("power", -2, -2, power=3.0) == pytest.approx([-8, -8], rel=1e-6)
+    assert at("power", 1, scale=0.0, shift=1e200, power=2.0) == [inf]
+    assert at("power", 1, scale=0.0, shift=-1e200, power=3.0) == [-inf]
+    for name in FUNCTIONS:
+        if name not in ("clip", "greater", "power"):
+            assert np.isnan(at(name, nan)).all(), name
+    for name, x in (("logarithm", -1.0), ("power", -2.0)):
+        assert np.isnan(at(name, x, **({"power": 0.5} if name == "power" else {}))).all()
+    denormal = np.nextafter(np.array(0, dtype), np.array(1, dtype)) * 8
+    assert at("logarithm", denormal) == pytest.approx([np.log(float(denormal))], rel=1e-6)
+
+
+@pytest.mark.parametrize("plugin", PLUGINS)
+def test_gradients_of_extreme_arguments_are_numbers(plugin: str) -> None:
+    one = np.ones(6, np.float32)
+    x = np.array([100, -100, 1e4, -1e4, np.inf, -np.inf], np.float32)
+    slopes = {"softplus": [1, 0, 1, 0, 1, 0], "clip": [0] * 6, "absolute": [1, -1, 1, -1, 1, -1]}
+    for name, wanted in slopes.items():
+        (dx,) = compute(plugin, f"{name}_backward", one, x)
+        np.testing.assert_allclose(dx, wanted, atol=1e-30)
+    (dx,) = compute(plugin, "swish_backward", one[:4], x[:4])
+    np.testing.assert_allclose(dx, [1, 0, 1, 0], atol=1e-30)
+    (dx,) = compute(plugin, "power_backward", one[:3], np.array([0, 1, -1], np.float32), power=3.0)
+    np.testing.assert_allclose(dx, [0, 3, 3], rtol=1e-6)
+
+
+def planes(w: np.ndarray, rank: int) -> np.ndarray:
+    return w.reshape(-1, *[1] * (rank - 2)) if w.ndim else w
+
+
+@pytest.mark.parametrize("plugin", PLUGINS)
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_learned_slopes_and_their_gradients_are_their_formulas(plugin: str, data: st.DataObject) -> None:
+    dtype = data.draw(st.sampled_from(sorted(WITHIN)))
+    shape = data.draw(st.lists(st.integers(1, 9), min_size=2, max_size=5).map(tuple))
+    options: dict[str, Any] = {}
+    if plugin == "cpu" and len(shape) == 4:
+        options["layout"] = data.draw(st.sampled_from([PLAIN, NHWC, BLOCKED]))
+    random = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    x, dy = (random.standard_normal(shape).astype(dtype) for _ in range(2))
+    w = random.standard_normal(data.draw(st.sampled_from([(), shape[1:2]]))).astype(dtype)
+    exact, dy64, w64 = (a.astype(np.float64) for a in (x, dy, w))
+    factor = np.where(exact > 0, 1, planes(w64, x.ndim))
+    (y,) = compute(plugin, "parametric_relu", x, w, **options)
+    np.testing.assert_allclose(y, exact * factor, rtol=WITHIN[dtype])
+    axes = (0, *range(2, x.ndim)) if w.ndim else tuple(range(x.ndim))
+    wanted = [dy64 * factor, np.where(exact > 0, 0, dy64 * exact).sum(axes)]
+    in_place = data.draw(st.booleans())
+    absent = data.draw(st.sampled_from([(), (1,)] if in_place else [(), (0,), (1,)]))
+    got = compute(
+        plugin, "parametric_relu_backward", dy, x, w, in_place=in_place, absent=absent, **options
+    )
+    for i, (ours, theirs) in enumerate(zip(got, wanted, strict=True)):
+        assert (ours is None) == (i in absent)
+        if ours is not None:
+            np.testing.assert_allclose(ours, theirs, rtol=WITHIN[dtype], atol=WITHIN[dtype])
+
+
+def test_slopes_agree_where_activations_are_stored_as_bfloat16() -> None:
+    random = np.random.default_rng(2)
+    x, dy = (random.integers(-64, 64, (4, 24, 9, 9)).astype(np.float32) / 32 for _ in range(2))
+    for w in (random.standard_normal(24).astype(np.float32), np.full((), 0.25, np.float32)):
+        for layout in (PLAIN, NHWC):
+            for word, inputs in (("", [x, w]), ("_backward", [dy, x, w])):
+                wanted = compute("reference", f"parametric_relu{word}", *inputs)
+                got = compute("cpu", f"parametric_relu{word}", *inputs, layout=layout, precision="bf16")
+                for ours, theirs in zip(got, wanted, strict=True):
+                    np.testing.assert_allclose(ours, theirs, rtol=2**-8, atol=1e-4)
+
+
+@pytest.mark.parametrize("plugin", PLUGINS)
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_products_and_their_gradients_are_their_formulas(plugin: str, data: st.DataObject) -> None:
+    dtype = data.draw(st.sampled_from(sorted(WITHIN)))
+    shape = data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=4).map(tuple))
+    count, by_division = data.draw(st.integers(2, 5)), data.draw(st.booleans())
+    random = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    xs = [random.uniform(0.5, 2, shape).astype(dtype) for _ in range(count)]
+    dy = random.standard_normal(shape).astype(dtype)
+    for in_place in (False, True):
+        (y,) = compute(plugin, "product", *xs, in_place=in_place)
+        np.testing.assert_allclose(y, np.prod(np.float64(xs), 0), rtol=WITHIN[dtype])
+    given = {"by_division": by_division, "shapes": (shape,) * count}
+    absent = data.draw(st.sampled_from([(), (0,), (count - 1,)]))
+    gradients = compute(plugin, "product_backward", dy, *xs, absent=absent, **given)
+    for i, dx in enumerate(gradients):
+        if i not in absent:
+            others = np.prod(np.float64(xs[:i] + xs[i + 1 :]), 0)
+            np.testing.assert_allclose(dx, dy * others, rtol=WITHIN[dtype])
+
+
+@pytest.mark.parametrize("plugin", PLUGINS)
+def test_the_gradient_of_a_product_with_a_zero_is_there_unless_divided(plugin: str) -> None:
+    dy, a, b = np.ones(3, np.float32), np.array([0, 2, 3], np.float32), np.array([5, 0, 4], np.float32)
+    shapes = ((3,), (3,))
+    stable = compute(plugin, "product_backward", dy, a, b, shapes=shapes)
+    assert [dx.tolist() for dx in stable] == [[5, 0, 4], [0, 2, 3]]
+    divided = compute(plugin, "product_backward", dy, a, b, shapes=shapes, by_division=True)
+    assert np.isnan(divided[0][0])
+    assert np.isnan(divided[1][1])
+    assert divided[0][2] == 4
+
+
+@pytest.mark.parametrize("plugin", PLUGINS)
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_of_equals_the_largest_is_the_one_that_caffe_takes(plugin: str, data: st.DataObject) -> None:
+    dtype = data.draw(st.sampled_from(sorted(WITHIN)))
+    shape = data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=4).map(tuple))
+    count = data.draw(st.integers(2, 5))
+    random = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    xs = [random.integers(-2, 3, shape).astype(dtype) for _ in range(count)]
+    dy = random.standard_normal(shape).astype(dtype)
+    y, argmax = compute(plugin, "maximum", *xs)
+    gradients = compute(plugin, "maximum_backward", dy, argmax, shapes=(shape,) * count)
+    again, nothing = compute(plugin, "maximum", *xs, in_place=count == 2, absent=[1])
+    assert nothing is None
+    assert np.array_equal(again, y)
+    for index in np.ndindex(*shape):
+        values = [float(x[index]) for x in xs]
+        # Two are compared first, and the first has to be above the second to win.
+        best = 0 if values[0] > values[1] else 1
+        for i in range(2, count):
+            best = i if values[i] > values[best] else best
+        assert y[index] == values[best]
+        assert argmax[index] == best
+        assert [dx[index] for dx in gradients] == [dy[index] if i == best else 0 for i in range(count)]
+
+
+@pytest.mark.parametrize("layout", [PLAIN, NHWC, BLOCKED])
+@pytest.mark.parametrize("count", [2, 3, 4])
+def test_products_and_largest_agree_where_stored_as_bfloat16(count: int, layout: Layout) -> None:
+    random = np.random.default_rng(3)
+    shape = (3, 5, 6, 7)
+    xs = [random.integers(-64, 64, shape).astype(np.float32) / 32 for _ in range(count)]
+    dy = random.integers(-64, 64, shape).astype(np.float32) / 32
+    given = {"shapes": (shape,) * count}
+    (_, argmax) = compute("reference", "maximum", *xs)
+    cases: list[tuple[str, list[np.ndarray], dict[str, Any]]] = [
+        ("product", xs, {}),
+        ("product_backward", [dy, *xs], given),
+        ("maximum", xs, {}),
+        ("maximum_backward", [dy, argmax], given),
+    ]
+    for word, inputs, attributes in cases:
+        wanted = compute("reference", word, *inputs, **attributes)
+        got = compute("cpu", word, *inputs, layout=layout, precision="bf16", **attributes)
+        for ours, theirs in zip(got, wanted, strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=2**-8)
+
+
+def test_shapes_that_do_not_fit_are_named() -> None:
+    with pytest.raises(ValueError, match=r"\(2, 3\) and \(3, 2\)"):
+        WORDS["product"].shapes({"xs": [(2, 3), (3, 2)]}, {})
+    with pytest.raises(ValueError, match=r"slopes \(4,\) do not fit x \(2, 3\)"):
+        WORDS["parametric_relu"].shapes({"x": (2, 3), "w": (4,)}, {})
+
+
+LAYERS = {
+    "AbsVal": "",
+    "BNLL": "",
+    "Clip": "clip_param { min: -0.5 max: 0.75 }",
+    "ELU": "elu_param { alpha: 0.7 }",
+    "ELU below": "elu_param { alpha: -0.7 }",
+    "Exp": "",
+    "Exp of 2": "exp_param { base: 2 scale: 0.5 shift: -1 }",
+    "Log": "log_param { scale: 0.1 shift: 3 }",
+    "Log of 10": "log_param { base: 10 scale: -0.1 shift: 3 }",
+    "Power": "power_param { power: 3 scale: 0.5 shift: 1 }",
+    "Power half": "power_param { power: 0.5 scale: 0.1 shift: 3 }",
+    "Power scaled": "power_param { scale: -2 }",
+    "Power shifted": "power_param { scale: -2 shift: 1 }",
+    "Power none": "power_param { power: 0 }",
+    "PReLU": "",
+    "PReLU filled": "prelu_param { filler { type: 'gaussian' std: 1 } }",
+    "PReLU shared": "prelu_param { channel_shared: true }",
+    "ReLU": "",
+    "ReLU leaking": "relu_param { negative_slope: 0.3 }",
+    "ReLU folded": "relu_param { negative_slope: -0.3 }",
+    "Sigmoid": "",
+    "Swish": "swish_param { beta: 1.5 }",
+    "TanH": "",
+}
+
+FORMULAS: dict[str, Formula] = {
+    "AbsVal": np.abs,
+    "BNLL": lambda x: np.logaddexp(x, 0),
+    "Clip": lambda x: np.clip(x, -0.5, 0.75),
+    "ELU": lambda x: np.where(x > 0, x, 0.7 * np.expm1(np.minimum(x, 0))),
+    "ELU below": lambda x: np.where(x > 0, x, -0.7 * np.expm1(np.minimum(x, 0))),
+    "Exp": np.exp,
+    "Exp of 2": lambda x: 2 ** (0.5 * x - 1),
+    "Log": lambda x: np.log(0.1 * x + 3),
+    "Log of 10": lambda x: np.log10(-0.1 * x + 3),
+    "Power": lambda x: (0.5 * x + 1) ** 3,
+    "Power half": lambda x: np.sqrt(0.1 * x + 3),
+    "Power scaled": lambda x: -2 * x,
+    "Power shifted": lambda x: 1 - 2 * x,
+    "Power none": np.ones_like,
+    "PReLU": lambda x: np.where(x > 0, x, 0.25 * x),
+    "PReLU shared": lambda x: np.where(x > 0, x, 0.25 * x),
+    "ReLU": lambda x: np.maximum(x, 0),
+    "ReLU leaking": lambda x: np.where(x > 0, x, 0.3 * x),
+    "ReLU folded": lambda x: np.where(x > 0, x, -0.3 * x),
+    "Sigmoid": sigmoid,
+    "Swish": lambda x: x * sigmoid(1.5 * x),
+    "TanH": np.tanh,
+    "Threshold": lambda x: (x > 0.2) * 1.0,
+}
+THRESHOLD = {"Threshold": "threshold_param { threshold: 0.2 }"}
+
+
+def layer(name: str, bottom: str, top: str) -> str:
+    kind, parameters = name.split()[0], (LAYERS | THRESHOLD)[name]
+    return f'layer {{ name: "it" type: "{kind}" bottom: "{bottom}" top: "{top}" {parameters} }}'
+
+
+def compose(kernels: str) -> demitasse.Runtime:
+    plugins = ["caffe", "datasets", "training", "snapshots", kernels, "reference"]
+    return demitasse.compose(plugins=list(dict.fromkeys(plugins)))
+
+
+@pytest.mark.parametrize("top", ["y", "x"])
+@pytest.mark.parametrize(
+    ("kernels", "precision", "within"),
+    [("reference", "f64", 1e-12), ("cpu", "f32", 1e-5), ("cpu", "bf16", 2e-2)],
+)
+def test_layers_compute_their_formulas_also_in_place(
+    tmp_path: Path, kernels: str, precision: str, within: float, top: str
+) -> None:
+    x = np.random.default_rng(4).standard_normal((3, 4, 5, 6))
+    with compose(kernels) as runtime:
+        for name, formula in FORMULAS.items():
+            shape = "".join(f"dim: {extent} " for extent in x.shape)
+            path = tmp_path / "net.prototxt"
+            path.write_text(
+                f'layer {{ name: "in" type: "Input" top: "x" input_param {{ shape {{ {shape} }} }} }}\n'
+                + layer(name, "x", top)
+            )
+            y = runtime.net(path, precision=precision).forward(x=x)[top]
+            at_edge = (name == "Threshold") & (np.abs(x - 0.2) < 1e-3)
+            np.testing.assert_allclose(
+                np.where(at_edge, 0, y), np.where(at_edge, 0, formula(x)), rtol=within, atol=within
+            )
+
+
+NET = """
+layer {
+  name: "data" type: "Data" top: "data" top: "label" data_param { source: "given" batch_size: 3 }
+}
+layer {
+  name: "before" type: "Convolution" bottom: "data" top: "before"
+  convolution_param { num_output: 4 kernel_size: 1 weight_filler { type: "gaussian" std: 1 } }
+}
+LAYERS
+layer {
+  name: "after" type: "InnerProduct" bottom: "TOP" top: "after"
+  inner_product_param { num_output: 3 weight_filler { type: "gaussian" std: 0.5 } }
+}
+layer { name: "loss" type: "SoftmaxWithLoss" bottom: "after" bottom: "label" }
+"""
+LEFT = 'layer { name: "left" type: "TanH" bottom: "before" top: "left" }\n'
+RIGHT = 'layer { name: "right" type: "Sigmoid" bottom: "before" top: "right" }\n'
+ELTWISE = {
+    "PROD": ("left right", "operation: PROD"),
+    "PROD of three": ("left right before", "operation: PROD"),
+    "PROD divided": ("left right before", "operation: PROD stable_prod_grad: false"),
+    "PROD of one twice": ("left left", "operation: PROD"),
+    "MAX": ("left right", "operation: MAX"),
+    "MAX of three": ("left right before", "operation: MAX"),
+    "SUM": ("left right before", "coeff: 0.5 coeff: -1 coeff: 2"),
+}
+
+
+def nets() -> dict[str, str]:
+    found = {}
+    for name in LAYERS:
+        found[name] = NET.replace("LAYERS", layer(name, "before", "it")).replace("TOP", "it")
+        in_place = layer(name, "before", "before")
+        found[f"{name} in place"] = NET.replace("LAYERS", in_place).replace("TOP", "before")
+    for name, (bottoms, parameters) in ELTWISE.items():
+        for top in ("it", "left"):
+            join = 'layer { name: "it" type: "Eltwise" '
+            join += " ".join(f'bottom: "{bottom}"' for bottom in bottoms.split())
+            join += f' top: "{top}" eltwise_param {{ {parameters} }} }}'
+            net = NET.replace("LAYERS", LEFT + RIGHT + join).replace("TOP", top)
+            found[f"Eltwise {name}" + (" in place" if top == "left" else "")] = net
+    return found
+
+
+NETS = nets()
+H = 1e-6
+
+
+def trainer(
+    runtime: demitasse.Runtime, folder: Path, net: str, rate: float, precision: str = "f64"
+) -> Any:
+    random = np.random.default_rng(7)
+    samples = {"data": random.normal(size=(3, 2, 4, 5)), "label": np.array([2, 0, 1])}
+    (folder / "net.prototxt").write_text(net)
+    (folder / "solver.prototxt").write_text(
+        f'net: "net.prototxt" base_lr: {rate} lr_policy: "fixed" max_iter: 1 random_seed: 5'
+    )
+    return runtime.trainer(folder / "solver.prototxt", precision=precision, data={"train": samples})
+
+
+def gradients(
+    runtime: demitasse.Runtime, folder: Path, net: str, precision: str
+) -> dict[tuple[str, int], np.ndarray]:
+    """With a rate of 1 and no momentum, a step moves each parameter by its gradient."""
+    moving = trainer(runtime, folder, net, rate=1.0, precision=precision)
+    before = {(k, i): a.copy() for k, v in moving.net.params.items() for i, a in enumerate(v)}
+    moving.step()
+    return {(k, i): before[k, i] - moving.net.params[k][i] for k, i in before}
+
+
+def slope(standing: Any, array: np.ndarray, where: Any) -> float:
+    """The slope of the loss in one parameter, by differences."""
+    kept, losses = array[where], []
+    for change in (H, -H):
+        array[where] = kept + change
+        standing.iteration = 0
+        losses.append(standing.step().loss)
+    array[where] = kept
+    return float(losses[0] - losses[1]) / (2 * H)
+
+
+@pytest.mark.parametrize("kernels", PLUGINS)
+@pytest.mark.parametrize("name", NETS)
+def test_the_gradient_is_the_slope_of_the_loss(tmp_path: Path, name: str, kernels: str) -> None:
+    with compose(kernels) as runtime:
+        found = gradients(runtime, tmp_path, NETS[name], "f64")
+        standing = trainer(runtime, tmp_path, NETS[name], rate=0.0)
+        checked = 0
+        for (owner, number), gradient in found.items():
+            array = standing.net.params[owner][number]
+            places = [np.unravel_index(i, array.shape) for i in range(array.size)]
+            for where in places[:: max(1, array.size // 6)]:
+                expected = slope(standing, array, where)
+                assert gradient[where] == pytest.approx(expected, rel=1e-5, abs=2e-9), (owner, where)
+                checked += 1
+        assert checked >= 16
+
+
+def test_gradients_in_f32_are_those_in_f64(tmp_path: Path) -> None:
+    with compose("cpu") as cpu, compose("reference") as reference:
+        for name, net in NETS.items():
+            exact = gradients(reference, tmp_path, net, "f64")
+            found = gradients(cpu, tmp_path, net, "f32")
+            for key, gradient in exact.items():
+                within = 1e-5 * max(1.0, np.abs(gradient).max())
+                np.testing.assert_allclose(found[key], gradient, rtol=0, atol=within, err_msg=name)
+
+
+def test_nets_of_these_layers_train_with_bf16(tmp_path: Path) -> None:
+    with compose("cpu") as runtime:
+        for name, net in NETS.items():
+            exact, rough = (gradients(runtime, tmp_path, net, p) for p in ("f32", "bf16"))
+            largest = max(np.abs(gradient).max() for gradient in exact.values())
+            # Of two that are nearly equal the other one may be the largest.
+            within = 0.2 if "MAX" in name else 0.05
+            for key, gradient in exact.items():
+                assert np.abs(rough[key] - gradient).max() < within * largest, (name, key)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ('type: "Exp" exp_param { base: 0 }', "base 0.0 is not positive"),
+        ('type: "Log" log_param { base: -2 }', "base -2.0 is not positive"),
+        ('type: "Log" log_param { base: 1 }', "no logarithm to base 1"),
+        ('type: "Clip" clip_param { min: 0 }', "max"),
+        ('type: "Clip"', "min and max"),
+        ('type: "Eltwise" bottom: "x" eltwise_param { operation: PROD coeff: 1 coeff: 2 }', "sums"),
+        ('type: "Eltwise" bottom: "x" eltwise_param { coeff: 1 }', "1 coeff for 2 bottoms"),
+    ],
+)
+def test_what_caffe_refuses_is_refused_with_the_layer_and_the_reason(
+    tmp_path: Path, parameters: str, message: str
+) -> None:
+    path = tmp_path / "net.prototxt"
+    path.write_text(
+        'layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 } } }\n'
+        f'layer {{ name: "odd" bottom: "x" top: "y" {parameters} }}'
+    )
+    with (
+        compose("reference") as runtime,
+        pytest.raises(demitasse.ModelError, match=f"net.prototxt.*{message}"),
+    ):
+        runtime.net(path)
+
+
+def test_learned_slopes_of_vectors_and_pairs_of_phases(tmp_path: Path) -> None:
+    """A PReLU of an inner product: its bottom has two axes."""
+    path = tmp_path / "net.prototxt"
+    path.write_text(
+        'layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 } } }\n'
+        'layer { name: "it" type: "PReLU" bottom: "x" top: "x" }'
+    )
+    with compose("cpu") as runtime:
+        net = runtime.net(path)
+        net.params["it"][0][:] = [1, -2, 0.5]
+        y = net.forward(x=np.array([[-1, -1, -1], [2, 2, 2]]))["x"]
+        assert y.tolist() == [[-1, 2, -0.5], [2, 2, 2]]
+
+
+def test_every_pair_of_words_that_may_share_memory_is_declared_for_one_shape_only() -> None:
+    for word, (output, source) in itertools.chain.from_iterable(
+        itertools.product([w], w.aliases) for w in elementwise.OPERATIONS
+    ):
+        shapes = {o.name: [(2, 3)] * 2 if o.variadic else (2, 3) for o in word.inputs}
+        shapes |= {"w": (3,)} if "w" in shapes else {}
+        names = [o.name for o in word.outputs]
+        made = word.shapes(shapes, {**word.attributes, "shapes": ((2, 3),)})
+        theirs = shapes[source][0] if isinstance(shapes[source], list) else shapes[source]
+        assert made[names.index(output)] == theirs, word.name

@@ -1,0 +1,48 @@
+"""Inner products whose gradient of weights is made a stretch at a time: with a bias, without one, and
+with one that is not trained."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import demitasse
+
+INPUTS = 2048  # by 1024 outputs weights have 8 MB: from there on the gradient comes in stretches
+
+NET = """
+layer {{ name: "d" type: "Data" top: "data" top: "label" data_param {{ source: "none" batch_size: 3 }} }}
+layer {{ name: "fc" type: "InnerProduct" bottom: "data" top: "y" param {{ lr_mult: 1 }} {bias}
+  inner_product_param {{ num_output: 1024 {term} weight_filler {{ type: "gaussian" std: 0.1 }} }} }}
+layer {{ name: "loss" type: "Reduction" bottom: "y" top: "loss" loss_weight: 1
+  reduction_param {{ operation: SUMSQ }} }}
+"""
+
+
+@pytest.mark.parametrize(
+    ("bias", "term", "trained"),
+    [
+        ("param { lr_mult: 1 }", "", True),
+        ("param { lr_mult: 0 }", "", False),
+        ("", "bias_term: false", False),
+    ],
+    ids=["trained", "frozen", "none"],
+)
+def test_a_large_product_is_trained_whatever_its_bias(
+    tmp_path: Path, bias: str, term: str, trained: bool
+) -> None:
+    (tmp_path / "net.prototxt").write_text(NET.format(bias=bias, term=term))
+    (tmp_path / "solver.prototxt").write_text(
+        'net: "net.prototxt" base_lr: 0.001 lr_policy: "fixed" max_iter: 1'
+    )
+    x = np.random.default_rng(1).normal(size=(3, INPUTS)).astype(np.float32)
+    data = {"train": {"data": x, "label": np.zeros(3, np.float32)}}
+    with demitasse.compose() as runtime:
+        trainer = runtime.trainer(tmp_path / "solver.prototxt", data=data)
+        w = np.float64(trainer.net.params["fc"][0])
+        trainer.step(1)
+        after = [np.array(each) for each in trainer.net.params["fc"]]
+    dy = 2 * (np.float64(x) @ w.T)
+    np.testing.assert_allclose(after[0], w - 0.001 * (dy.T @ np.float64(x)), rtol=1e-4, atol=1e-4)
+    if len(after) > 1:
+        np.testing.assert_allclose(after[1], -0.001 * dy.sum(0) * trained, rtol=1e-4, atol=1e-5)

@@ -1,0 +1,490 @@
+"""Caffe's losses against formulas: values, gradients, normalisations, weights, and what they refuse."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import demitasse
+from demitasse.operations import VOCABULARY, extend
+from demitasse_caffe.operations import OPERATIONS
+
+
+def load(name: str, **names: Any) -> ModuleType:
+    """A copy of a module beside this one, with some of its names replaced."""
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    vars(module).update(names)
+    return module
+
+
+SLOPES = load("slopes")
+train, step, slope = SLOPES.train, SLOPES.step, SLOPES.slope
+Arrays = list[np.ndarray]
+WORDS = {**extend(VOCABULARY, (o for o in OPERATIONS if o.name not in VOCABULARY))}
+RANDOM = np.random.default_rng(11)
+
+
+# Kernels.
+
+
+AGREE = load("test_kernels_agree", VOCABULARY=WORDS)
+
+
+def _pair(v: Any) -> Any:
+    x = v.real(*v.shape())
+    return [x, v.real(len(x), x.size // len(x))], {}
+
+
+def _targets(v: Any) -> Any:
+    x = v.real(*v.shape()) * v.one_of(1, 40)
+    target = v.random.uniform(-1.4, 1.4, x.shape).astype(v.dtype)
+    kinds = v.one_of("valid", "full", "batch_size", "none")
+    return [x.astype(v.dtype), target], {"ignore_label": v.one_of(None, -1, 0), "normalization": kinds}
+
+
+def _scores(v: Any) -> Any:
+    x = v.real(*v.shape())
+    return [x, v.labels(len(x), x.size // len(x))], {"norm": v.one_of("L1", "L2")}
+
+
+def _shares(v: Any) -> Any:
+    (x, label), attributes = _scores(v)
+    return [np.maximum(x, 0), label], attributes
+
+
+def _infogain(v: Any) -> Any:
+    x, label, attributes = AGREE.labelled(v)
+    classes, label = x.shape[attributes["axis"]], label.reshape(len(x), -1)
+    kinds = v.one_of("valid", "full", "batch_size", "none")
+    return [x, label, v.positive(classes, classes)], {**attributes, "normalization": kinds}
+
+
+def _infogain_backward(v: Any) -> Any:
+    (x, label, matrix), attributes = _infogain(v)
+    return [v.real(), np.abs(x), label, matrix], attributes
+
+
+def _contrast(v: Any) -> Any:
+    samples, length = v.number(1, 9), v.number(1, 40)
+    similar = v.random.integers(0, 2, samples).astype(v.dtype)
+    attributes = {"margin": v.one_of(1.0, 5.0), "legacy": v.one_of(True, False)}
+    return [v.real(samples, length), v.real(samples, length), similar], attributes
+
+
+def backward(case: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def with_gradient(v: Any) -> Any:
+        inputs, attributes = case(v)
+        return [v.real(), *inputs], attributes
+
+    return with_gradient
+
+
+CASES = {
+    "half_squared_distance": _pair,
+    "half_squared_distance_backward": backward(_pair),
+    "sigmoid_cross_entropy_loss": _targets,
+    "sigmoid_cross_entropy_loss_backward": backward(_targets),
+    "hinge_loss": _scores,
+    "hinge_loss_backward": backward(_scores),
+    "negative_log_likelihood": _shares,
+    "negative_log_likelihood_backward": backward(_shares),
+    "infogain_loss": _infogain,
+    "infogain_loss_backward": _infogain_backward,
+    "contrastive_loss": _contrast,
+    "contrastive_loss_backward": backward(_contrast),
+}
+
+
+class Large(AGREE.Values):  # type: ignore[name-defined,misc]
+    """Sizes that are worth more than one thread."""
+
+    def __init__(self) -> None:
+        self.dtype, self.random = "float64", np.random.default_rng(2)
+
+    def number(self, low: int, high: int) -> int:
+        return {1: 1, 9: 200, 40: 160}[high]
+
+    def shape(self) -> tuple[int, ...]:
+        return (180, 190)
+
+    def one_of(self, *choices: Any) -> Any:
+        return choices[0]
+
+
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_threads_share_what_is_large(name: str) -> None:
+    inputs, attributes = CASES[name](Large())
+    request = AGREE.make_request(name, inputs, attributes, "float64")
+    results = []
+    for plugin in ("reference", "cpu"):
+        (candidate,) = AGREE.hook(plugin)(request)
+        results.append(AGREE.run(candidate, request, inputs))
+    for theirs, ours in zip(*results, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-11, atol=1e-11 * np.abs(theirs).max())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", sorted(CASES))
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_cpu_agrees_with_reference(name: str, dtype: str, data: st.DataObject) -> None:
+    inputs, attributes = CASES[name](AGREE.Values(data.draw, dtype))
+    request = AGREE.make_request(name, inputs, attributes, dtype)
+    results = []
+    for plugin in ("reference", "cpu"):
+        (candidate,) = AGREE.hook(plugin)(request)
+        results.append(AGREE.run(candidate, request, inputs))
+    for theirs, ours in zip(*results, strict=True):
+        scale = max(1.0, float(np.abs(theirs).max(initial=0.0)))
+        within = AGREE.TOLERANCE[dtype]
+        np.testing.assert_allclose(ours, theirs, rtol=within, atol=within * scale)
+
+
+# Layers.
+
+
+@dataclass
+class Case:
+    """A loss layer of some learned blobs and a label, and the formula of its value."""
+
+    type: str
+    formula: Callable[..., Any]
+    learned: Arrays
+    label: np.ndarray | None
+    parameters: str = ""
+    more: dict[str, np.ndarray] = field(default_factory=dict)
+
+
+def softmax(x: np.ndarray, axis: int = 1) -> np.ndarray:
+    return np.exp(x) / np.exp(x).sum(axis, keepdims=True)
+
+
+def real(*shape: int) -> np.ndarray:
+    return RANDOM.normal(size=shape)
+
+
+def picked(x: np.ndarray, label: np.ndarray, axis: int) -> np.ndarray:
+    return np.take_along_axis(x, np.expand_dims(label.astype(int), axis), axis).squeeze(axis)
+
+
+def hinges(x: np.ndarray, label: np.ndarray) -> np.ndarray:
+    truth = 2 * np.eye(x[0].size)[label.astype(int)] - 1
+    return np.maximum(0, 1 - truth * x.reshape(len(x), -1))
+
+
+def cross_entropy(x: np.ndarray, target: np.ndarray) -> np.ndarray:
+    p = 1 / (1 + np.exp(-x))
+    return -(target * np.log(p) + (1 - target) * np.log(1 - p))
+
+
+def contrast(a: np.ndarray, b: np.ndarray, alike: np.ndarray) -> float:
+    d = np.linalg.norm(a - b, axis=1)
+    return float(np.where(alike, d**2, np.maximum(0, 60 - d) ** 2).mean() / 2)
+
+
+def squared_contrast(a: np.ndarray, b: np.ndarray, alike: np.ndarray) -> float:
+    d = ((a - b) ** 2).reshape(len(a), -1).sum(1)
+    return float(np.where(alike, d, np.maximum(0, 9 - d)).mean() / 2)
+
+
+CLASSES = np.array([2.0, 0, 1, 3, 2])
+PLANES = RANDOM.integers(0, 4, (5, 2, 3)).astype(float)
+ALIKE = np.array([1.0, 0, 0, 1, 0])
+TARGETS = RANDOM.uniform(0, 1, (5, 4))
+SOME = np.where(RANDOM.uniform(size=(5, 4)) < 0.4, -1.0, TARGETS)
+
+LAYERS = {
+    "Euclidean": Case(
+        "EuclideanLoss", lambda a, b, _: ((a - b) ** 2).sum() / 10, [real(5, 4), real(5, 4)], None
+    ),
+    "Euclidean of planes": Case(
+        "EuclideanLoss",
+        lambda a, b: ((a - b.reshape(a.shape)) ** 2).sum() / 10,
+        [real(5, 2, 2, 3)],
+        real(5, 12),
+    ),
+    "hinge": Case("HingeLoss", lambda x, t: hinges(x, t).sum() / 5, [real(5, 4)], CLASSES),
+    "hinge squared": Case(
+        "HingeLoss",
+        lambda x, t: (hinges(x, t) ** 2).sum() / 5,
+        [real(5, 2, 2, 1)],
+        CLASSES,
+        "hinge_loss_param { norm: L2 }",
+    ),
+    "multinomial": Case(
+        "MultinomialLogisticLoss",
+        lambda x, t: -np.log(picked(x, t.reshape(5), 1)).mean(),
+        [softmax(real(5, 4))],
+        CLASSES.reshape(5, 1, 1, 1),
+    ),
+    "sigmoid": Case(
+        "SigmoidCrossEntropyLoss", lambda x, t: cross_entropy(x, t).sum() / 5, [real(5, 4)], TARGETS
+    ),
+    "sigmoid ignoring": Case(
+        "SigmoidCrossEntropyLoss",
+        lambda x, t: cross_entropy(x, t)[t != -1].mean(),
+        [real(5, 4)],
+        SOME,
+        "loss_param { ignore_label: -1 normalization: VALID }",
+    ),
+    "sigmoid, older words": Case(
+        "SigmoidCrossEntropyLoss",
+        lambda x, t: cross_entropy(x, t)[t != -1].mean(),
+        [real(5, 4)],
+        SOME,
+        "loss_param { ignore_label: -1 normalize: true }",
+    ),
+    "sigmoid over all": Case(
+        "SigmoidCrossEntropyLoss",
+        lambda x, t: cross_entropy(x, t).mean(),
+        [real(5, 4)],
+        TARGETS,
+        "loss_param { normalization: FULL }",
+    ),
+    "sigmoid not normalised": Case(
+        "SigmoidCrossEntropyLoss",
+        lambda x, t: cross_entropy(x, t).sum(),
+        [real(5, 4)],
+        TARGETS,
+        "loss_param { normalization: NONE }",
+    ),
+    "contrastive": Case(
+        "ContrastiveLoss",
+        contrast,
+        [20 * real(5, 3), 20 * real(5, 3)],
+        ALIKE,
+        "contrastive_loss_param { margin: 60 }",
+    ),
+    "contrastive, squared": Case(
+        "ContrastiveLoss",
+        squared_contrast,
+        [real(5, 3, 1, 1), real(5, 3, 1, 1)],
+        ALIKE,
+        "contrastive_loss_param { margin: 9 legacy_version: true }",
+    ),
+    "softmax": Case(
+        "SoftmaxWithLoss",
+        lambda x, t: -np.log(picked(softmax(x), t, 1)).mean(),
+        [real(5, 4, 2, 3)],
+        PLANES,
+    ),
+    "softmax, older words": Case(
+        "SoftmaxWithLoss",
+        lambda x, t: -np.log(picked(softmax(x), t, 1)).sum() / 5,
+        [real(5, 4, 2, 3)],
+        PLANES,
+        "loss_param { normalize: false }",
+    ),
+    "softmax of a later axis": Case(
+        "SoftmaxWithLoss",
+        lambda x, t: -np.log(picked(softmax(x, 2), t, 2))[t != 1].sum() / 10,
+        [real(5, 2, 4, 3)],
+        PLANES,
+        "softmax_param { axis: 2 } loss_param { normalization: BATCH_SIZE ignore_label: 1 }",
+    ),
+}
+
+
+def net(case: Case, layer: str = "") -> str:
+    """Parameters as blobs x0, x1, a label, and the loss."""
+    text, bottoms = [], []
+    for number, value in enumerate(case.learned):
+        text.append(SLOPES.parameter(f"x{number}", value))
+        bottoms.append(f'bottom: "x{number}"')
+    if case.label is not None:
+        bottoms.append('bottom: "label"')
+    text.append(
+        layer
+        or f'layer {{ name: "loss" type: "{case.type}" {" ".join(bottoms)} top: "loss" '
+        f"{case.parameters} }}"
+    )
+    return "\n".join(text)
+
+
+@pytest.fixture(params=["cpu", "reference"])
+def runtime(request: Any) -> Iterator[Any]:
+    names = ["caffe", "datasets", "training", "snapshots", request.param, "reference"]
+    with demitasse.compose(plugins=list(dict.fromkeys(names))) as made:
+        yield made
+
+
+@pytest.mark.parametrize("precision", ["f32", "f64"])
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_loss_and_its_gradients_are_the_formula_s(
+    runtime: Any, tmp_path: Path, name: str, precision: str
+) -> None:
+    case = LAYERS[name]
+    label = np.zeros(5) if case.label is None else case.label
+    trainer = train(runtime, tmp_path, net(case), label, precision)
+    kind = "float32" if precision == "f32" else "float64"
+    values = {f"x{i}": x.astype(kind) for i, x in enumerate(case.learned)}
+    loss, gradients = step(trainer, values)
+    within = 1e-5 if precision == "f32" or case.type == "ContrastiveLoss" else 1e-8
+    exact = [v.astype(np.float64) for v in values.values()]
+    assert loss == pytest.approx(
+        float(case.formula(*exact, label)), rel=1e-5 if kind == "float32" else 1e-12
+    )
+    for position, gradient in enumerate(gradients.values()):
+
+        def moved(x: np.ndarray, position: int = position) -> float:
+            return float(case.formula(*exact[:position], x, *exact[position + 1 :], label))
+
+        expected = slope(moved, exact[position])
+        scale = np.abs(expected).max() + (np.abs(exact[position]).max() if kind == "float32" else 0)
+        np.testing.assert_allclose(gradient, expected, rtol=within, atol=within * scale)
+
+
+# What is particular.
+
+
+def infogain(parameters: str, third: str = "") -> str:
+    return (
+        f'layer {{ name: "loss" type: "InfogainLoss" bottom: "x0" bottom: "label" {third} top: "loss" '
+        f"{parameters} }}"
+    )
+
+
+def gained(x: np.ndarray, label: np.ndarray, matrix: np.ndarray) -> Any:
+    """For each prediction along axis 1: minus the sum of gains times logarithms."""
+    logarithms = np.moveaxis(np.log(softmax(x)), 1, -1)
+    return -(matrix[label.astype(int)] * logarithms).sum(-1)
+
+
+MATRIX = RANDOM.uniform(0, 2, (4, 4)).astype(np.float32).astype(np.float64)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "formula"),
+    [
+        ("", lambda x, t: gained(x, t, MATRIX).mean()),
+        ("loss_param { normalization: BATCH_SIZE }", lambda x, t: gained(x, t, MATRIX).sum() / 5),
+        ("loss_param { ignore_label: 2 }", lambda x, t: gained(x, t, MATRIX)[t != 2].mean()),
+    ],
+)
+def test_infogain_reads_its_matrix_from_a_file(
+    runtime: Any, tmp_path: Path, parameters: str, formula: Callable[..., Any]
+) -> None:
+    from demitasse_caffe.schema import wire_classes
+
+    blob = wire_classes()["BlobProto"]()
+    blob.shape.dim.extend((1, 1, 4, 4))
+    blob.data.append(MATRIX.astype("<f4").tobytes())
+    (tmp_path / "matrix.binaryproto").write_bytes(blob.SerializeToString())
+    case = Case("InfogainLoss", formula, [real(5, 4, 2, 3)], PLANES)
+    source = f'infogain_loss_param {{ source: "matrix.binaryproto" }} {parameters}'
+    trainer = train(runtime, tmp_path, net(case, infogain(source)), PLANES)
+    loss, gradients = step(trainer, {"x0": case.learned[0]})
+    assert loss == pytest.approx(formula(case.learned[0], PLANES), rel=1e-12)
+    expected = slope(lambda x: formula(x, PLANES), case.learned[0])
+    np.testing.assert_allclose(gradients["x0"], expected, rtol=1e-7, atol=1e-9)
+
+
+def test_infogain_takes_its_matrix_from_a_bottom(runtime: Any, tmp_path: Path) -> None:
+    """The matrix may change, but no gradient reaches it; the second top is the softmax."""
+    x, matrix = real(5, 4), MATRIX + 1
+    case = Case("InfogainLoss", gained, [x, matrix], CLASSES)
+    layer = infogain('top: "share"', 'bottom: "x1"')
+    trainer = train(runtime, tmp_path, net(case, layer), CLASSES)
+    loss, gradients = step(trainer, {"x0": x, "x1": matrix})
+    assert loss == pytest.approx(gained(x, CLASSES, matrix).mean(), rel=1e-12)
+    expected = slope(lambda x: gained(x, CLASSES, matrix).mean(), x)
+    np.testing.assert_allclose(gradients["x0"], expected, rtol=1e-7, atol=1e-9)
+    assert not gradients["x1"].any()
+
+
+def test_the_contrastive_gradient_has_caffe_s_guard_against_no_distance(
+    runtime: Any, tmp_path: Path
+) -> None:
+    a, b = np.array([[0.001, 0.0], [0.0, 0.0], [1.0, 1.0]]), np.zeros((3, 2))
+    case = Case("ContrastiveLoss", contrast, [a, b], np.array([0.0, 0, 1]))
+    trainer = train(runtime, tmp_path, net(case), case.label)  # type: ignore[arg-type]
+    _, gradients = step(trainer, {"x0": a, "x1": b})
+    pushed = -(1 - 0.001) / (0.001 + 1e-4) * 0.001 / 3
+    expected = np.array([[pushed, 0], [0, 0], [1 / 3, 1 / 3]])
+    np.testing.assert_allclose(gradients["x0"], expected, rtol=1e-12)
+    np.testing.assert_allclose(gradients["x1"], -expected, rtol=1e-12)
+
+
+def test_large_scores_make_no_infinite_cross_entropy(runtime: Any, tmp_path: Path) -> None:
+    x, target = np.array([[900.0, -900.0, 900.0]]), np.array([[1.0, 0.0, 0.0]])
+    case = Case("SigmoidCrossEntropyLoss", cross_entropy, [x], target)
+    loss, gradients = step(train(runtime, tmp_path, net(case), target, "f32"), {"x0": x})
+    assert loss == 900
+    np.testing.assert_allclose(gradients["x0"], [[0, 0, 1]], atol=1e-4)
+
+
+def test_a_label_that_is_no_class_is_an_error(runtime: Any, tmp_path: Path) -> None:
+    for kind in ("HingeLoss", "MultinomialLogisticLoss"):
+        case = Case(kind, hinges, [softmax(real(3, 4))], np.array([0.0, 4, 1]))
+        trainer = train(runtime, tmp_path, net(case), case.label)  # type: ignore[arg-type]
+        with pytest.raises(demitasse.DataError, match="label 4 of sample 1 of the batch"):
+            trainer.step()
+
+
+@pytest.mark.parametrize(
+    ("kind", "bottoms", "parameters", "message"),
+    [
+        ("EuclideanLoss", [real(5, 4), real(5, 3)], "", "a .* has 20 values, b .* 15"),
+        ("EuclideanLoss", [real(5, 4), real(4, 5)], "", "do not have the same first dimension"),
+        ("HingeLoss", [real(5, 4), real(5, 2)], "", "label .* has 10 values, x .* 5 samples"),
+        ("InfogainLoss", [real(5, 4), real(5)], "", "a third bottom, or infogain_loss_param"),
+        ("InfogainLoss", [real(5, 4), real(5), real(3, 3)], "", "4 classes need 4 x 4"),
+        (
+            "InfogainLoss",
+            [real(5, 4), real(5), real(4, 4)],
+            "loss_param { normalize: true }",
+            "write normalization",
+        ),
+        (
+            "InfogainLoss",
+            [real(5, 4), real(5)],
+            'infogain_loss_param { source: "nowhere.binaryproto" }',
+            "nowhere.binaryproto",
+        ),
+        ("ContrastiveLoss", [real(5, 4), real(5, 4)], "", r"has 2 bottoms \(x0, x1\), not 3"),
+        ("ContrastiveLoss", [real(5, 4), real(5, 3), real(5)], "", "vectors of one length"),
+        ("SigmoidCrossEntropyLoss", [real(5, 4), real(5, 2)], "", "x .* 20 values, target .* 10"),
+        (
+            "HingeLoss",
+            [real(5, 4), real(5)],
+            "loss_weight: 1 loss_weight: 0",
+            "2 loss_weight for 1 tops",
+        ),
+    ],
+)
+def test_a_loss_that_cannot_be_says_why_and_where(
+    tmp_path: Path, kind: str, bottoms: Arrays, parameters: str, message: str
+) -> None:
+    case = Case(kind, hinges, bottoms, None, parameters)
+    with demitasse.compose(plugins=["caffe", "training", "reference"]) as runtime:
+        (tmp_path / "net.prototxt").write_text(net(case))
+        with pytest.raises(demitasse.ModelError, match=rf"net.prototxt:\d+: layer 'loss'.*{message}"):
+            runtime.net(tmp_path / "net.prototxt", phase="train")
+
+
+def test_losses_run_in_the_test_phase(runtime: Any, tmp_path: Path) -> None:
+    x = real(5, 4)
+    text = """
+layer { name: "x" type: "Input" top: "x" top: "label" top: "same"
+  input_param { shape { dim: 5 dim: 4 } shape { dim: 5 } shape { dim: 5 dim: 4 } } }
+layer { name: "hinge" type: "HingeLoss" bottom: "x" bottom: "label" top: "hinge" }
+layer { name: "apart" type: "EuclideanLoss" bottom: "x" bottom: "same" top: "apart" loss_weight: 0 }
+"""
+    (tmp_path / "net.prototxt").write_text(text)
+    made = runtime.net(tmp_path / "net.prototxt", precision="f64")
+    outputs = made.forward(x=x, label=CLASSES, same=x + 2)
+    assert outputs["hinge"] == pytest.approx(hinges(x, CLASSES).sum() / 5)
+    assert outputs["apart"] == pytest.approx(4 * 4 / 2)

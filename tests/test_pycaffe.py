@@ -1,0 +1,622 @@
+"""What pycaffe scripts do with nets: each result against a formula in float64, or another reader's."""
+
+from __future__ import annotations
+
+import gzip
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import demitasse
+import demitasse_caffe.pycaffe as caffe
+from demitasse import ModelError, ShapeError
+from demitasse_caffe.pycaffe import layers as L  # noqa: N812 (its name in every script)
+from demitasse_caffe.pycaffe import params as P  # noqa: N812
+
+ROOT = Path(__file__).parents[1]
+DATA = Path(os.environ.get("DEMITASSE_SHARED", ROOT.parent / "shared")) / "data"
+LENET = DATA / "caffemodel" / "everpeace+caffe" / "examples" / "mnist"
+needs_data = pytest.mark.skipif(not LENET.is_dir(), reason=f"no caffemodels under {DATA}")
+
+PLUGINS = ["caffe", "datasets", "cpu", "reference", "training", "snapshots"]
+RANDOM = {"type": "gaussian", "std": 0.5}
+Make = Callable[..., caffe.Net]
+
+
+@pytest.fixture(autouse=True)
+def runtime() -> Iterator[demitasse.Runtime]:
+    """The kernels that users have, which ask for layouts of their own; without the trying of them."""
+    with demitasse.compose(plugins=PLUGINS) as made:
+        caffe.use(made)
+        yield made
+        caffe.use(None)
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Make:
+    """``make(spec, phase, force_backward=...)``: a net through a file."""
+
+    def net(spec: Any, phase: int = caffe.TEST, *, force_backward: bool = False, **options: Any) -> Any:
+        message = spec.to_proto()
+        message.force_backward = force_backward
+        path = tmp_path / "net.prototxt"
+        path.write_text(str(message))
+        return caffe.Net(str(path), phase, **options)
+
+    return net
+
+
+def branching() -> caffe.NetSpec:
+    """A hidden layer that is rectified in place and read by two layers whose results are added."""
+    n = caffe.NetSpec()
+    n.data = L.Input(shape={"dim": [4, 6]})
+    n.hidden = L.InnerProduct(n.data, num_output=5, weight_filler=RANDOM, bias_filler=RANDOM)
+    n.relu = L.ReLU(n.hidden, in_place=True)
+    n.left = L.InnerProduct(n.relu, num_output=3, weight_filler=RANDOM)
+    n.right = L.InnerProduct(n.relu, num_output=3, weight_filler=RANDOM)
+    n.score = L.Eltwise(n.left, n.right)
+    return n
+
+
+class Formula:
+    """The values and gradients of ``branching`` in float64, for a gradient of the score."""
+
+    def __init__(self, net: caffe.Net, x: np.ndarray, d_score: np.ndarray) -> None:
+        (W, b), (V, c), (U, e) = (
+            [blob.data.astype(np.float64) for blob in net.params[k]] for k in ("hidden", "left", "right")
+        )
+        self.before = x @ W.T + b
+        self.hidden = np.maximum(self.before, 0)
+        self.score = self.hidden @ V.T + c + self.hidden @ U.T + e
+        self.d_after = d_score @ V + d_score @ U
+        self.d_hidden = self.d_after * (self.before > 0)
+        self.d_data = self.d_hidden @ W
+        self.d_weights = self.d_hidden.T @ x
+
+
+@pytest.fixture
+def x() -> np.ndarray:
+    return np.random.default_rng(0).normal(size=(4, 6))
+
+
+@pytest.fixture
+def d_score() -> np.ndarray:
+    return np.random.default_rng(1).normal(size=(4, 3))
+
+
+def close(found: Any, expected: Any) -> bool:
+    return bool(np.allclose(found, expected, rtol=1e-5, atol=1e-5))
+
+
+# Blobs and layers.
+
+
+def test_a_net_says_what_it_is_made_of(make: Make) -> None:
+    net = make(branching())
+    assert net._layer_names == ["data", "hidden", "relu", "left", "right", "score"]
+    assert [layer.type for layer in net.layers[:3]] == ["Input", "InnerProduct", "ReLU"]
+    assert list(net.blobs) == ["data", "hidden", "left", "right", "score"]
+    assert {name: [blob.shape for blob in blobs] for name, blobs in net.params.items()} == {
+        "hidden": [(5, 6), (5,)],
+        "left": [(3, 5), (3,)],
+        "right": [(3, 5), (3,)],
+    }
+    assert (net.inputs, net.outputs) == (["data"], ["score"])
+    assert net.bottom_names["score"] == ["left", "right"]
+    assert net.top_names["relu"] == ["hidden"]
+    assert net.layer_dict["hidden"].blobs[0] is net.params["hidden"][0]
+    blob = net.blobs["hidden"]
+    assert (blob.num, blob.channels, blob.height, blob.width, blob.count) == (4, 5, 1, 1, 20)
+
+
+def test_blobs_are_live_arrays(make: Make, x: np.ndarray, d_score: np.ndarray) -> None:
+    net = make(branching())
+    data, score = net.blobs["data"].data, net.blobs["score"].data
+    data[...] = x
+    result = net.forward()
+    assert result.keys() == {"score"}
+    assert np.shares_memory(result["score"], score)
+    assert close(score, Formula(net, x, d_score).score)
+    net.params["left"][1].data[...] += 2
+    net.forward()
+    assert close(score, Formula(net, x, d_score).score), "a parameter's edit is in the next forward"
+
+
+def test_inputs_are_given_by_name_and_must_be_all_of_a_batch(make: Make, x: np.ndarray) -> None:
+    net = make(branching())
+    once = net.forward(data=x)["score"].copy()
+    assert np.array_equal(net.forward(blobs=["hidden"])["hidden"], net.blobs["hidden"].data)
+    assert np.array_equal(net.blobs["score"].data, once)
+    with pytest.raises(ModelError, match=r"given image; the net's inputs are data"):
+        net.forward(image=x)
+    with pytest.raises(ShapeError, match=r"blob 'data': \(3,\) samples .* batch of \(4,\)"):
+        net.forward(data=x[:3])
+
+
+def test_forward_stops_and_starts_at_layers(make: Make, x: np.ndarray, d_score: np.ndarray) -> None:
+    """Also between a blob's values before and after a layer that works in place."""
+    net = make(branching())
+    formula = Formula(net, x, d_score)
+    net.blobs["data"].data[...] = x
+    assert close(net.forward(end="hidden")["hidden"], formula.before)
+    assert not net.blobs["score"].data.any()
+    net.forward(start="relu", end="relu")
+    assert close(net.blobs["hidden"].data, formula.hidden)
+    net.blobs["hidden"].data[...] = 1
+    net.forward(start="left")
+    V, U = net.params["left"][0].data, net.params["right"][0].data
+    assert close(net.blobs["score"].data, np.ones((4, 5)) @ (V + U).T)
+    with pytest.raises(ModelError, match=r"unknown layer 'rely'; did you mean 'relu'"):
+        net.forward(start="rely")
+
+
+def test_an_edit_is_read_by_a_later_layer_alone(make: Make) -> None:
+    """Where an earlier reader of the blob had it in its kernel's own layout already."""
+    n = caffe.NetSpec()
+    n.data = L.Input(shape={"dim": [1, 8, 9, 9]})
+    n.first = L.Convolution(n.data, num_output=16, kernel_size=3, weight_filler=RANDOM)
+    n.one = L.Convolution(n.first, num_output=16, kernel_size=3, weight_filler=RANDOM)
+    n.two = L.Convolution(n.first, num_output=16, kernel_size=3, weight_filler=RANDOM)
+    net = make(n, force_backward=True)
+    net.forward(data=np.random.default_rng(0).normal(size=(1, 8, 9, 9)))
+    before = net.blobs["one"].data.copy()
+    net.blobs["first"].data[...] = 1
+    net.forward(start="two")
+    expected = net.params["two"][0].data.sum((1, 2, 3))
+    assert np.allclose(net.blobs["two"].data[0, :, 2, 3], expected, atol=1e-3)
+    assert np.array_equal(net.blobs["one"].data, before)
+    net.params["two"][0].data[...] *= 2
+    net.blobs["two"].diff[...] = 1
+    net.backward(start="two", end="two")
+    assert np.allclose(net.params["two"][0].diff, 25, atol=1e-3), "the edited blob's sum over 5 x 5"
+    net.blobs["one"].diff[...] = 0
+    net.backward(start="two", end="first")
+    inner = net.params["two"][0].data.sum((0, 2, 3))
+    assert np.allclose(net.blobs["first"].diff[0, :, 3, 3], inner, atol=1e-3), "the edited weights"
+
+
+def test_a_layer_in_place_on_an_input(make: Make, x: np.ndarray) -> None:
+    n = caffe.NetSpec()
+    n.data = L.Input(shape={"dim": [4, 6]})
+    n.relu = L.ReLU(n.data, in_place=True)
+    net = make(n, force_backward=True)
+    for sign in (1, -1):
+        net.blobs["data"].data[...] = sign * x
+        net.forward()
+        assert close(net.blobs["data"].data, np.maximum(sign * x, 0))
+    net.blobs["data"].diff[...] = 1
+    net.backward()
+    assert close(net.blobs["data"].diff, -x > 0)
+
+
+# Backward.
+
+
+def test_backward_from_the_outputs_to_the_inputs(make: Make, x: np.ndarray, d_score: np.ndarray) -> None:
+    net = make(branching(), force_backward=True)
+    net.forward(data=x)
+    formula = Formula(net, x, d_score)
+    found = net.backward(score=d_score, diffs=["left"])
+    assert found.keys() == {"data", "left"}
+    assert close(found["data"], formula.d_data)
+    assert close(found["left"], d_score)
+    assert close(net.blobs["hidden"].diff, formula.d_hidden), "before the layer in place, at the end"
+    assert close(net.params["hidden"][0].diff, formula.d_weights)
+    with pytest.raises(ModelError, match="given prob; the net's outputs are score"):
+        net.backward(prob=d_score)
+
+
+def test_gradients_of_parameters_add_up_until_they_are_cleared(
+    make: Make, x: np.ndarray, d_score: np.ndarray
+) -> None:
+    net = make(branching(), force_backward=True)
+    net.forward(data=x)
+    diff = net.params["hidden"][0].diff
+    for times in (1, 2, 3):
+        net.backward(score=d_score)
+        assert close(diff, times * Formula(net, x, d_score).d_weights)
+    net.clear_param_diffs()
+    assert not diff.any()
+
+
+def test_backward_starts_at_any_blob_and_ends_at_any_layer(
+    make: Make, x: np.ndarray, d_score: np.ndarray
+) -> None:
+    net = make(branching(), force_backward=True)
+    net.forward(data=x)
+    formula = Formula(net, x, d_score)
+    given = np.random.default_rng(2).normal(size=(4, 5))
+    net.blobs["hidden"].diff[...] = given
+    assert close(net.backward(start="relu", end="relu")["hidden"], given * (formula.before > 0))
+    net.blobs["hidden"].diff[...] = given
+    net.backward(start="hidden")
+    W = net.params["hidden"][0].data
+    assert close(net.blobs["data"].diff, given @ W), "without the layer in place"
+    net.blobs["score"].diff[...] = d_score
+    net.backward(start="score", end="left")
+    assert close(net.blobs["right"].diff, d_score)
+    assert close(net.blobs["data"].diff, given @ W), "nothing below the end is run"
+
+
+def test_a_net_that_only_ran_forward_can_run_backward(
+    make: Make, x: np.ndarray, d_score: np.ndarray
+) -> None:
+    """Without force_backward in the file; an edit between forward and backward counts."""
+    net = make(branching())
+    net.forward(data=x)
+    net.blobs["hidden"].data[:, 0] = 7
+    net.blobs["score"].diff[...] = d_score
+    net.backward()
+    assert (net.blobs["hidden"].data[:, 0] == 7).all()
+    assert close(net.params["left"][0].diff[:, 0], 7 * d_score.sum(0))
+
+
+def test_a_loss_is_where_backward_begins(make: Make, x: np.ndarray) -> None:
+    n = branching()
+    n.label = L.Input(shape={"dim": [4]})
+    n.loss = L.SoftmaxWithLoss(n.score, n.label, loss_weight=2)
+    net = make(n, caffe.TRAIN)
+    label = np.array([2, 0, 1, 1])
+    net.blobs["data"].data[...], net.blobs["label"].data[...] = x, label
+    loss = float(net.forward()["loss"])
+    scores = net.blobs["score"].data.astype(np.float64)
+    probability = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
+    assert loss == pytest.approx(-np.log(probability[range(4), label]).mean(), rel=1e-5)
+    assert net.blob_loss_weights["loss"] == 2
+    net.backward()
+    d_score = 2 * (probability - np.eye(3)[label]) / 4
+    assert close(net.blobs["score"].diff, d_score)
+    assert close(net.params["hidden"][0].diff, Formula(net, x, d_score).d_weights)
+    assert not net.blobs["data"].diff.any(), "nobody asked for the gradient of an input"
+
+
+def test_gradients_agree_with_differences(make: Make) -> None:
+    """Of a net with convolutions, pooling, a branch and a softmax; by its own forward passes."""
+    n = caffe.NetSpec()
+    n.data = L.Input(shape={"dim": [2, 3, 8, 8]})
+    n.conv = L.Convolution(n.data, num_output=4, kernel_size=3, weight_filler=RANDOM)
+    n.pool = L.Pooling(n.conv, pool=P.Pooling.AVE, kernel_size=2, stride=2)
+    n.relu = L.ReLU(n.pool, negative_slope=0.5, in_place=True)
+    n.side = L.Convolution(n.relu, num_output=4, kernel_size=1, weight_filler=RANDOM)
+    n.joined = L.Concat(n.relu, n.side)
+    n.score = L.InnerProduct(n.joined, num_output=3, weight_filler=RANDOM)
+    n.prob = L.Softmax(n.score)
+    net = make(n, force_backward=True)
+    random = np.random.default_rng(3)
+    weights = random.normal(size=(2, 3))
+    image = random.normal(size=(2, 3, 8, 8))
+
+    def objective(array: np.ndarray) -> float:
+        return float((net.forward(data=array)["prob"] * weights).sum(dtype=np.float64))
+
+    objective(image)
+    found = net.backward(prob=weights)["data"].copy()
+    direction = found / np.linalg.norm(found)
+    slope = (objective(image + 0.01 * direction) - objective(image - 0.01 * direction)) / 0.02
+    assert slope == pytest.approx(np.linalg.norm(found), rel=1e-3)
+
+
+# Shapes.
+
+
+def test_a_net_follows_its_inputs_shapes(make: Make, x: np.ndarray, d_score: np.ndarray) -> None:
+    net = make(branching())
+    weights = net.params["hidden"][0].data
+    net.blobs["data"].reshape(2, 6)
+    assert net.blobs["data"].data.shape == (2, 6), "at once"
+    net.blobs["data"].data[...] = x[:2]
+    net.reshape()
+    assert net.blobs["score"].shape == (2, 3)
+    net.forward()
+    assert close(net.blobs["score"].data, Formula(net, x[:2], d_score[:2]).score)
+    assert np.shares_memory(weights, net.params["hidden"][0].data), "parameters stay where they are"
+    net.blobs["data"].reshape(4, 6)
+    assert close(net.forward(data=x)["score"], Formula(net, x, d_score).score)
+
+
+def test_several_inputs_are_reshaped_one_after_the_other(make: Make) -> None:
+    n = caffe.NetSpec()
+    n.a, n.b = L.Input(shape=[{"dim": [2, 3]}, {"dim": [2, 3]}], ntop=2)
+    n.total = L.Eltwise(n.a, n.b)
+    net = make(n)
+    net.blobs["a"].reshape(5, 3)
+    a = net.blobs["a"].data
+    a[...] = 1
+    with pytest.raises(ShapeError, match=r"input 'a' has shape \(5, 3\) here"):
+        net.forward()
+    net.blobs["b"].reshape(5, 3)
+    net.blobs["b"].data[...] = 2
+    assert (net.forward()["total"] == np.full((5, 3), 3)).all()
+
+
+def test_only_inputs_are_reshaped(make: Make) -> None:
+    net = make(branching())
+    net.blobs["score"].reshape(4, 3)
+    with pytest.raises(ShapeError, match=r"'score' is no input: its shape \(4, 3\) follows .*\(data\)"):
+        net.blobs["score"].reshape(4, 4)
+    with pytest.raises(ShapeError, match=r"\(0, 6\) is no shape"):
+        net.blobs["data"].reshape(0, 6)
+    with pytest.raises(ModelError, match=r"parameter 0 of layer 'left' has shape \(3, 5\)"):
+        net.params["left"][0].reshape(5, 3)
+
+
+def test_layers_behind_the_end_need_not_fit(make: Make) -> None:
+    """As scripts that dream on images of any size need it: gradients of an inner blob."""
+    n = caffe.NetSpec()
+    n.data = L.Input(shape={"dim": [1, 2, 6, 6]})
+    n.conv = L.Convolution(n.data, num_output=3, kernel_size=3, weight_filler=RANDOM)
+    n.score = L.InnerProduct(n.conv, num_output=4, weight_filler=RANDOM)
+    net = make(n, force_backward=True)
+    source, inner = net.blobs["data"], net.blobs["conv"]
+    net.forward(data=np.ones((1, 2, 6, 6)))
+    before = net.blobs["score"].data.copy()
+    source.reshape(1, 2, 9, 7)
+    source.data[...] = np.random.default_rng(0).normal(size=(1, 2, 9, 7))
+    net.forward(end="conv")
+    assert inner.shape == (1, 3, 7, 5)
+    inner.diff[:] = inner.data
+    net.backward(start="conv")
+    W = net.params["conv"][0].data
+    expected = sum(inner.data[0, o, 0, 0] * W[o, :, 0, 0] for o in range(3))
+    assert close(source.diff[0, :, 0, 0], expected)
+    assert np.array_equal(net.blobs["score"].data, before), "what is behind the end keeps its values"
+    with pytest.raises(ShapeError, match="layer 'score' cannot take it"):
+        net.forward()
+    source.reshape(1, 2, 6, 6)
+    assert np.array_equal(net.forward(data=np.ones((1, 2, 6, 6)))["score"], before)
+
+
+def test_any_number_of_samples_in_batches(make: Make, x: np.ndarray) -> None:
+    net = make(branching(), force_backward=True)
+    many = np.concatenate([x, 2 * x, x[:1]])
+    scores = net.forward_all(blobs=["hidden"], data=many)
+    assert (scores["score"].shape, scores["hidden"].shape) == ((9, 3), (9, 5))
+    assert close(scores["score"], Formula(net, many, np.zeros((9, 3))).score)
+    gradients = np.random.default_rng(5).normal(size=(9, 3))
+    values, diffs = net.forward_backward_all(data=many, score=gradients)
+    assert close(values["score"], scores["score"])
+    assert close(diffs["data"], Formula(net, many, gradients).d_data)
+
+
+def test_samples_that_fillers_make_and_samples_that_a_script_holds(make: Make) -> None:
+    n = caffe.NetSpec()
+    n.noise, n.ones = L.DummyData(
+        ntop=2,
+        shape=[{"dim": [4, 3]}, {"dim": [4]}],
+        data_filler=[RANDOM, {"type": "constant", "value": 1}],
+    )
+    net = make(n, caffe.TRAIN)
+    first = net.forward()["noise"].copy()
+    assert first.std() > 0.1
+    assert not np.array_equal(net.forward()["noise"], first), "anew for every batch"
+    assert (net.blobs["ones"].data == 1).all()
+    n = caffe.NetSpec()
+    n.data, n.label = L.MemoryData(batch_size=2, channels=3, height=1, width=1, ntop=2)
+    n.out = L.Flatten(n.data)
+    net = make(n)
+    images = np.arange(12, dtype=np.float32).reshape(4, 3, 1, 1)
+    net.set_input_arrays(images, np.arange(4, dtype=np.float32))
+    for start in (0, 2, 0):
+        assert np.array_equal(net.forward()["out"], images[start : start + 2, :, 0, 0])
+        assert net.blobs["label"].data.tolist() == [start, start + 1]
+    with pytest.raises(ShapeError, match=r"3 samples and 3 labels are no whole batches of 2"):
+        net.set_input_arrays(images[:3], np.arange(3))
+    with pytest.raises(ModelError, match="for a net with a MemoryData layer; it has 0"):
+        make(branching()).set_input_arrays(images, np.arange(4))
+
+
+# Callbacks.
+
+
+def test_callbacks_surround_every_layer(make: Make, x: np.ndarray) -> None:
+    net = make(branching(), force_backward=True)
+    told: list[tuple[str, int]] = []
+    net.before_forward(lambda layer: told.append(("before", layer)))
+    net.after_forward(lambda layer: told.append(("after", layer)))
+    net.after_backward(lambda layer: told.append(("back", layer)))
+    plain = make(branching())
+    plain.share_with(net)
+    assert np.array_equal(net.forward(data=x)["score"], plain.forward(data=x)["score"])
+    assert told == [(when, i) for i in range(6) for when in ("before", "after")]
+    told.clear()
+    net.backward(start="left", end="hidden")
+    assert told == [("back", 3), ("back", 2), ("back", 1)]
+
+
+# Parameters in files and between nets.
+
+
+@pytest.mark.parametrize("form", ["save", "save_hdf5"])
+def test_parameters_are_saved_and_copied(make: Make, tmp_path: Path, x: np.ndarray, form: str) -> None:
+    net = make(branching())
+    net.params["left"][0].data[...] = 3
+    path = tmp_path / "weights of any name"
+    getattr(net, form)(str(path))
+    other = make(branching(), weights=str(path))
+    for name, blobs in net.params.items():
+        for mine, theirs in zip(blobs, other.params[name], strict=True):
+            assert np.array_equal(mine.data, theirs.data)
+    third = caffe.Net(str(tmp_path / "net.prototxt"), str(path), caffe.TEST)
+    assert np.array_equal(third.forward(data=x)["score"], net.forward(data=x)["score"])
+
+
+def test_copies_pass_over_layers_that_one_of_both_lacks(make: Make, tmp_path: Path) -> None:
+    net = make(branching())
+    path = tmp_path / "old.caffemodel"
+    net.save(path)
+    n = branching()
+    n.fresh = L.InnerProduct(n.relu, num_output=7, weight_filler={"type": "constant", "value": 9})
+    del n["right"], n["score"]
+    tuned = make(n)
+    tuned.copy_from(path)
+    assert np.array_equal(tuned.params["hidden"][0].data, net.params["hidden"][0].data)
+    assert (tuned.params["fresh"][0].data == 9).all()
+    n = branching()
+    n.left = L.InnerProduct(n.relu, num_output=4)
+    n.score = L.Concat(n.left, n.right)
+    other = make(n)
+    before = other.params["hidden"][0].data.copy()
+    with pytest.raises(ShapeError, match=r"layer 'left', parameter 0: .*\(3, 5\), the net's \(4, 5\)"):
+        other.copy_from(path)
+    assert np.array_equal(other.params["hidden"][0].data, before), "nothing is copied then"
+    with pytest.raises(ModelError, match=r"no such file: .*old.caffemodl; did you mean"):
+        other.copy_from(tmp_path / "old.caffemodl")
+
+
+def test_an_inner_product_becomes_a_convolution(make: Make) -> None:
+    """Net surgery: the scores of a window, then of all windows of a larger image."""
+
+    def spec(size: int, whole: bool) -> caffe.NetSpec:
+        n = caffe.NetSpec()
+        n.data = L.Input(shape={"dim": [1, 2, size, size]})
+        n.conv = L.Convolution(n.data, num_output=3, kernel_size=3, weight_filler=RANDOM)
+        n.relu = L.ReLU(n.conv, in_place=True)
+        if whole:
+            n.fc_conv = L.Convolution(n.relu, num_output=4, kernel_size=4)
+        else:
+            n.fc = L.InnerProduct(n.relu, num_output=4, weight_filler=RANDOM, bias_filler=RANDOM)
+        return n
+
+    small, large = make(spec(6, False)), make(spec(9, True))
+    for mine, theirs in (
+        (large.params["conv"], small.params["conv"]),
+        (large.params["fc_conv"], small.params["fc"]),
+    ):
+        mine[0].data.flat = theirs[0].data.flat
+        mine[1].data[...] = theirs[1].data
+    image = np.random.default_rng(4).normal(size=(1, 2, 9, 9))
+    scores = large.forward(data=image)["fc_conv"]
+    assert scores.shape == (1, 4, 4, 4)
+    for y, x in ((0, 0), (1, 3), (3, 2)):
+        window = small.forward(data=image[:, :, y : y + 6, x : x + 6])["fc"]
+        assert close(scores[:, :, y, x], window)
+
+
+def test_nets_share_parameters(make: Make, x: np.ndarray) -> None:
+    one, two = make(branching()), make(branching(), caffe.TRAIN)
+    two.share_with(one)
+    one.params["left"][0].data[...] = 5
+    assert (two.params["left"][0].data == 5).all()
+    assert np.array_equal(one.forward(data=x)["score"], two.forward(data=x)["score"])
+    n = branching()
+    n.more = L.InnerProduct(n.relu, num_output=2)
+    other = make(n)
+    with pytest.raises(ShapeError, match=r"layer 'more'.*no such parameter"):
+        other.share_with(one)
+    assert other.forward(data=x)["more"].shape == (4, 2), "it is as it was"
+
+
+# Phases, levels and stages; mistakes.
+
+
+def test_layers_are_chosen_by_phase_level_and_stage(tmp_path: Path) -> None:
+    path = tmp_path / "net.prototxt"
+    path.write_text(
+        """
+        layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 1 dim: 2 } } }
+        layer { name: "deep" type: "ReLU" bottom: "data" top: "deep" include { min_level: 2 } }
+        layer { name: "out" type: "ReLU" bottom: "data" top: "out" include { stage: "deploy" } }
+        layer { name: "drop" type: "ReLU" bottom: "data" top: "drop" include { phase: TRAIN } }
+        """
+    )
+
+    def layers(*arguments: Any, **options: Any) -> list[str]:
+        return caffe.Net(str(path), *arguments, **options)._layer_names[1:]
+
+    assert layers(caffe.TEST) == []
+    assert layers(caffe.TRAIN) == ["drop"]
+    assert layers(caffe.TEST, level=3) == ["deep"]
+    assert layers(caffe.TEST, stages=["deploy", "other"]) == ["out"]
+    assert layers(phase=caffe.TRAIN, level=2, stages=["deploy"]) == ["deep", "out", "drop"]
+
+
+def test_mistakes_are_said(make: Make, tmp_path: Path) -> None:
+    (tmp_path / "net.prototxt").write_text("name: 'x'")
+    with pytest.raises(ModelError, match=r"no such file: .*nett.prototxt; did you mean"):
+        caffe.Net(str(tmp_path / "nett.prototxt"), caffe.TEST)
+    with pytest.raises(ModelError, match=r"TRAIN \(0\) or caffe.TEST \(1\); given None"):
+        caffe.Net(str(tmp_path / "net.prototxt"))
+    with pytest.raises(ModelError, match=r"unknown blob 'probe'"):
+        make(branching()).forward(blobs=["probe"])
+    with pytest.raises(ModelError, match=r"no layer between"):
+        make(branching()).forward(start="left", end="hidden")
+
+
+def test_what_caffe_has_for_the_whole_process() -> None:
+    caffe.set_mode_cpu()
+    caffe.set_mode_gpu()
+    caffe.set_device(0)
+    caffe.init_log()
+    caffe.log("hello")
+    assert {"Convolution", "InnerProduct"} <= set(caffe.layer_type_list())
+    assert (caffe.solver_count(), caffe.solver_rank(), caffe.has_nccl()) == (1, 0, False)
+
+
+def test_the_seed_is_the_scripts(make: Make) -> None:
+    def weights() -> np.ndarray:
+        return make(branching()).params["hidden"][0].data.copy()
+
+    first = weights()
+    caffe.set_random_seed(5)
+    second, third = weights(), weights()
+    caffe.set_random_seed(0)
+    assert np.array_equal(second, third)
+    assert not np.array_equal(first, second)
+    assert np.array_equal(first, weights())
+
+
+# Real files.
+
+
+@needs_data
+def test_a_trained_net_classifies_as_others_say() -> None:
+    """With the kernels of the default composition: 99.05% of the test set is OpenCV's figure."""
+    with demitasse.compose() as runtime:
+        caffe.use(runtime)
+        net = caffe.Net(
+            str(LENET / "lenet.prototxt"), str(LENET / "lenet_iter_10000.caffemodel"), caffe.TEST
+        )
+        images, labels = (
+            np.frombuffer(gzip.decompress((DATA / "mnist" / name).read_bytes()), np.uint8, offset=offset)
+            for name, offset in (("t10k-images-idx3-ubyte.gz", 16), ("t10k-labels-idx1-ubyte.gz", 8))
+        )
+        pixels = images.reshape(-1, 1, 28, 28) / 256
+        prob = net.forward_all(data=pixels)["prob"]
+        assert (prob.argmax(1) == labels).mean() == pytest.approx(0.9905, abs=0.0005)
+        # What a step against the gradient of an image does to its score.
+        net.blobs["data"].reshape(1, 1, 28, 28)
+        before = net.forward(data=pixels[:1])["prob"][0, labels[0]]
+        net.blobs["ip2"].diff[...] = np.eye(10)[labels[:1]]
+        slope = net.backward(start="ip2")["data"]
+        scores = net.forward(data=pixels[:1])["prob"][0].copy(), net.blobs["ip2"].data[0].copy()
+        net.forward(data=pixels[:1] - 0.01 * slope / np.abs(slope).mean())
+        assert net.blobs["ip2"].data[0, labels[0]] < scores[1][labels[0]]
+        assert net.blobs["prob"].data[0, labels[0]] <= before
+
+
+@needs_data
+def test_a_classifier_and_a_detector_of_real_digits(tmp_path: Path) -> None:
+    """Images from files, cropped and scaled as the net wants it."""
+    cv2 = pytest.importorskip("cv2")
+    raw = gzip.decompress((DATA / "mnist" / "t10k-images-idx3-ubyte.gz").read_bytes())
+    digits = np.frombuffer(raw, np.uint8, offset=16).reshape(-1, 28, 28)[:3]
+    labels = [7, 2, 1]
+    wide = np.zeros((40, 100), np.uint8)
+    for i, digit in enumerate(digits):
+        cv2.imwrite(str(tmp_path / f"{i}.png"), digit)
+        wide[6:34, 5 + 31 * i : 33 + 31 * i] = digit
+    cv2.imwrite(str(tmp_path / "wide.png"), wide)
+    model, weights = str(LENET / "lenet.prototxt"), str(LENET / "lenet_iter_10000.caffemodel")
+    net = caffe.Classifier(model, weights, image_dims=(28, 28), raw_scale=255 / 256)
+    images = [caffe.io.load_image(str(tmp_path / f"{i}.png"), color=False) for i in range(3)]
+    assert net.predict(images, oversample=False).argmax(1).tolist() == labels
+    assert net.predict(images).argmax(1).tolist() == labels
+    assert net.predict(images).shape == (3, 10)
+    detector = caffe.Detector(model, weights, raw_scale=255 / 256)
+    windows = [(6, 5 + 31 * i, 34, 33 + 31 * i) for i in range(3)]
+    crops = [detector.crop(caffe.io.load_image(tmp_path / "wide.png", False), w) for w in windows]
+    assert detector.run(crops).argmax(1).tolist() == labels

@@ -1,0 +1,334 @@
+"""Layers of type Python: off unless allowed, and what they compute and learn where they are."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import demitasse
+import demitasse_caffe.pycaffe as caffe
+from demitasse import CompositionError, ModelError, ShapeError
+from demitasse_caffe.pycaffe import layers as L  # noqa: N812 (its name in every script)
+
+PLUGINS = ["caffe", "datasets", "reference", "training", "snapshots"]
+MODULE = """
+    import numpy as np
+    import demitasse_caffe.pycaffe as caffe
+
+    class HalfSquares(caffe.Layer):
+        def setup(self, bottom, top):
+            if len(bottom) != 2:
+                raise Exception("needs two bottoms")
+
+        def reshape(self, bottom, top):
+            self.difference = np.zeros_like(bottom[0].data)
+            top[0].reshape(1)
+
+        def forward(self, bottom, top):
+            self.difference[...] = bottom[0].data - bottom[1].data
+            top[0].data[...] = (self.difference ** 2).sum() / bottom[0].num / 2
+
+        def backward(self, top, propagate_down, bottom):
+            for i, sign in enumerate((1, -1)):
+                if propagate_down[i]:
+                    bottom[i].diff[...] = sign * top[0].diff[0] * self.difference / bottom[i].num
+
+    class Slope(caffe.Layer):
+        def setup(self, bottom, top):
+            self.blobs.add_blob(1).data[0] = float(self.param_str)
+
+        def reshape(self, bottom, top):
+            top[0].reshape(*bottom[0].shape)
+
+        def forward(self, bottom, top):
+            top[0].data[...] = self.blobs[0].data * bottom[0].data
+
+        def backward(self, top, propagate_down, bottom):
+            self.blobs[0].diff[0] += (top[0].diff * bottom[0].data).sum()
+            if propagate_down[0]:
+                bottom[0].diff[...] = self.blobs[0].data * top[0].diff
+
+    class Images:
+        "Images that grow by a row each time; no base class."
+        def setup(self, bottom, top):
+            self.setups = getattr(self, "setups", 0) + 1
+            self.number = 0
+
+        def reshape(self, bottom, top):
+            top[0].reshape(1, 2, 3 + self.number, 4)
+            top[1].reshape(1, 1, 3 + self.number, 4)
+
+        def forward(self, bottom, top):
+            top[0].data[...] = self.number + 1
+            top[1].data[...] = self.setups
+            self.number += 1
+
+        def backward(self, top, propagate_down, bottom):
+            pass
+
+    class Scenes(caffe.Layer):
+        "Scenes of a size of their own, with the class of every pixel."
+        def setup(self, bottom, top):
+            self.random = np.random.default_rng(int(self.param_str))
+
+        def reshape(self, bottom, top):
+            height, width = self.random.integers(9, 14, 2)
+            scene = np.zeros((height, width))
+            scene[height // 3 :, width // 2 :] = 1
+            self.image = np.stack([scene, 1 - scene]) + 0.1 * self.random.normal(size=(2, height, width))
+            self.label = scene
+            top[0].reshape(1, *self.image.shape)
+            top[1].reshape(1, 1, *self.label.shape)
+
+        def forward(self, bottom, top):
+            top[0].data[...] = self.image
+            top[1].data[...] = self.label
+
+        def backward(self, top, propagate_down, bottom):
+            pass
+
+    class Broken(caffe.Layer):
+        def setup(self, bottom, top):
+            raise RuntimeError("this user's layer is broken")
+
+    class Growing(Slope):
+        def reshape(self, bottom, top):
+            self.times = getattr(self, "times", 0) + 1
+            top[0].reshape(*bottom[0].shape[:-1], bottom[0].shape[-1] + (self.times > 1))
+
+    class Phase(Slope):
+        def forward(self, bottom, top):
+            top[0].data[...] = self.phase
+
+    class Nothing:
+        pass
+"""
+
+
+@pytest.fixture(autouse=True)
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A module of a name of its own, where import finds it, in a working directory of its own."""
+    name = f"layers_of_{abs(hash(tmp_path))}"
+    (tmp_path / f"{name}.py").write_text(textwrap.dedent(MODULE))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    return name
+
+
+@pytest.fixture
+def allowed() -> Iterator[demitasse.Runtime]:
+    with demitasse.compose(plugins=[*PLUGINS, "python_layer"]) as made:
+        caffe.use(made)
+        yield made
+        caffe.use(None)
+
+
+@pytest.fixture
+def make(allowed: demitasse.Runtime) -> Callable[..., caffe.Net]:
+    def net(spec: caffe.NetSpec, phase: int = caffe.TRAIN, *, force_backward: bool = False) -> caffe.Net:
+        message = spec.to_proto()
+        message.force_backward = force_backward
+        Path("net.prototxt").write_text(str(message))
+        return caffe.Net("net.prototxt", phase)
+
+    return net
+
+
+def regression(module: str) -> caffe.NetSpec:
+    n = caffe.NetSpec()
+    n.data, n.target = L.Input(shape=[{"dim": [4, 3]}, {"dim": [4, 2]}], ntop=2)
+    n.slope = L.Python(n.data, module=module, layer="Slope", param_str="2.5")
+    n.out = L.InnerProduct(n.slope, num_output=2, weight_filler={"type": "gaussian", "std": 1})
+    n.loss = L.Python(n.out, n.target, module=module, layer="HalfSquares", loss_weight=3)
+    return n
+
+
+def test_it_is_off_unless_it_is_composed(module: str) -> None:
+    Path("net.prototxt").write_text(str(regression(module).to_proto()))
+    with demitasse.compose(plugins=PLUGINS) as runtime:
+        caffe.use(runtime)
+        with pytest.raises(ModelError) as raised:
+            caffe.Net("net.prototxt", caffe.TRAIN)
+        with pytest.raises(CompositionError, match=r"compose it with plugins='\+python_layer'"):
+            caffe.allow_python_layers()
+        caffe.use(None)
+    message = str(raised.value)
+    assert "layer 'slope' (Python)" in message
+    assert "'python_layer' is installed" in message
+    assert "(+python_layer)" in message
+    assert "runs code that a net's file names" in message
+    automatic = {manifest.name for manifest in demitasse.discover() if manifest.automatic}
+    assert "python_layer" not in automatic
+
+
+def test_values_gradients_and_parameters(make: Callable[..., caffe.Net], module: str) -> None:
+    net = make(regression(module))
+    random = np.random.default_rng(0)
+    x, target = random.normal(size=(4, 3)), random.normal(size=(4, 2))
+    net.blobs["data"].data[...], net.blobs["target"].data[...] = x, target
+    loss = net.forward()["loss"]
+    W = net.params["out"][0].data.astype(np.float64)
+    difference = 2.5 * x @ W.T - target
+    assert net.params["slope"][0].data.tolist() == [2.5]
+    assert loss[0] == pytest.approx((difference**2).sum() / 8, rel=1e-5)
+    net.backward()
+    d_out = 3 * difference / 4
+    assert np.allclose(net.blobs["out"].diff, d_out, rtol=1e-4, atol=1e-6)
+    assert np.allclose(net.params["out"][0].diff, d_out.T @ (2.5 * x), rtol=1e-4)
+    assert net.params["slope"][0].diff[0] == pytest.approx(((d_out @ W) * x).sum(), rel=1e-4)
+    before = net.params["slope"][0].diff.copy()
+    net.backward()
+    assert np.allclose(net.params["slope"][0].diff, 2 * before), "gradients add up"
+    assert not net.blobs["target"].diff.any(), "nobody asked for it"
+
+
+def test_gradients_of_inputs_where_the_file_forces_them(
+    make: Callable[..., caffe.Net], module: str
+) -> None:
+    net = make(regression(module), force_backward=True)
+    net.blobs["data"].data[...] = 1
+    net.forward()
+    net.backward()
+    assert np.allclose(net.blobs["target"].diff, -net.blobs["out"].diff)
+    assert np.allclose(net.blobs["data"].diff, 2.5 * net.blobs["slope"].diff)
+
+
+def test_a_data_layer_may_give_every_image_its_size(make: Callable[..., caffe.Net], module: str) -> None:
+    n = caffe.NetSpec()
+    n.image, n.label = L.Python(module=module, layer="Images", ntop=2)
+    n.conv = L.Convolution(n.image, num_output=1, kernel_size=1, weight_filler={"type": "xavier"})
+    net = make(n, caffe.TEST)
+    weight = float(net.params["conv"][0].data.sum())
+    for number in range(4):
+        result = net.forward()
+        assert result["conv"].shape == (1, 1, 3 + number, 4)
+        assert np.allclose(result["conv"], (number + 1) * weight)
+        assert (result["label"] == 1).all(), "set up once"
+
+
+def test_a_solver_trains_through_them(
+    allowed: demitasse.Runtime, module: str, make: Callable[..., caffe.Net]
+) -> None:
+    """Fully convolutional, on images of many sizes, two to an iteration."""
+    n = caffe.NetSpec()
+    n.image, n.label = L.Python(module=module, layer="Images", ntop=2)
+    n.score = L.Convolution(
+        n.image, num_output=1, kernel_size=1, weight_filler={"type": "constant", "value": 0.1}
+    )
+    n.loss = L.Python(n.score, n.label, module=module, layer="HalfSquares", loss_weight=1)
+    Path("train.prototxt").write_text(str(n.to_proto()))
+    Path("solver.prototxt").write_text(
+        'train_net: "train.prototxt" base_lr: 0.001 lr_policy: "fixed" max_iter: 2 iter_size: 2 '
+        "snapshot_after_train: false"
+    )
+    solver = caffe.get_solver("solver.prototxt")
+    solver.step(1)
+    # Of images of 3 and of 4 rows, with pixels 1 and then 2.
+    gradient = (12 * (0.2 - 1) * 1 + 16 * (0.4 - 1) * 2) / 2
+    assert np.allclose(solver.net.params["score"][0].diff.ravel(), gradient, rtol=1e-5)
+    assert np.allclose(solver.net.params["score"][0].data.ravel(), 0.1 - 0.001 * gradient, rtol=1e-5)
+    solver.solve()
+    assert solver.net.blobs["image"].shape == (1, 2, 6, 4)
+
+
+def test_a_fully_convolutional_net_learns_and_is_scored(allowed: demitasse.Runtime, module: str) -> None:
+    """As scripts for segmentation have it: kernels set to interpolate, crops aligned, scores of a test
+    net that shares the weights, every scene of another size."""
+
+    def spec(seed: int) -> Any:
+        n = caffe.NetSpec()
+        n.data, n.label = L.Python(module=module, layer="Scenes", param_str=str(seed), ntop=2)
+        n.conv = L.Convolution(
+            n.data, num_output=4, kernel_size=3, pad=6, weight_filler={"type": "gaussian", "std": 0.3}
+        )
+        n.relu = L.ReLU(n.conv, in_place=True)
+        n.pool = L.Pooling(n.relu, kernel_size=2, stride=2)
+        n.small = L.Convolution(n.pool, num_output=2, kernel_size=1, weight_filler={"type": "xavier"})
+        n.upscore = L.Deconvolution(
+            n.small, num_output=2, kernel_size=4, stride=2, bias_term=False, param=[{"lr_mult": 0}]
+        )
+        n.score = caffe.coord_map.crop(n.upscore, n.data)
+        n.loss = L.SoftmaxWithLoss(n.score, n.label, loss_param={"normalize": True, "ignore_label": 255})
+        return n.to_proto()
+
+    Path("train.prototxt").write_text(str(spec(1)))
+    Path("val.prototxt").write_text(str(spec(2)))
+    Path("solver.prototxt").write_text(
+        'train_net: "train.prototxt" test_net: "val.prototxt" test_iter: 5 test_interval: 999999 '
+        'base_lr: 0.2 lr_policy: "fixed" momentum: 0.9 test_initialization: false'
+    )
+    solver = caffe.SGDSolver("solver.prototxt")
+    ramp = 1 - np.abs(np.arange(4) - 1.5) / 2
+    kernel = solver.net.params["upscore"][0].data
+    kernel[range(2), range(2), :, :] = np.outer(ramp, ramp)
+    solver.step(40)
+    assert np.array_equal(kernel[0, 0], np.outer(ramp, ramp).astype(np.float32)), "it does not learn"
+    tested = solver.test_nets[0]
+    tested.share_with(solver.net)
+    right, pixels, sizes = 0, 0, set()
+    for _ in range(5):
+        tested.forward()
+        label = tested.blobs["label"].data[0, 0]
+        right += (tested.blobs["score"].data[0].argmax(0) == label).sum()
+        pixels, sizes = pixels + label.size, sizes | {label.shape}
+    assert len(sizes) > 1
+    assert right / pixels > 0.9
+
+
+def test_trainers_and_nets_of_the_runtime_take_them_too(allowed: demitasse.Runtime, module: str) -> None:
+    n = caffe.NetSpec()
+    n.data, n.label = L.Data(source="digits:train", batch_size=4, ntop=2)
+    n.slope = L.Python(n.data, module=module, layer="Slope", param_str="0.5", param=[{"lr_mult": 0}])
+    n.score = L.InnerProduct(n.slope, num_output=10, weight_filler={"type": "xavier"})
+    n.loss = L.SoftmaxWithLoss(n.score, n.label)
+    Path("net.prototxt").write_text(str(n.to_proto()))
+    Path("solver.prototxt").write_text('net: "net.prototxt" base_lr: 0.01 lr_policy: "fixed"')
+    with allowed.trainer("solver.prototxt") as trainer:
+        first = trainer.step(1).loss
+        assert trainer.step(40).loss < first
+        assert trainer.net.params["slope"][0].tolist() == [0.5]
+    phases = {}
+    n.slope = L.Python(n.data, module=module, layer="Phase", param_str="1")
+    for phase in ("train", "test"):
+        Path("phase.prototxt").write_text(str(n.slope.to_proto()))
+        net = allowed.net("phase.prototxt", phase=phase)
+        phases[phase] = float(net.forward()["Python1"].mean())
+    assert phases == {"train": 0, "test": 1}
+
+
+def test_mistakes_say_file_layer_and_reason(make: Callable[..., caffe.Net], module: str) -> None:
+    def net(**parameters: Any) -> caffe.Net:
+        n = caffe.NetSpec()
+        n.data = L.Input(shape={"dim": [1, 3]})
+        n.own = L.Python(n.data, **parameters)
+        return make(n)
+
+    where = r"net.prototxt:\d+: layer 'own' \(Python\): "
+    with pytest.raises(ModelError, match=where + "python_param needs a module and a layer"):
+        net(module=module)
+    with pytest.raises(ModelError, match=where + r".*'no_such_module', which cannot be imported"):
+        net(module="no_such_module", layer="X")
+    with pytest.raises(ModelError, match=where + r"module .* has no class 'Slopes'"):
+        net(module=module, layer="Slopes")
+    with pytest.raises(ModelError, match=where + r".*Nothing has no reshape, forward, backward"):
+        net(module=module, layer="Nothing")
+    with pytest.raises(RuntimeError, match="this user's layer is broken"):
+        net(module=module, layer="Broken")
+    with pytest.raises(
+        ShapeError, match=r"Growing: reshape made tops of \(\(1, 4\),\) where \(\(1, 3\)"
+    ):
+        net(module=module, layer="Growing", param_str="1").forward()
+
+
+def test_the_process_default_lets_them_when_a_script_says_so(module: str) -> None:
+    caffe.allow_python_layers()
+    try:
+        assert "Python" in caffe.layer_type_list()
+    finally:
+        caffe.allow_python_layers(False)
+    assert "Python" not in caffe.layer_type_list()
