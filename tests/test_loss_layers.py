@@ -136,6 +136,24 @@ def test_threads_share_what_is_large(name: str) -> None:
         np.testing.assert_allclose(ours, theirs, rtol=1e-11, atol=1e-11 * np.abs(theirs).max())
 
 
+@pytest.mark.parametrize("size", [1024, 2048, 2049, 5000])
+@pytest.mark.parametrize("normalization", ["valid", "batch_size"])
+def test_cross_entropies_of_many_elements_add_up(size: int, normalization: str) -> None:
+    """They are added up so many at a time."""
+    random = np.random.default_rng(size)
+    x, target = random.normal(size=(2, size)), random.integers(-1, 2, (2, size)).astype(float)
+    given = {"ignore_label": -1, "normalization": normalization}
+    valid = target != -1
+    total = cross_entropy(x, target)[valid].sum()
+    for dtype, within in (("float32", 1e-6), ("float64", 1e-12)):
+        inputs = [x.astype(dtype), target.astype(dtype)]
+        request = AGREE.make_request("sigmoid_cross_entropy_loss", inputs, given, dtype)
+        (candidate,) = AGREE.hook("cpu")(request)
+        *_, loss = AGREE.run(candidate, request, inputs)
+        wanted = total / (valid.sum() if normalization == "valid" else 2)
+        np.testing.assert_allclose(loss, wanted, rtol=within)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", sorted(CASES))
 @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))

@@ -36,6 +36,7 @@ from demitasse import (
 from demitasse_training import parameters
 from demitasse_training.graph import NetGraph
 from demitasse_training.look import Blob, Look, extents
+from demitasse_training.room import check_room
 from demitasse_training.shares import Share
 from demitasse_training.walk import Walk, buffers
 
@@ -391,6 +392,10 @@ class Net:
             stream.close()
         self._streams = []
 
+    def __del__(self) -> None:
+        if hasattr(self, "_streams"):  # dropped without a word: its reading ends with it
+            self.close()
+
     def _outs(self) -> list[dict[str, Any]]:
         return [
             {key: self.step.array(self.plan.buffers[f"{feed.layer}.{key}"]) for key in feed.tensors}
@@ -402,8 +407,10 @@ class Net:
         stream.read(out)
 
     def _input(self, name: str) -> Any:
-        """The memory of an input."""
-        return self.step.array(buffers(self.plan)[self.graph.inputs[name].name])
+        """The memory of an input; some that is nobody's where nothing reads it."""
+        tensor = self.graph.inputs[name]
+        found = buffers(self.plan).get(tensor.name)
+        return np.empty(tensor.shape, self.dtype) if found is None else self.step.array(found)
 
     def _gradients_of(self, plan: Plan) -> Any:
         if self._gradients is None:
@@ -481,7 +488,10 @@ class Net:
             )
 
     def _own_parameters(self) -> None:
-        count = max(1, self.plan.parameters)
+        count, item = max(1, self.plan.parameters), np.dtype(self.dtype).itemsize
+        needed = {"activations and scratch memory": self.plan.arena_bytes, "parameters": count * item}
+        needed["inputs and constants"] = self.plan.fixed_bytes
+        check_room(self._allocator, needed, self.definition.location)
         memory = self._allocator.allocate(count * np.dtype(self.dtype).itemsize)
         self._flat = memory.view(0, (count,), self.dtype)
         parameters.fill(self.graph, self.plan, self._flat, self.seed)

@@ -247,6 +247,10 @@ class Trainer:
         for net in self._tests:
             net.close()
 
+    def __del__(self) -> None:
+        if hasattr(self, "_tests"):  # dropped without a word: its threads end with it
+            self.close()
+
     def __repr__(self) -> str:
         workers = f"{self.workers} worker{'s' if self.workers > 1 else ''}"
         return (

@@ -26,6 +26,7 @@ from demitasse import (
 )
 from demitasse_training.graph import NetGraph
 from demitasse_training.norms import Norms
+from demitasse_training.room import check_room
 from demitasse_training.shares import Share
 from demitasse_training.update import Update, flat_work
 
@@ -149,6 +150,14 @@ class Worker:
 
     def _take_memory(self, others: Sequence[Worker]) -> None:
         plan, item, take = self.plan, np.dtype(self.dtype).itemsize, self.allocator.allocate
+        needed = {
+            "activations and scratch memory": plan.arena_bytes,
+            "samples and constants": plan.fixed_bytes,
+            "parameters": plan.parameters * item,
+            "their gradients": 0 if plan.brief else plan.trainable * item,
+            "the solver's state": plan.trainable * item * len(self.update.state),
+        }
+        check_room(self.allocator, needed, self.solver.train.location)
         self.memory = {
             "arena": take(max(1, plan.arena_bytes)),
             "fixed": take(max(1, plan.fixed_bytes)),

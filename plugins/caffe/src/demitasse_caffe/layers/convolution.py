@@ -150,11 +150,14 @@ class Pooling(CaffeLayer):
         for field, extents in (("kernel_size", kernel), ("stride", stride)):
             if min(extents) < 1:
                 raise ValueError(f"{field} {extents} is not positive")
+        rounding = pooling.RoundMode.Name(pooling.round_mode).lower()
+        if rounding == "ceil":
+            kernel = _no_larger(kernel, stride, pad, x.shape[2:])
         attributes: dict[str, Any] = {
             "kernel": kernel,
             "stride": stride,
             "pad": pad,
-            "rounding": pooling.RoundMode.Name(pooling.round_mode).lower(),
+            "rounding": rounding,
         }
         method = pooling.PoolMethod.Name(pooling.pool)
         if method != "MAX" and len(layer.tops) > 1:
@@ -220,6 +223,13 @@ def _pooled(
     counters = graph.scalar("iteration"), graph.scalar("sample")
     random = {"seed": graph.seed + level, "stream": graph.stream}
     return list(graph.apply("pooling_stochastic", x, *counters, **attributes, **random))[:1]
+
+
+def _no_larger(kernel: Shape, stride: Shape, pad: Shape, space: Shape) -> Shape:
+    """The kernel, where rounding up leaves one window that is larger than the space cut down to that."""
+    wholes = [extent + 2 * p for extent, p in zip(space, pad, strict=True)]
+    fits = zip(kernel, stride, wholes, strict=True)
+    return tuple(whole if whole < k < whole + step else k for k, step, whole in fits)
 
 
 def _check_images(x: Tensor) -> None:

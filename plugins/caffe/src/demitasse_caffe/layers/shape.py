@@ -18,6 +18,7 @@ class Flatten(CaffeLayer):
     def expand(
         self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
     ) -> Sequence[Tensor]:
+        _check_apart(layer)
         x = bottoms[0]
         first = canonical(message.flatten_param.axis, x)
         last = canonical(message.flatten_param.end_axis, x)
@@ -36,6 +37,7 @@ class Reshape(CaffeLayer):
     def expand(
         self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
     ) -> Sequence[Tensor]:
+        _check_apart(layer)
         reshape, x = message.reshape_param, bottoms[0]
         axes = len(x.shape)
         start = reshape.axis if reshape.axis >= 0 else axes + reshape.axis + 1
@@ -71,6 +73,12 @@ class Split(CaffeLayer):
         self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
     ) -> Sequence[Tensor]:
         return [bottoms[0]] * len(layer.tops)
+
+
+def _check_apart(layer: Layer) -> None:
+    """Raise ValueError for a layer in place: the blob has one shape."""
+    if layer.tops[0] in layer.bottoms:
+        raise ValueError("does not work in place: give the top a name of its own")
 
 
 def _filled(dims: Shape, x: Tensor, start: int, stop: int) -> Shape:

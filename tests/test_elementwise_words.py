@@ -1,5 +1,5 @@
 """Functions of one element, learned slopes, and products and largest of several: words against formulas
-in float64, the cpu plugin's kernels against the reference's, and layers against slopes of a loss."""
+in float64, and the cpu plugin's kernels against the reference's."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from importlib.metadata import entry_points
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import demitasse
 from demitasse import PLAIN, Layout, Place, Request, TensorSpec
 from demitasse.operations import VOCABULARY, extend
 from demitasse_caffe.operations import elementwise
@@ -146,6 +144,7 @@ FUNCTIONS: dict[str, list[tuple[dict[str, float], Formula, Formula]]] = {
         for p, a, b in (
             *((0.0, 1.0, 0.5), (1.0, -2.0, 0.5), (2.0, 0.5, 0.25), (3.0, -1.0, 0.5), (-2.0, 1.0, 9.0)),
             *((0.5, 1.0, 9.0), (-0.75, 0.5, 9.0), (2.5, 0.0, 3.0), (1.0, 0.5, 0.0)),
+            *((-0.5, 0.5, 9.0), (1.5, 1.0, 9.0), (3.5, 0.5, 9.0), (-3.5, 1.0, 9.0), (-1.0, -1.0, 9.0)),
         )
     ],
     "sigmoid": [({}, sigmoid, lambda x: sigmoid(x) * (1 - sigmoid(x)))],
@@ -241,6 +240,10 @@ def test_extreme_arguments_give_what_the_functions_tend_to(plugin: str, dtype: s
     for name in FUNCTIONS:
         if name not in ("clip", "greater", "power"):
             assert np.isnan(at(name, nan)).all(), name
+    for exponent in (0.5, -0.5, 1.5, -1.5, 3.5, -3.5):
+        assert np.isnan(at("power", -2.0, power=exponent)).all()
+        limits = [inf, 0] if exponent > 0 else [0, inf]
+        assert at("power", inf, 0.0, power=exponent) == limits
     for name, x in (("logarithm", -1.0), ("power", -2.0)):
         assert np.isnan(at(name, x, **({"power": 0.5} if name == "power" else {}))).all()
     denormal = np.nextafter(np.array(0, dtype), np.array(1, dtype)) * 8
@@ -393,254 +396,6 @@ def test_shapes_that_do_not_fit_are_named() -> None:
         WORDS["product"].shapes({"xs": [(2, 3), (3, 2)]}, {})
     with pytest.raises(ValueError, match=r"slopes \(4,\) do not fit x \(2, 3\)"):
         WORDS["parametric_relu"].shapes({"x": (2, 3), "w": (4,)}, {})
-
-
-LAYERS = {
-    "AbsVal": "",
-    "BNLL": "",
-    "Clip": "clip_param { min: -0.5 max: 0.75 }",
-    "ELU": "elu_param { alpha: 0.7 }",
-    "ELU below": "elu_param { alpha: -0.7 }",
-    "Exp": "",
-    "Exp of 2": "exp_param { base: 2 scale: 0.5 shift: -1 }",
-    "Log": "log_param { scale: 0.1 shift: 3 }",
-    "Log of 10": "log_param { base: 10 scale: -0.1 shift: 3 }",
-    "Power": "power_param { power: 3 scale: 0.5 shift: 1 }",
-    "Power half": "power_param { power: 0.5 scale: 0.1 shift: 3 }",
-    "Power scaled": "power_param { scale: -2 }",
-    "Power shifted": "power_param { scale: -2 shift: 1 }",
-    "Power none": "power_param { power: 0 }",
-    "PReLU": "",
-    "PReLU filled": "prelu_param { filler { type: 'gaussian' std: 1 } }",
-    "PReLU shared": "prelu_param { channel_shared: true }",
-    "ReLU": "",
-    "ReLU leaking": "relu_param { negative_slope: 0.3 }",
-    "ReLU folded": "relu_param { negative_slope: -0.3 }",
-    "Sigmoid": "",
-    "Swish": "swish_param { beta: 1.5 }",
-    "TanH": "",
-}
-
-FORMULAS: dict[str, Formula] = {
-    "AbsVal": np.abs,
-    "BNLL": lambda x: np.logaddexp(x, 0),
-    "Clip": lambda x: np.clip(x, -0.5, 0.75),
-    "ELU": lambda x: np.where(x > 0, x, 0.7 * np.expm1(np.minimum(x, 0))),
-    "ELU below": lambda x: np.where(x > 0, x, -0.7 * np.expm1(np.minimum(x, 0))),
-    "Exp": np.exp,
-    "Exp of 2": lambda x: 2 ** (0.5 * x - 1),
-    "Log": lambda x: np.log(0.1 * x + 3),
-    "Log of 10": lambda x: np.log10(-0.1 * x + 3),
-    "Power": lambda x: (0.5 * x + 1) ** 3,
-    "Power half": lambda x: np.sqrt(0.1 * x + 3),
-    "Power scaled": lambda x: -2 * x,
-    "Power shifted": lambda x: 1 - 2 * x,
-    "Power none": np.ones_like,
-    "PReLU": lambda x: np.where(x > 0, x, 0.25 * x),
-    "PReLU shared": lambda x: np.where(x > 0, x, 0.25 * x),
-    "ReLU": lambda x: np.maximum(x, 0),
-    "ReLU leaking": lambda x: np.where(x > 0, x, 0.3 * x),
-    "ReLU folded": lambda x: np.where(x > 0, x, -0.3 * x),
-    "Sigmoid": sigmoid,
-    "Swish": lambda x: x * sigmoid(1.5 * x),
-    "TanH": np.tanh,
-    "Threshold": lambda x: (x > 0.2) * 1.0,
-}
-THRESHOLD = {"Threshold": "threshold_param { threshold: 0.2 }"}
-
-
-def layer(name: str, bottom: str, top: str) -> str:
-    kind, parameters = name.split()[0], (LAYERS | THRESHOLD)[name]
-    return f'layer {{ name: "it" type: "{kind}" bottom: "{bottom}" top: "{top}" {parameters} }}'
-
-
-def compose(kernels: str) -> demitasse.Runtime:
-    plugins = ["caffe", "datasets", "training", "snapshots", kernels, "reference"]
-    return demitasse.compose(plugins=list(dict.fromkeys(plugins)))
-
-
-@pytest.mark.parametrize("top", ["y", "x"])
-@pytest.mark.parametrize(
-    ("kernels", "precision", "within"),
-    [("reference", "f64", 1e-12), ("cpu", "f32", 1e-5), ("cpu", "bf16", 2e-2)],
-)
-def test_layers_compute_their_formulas_also_in_place(
-    tmp_path: Path, kernels: str, precision: str, within: float, top: str
-) -> None:
-    x = np.random.default_rng(4).standard_normal((3, 4, 5, 6))
-    with compose(kernels) as runtime:
-        for name, formula in FORMULAS.items():
-            shape = "".join(f"dim: {extent} " for extent in x.shape)
-            path = tmp_path / "net.prototxt"
-            path.write_text(
-                f'layer {{ name: "in" type: "Input" top: "x" input_param {{ shape {{ {shape} }} }} }}\n'
-                + layer(name, "x", top)
-            )
-            y = runtime.net(path, precision=precision).forward(x=x)[top]
-            at_edge = (name == "Threshold") & (np.abs(x - 0.2) < 1e-3)
-            np.testing.assert_allclose(
-                np.where(at_edge, 0, y), np.where(at_edge, 0, formula(x)), rtol=within, atol=within
-            )
-
-
-NET = """
-layer {
-  name: "data" type: "Data" top: "data" top: "label" data_param { source: "given" batch_size: 3 }
-}
-layer {
-  name: "before" type: "Convolution" bottom: "data" top: "before"
-  convolution_param { num_output: 4 kernel_size: 1 weight_filler { type: "gaussian" std: 1 } }
-}
-LAYERS
-layer {
-  name: "after" type: "InnerProduct" bottom: "TOP" top: "after"
-  inner_product_param { num_output: 3 weight_filler { type: "gaussian" std: 0.5 } }
-}
-layer { name: "loss" type: "SoftmaxWithLoss" bottom: "after" bottom: "label" }
-"""
-LEFT = 'layer { name: "left" type: "TanH" bottom: "before" top: "left" }\n'
-RIGHT = 'layer { name: "right" type: "Sigmoid" bottom: "before" top: "right" }\n'
-ELTWISE = {
-    "PROD": ("left right", "operation: PROD"),
-    "PROD of three": ("left right before", "operation: PROD"),
-    "PROD divided": ("left right before", "operation: PROD stable_prod_grad: false"),
-    "PROD of one twice": ("left left", "operation: PROD"),
-    "MAX": ("left right", "operation: MAX"),
-    "MAX of three": ("left right before", "operation: MAX"),
-    "SUM": ("left right before", "coeff: 0.5 coeff: -1 coeff: 2"),
-}
-
-
-def nets() -> dict[str, str]:
-    found = {}
-    for name in LAYERS:
-        found[name] = NET.replace("LAYERS", layer(name, "before", "it")).replace("TOP", "it")
-        in_place = layer(name, "before", "before")
-        found[f"{name} in place"] = NET.replace("LAYERS", in_place).replace("TOP", "before")
-    for name, (bottoms, parameters) in ELTWISE.items():
-        for top in ("it", "left"):
-            join = 'layer { name: "it" type: "Eltwise" '
-            join += " ".join(f'bottom: "{bottom}"' for bottom in bottoms.split())
-            join += f' top: "{top}" eltwise_param {{ {parameters} }} }}'
-            net = NET.replace("LAYERS", LEFT + RIGHT + join).replace("TOP", top)
-            found[f"Eltwise {name}" + (" in place" if top == "left" else "")] = net
-    return found
-
-
-NETS = nets()
-H = 1e-6
-
-
-def trainer(
-    runtime: demitasse.Runtime, folder: Path, net: str, rate: float, precision: str = "f64"
-) -> Any:
-    random = np.random.default_rng(7)
-    samples = {"data": random.normal(size=(3, 2, 4, 5)), "label": np.array([2, 0, 1])}
-    (folder / "net.prototxt").write_text(net)
-    (folder / "solver.prototxt").write_text(
-        f'net: "net.prototxt" base_lr: {rate} lr_policy: "fixed" max_iter: 1 random_seed: 5'
-    )
-    return runtime.trainer(folder / "solver.prototxt", precision=precision, data={"train": samples})
-
-
-def gradients(
-    runtime: demitasse.Runtime, folder: Path, net: str, precision: str
-) -> dict[tuple[str, int], np.ndarray]:
-    """With a rate of 1 and no momentum, a step moves each parameter by its gradient."""
-    moving = trainer(runtime, folder, net, rate=1.0, precision=precision)
-    before = {(k, i): a.copy() for k, v in moving.net.params.items() for i, a in enumerate(v)}
-    moving.step()
-    return {(k, i): before[k, i] - moving.net.params[k][i] for k, i in before}
-
-
-def slope(standing: Any, array: np.ndarray, where: Any) -> float:
-    """The slope of the loss in one parameter, by differences."""
-    kept, losses = array[where], []
-    for change in (H, -H):
-        array[where] = kept + change
-        standing.iteration = 0
-        losses.append(standing.step().loss)
-    array[where] = kept
-    return float(losses[0] - losses[1]) / (2 * H)
-
-
-@pytest.mark.parametrize("kernels", PLUGINS)
-@pytest.mark.parametrize("name", NETS)
-def test_the_gradient_is_the_slope_of_the_loss(tmp_path: Path, name: str, kernels: str) -> None:
-    with compose(kernels) as runtime:
-        found = gradients(runtime, tmp_path, NETS[name], "f64")
-        standing = trainer(runtime, tmp_path, NETS[name], rate=0.0)
-        checked = 0
-        for (owner, number), gradient in found.items():
-            array = standing.net.params[owner][number]
-            places = [np.unravel_index(i, array.shape) for i in range(array.size)]
-            for where in places[:: max(1, array.size // 6)]:
-                expected = slope(standing, array, where)
-                assert gradient[where] == pytest.approx(expected, rel=1e-5, abs=2e-9), (owner, where)
-                checked += 1
-        assert checked >= 16
-
-
-def test_gradients_in_f32_are_those_in_f64(tmp_path: Path) -> None:
-    with compose("cpu") as cpu, compose("reference") as reference:
-        for name, net in NETS.items():
-            exact = gradients(reference, tmp_path, net, "f64")
-            found = gradients(cpu, tmp_path, net, "f32")
-            for key, gradient in exact.items():
-                within = 1e-5 * max(1.0, np.abs(gradient).max())
-                np.testing.assert_allclose(found[key], gradient, rtol=0, atol=within, err_msg=name)
-
-
-def test_nets_of_these_layers_train_with_bf16(tmp_path: Path) -> None:
-    with compose("cpu") as runtime:
-        for name, net in NETS.items():
-            exact, rough = (gradients(runtime, tmp_path, net, p) for p in ("f32", "bf16"))
-            largest = max(np.abs(gradient).max() for gradient in exact.values())
-            # Of two that are nearly equal the other one may be the largest.
-            within = 0.2 if "MAX" in name else 0.05
-            for key, gradient in exact.items():
-                assert np.abs(rough[key] - gradient).max() < within * largest, (name, key)
-
-
-@pytest.mark.parametrize(
-    ("parameters", "message"),
-    [
-        ('type: "Exp" exp_param { base: 0 }', "base 0.0 is not positive"),
-        ('type: "Log" log_param { base: -2 }', "base -2.0 is not positive"),
-        ('type: "Log" log_param { base: 1 }', "no logarithm to base 1"),
-        ('type: "Clip" clip_param { min: 0 }', "max"),
-        ('type: "Clip"', "min and max"),
-        ('type: "Eltwise" bottom: "x" eltwise_param { operation: PROD coeff: 1 coeff: 2 }', "sums"),
-        ('type: "Eltwise" bottom: "x" eltwise_param { coeff: 1 }', "1 coeff for 2 bottoms"),
-    ],
-)
-def test_what_caffe_refuses_is_refused_with_the_layer_and_the_reason(
-    tmp_path: Path, parameters: str, message: str
-) -> None:
-    path = tmp_path / "net.prototxt"
-    path.write_text(
-        'layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 } } }\n'
-        f'layer {{ name: "odd" bottom: "x" top: "y" {parameters} }}'
-    )
-    with (
-        compose("reference") as runtime,
-        pytest.raises(demitasse.ModelError, match=f"net.prototxt.*{message}"),
-    ):
-        runtime.net(path)
-
-
-def test_learned_slopes_of_vectors_and_pairs_of_phases(tmp_path: Path) -> None:
-    """A PReLU of an inner product: its bottom has two axes."""
-    path = tmp_path / "net.prototxt"
-    path.write_text(
-        'layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 } } }\n'
-        'layer { name: "it" type: "PReLU" bottom: "x" top: "x" }'
-    )
-    with compose("cpu") as runtime:
-        net = runtime.net(path)
-        net.params["it"][0][:] = [1, -2, 0.5]
-        y = net.forward(x=np.array([[-1, -1, -1], [2, 2, 2]]))["x"]
-        assert y.tolist() == [[-1, 2, -0.5], [2, 2, 2]]
 
 
 def test_every_pair_of_words_that_may_share_memory_is_declared_for_one_shape_only() -> None:

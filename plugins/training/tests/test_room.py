@@ -1,0 +1,49 @@
+"""A net that does not fit is refused before any of its memory is used."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import demitasse
+from demitasse import PlanError
+from demitasse_training.room import check_room
+
+
+class Small:
+    """An allocator of a hundred bytes at once, which forgets what it gave as a lazy system does."""
+
+    given = 0
+
+    def allocate(self, nbytes: int) -> Small:
+        if nbytes > 100:
+            raise MemoryError(f"asked for {nbytes} bytes")
+        self.given += nbytes
+        return self
+
+    def close(self) -> None:
+        self.given = 0
+
+
+def test_parts_that_fit_alone_but_not_together_are_told_with_their_sizes() -> None:
+    small = Small()
+    check_room(small, {"parameters": 60, "state": 40}, "net.prototxt")  # type: ignore[arg-type]
+    assert small.given == 0
+    with pytest.raises(
+        PlanError, match=r"net\.prototxt: the net does not fit \(parameters 0 MiB, state"
+    ):
+        check_room(small, {"parameters": 60, "state": 60}, "net.prototxt")  # type: ignore[arg-type]
+
+
+def test_a_batch_beyond_the_machine_is_an_error_of_ours_with_the_files_name(tmp_path: Path) -> None:
+    path = tmp_path / "net.prototxt"
+    path.write_text(
+        'name: "wide" layer { name: "data" type: "Input" top: "data" '
+        "input_param { shape { dim: 2 dim: 1000000000 } } }\n"
+        + "".join(
+            f'layer {{ name: "s{n}" type: "Sigmoid" bottom: "data" top: "s{n}" }}\n' for n in range(40)
+        )
+    )
+    with demitasse.compose() as runtime, pytest.raises(PlanError, match=r"net\.prototxt.*does not fit"):
+        runtime.net(path)

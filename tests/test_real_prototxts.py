@@ -1,0 +1,121 @@
+"""Prototxts of many repositories: nets of Caffe's own layer types are planned and run on random data, in
+both phases and backward where there is a loss; others say what is missing. The files are not the
+project's; DEMITASSE_SHARED names their folder."""
+
+import importlib.util
+import os
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import demitasse
+
+ROOT = Path(__file__).parents[1]
+FILES = Path(os.environ.get("DEMITASSE_SHARED", ROOT.parent / "shared")) / "data" / "prototxt"
+
+needs_files = pytest.mark.skipif(not FILES.is_dir(), reason=f"no prototxts under {FILES}")
+
+SMALL = (
+    "BVLC+caffe/examples/cifar10/cifar10_full_sigmoid_train_test_bn.prototxt",
+    "BVLC+caffe/examples/cifar10/cifar10_full_train_test.prototxt",
+    "BVLC+caffe/examples/cifar10/cifar10_quick.prototxt",
+    "BVLC+caffe/examples/hdf5_classification/nonlinear_train_val.prototxt",
+    "BVLC+caffe/examples/mnist/lenet_train_test.prototxt",
+    "BVLC+caffe/examples/net_surgery/conv.prototxt",
+    "BVLC+caffe/examples/siamese/mnist_siamese_train_test.prototxt",
+    "BVLC+caffe@history/4e2328ca/data/lenet.prototxt",
+    "BVLC+caffe@history/f4d65f44/examples/cifar/cifar10_80sec_train.prototxt",
+)
+"""Nets that take a second or less: V0, V1 and the present form; data from databases and HDF5."""
+
+AS_IN_CAFFE = {
+    "train_test_lstm_RGB": "(cannot view x|unknown bottom blob)",  # its batch is its Python layer's
+}
+"""Nets that cannot run here, as they could not in Caffe with what there is, by a part of their path."""
+
+
+@pytest.fixture(scope="module")
+def tool() -> ModuleType:
+    """The module tools/sweep_prototxts.py."""
+    name = "sweep_prototxts"
+    spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def outcomes(tool: ModuleType, path: Path) -> list[Any]:
+    with demitasse.compose(plugins=["-tuning"]) as runtime:
+        return list(tool.sweep(runtime, path))
+
+
+@needs_files
+@pytest.mark.parametrize("name", SMALL)
+def test_a_small_net_runs_in_both_phases(tool: ModuleType, name: str) -> None:
+    found = outcomes(tool, FILES / name)
+    assert found
+    assert {each.outcome for each in found} <= {"ran", "trained"}, found
+
+
+def foreign() -> Iterator[tuple[Path, str]]:
+    """Nets with a layer of a type that Caffe does not have, and all such types."""
+    from demitasse_caffe.layers import LAYER_TYPES
+
+    known = {kind.name for kind in LAYER_TYPES} | {"Python"}
+    for path in sorted(FILES.rglob("*.prototxt")):
+        text = re.sub("#.*", "", path.read_text(encoding="latin-1"))
+        if re.search(r"cls3x|\blayers\s*\{", text):
+            continue  # a template with holes; a net of old
+        typed = re.findall(r"\blayer\s*\{[^{}]*?\btype\s*:\s*\"(\w+)\"", text)
+        if unknown := set(typed) - known:
+            yield path, "|".join(sorted(unknown))
+
+
+@needs_files
+def test_a_foreign_type_is_told_with_its_place_the_nearest_type_and_how_one_is_added() -> None:
+    count = 0
+    with demitasse.compose(plugins=["-tuning"]) as runtime:
+        for path, types in foreign():
+            errors = set()
+            for phase in ("train", "test"):
+                definition = runtime.read(path).net(phase)
+                if {layer.type for layer in definition.layers} & set(types.split("|")):
+                    with pytest.raises(demitasse.ModelError) as caught:
+                        runtime.net(definition, phase=phase)
+                    errors.add(str(caught.value))
+            assert errors, path
+            told = (
+                rf"{re.escape(str(path))}:\d+: layer '[^']+' \((?P<kind>{types})\): unknown layer type "
+                rf"'(?P=kind)'; (did you mean|the nearest is) '\w+'\?? \(valid: AbsVal, .*\); "
+                rf"a plugin adds a type with the layer_types hook"
+            )
+            for error in errors:
+                assert re.match(told, error), error
+            count += 1
+    assert count >= 30
+
+
+@needs_files
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "folder", sorted(FILES.iterdir()) if FILES.is_dir() else [], ids=lambda f: f.name
+)
+def test_every_net_of_caffes_types_runs(tool: ModuleType, folder: Path) -> None:
+    for path in tool.files([folder], ""):
+        found = outcomes(tool, path)
+        for each in found:
+            excuse = next((r for part, r in AS_IN_CAFFE.items() if part in path.name), None)
+            if excuse is not None:
+                assert re.search(excuse, each.detail), each
+            else:
+                assert each.outcome not in ("failed", "crashed"), each
+        ran = {each.phase for each in found if each.outcome in ("ran", "trained")}
+        incomplete = {each.phase for each in found if each.outcome == "incomplete"}
+        assert ran or not incomplete, (path, incomplete)
