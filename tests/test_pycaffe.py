@@ -620,3 +620,19 @@ def test_a_classifier_and_a_detector_of_real_digits(tmp_path: Path) -> None:
     windows = [(6, 5 + 31 * i, 34, 33 + 31 * i) for i in range(3)]
     crops = [detector.crop(caffe.io.load_image(tmp_path / "wide.png", False), w) for w in windows]
     assert detector.run(crops).argmax(1).tolist() == labels
+
+
+def test_what_a_script_writes_over_a_constant_blob_stays_and_random_ones_come_anew(make: Make) -> None:
+    n = caffe.NetSpec()
+    shapes = [{"dim": [5, 2, 3, 4]}, {"dim": [5]}]
+    fillers = [RANDOM, {"type": "constant", "value": 3}]
+    n.data, n.label = L.DummyData(shape=shapes, data_filler=fillers, ntop=2)
+    n.twice = L.Power(n.label, scale=2)
+    net = make(n, caffe.TRAIN)
+    net.forward()
+    first = net.blobs["data"].data.copy()
+    assert net.blobs["twice"].data.ravel().tolist() == [6] * 5
+    net.blobs["label"].data[...] = np.arange(5)
+    net.forward()
+    assert net.blobs["twice"].data.ravel().tolist() == [0, 2, 4, 6, 8]
+    assert not np.array_equal(net.blobs["data"].data, first)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from demitasse import DataError, Field, RandomStream
+from demitasse_datasets.samples import Samples
 
 DRAWS = 16
 """Arrays that a filler may draw for one batch before its numbers would be the next batch's too."""
@@ -60,6 +61,36 @@ class GeneratedSamples:
                     del self._batches[next(iter(self._batches))]
                 self._batches[number] = made
             return self._batches[number]
+
+
+    @property
+    def steady(self) -> bool:
+        """Whether all batches are one: then it is written once."""
+        self._batch(0)
+        return self._constant is not None
+
+
+class SteadyStream:
+    """A stream of the same samples over and over: it writes them to where it is first asked to, and
+    leaves them there, and what somebody has written over them since. Implements ``demitasse.Stream``."""
+
+    def __init__(self, samples: Samples, first: int, count: int, step: int) -> None:
+        self._samples, self.cursor, self._count, self._step = samples, first, count, step
+        self._written: set[int] = set()
+
+    def read(self, out: Mapping[str, np.ndarray]) -> None:
+        """Write the samples to arrays that do not have them yet, and move the cursor."""
+        for name, array in out.items():
+            place = array.__array_interface__["data"][0]
+            if place not in self._written:
+                run = {name: np.empty(array.shape, np.float32)}
+                self._samples.gather(np.arange(self._count), run, self.cursor)
+                np.copyto(array, run[name], casting="unsafe")
+                self._written.add(place)
+        self.cursor += self._step
+
+    def close(self) -> None:
+        """Nothing is read ahead."""
 
 
 def _count(shape: tuple[int, ...]) -> int:

@@ -6,6 +6,7 @@ import operator
 import weakref
 
 from demitasse import DataError
+from demitasse_datasets.generated import GeneratedSamples, SteadyStream
 from demitasse_datasets.order import Order
 from demitasse_datasets.samples import Samples
 from demitasse_datasets.stream import ReadAheadStream
@@ -26,7 +27,7 @@ class Source:
         order = f"shuffled by seed {self._order.seed}" if self._order.shuffle else "in file order"
         return f"<{self.size:,} samples of {self.name}, {order}: {fields}>"
 
-    def stream(self, first: int, count: int, step: int) -> ReadAheadStream:
+    def stream(self, first: int, count: int, step: int) -> ReadAheadStream | SteadyStream:
         """A stream from sample number ``first`` on. Raises ValueError for a negative ``first`` and
         for a ``count`` or ``step`` below 1, DataError when the source is closed."""
         first, count, step = map(operator.index, (first, count, step))
@@ -36,6 +37,8 @@ class Source:
             )
         if self._samples is None:
             raise DataError(f"{self.name}: the source is closed")
+        if isinstance(self._samples, GeneratedSamples) and self._samples.steady:
+            return SteadyStream(self._samples, first, count, step)
         stream = ReadAheadStream(self._samples, self._order, first, count, step)
         self._streams.add(stream)
         return stream

@@ -44,8 +44,8 @@ def weighted(graph: Graph, share: Share) -> list[tuple[Tensor, float]]:
     over samples by the worker's share of them; what depends on no sample, as a penalty on parameters
     does, is the same everywhere and counts by the share too. A scalar made of samples is their mean,
     unless its operation has the attribute ``normalization: "none"``. What is made of sums or of means is
-    again one: exact for their sums and multiples. A mean over as many labels as are valid stays each
-    worker's own.
+    again one, exact for their sums and multiples; of both, it is taken for a mean. A mean over as many
+    labels as are valid stays each worker's own.
     """
     feeds = graph.feeds
     own = feeds[0].count / feeds[0].batch if feeds else 1 / share.workers
