@@ -144,6 +144,9 @@ def pooling(parameters: str, tops: str = 'top: "y"') -> str:
         ("kernel_h: 2 kernel_w: 3 stride_h: 2 stride_w: 1", (6, 6), (3, 4)),
         ("global_pooling: true", (7, 5), (1, 1)),
         ("pool: AVE kernel_size: 8", (8, 8), (1, 1)),
+        # ceil((3 - 5) / 3) + 1 = 1: a window beyond the edges, as of GoogLeNets on small images.
+        ("pool: AVE kernel_size: 5 stride: 3", (3, 3), (1, 1)),
+        ("kernel_size: 9 stride: 3 pad: 1", (5, 8), (1, 2)),
     ],
 )
 def test_pooling_rounds_up(build: Any, parameters: str, x: tuple[int, int], y: tuple[int, int]) -> None:
@@ -156,6 +159,15 @@ def test_pooling_is_by_maximum_or_average(build: Any) -> None:
         for how in ("MAX", "AVE")
     ]
     assert names == ["pooling_max", "pooling_average"]
+
+
+@pytest.mark.parametrize("how", ["MAX", "AVE"])
+def test_the_only_window_may_be_larger_than_the_space_and_is_then_all_of_it(
+    build: Any, how: str
+) -> None:
+    text = f"pool: {how} kernel_size: 9 stride: 3 pad: 1"
+    attributes = build(pooling(text), x=(1, 1, 5, 6)).operations[0][2]
+    assert attributes["kernel"] == (7, 8)
 
 
 def test_a_second_top_of_maximum_pooling_is_the_place(build: Any) -> None:
@@ -172,6 +184,8 @@ def test_a_second_top_of_maximum_pooling_is_the_place(build: Any) -> None:
         ("kernel_size: 2 stride: 0", "not positive"),
         ("kernel_size: 2 pad: 2", "pad of 2 is not smaller than the window"),
         ("kernel_size: 9", "window of 9 does not fit"),
+        ("kernel_size: 10 stride: 2", "window of 10 does not fit"),
+        ("kernel_size: 9 stride: 2 round_mode: FLOOR", "window of 9 does not fit"),
     ],
 )
 def test_a_pooling_that_cannot_be_says_why(build: Any, parameters: str, message: str) -> None:
@@ -460,6 +474,12 @@ def test_an_absurd_size_is_refused_before_memory_is_taken(
 ) -> None:
     with pytest.raises(ValueError, match=r"elements; at most 2,147,483,647"):
         build(f'type: "{kind}" bottom: "x" top: "y" {parameters}', x=(2, 60))
+
+
+@pytest.mark.parametrize("kind", ["Flatten", "Reshape"])
+def test_a_layer_that_gives_another_shape_does_not_work_in_place(build: Any, kind: str) -> None:
+    with pytest.raises(ValueError, match="does not work in place: give the top a name of its own"):
+        build(f'type: "{kind}" bottom: "x" top: "x"', x=(2, 3, 4, 5))
 
 
 @pytest.mark.parametrize(

@@ -94,14 +94,33 @@ def test_several_inputs_share_a_layer_whose_name_is_free(read: Any) -> None:
     ("text", "message"),
     [
         ('input: "a" input_dim: 1', "1 input_dim for 1 input: each input has 4"),
-        ('input: "a" input_shape { dim: 1 } input_shape { dim: 1 }', "2 input_shape for 1 input"),
-        ('input: "a" input_shape { dim: 1 } input_dim: 1', "both input_shape and the older"),
-        ("input_dim: 1", "need an 'input'"),
+        ('input: "a" input: "b" input_shape { dim: 1 }', "1 input_shape for 2 input"),
     ],
 )
 def test_inputs_that_do_not_fit_are_an_error(read: Any, text: str, message: str) -> None:
     with pytest.raises(ModelError, match=message):
         read(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "shapes"),
+    [
+        ('input: "a" input_shape { dim: 1 } input_shape { dim: 2 }', {"a": [1]}),
+        ('input: "a" input_shape { dim: 1 } input_dim: 1', {"a": [1]}),
+        ('input: "a"' + "input_dim: 3 " * 8, {"a": [3, 3, 3, 3]}),
+        ("input_dim: 1 name: 'without inputs'", {}),
+        (
+            'input: "a" layer { name: "d" type: "Input" top: "a" input_param { shape { dim: 5 } } }',
+            {"a": [5]},
+        ),
+    ],
+)
+def test_what_is_left_over_of_inputs_means_nothing_as_in_caffe(
+    read: Any, text: str, shapes: dict[str, list[int]]
+) -> None:
+    layers = read(text).net("test").layers
+    found = {layer.tops[0]: list(layer.parameters.input_param.shape[0].dim) for layer in layers}
+    assert found == shapes
 
 
 V1 = """

@@ -71,6 +71,7 @@ class FakeTrainer:
             raise ModelError("deploy_net.prototxt: the net has no loss to train")
         last = int(options.get("overrides", {}).get("max_iter", 4))
         self.precision = options.get("precision") or "f32"
+        self.loaded: dict[str, Any] = {}
         prefix = str(solver.with_suffix("")) if isinstance(solver, Path) else "snapshot"
         self.solver = SimpleNamespace(
             max_iterations=last,
@@ -154,6 +155,7 @@ class FakeNet:
         source = SimpleNamespace(size=1001)
         self.graph = SimpleNamespace(feeds=[SimpleNamespace(batch=100, source=source)])
         self.definition = definition
+        self.loaded: dict[str, Any] = {}
         self.precision = options.get("precision") or "f32"
 
     def test(self, iterations: int) -> dict[str, float]:

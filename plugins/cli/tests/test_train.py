@@ -36,6 +36,7 @@ def test_options_reach_the_runtime(runtime: Any) -> None:
         "overrides": {"base_lr": "0.5", "layer.mnist.data_param.source": "x=y", "max_iter": 6},
         "scaling": "weak",
         "precision": "f64",
+        "partial": False,
     }
     assert runtime.closed
 

@@ -222,6 +222,18 @@ def test_a_blob_is_an_array_to_numpy(
     assert not np.shares_memory(np.array(blob), blob.data)
 
 
+def test_an_input_that_nothing_reads_may_be_given_though_its_name_is_another_blobs(
+    toy: ModuleType, runtime: Callable[..., Any]
+) -> None:
+    layers = (
+        toy.layer("data", "Input", "", "data", shape=(4, 6)),
+        toy.layer("flat", "Reshape", "data", "data", shape=(24,)),
+    )
+    net = runtime().net(toy.net(*layers, phase="test"))
+    net.forward(data=np.ones((4, 6), np.float32))
+    net.forward(data=np.ones((4, 6), np.float32))
+
+
 def test_a_layer_type_of_a_plugin_that_is_not_composed_is_said(
     toy: ModuleType, runtime: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -91,12 +91,10 @@ def upgrade_net(
     result.CopyFrom(net)
     for field in ("layer", "layers", "input", "input_shape", "input_dim"):
         result.ClearField(field)
-    if net.input:
-        place = Location(location.file, input_line)
-        result.layer.append(_input_layer(net, place, schema))
+    place = Location(location.file, input_line)
+    if (layer := _input_layer(net, place, schema)) is not None:
+        result.layer.append(layer)
         places.insert(0, place)
-    elif net.input_shape or net.input_dim:
-        raise ModelError(f"{location}: input_shape and input_dim need an 'input' that they are for")
     result.layer.extend(net.layer)
     if net.layers:
         first = len(places) - len(net.layers)
@@ -122,13 +120,20 @@ def upgrade_solver(solver: Any, location: Location) -> None:
 
 
 def _input_layer(net: Any, location: Location, schema: Schema) -> Any:
-    """The Input layer for a net's ``input`` fields."""
+    """The Input layer for a net's ``input`` fields, None for none. As in Caffe input_shape comes before
+    the older input_dim, what is left over of either means nothing, and a name without a shape is nothing
+    where a layer makes that blob, as in nets that came with weights."""
     names, shapes, dims = list(net.input), list(net.input_shape), list(net.input_dim)
-    if shapes and dims:
-        raise ModelError(f"{location}: has both input_shape and the older input_dim; use input_shape")
-    if shapes and len(shapes) != len(names):
+    if shapes:
+        dims = []
+    elif not dims:
+        made = {top for layer in (*net.layer, *net.layers) for top in layer.top}
+        names = [name for name in names if name not in made]
+    if not names:
+        return None
+    if shapes and len(shapes) < len(names):
         raise ModelError(f"{location}: {len(shapes)} input_shape for {len(names)} input")
-    if dims and len(dims) != 4 * len(names):
+    if dims and len(dims) < 4 * len(names):
         raise ModelError(
             f"{location}: {len(dims)} input_dim for {len(names)} input: each input has 4 "
             f"(num, channels, height, width)"
@@ -138,9 +143,9 @@ def _input_layer(net: Any, location: Location, schema: Schema) -> Any:
     layer = schema.message("LayerParameter")
     layer.name, layer.type = name, "Input"
     layer.top.extend(names)
-    for shape in shapes:
+    for shape in shapes[: len(names)]:
         layer.input_param.shape.add().CopyFrom(shape)
-    for first in range(0, len(dims), 4):
+    for first in range(0, 4 * len(names) if dims else 0, 4):
         layer.input_param.shape.add().dim.extend(dims[first : first + 4])
     return layer
 

@@ -83,6 +83,9 @@ def command(
                 f"{model}: the net has no data to be scored on: none of its layers reads samples; "
                 f"give a net that has them (a train_test net), or the solver"
             )
+        for path, loaded in nets[0][0].loaded.items():
+            if loaded.missing:
+                print(f"weights {path}: {loaded}", file=stream)
         start = time.perf_counter()
         for number, (net, asked) in enumerate(nets):
             count = iterations or asked or _all(net)

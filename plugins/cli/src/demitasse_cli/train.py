@@ -62,6 +62,11 @@ class History:
 @shared.runtime_options
 @click.option("--weights", metavar="FILE[,FILE]", help="Start from these weights, by layer name.")
 @click.option(
+    "--partial",
+    is_flag=True,
+    help="Layers whose shapes do not fit the weights' start as the net has them.",
+)
+@click.option(
     "--resume",
     "--snapshot",
     metavar="FILE",
@@ -101,6 +106,7 @@ def command(
     plugins: str | None,
     options: tuple[tuple[str, str, Any], ...],
     weights: str | None,
+    partial: bool,
     resume: str | None,
     iterations: int | None,
     scaling: str,
@@ -143,10 +149,13 @@ def command(
             overrides=overrides,
             scaling=scaling,
             precision=precision,
+            partial=partial,
         )
         check_prefix(trainer.solver)
         if not quiet:
             print(composed(runtime), file=stream)
+            for path, loaded in trainer.loaded.items():
+                print(f"weights {path}: {loaded}", file=stream)
             print(effective(trainer, scaling, resume), file=stream, flush=True)
         about = {"solver": str(solver), "scaling": scaling, "precision": trainer.precision}
         effects = {int(signal.SIGINT): sigint_effect, int(signal.SIGHUP): sighup_effect}

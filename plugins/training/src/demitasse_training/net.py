@@ -152,8 +152,10 @@ class Net:
         gradients: Any = None,
         passes: int = 1,
         arena: Any = None,
+        partial: bool = False,
     ) -> None:
         self.runtime, self.phase, self.seed, self._retain = runtime, phase, seed, retain
+        self.loaded: dict[str, parameters.Loaded] = {}
         self.precision = chosen_precision(runtime, precision)
         self.dtype = PRECISIONS[self.precision]
         check_retain(retain)
@@ -190,7 +192,9 @@ class Net:
             self._own_parameters()
             for each in listed(weights):
                 arrays = runtime.read(each).weights().parameters
-                parameters.load(self.plan, self._flat, arrays, each)
+                self.loaded[str(each)] = parameters.load(
+                    self.plan, self._flat, arrays, each, partial=partial
+                )
 
     # What a user calls.
 

@@ -83,6 +83,18 @@ class Loaded:
     unfit: tuple[str, ...]
     unused: tuple[str, ...]
 
+    def __str__(self) -> str:
+        parts = [f"{len(self.loaded)} layers"]
+        for what, layers in (
+            ("not in the file", self.missing),
+            ("of other shapes there", self.unfit),
+            ("not in the net", self.unused),
+        ):
+            if layers:
+                shown = ", ".join(layers[:6]) + (f" and {len(layers) - 6} more" if layers[6:] else "")
+                parts.append(f"{what}: {shown}")
+        return "; ".join(parts)
+
 
 def load(
     plan: Plan,

@@ -80,6 +80,7 @@ class Trainer:
         scaling: str = "strong",
         precision: str | None = None,
         retain: str | None = None,
+        partial: bool = False,
     ) -> None:
         if scaling not in SCALINGS:
             raise CompositionError(unknown("scaling", scaling, SCALINGS))
@@ -94,6 +95,7 @@ class Trainer:
         saved = runtime.read(resume).weights() if resume is not None else None
         self.seed = seed_of(saved, self.solver.seed, resume)
         self.iteration = 0
+        self.loaded: dict[str, parameters.Loaded] = {}
         self.listeners: list[Callable[[Event], None]] = [
             _listener(plugin, hook) for plugin, hook in runtime.composition.serving("observe")
         ]
@@ -104,7 +106,7 @@ class Trainer:
         self._tests: list[Net] = []
         try:
             self._make(data, saved)
-            self._fill(weights, saved, resume)
+            self._fill(weights, saved, resume, partial)
         except BaseException:
             self.close()
             raise
@@ -404,6 +406,7 @@ class Trainer:
         weights: str | Path | Sequence[str | Path] | None,
         saved: Weights | None,
         path: str | Path | None,
+        partial: bool,
     ) -> None:
         loaded = [(each, self.runtime.read(each).weights()) for each in listed(weights)]
         run = {"precision": self.precision, "passes": self.solver.passes, "batch": self.batch}
@@ -411,7 +414,9 @@ class Trainer:
             flat = worker.flat.parameters
             parameters.fill(worker.graph, worker.plan, flat, self.seed)
             for each, record in loaded:
-                parameters.load(worker.plan, flat, record.parameters, each)
+                self.loaded[str(each)] = parameters.load(
+                    worker.plan, flat, record.parameters, each, partial=partial
+                )
             if saved is not None:
                 resume(worker, saved, path, run)
                 self.iteration = saved.iteration or 0
