@@ -12,7 +12,7 @@ import pytest
 
 from demitasse import Candidate, Layout, Place, Request, TensorSpec
 from demitasse.operations import VOCABULARY
-from demitasse_tuning import cache
+from demitasse_tuning import cache, tuner
 from demitasse_tuning.tuner import CandidateTuner
 
 
@@ -115,6 +115,15 @@ def cache_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(cache, "_said", set())
     return tmp_path / "home"
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_tiny(monkeypatch: pytest.MonkeyPatch) -> int:
+    """Tests ask for small operations, which users' plans take without a trial; from how many bytes on
+    those do not."""
+    usual = tuner.TINY
+    monkeypatch.setattr(tuner, "TINY", 0)
+    return usual
 
 
 @pytest.fixture

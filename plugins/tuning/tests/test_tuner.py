@@ -17,6 +17,7 @@ import demitasse
 from demitasse import CompositionError, Layout, Place, PlanError, Request, TensorSpec, hookimpl
 from demitasse.operations import VOCABULARY
 from demitasse_tuning import plugin
+from demitasse_tuning import tuner as tuner_module
 from demitasse_tuning.scratch import KEPT
 from demitasse_tuning.trial import COPY, reorder_seconds
 
@@ -407,3 +408,13 @@ def test_a_preferred_kernel_that_is_gone_is_said_once_and_tuned_anew(bench, relu
         "threads 1, f32, host (are: a, b)"
     ]
     assert set(tuner.choices().values()) == {"b"}
+
+
+def test_what_takes_microseconds_is_not_tried(bench, relu, nothing_is_tiny, monkeypatch):
+    monkeypatch.setattr(tuner_module, "TINY", nothing_is_tiny)
+    candidates = [bench.kernel("preferred", 20), bench.kernel("quick", 10)]
+    largest = nothing_is_tiny // 4 // 2 - 1
+    tuner = bench.tuner()
+    assert tuner.pick("fast", relu(largest), candidates) == (0, "not tried: tiny")
+    assert bench.allocator.allocations == 0
+    assert tuner.pick("fast", relu(largest + 1), candidates)[0] == 1

@@ -17,6 +17,9 @@ log = logging.getLogger("demitasse.tuning")
 
 OPTIONS = ("tune", "cache")
 TUNE = ("on", "off", "first")
+TINY = 32 * 1024
+"""Bytes of all operands together; with fewer a kernel takes microseconds, and to make one for the trial
+takes thousands of them: for LeNet's smallest operations a tenth of its first hundred steps."""
 
 
 class CandidateTuner:
@@ -93,6 +96,9 @@ class CandidateTuner:
             log.warning("kernel %r is not offered any more for %s (are: %s)", kernel, key, offered)
         if not self._tune:
             return 0, "preferred: tuning off"
+        operands = [spec for spec in (*request.inputs, *request.outputs) if spec is not None]
+        if sum(spec.nbytes for spec in operands) < TINY:
+            return 0, "not tried: tiny"
         version = self._versions.get(plugin, "")
         found = self._cache.find(plugin, version, key, names)
         if found is not None:
