@@ -110,12 +110,12 @@ def test_a_foreign_type_is_told_with_its_place_the_nearest_type_and_how_one_is_a
 def test_every_net_of_caffes_types_runs(tool: ModuleType, folder: Path) -> None:
     for path in tool.files([folder], ""):
         found = outcomes(tool, path)
+        excuse = next((reason for part, reason in AS_IN_CAFFE.items() if part in path.name), None)
+        if excuse is not None:
+            assert all(re.search(excuse, each.detail) for each in found), found
+            continue
         for each in found:
-            excuse = next((r for part, r in AS_IN_CAFFE.items() if part in path.name), None)
-            if excuse is not None:
-                assert re.search(excuse, each.detail), each
-            else:
-                assert each.outcome not in ("failed", "crashed"), each
+            assert each.outcome not in ("failed", "crashed"), each
         ran = {each.phase for each in found if each.outcome in ("ran", "trained")}
         incomplete = {each.phase for each in found if each.outcome == "incomplete"}
         assert ran or not incomplete, (path, incomplete)

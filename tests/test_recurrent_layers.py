@@ -105,32 +105,9 @@ CASES = {
 }
 
 
-class Large(AGREE.Values):  # type: ignore[name-defined,misc]
-    """Sizes that are worth more than one thread."""
-
-    def __init__(self) -> None:
-        self.dtype, self.random = "float64", np.random.default_rng(2)
-
-    def number(self, low: int, high: int) -> int:
-        return {5: 15, 20: 120}[high]
-
-    def shape(self) -> tuple[int, ...]:
-        return (180, 190)
-
-    def one_of(self, *choices: Any) -> Any:
-        return choices[0]
-
-
 @pytest.mark.parametrize("name", sorted(CASES))
 def test_threads_share_what_is_large(name: str) -> None:
-    inputs, attributes = CASES[name](Large())
-    request = AGREE.make_request(name, inputs, attributes, "float64")
-    results = []
-    for plugin in ("reference", "cpu"):
-        (candidate,) = AGREE.hook(plugin)(request)
-        results.append(AGREE.run(candidate, request, inputs))
-    for theirs, ours in zip(*results, strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-11, atol=1e-11 * np.abs(theirs).max())
+    AGREE.check_agreement(name, *CASES[name](AGREE.Large({5: 15, 20: 120})), "float64", 1e-11)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -138,17 +115,8 @@ def test_threads_share_what_is_large(name: str) -> None:
 @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_cpu_agrees_with_reference(name: str, dtype: str, data: st.DataObject) -> None:
-    inputs, attributes = CASES[name](AGREE.Values(data.draw, dtype))
-    request = AGREE.make_request(name, inputs, attributes, dtype)
-    results = []
-    for plugin in ("reference", "cpu"):
-        (candidate,) = AGREE.hook(plugin)(request)
-        results.append(AGREE.run(candidate, request, inputs))
-    for theirs, ours in zip(*results, strict=True):
-        if theirs is not None:
-            scale = max(1.0, float(np.abs(theirs).max(initial=0.0)))
-            within = AGREE.TOLERANCE[dtype]
-            np.testing.assert_allclose(ours, theirs, rtol=within, atol=within * scale)
+    drawn = CASES[name](AGREE.Values(data.draw, dtype))
+    AGREE.check_agreement(name, *drawn, dtype, AGREE.TOLERANCE[dtype])
 
 
 @pytest.mark.parametrize("name", ["lstm", "lstm_step", "rnn"])

@@ -269,7 +269,6 @@ def main() -> None:
     arguments = parser.parse_args()
     outcomes: list[Outcome] = []
     for path in files(arguments.paths, arguments.only):
-        # A runtime keeps what it made until it is closed: one each, or memory runs out.
         with demitasse.compose(plugins=arguments.plugins.split(",")) as runtime:
             for outcome in sweep(runtime, path, arguments.batch, arguments.solvers):
                 outcomes.append(outcome)

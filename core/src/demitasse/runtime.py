@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from demitasse import errors
 from demitasse.arena import Allocator
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
         Solver,
         Weights,
     )
+
+Hook: TypeAlias = Callable[..., Any]
 
 PRECISIONS = {"f32": "float32", "bf16": "float32", "f64": "float64"}
 """The element type of parameters, sums and losses by precision; bf16 stores activations in 16 bits."""
@@ -101,29 +103,32 @@ class Runtime:
             close = errors.nearest(path.name, [other.name for other in path.parent.glob("*")])
             hint = f"; did you mean {str(path.parent / close)!r}?" if close else ""
             raise errors.ModelError(f"no such file: {path}{hint}")
-        for hook in self._by_suffix("model_reader", path):
+        named, others, known = self._by_suffix("model_reader", path)
+        for hook in named or others:  # where the name tells nothing, whose content is it?
             if (reader := hook(path=path, layer_types=self.layer_types)) is not None:
                 return reader  # type: ignore[no-any-return]
-        raise errors.ModelError(f"{path}: its content is of no format that the composed plugins read")
+        nobody = "its content is of no format that the composed plugins read"
+        raise errors.ModelError(f"{path}: {nobody} (suffixes: {known})")
 
     def write(self, path: str | Path, weights: Weights) -> Path:
         """Write weights and state in the format of the path's suffix, whole or not at all."""
         path = Path(path)
-        writer = self._by_suffix("model_writer", path)[0]
+        writers, _, known = self._by_suffix("model_writer", path)
+        if not writers:
+            nobody = "no composed plugin is a model writer of such a file"
+            raise errors.ModelError(f"{path}: {nobody} (suffixes: {known})")
         path.parent.mkdir(parents=True, exist_ok=True)
-        writer(path=path, weights=weights)
+        writers[0](path=path, weights=weights)
         return path
 
-    def _by_suffix(self, role: str, path: Path) -> list[Callable[..., Any]]:
+    def _by_suffix(self, role: str, path: Path) -> tuple[list[Hook], list[Hook], str]:
+        """The hooks of plugins that declare the path's suffix, those of all, and what is declared."""
         plugins = [plugin for plugin in self.composition.plugins if role in plugin.roles]
         suffixes = {plugin.name: tuple(plugin.roles[role].get("suffixes", ())) for plugin in plugins}
-        serving = self.composition.serving(role)
-        hooks = [hook for name, hook in serving if path.name.endswith(suffixes[name])]
-        if not hooks:
-            known = ", ".join(sorted({suffix for each in suffixes.values() for suffix in each}))
-            nobody = f"no composed plugin is a {role.replace('_', ' ')} of such a file"
-            raise errors.ModelError(f"{path}: {nobody} (suffixes: {known or 'none'})")
-        return hooks
+        serving = list(self.composition.serving(role))
+        named = [hook for name, hook in serving if path.name.endswith(suffixes[name])]
+        known = ", ".join(sorted({suffix for each in suffixes.values() for suffix in each}))
+        return named, [hook for _, hook in serving], known or "none"
 
     def open_source(self, spec: DataSpec) -> DataSource:
         """The samples of a specification, from the first plugin that knows them."""

@@ -17,6 +17,7 @@ from demitasse_caffe.solver import SolverFile
 from demitasse_caffe.text import Outline, not_a_model, parse, read_text, which
 
 WEIGHTS = (".caffemodel", ".solverstate", ".caffemodel.h5", ".solverstate.h5")
+TEXT = (".prototxt", ".pbtxt")
 BINARY = (".binaryproto", ".binarynet", ".pb")
 
 
@@ -111,6 +112,8 @@ def open_model(path: Path, layer_types: Mapping[str, LayerType]) -> Reader | Non
     if path.suffix == ".h5":
         return WeightsReader(path, layer_types) if _is_weights_in_hdf5(path) else None
     messages = schema(layer_types)
+    if path.suffix not in (*TEXT, *BINARY):
+        return _open_unnamed(path, messages, layer_types)
     if path.suffix in BINARY:
         return _open_binary(path, messages, layer_types)
     text = read_text(path)
@@ -120,10 +123,30 @@ def open_model(path: Path, layer_types: Mapping[str, LayerType]) -> Reader | Non
         if path.suffix == ".pbtxt":
             return None
         raise ModelError(not_a_model(path, outline, messages))
+    return _open_text(path, text, outline, kind, messages)
+
+
+def _open_text(path: Path, text: str, outline: Outline, kind: str, messages: Schema) -> Reader:
     message = parse(path, text, outline, kind, messages)
     if kind == "NetParameter":
         return NetReader(path, net_file(path, message, outline, messages), messages)
     return SolverReader(path, SolverFile(path, message, outline, messages))
+
+
+def _open_unnamed(path: Path, messages: Schema, layer_types: Mapping[str, LayerType]) -> Reader | None:
+    """A file whose name says nothing: Caffe looks at no name. Text with fields of a net or a solver is
+    that, and what holds weights is weights; None for anything else."""
+    with path.open("rb") as file:
+        start = file.read(4096)
+    if b"\0" not in start:
+        try:
+            text = read_text(path)
+        except ModelError:
+            return None
+        outline = Outline(text)
+        kind = which(outline, messages)
+        return None if kind is None else _open_text(path, text, outline, kind, messages)
+    return _open_binary(path, messages, layer_types) if binary_kind(path) == "NetParameter" else None
 
 
 def _open_binary(path: Path, messages: Schema, layer_types: Mapping[str, LayerType]) -> Reader | None:

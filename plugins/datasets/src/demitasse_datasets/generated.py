@@ -62,7 +62,6 @@ class GeneratedSamples:
                 self._batches[number] = made
             return self._batches[number]
 
-
     @property
     def steady(self) -> bool:
         """Whether all batches are one: then it is written once."""

@@ -19,10 +19,10 @@ def layer_types() -> Iterable[LayerType]:
 
 @hookimpl
 def model_reader(path: Path, layer_types: Mapping[str, LayerType]) -> ModelReader | None:
-    """A reader of an ONNX model."""
+    """A reader of an ONNX model; nothing but its name tells one."""
     from demitasse_onnx.reader import OnnxReader
 
-    return OnnxReader(Path(path))
+    return OnnxReader(Path(path)) if str(path).endswith(".onnx") else None
 
 
 @hookimpl

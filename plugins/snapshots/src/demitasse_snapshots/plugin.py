@@ -10,10 +10,17 @@ from demitasse import LayerType, ModelReader, Weights, hookimpl
 
 @hookimpl
 def model_reader(path: Path, layer_types: Mapping[str, LayerType]) -> ModelReader | None:
-    """A reader of a snapshot. Raises SnapshotError when the header is not of one that we read."""
+    """A reader of a snapshot; of a file with another name, None unless it begins as one. Raises
+    SnapshotError when the header is not of one that we read."""
+    from demitasse_snapshots.layout import MAGIC
     from demitasse_snapshots.model_reader import SnapshotReader
 
-    return SnapshotReader(Path(path))
+    path = Path(path)
+    if path.suffix != ".demitasse" and path.is_file():
+        with path.open("rb") as file:
+            if file.read(len(MAGIC)) != MAGIC:
+                return None
+    return SnapshotReader(path)
 
 
 @hookimpl

@@ -242,16 +242,19 @@ class Trainer:
 
     def close(self) -> None:
         """End workers and reading."""
+        self._end_workers()
+        for net in self._tests:
+            net.close()
+
+    def _end_workers(self) -> None:
         if self._crew is not None:
             self._crew.close()
         for worker in self._workers:
             worker.close()
-        for net in self._tests:
-            net.close()
 
     def __del__(self) -> None:
-        if hasattr(self, "_tests"):  # dropped without a word: its threads end with it
-            self.close()
+        if hasattr(self, "_tests"):  # dropped without a word: its threads end; its nets may live on
+            self._end_workers()
 
     def __repr__(self) -> str:
         workers = f"{self.workers} worker{'s' if self.workers > 1 else ''}"
