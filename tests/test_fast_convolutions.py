@@ -64,12 +64,13 @@ def run(candidate: Candidate, inputs: Sequence[Any], outputs: Sequence[TensorSpe
     ]
 
 
-def rounded(arrays: Sequence[Any], precision: str) -> list[Any]:
-    """What a kernel of a precision can know of its inputs, in float64."""
-    if precision == "f32":
-        return [a.astype(np.float64) for a in arrays]
-    store = Layout("bf16", stored="bfloat16")
-    return [store.unpack(store.pack(a), a.shape).astype(np.float64) for a in arrays]
+def known(candidate: Candidate, inputs: Sequence[Any]) -> list[Any]:
+    """What a candidate can know of its inputs, in float64: as it has them stored."""
+    taken = candidate.input_layouts or (PLAIN,) * len(inputs)
+    return [
+        None if a is None else layout.unpack(layout.pack(a), a.shape).astype(np.float64)
+        for a, layout in zip(inputs, taken, strict=True)
+    ]
 
 
 def agree(
@@ -95,14 +96,13 @@ def agree(
         "f64",
     )
     (oracle,) = reference(wanted)
-    # Biases stay float32 in both precisions.
-    known = [
-        *rounded(inputs[:2], precision),
-        *(None if a is None else a.astype(np.float64) for a in inputs[2:]),
-    ]
-    oracle.bind(known, exact, aligned(oracle.workspace) if oracle.workspace else None)()
-    if name != plain_name and exact[0] is not None:
-        exact = [np.maximum(exact[0], 0), *exact[1:]]
+    room = aligned(oracle.workspace) if oracle.workspace else None
+
+    def expected_of(candidate: Candidate) -> list[Any]:
+        oracle.bind(known(candidate, inputs), exact, room)()
+        rectified = name != plain_name and exact[0] is not None
+        return [np.maximum(exact[0], 0), *exact[1:]] if rectified else exact
+
     lying = [
         None if a is None else TensorSpec(a.shape, "float32", arriving if a.ndim == 4 else PLAIN)
         for a in inputs
@@ -119,7 +119,8 @@ def agree(
     names = set()
     for candidate in candidates(request):
         names.add(candidate.kernel)
-        for made, expected in zip(run(candidate, inputs, outputs), exact, strict=True):
+        results = run(candidate, inputs, outputs)
+        for made, expected in zip(results, expected_of(candidate), strict=True):
             if expected is None:
                 continue
             scale = np.abs(expected).max() + 1e-30
