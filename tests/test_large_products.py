@@ -1,6 +1,7 @@
 """Inner products whose gradient of weights is made a stretch at a time: with a bias, without one, and
 with one that is not trained."""
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -46,3 +47,43 @@ def test_a_large_product_is_trained_whatever_its_bias(
     np.testing.assert_allclose(after[0], w - 0.001 * (dy.T @ np.float64(x)), rtol=1e-4, atol=1e-4)
     if len(after) > 1:
         np.testing.assert_allclose(after[1], -0.001 * dy.sum(0) * trained, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("precision", ["f32", "bf16"])
+def test_stretches_are_used_before_the_next_is_made_and_never_all_in_memory(
+    tmp_path: Path, precision: str
+) -> None:
+    """Beside a run that keeps every gradient whole; looking at times leaves parameters alone."""
+    (tmp_path / "net.prototxt").write_text(NET.format(bias="param { lr_mult: 2 }", term=""))
+    (tmp_path / "solver.prototxt").write_text(
+        'net: "net.prototxt" base_lr: 0.0001 lr_policy: "fixed" momentum: 0.9 weight_decay: 0.01 '
+        "max_iter: 3 random_seed: 3"
+    )
+    x = np.random.default_rng(1).normal(size=(3, INPUTS)).astype(np.float32)
+    data = {"train": {"data": x, "label": np.zeros(3, np.float32)}}
+    results = []
+    for retain in (None, "all"):
+        with demitasse.compose() as runtime:
+            trainer = runtime.trainer(
+                tmp_path / "solver.prototxt", data=data, retain=retain, precision=precision
+            )
+            cut = [entry for entry in trainer.plan.entries if entry.stretches]
+            if retain is None:
+                if not any("oneDNN" in entry.kernel for entry in trainer.plan.entries):
+                    pytest.skip("oneDNN, whose products come in stretches, is not there")
+                (entry,) = cut
+                (gradient, *_) = entry.outputs
+                assert gradient is not None and gradient.region == "arena"
+                assert trainer.plan.arena_bytes < gradient.spec.nbytes
+                spans = entry.stretches
+                assert all(a.stop == b.start for a, b in itertools.pairwise(spans))
+                assert sum(map(len, spans)) * 4 == gradient.spec.nbytes
+                before = np.array(trainer.net.params["fc"][0])
+                trainer.profile(2)
+                assert np.array_equal(before, trainer.net.params["fc"][0])
+            assert retain is None or not cut
+            trainer.step(3)
+            results.append([np.array(each) for each in trainer.net.params["fc"]])
+    for one, other in zip(*results, strict=True):
+        bound = 1e-5 if precision == "f32" else 5e-3
+        np.testing.assert_allclose(one, other, rtol=bound, atol=bound * np.abs(other).max())
