@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -72,3 +73,55 @@ def test_mistakes_are_one_line(tmp_path: Path, pictures: list[np.ndarray]) -> No
     assert not (tmp_path / "out").exists()
     again = run("convert_imageset", f"{tmp_path}/images", tmp_path)
     assert (again.returncode, "is there already" in again.stderr) == (2, True)
+
+
+def test_a_long_conversion_tells_how_far_it_is(tmp_path: Path, pictures: list[np.ndarray]) -> None:
+    told = list[int]()
+    with demitasse.compose() as runtime:
+        runtime.program(
+            "convert_samples",
+            tmp_path / "list.txt",
+            tmp_path / "db",
+            root=f"{tmp_path}/images/",
+            progress=told.append,
+        )
+    assert told == [5]
+
+
+def test_a_full_disk_is_called_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lmdb = pytest.importorskip("lmdb")
+    import shutil
+    from types import SimpleNamespace
+
+    from demitasse import DataError
+    from demitasse_datasets.convert import write_lmdb
+
+    def entries() -> Iterator[tuple[bytes, bytes]]:
+        yield b"key", b"value"
+        raise lmdb.DiskError("mdb_txn_commit: Input/output error")
+
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=4096))
+    with pytest.raises(DataError, match=r"cannot be written: .*error.* \(the disk is full\)"):
+        write_lmdb(tmp_path / "db", entries())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_empty_folder_has_no_samples(tmp_path: Path) -> None:
+    (tmp_path / "broken_lmdb").mkdir()
+    (tmp_path / "broken_lmdb/lock.mdb").touch()
+    done = run("compute_image_mean", tmp_path / "broken_lmdb")
+    assert done.returncode == 2
+    assert f"{tmp_path / 'broken_lmdb'} has no samples: the folder is empty" in done.stderr
+
+
+def test_a_net_that_reads_no_samples_is_timed_without_a_rate_of_samples(tmp_path: Path) -> None:
+    net = tmp_path / "deploy.prototxt"
+    net.write_text(
+        'layer { name: "data" type: "Input" top: "data" '
+        "input_param { shape { dim: 1 dim: 3 dim: 8 dim: 8 } } } "
+        'layer { name: "relu" type: "ReLU" bottom: "data" top: "relu" }'
+    )
+    done = run("time", "-model", net, "-iterations", 1)
+    assert done.returncode == 0, done.stderr
+    assert "inputs are given, not read" in done.stdout
+    assert "samples/s" not in done.stdout

@@ -3,18 +3,18 @@ trusted: what is damaged is an error that names file and key."""
 
 from __future__ import annotations
 
-import importlib.util
 import struct
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import cv2
 import numpy as np
 import pytest
+import sample_files as files
 from hypothesis import given
 from hypothesis import strategies as st
+from sample_files import packed, photo, proto
 
 import demitasse
 from demitasse import DataError, DataSpec
@@ -23,20 +23,6 @@ from demitasse_datasets import images, leveldb_format
 from demitasse_datasets.datum import Datum, parse, serialize
 from demitasse_datasets.leveldb_reader import LevelDbReader
 from demitasse_datasets.plugin import data_source
-
-
-def load(name: str) -> Any:
-    """The module of this folder that has what these tests share."""
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-files = load("sample_files")
-packed, photo, proto = files.packed, files.photo, files.proto
 
 
 def levels(folder: Path, entries: dict[bytes, bytes]) -> Path:

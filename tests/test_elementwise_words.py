@@ -4,13 +4,13 @@ in float64, and the cpu plugin's kernels against the reference's."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from importlib.metadata import entry_points
 from typing import Any
 
 import numpy as np
 import pytest
+from agreement import hook
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -24,12 +24,6 @@ BLOCKED = Layout("NCHW8c", blocks=((1, 8),))
 WITHIN = {"float32": 1e-5, "float64": 1e-12}
 PLUGINS = ("reference", "cpu")
 Formula = Callable[..., np.ndarray]
-
-
-def hook(plugin: str) -> Callable[[Request], Iterable[Any]]:
-    (entry,) = entry_points(group="demitasse.plugins", name=plugin)
-    kernels: Callable[[Request], Iterable[Any]] = entry.load().kernels
-    return kernels
 
 
 def compute(

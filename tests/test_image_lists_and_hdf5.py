@@ -3,7 +3,6 @@ used."""
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,22 +11,10 @@ import cv2
 import h5py
 import numpy as np
 import pytest
+import sample_files as files
 
 from demitasse import DataError, DataSpec
 from demitasse_datasets.plugin import data_source
-
-
-def load(name: str) -> Any:
-    """The module of this folder that has what these tests share."""
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-files = load("sample_files")
 
 
 def test_an_image_list_is_read_with_its_labels(tmp_path: Path) -> None:

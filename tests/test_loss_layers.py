@@ -2,45 +2,25 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
+from agreement import TOLERANCE, Large, Values, check_agreement, hook, labelled, make_request, run
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from slopes import parameter, slope, step, train
 
 import demitasse
-from demitasse.operations import VOCABULARY, extend
-from demitasse_caffe.operations import OPERATIONS
 
-
-def load(name: str, **names: Any) -> ModuleType:
-    """A copy of a module beside this one, with some of its names replaced."""
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    vars(module).update(names)
-    return module
-
-
-SLOPES = load("slopes")
-train, step, slope = SLOPES.train, SLOPES.step, SLOPES.slope
 Arrays = list[np.ndarray]
-WORDS = {**extend(VOCABULARY, (o for o in OPERATIONS if o.name not in VOCABULARY))}
 RANDOM = np.random.default_rng(11)
 
 
 # Kernels.
-
-
-AGREE = load("test_kernels_agree", VOCABULARY=WORDS)
 
 
 def _pair(v: Any) -> Any:
@@ -66,7 +46,7 @@ def _shares(v: Any) -> Any:
 
 
 def _infogain(v: Any) -> Any:
-    x, label, attributes = AGREE.labelled(v)
+    x, label, attributes = labelled(v)
     classes, label = x.shape[attributes["axis"]], label.reshape(len(x), -1)
     kinds = v.one_of("valid", "full", "batch_size", "none")
     return [x, label, v.positive(classes, classes)], {**attributes, "normalization": kinds}
@@ -110,7 +90,7 @@ CASES = {
 
 @pytest.mark.parametrize("name", sorted(CASES))
 def test_threads_share_what_is_large(name: str) -> None:
-    AGREE.check_agreement(name, *CASES[name](AGREE.Large({1: 1, 9: 200, 40: 160})), "float64", 1e-11)
+    check_agreement(name, *CASES[name](Large({1: 1, 9: 200, 40: 160})), "float64", 1e-11)
 
 
 @pytest.mark.parametrize("size", [1024, 2048, 2049, 5000])
@@ -124,9 +104,9 @@ def test_cross_entropies_of_many_elements_add_up(size: int, normalization: str) 
     total = cross_entropy(x, target)[valid].sum()
     for dtype, within in (("float32", 1e-6), ("float64", 1e-12)):
         inputs = [x.astype(dtype), target.astype(dtype)]
-        request = AGREE.make_request("sigmoid_cross_entropy_loss", inputs, given, dtype)
-        (candidate,) = AGREE.hook("cpu")(request)
-        *_, loss = AGREE.run(candidate, request, inputs)
+        request = make_request("sigmoid_cross_entropy_loss", inputs, given, dtype)
+        (candidate,) = hook("cpu")(request)
+        *_, loss = run(candidate, request, inputs)
         wanted = total / (valid.sum() if normalization == "valid" else 2)
         np.testing.assert_allclose(loss, wanted, rtol=within)
 
@@ -136,8 +116,8 @@ def test_cross_entropies_of_many_elements_add_up(size: int, normalization: str) 
 @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_cpu_agrees_with_reference(name: str, dtype: str, data: st.DataObject) -> None:
-    drawn = CASES[name](AGREE.Values(data.draw, dtype))
-    AGREE.check_agreement(name, *drawn, dtype, AGREE.TOLERANCE[dtype])
+    drawn = CASES[name](Values(data.draw, dtype))
+    check_agreement(name, *drawn, dtype, TOLERANCE[dtype])
 
 
 # Layers.
@@ -289,7 +269,7 @@ def net(case: Case, layer: str = "") -> str:
     """Parameters as blobs x0, x1, a label, and the loss."""
     text, bottoms = [], []
     for number, value in enumerate(case.learned):
-        text.append(SLOPES.parameter(f"x{number}", value))
+        text.append(parameter(f"x{number}", value))
         bottoms.append(f'bottom: "x{number}"')
     if case.label is not None:
         bottoms.append('bottom: "label"')

@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
+from slopes import parameter, slope, step, train
 
 import demitasse
 
-
-def load(name: str) -> ModuleType:
-    """A module beside this one."""
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-SLOPES = load("slopes")
-parameter, train, step, slope = SLOPES.parameter, SLOPES.train, SLOPES.step, SLOPES.slope
 RANDOM = np.random.default_rng(3)
 X, Y = RANDOM.normal(size=(3, 4)), RANDOM.normal(size=(3, 4))
 LABEL = np.array([1.0, 0, 3])

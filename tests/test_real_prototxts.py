@@ -2,10 +2,8 @@
 both phases and backward where there is a loss; others say what is missing. The files are not the
 project's; DEMITASSE_SHARED names their folder."""
 
-import importlib.util
 import os
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -42,13 +40,9 @@ AS_IN_CAFFE = {
 @pytest.fixture(scope="module")
 def tool() -> ModuleType:
     """The module tools/sweep_prototxts.py."""
-    name = "sweep_prototxts"
-    spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    import sweep_prototxts
+
+    return sweep_prototxts
 
 
 def outcomes(tool: ModuleType, path: Path) -> list[Any]:

@@ -2,37 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
+from agreement import TOLERANCE, Large, Values, check_agreement, hook, make_request, run
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from slopes import parameter, slope, step, train
 
 import demitasse
-from demitasse.operations import VOCABULARY, extend
-from demitasse_caffe.operations import OPERATIONS
 
-WORDS = {**extend(VOCABULARY, (o for o in OPERATIONS if o.name not in VOCABULARY))}
-
-
-def load(name: str, **names: Any) -> ModuleType:
-    """A copy of a module beside this one, with some of its names replaced."""
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    vars(module).update(names)
-    return module
-
-
-AGREE, SLOPES = load("test_kernels_agree", VOCABULARY=WORDS), load("slopes")
-parameter, train, step, slope = SLOPES.parameter, SLOPES.train, SLOPES.step, SLOPES.slope
 RANDOM = np.random.default_rng(23)
 
 
@@ -107,7 +90,7 @@ CASES = {
 
 @pytest.mark.parametrize("name", sorted(CASES))
 def test_threads_share_what_is_large(name: str) -> None:
-    AGREE.check_agreement(name, *CASES[name](AGREE.Large({5: 15, 20: 120})), "float64", 1e-11)
+    check_agreement(name, *CASES[name](Large({5: 15, 20: 120})), "float64", 1e-11)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -115,8 +98,8 @@ def test_threads_share_what_is_large(name: str) -> None:
 @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_cpu_agrees_with_reference(name: str, dtype: str, data: st.DataObject) -> None:
-    drawn = CASES[name](AGREE.Values(data.draw, dtype))
-    AGREE.check_agreement(name, *drawn, dtype, AGREE.TOLERANCE[dtype])
+    drawn = CASES[name](Values(data.draw, dtype))
+    check_agreement(name, *drawn, dtype, TOLERANCE[dtype])
 
 
 @pytest.mark.parametrize("name", ["lstm", "lstm_step", "rnn"])
@@ -129,14 +112,12 @@ def test_what_nobody_reads_is_not_kept(name: str) -> None:
     cont = draw.integers(0, 2, (steps, streams)).astype(float)
     inputs = {"lstm": [z, w, cont, h, c, None], "rnn": [z, w, cont, h, None]}
     inputs["lstm_step"] = [c, z[:1].copy(), cont[:1].copy()]
-    request = AGREE.make_request(name, inputs[name], {}, "float64")
+    request = make_request(name, inputs[name], {}, "float64")
     optional = [operand.optional for operand in request.operation.outputs]
     fewer = tuple(None if o else x for o, x in zip(optional, request.outputs, strict=True))
-    (whole,), (short,) = (
-        AGREE.hook("cpu")(each) for each in (request, AGREE.replace(request, outputs=fewer))
-    )
-    expected = AGREE.run(whole, request, inputs[name])
-    made = AGREE.run(short, AGREE.replace(request, outputs=fewer), inputs[name])
+    (whole,), (short,) = (hook("cpu")(each) for each in (request, replace(request, outputs=fewer)))
+    expected = run(whole, request, inputs[name])
+    made = run(short, replace(request, outputs=fewer), inputs[name])
     for theirs, ours in zip(expected, made, strict=True):
         if ours is not None:
             np.testing.assert_array_equal(ours, theirs)

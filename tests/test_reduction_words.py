@@ -4,12 +4,12 @@ float64, with both plugins that compute them."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from importlib.metadata import entry_points
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
+from agreement import hook
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -21,12 +21,6 @@ WORDS = extend(VOCABULARY, reduction.OPERATIONS, "caffe")
 WITHIN = {"float32": 1e-5, "float64": 1e-12}
 PLUGINS = ("reference", "cpu")
 Formula = Callable[..., np.ndarray]
-
-
-def hook(plugin: str) -> Callable[[Request], Iterable[Any]]:
-    (entry,) = entry_points(group="demitasse.plugins", name=plugin)
-    kernels: Callable[[Request], Iterable[Any]] = entry.load().kernels
-    return kernels
 
 
 def compute(

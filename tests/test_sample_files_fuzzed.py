@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import random
 from collections.abc import Callable
@@ -12,6 +11,8 @@ from typing import Any
 import cramjam
 import numpy as np
 import pytest
+import sample_files as files
+from sample_files import packed, photo, proto
 
 from demitasse import DataError
 from demitasse_datasets import images, leveldb_format
@@ -19,21 +20,6 @@ from demitasse_datasets.datum import parse
 from demitasse_datasets.image_list import read_list
 from demitasse_datasets.leveldb_reader import LevelDbReader
 from demitasse_datasets.windows import read_windows
-
-
-def load(name: str) -> Any:
-    """The module of this folder that has what these tests share."""
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-files = load("sample_files")
-packed, photo, proto = files.packed, files.photo, files.proto
-
 
 FUZZED = 10_000
 

@@ -4,13 +4,13 @@ give what the reference's give, in every layout and precision that they are aske
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
-from importlib.metadata import entry_points
 from typing import Any
 
 import numpy as np
 import pytest
+from agreement import hook
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -154,12 +154,6 @@ FORWARD: dict[str, Callable[[Draw], Case]] = {
     "pooling_stochastic": pooled_by_chance,
     "pooling_self_weighted": pooled,
 }
-
-
-def hook(plugin: str) -> Callable[[Request], Iterable[Candidate]]:
-    (entry,) = entry_points(group="demitasse.plugins", name=plugin)
-    kernels: Callable[[Request], Iterable[Candidate]] = entry.load().kernels
-    return kernels
 
 
 def request(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,25 +9,11 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
+from sample_files import photo
 
 import demitasse
 from demitasse import DataError
 from demitasse_caffe.mean import write_blob
-
-
-def load(name: str) -> Any:
-    """The module of this folder that has what these tests share."""
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-files = load("sample_files")
-photo = files.photo
-
 
 MEAN = "mean_value: 104 mean_value: 117 mean_value: 123"
 

@@ -6,10 +6,11 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any
 
 from demitasse.arena import Memory
-from demitasse.errors import NumericsError
+from demitasse.errors import DataError, NumericsError
 from demitasse.operations.kernel import Work
 from demitasse.plan import Buffer, Entry, Plan
 from demitasse.synchronisation import GradientSync, Span, chain, nested
@@ -82,7 +83,7 @@ class Step:
                 self.last.extend((*before[i], *line, *after[i]))
                 continue
             inputs, outputs = list(map(self.array, entry.inputs)), list(map(self.array, entry.outputs))
-            work = entry.candidate.bind(inputs, outputs, self.array(entry.workspace))
+            work = _named(entry, entry.candidate.bind(inputs, outputs, self.array(entry.workspace)))
             self.works.append((entry, work))
             if entry.once:
                 self.once.append(work)
@@ -176,6 +177,21 @@ def _one(works: Sequence[Work]) -> Work:
             work()
 
     return line[0] if len(line) == 1 else run
+
+
+def _named(entry: Entry, work: Work) -> Work:
+    """Work whose errors about samples name the layer. Only a Python function raises any."""
+    if not isinstance(work, FunctionType):
+        return work
+
+    def named() -> None:
+        try:
+            work()
+        except DataError as error:
+            error.args = (f"layer {entry.layer!r}: {error}",)
+            raise
+
+    return named
 
 
 def joined(works: Sequence[Work]) -> list[Work]:

@@ -125,9 +125,11 @@ class GraphBuilder(Protocol):
         decay: float = 1.0,
         trainable: bool = True,
         shared: str | None = None,
+        permissive: bool = False,
     ) -> Tensor:
         """The layer's next parameter. Layers that give one ``shared`` name have it in common, with the
-        first one's filler and multipliers. A rate of 0 freezes it: no gradient is made."""
+        first one's filler and multipliers; where it is ``permissive``, in another shape of as many
+        elements. A rate of 0 freezes it: no gradient is made."""
 
     def input(self, name: str, shape: Shape) -> Tensor:
         """A tensor that the caller of the net fills."""

@@ -236,3 +236,16 @@ def test_the_command_writes_the_picture(tmp_path: Path, read: Callable[..., Any]
     assert done.exit_code == 0, done.output
     assert done.output == f"wrote {target}: 7 layers\n"
     assert "prob" in boxes(target.read_text())
+
+
+def test_a_picture_of_another_kind_is_refused_before_it_is_drawn(tmp_path: Path) -> None:
+    from click.testing import CliRunner
+
+    from demitasse_caffe.draw_command import command
+
+    net, target = tmp_path / "small.prototxt", tmp_path / "small.png"
+    net.write_text(NET)
+    done = CliRunner().invoke(command, [str(net), str(target)])
+    assert done.exit_code == 2
+    assert f"say {target.with_suffix('.svg')}" in done.output
+    assert not target.exists()

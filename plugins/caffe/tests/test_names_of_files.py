@@ -37,9 +37,9 @@ def test_so_may_weights_and_snapshots(tmp_path: Path) -> None:
 
 def test_a_mistake_in_one_is_named_as_in_any_other(tmp_path: Path) -> None:
     (tmp_path / "deploy.pt").write_text(NET.replace("num_output", "num_outputs"))
-    with demitasse.compose(plugins=PLUGINS) as runtime:
-        with pytest.raises(ModelError, match=r"deploy\.pt:2:.*num_outputs.*did you mean 'num_output'"):
-            runtime.read(tmp_path / "deploy.pt").net("test")
+    told = r"deploy\.pt:2:.*num_outputs.*did you mean 'num_output'"
+    with demitasse.compose(plugins=PLUGINS) as runtime, pytest.raises(ModelError, match=told):
+        runtime.read(tmp_path / "deploy.pt").net("test")
 
 
 @pytest.mark.parametrize("content", [b"hello, world", b"\x00\x01\x02" * 99, b""])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -90,3 +91,13 @@ def test_a_split_and_a_list_keep_their_form(tree: Path) -> None:
     assert located("a.bin, net.prototxt?split=test", str(solver(tree))) == (
         f"{folder / 'a.bin'},{folder / 'net.prototxt'}?split=test"
     )
+
+
+def test_a_long_walk_upwards_is_told_in_short(tmp_path: Path) -> None:
+    deep = tmp_path.joinpath(*"abcdefgh")
+    with pytest.raises(ModelError) as caught:
+        find_file("x/net.prototxt", deep / "solver.prototxt", "net: file")
+    message = str(caught.value)
+    assert f"tried {deep / 'x/net.prototxt'}, {deep.parent / 'x/net.prototxt'}, " in message
+    assert re.search(r", \d+ folders above, ", message)
+    assert message.count("net.prototxt") == 5  # asked for, three places above and the folder itself

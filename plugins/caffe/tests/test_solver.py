@@ -51,7 +51,8 @@ def test_a_minimal_solver_has_caffes_defaults(solve: Any) -> None:
     assert (solver.test_first, solver.snapshot_last, solver.seed) == (True, True, None)
     assert (solver.display_interval, solver.snapshot_interval, solver.snapshot_prefix) == (0, 0, "")
     assert (solver.clip, solver.weights, solver.debug) == (0.0, (), False)
-    assert (solver.snapshot_suffixes, solver.snapshot_gradients) == ((), False)
+    assert solver.snapshot_suffixes == (".demitasse", ".caffemodel", ".solverstate")
+    assert not solver.snapshot_gradients
     assert [layer.name for layer in solver.train.layers] == ["data", "shallow"]
     assert solver.train.phase == "train"
     assert str(solver.location).endswith("solver.prototxt")

@@ -82,6 +82,11 @@ def test_a_wrong_command_is_answered_with_the_nearest(capsys: pytest.CaptureFixt
     assert "unknown command 'tran'; did you mean 'train'?" in error_line(capsys)
 
 
+def test_a_tool_of_caffes_is_answered_with_ours(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["upgrade_net_proto_text", "old.prototxt", "new.prototxt"]) == 2
+    assert "what Caffe's does, does 'convert' here" in error_line(capsys)
+
+
 def test_a_wrong_option_is_answered_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "x.prototxt", "--iteration", "3"]) == 2
     line = error_line(capsys)

@@ -250,6 +250,17 @@ def test_resume_auto_takes_the_newest_snapshot(runtime: Any, tmp_path: Path) -> 
     assert runtime.asked["resume"] == "snapshots/lenet_iter_1000.demitasse"
 
 
+def test_resume_auto_takes_ours_of_an_iteration_for_its_place_in_the_data(
+    runtime: Any, tmp_path: Path
+) -> None:
+    folder = tmp_path / "snapshots"
+    folder.mkdir()
+    for suffix in ("demitasse", "caffemodel.h5", "solverstate.h5", "solverstate"):
+        (folder / f"lenet_iter_1000.{suffix}").write_text("")
+    assert main(["train", "solver.prototxt", "--resume", "auto"]) == 0
+    assert runtime.asked["resume"] == "snapshots/lenet_iter_1000.demitasse"
+
+
 def test_resume_auto_without_a_snapshot_starts_anew(
     runtime: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:

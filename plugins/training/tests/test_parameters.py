@@ -172,6 +172,16 @@ def test_layers_of_other_shapes_are_left_only_when_asked(train: Train) -> None:
         assert np.array_equal(array, kept)
 
 
+def test_the_first_layer_that_does_not_fit_is_told_in_full_and_the_others_by_name(train: Train) -> None:
+    trainer = train()
+    arrays = {k: [np.ones((*a.shape, 2)) for a in v] for k, v in trainer.net.params.items()}
+    with pytest.raises(ShapeError) as caught:
+        load(trainer, arrays)
+    message = str(caught.value)
+    assert message.startswith("file: layer 'first', parameter 0: the file's shape is ")
+    assert "others do not fit either: second, scores; rename a layer to start it anew" in message
+
+
 def test_nothing_that_fits_is_an_error_even_so(train: Train) -> None:
     with pytest.raises(
         ModelError, match=r"none of its layers \(first\) is in the net of fitting shapes"

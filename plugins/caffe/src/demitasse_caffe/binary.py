@@ -12,6 +12,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from demitasse import ModelError
 from demitasse_caffe.schema import Schema, is_repeated, wire_classes
 from demitasse_caffe.text import Outline
+from demitasse_caffe.whole_file import read_whole
 
 _NET, _SOLVER, _BLOB = "NetParameter", "SolverParameter", "BlobProto"
 NO_OUTLINE = Outline("")
@@ -23,10 +24,7 @@ _SOLVERS = ("net", "net_param", "train_net", "train_net_param", "base_lr", "lr_p
 def binary_kind(path: Path) -> str | None:
     """NetParameter, SolverParameter or BlobProto (a mean, say) by the content of a file; None for
     something else. Raises ModelError when it cannot be read."""
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise ModelError(f"{path}: cannot be read: {error.strerror}") from error
+    data = read_whole(path)
     kinds = ((_NET, _is_net), (_SOLVER, _is_solver), (_BLOB, _is_blob))
     return next((name for name, fits in kinds if _fits(data, name, fits)), None)
 
@@ -56,14 +54,12 @@ def _is_blob(message: Any) -> bool:
 
 def parse_binary(path: Path, name: str, schema: Schema) -> Any:
     """A file as a message of the schema, without the weights of its layers. Raises ModelError."""
-    wire, message = wire_classes()[name](), schema.message(name)
+    wire, message, data = wire_classes()[name](), schema.message(name), read_whole(path)
     try:
-        wire.ParseFromString(path.read_bytes())
+        wire.ParseFromString(data)
         for net in _nets(wire):
             _drop_weights(net)
         message.ParseFromString(wire.SerializeToString())
-    except OSError as error:
-        raise ModelError(f"{path}: cannot be read: {error.strerror}") from error
     except (DecodeError, ValueError) as error:
         raise ModelError(f"{path}: cannot be read as {name}: it is damaged or cut off") from error
     _check_text(message, path)

@@ -34,6 +34,12 @@ def command(net: Path, target: str | None, rankdir: str, phase: str) -> None:
     from demitasse_caffe.drawing import svg
     from demitasse_caffe.whole_file import write_whole
 
+    path = Path(target) if target else Path(net.with_suffix(".svg").name)
+    if target != "-" and path.suffix.lower() != ".svg":
+        raise click.UsageError(
+            f"{path}: nets are drawn as SVG; say {path.with_suffix('.svg')}, which browsers show, and "
+            f"Inkscape or rsvg-convert make other formats of it"
+        )
     with compose() as runtime:
         message = _message(runtime, net)
         text = svg(
@@ -46,7 +52,6 @@ def command(net: Path, target: str | None, rankdir: str, phase: str) -> None:
     if target == "-":
         click.echo(text, nl=False)
         return
-    path = Path(target) if target else Path(net.with_suffix(".svg").name)
     write_whole(path, text.encode())
     click.echo(f"wrote {path}: {len(message.layer)} layers")
 

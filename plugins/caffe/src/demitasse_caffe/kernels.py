@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from demitasse import PLAIN, Candidate, DataError, Request, Work
+from demitasse_caffe.whole_file import replacing
 
 
 def candidates(request: Request) -> Iterable[Candidate]:
@@ -32,18 +30,9 @@ def write_arrays(path: Path, arrays: dict[str, Any]) -> None:
         import h5py
     except ImportError as error:
         raise DataError(f"{path}: writing HDF5 needs h5py ({error}); pip install h5py") from error
-    temporary = None
     try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        temporary = Path(name)
-        os.close(handle)
-        with h5py.File(temporary, "w") as file:
+        with replacing(path) as temporary, h5py.File(temporary, "w") as file:
             for key, array in arrays.items():
                 file.create_dataset(key, data=array)
-        temporary.chmod(0o644)
-        temporary.replace(path)
     except OSError as error:
-        if temporary is not None:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
         raise DataError(f"{path}: cannot be written: {error.strerror or error}") from error

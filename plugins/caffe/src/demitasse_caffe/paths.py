@@ -31,8 +31,15 @@ def find_file(name: str, beside: str | Path, what: str) -> Path:
     found, tried = find(name, beside)
     if found is None:
         guess = hint(Path(name)) or hint(Path(beside).absolute().with_name(Path(name).name))
-        raise ModelError(f"{what} {name!r} is not there; tried {', '.join(tried)}{guess}")
+        raise ModelError(f"{what} {name!r} is not there; {attempts(tried)}{guess}")
     return Path(found)
+
+
+def attempts(tried: list[str]) -> str:
+    """What was tried, in words: of a long walk upwards the first places and the last."""
+    if len(tried) > 4:
+        tried = [*tried[:3], f"{len(tried) - 4} folders above", tried[-1]]
+    return f"tried {', '.join(tried)}"
 
 
 def hint(path: Path) -> str:

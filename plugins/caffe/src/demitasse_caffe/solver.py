@@ -56,7 +56,7 @@ _SUFFIXES = {
     "BINARYPROTO": (_OURS, ".caffemodel", ".solverstate"),
     "HDF5": (_OURS, ".caffemodel.h5", ".solverstate.h5"),
 }
-"""What a snapshot is written as where the solver names a format. Ours has what Caffe's lack: cursors."""
+"""What a snapshot is written as: what Caffe's scripts go on from, and ours, which also has cursors."""
 
 _TRAINED = ("net", "net_param", "train_net", "train_net_param")
 
@@ -74,8 +74,8 @@ class SolverFile:
         message, given = self._overridden(overrides)
         self._check(message)
         update, attributes = self._update(message)
-        tests = self._tests(message, given)
         train = self._train(message, given)
+        tests = self._tests(message, given)
         return Solver(
             train=train,
             tests=tests,
@@ -231,8 +231,6 @@ class SolverFile:
         return number(limit) / int(message.iter_size)
 
     def _suffixes(self, message: Any) -> tuple[str, ...]:
-        if not message.HasField("snapshot_format"):
-            return ()
         enum = message.DESCRIPTOR.fields_by_name["snapshot_format"].enum_type
         return _SUFFIXES[enum.values_by_number[message.snapshot_format].name]
 

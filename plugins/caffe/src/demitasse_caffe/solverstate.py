@@ -24,7 +24,7 @@ from demitasse_caffe.hdf5_weights import (
     write_array,
     write_hdf5_weights,
 )
-from demitasse_caffe.paths import find
+from demitasse_caffe.paths import attempts, find
 from demitasse_caffe.schema import wire_classes
 from demitasse_caffe.weights import (
     array_of,
@@ -70,9 +70,7 @@ def read_solverstate(path: Path) -> Weights:
     if found is None and beside.is_file():
         found = str(beside)  # the pair was moved
     if found is None:
-        raise ModelError(
-            f"{path}: its weights {state.learned!r} are not there; tried {', '.join(tried)}"
-        )
+        raise ModelError(f"{path}: its weights {state.learned!r} are not there; {attempts(tried)}")
     file = Path(found)
     if is_hdf5(file):
         weights, ordered = read_with_order(file)

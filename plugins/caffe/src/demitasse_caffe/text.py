@@ -17,6 +17,7 @@ from google.protobuf import text_format
 
 from demitasse import ModelError, nearest, unknown
 from demitasse_caffe.schema import Schema
+from demitasse_caffe.whole_file import read_whole
 
 _TOKEN = re.compile(
     r"""\#[^\n]*                                        # a comment
@@ -133,10 +134,7 @@ class Outline:
 
 def read_text(path: Path) -> str:
     """The text of a file. Raises ModelError when it is not text."""
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise ModelError(f"{path}: cannot be read: {error.strerror}") from error
+    data = read_whole(path)
     strange = next((byte for byte in data if byte < 32 and byte not in b"\t\n\r\f\v"), None)
     if strange is not None:
         raise ModelError(

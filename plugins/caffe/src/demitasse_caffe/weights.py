@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError, EncodeError
 from demitasse import ModelError, Weights
 from demitasse_caffe.schema import schema, wire_classes
 from demitasse_caffe.upgrade import v1_type
-from demitasse_caffe.whole_file import write_whole
+from demitasse_caffe.whole_file import read_whole, write_whole
 
 Shape = tuple[int, ...]
 
@@ -90,10 +90,7 @@ def serialized(message: Any, path: Path) -> bytes:
 
 def parse_message(path: Path, name: str) -> Any:
     """A file as a message of wire_classes. Raises ModelError."""
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise ModelError(f"{path}: cannot be read: {error.strerror}") from error
+    data = read_whole(path)
     if not data:
         raise ModelError(f"{path}: is empty")
     message = wire_classes()[name]()

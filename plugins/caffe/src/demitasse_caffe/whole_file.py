@@ -1,29 +1,48 @@
-"""Files that are there whole or not at all."""
+"""Files read whole, and written so that they are there whole or not at all."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from demitasse import ModelError
 
 
+def read_whole(path: Path) -> bytes:
+    """What is in a file. Raises ModelError with the system's reason."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ModelError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """An empty file beside ``path``, which takes its place at the end of the block; it is gone where
+    that or the block raises."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        temporary.chmod(0o644)
+        temporary.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+
+
 def write_whole(path: Path, data: bytes) -> None:
     """Write ``data`` to ``path``, which afterwards has all of it or what it had before. Raises
     ModelError with the system's reason."""
-    temporary = None
     try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-            temporary = Path(file.name)
+        with replacing(path) as temporary, temporary.open("wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        temporary.chmod(0o644)
-        temporary.replace(path)
     except OSError as error:
-        if temporary is not None:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
         raise ModelError(f"{path}: cannot be written: {error.strerror}") from error

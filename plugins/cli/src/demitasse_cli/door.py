@@ -20,6 +20,15 @@ if TYPE_CHECKING:
 MISTAKE = 2
 BROKEN_PIPE = 141
 
+CAFFES_TOOLS = {
+    "device_query": "detect",
+    "draw_net": "draw",
+    "upgrade_net_proto_binary": "convert",
+    "upgrade_net_proto_text": "convert",
+    "upgrade_solver_proto_text": "convert",
+}
+"""What does here what a tool or command of Caffe's does, where the names differ."""
+
 
 class Door(click.Group):
     """Commands that manifests declare; a plugin is imported when one of its commands runs."""
@@ -59,6 +68,10 @@ class Door(click.Group):
         name = args[0]
         if name not in self.claims and not name.startswith("-"):
             message = unknown("command", name, self.claims)
+            if name in CAFFES_TOOLS:
+                message = (
+                    f"unknown command {name!r}: what Caffe's does, does {CAFFES_TOOLS[name]!r} here"
+                )
             broken = [manifest.name for manifest in self.manifests if manifest.problem]
             if broken:
                 message += f"; demitasse doctor says why {', '.join(broken)} cannot be used"

@@ -100,7 +100,7 @@ def command(
         composition = runtime.composition.to_dict()
     total = sum(row.seconds for row in rows)
     speed = batch / total if total else 0.0
-    what = f"{speed:.0f} samples/s"
+    what = f"{speed:.0f} samples/s" if batch else "inputs are given, not read"
     if workers > 1:
         what = f"the first of {workers} workers, its share of a batch of {batch}"
     phases = {row.phase: 0.0 for row in rows}
@@ -120,7 +120,7 @@ def command(
                 "model": str(model),
                 "iterations": iterations,
                 "seconds": total,
-                "samples_per_second": speed if workers == 1 else None,
+                "samples_per_second": speed if workers == 1 and batch else None,
                 "batch": batch,
                 "workers": workers,
                 "phases": phases,

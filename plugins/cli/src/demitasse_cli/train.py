@@ -331,12 +331,17 @@ def newest_good(runtime: Runtime, solver: Solver) -> str | None:
 
 
 def snapshots(solver: Solver) -> list[str]:
-    """The snapshots with the solver's prefix, that of the highest iteration first."""
+    """The snapshots with the solver's prefix, that of the highest iteration first; of those of one
+    iteration ours, which alone has the place in the data."""
     prefix = Path(solver.snapshot_prefix or "snapshot")
     pattern = re.compile(
         re.escape(prefix.name) + r"_iter_(\d+)\.(demitasse|solverstate|solverstate\.h5)"
     )
     folder = prefix.parent
     names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
-    found = [(int(match[1]), name) for name in names if (match := pattern.fullmatch(name))]
-    return [str(folder / name) for _, name in sorted(found, reverse=True)]
+    found = [
+        (int(match[1]), match[2] == "demitasse", name)
+        for name in names
+        if (match := pattern.fullmatch(name))
+    ]
+    return [str(folder / name) for *_, name in sorted(found, reverse=True)]

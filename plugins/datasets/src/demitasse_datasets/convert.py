@@ -6,7 +6,7 @@ import contextlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,8 @@ ENDINGS = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".ti
 TOGETHER = 256
 """Records that are made, and written in one transaction."""
 FIRST_MAP = 1 << 28
+NOTHING_LEFT = 1 << 20
+"""Free bytes below which a disk is called full."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,7 @@ def convert_samples(
     seed: int = 0,
     kind: str | None = None,
     force: bool = False,
+    progress: Callable[[int], object] | None = None,
 ) -> int:
     """Write the LMDB database ``target`` (a folder, whole or not at all) and return how many records it
     has, as Caffe's convert_imageset does.
@@ -71,7 +74,8 @@ def convert_samples(
     ``source`` is an image list (a path and a label a line, after ``root``), a folder of images (its
     sub-folders, by name, are the classes), or whatever a composed plugin reads samples from (CIFAR,
     IDX). ``encoded`` keeps image files as they are, or writes a format such as ``png``; otherwise
-    records hold pixels, blue first. Raises DataError that names file and line.
+    records hold pixels, blue first. ``progress`` is told now and then how many records are written.
+    Raises DataError that names file and line.
     """
     target = Path(target)
     if target.exists() and not force:
@@ -88,8 +92,8 @@ def convert_samples(
     else:
         opened = runtime.open_source(DataSpec(str(source), kind, shuffle, seed))
         with contextlib.closing(opened):
-            return write_lmdb(target, from_source(opened, str(source), form))
-    return write_lmdb(target, entries)
+            return write_lmdb(target, from_source(opened, str(source), form), progress)
+    return write_lmdb(target, entries, progress)
 
 
 def in_folder(folder: Path) -> list[Listed]:
@@ -177,7 +181,11 @@ def from_source(source: Any, name: str, form: Form) -> Iterator[tuple[bytes, byt
             stream.close()
 
 
-def write_lmdb(target: Path, entries: Iterator[tuple[bytes, bytes]]) -> int:
+def write_lmdb(
+    target: Path,
+    entries: Iterator[tuple[bytes, bytes]],
+    progress: Callable[[int], object] | None = None,
+) -> int:
     """Write keys, ascending, and values; the folder appears whole or not at all. Returns how many there
     are. Raises DataError when it cannot."""
     try:
@@ -188,7 +196,7 @@ def write_lmdb(target: Path, entries: Iterator[tuple[bytes, bytes]]) -> int:
     temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
     try:
         with lmdb.open(str(temporary), map_size=FIRST_MAP, metasync=False, sync=False) as database:
-            count = _put_all(database, entries, lmdb.MapFullError)
+            count = _put_all(database, entries, lmdb.MapFullError, progress)
             database.sync(True)
         (temporary / "lock.mdb").unlink(missing_ok=True)
         temporary.chmod(0o755)
@@ -198,13 +206,20 @@ def write_lmdb(target: Path, entries: Iterator[tuple[bytes, bytes]]) -> int:
             target.unlink()
         temporary.replace(target)
     except (OSError, lmdb.Error) as error:
-        raise DataError(f"{target}: cannot be written: {error}") from error
+        # LMDB calls a full disk an input/output error.
+        full = " (the disk is full)" if shutil.disk_usage(temporary).free < NOTHING_LEFT else ""
+        raise DataError(f"{target}: cannot be written: {error}{full}") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return count
 
 
-def _put_all(database: Any, entries: Iterator[tuple[bytes, bytes]], full: type[Exception]) -> int:
+def _put_all(
+    database: Any,
+    entries: Iterator[tuple[bytes, bytes]],
+    full: type[Exception],
+    progress: Callable[[int], object] | None,
+) -> int:
     count, done = 0, False
     while not done:
         some = []
@@ -223,6 +238,8 @@ def _put_all(database: Any, entries: Iterator[tuple[bytes, bytes]], full: type[E
             except full:
                 database.set_mapsize(2 * database.info()["map_size"])
         count += len(some)
+        if progress is not None:
+            progress(count)
     if not count:
         raise DataError("there are no samples to write")
     return count

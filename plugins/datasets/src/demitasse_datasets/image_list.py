@@ -26,17 +26,21 @@ class Listed:
     label: int
 
 
-def lines(path: Path) -> Iterator[tuple[int, str]]:
-    """The lines of a text file that are not blank, numbered from 1. Raises DataError."""
+def text_of(path: Path) -> str:
+    """A list's text. Raises DataError for what cannot be read, is too long, or is no text."""
     try:
         if path.stat().st_size > LONGEST_LIST:
             raise DataError(f"{path}: is longer than any list ({path.stat().st_size:,} bytes)")
-        text = path.read_bytes().decode()
+        return path.read_bytes().decode()
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: is no text: byte {error.start} is not UTF-8") from error
-    for number, line in enumerate(text.split("\n"), 1):
+
+
+def lines(path: Path) -> Iterator[tuple[int, str]]:
+    """The lines of a text file that are not blank, numbered from 1. Raises DataError."""
+    for number, line in enumerate(text_of(path).split("\n"), 1):
         if stripped := line.strip():
             yield number, stripped
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,6 +12,21 @@ import click
 from demitasse import compose
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+PATIENCE = 10.0
+"""Seconds between two lines about the progress."""
+
+
+class _Progress:
+    """Says on standard error how many records there are, every few seconds."""
+
+    def __init__(self) -> None:
+        self._said = time.monotonic()
+
+    def __call__(self, count: int) -> None:
+        if time.monotonic() - self._said >= PATIENCE:
+            self._said = time.monotonic()
+            click.echo(f"{count:,} records", err=True)
 
 
 def _switch(name: str, text: str) -> Callable[[Command], Command]:
@@ -71,6 +87,7 @@ def command(
             shuffle=shuffle,
             seed=seed,
             force=force,
+            progress=_Progress(),
         )
     size = sum(file.stat().st_size for file in Path(target).iterdir())
     click.echo(f"wrote {target}: {count:,} records, {size / 2**20:.1f} MiB")

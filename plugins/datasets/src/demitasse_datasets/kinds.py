@@ -157,13 +157,17 @@ def _paths(text: str) -> list[Path]:
 
 
 def _in_folder(folder: Path, kind: str | None, split: str | None) -> tuple[str, list[Path]] | None:
-    """The kind and files of a folder with MNIST's or CIFAR's names."""
+    """The kind and files of a folder with MNIST's or CIFAR's names. Raises DataError for a folder in
+    which nobody can find samples."""
     wanted: dict[str, Mapping[str, str]] = {
         "idx": MNIST,
         **{name: {"train": form.train, "test": form.test} for name, form in FORMATS.items()},
     }
     present: dict[tuple[str, str], list[Path]] = {}
     entries = sorted(folder.iterdir(), key=lambda path: SUFFIXES.index(_ending(path)))
+    # What is left where the making of an LMDB database was broken off.
+    if all(entry.name == "lock.mdb" for entry in entries):
+        raise DataError(f"{folder} has no samples: the folder is empty ({UNDERSTOOD})")
     for name, splits in wanted.items():
         for part, pattern in splits.items():
             files: dict[str, Path] = {}

@@ -20,7 +20,7 @@ from demitasse import DataError, Field
 from demitasse_datasets import images
 from demitasse_datasets.crops import below, draws
 from demitasse_datasets.decoders import decoders, for_each
-from demitasse_datasets.image_list import LONGEST_LIST, beside
+from demitasse_datasets.image_list import beside, text_of
 from demitasse_datasets.samples import naming
 
 CROP_MODES = ("warp", "square")
@@ -142,7 +142,7 @@ def read_windows(
 ) -> tuple[list[str], int, tuple[list[Window], list[Window]]]:
     """The images of a window file, their channels, and its background and foreground windows. Raises
     DataError with the number of the word that is wrong."""
-    words = _words(path)
+    words = iter(list(enumerate(text_of(path).split(), 1)))
     paths: list[str] = []
     places: dict[int, int] = {}
     sets: tuple[list[Window], list[Window]] = ([], [])
@@ -173,18 +173,6 @@ def read_windows(
     if not paths:
         raise DataError(f"{path}: is empty; a window file begins with # and a number")
     return paths, channels, sets
-
-
-def _words(path: Path) -> Iterator[tuple[int, str]]:
-    try:
-        if path.stat().st_size > LONGEST_LIST:
-            raise DataError(f"{path}: is longer than any list")
-        text = path.read_bytes().decode()
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: is no text: byte {error.start} is not UTF-8") from error
-    return iter([(at, word) for at, word in enumerate(text.split(), 1)])
 
 
 def _number(path: Path, words: Iterator[tuple[int, str]], kind: type = int) -> int:

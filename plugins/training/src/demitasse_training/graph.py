@@ -27,7 +27,7 @@ from demitasse import (
     shapes_by_operand,
     unknown,
 )
-from demitasse.operations import REQUIRED, Gradient, Operation, Shape
+from demitasse.operations import REQUIRED, Gradient, Operation, Shape, count
 from demitasse_training.fusion import fuse_normalisations, pool_before_rectifying
 from demitasse_training.known_types import check_types
 from demitasse_training.shares import Share, weighted
@@ -89,9 +89,11 @@ class NetGraph(Graph):
         decay: float = 1.0,
         trainable: bool = True,
         shared: str | None = None,
+        permissive: bool = False,
     ) -> Tensor:
         """The layer's next parameter. Layers that give the same ``shared`` name have it in common,
-        with the first one's filler and multipliers. A rate of 0 freezes it: no gradient is made."""
+        with the first one's filler and multipliers; where it is ``permissive``, in another shape of as
+        many elements. A rate of 0 freezes it: no gradient is made."""
         assert self._layer is not None
         layer = self._layer.name
         if self._named.setdefault(layer, self.stream) != self.stream:
@@ -101,6 +103,10 @@ class NetGraph(Graph):
             )
         owner = (layer, sum(key[0] == layer for p in self.parameters for key in p.owners))
         if shared and (first := self._shared.get(shared)) is not None:
+            if first.tensor.shape != shape and permissive and count(shape) == count(first.tensor.shape):
+                first.owners.append(owner)
+                seen: Tensor = self.apply("reshape", first.tensor, shape=tuple(shape))
+                return seen
             if first.tensor.shape != shape:
                 raise ShapeError(
                     f"{self._where()}: shares parameter {shared!r} with layer "

@@ -108,8 +108,7 @@ class InteractiveTrainer(Trainer):
     def restore(self, path: str | Path) -> None:
         """Go on from a snapshot: parameters, solver state and iteration. Raises SnapshotError."""
         saved = self.runtime.read(path).weights()
-        run = {"precision": self.precision, "passes": self.solver.passes, "batch": self.batch}
-        resume(self._workers[0], saved, path, run)
+        resume(self._workers[0], saved, path, self._setting)
         self.iteration = saved.iteration or 0
         self.trained.rewind(self.iteration * self.solver.passes)
 

@@ -122,7 +122,7 @@ def load(
             array = arrays[layer][number].reshape(slot.spec.shape)
             found.setdefault(layer, []).append((slot, array))
     if unfit and not partial:
-        raise ShapeError(next(iter(unfit.values())))
+        raise ShapeError(_unfit(plan, unfit))
     loaded = [layer for layer in found if layer not in unfit]
     if not loaded:
         mine = sorted({*missing, *found, *unfit})
@@ -148,6 +148,17 @@ def _misfit(slot: Slot, arrays: Sequence[np.ndarray], number: int) -> str:
     if fits(arrays[number], shape):
         return ""
     return f", parameter {number}: the file's shape is {arrays[number].shape}, the net's {shape}"
+
+
+def _unfit(plan: Plan, unfit: Mapping[str, str]) -> str:
+    """The net's first layer that does not fit, in full, the names of some others, and the ways out."""
+    first, *others = (layer for layer in _in_order(plan) if layer in unfit)
+    also = ""
+    if others:
+        more = f" and {len(others) - 6} more" if others[6:] else ""
+        also = f"; others do not fit either: {', '.join(others[:6])}{more}"
+    out = "rename a layer to start it anew, or keep what does not fit as the net has it (--partial)"
+    return f"{unfit[first]}{also}; {out}"
 
 
 def fits(array: np.ndarray, shape: Sequence[int]) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -13,41 +12,36 @@ from typing import Any
 
 from demitasse import (
     PRECISIONS,
-    CompositionError,
-    DemitasseError,
     Entry,
     Event,
     ModelError,
     NumericsError,
     Phases,
-    PluginError,
     Runtime,
-    SnapshotError,
     Solver,
     Weights,
     Workers,
     arrange,
-    unknown,
 )
 from demitasse_training import parameters
-from demitasse_training.diagnosis import diagnose
-from demitasse_training.look import Look
-from demitasse_training.net import (
-    Net,
+from demitasse_training.arguments import (
     at_least_one,
     check_retain,
+    check_scaling,
     chosen_precision,
     listed,
-    opener,
-    timed,
 )
+from demitasse_training.diagnosis import diagnose
+from demitasse_training.listeners import listener_of
+from demitasse_training.look import Look
+from demitasse_training.net import Net
+from demitasse_training.profiling import timed
 from demitasse_training.resume import resume, seed_of
+from demitasse_training.samples import opener
+from demitasse_training.saving import check_writable, gathered, paths_of, write
 from demitasse_training.sizes import sizes
 from demitasse_training.update import Update
 from demitasse_training.worker import Worker
-
-SCALINGS = ("strong", "weak")
-SNAPSHOT = ".demitasse"
 
 
 @dataclass(frozen=True)
@@ -82,8 +76,7 @@ class Trainer:
         retain: str | None = None,
         partial: bool = False,
     ) -> None:
-        if scaling not in SCALINGS:
-            raise CompositionError(unknown("scaling", scaling, SCALINGS))
+        check_scaling(scaling)
         check_retain(retain)
         self.runtime, self.scaling = runtime, scaling
         self.precision = chosen_precision(runtime, precision)
@@ -97,7 +90,7 @@ class Trainer:
         self.iteration = 0
         self.loaded: dict[str, parameters.Loaded] = {}
         self.listeners: list[Callable[[Event], None]] = [
-            _listener(plugin, hook) for plugin, hook in runtime.composition.serving("observe")
+            listener_of(plugin, hook) for plugin, hook in runtime.composition.serving("observe")
         ]
         self._recent: deque[float] = deque(maxlen=max(1, self.solver.average_loss))
         self._last_snapshot: Path | None = None
@@ -152,49 +145,19 @@ class Trainer:
         the solver asks for in other formats beside it, each whole or not at all; the first one's path.
         Raises SnapshotError that names it and the reason."""
         self._quiesce()
-        stem, gathered = f"{prefix or self._prefix}_iter_{self.iteration}", self._gather()
+        weights = gathered(self._workers[0], self.iteration, {"seed": self.seed, **self._setting})
         written = list[Path]()
-        for suffix in self._suffixes:
-            path = Path(f"{stem}{suffix}")
-            try:
-                written.append(self.runtime.write(path, gathered))
-            except OSError as error:
-                raise SnapshotError(
-                    f"{path}: the snapshot could not be written: {_reason(error)}"
-                ) from error
+        for path in paths_of(self.solver, self.iteration, prefix):
+            written.append(write(self.runtime, path, weights))
             self._last_snapshot = written[0]
         self._tell("snapshot", {"path": written[0], "paths": written})
         return written[0]
-
-    @property
-    def _suffixes(self) -> tuple[str, ...]:
-        return self.solver.snapshot_suffixes or (SNAPSHOT,)
 
     def check_snapshots(self) -> None:
         """Raise now, not after hours, when a snapshot that the solver asks for could not be written:
         CompositionError when no plugin writes it, SnapshotError when its folder cannot be made (it is)
         or written."""
-        if not (self.solver.snapshot_interval or self.solver.snapshot_last):
-            return
-        plugins = self.runtime.composition.plugins
-        suffixes = [s for m in plugins for s in m.roles.get("model_writer", {}).get("suffixes", ())]
-        otherwise = "or set snapshot: 0 and snapshot_after_train: false"
-        for suffix in self._suffixes:
-            if not any(suffix.endswith(known) for known in suffixes):
-                plugin = "snapshots" if suffix == SNAPSHOT else "caffe"
-                raise CompositionError(
-                    f"no composed plugin writes {suffix} snapshots, which the solver asks for; add the "
-                    f"plugin {plugin!r}, {otherwise}"
-                )
-        folder = Path(f"{self._prefix}_iter").parent
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            tempfile.TemporaryFile(dir=folder).close()
-        except OSError as error:
-            raise SnapshotError(
-                f"snapshots with prefix {self._prefix!r} could not be written: folder {folder}: "
-                f"{_reason(error)}; change snapshot_prefix, {otherwise}"
-            ) from error
+        check_writable(self.runtime, self.solver)
 
     def run(self, stop: Callable[[], bool] | None = None) -> Result:
         """Train to the solver's last iteration, with tests and snapshots at its intervals. ``stop``
@@ -339,8 +302,9 @@ class Trainer:
         return replace(step.phases) if step is not None else Phases()
 
     @property
-    def _prefix(self) -> str:
-        return self.solver.snapshot_prefix or "snapshot"
+    def _setting(self) -> dict[str, Any]:
+        """What a run that goes on from this one's snapshots must agree with."""
+        return {"precision": self.precision, "passes": self.solver.passes, "batch": self.batch}
 
     def _quiesce(self) -> None:
         for worker in self._workers:
@@ -412,7 +376,6 @@ class Trainer:
         partial: bool,
     ) -> None:
         loaded = [(each, self.runtime.read(each).weights()) for each in listed(weights)]
-        run = {"precision": self.precision, "passes": self.solver.passes, "batch": self.batch}
         for worker in self._workers:
             flat = worker.flat.parameters
             parameters.fill(worker.graph, worker.plan, flat, self.seed)
@@ -421,28 +384,8 @@ class Trainer:
                     worker.plan, flat, record.parameters, each, partial=partial
                 )
             if saved is not None:
-                resume(worker, saved, path, run)
+                resume(worker, saved, path, self._setting)
                 self.iteration = saved.iteration or 0
-
-    def _gather(self) -> Weights:
-        worker, passes = self._workers[0], self.solver.passes
-        result = parameters.gather(worker.plan, worker.flat.parameters, worker.flat.state)
-        result.iteration = self.iteration
-        if self.solver.snapshot_gradients:
-            result.gradients = parameters.state_by_layer(worker.plan, worker.flat.gradients)
-            for arrays in result.gradients.values():
-                arrays[:] = [array.copy() for array in arrays]
-        result.record = {
-            "seed": self.seed,
-            "batch": self.batch,
-            "passes": passes,
-            "precision": self.precision,
-            "net": self.solver.train.name,
-            "plugins": self.runtime.composition.versions,
-            "kernels": worker.kernels.tuner.choices() if worker.kernels.tuner is not None else {},
-            "cursors": {f.layer: self.iteration * passes * f.batch for f in worker.graph.feeds},
-        }
-        return result
 
 
 def _copies(workers: Sequence[Worker]) -> list[list[Any]]:
@@ -454,34 +397,3 @@ def _restore(workers: Sequence[Worker], copies: Sequence[Sequence[Any]]) -> None
     for worker, values in zip(workers, copies, strict=True):
         for array, value in zip(worker.statistics, values, strict=True):
             array[...] = value
-
-
-def _reason(error: OSError) -> str:
-    return error.strerror or str(error)
-
-
-def _listener(plugin: str, hook: Callable[[], Any]) -> Callable[[Event], None]:
-    """A plugin's listener, whose errors name the plugin. Raises PluginError when it is none."""
-    try:
-        listener = hook()
-    except DemitasseError:
-        raise
-    except Exception as error:
-        raise PluginError(
-            f"plugin {plugin!r}: observe raised {type(error).__name__}: {error}"
-        ) from error
-    if not callable(listener):
-        raise PluginError(f"plugin {plugin!r}: observe returned {listener!r}, which is no listener")
-
-    def listen(event: Event) -> None:
-        try:
-            listener(event)
-        except DemitasseError:
-            raise
-        except Exception as error:
-            raise PluginError(
-                f"plugin {plugin!r}: its listener raised {type(error).__name__} at event "
-                f"{event.kind!r}: {error}"
-            ) from error
-
-    return listen

@@ -27,6 +27,7 @@ from demitasse import (
 from demitasse_training.graph import NetGraph
 from demitasse_training.norms import Norms
 from demitasse_training.room import check_room
+from demitasse_training.samples import destinations
 from demitasse_training.shares import Share
 from demitasse_training.update import Update, flat_work
 
@@ -143,10 +144,7 @@ class Worker:
             level.close()
 
     def _outs(self) -> list[dict[str, Any]]:
-        return [
-            {key: self.array(self.plan.buffers[f"{feed.layer}.{key}"]) for key in feed.tensors}
-            for feed in self.graph.feeds
-        ]
+        return destinations(self.graph, self.plan, self.array)
 
     def _take_memory(self, others: Sequence[Worker]) -> None:
         plan, item, take = self.plan, np.dtype(self.dtype).itemsize, self.allocator.allocate

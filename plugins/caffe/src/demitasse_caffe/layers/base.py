@@ -86,12 +86,14 @@ class CaffeLayer:
 def learned(graph: GraphBuilder, message: Any, index: int, shape: Shape, fill: Any) -> Tensor:
     """Parameter ``index`` of a layer, filled as the FillerParameter ``fill`` says, with the
     multipliers and the shared name of the layer's param number ``index``."""
-    rate, decay, shared = 1.0, 1.0, None
+    rate, decay, shared, permissive = 1.0, 1.0, None, False
     check_size(f"parameter {index}", shape)
     if index < len(message.param):
         spec = message.param[index]
         rate, decay, shared = number(spec.lr_mult), number(spec.decay_mult), spec.name or None
-    return graph.parameter(shape, filler(fill), rate=rate, decay=decay, shared=shared)
+        permissive = spec.share_mode == spec.PERMISSIVE
+    given: dict[str, Any] = {"rate": rate, "decay": decay, "shared": shared, "permissive": permissive}
+    return graph.parameter(shape, filler(fill), **given)
 
 
 def check_size(what: str, shape: Shape) -> None:

@@ -25,6 +25,8 @@ class Recurrent(CaffeLayer):
     bottoms = (2, 5)
     tops = (1, 3)
     no_gradient = MappingProxyType({1: "sequence indicators"})
+    word: str
+    """The operation that makes the hidden state at each step, and the states after the last one."""
     gates: int
     """Numbers that weights make for each unit."""
     states: tuple[str, ...]
@@ -58,22 +60,11 @@ class Recurrent(CaffeLayer):
         shape = (1, x.shape[1], units)
         kept = [] if exposed else [_kept(f"{layer.name}.{name}", shape, graph) for name in self.states]
         before = [graph.apply("recall", state) for state in kept] or rest[-states:]
-        y, *after = self.recurrence(z, w, cont, before, s, graph)
+        made = graph.apply(self.word, z, w, cont, *before, s)
+        y, *after = made[: 1 + len(self.states)]
         for state, last in zip(kept, after, strict=False):
             graph.apply("remember", state, last)
         return [self.output(y, weights, units, graph), *after][: 1 + states]
-
-    def recurrence(
-        self,
-        z: Tensor,
-        w: Tensor,
-        cont: Tensor,
-        before: Sequence[Tensor],
-        s: Tensor | None,
-        graph: GraphBuilder,
-    ) -> list[Tensor]:
-        """The hidden state at each step, and the states after the last one."""
-        raise NotImplementedError
 
     def output(self, y: Tensor, weights: _Weights, units: int, graph: GraphBuilder) -> Tensor:
         """The layer's output, from the hidden states."""
@@ -85,19 +76,9 @@ class LSTM(Recurrent):
     input, biases, of the static input, of the hidden state."""
 
     name = "LSTM"
+    word = "lstm"
     gates = 4
     states = ("h", "c")
-
-    def recurrence(
-        self,
-        z: Tensor,
-        w: Tensor,
-        cont: Tensor,
-        before: Sequence[Tensor],
-        s: Tensor | None,
-        graph: GraphBuilder,
-    ) -> list[Tensor]:
-        return list(graph.apply("lstm", z, w, cont, *before, s)[:3])
 
 
 class RNN(Recurrent):
@@ -107,19 +88,9 @@ class RNN(Recurrent):
     name = "RNN"
     tops = (1, 2)
     bottoms = (2, 4)
+    word = "rnn"
     gates = 1
     states = ("h",)
-
-    def recurrence(
-        self,
-        z: Tensor,
-        w: Tensor,
-        cont: Tensor,
-        before: Sequence[Tensor],
-        s: Tensor | None,
-        graph: GraphBuilder,
-    ) -> list[Tensor]:
-        return list(graph.apply("rnn", z, w, cont, *before, s)[:2])
 
     def output(self, y: Tensor, weights: _Weights, units: int, graph: GraphBuilder) -> Tensor:
         made: Tensor = graph.apply("tanh", weights.product(y, units, axis=2, biased=True))

@@ -54,5 +54,8 @@ def subtracted(layer: Layer, parameters: Any, channels: int) -> np.ndarray | Non
     if not values:
         return None
     if len(values) not in (1, channels):
-        raise ValueError(f"{len(values)} mean_value for {channels} channels; give 1 or {channels}")
+        raise ValueError(
+            f"{len(values)} mean_value for {channels} channels; give "
+            + (f"1 or {channels}" if channels > 1 else "1")
+        )
     return np.array(values).reshape(-1, 1, 1)

@@ -1,0 +1,72 @@
+"""What users ask of a net or a trainer, checked before anything is made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from demitasse import PRECISIONS, CompositionError, ModelError, Runtime, unknown
+
+PHASES = ("train", "test")
+BACKWARD = (None, "objective", "every blob")
+SCALINGS = ("strong", "weak")
+
+
+def chosen_precision(runtime: Runtime, asked: str | None) -> str:
+    """The precision that a run asks for, else that of the machine's description. Raises
+    CompositionError with the valid ones."""
+    precision = asked or runtime.machine.precision
+    if precision not in PRECISIONS:
+        where = None if asked else runtime.machine.origin
+        raise CompositionError(unknown("precision", precision, PRECISIONS, where))
+    return precision
+
+
+def check_scaling(scaling: str) -> None:
+    """Raise CompositionError for what ``scaling`` cannot be."""
+    if scaling not in SCALINGS:
+        raise CompositionError(unknown("scaling", scaling, SCALINGS))
+
+
+def check_retain(retain: str | None) -> None:
+    """Raise CompositionError for what ``retain`` cannot be."""
+    if retain is not None and retain != "all":
+        raise CompositionError(f"unknown retain {retain!r} (valid: None, 'all')")
+
+
+def check_backward(backward: str | None, retain: str | None) -> None:
+    """Raise CompositionError for what ``backward`` cannot be."""
+    if backward not in BACKWARD:
+        raise CompositionError(
+            f"unknown backward {backward!r} (valid: {', '.join(map(repr, BACKWARD))})"
+        )
+    if backward and retain != "all":
+        raise CompositionError(f"backward={backward!r} needs retain='all'")
+
+
+def at_least_one(iterations: int) -> None:
+    """Raise ModelError for a number of iterations that is no number of times."""
+    if iterations < 1:
+        raise ModelError(f"iterations must be at least 1; given {iterations}")
+
+
+def check_data(data: Mapping[str, Mapping[str, Any]] | None) -> None:
+    """Raise ModelError unless ``data`` maps phases to arrays by name."""
+    form = "data maps a phase to arrays by the names of the samples' fields: {'train': {'data': ...}}"
+    if data is not None and not isinstance(data, Mapping):
+        raise ModelError(f"{form}; given {type(data).__name__}")
+    for phase, arrays in (data or {}).items():
+        if phase not in PHASES:
+            raise ModelError(f"{unknown('phase of data', str(phase), PHASES)}; {form}")
+        if not isinstance(arrays, Mapping):
+            raise ModelError(f"{form}; given {type(arrays).__name__} for {phase!r}")
+
+
+def listed(weights: str | Path | Sequence[str | Path] | None) -> list[str | Path]:
+    """Weights files given as one path, a comma-separated list, or a sequence."""
+    if weights is None:
+        return []
+    if isinstance(weights, str):
+        return list(weights.split(","))
+    return [weights] if isinstance(weights, Path) else list(weights)

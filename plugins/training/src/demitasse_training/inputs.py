@@ -1,0 +1,56 @@
+"""Arrays that a user gives as a net's inputs, checked against what the net declares."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from demitasse import Graph, ModelError, NetDefinition, ShapeError, unknown
+
+
+def given_input(
+    definition: NetDefinition,
+    graph: Graph,
+    declared: Mapping[str, tuple[int, ...]],
+    name: str,
+    value: Any,
+) -> np.ndarray:
+    """An input's value as an array of real numbers of the declared rank. Raises ModelError for what is
+    no input or no numbers, ShapeError for another rank and for no elements."""
+    where = definition.location
+    if name not in graph.inputs:
+        raise ModelError(_no_input(definition, graph, name))
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise ModelError(f"{where}: input {name!r} is no array: {error}") from error
+    if array.dtype.kind not in "biuf":
+        raise ModelError(
+            f"{where}: input {name!r} has elements of type {array.dtype}; valid are real numbers"
+        )
+    if array.ndim != len(declared[name]):
+        raise ShapeError(f"{where}: {against(name, array.shape, declared[name])}: the ranks must agree")
+    if not array.size:
+        raise ShapeError(f"{where}: {against(name, array.shape, declared[name])}: it is empty")
+    return array
+
+
+def against(name: str, shape: tuple[int, ...], declared: tuple[int, ...]) -> str:
+    """The words for an input's shape beside the declared one, whose batch is anybody's choice."""
+    inner = "".join(f", {extent}" for extent in declared[1:])
+    return f"input {name!r} has shape {shape} here; declared (N{inner or ','})"
+
+
+def _no_input(definition: NetDefinition, graph: Graph, name: str) -> str:
+    feeding = {feed.layer for feed in graph.feeds}
+    layers = (x for x in definition.layers if name in x.tops and x.name in feeding)
+    layer = next(layers, None)
+    if layer is None:
+        return unknown("input", name, graph.inputs, definition.location)
+    return (
+        f"{layer.location}: blob {name!r} is no input: layer {layer.name!r} ({layer.type}) reads it "
+        f"from its data source; a net with an Input layer (deploy) takes arrays here, and "
+        f"data={{{graph.phase!r}: {{...}}}} gives this one arrays as its samples"
+    )

@@ -1,0 +1,36 @@
+"""Plugins' listeners to a run, whose errors name the plugin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from demitasse import DemitasseError, Event, PluginError
+
+
+def listener_of(plugin: str, hook: Callable[[], Any]) -> Callable[[Event], None]:
+    """What a plugin's ``observe`` hook returns, its errors made PluginErrors. Raises PluginError when
+    that is no listener."""
+    try:
+        listener = hook()
+    except DemitasseError:
+        raise
+    except Exception as error:
+        raise PluginError(
+            f"plugin {plugin!r}: observe raised {type(error).__name__}: {error}"
+        ) from error
+    if not callable(listener):
+        raise PluginError(f"plugin {plugin!r}: observe returned {listener!r}, which is no listener")
+
+    def listen(event: Event) -> None:
+        try:
+            listener(event)
+        except DemitasseError:
+            raise
+        except Exception as error:
+            raise PluginError(
+                f"plugin {plugin!r}: its listener raised {type(error).__name__} at event "
+                f"{event.kind!r}: {error}"
+            ) from error
+
+    return listen

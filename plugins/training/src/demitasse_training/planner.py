@@ -1,0 +1,132 @@
+"""How a net is planned for shapes of its inputs, and its plans that are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from demitasse import (
+    PRECISIONS,
+    DataSource,
+    DataSpec,
+    Kernels,
+    NetDefinition,
+    Parameter,
+    Plan,
+    Runtime,
+    ShapeError,
+    Slot,
+    Step,
+    WorkerPlace,
+    make_plan,
+)
+from demitasse_training.graph import NetGraph
+from demitasse_training.shares import Share
+from demitasse_training.walk import Walk
+
+PLANS_KEPT = 8
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+@dataclass
+class Planned:
+    """A net planned for one set of shapes, and what its user has made of the plan since: the step that
+    it is when bound to memory, and the walk over that step."""
+
+    graph: NetGraph
+    plan: Plan
+    step: Step | None = None
+    walk: Walk | None = None
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of the inputs."""
+        return {name: tensor.shape for name, tensor in self.graph.inputs.items()}
+
+
+@dataclass
+class Planner:
+    """Plans a net at a worker's place, its parameters where ``slots`` has them; its own where there are
+    none. ``backward`` is ``"objective"``, ``"every blob"`` or None; ``passes`` as in a solver."""
+
+    runtime: Runtime
+    definition: NetDefinition
+    worker: WorkerPlace
+    kernels: Kernels
+    open_source: Callable[[DataSpec], DataSource]
+    phase: str
+    precision: str
+    seed: int
+    retain: str | None
+    backward: str | None
+    passes: int
+    slots: tuple[Slot, ...]
+    owns_parameters: bool
+    """Whether only the net itself writes them: what depends on them alone is then done once."""
+    _kept: dict[Any, Planned] = field(init=False, repr=False, default_factory=dict)
+
+    def planned(self, shapes: Shapes, first: int | None = None) -> Planned:
+        """The net planned for ``shapes`` of its inputs (the declared one where one is missing); with
+        ``first`` only that many of its layers. The latest few are kept. Raises ModelError, or ShapeError
+        where the shapes do not go with the layers or with the parameters that the net has."""
+        found = self._kept.pop(_key(shapes, first), None) or self._plan(shapes, first)
+        key = _key(found.shapes, first)
+        self._kept.pop(key, None)
+        self._kept[key] = found
+        while len(self._kept) > PLANS_KEPT:
+            del self._kept[next(iter(self._kept))]
+        return found
+
+    def unbind(self) -> None:
+        """Have all kept plans bound anew when they are next used."""
+        for planned in self._kept.values():
+            planned.step = planned.walk = None
+
+    def _plan(self, shapes: Shapes, first: int | None) -> Planned:
+        graph = NetGraph(
+            self.runtime.vocabulary,
+            phase=self.phase,
+            dtype=PRECISIONS[self.precision],
+            open_source=self.open_source,
+            share=Share(),
+            seed=self.seed,
+            input_shapes=shapes,
+            retain=self.retain,
+        ).build(self._present(first), self.runtime.layer_types)
+        if self.backward:
+            everything = self.backward == "every blob" or first is not None
+            graph.differentiate(self.passes, every_blob=everything)
+        for parameter in graph.parameters if shapes else ():
+            self._check_fit(parameter)
+        plan = make_plan(
+            graph,
+            self.kernels,
+            self.worker.place,
+            name=self.definition.name,
+            slots=self.slots,
+            retain=self.retain,
+            precision=self.precision,
+            fixed_parameters=self.owns_parameters and not self.backward,
+        )
+        return Planned(graph, plan)
+
+    def _present(self, first: int | None) -> NetDefinition:
+        """The layers that are planned."""
+        layers = self.definition.layers[:first]
+        return self.definition if first is None else replace(self.definition, layers=layers)
+
+    def _check_fit(self, parameter: Parameter) -> None:
+        """Raise ShapeError unless the parameter is as the net has it since its first plan."""
+        layer, number = parameter.owners[0]
+        slot = next((slot for slot in self.slots if (layer, number) in slot.owners), None)
+        if slot is not None and slot.spec.shape != parameter.tensor.shape:
+            raise ShapeError(
+                f"layer {layer!r} cannot take it: its parameter {number} has shape {slot.spec.shape}, "
+                f"and would need {parameter.tensor.shape}"
+            )
+
+
+def _key(shapes: Shapes, first: int | None) -> Any:
+    return first, tuple(sorted((name, tuple(shape)) for name, shape in shapes.items()))

@@ -1,0 +1,89 @@
+"""Snapshots of a run: what is in them, whether they can be written, and writing them."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from demitasse import CompositionError, Runtime, SnapshotError, Solver, Weights
+from demitasse_training import parameters
+from demitasse_training.worker import Worker
+
+SNAPSHOT = ".demitasse"
+
+
+def check_writable(runtime: Runtime, solver: Solver) -> None:
+    """Raise CompositionError when no plugin writes a snapshot that the solver asks for, SnapshotError
+    when its folder cannot be made (it is) or written."""
+    if not (solver.snapshot_interval or solver.snapshot_last):
+        return
+    plugins = runtime.composition.plugins
+    suffixes = [s for m in plugins for s in m.roles.get("model_writer", {}).get("suffixes", ())]
+    otherwise = "or set snapshot: 0 and snapshot_after_train: false"
+    for suffix in _suffixes(solver):
+        if not any(suffix.endswith(known) for known in suffixes):
+            plugin = "snapshots" if suffix == SNAPSHOT else "caffe"
+            raise CompositionError(
+                f"no composed plugin writes {suffix} snapshots, which the solver asks for; add the "
+                f"plugin {plugin!r}, {otherwise}"
+            )
+    prefix = _prefix(solver)
+    folder = Path(f"{prefix}_iter").parent
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise SnapshotError(
+            f"snapshots with prefix {prefix!r} could not be written: folder {folder}: "
+            f"{_reason(error)}; change snapshot_prefix, {otherwise}"
+        ) from error
+
+
+def paths_of(solver: Solver, iteration: int, prefix: str | Path | None = None) -> list[Path]:
+    """Where a solver's snapshots of an iteration go, in each format that it asks for; ``prefix``
+    instead of its own."""
+    stem = f"{prefix or _prefix(solver)}_iter_{iteration}"
+    return [Path(f"{stem}{suffix}") for suffix in _suffixes(solver)]
+
+
+def write(runtime: Runtime, path: Path, weights: Weights) -> Path:
+    """Write one snapshot, whole or not at all; its path. Raises SnapshotError that names it and the
+    reason."""
+    try:
+        return runtime.write(path, weights)
+    except OSError as error:
+        raise SnapshotError(f"{path}: the snapshot could not be written: {_reason(error)}") from error
+
+
+def gathered(worker: Worker, iteration: int, facts: Mapping[str, Any]) -> Weights:
+    """A worker's parameters and solver state, and gradients where the solver wants them, for a
+    snapshot. ``facts`` of the run go into its record, with the choices of kernels and the cursors."""
+    solver = worker.solver
+    result = parameters.gather(worker.plan, worker.flat.parameters, worker.flat.state)
+    result.iteration = iteration
+    if solver.snapshot_gradients:
+        result.gradients = parameters.state_by_layer(worker.plan, worker.flat.gradients)
+        for arrays in result.gradients.values():
+            arrays[:] = [array.copy() for array in arrays]
+    result.record = {
+        **facts,
+        "net": solver.train.name,
+        "plugins": worker.runtime.composition.versions,
+        "kernels": worker.kernels.tuner.choices() if worker.kernels.tuner is not None else {},
+        "cursors": {f.layer: iteration * solver.passes * f.batch for f in worker.graph.feeds},
+    }
+    return result
+
+
+def _suffixes(solver: Solver) -> tuple[str, ...]:
+    return solver.snapshot_suffixes or (SNAPSHOT,)
+
+
+def _prefix(solver: Solver) -> str:
+    return solver.snapshot_prefix or "snapshot"
+
+
+def _reason(error: OSError) -> str:
+    return error.strerror or str(error)
