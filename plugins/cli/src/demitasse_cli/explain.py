@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 @shared.runtime_options
 @shared.precision_option
 @shared.overrides_option
+@click.option(
+    "--kernel", "kernels", is_flag=True, help="What the planned kernels have to say of themselves, too."
+)
 @click.option("--json", "json_path", metavar="FILE", help="Write it as JSON; - is standard output.")
 def command(
     model: Path | None,
@@ -32,9 +35,11 @@ def command(
     options: tuple[tuple[str, str, Any], ...],
     precision: str | None,
     settings: tuple[tuple[str, str], ...],
+    kernels: bool,
     json_path: str | None,
 ) -> None:
-    """Compose, plan, print; nothing is trained."""
+    """Compose, plan, print; nothing is trained. A kernel explains itself where its ``bind`` has a method
+    ``explain``."""
     plan: Plan | None = None
     overrides: dict[str, Any] = dict(settings)
     with shared.compose(hw, plugins, options) as runtime:
@@ -52,6 +57,14 @@ def command(
             parts.append("the net's plan, forward:")
         if plan is not None:
             parts.append(show(plan))
+            explaining = [
+                (entry, say)
+                for entry in plan.entries
+                if kernels and (say := getattr(entry.candidate.bind, "explain", None)) is not None
+            ]
+            parts += [f"{entry.layer} {entry.phase}: {say()}" for entry, say in explaining]
+            if kernels and not explaining:
+                parts.append("none of these kernels explains itself")
             record["plan"] = plain(plan)
     if json_path is not None:
         report.write_json(json_path, record)

@@ -1,0 +1,78 @@
+"""What stands in on machines that are only described: kernels and synchronisations that never run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from demitasse import (
+    Candidate,
+    CompositionError,
+    GradientSync,
+    Group,
+    Machine,
+    PlanError,
+    Request,
+    Span,
+    Work,
+    discover,
+)
+
+ME = "simulator"
+
+
+def candidates(request: Request) -> Iterable[Candidate]:
+    """At a described place a kernel for every operation, in plain layouts, whose time a roofline tells:
+    for places whose own kernels are not composed. Nothing at a real one."""
+    if not request.place.simulated:
+        return ()
+    return (Candidate("roofline", _never),)
+
+
+def _never(inputs: Any, outputs: Any, workspace: Any) -> Work:
+    raise PlanError("this plan is for a machine that is only described; it is simulated, and never run")
+
+
+class Described(GradientSync):
+    """Siblings that agree as the description's options say, in simulations only: the first one of a
+    process owns what was added up there."""
+
+    def __init__(self, group: Group) -> None:
+        self.index = group.index
+        self.size = group.team.size if group.team is not None else 1
+        self._level = group.levels[-1] if group.levels else "?"
+
+    def bind(self, memory: Any) -> None:
+        """Raises CompositionError: nothing is bound to it."""
+        raise CompositionError(
+            f"level {self._level!r}: plugin 'simulator' only predicts what synchronising costs; to "
+            f"train, name in its sync a plugin that does it"
+        )
+
+    def owned(self, span: Span) -> Span:
+        """All for the first, nothing for the others."""
+        return span if self.index == 0 else Span(span.start, span.start)
+
+
+def standing_in(machine: Machine) -> tuple[Machine, list[str]]:
+    """A machine as it can be composed for a simulation: this plugin is composed too, and where a plugin
+    that synchronises a described machine is not installed, this one stands in by the options of its
+    ``sync``; what stands in for what, in lines."""
+    lines: list[str] = []
+    if machine.plugins is None:
+        return machine, lines
+    there = {manifest.name for manifest in discover()}
+    levels = []
+    for level in machine.levels:
+        sync = level.sync
+        if machine.simulated and sync is not None and sync.plugin not in there:
+            lines.append(
+                f"{sync.plugin} is not installed: what it does at level {level.name!r} is simulated by "
+                f"its options in {machine.origin}"
+            )
+            level = replace(level, sync=replace(sync, plugin=ME))
+        levels.append(level)
+    gone = {line.partition(" ")[0] for line in lines}
+    names = [name for name in machine.plugins if name not in gone and name != ME]
+    return replace(machine, levels=tuple(levels), plugins=(*names, ME)), lines

@@ -1,0 +1,329 @@
+"""The plan that would run, made without its memory: the trainer of the composed plugins, on memory that
+is only counted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from demitasse import (
+    PRECISIONS,
+    Candidate,
+    DataError,
+    DataSource,
+    DataSpec,
+    Field,
+    GradientSync,
+    Group,
+    Kernels,
+    Level,
+    Machine,
+    Plan,
+    Request,
+    Runtime,
+    Solver,
+    Span,
+    WorkerPlace,
+    arrange,
+)
+from demitasse_simulator.described import Described
+
+
+class CountedMemory:
+    """A block that is not there: every view of it is one element, seen under every index."""
+
+    def __init__(self, nbytes: int, counter: Counter) -> None:
+        self.nbytes, self._counter = nbytes, counter
+
+    def view(self, offset: int, shape: Sequence[int], dtype: str) -> Any:
+        """An array that may be written to, and holds what was written last."""
+        one = np.zeros(1, dtype)
+        return np.lib.stride_tricks.as_strided(one, tuple(shape), (0,) * len(shape))
+
+    def close(self) -> None:
+        """Count it as given back."""
+        self._counter.held -= self.nbytes
+        self.nbytes = 0
+
+
+class Counter:
+    """An allocator of any space that only counts; ``held`` are the bytes not given back yet."""
+
+    def __init__(self, space: str) -> None:
+        self.space, self.allocations, self.bytes, self.held = space, 0, 0, 0
+
+    def allocate(self, nbytes: int) -> CountedMemory:
+        """A block of which nothing is taken."""
+        self.allocations += 1
+        self.bytes += nbytes
+        self.held += nbytes
+        return CountedMemory(nbytes, self)
+
+
+class Recorder(Kernels):
+    """Kernels that are chosen as ever; ``requests`` has what each was chosen for, by its identity."""
+
+    def __init__(self, real: Kernels) -> None:
+        super().__init__(real.offers, real.tuner)
+        object.__setattr__(self, "requests", {})
+        self.requests: dict[int, tuple[Candidate, Request]]
+
+    def choose(self, request: Request, layer: str) -> tuple[str, Candidate, str]:
+        plugin, candidate, reason = super().choose(request, layer)
+        self.requests[id(candidate)] = candidate, request
+        return plugin, candidate, reason
+
+
+class _NotFilled:
+    """A graph builder whose parameters cost nothing to fill."""
+
+    def __init__(self, graph: Any) -> None:
+        self._graph = graph
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._graph, name)
+
+    def parameter(self, shape: Any, filler: Any, **about: Any) -> Any:
+        return self._graph.parameter(shape, _zeros, **about)
+
+
+def _zeros(shape: Sequence[int], stream: Any) -> Any:
+    return np.zeros(shape, np.float32)
+
+
+class _LayerType:
+    """A layer type whose parameters are not filled."""
+
+    def __init__(self, real: Any) -> None:
+        self._real = real
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def build(self, layer: Any, bottoms: Any, graph: Any) -> Any:
+        return self._real.build(layer, bottoms, _NotFilled(graph))
+
+
+@dataclass(frozen=True)
+class Samples:
+    """A source of samples that has shapes and no samples."""
+
+    fields: Mapping[str, Field]
+    size: int = 1 << 20
+
+    def stream(self, first: int, count: int, step: int) -> Any:
+        """Raises DataError: there is nothing to read."""
+        raise DataError("these samples have only shapes; they are for a simulation")
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class Beyond(GradientSync):
+    """A worker's synchronisation of which others, on ``nodes`` other machines, are only described:
+    ``inner`` is the composed plugin's own among the threads of this process, or None."""
+
+    def __init__(self, inner: GradientSync | None, nodes: int) -> None:
+        self.inner, self.nodes = inner, nodes
+        self.index = inner.index if inner else 0
+        self.size = (inner.size if inner else 1) * nodes
+        self.shares_parameters = inner.shares_parameters if inner else False
+
+    def bind(self, memory: Any) -> None:
+        if self.inner and not isinstance(self.inner, Described):
+            self.inner.bind(memory)
+
+    def owned(self, span: Span) -> Span:
+        return self.inner.owned(span) if self.inner else span
+
+    def close(self) -> None:
+        if self.inner:
+            self.inner.close()
+
+
+class _Plugin:
+    """A plugin's module whose synchronisations reach beyond this process."""
+
+    def __init__(self, real: Any, wrap: Callable[[Any, Group], GradientSync]) -> None:
+        self._real, self._wrap = real, wrap
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def gradient_sync(self, group: Group) -> GradientSync:
+        return self._wrap(self._real, group)
+
+
+@dataclass(frozen=True)
+class Chain:
+    """One group of siblings of the first worker: the levels of the ``network`` part of it, of which so
+    many ``nodes`` take part, its plugin's ``sync`` and the description's options."""
+
+    plugin: str
+    levels: tuple[Level, ...]
+    network: tuple[Level, ...]
+    nodes: int
+    sync: GradientSync
+    options: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Draft:
+    """What the trainer would bind: the first worker's plan and place, what its kernels were chosen for,
+    its chains of synchronisation, innermost first; the batch of all, and bytes by worker."""
+
+    solver: Solver
+    plan: Plan
+    worker: WorkerPlace
+    workers: int
+    batch: int
+    share: int
+    kernels: Recorder
+    requests: Mapping[int, tuple[Candidate, Request]]
+    chains: tuple[Chain, ...]
+    memory: Mapping[str, int]
+    vocabulary: Mapping[str, Any]
+
+
+class Drawing(Runtime):
+    """A runtime on whose memory nothing lies, for plans of machines that are not here, or whose memory
+    would not do. Its kernels and their choices are the real runtime's."""
+
+    def __init__(
+        self, real: Runtime, machine: Machine, nodes: Mapping[str, int], fields: Mapping[str, Field]
+    ) -> None:
+        self._real, self._nodes, self._fields = real, nodes, fields
+        self.syncs: list[tuple[str, Group, GradientSync, int]] = []
+        modules = {
+            name: _Plugin(module, self._sync(name)) if hasattr(module, "gradient_sync") else module
+            for name, module in real.composition.modules.items()
+        }
+        super().__init__(machine, replace(real.composition, modules=modules), real.options)
+        types: dict[str, Any] = {name: _LayerType(made) for name, made in self.layer_types.items()}
+        self.layer_types = types
+        self.counters: dict[str, Counter] = {}
+        self.recorders: list[Recorder] = []
+
+    def _sync(self, plugin: str) -> Callable[[Any, Group], GradientSync]:
+        def wrap(module: Any, group: Group) -> GradientSync:
+            nodes = math.prod(self._nodes.get(level, 1) for level in group.levels)
+            inner = None
+            if group.team is not None and (group.team.size > 1 or nodes == 1):
+                inner = module.gradient_sync(group=replace(group, remote=False))
+            made = Beyond(inner, nodes)
+            self.syncs.append((plugin, group, made, nodes))
+            return made
+
+        return wrap
+
+    def allocator(self, space: str) -> Any:
+        """A counter of the space's bytes."""
+        return self.counters.setdefault(space, Counter(space))
+
+    def kernels(self, worker: WorkerPlace) -> Kernels:
+        """The real runtime's, with a record of what each was chosen for."""
+        self.recorders.append(Recorder(self._real.kernels(worker)))
+        return self.recorders[-1]
+
+    def open_source(self, spec: DataSpec) -> DataSource:
+        """The samples, or their shapes where these were given instead."""
+        if self._fields:
+            return Samples(self._fields)  # type: ignore[return-value]
+        try:
+            return super().open_source(spec)
+        except DataError as error:
+            remedy = "a simulation needs only their shapes: give them (--samples 3x224x224)"
+            raise DataError(f"{error}; {remedy}") from error
+
+
+def network_levels(machine: Machine) -> tuple[Level, ...]:
+    """Levels with siblings that are not threads of one process, outermost first."""
+    own = ("threads", "streams")
+    inner = [i for i, level in enumerate(machine.levels) if level.workers in own]
+    first = inner[0] if inner else len(machine.levels)
+    reached = [i for i, level in enumerate(machine.levels) if level.workers in ("mpi", "simulated")]
+    last = max(reached, default=-1)
+    return tuple(
+        level
+        for i, level in enumerate(machine.levels)
+        if level.count > 1 and level.workers not in own and (i <= last or (i < first and reached))
+    )
+
+
+def draft(
+    runtime: Runtime,
+    solver: str | Path | Solver,
+    *,
+    overrides: Mapping[str, Any] | None = None,
+    precision: str | None = None,
+    scaling: str = "strong",
+    nodes: int = 1,
+    data: Mapping[str, Mapping[str, Any]] | None = None,
+    samples: Mapping[str, Sequence[int]] | None = None,
+) -> Draft:
+    """The plan of a solver on a runtime's machine with ``nodes`` endpoints of its network. Test nets are
+    left out: they share the training net's memory. Raises what the trainer raises."""
+    given = solver if isinstance(solver, Solver) else runtime.read(solver).solver(overrides)
+    bare = replace(given, tests=(), test_interval=0, weights=())
+    machine = runtime.machine
+    names = [level.name for level in network_levels(machine)]
+    # The product over a group's levels is the number of endpoints: the outermost stands for all.
+    sizes = {name: nodes if i == 0 else 1 for i, name in enumerate(names)}
+    fields = {
+        name: Field(tuple(shape), "float32" if shape else "int64")
+        for name, shape in (samples or {}).items()
+    }
+    with Drawing(runtime, machine, sizes, fields) as drawing:
+        trainer = drawing.trainer(
+            bare, precision=precision, scaling=scaling, **({"data": data} if data else {})
+        )
+        places = arrange(machine, trainer.dtype)
+        plan: Plan = trainer.plan
+        workers = len(places)
+        requests = {k: v for made in drawing.recorders for k, v in made.requests.items()}
+        chains = tuple(
+            Chain(
+                plugin,
+                tuple(machine.level(name) for name in group.levels),
+                tuple(machine.level(name) for name in group.levels if name in names),
+                count,
+                made,
+                group.options,
+            )
+            for plugin, group, made, count in drawing.syncs[: len(places[0].groups)]
+        )
+        total = sum(each.held for each in drawing.counters.values())
+        memory = _memory(plan, total, workers, precision or machine.precision)
+        feeds = [b for name, b in plan.buffers.items() if "." in name and b.region == "fixed"]
+        first = feeds[0].spec.shape[0] if feeds and feeds[0].spec.shape else 0
+        return Draft(
+            bare,
+            plan,
+            places[0],
+            workers,
+            int(trainer.batch),
+            first,
+            drawing.recorders[0],
+            requests,
+            chains,
+            memory,
+            drawing.vocabulary,
+        )
+
+
+def _memory(plan: Plan, total: int, workers: int, precision: str) -> dict[str, int]:
+    """Bytes of the first worker by what they are for, and of all workers of the process."""
+    item = np.dtype(PRECISIONS[precision]).itemsize
+    known = {
+        "arena": plan.arena_bytes,
+        "fixed": plan.fixed_bytes,
+        "gradients": 0 if plan.brief else plan.trainable * item,
+        "parameters": plan.parameters * item,
+    }
+    state = total // workers - sum(known.values())
+    return {**known, "state": max(0, state), "worker": total // workers, "process": total}

@@ -1,0 +1,345 @@
+"""The program ``simulate``: the prediction for a solver on a runtime's machine."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from demitasse import (
+    PRECISIONS,
+    CompositionError,
+    DescriptionError,
+    Level,
+    Machine,
+    Place,
+    Request,
+    Runtime,
+    Solver,
+    TensorSpec,
+)
+from demitasse_simulator.exchange import Link, link
+from demitasse_simulator.planning import Draft, draft, network_levels
+from demitasse_simulator.rates import Costed, Measured, Rates, Roofline, Table, table_file
+from demitasse_simulator.step import Happening, Player
+from demitasse_simulator.trials import Bench
+
+EVICT = 40 * 2**20
+"""Bytes read between trials, more than the last cache of most processors, where the step itself moves
+more than the caches hold."""
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """What a step is predicted to come to, for the first worker, who has the largest share: ``seconds``
+    and ``phases`` of a step, ``memory`` in bytes by purpose (``worker`` for a worker's together,
+    ``process`` for a process's workers, ``runtime`` what a process here has besides), ``capacity`` of
+    the memory (None where it is not told) and whether it ``fits``, ``timeline`` of the step,
+    ``exchange`` of all gradients among nodes in seconds, and where numbers are from (``sources``)."""
+
+    machine: str
+    net: str
+    precision: str
+    batch: int
+    share: int
+    workers: int
+    nodes: int
+    seconds: float
+    phases: Mapping[str, float]
+    memory: Mapping[str, int]
+    capacity: float | None
+    fits: bool | None
+    timeline: tuple[Happening, ...] = field(repr=False)
+    sources: tuple[str, ...] = ()
+    exchange: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def samples_per_second(self) -> float:
+        """Of all workers together."""
+        return self.batch / self.seconds if self.seconds else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for reports."""
+        return {
+            "source": "simulated",
+            "machine": self.machine,
+            "net": self.net,
+            "precision": self.precision,
+            "batch": self.batch,
+            "share": self.share,
+            "workers": self.workers,
+            "nodes": self.nodes,
+            "seconds": self.seconds,
+            "samples_per_second": self.samples_per_second,
+            "phases": dict(self.phases),
+            "memory": dict(self.memory),
+            "capacity": self.capacity,
+            "fits": self.fits,
+            "exchange": dict(self.exchange),
+            "sources": list(self.sources),
+        }
+
+
+def simulate(
+    runtime: Runtime,
+    solver: str | Path | Solver,
+    *,
+    overrides: Mapping[str, Any] | None = None,
+    precision: str | None = None,
+    scaling: str = "strong",
+    nodes: int | None = None,
+    data: Mapping[str, Mapping[str, Any]] | None = None,
+    samples: Mapping[str, Sequence[int]] | None = None,
+    rates: Rates | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> Simulation:
+    """Predict one step. ``nodes`` of the machine's network take part, all by default; ``samples`` are
+    shapes by field that stand for samples that are not here; ``rates`` cost operations in place of the
+    machine's; ``progress`` is told in a line what is done. Raises DescriptionError for a number that the
+    description lacks, and whatever the trainer raises."""
+    tell = progress or _silent
+    machine, count = runtime.machine, _nodes(runtime.machine, nodes)
+    tell("planning")
+    made = draft(
+        runtime,
+        solver,
+        overrides=overrides,
+        precision=precision,
+        scaling=scaling,
+        nodes=count,
+        data=data,
+        samples=samples,
+    )
+    place = made.worker.place
+    sharing = {level.name: level.count for level in machine.levels if level.workers == "threads"}
+    if rates is None and not place.simulated:
+        rates = _measured(runtime, made, tell)
+    bench = rates.bench if isinstance(rates, Measured) else None
+    lazily = rates or _Lazy(machine, place, sharing)
+    try:
+        costs, update = _costs(made, lazily, tell), _Update(made, lazily)
+        if isinstance(rates, Measured) and rates.again():
+            costs, update = _costs(made, lazily, tell), _Update(made, lazily)
+        bandwidth, shared = _bandwidth(machine, place, sharing, lazily)
+        item = np.dtype(PRECISIONS[precision or machine.precision]).itemsize
+        links = [link(machine, each, item, bandwidth, made.workers // shared) for each in made.chains]
+        read, storage, notes = _reading(made, machine, bandwidth and bandwidth / shared)
+        tell("walking the step")
+        player = Player(made, costs, update, links, read, storage)
+        seconds = player.play(3 if player.overlaps or storage else 1)
+    finally:
+        if bench is not None:
+            bench.end()
+    capacity = _capacity(machine, place, sharing)
+    memory = {**made.memory, "runtime": 0}
+    if isinstance(rates, Measured):
+        memory["runtime"] = _process(rates)
+        rates.table.save()
+        capacity = None if capacity is None else capacity * made.workers
+    need = memory["process"] + memory["runtime"] if rates is not None else memory["worker"]
+    return Simulation(
+        machine.name,
+        made.solver.train.name,
+        precision or machine.precision,
+        made.batch,
+        made.share,
+        made.workers * count,
+        count,
+        seconds,
+        player.phases,
+        memory,
+        capacity,
+        None if capacity is None else need <= capacity,
+        tuple(player.happenings),
+        (*lazily.describe(), *(line for each in links for line in each.lines), *notes),
+        _exchange(links, made),
+    )
+
+
+def _costs(made: Draft, rates: Rates, tell: Callable[[str], None]) -> list[Costed]:
+    """Of each of the plan's operations."""
+    costs = []
+    for number, entry in enumerate(made.plan.entries):
+        tell(f"costing operation {number + 1} of {len(made.plan.entries)}")
+        request = made.requests[id(entry.candidate)][1]
+        costs.append(rates.cost(entry.plugin, entry.candidate, request, entry.flops, entry.bytes))
+    return costs
+
+
+def _silent(line: str) -> None:
+    """Nobody is told."""
+
+
+def _process(rates: Measured) -> int:
+    """Bytes that a process has besides its tensors: this one's, now that kernels were loaded; else as
+    it was when samples were taken."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text("ascii").split()[1])
+    except (OSError, IndexError, ValueError):
+        return int(rates.table.process)  # not Linux
+    now = float(pages * os.sysconf("SC_PAGE_SIZE"))
+    if rates.taken or not rates.table.process:
+        rates.table.process, rates.table.changed = now, True
+    return int(rates.table.process)
+
+
+def _nodes(machine: Machine, asked: int | None) -> int:
+    levels = network_levels(machine)
+    whole = math.prod(level.count for level in levels)
+    if asked is not None and not 1 <= asked <= whole:
+        names = ", ".join(f"{level.name} x {level.count}" for level in levels) or "none"
+        raise CompositionError(
+            f"{asked} nodes of {machine.name!r} (valid: 1 to {whole:,}; its network: {names})"
+        )
+    return whole if asked is None else asked
+
+
+class _Lazy:
+    """A roofline that is only made where a kernel does not say its seconds, so that a description need
+    not have numbers that nothing asks for."""
+
+    def __init__(self, machine: Machine, place: Place, sharing: Mapping[str, int]) -> None:
+        self._about = machine, place, sharing
+        self._roofline: Roofline | None = None
+        self._said = 0
+
+    def cost(self, plugin: str, candidate: Any, request: Request, flops: float, moved: float) -> Costed:
+        """The kernel's own word, else the roofline's."""
+        if candidate.seconds is not None:
+            self._said += 1
+            return Costed(candidate.seconds, "kernel")
+        if self._roofline is None:
+            self._roofline = Roofline(*self._about)
+        return self._roofline.cost(plugin, candidate, request, flops, moved)
+
+    def describe(self) -> list[str]:
+        said = [f"{self._said} operations as their kernels say"] if self._said else []
+        return [*said, *(self._roofline.describe() if self._roofline else [])]
+
+
+def _measured(runtime: Runtime, made: Draft, tell: Callable[[str], None]) -> Measured:
+    place = made.worker.place
+    held = made.memory["worker"]
+    caches = [
+        c.capacity.value * c.count
+        for level in runtime.machine.levels
+        for c in level.caches[-1:]
+        if c.capacity is not None
+    ]
+    evict = EVICT if held > max([*caches, 0.0]) else 0
+    bench = Bench(runtime.allocator(place.space), evict)
+    rates = Measured(Table(table_file()), bench, runtime.composition.versions)
+    rates.suffix = "cold" if evict else "warm"
+    rates.tell = lambda kind: tell(f"measuring {kind.partition(' (')[0]}")
+    return rates
+
+
+class _Update:
+    """The cost of the solver's update of so many elements."""
+
+    def __init__(self, made: Draft, rates: Rates) -> None:
+        self._made, self._rates = made, rates
+        self._known: dict[int, Costed] = {}
+
+    def __call__(self, elements: int) -> Costed:
+        if elements not in self._known:
+            self._known[elements] = self._cost(elements)
+        return self._known[elements]
+
+    def _cost(self, elements: int) -> Costed:
+        made = self._made
+        solver, plan = made.solver, made.plan
+        operation = made.vocabulary[solver.update]
+        scalars = {"rate": "float64", "iteration": "uint64"}
+        specs: list[TensorSpec | None] = []
+        for operand in operation.inputs:
+            if operand.optional:
+                specs.append(None)
+            elif operand.name in scalars:
+                specs.append(TensorSpec((1,), scalars[operand.name]))
+            else:
+                dtype = plan.dtype if operand.dtype in (None, "real") else str(operand.dtype)
+                specs.append(TensorSpec((elements,), dtype))
+        attributes = {**operation.attributes, **solver.update_attributes}
+        attributes["segments"] = ((0, elements, 1.0, 1.0),)
+        request = Request(operation, tuple(specs), (), attributes, plan.place)
+        plugin, candidate, _ = made.kernels.choose(request, "solver")
+        shapes = {o.name: s and s.shape for o, s in zip(operation.inputs, specs, strict=True)}
+        flops = operation.flops(shapes, attributes) if operation.flops else float(elements)
+        # What an operand that is read and written moves counts twice.
+        moved = sum(
+            s.nbytes * (2 if o.updated else 1)
+            for o, s in zip(operation.inputs, specs, strict=True)
+            if s is not None
+        )
+        return self._rates.cost(plugin, candidate, request, flops, float(moved))
+
+
+def _memory_of(machine: Machine, place: Place, sharing: Mapping[str, int]) -> tuple[Level, Any, int]:
+    """The level and memory that a worker's tensors lie in, and how many workers share it."""
+    level, shared = machine.level(place.level), 1
+    while not level.memory and level.parent is not None:
+        shared *= sharing.get(level.name, 1)
+        level = machine.level(level.parent)
+    return level, level.memory[0] if level.memory else None, shared
+
+
+def _bandwidth(
+    machine: Machine, place: Place, sharing: Mapping[str, int], rates: Rates
+) -> tuple[float | None, int]:
+    """Bytes a second of the memory that a worker's tensors lie in, as the description has it or as
+    copies measure it here, and how many workers share it."""
+    _, memory, shared = _memory_of(machine, place, sharing)
+    if isinstance(rates, Measured):
+        return rates.bench.copies(), shared
+    if memory is not None and memory.bandwidth is not None:
+        return float(memory.bandwidth.value * memory.count), shared
+    return None, shared
+
+
+def _capacity(machine: Machine, place: Place, sharing: Mapping[str, int]) -> float | None:
+    _, memory, shared = _memory_of(machine, place, sharing)
+    if memory is None or memory.capacity is None:
+        return None
+    return float(memory.capacity.value * memory.count / shared)
+
+
+def _reading(made: Draft, machine: Machine, bandwidth: float | None) -> tuple[float, float, list[str]]:
+    """Seconds in which a worker takes its samples, and those in which they are read ahead."""
+    plan = made.plan
+    moved = sum(
+        buffer.spec.nbytes
+        for name, buffer in plan.buffers.items()
+        if "." in name and buffer.region == "fixed"
+    )
+    if bandwidth is None:
+        raise DescriptionError(
+            f"{machine.origin}: level {made.worker.place.level!r} has no memory.bandwidth, which the "
+            f"copy of samples needs; add it with its source"
+        )
+    read = 2 * moved / bandwidth
+    for level in reversed(machine.levels):
+        for storage in level.storage[:1]:
+            if storage.bandwidth is not None:
+                ahead = moved * made.workers / (storage.bandwidth.value * storage.count)
+                return read, ahead, [f"storage {storage.space!r} {storage.bandwidth}"]
+    return read, 0.0, ["reading ahead is not costed: no storage has a bandwidth"]
+
+
+def _exchange(links: Sequence[Link], made: Draft) -> dict[str, float]:
+    """The collective of all gradients among nodes, in seconds by part."""
+    for each in links:
+        cost = each.over_network(made.plan.trainable)
+        if cost is not None:
+            return {
+                "seconds": cost.seconds,
+                "latency": cost.latency,
+                "transfer": cost.transfer,
+                "reduction": cost.reduction,
+            }
+    return {}

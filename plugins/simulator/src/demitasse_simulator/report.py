@@ -1,0 +1,189 @@
+"""Predictions as tables for people, and files that are whole or not there."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import click
+
+from demitasse_simulator.program import Simulation
+
+LAYERS = 12
+"""Rows of the costliest layers; the timeline and the JSON file have all."""
+
+
+def write(path: str, text: str) -> None:
+    """A file, whole or not at all; ``-`` is standard output. Raises OSError that names it."""
+    if path == "-":
+        click.echo(text, nl=False)
+        return
+    target = Path(path)
+    beside = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            beside.write_text(text, encoding="utf-8")
+            beside.replace(target)
+        finally:
+            beside.unlink(missing_ok=True)
+    except OSError as error:
+        raise OSError(f"{path} could not be written: {error.strerror or error}") from error
+
+
+def as_json(value: Any) -> str:
+    """One object, as text."""
+    return json.dumps(value, indent=1, allow_nan=False) + "\n"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], right: int = 1) -> str:
+    """Aligned columns, from number ``right`` on to the right."""
+    cells = [tuple(head), *map(tuple, rows)]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
+    return "\n".join(
+        "  ".join(
+            cell.rjust(width) if i >= right else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in cells
+    )
+
+
+def human_bytes(count: float) -> str:
+    """``3.52 MiB``."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024 or unit == "GiB":
+            break
+        count /= 1024
+    return f"{count:.0f} B" if unit == "B" else f"{count:.2f} {unit}"
+
+
+def human_seconds(seconds: float) -> str:
+    """Milliseconds below one second."""
+    return f"{seconds:.3f} s" if seconds >= 1 else f"{seconds * 1e3:.3f} ms"
+
+
+def by_layer(simulation: Simulation) -> list[dict[str, Any]]:
+    """Seconds by layer and phase, operations added up, in order of first use."""
+    rows: dict[tuple[str, str], dict[str, Any]] = {}
+    for each in simulation.timeline:
+        if "kernel" in each.facts:
+            row = rows.setdefault(
+                (each.name, each.phase),
+                {"layer": each.name, "phase": each.phase, "seconds": 0.0, "kernels": [], "sources": []},
+            )
+            row["seconds"] += each.seconds
+            for key, value in (("kernels", each.facts["kernel"]), ("sources", each.source)):
+                if value not in row[key]:
+                    row[key].append(value)
+    return list(rows.values())
+
+
+def show(simulation: Simulation) -> str:
+    """A simulation for people."""
+    s = simulation
+    workers = f"{s.workers:,} worker{'s' * (s.workers > 1)}"
+    nodes = f" on {s.nodes:,} nodes" if s.nodes > 1 else ""
+    parts = [
+        f"{s.net} on {s.machine}: {workers}{nodes}, batch {s.batch:,} ({s.share} of the first worker), "
+        f"{s.precision}"
+    ]
+    layers = sorted(by_layer(s), key=lambda row: -row["seconds"])
+    rows = [
+        (
+            row["layer"],
+            row["phase"],
+            "+".join(row["kernels"]),
+            "+".join(row["sources"]),
+            f"{row['seconds'] * 1e3:.3f}",
+            f"{row['seconds'] / s.seconds:.1%}",
+        )
+        for row in layers[:LAYERS]
+    ]
+    head = ("layer", "phase", "kernel", "time of", "ms", "of the step")
+    parts.append(table(head, rows, right=4))
+    if len(layers) > LAYERS:
+        rest = sum(row["seconds"] for row in layers[LAYERS:])
+        parts[-1] += f"\nand {len(layers) - LAYERS} more, {human_seconds(rest)}"
+    phases = [(name, human_seconds(value)) for name, value in s.phases.items()]
+    parts.append(table(("phase", "simulated"), [*phases, ("step", human_seconds(s.seconds))]))
+    if s.exchange:
+        cost = {name: human_seconds(value) for name, value in s.exchange.items()}
+        parts.append(
+            f"exchange of all gradients among nodes {cost['seconds']}: latency {cost['latency']}, "
+            f"transfer {cost['transfer']}, additions {cost['reduction']} (simulated)"
+        )
+    parts.append(f"{s.samples_per_second:,.1f} samples/s (simulated)")
+    used = {k: v for k, v in s.memory.items() if k not in ("worker", "process", "runtime") and v}
+    detail = ", ".join(f"{name} {human_bytes(count)}" for name, count in used.items())
+    fits = "its capacity is not described"
+    if s.capacity is not None:
+        verb = "fits" if s.fits else "does not fit"
+        fits = f"the batch {verb} in {human_bytes(s.capacity)}"
+    if s.memory.get("runtime"):
+        fits += f" with the {human_bytes(s.memory['runtime'])} of a process itself (measured)"
+    parts.append(f"memory of a worker {human_bytes(s.memory['worker'])} (simulated; {detail}); {fits}")
+    parts.append("\n".join(f"from: {line}" for line in s.sources))
+    return "\n\n".join(parts)
+
+
+def compared(cells: Sequence[Mapping[str, Any]]) -> str:
+    """A paper's tables beside predictions: a line for each row and column, and a summary."""
+    parts = []
+    for name in dict.fromkeys(cell["table"] for cell in cells):
+        rows = []
+        for cell in (each for each in cells if each["table"] == name):
+            rows.append(
+                (
+                    str(cell["row"]),
+                    str(cell["column"]),
+                    _number(cell["paper"]),
+                    _number(cell["predicted"]),
+                    str(cell["unit"]),
+                    _error(cell),
+                )
+            )
+        head = ("row", "column", "paper", "simulated", "unit", "error")
+        parts.append(f"{name}\n{table(head, rows, right=2)}")
+    parts.append(summary(cells))
+    return "\n\n".join(parts)
+
+
+def summary(cells: Sequence[Mapping[str, Any]]) -> str:
+    """How near the predictions of printed cells are, by table and in all."""
+    lines = []
+    names = list(dict.fromkeys(cell["table"] for cell in cells))
+    for name in [*names, None]:
+        mine = [cell for cell in cells if name in (cell["table"], None)]
+        known = [abs(e) for cell in mine if (e := error_of(cell)) is not None]
+        label = name or "all tables"
+        if not known:
+            lines.append(f"{label}: no printed cell to compare; {len(mine)} predicted")
+            continue
+        near = [sum(e <= limit for e in known) / len(known) for limit in (0.15, 0.35)]
+        lines.append(
+            f"{label}: median error {median(known):.1%}, {near[0]:.0%} within 15%, {near[1]:.0%} within "
+            f"35% of {len(known)} printed cells; {len(mine) - len(known)} more predicted"
+        )
+    return "\n".join(lines if len(names) > 1 else lines[:1])
+
+
+def error_of(cell: Mapping[str, Any]) -> float | None:
+    """The relative error of a prediction; None where the paper prints nothing."""
+    paper, predicted = cell["paper"], cell["predicted"]
+    if not isinstance(paper, int | float) or not isinstance(predicted, int | float) or not paper:
+        return None
+    return float(predicted / paper - 1)
+
+
+def _error(cell: Mapping[str, Any]) -> str:
+    error = error_of(cell)
+    return "" if error is None else f"{error:+.1%}"
+
+
+def _number(value: Any) -> str:
+    return "-" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)

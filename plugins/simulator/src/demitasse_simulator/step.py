@@ -1,0 +1,219 @@
+"""A step as events: what each resource does when, with the overlaps that the synchronisation has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from demitasse import Bucket, Entry, Span
+from demitasse_simulator.exchange import Link
+from demitasse_simulator.planning import Draft
+from demitasse_simulator.rates import Costed
+
+PHASES = ("read", "forward", "backward", "synchronise")
+
+
+@dataclass(frozen=True)
+class Happening:
+    """Something that a resource does from ``start`` on for so many seconds; ``source`` tells how its
+    time is known."""
+
+    resource: str
+    name: str
+    phase: str
+    start: float
+    seconds: float
+    source: str
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def stop(self) -> float:
+        return self.start + self.seconds
+
+
+class Player:
+    """Walks a plan as the step does, on resources with clocks: ``compute`` for the worker itself,
+    ``sync`` for what a synchronisation does beside it, ``network`` for messages, ``storage`` for
+    reading ahead."""
+
+    def __init__(
+        self,
+        draft: Draft,
+        costs: Sequence[Costed],
+        update: Callable[[int], Costed],
+        links: Sequence[Link],
+        read: float,
+        storage: float,
+    ) -> None:
+        self.draft, self.costs, self.update, self.links = draft, costs, update, links
+        self.read, self.storage = read, storage
+        self.clock: dict[str, float] = {}
+        self.happenings: list[Happening] = []
+        self.phases = dict.fromkeys(PHASES, 0.0)
+        self.overlaps = any(link.overlaps for link in links)
+        self.late = any(link.waits_before_forward for link in links)
+        plan = draft.plan
+        self.packed = any(made.network is not None and made.packed for made in links)
+        self.deferred = self.packed or bool(draft.solver.clip)
+        self.ready: dict[int, float] = {}  # by bucket, when its parameters are there again
+        self.cut = {entry.stretches[0].start for entry in plan.entries if entry.stretches}
+
+    def play(self, iterations: int = 1) -> float:
+        """Seconds of the last of some iterations; its happenings and phases are kept."""
+        begun = 0.0
+        for _ in range(iterations):
+            begun = self.clock.get("compute", 0.0)
+            self.happenings, self.phases = [], dict.fromkeys(PHASES, 0.0)
+            self._iterate()
+        return self.clock["compute"] - begun
+
+    def _do(
+        self,
+        resource: str,
+        name: str,
+        phase: str,
+        seconds: float,
+        source: str,
+        after: float = 0.0,
+        **facts: Any,
+    ) -> float:
+        start = max(self.clock.get(resource, 0.0), after)
+        if seconds > 0:
+            self.happenings.append(Happening(resource, name, phase, start, seconds, source, facts))
+        self.clock[resource] = start + seconds
+        return self.clock[resource]
+
+    def _wait(self, until: float, name: str) -> None:
+        gap = until - self.clock.get("compute", 0.0)
+        if gap > 0:
+            self._do("compute", name, "synchronise", gap, "wait")
+            self.phases["synchronise"] += gap
+
+    def _iterate(self) -> None:
+        passes, plan = self.draft.solver.passes, self.draft.plan
+        for number in range(passes):
+            before = self.clock.get("compute", 0.0)
+            fetched = self.clock.get("storage", 0.0)
+            if fetched > before:
+                self._do("compute", "wait for samples", "read", fetched - before, "wait")
+            self._do("storage", "read ahead", "read", self.storage, "storage", after=before)
+            self._do("compute", "read", "read", self.read, "memory")
+            self.phases["read"] += self.clock["compute"] - before
+            last = number == passes - 1
+            for i, entry in enumerate(plan.entries):
+                if number == 0:
+                    self._await(i)
+                self._entry(i, entry)
+                if last:
+                    self._final(i)
+        if self.deferred:
+            self._at_the_end()
+        if not self.late:
+            self._wait(max([0.0, *self.ready.values()]), "wait for parameters")
+
+    def _await(self, i: int) -> None:
+        for bucket, first in zip(self.draft.plan.buckets, self.draft.plan.first_read, strict=True):
+            if first == i and bucket.index in self.ready:
+                until = self.ready.pop(bucket.index)
+                self._wait(until, f"wait for {', '.join(bucket.layers)}")
+
+    def _entry(self, i: int, entry: Entry) -> None:
+        if entry.once:
+            return
+        costed = self.costs[i]
+        self._do(
+            "compute",
+            entry.layer,
+            entry.phase,
+            costed.seconds,
+            costed.source,
+            operation=entry.operation,
+            kernel=entry.kernel,
+            plugin=entry.plugin,
+            flops=entry.flops,
+            bytes=entry.bytes,
+        )
+        self.phases[entry.phase] += costed.seconds
+        for span in entry.stretches:
+            self._update("compute", entry.layer, span, 0.0)
+
+    def _final(self, i: int) -> None:
+        for bucket, final in zip(self.draft.plan.buckets, self.draft.plan.final, strict=True):
+            if final == i and bucket.span.start not in self.cut:
+                self._chain(bucket)
+
+    def _chain(self, bucket: Bucket) -> None:
+        """Reduce outwards, update, distribute inwards, as ``demitasse.chain`` binds them."""
+        name = ", ".join(bucket.layers)
+        where = "sync" if self.overlaps else "compute"
+        start = self.clock["compute"]
+        span, inwards, moment = bucket.span, [0.0], start
+        for link in self.links:
+            reduce, distribute = link.among_threads(bucket, span)
+            moment = self._do(where, f"reduce {name}", "synchronise", reduce, "memory", after=moment)
+            inwards.append(distribute)
+            if link.network is not None and not link.packed:
+                moment = self._message(link, len(span), name, moment)
+            span = self._kept(link, span)
+        if self.deferred:
+            if where == "compute":
+                self.phases["synchronise"] += self.clock["compute"] - start
+            return
+        moment = self._update(where, name, span, moment)
+        moment = self._do(where, f"give {name}", "synchronise", sum(inwards), "memory", after=moment)
+        if where == "sync":
+            self.ready[bucket.index] = moment
+        elif self.links:
+            self.clock["compute"] = max(self.clock["compute"], moment)
+            self.phases["synchronise"] += self.clock["compute"] - start
+
+    def _kept(self, link: Link, span: Span) -> Span:
+        inner = link.inner
+        return inner.owned(span) if inner is not None else span
+
+    def _message(self, link: Link, elements: int, name: str, after: float) -> float:
+        cost = link.over_network(elements)
+        if cost is None:
+            return after
+        return self._do(
+            "network",
+            f"{link.algorithm} {name}",
+            "synchronise",
+            cost.seconds,
+            "schedule",
+            after=after,
+            latency=cost.latency,
+            transfer=cost.transfer,
+            reduction=cost.reduction,
+            rounds=cost.rounds,
+        )
+
+    def _update(self, where: str, name: str, span: Span, after: float) -> float:
+        if not span:
+            return after
+        costed = self.update(len(span))
+        phase = "synchronise" if self.links else "backward"
+        done = self._do(where, f"update {name}", phase, costed.seconds, costed.source, after=after)
+        if where == "compute" and not self.links:
+            self.phases["backward"] += costed.seconds
+        return done
+
+    def _at_the_end(self) -> None:
+        """What waits for all gradients: one message for them, updates, and the parameters' return."""
+        start = self.clock["compute"]
+        moment = max(start, self.clock.get("sync", 0.0))
+        buckets = self.draft.plan.buckets
+        for link in self.links:
+            if link.network is not None and link.packed:
+                moment = self._message(link, self.draft.plan.trainable, "all gradients", moment)
+        self.clock["compute"] = max(self.clock["compute"], moment)
+        for bucket in buckets:
+            span, back = bucket.span, 0.0
+            for link in self.links:
+                back += link.among_threads(bucket, span)[1]
+                span = self._kept(link, span)
+            name = ", ".join(bucket.layers)
+            self._update("compute", name, span, 0.0)
+            self._do("compute", f"give {name}", "synchronise", back, "memory")
+        self.phases["synchronise" if self.links else "backward"] += self.clock["compute"] - start

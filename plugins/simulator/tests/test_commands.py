@@ -1,0 +1,147 @@
+"""``demitasse simulate`` and ``demitasse reproduce``: what they print and write."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from demitasse import ModelError, PluginError
+from demitasse_simulator import papers, report, scalability
+from demitasse_simulator.commands import reproduce, shapes, simulate
+
+NODE = """
+[[level]]
+name = "node"
+memory = [{ space = "host", capacity = "1 GB", bandwidth = "10 GB/s", source = "assumed" }]
+peak = "100 GFLOP/s"
+"""
+
+
+def run(command: Any, *words: object) -> Any:
+    done = CliRunner().invoke(command, [*map(str, words)], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done
+
+
+def test_simulate_prints_a_table_and_writes_what_is_asked_for(
+    solver: Path, machine: Callable[[str], Path], tmp_path: Path
+) -> None:
+    files = {name: tmp_path / name for name in ("a.json", "a.trace", "a.svg")}
+    done = run(
+        simulate, solver, "--hw", machine(NODE), "--samples", "1x12x12",
+        "--json", files["a.json"], "--timeline", files["a.trace"], "--picture", files["a.svg"],
+    )  # fmt: skip
+    text = done.output
+    for part in ("small on made-up: 1 worker, batch 16", "simulated", "samples/s", "the batch fits in",
+                 "peak 100 GFLOP/s (assumed)"):  # fmt: skip
+        assert part in text
+    told = json.loads(files["a.json"].read_text())
+    assert told["source"] == "simulated" and told["batch"] == 16 and told["fits"] is True
+    assert told["samples_per_second"] == pytest.approx(16 / told["seconds"])
+    assert sum(told["phases"].values()) == pytest.approx(told["seconds"])
+    layers = {(row["layer"], row["phase"]) for row in told["layers"]}
+    assert {("conv", "forward"), ("conv", "backward"), ("ip", "forward")} <= layers
+    assert told["composition"]["machine"] == "made-up"
+    svg = ET.fromstring(files["a.svg"].read_text())
+    assert svg.tag.endswith("svg") and len(svg) > 10
+
+
+def test_the_trace_is_what_chrome_reads(
+    solver: Path, machine: Callable[[str], Path], tmp_path: Path
+) -> None:
+    path = tmp_path / "step.json"
+    run(simulate, solver, "--hw", machine(NODE), "--samples", "1x12x12", "--timeline", path)
+    told = json.loads(path.read_text())
+    assert told["displayTimeUnit"] == "ms"
+    events = [event for event in told["traceEvents"] if event["ph"] == "X"]
+    named = {e["tid"] for e in told["traceEvents"] if e["name"] == "thread_name"}
+    for event in events:
+        assert event["ts"] >= 0 and event["dur"] > 0 and event["tid"] in named
+        assert event["cat"] in ("read", "forward", "backward", "synchronise")
+        assert event["args"]["time"].startswith("simulated, ")
+    by_row = sorted((e for e in events if e["tid"] == 1), key=lambda e: e["ts"])
+    assert all(a["ts"] + a["dur"] <= b["ts"] + 0.01 for a, b in pairwise(by_row))
+
+
+def test_json_on_standard_output_is_alone(solver: Path, machine: Callable[[str], Path]) -> None:
+    done = run(simulate, solver, "--hw", machine(NODE), "--samples", "1x12x12", "--json", "-")
+    assert json.loads(done.stdout)["net"] == "small"
+
+
+def test_shapes_are_read_as_they_are_written() -> None:
+    assert shapes(["3x227x227"]) == {"data": (3, 227, 227), "label": ()}
+    assert shapes(["image=1x28x28", "class="]) == {"image": (1, 28, 28), "class": ()}
+    for wrong in ("", "3x-1", "axb", "3x99999999"):
+        with pytest.raises(Exception, match="is not a shape like 3x227x227"):
+            shapes([wrong])
+
+
+CELLS = [
+    {"table": "Table I", "row": "a", "column": "x", "unit": "s", "paper": 2.0, "predicted": 2.2},
+    {"table": "Table I", "row": "b", "column": "x", "unit": "s", "paper": None, "predicted": 3.0},
+    {"table": "Table II", "row": "a", "column": "y", "unit": "s", "paper": 1.0, "predicted": 1.3},
+]
+
+
+def test_a_comparison_has_each_cells_error_and_a_summary() -> None:
+    text = report.compared(CELLS)
+    assert "+10.0%" in text and "+30.0%" in text
+    assert (
+        "Table I: median error 10.0%, 100% within 15%, 100% within 35% of 1 printed cells; 1 more"
+        in text
+    )
+    assert "all tables: median error 20.0%, 50% within 15%, 100% within 35% of 2 printed cells" in text
+    assert report.error_of(CELLS[1]) is None
+
+
+def test_reproduce_writes_the_agreed_form(tmp_path: Path) -> None:
+    path = tmp_path / "cells.json"
+    done = run(reproduce, "swcaffe", "--plugins", "simulator", "--json", path)
+    told = json.loads(path.read_text())
+    assert told["paper"] == "swcaffe" and told["notes"]
+    for cell in told["cells"]:
+        assert set(cell) == {"table", "row", "column", "unit", "paper", "predicted"}
+    assert "withheld" in done.output and "residual" in done.output
+
+
+def test_a_paper_that_nobody_knows_is_answered_with_the_nearest() -> None:
+    with pytest.raises(ModelError, match="unknown paper 'swcafe'; did you mean 'swcaffe'"):
+        papers.gather("swcafe", ["simulator"])
+
+
+def test_an_answer_that_is_none_names_its_plugin() -> None:
+    with pytest.raises(PluginError, match="plugin 'stranger': its reproduction has no list of cells"):
+        papers._checked("stranger", {"cells": [{"table": "I"}]})
+
+
+def test_the_residual_is_fitted_on_one_cell_and_holds_on_the_others() -> None:
+    # A node's own step of ResNet-50 as 6 images a second would have it; the paper withholds its own.
+    table = [
+        {
+            "table": "Table III",
+            "row": net,
+            "column": "SW",
+            "unit": "img/s",
+            "paper": None,
+            "predicted": p,
+        }
+        for net, p in (("AlexNet", 94.17), ("ResNet-50", 6.0))
+    ]
+    told = scalability.speedups("swcaffe", table)
+    assert told is not None
+    cells = {(cell["row"], cell["unit"]): cell for cell in told["cells"]}
+    assert len(cells) == 10
+    fitted = cells["AlexNet, sub-mini-batch 256", "x"]
+    assert fitted["predicted"] == pytest.approx(fitted["paper"])
+    for row, unit in (("AlexNet, sub-mini-batch 256", "%"), ("ResNet-50, sub-mini-batch 32", "x")):
+        cell = cells[row, unit]
+        assert cell["predicted"] == pytest.approx(cell["paper"], rel=0.08)
+    assert scalability.exchange(232.6e6) == pytest.approx(0.05, abs=0.01)
+    assert scalability.speedups("s-caffe") is None

@@ -1,0 +1,314 @@
+"""Steps that are simulated: time, memory, overlaps, and what a description must say."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import demitasse
+from demitasse import CompositionError, DescriptionError, GradientSync, hookimpl, load_machine
+from demitasse_simulator.described import standing_in
+from demitasse_simulator.program import Simulation
+
+SAMPLES = {"data": (1, 12, 12), "label": ()}
+ROOT = Path(__file__).parents[3]
+
+NODE = """
+[[level]]
+name = "node"
+memory = [{ space = "host", capacity = "1 GB", bandwidth = "10 GB/s", source = "assumed" }]
+peak = "100 GFLOP/s"
+"""
+
+CLUSTER = """
+[[level]]
+name = "rack"
+count = 2
+link = { latency = "2 us", bandwidth = "10 GB/s", oversubscription = 4, source = "assumed" }
+
+[[level]]
+name = "node"
+count = 8
+workers = "mpi"
+link = { latency = "1 us", bandwidth = "10 GB/s", source = "assumed" }
+memory = [{ space = "host", capacity = "1 GB", bandwidth = "10 GB/s", source = "assumed" }]
+peak = "100 GFLOP/s"
+sync = { plugin = "simulator", algorithm = "ring"%s }
+"""
+
+NESTED = """
+[[level]]
+name = "node"
+count = 4
+workers = "mpi"
+link = { latency = "1 us", bandwidth = "1 GB/s", source = "assumed" }
+sync = { plugin = "simulator", algorithm = "binomial" }
+
+[[level]]
+name = "core"
+count = 2
+workers = "threads"
+memory = [{ space = "host", capacity = "1 GB", bandwidth = "10 GB/s", source = "assumed" }]
+peak = "100 GFLOP/s"
+sync = { plugin = "reference" }
+"""
+
+
+def simulated(solver: Path, hw: Path, plugins: Any = None, **options: Any) -> Simulation:
+    with demitasse.compose(hw, plugins) as runtime:
+        result = runtime.simulate(solver, samples=SAMPLES, **options)
+    assert isinstance(result, Simulation)
+    return result
+
+
+def test_a_roofline_is_what_the_plan_does_over_what_the_machine_can(
+    solver: Path, machine: Callable[[str], Path]
+) -> None:
+    done = simulated(solver, machine(NODE))
+    computed = [each for each in done.timeline if "flops" in each.facts]
+    for each in computed:
+        bound = max(each.facts["flops"] / 100e9, each.facts["bytes"] / 10e9)
+        assert each.seconds == pytest.approx(bound) and each.source == "roofline"
+    forward = sum(each.seconds for each in computed if each.phase == "forward")
+    assert done.phases["forward"] == pytest.approx(forward)
+    assert done.seconds == pytest.approx(sum(done.phases.values()))
+    assert done.samples_per_second == pytest.approx(16 / done.seconds)
+    assert any("100 GFLOP/s (assumed)" in line for line in done.sources)
+
+
+def test_nothing_overlaps_on_one_resource(solver: Path, machine: Callable[[str], Path]) -> None:
+    done = simulated(solver, machine(CLUSTER % ", overlap = true"), scaling="weak")
+    for resource in {each.resource for each in done.timeline}:
+        mine = sorted((e for e in done.timeline if e.resource == resource), key=lambda e: e.start)
+        assert all(a.stop <= b.start + 1e-12 for a, b in pairwise(mine)), resource
+
+
+def test_memory_is_what_training_takes(solver: Path) -> None:
+    taken: list[int] = []
+    with demitasse.compose(
+        plugins=["caffe", "training", "reference", "simulator", "datasets"]
+    ) as runtime:
+        said = runtime.simulate(solver, samples=SAMPLES).memory
+        allocator = runtime.allocator("host")
+        real = type(allocator).allocate
+
+        def counted(self: Any, nbytes: int) -> Any:
+            memory = real(self, nbytes)
+            taken.append(nbytes)
+            close = memory.close
+            memory.close = lambda: (taken.append(-nbytes), close())[1]
+            return memory
+
+        data = {"data": np.zeros((16, 1, 12, 12), np.float32), "label": np.zeros(16, np.int64)}
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(type(allocator), "allocate", counted)
+            trainer = runtime.trainer(solver, data={"train": data})
+            held = sum(taken)
+            trainer.step(1)
+        plan = trainer.plan
+    assert said["worker"] == said["process"] == held
+    assert said["arena"] == plan.arena_bytes and said["fixed"] == plan.fixed_bytes
+    assert said["parameters"] == 4 * plan.parameters
+
+
+def test_a_batch_that_does_not_fit_is_known_beforehand(
+    solver: Path, machine: Callable[[str], Path]
+) -> None:
+    small = machine(NODE.replace("1 GB", "10 MB"))
+    batch = {"layer.data.data_param.batch_size": "4096"}
+    assert simulated(solver, small).fits is True
+    whole = simulated(solver, small, overrides=batch)
+    assert whole.fits is False and whole.memory["worker"] > 10e6
+
+
+def test_an_absurd_batch_takes_no_memory_to_predict(
+    solver: Path, machine: Callable[[str], Path]
+) -> None:
+    batch = {"layer.data.data_param.batch_size": "1000000"}
+    done = simulated(solver, machine(NODE), overrides=batch)
+    assert done.fits is False and done.memory["arena"] > 3e9
+
+
+@pytest.mark.parametrize(
+    ("found", "left", "key"),
+    [
+        ('peak = "100 GFLOP/s"\n', "", "peak"),
+        (
+            ', bandwidth = "10 GB/s", source = "assumed" }]',
+            ', source = "assumed" }]',
+            "memory.bandwidth",
+        ),
+    ],
+)
+def test_a_number_that_lacks_is_named(
+    solver: Path, machine: Callable[[str], Path], found: str, left: str, key: str
+) -> None:
+    path = machine(NODE.replace(found, left))
+    with pytest.raises(DescriptionError, match=f"made-up.toml:\\d+: level 'node' has no {key}"):
+        simulated(solver, path)
+
+
+@pytest.mark.parametrize(
+    ("found", "key"),
+    [
+        ('link = { latency = "1 us", bandwidth = "10 GB/s", source = "assumed" }', "link"),
+        ('latency = "2 us", ', "link.latency"),
+        ('"2 us", bandwidth = "10 GB/s"', "link.bandwidth"),
+    ],
+)
+def test_a_number_of_the_network_that_lacks_is_named(
+    solver: Path, machine: Callable[[str], Path], found: str, key: str
+) -> None:
+    text = CLUSTER % ""
+    left = text.replace(found, '"2 us"' if key == "link.bandwidth" else "")
+    with pytest.raises(DescriptionError, match=f"made-up.toml:\\d+: level '.*' has no {key}"):
+        simulated(solver, machine(left), scaling="weak")
+
+
+def test_only_nodes_that_are_there_take_part(solver: Path, machine: Callable[[str], Path]) -> None:
+    with pytest.raises(
+        CompositionError, match=r"17 nodes .*valid: 1 to 16; its network: rack x 2, node"
+    ):
+        simulated(solver, machine(CLUSTER % ""), nodes=17)
+    one = simulated(solver, machine(CLUSTER % ""), nodes=1)
+    assert one.workers == 1 and not one.exchange
+
+
+def test_strong_scaling_divides_the_batch_and_weak_scaling_multiplies_it(
+    solver: Path, machine: Callable[[str], Path]
+) -> None:
+    hw = machine(CLUSTER % "")
+    strong, weak = (simulated(solver, hw, scaling=how, nodes=8) for how in ("strong", "weak"))
+    assert (strong.batch, strong.share) == (16, 2)
+    assert (weak.batch, weak.share) == (128, 16)
+    assert strong.phases["forward"] < weak.phases["forward"]
+
+
+def test_an_exchange_beside_the_computation_hides_time(
+    solver: Path, machine: Callable[[str], Path]
+) -> None:
+    apart = simulated(solver, machine(CLUSTER % ", packed = false"), scaling="weak")
+    beside = simulated(solver, machine(CLUSTER % ", packed = false, overlap = true"), scaling="weak")
+    computed = apart.phases["forward"] + apart.phases["backward"] + apart.phases["read"]
+    assert apart.seconds == pytest.approx(computed + apart.phases["synchronise"])
+    assert beside.seconds < apart.seconds
+    assert beside.phases["synchronise"] < apart.phases["synchronise"]
+    assert beside.seconds >= computed
+
+
+def test_two_levels_nest(solver: Path, machine: Callable[[str], Path]) -> None:
+    done = simulated(solver, machine(NESTED))
+    assert (done.workers, done.nodes, done.share) == (8, 4, 2)
+    names = [each.name for each in done.timeline if each.phase == "synchronise"]
+    first = {word: names.index(next(n for n in names if n.startswith(word))) for word in
+             ("reduce", "binomial", "update", "give")}  # fmt: skip
+    assert first["reduce"] < first["binomial"] < first["update"] < first["give"]
+    alone = simulated(solver, machine(NESTED), nodes=1)
+    assert alone.phases["synchronise"] < done.phases["synchronise"] - 0.9 * done.exchange["seconds"]
+
+
+class Overlapping(GradientSync):
+    """A stranger's synchronisation that works beside the step, and waits before parameters are read."""
+
+    def __init__(self, group: Any) -> None:
+        self.index, self.size = group.index, group.team.size
+
+    def costs(self, bucket: Any, span: Any) -> tuple[float, float]:
+        return 1e-5, 1e-5
+
+
+class Later(Overlapping):
+    def schedule(self, bucket: Any, chain: Any) -> Any:
+        return chain
+
+    def before_forward(self, bucket: Any) -> Any:
+        return lambda: None
+
+
+@pytest.mark.parametrize("kind", [Overlapping, Later])
+def test_the_overlap_is_the_one_that_the_plugin_has(
+    solver: Path, machine: Callable[[str], Path], kind: type
+) -> None:
+    manifest = {"name": "stranger", "api": ">=0", "roles": {"gradient_sync": {"priority": 1}}}
+
+    def offered(group: Any) -> GradientSync:
+        made: GradientSync = kind(group)
+        return made
+
+    stranger = SimpleNamespace(manifest=manifest, gradient_sync=hookimpl(offered))
+    hw = machine(NESTED.replace('"reference"', '"stranger"').replace("count = 4\n", "count = 1\n"))
+    done = simulated(solver, hw, ["caffe", "training", "reference", "simulator", stranger])
+    beside = {each.resource for each in done.timeline if each.name.startswith("reduce")}
+    assert beside == ({"sync"} if kind is Later else {"compute"})
+    costs = [each.seconds for each in done.timeline if each.name.startswith("reduce")]
+    assert costs == pytest.approx([1e-5] * len(costs)) and costs
+
+
+def test_here_rates_are_measured_and_remembered_and_the_step_is_not_run(
+    solver: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*given: Any, **options: Any) -> None:
+        raise AssertionError("the step was bound")
+
+    monkeypatch.setattr(demitasse.step.Step, "__init__", never)
+    for taken in (True, False):
+        with demitasse.compose(
+            plugins=["caffe", "training", "reference", "simulator", "system"]
+        ) as runtime:
+            done = runtime.simulate(solver, samples=SAMPLES)
+        assert done.seconds > 0 and done.fits and done.memory["runtime"] > 0
+        (line,) = (each for each in done.sources if "measured" in each)
+        count = int(re.findall(r"(\d+) taken now", line)[0])
+        assert (count > 0) is taken
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "hwdesc").glob("*.toml")), ids=lambda path: path.stem)
+def test_every_description_of_the_house_parses_and_can_be_simulated(path: Path, solver: Path) -> None:
+    described = load_machine(path)
+    if not described.simulated or "sw26010" in (described.plugins or ()):
+        return
+    machine, _ = standing_in(described)
+    with demitasse.compose(machine) as runtime:
+        done = runtime.simulate(solver, samples=SAMPLES, scaling="weak")
+    assert done.seconds > 0 and done.fits
+    for level in described.levels:
+        for memory in level.memory:
+            assert memory.capacity is not None and memory.bandwidth is not None
+
+
+def test_a_plugin_that_is_not_installed_is_stood_in_for(
+    solver: Path, machine: Callable[[str], Path]
+) -> None:
+    text = (CLUSTER % "").replace('"simulator"', '"allreduce-of-tomorrow"')
+    described = load_machine(machine(text))
+    made, lines = standing_in(described)
+    assert made.levels[1].sync is not None and made.levels[1].sync.plugin == "simulator"
+    assert "allreduce-of-tomorrow is not installed" in lines[0]
+    with demitasse.compose(made) as runtime:
+        assert runtime.simulate(solver, samples=SAMPLES, scaling="weak").exchange["seconds"] > 0
+
+
+def test_an_unknown_algorithm_of_a_description_says_where(
+    solver: Path, machine: Callable[[str], Path]
+) -> None:
+    hw = machine((CLUSTER % "").replace('"ring"', '"rign"'))
+    with pytest.raises(CompositionError, match=r"made-up.toml:.*unknown algorithm 'rign'; did you mean"):
+        simulated(solver, hw, scaling="weak")
+
+
+def test_samples_that_are_not_here_need_only_a_shape(
+    solver: Path, machine: Callable[[str], Path]
+) -> None:
+    path = machine(NODE)
+    with (
+        demitasse.compose(path, ["caffe", "training", "reference", "simulator", "datasets"]) as runtime,
+        pytest.raises(demitasse.DataError, match="needs only their shapes"),
+    ):
+        runtime.simulate(solver)

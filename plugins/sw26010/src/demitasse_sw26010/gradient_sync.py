@@ -1,0 +1,162 @@
+"""Four core groups: each computes a quarter of the mini-batch, number 0 sums (Section V.A, Fig. 5)."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from demitasse import (
+    Bucket,
+    CompositionError,
+    DescriptionError,
+    GradientSync,
+    Group,
+    Span,
+    Team,
+    Work,
+    unknown,
+)
+from demitasse_sw26010.kernels.elementwise import X, Z
+from demitasse_sw26010.kernels.program import PLACES, Program, count
+from demitasse_sw26010.model.ldm import Ldm
+
+SCHEMES = ("handshake",)
+PATIENCE = 0.05
+"""Seconds between looks at whether a sibling failed, while one waits for its semaphore."""
+
+SUM = Ldm("gradient sum", (X, Z))
+
+
+class Handshake:
+    """Between core group 0 and each other one, a semaphore each way in the memory that they share: one
+    initiates, the other confirms."""
+
+    def __init__(self, team: Team) -> None:
+        self.barrier = team.barrier
+        self.initiated = [threading.Semaphore(0) for _ in range(team.size)]
+        self.confirmed = [threading.Semaphore(0) for _ in range(team.size)]
+
+    def initiate(self, sibling: int) -> None:
+        """The sibling is done with its part and waits until core group 0 is done with its own."""
+        self.initiated[sibling].release()
+        self._wait(self.confirmed[sibling])
+
+    def _wait(self, semaphore: threading.Semaphore) -> None:
+        while not semaphore.acquire(timeout=PATIENCE):
+            if self.barrier.broken:
+                for each in (*self.initiated, *self.confirmed):
+                    while each.acquire(blocking=False):
+                        pass
+                raise threading.BrokenBarrierError
+
+    def gather(self) -> None:
+        """Core group 0 waits until all others have initiated."""
+        for semaphore in self.initiated[1:]:
+            self._wait(semaphore)
+
+    def confirm(self) -> None:
+        """Core group 0 lets all others go on."""
+        for semaphore in self.confirmed[1:]:
+            semaphore.release()
+
+
+_LOCK = threading.Lock()
+_TEAMS: WeakKeyDictionary[Team, Handshake] = WeakKeyDictionary()
+
+
+def _shared(team: Team) -> Handshake:
+    with _LOCK:
+        return _TEAMS.setdefault(team, Handshake(team))
+
+
+class HandshakeSum(GradientSync):
+    """The gradients of core groups summed on the CPEs of core group 0, which owns all and updates; the
+    others then copy its parameters. Raises CompositionError for siblings in other processes,
+    DescriptionError for a scheme that is not known."""
+
+    def __init__(self, group: Group) -> None:
+        where = f"level {group.levels[-1] if group.levels else '?'!r}"
+        scheme = group.options.get("scheme", "handshake")
+        if scheme not in SCHEMES:
+            raise DescriptionError(unknown("scheme", str(scheme), SCHEMES, where))
+        if group.team is None or group.remote:
+            raise CompositionError(
+                f"{where}: plugin 'sw26010' synchronises core groups of one node, which are threads of "
+                f"one process; its siblings there are other processes: name a plugin that synchronises "
+                f"processes in its sync"
+            )
+        self.team, self.index, self.size = group.team, group.index, group.team.size
+        self.handshake = _shared(group.team)
+
+    def owned(self, span: Span) -> Span:
+        """All for core group 0."""
+        return span if self.index == 0 else Span(span.start, span.start)
+
+    def reduce(self, bucket: Bucket, span: Span) -> Work | None:
+        """Add the siblings' gradients to those of core group 0, in order, through its LDM."""
+        if self.size == 1:
+            return None
+        handshake, index = self.handshake, self.index
+        if index > 0:
+            return lambda: handshake.initiate(index)
+        import numpy as np
+
+        from demitasse_sw26010.loops.elementwise import add_scaled
+        from demitasse_sw26010.model.mesh import COUNTERS
+
+        part, counters = slice(span.start, span.stop), np.zeros(COUNTERS)
+        first, *others = (memory.gradients[part] for memory in self.team.memory)
+
+        def add() -> None:
+            handshake.gather()
+            for other in others:
+                x, z = PLACES.arrays(SUM)
+                add_scaled(counters, True, x, z, other, first, len(span), 1.0, False)
+            handshake.confirm()
+
+        return add
+
+    def distribute(self, bucket: Bucket, span: Span) -> Work | None:
+        """Copy the parameters of core group 0. It may go on meanwhile: it changes parameters again only
+        after the next reduce, where it waits for all."""
+        if self.size == 1:
+            return None
+        handshake, index, team = self.handshake, self.index, self.team
+        if index == 0:
+
+            def release() -> None:
+                handshake.gather()
+                handshake.confirm()
+
+            return release
+        part = slice(span.start, span.stop)
+        source, target = team.memory[0].parameters[part], team.memory[index].parameters[part]
+
+        def take() -> None:
+            handshake.initiate(index)
+            target[...] = source
+
+        return take
+
+    def total(self, mine: Any, total: Any) -> Work | None:
+        """Everything is core group 0's, which alone updates: nobody else needs a number."""
+        if self.size == 1:
+            return None
+
+        def take() -> None:
+            total[...] = mine
+
+        return take
+
+
+def sum_seconds(elements: int, core_groups: int) -> float:
+    """What the sum of ``elements`` gradients of so many core groups takes on core group 0, and the copy
+    of as many parameters by each of the others, at once."""
+    operands, numbers = ("float32", "float32"), (elements, 1.0, False)
+    add = Program("gradient sum", ("elementwise", "add_scaled"), SUM, operands, numbers)
+    numbers = (1, elements, 0, elements, 0, elements)  # type: ignore[assignment]
+    copy = Program(
+        "parameter copy", ("elementwise", "copy_blocks"), Ldm("copy", (X,)), operands, numbers
+    )
+    return (core_groups - 1) * count(add).seconds + (count(copy).seconds if core_groups > 1 else 0.0)

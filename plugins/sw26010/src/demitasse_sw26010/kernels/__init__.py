@@ -1,0 +1,25 @@
+"""The operations that this plugin computes, and the factory of each one's candidates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+
+from demitasse import Candidate, Request
+from demitasse_sw26010.kernels import convolution, elementwise, inner_product, normalization, pooling
+
+FACTORIES: Mapping[str, Callable[[Request], Iterable[Candidate]]] = MappingProxyType(
+    {
+        **convolution.FACTORIES,
+        **elementwise.FACTORIES,
+        **inner_product.FACTORIES,
+        **normalization.FACTORIES,
+        **pooling.FACTORIES,
+    }
+)
+
+
+def candidates(request: Request) -> Iterable[Candidate]:
+    """The kernels for a request in DDR3, each with its seconds by the model; none for other words."""
+    factory = FACTORIES.get(request.operation.name)
+    return list(factory(request)) if factory and request.place.space == "ddr3" else ()

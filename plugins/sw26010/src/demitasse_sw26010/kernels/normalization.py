@@ -1,0 +1,160 @@
+"""Batch normalisation, scales, local response normalisation, softmax, its loss, accuracy, images."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from math import prod
+from types import MappingProxyType
+from typing import Any
+
+from demitasse import Candidate, Request
+from demitasse_sw26010.kernels.program import Place, given, is_single, program_candidate
+from demitasse_sw26010.model.ldm import LdmBuffer
+
+LINE = LdmBuffer("x", (64 * 2048,), copies=2)
+SUMS = LdmBuffer("sum", (64,), "float64")
+Factory = Callable[[Request], Iterable[Candidate]]
+
+
+def _offer(
+    loop: tuple[str, str], inputs: int, outputs: int, numbers: Callable[[Request], Any]
+) -> Factory:
+    """A word whose loop takes its inputs, its outputs, and numbers, in this order."""
+
+    def offer(request: Request) -> Iterable[Candidate]:
+        if not is_single(*request.inputs, *request.outputs):
+            return ()
+        places = (*(("in", i) for i in range(inputs)), *(("out", i) for i in range(outputs)))
+        name = request.operation.name
+        return (
+            program_candidate(request, name, loop, (LINE,), places, numbers(request), in_place=False),
+        )
+
+    return offer
+
+
+def _channels(request: Request) -> tuple[int, int, int]:
+    shape = given(request.inputs[0]).shape
+    return shape[0], shape[1], prod(shape[2:])
+
+
+def _along(request: Request) -> tuple[int, int, int]:
+    """Before, along and after the axis that classes lie on."""
+    shape, axis = given(request.inputs[0]).shape, request.attributes["axis"]
+    return prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :])
+
+
+def _scaled(w: int) -> Callable[[Request], tuple[int, int, int]]:
+    def sizes(request: Request) -> tuple[int, int, int]:
+        shape, axis = given(request.inputs[0]).shape, request.attributes["axis"]
+        middle = given(request.inputs[w]).shape
+        return prod(shape[:axis]), prod(middle), prod(shape[axis + len(middle) :])
+
+    return sizes
+
+
+def _response(request: Request) -> tuple[Any, ...]:
+    about = request.attributes
+    return (*_channels(request), about["size"] // 2, float(about["alpha"]), float(about["beta"]))
+
+
+NORMALISERS = ("valid", "full", "batch_size", "none")
+
+
+def _labelled(x: int, label: int, places: tuple[Place, ...], loop: str) -> Factory:
+    """A word of predictions and labels, which are of any type."""
+
+    def offer(request: Request) -> Iterable[Candidate]:
+        spec, about = given(request.inputs[x]), request.attributes
+        if not is_single(spec, *request.outputs):
+            return ()
+        shape, axis = spec.shape, about["axis"]
+        ignored = about["ignore_label"]
+        numbers = (prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :]), int(ignored or 0))
+        last = about["top_k"] if "top_k" in about else NORMALISERS.index(about["normalization"])
+        return (
+            program_candidate(
+                request,
+                request.operation.name,
+                ("loss", loop),
+                (LINE, SUMS) if loop == "softmax_loss" else (LINE,),
+                places,
+                (*numbers, ignored is not None, int(last)),
+                in_place=False,
+            ),
+        )
+
+    return offer
+
+
+def image_transform(request: Request) -> Iterable[Candidate]:
+    """Samples made into a blob."""
+    x, y, mean = given(request.inputs[0]), given(request.outputs[0]), request.inputs[1]
+    about = request.attributes
+    if not is_single(y) or len(x.shape) != 4:
+        return ()
+    seed, stream = int(about["seed"]), int(about["stream"])
+    low = 2**32 - 1
+    key = (seed & low, ((seed >> 32) + stream * 0x9E3779B9) & low)
+    each = mean.shape if mean is not None else (1, 1, 1)
+    places: tuple[Place, ...] = (("in", 0), ("in", 1), ("in", 2), ("in", 3), ("out", 0))
+    numbers = (x.shape, y.shape[2:], tuple(each), float(about["scale"]), bool(about["random"]))
+    more = bool(about["mirror"]), key
+    loop = ("image", "image_transform")
+    return (
+        program_candidate(
+            request, "image_transform", loop, (LINE,), places, (*numbers, *more), in_place=False
+        ),
+    )
+
+
+FACTORIES: Mapping[str, Factory] = MappingProxyType(
+    {
+        "batch_norm": _offer(
+            ("normalization", "batch_norm"),
+            6,
+            3,
+            lambda r: (
+                *_channels(r),
+                float(r.attributes["keep"]),
+                float(r.attributes["epsilon"]),
+                bool(r.attributes["relu"]),
+            ),
+        ),
+        "batch_norm_backward": _offer(
+            ("normalization", "batch_norm_backward"),
+            6,
+            3,
+            lambda r: (*_channels(r), bool(r.attributes["relu"])),
+        ),
+        "batch_norm_inference": _offer(
+            ("normalization", "batch_norm_inference"),
+            6,
+            1,
+            lambda r: (*_channels(r), float(r.attributes["epsilon"]), bool(r.attributes["relu"])),
+        ),
+        "scale": _offer(("normalization", "scale"), 3, 1, lambda r: (*_scaled(1)(r), False)),
+        "scale_backward": _offer(("normalization", "scale_backward"), 3, 3, _scaled(2)),
+        "lrn_across_channels": _offer(
+            ("normalization", "local_response"),
+            1,
+            2,
+            lambda r: (*_response(r), float(r.attributes["k"])),
+        ),
+        "lrn_across_channels_backward": _offer(
+            ("normalization", "local_response_backward"), 4, 1, _response
+        ),
+        "softmax": _offer(("loss", "softmax"), 1, 1, _along),
+        "softmax_backward": _offer(("loss", "softmax_backward"), 2, 1, _along),
+        "softmax_loss": _labelled(
+            0, 1, (("in", 0), ("in", 1), ("out", 0), ("out", 1), ("wrong", 0)), "softmax_loss"
+        ),
+        "softmax_loss_backward": _labelled(
+            1, 2, (("in", 0), ("in", 1), ("in", 2), ("out", 0)), "softmax_loss_backward"
+        ),
+        "accuracy": _labelled(
+            0, 1, (("in", 0), ("in", 1), ("out", 0), ("out", 1), ("wrong", 0)), "accuracy"
+        ),
+        "image_transform": image_transform,
+    }
+)

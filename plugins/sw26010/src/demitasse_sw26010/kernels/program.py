@@ -1,0 +1,220 @@
+"""From a program of the mesh to a candidate: its LDM checked, its cost counted, its work bound."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import import_module
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from demitasse import Candidate, DataError, Layout, Request, TensorSpec, Work
+from demitasse_sw26010.model.cost import Cost
+from demitasse_sw26010.model.ldm import CoreGroup, Ldm, LdmBuffer
+
+if TYPE_CHECKING:
+    from demitasse_sw26010.explanation import KernelReport
+
+Place = tuple[str, int]
+
+PLACES = CoreGroup()
+"""The emulated mesh memory, one for each thread that works."""
+
+
+@dataclass(frozen=True)
+class Absent:
+    """An operand that is not there: an empty array of its element type."""
+
+    dtype: str = "float32"
+
+
+@dataclass(frozen=True)
+class Program:
+    """A kernel as it is planned: the loop's module and name, its LDM, the element types of its
+    operands in the order in which the loop takes them (an ``Absent`` one is empty), and its numbers,
+    of which tuples become arrays."""
+
+    kernel: str
+    loop: tuple[str, str]
+    ldm: Ldm
+    operands: tuple[str | Absent, ...]
+    numbers: tuple[Any, ...]
+
+    def function(self) -> Any:
+        """The compiled loop."""
+        module, name = self.loop
+        return getattr(import_module(f"demitasse_sw26010.loops.{module}"), name)
+
+    def arguments(self) -> list[Any]:
+        """The numbers as the loop takes them."""
+        import numpy as np
+
+        return [np.array(n, _kind(n)) if isinstance(n, tuple) else n for n in self.numbers]
+
+    @property
+    def cost(self) -> Cost:
+        """What one run takes, by the same code that computes, which then touches nothing."""
+        return count(self)
+
+
+def _kind(numbers: tuple[Any, ...]) -> str:
+    return "float64" if any(isinstance(number, float) for number in numbers) else "int64"
+
+
+@lru_cache(maxsize=4096)
+def count(program: Program) -> Cost:
+    """Run a program without its data, and read its counters."""
+    import numpy as np
+
+    from demitasse_sw26010.model.mesh import COUNTERS
+
+    counters = np.zeros(COUNTERS)
+    operands = [
+        np.empty(0, kind.dtype) if isinstance(kind, Absent) else np.empty(1, kind)
+        for kind in program.operands
+    ]
+    ldm = PLACES.arrays(program.ldm, fill=False)
+    program.function()(counters, False, *ldm, *operands, *program.arguments())
+    return Cost.of(counters.tolist())
+
+
+@dataclass(frozen=True)
+class Part:
+    """A program and where its operands are: ("in", 0), ("out", 1), ("workspace", 0) or ("wrong", 0),
+    the last one number that the program sets to one more than the label that is no class."""
+
+    program: Program
+    places: tuple[Place, ...]
+
+
+class Binder:
+    """``Candidate.bind`` of programs that run one after the other."""
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self.parts = tuple(parts)
+
+    @property
+    def cost(self) -> Cost:
+        """Of all parts."""
+        return Cost.total(part.program.cost for part in self.parts)
+
+    def explain(self) -> KernelReport:
+        """What the kernel costs and which principles it breaks; prints as lines."""
+        from demitasse_sw26010.explanation import report_of
+
+        return report_of(self)
+
+    def __call__(self, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
+        import numpy as np
+
+        from demitasse_sw26010.model.mesh import COUNTERS
+
+        wrong, counters = np.zeros(1, np.int64), np.zeros(COUNTERS)
+        scratch = None if workspace is None else workspace.view("float32")
+        given = {"in": inputs, "out": outputs, "workspace": [scratch], "wrong": [wrong]}
+        runs, strange = [], {}
+        for part in self.parts:
+            arrays = []
+            for (side, position), kind in zip(part.places, part.program.operands, strict=True):
+                if isinstance(kind, Absent):
+                    arrays.append(np.empty(0, kind.dtype))
+                    continue
+                array = given[side][position].reshape(-1)
+                arrays.append(array)
+                shared = any(x is not None and np.may_share_memory(array, x) for x in inputs)
+                if side in ("out", "workspace") and not shared and array.dtype.kind == "f":
+                    strange[side, position] = array
+            program = part.program
+            runs.append((program.function(), program.ldm, arrays, program.arguments()))
+        undefined = list(strange.values())
+
+        def work() -> None:
+            # What a kernel does not write, or reads before it wrote it, is no number.
+            for array in undefined:
+                array.fill(np.nan)
+            for loop, ldm, arrays, numbers in runs:
+                loop(counters, True, *PLACES.arrays(ldm), *arrays, *numbers)
+            if wrong[0]:
+                which, wrong[0] = int(wrong[0]) - 1, 0
+                raise DataError(f"label {which} of the batch is none of the classes")
+
+        return work
+
+
+def part(
+    request: Request,
+    kernel: str,
+    loop: tuple[str, str],
+    ldm: Sequence[LdmBuffer],
+    places: Sequence[Place],
+    numbers: Sequence[Any],
+) -> Part:
+    """A program for a request's operands. Raises PlanError when it needs more LDM than there is."""
+    sides = {"in": request.inputs, "out": request.outputs}
+    operands: list[str | Absent] = []
+    for side, position in places:
+        if side == "workspace":
+            operands.append("float32")
+        elif side == "wrong":
+            operands.append("int64")
+        else:
+            specs = sides[side]
+            spec = specs[position] if position < len(specs) else None
+            operands.append(spec.array_type if spec is not None else Absent())
+    program = Program(kernel, loop, Ldm(kernel, tuple(ldm)), tuple(operands), tuple(numbers))
+    return Part(program, tuple(places))
+
+
+def candidate_of(
+    kernel: str,
+    parts: Sequence[Part],
+    *,
+    workspace: int = 0,
+    layouts: tuple[Sequence[Layout], Sequence[Layout]] = ((), ()),
+    in_place: bool = True,
+) -> Candidate:
+    """What a kernel of these parts offers, with the seconds that the model counts."""
+    binder = Binder(parts)
+    bind: Callable[..., Work] = binder
+    seconds = binder.cost.seconds
+    return Candidate(kernel, bind, tuple(layouts[0]), tuple(layouts[1]), workspace, seconds, in_place)
+
+
+def program_candidate(
+    request: Request,
+    kernel: str,
+    loop: tuple[str, str],
+    ldm: Sequence[LdmBuffer],
+    places: Sequence[Place],
+    numbers: Sequence[Any],
+    *,
+    workspace: int = 0,
+    layouts: tuple[Sequence[Layout], Sequence[Layout]] = ((), ()),
+    in_place: bool = True,
+) -> Candidate:
+    """A candidate of one part; ``workspace`` bytes, if any, are its last operand."""
+    places = (*places, ("workspace", 0)) if workspace else places
+    only = part(request, kernel, loop, ldm, places, numbers)
+    return candidate_of(kernel, [only], workspace=workspace, layouts=layouts, in_place=in_place)
+
+
+def given(operand: TensorSpec | None) -> TensorSpec:
+    """An operand that the operation always has."""
+    assert operand is not None
+    return operand
+
+
+def is_single(*operands: TensorSpec | None) -> bool:
+    """Whether all of the operands that are there are float32."""
+    return all(operand is None or operand.dtype == "float32" for operand in operands)
+
+
+def elements(operand: TensorSpec | None) -> int:
+    """Of a tensor; 0 when it is absent."""
+    return 0 if operand is None else prod(operand.shape)
+
+
+def up(value: int, tile: int) -> int:
+    """The next multiple of a tile."""
+    return -(-value // tile) * tile

@@ -1,0 +1,71 @@
+"""What running a program of the mesh once takes, as it was counted, and what is to be said of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import astuple, dataclass
+
+from demitasse_sw26010.model.figures import CLOCK, SATISFACTORY_BLOCK, SATISFACTORY_TRANSFER
+
+FLOPS_OF_MESSAGE = 16.0
+"""What a CPE computes for each message of a product: 16 vectors of 4 multiply-adds for 8 messages."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Simulated. Times in seconds, of which DMA and computing may overlap within ``seconds``; bytes of
+    DMA each way, those in strided blocks under 256 bytes and in transfers under 2 KiB a CPE; DMA
+    requests; register messages; flops asked for; cycles of each CPE's two pipelines, and of the MPE."""
+
+    seconds: float
+    dma_seconds: float
+    compute_seconds: float
+    get_bytes: float
+    put_bytes: float
+    transfers: float
+    short_bytes: float
+    small_bytes: float
+    messages: float
+    flops: float
+    float_cycles: float
+    memory_cycles: float
+    mpe_cycles: float
+
+    @classmethod
+    def of(cls, count: Sequence[float]) -> Cost:
+        """From a program's counters."""
+        return cls(*(float(value) for value in count))
+
+    @classmethod
+    def total(cls, costs: Iterable[Cost]) -> Cost:
+        """Of programs that run one after the other."""
+        rows = [astuple(cost) for cost in costs]
+        return cls(*(sum(column) for column in zip(*rows, strict=True)))
+
+    def findings(self) -> Iterator[str]:
+        """The four principles of Section III that the program breaks, if it costs time."""
+        moved = self.get_bytes + self.put_bytes
+        if self.mpe_cycles > 0.05 * self.seconds * CLOCK:
+            yield (
+                f"principle 1: {self.mpe_cycles / CLOCK / self.seconds:.0%} of the time is work on the "
+                f"MPE; give it to the CPEs"
+            )
+        possible = self.messages * FLOPS_OF_MESSAGE
+        if self.flops < 0.5 * possible:
+            yield (
+                f"principle 1: {self.flops / possible:.0%} of the mesh's products are of use; the rest "
+                f"is padding to its tiles"
+            )
+        if self.dma_seconds > 0.2 * self.seconds:
+            if self.small_bytes > 0.5 * moved:
+                yield (
+                    f"principle 3: {self.small_bytes / moved:.0%} of the DMA moves under "
+                    f"{SATISFACTORY_TRANSFER} bytes a CPE at a time; move more at once"
+                )
+            if self.short_bytes > 0.5 * moved:
+                yield (
+                    f"principle 3: {self.short_bytes / moved:.0%} of the DMA is in strided blocks under "
+                    f"{SATISFACTORY_BLOCK} bytes; make rows longer"
+                )
+        if self.flops > 26.5 * moved and not self.messages:
+            yield "principle 4: much arithmetic and no register message; share operands along rows"

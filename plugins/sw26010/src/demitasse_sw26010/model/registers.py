@@ -1,0 +1,96 @@
+"""Register communication: 256 bits from CPE to CPE, along a row or a column only, in FIFO order.
+
+A receiver does not know who sent: it takes what came first along its row, or along its column. In
+lock-step nobody can wait, so a full or an empty buffer is the program's mistake.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from demitasse_sw26010.model.compiled import Array, compiled
+from demitasse_sw26010.model.figures import CLOCK, CPES, MESH, MESSAGE_CYCLES
+from demitasse_sw26010.model.mesh import ELAPSED, MESSAGES, work
+
+DEPTH = 4
+"""Messages that a receiving buffer holds (assumed; the paper says that they are finite)."""
+
+ROW, COLUMN = 0, 1
+FLIGHT_CYCLES = 11.0
+"""From a message's sending until it can be used (assumed: as long as a vector's load and an add)."""
+
+
+@compiled
+def buffers() -> tuple[Array, Array]:
+    """(messages, how many) of every CPE along its row and its column, empty."""
+    return np.full((CPES, 2, DEPTH, 4), np.nan), np.zeros((CPES, 2), np.int64)
+
+
+@compiled
+def send(
+    count: Array, messages: Array, lengths: Array, sender: int, receiver: int, value: Array
+) -> None:
+    """Four doubles from one CPE to another. Raises ValueError when they share neither row nor column,
+    or the receiver's buffer is full."""
+    same_row = sender // MESH == receiver // MESH
+    if sender == receiver or not (same_row or sender % MESH == receiver % MESH):
+        raise ValueError("register communication is along a row or a column of the mesh, to another CPE")
+    along = ROW if same_row else COLUMN
+    if lengths[receiver, along] == DEPTH:
+        raise ValueError("the receiver's buffer is full: the sender would wait for ever")
+    for i in range(4):
+        messages[receiver, along, lengths[receiver, along], i] = value[i]
+    lengths[receiver, along] += 1
+    count[MESSAGES] += 1.0
+
+
+@compiled
+def broadcast(
+    count: Array, messages: Array, lengths: Array, sender: int, along: int, value: Array
+) -> None:
+    """Four doubles to the seven others of the sender's row or column, in one message."""
+    before = count[MESSAGES]
+    row, column = sender // MESH, sender % MESH
+    for i in range(MESH):
+        receiver = row * MESH + i if along == ROW else i * MESH + column
+        if receiver != sender:
+            send(count, messages, lengths, sender, receiver, value)
+    count[MESSAGES] = before + 1.0
+
+
+@compiled
+def receive(messages: Array, lengths: Array, cpe: int, along: int, value: Array) -> None:
+    """The first message that is there. Raises ValueError when there is none."""
+    if lengths[cpe, along] == 0:
+        raise ValueError("no message is there: the receiver would wait for ever")
+    for i in range(4):
+        value[i] = messages[cpe, along, 0, i]
+    for slot in range(1, DEPTH):
+        for i in range(4):
+            messages[cpe, along, slot - 1, i] = messages[cpe, along, slot, i]
+    lengths[cpe, along] -= 1
+
+
+@compiled
+def mesh_sum(count: Array, touch: bool, parts: Array) -> float:
+    """The sum of one number of each CPE (``parts``, 64), on CPE 0: along all rows at once, then along
+    the first column; the receiver adds as messages come."""
+    steps = 2.0 * (MESH - 1)
+    count[ELAPSED] += work(count, steps, steps * MESSAGE_CYCLES) + 2.0 * FLIGHT_CYCLES / CLOCK
+    if not touch:
+        count[MESSAGES] += float(CPES - 1)
+        return 0.0
+    messages, lengths = buffers()
+    value = np.zeros(4)
+    for step in range(1, MESH):
+        for row in range(MESH):
+            value[0] = parts[row * MESH + step]
+            send(count, messages, lengths, row * MESH + step, row * MESH, value)
+            receive(messages, lengths, row * MESH, ROW, value)
+            parts[row * MESH] += value[0]
+    for step in range(1, MESH):
+        value[0] = parts[step * MESH]
+        send(count, messages, lengths, step * MESH, 0, value)
+        receive(messages, lengths, 0, COLUMN, value)
+        parts[0] += value[0]
+    return float(parts[0])

@@ -1,0 +1,142 @@
+"""Predictions of ``demitasse simulate`` beside what is measured here, for the nets of ``make bench``.
+
+    PYTHONPATH=tools .venv/bin/python tools/check_simulation.py [NET ...] [--json FILE]
+
+Each net is predicted in a process of its own, then trained in another: the quickest and the median of
+its steps, and the most memory that the process holds in them. Steps are taken in short bursts with
+rests; the load is printed: on a busy machine the quickest step is what can be compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+SECONDS = 5.0
+"""Of bursts for each net, at most, after the first steps."""
+
+
+def predict(net: str, precision: str, folder: Path) -> dict[str, Any]:
+    """What simulate says."""
+    import demitasse
+
+    solver, shape, _ = written(net, folder)
+    start = time.perf_counter()
+    with demitasse.compose() as runtime:
+        samples = {"data": shape, "label": ()}
+        done = runtime.simulate(solver, precision=precision, samples=samples)
+    return {
+        "seconds": done.seconds,
+        "phases": dict(done.phases),
+        "memory": dict(done.memory),
+        "took": time.perf_counter() - start,
+    }
+
+
+def measure(net: str, precision: str, folder: Path) -> dict[str, Any]:
+    """What training takes."""
+    import numpy as np
+
+    import demitasse
+
+    solver, shape, batch = written(net, folder)
+    random = np.random.default_rng(0)
+    data = random.random((batch, *shape), dtype=np.float32)
+    samples = {"data": data, "label": random.integers(0, 10, batch)}
+    steps, phases = [], {}
+    with demitasse.compose() as runtime:
+        trainer = runtime.trainer(solver, data={"train": samples}, precision=precision)
+        trainer.step(2)
+        # What filling the parameters took for a moment is over; the peak is that of steps.
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+        end = time.perf_counter() + SECONDS
+        while time.perf_counter() < end or len(steps) < 5:
+            result = trainer.step(1)
+            if not steps or result.seconds < min(steps):
+                phases = dict(result.phases)
+            steps.append(result.seconds)
+            if len(steps) % 10 == 0:
+                time.sleep(0.05)
+    return {
+        "best": min(steps),
+        "median": statistics.median(steps),
+        "steps": len(steps),
+        "phases": phases,
+        "process": status("VmHWM"),
+        "load": os.getloadavg()[0],
+    }
+
+
+def written(net: str, folder: Path) -> tuple[Path, tuple[int, ...], int]:
+    """A net's solver file, the shape of its images, its batch."""
+    from bench import prototxt
+    from bench.nets import NETS
+
+    made = NETS[net]()
+    return prototxt.write(made, folder / net), tuple(made.image), made.batch
+
+
+def status(name: str) -> int:
+    """A size of this process in bytes, as the system tells it."""
+    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def apart(task: str, net: str, precision: str) -> dict[str, Any]:
+    """One task in a process of its own."""
+    command = [sys.executable, __file__, "--task", task, net, "--precision", precision]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{task} {net} failed:\n{done.stderr}")
+    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return answer
+
+
+def main() -> None:
+    """Print the table."""
+    from bench.nets import NETS
+
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("nets", nargs="*", help=f"default: {' '.join(NETS)}")
+    parser.add_argument("--precision", default="f32", choices=("f32", "bf16"))
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--task", choices=("predict", "measure"), help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.task:
+        with tempfile.TemporaryDirectory() as folder:
+            task = {"predict": predict, "measure": measure}[given.task]
+            print(json.dumps(task(given.nets[0], given.precision, Path(folder))))
+        return
+    rows = []
+    print(
+        f"{'net':<14} {'step, ms':^36} {'memory, MiB':^28}  load\n"
+        f"{'':<14} {'simulated':>9} {'quickest':>9} {'error':>7} {'median':>9} "
+        f"{'simulated':>9} {'measured':>9} {'error':>7}"
+    )
+    for net in given.nets or NETS:
+        said, seen = apart("predict", net, given.precision), apart("measure", net, given.precision)
+        memory = said["memory"]["process"] + said["memory"]["runtime"]
+        rows.append({"net": net, "simulated": said, "measured": seen})
+        print(
+            f"{net:<14} {said['seconds'] * 1e3:9.2f} {seen['best'] * 1e3:9.2f} "
+            f"{said['seconds'] / seen['best'] - 1:+7.1%} {seen['median'] * 1e3:9.2f} "
+            f"{memory / 2**20:9.1f} {seen['process'] / 2**20:9.1f} {memory / seen['process'] - 1:+7.1%}"
+            f"  {seen['load']:.1f}",
+            flush=True,
+        )
+    if given.json:
+        given.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
