@@ -407,3 +407,29 @@ def test_a_recurrence_that_cannot_be_says_why_and_where(
         pytest.raises(demitasse.ModelError, match=rf"net.prototxt:2: layer 'it' .*{message}"),
     ):
         net(runtime, tmp_path, inputs(**shapes) + text)
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "RNN"])
+def test_time_is_not_divided_among_workers(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "net.prototxt").write_text(
+        'name: "n" layer { name: "data" type: "Data" top: "x" top: "cont" '
+        'data_param { source: "given" batch_size: 4 } }\n'
+        f'layer {{ name: "r" type: "{kind}" bottom: "x" bottom: "cont" top: "y" '
+        "recurrent_param { num_output: 3 } }\n"
+        'layer { name: "loss" type: "Reduction" bottom: "y" top: "loss" loss_weight: 1 }'
+    )
+    (tmp_path / "solver.prototxt").write_text(
+        'net: "net.prototxt" base_lr: 0.1 lr_policy: "fixed" max_iter: 1'
+    )
+    (tmp_path / "two.toml").write_text(
+        'schema = 1\nname = "two"\n[[level]]\nname = "worker"\ncount = 2\nworkers = "threads"\n'
+        'cores = 2\nsync = { plugin = "reference" }\n'
+    )
+    data = {"train": {"data": np.zeros((4, 2, 5)), "label": np.zeros((4, 2))}}
+    told = rf"net.prototxt:2.*layer 'r' \({kind}\).*2 workers.*time"
+    plugins = ["caffe", "training", "datasets", "reference"]
+    with (
+        demitasse.compose(tmp_path / "two.toml", plugins) as runtime,
+        pytest.raises(demitasse.ModelError, match=told),
+    ):
+        runtime.trainer(tmp_path / "solver.prototxt", data=data)

@@ -105,12 +105,14 @@ class Field:
 
 class GraphBuilder(Protocol):
     """What a layer type builds on. ``phase`` is train or test, ``dtype`` the real numbers' type,
-    ``seed`` the run's, ``stream`` a number of the layer's own for its random numbers."""
+    ``seed`` the run's, ``stream`` a number of the layer's own for its random numbers, ``workers`` how
+    many share a batch."""
 
     phase: str
     dtype: str
     seed: int
     stream: int
+    workers: int
 
     def apply(self, operation: str, *inputs: Tensor | None, **attributes: Any) -> Any:
         """Emit an operation: its output tensor, or a tuple where it has several (what nobody reads

@@ -56,6 +56,7 @@ class NetGraph(Graph):
         self.seed, self.stream = seed, 0
         self._open_source = open_source
         self._share = share or Share()
+        self.workers = self._share.workers
         self._input_shapes = input_shapes or {}
         self._retain_all = retain == "all"
         self._shared: dict[str, Parameter] = {}

@@ -36,6 +36,11 @@ class Recurrent(CaffeLayer):
     ) -> Sequence[Tensor]:
         given, exposed = message.recurrent_param, message.recurrent_param.expose_hidden
         units, (x, cont, *rest) = given.num_output, bottoms
+        if graph.workers > 1:
+            raise ValueError(
+                f"a batch is divided among {graph.workers} workers along its first axis, which for this "
+                f"layer is time; train it with one worker"
+            )
         states = len(self.states) if exposed else 0
         if not 0 <= len(rest) - states <= 1 or len(layer.tops) != 1 + states:
             also = f", {', '.join(self.states)}" if exposed else ""
