@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Iterator
 from types import ModuleType
 
 import pytest
+
+
+def pytest_configure() -> None:
+    """A shell without job control has what it starts in the background ignore SIGINT, and children do as
+    their parents: those that tests interrupt would run for ever."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)
