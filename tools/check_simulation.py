@@ -70,7 +70,8 @@ def measure(net: str, precision: str, folder: Path) -> dict[str, Any]:
         "median": statistics.median(steps),
         "steps": len(steps),
         "phases": phases,
-        "process": status("VmHWM"),
+        # The samples are this tool's own, not the trainer's.
+        "process": status("VmHWM") - data.nbytes,
         "load": os.getloadavg()[0],
     }
 
@@ -119,8 +120,8 @@ def main() -> None:
         return
     rows = []
     print(
-        f"{'net':<14} {'step, ms':^36} {'memory, MiB':^28}  load\n"
-        f"{'':<14} {'simulated':>9} {'quickest':>9} {'error':>7} {'median':>9} "
+        f"{'net':<14} {'step, ms':^44} {'memory, MiB':^28}  load\n"
+        f"{'':<14} {'simulated':>9} {'quickest':>9} {'error':>7} {'median':>9} {'error':>7} "
         f"{'simulated':>9} {'measured':>9} {'error':>7}"
     )
     for net in given.nets or NETS:
@@ -130,6 +131,7 @@ def main() -> None:
         print(
             f"{net:<14} {said['seconds'] * 1e3:9.2f} {seen['best'] * 1e3:9.2f} "
             f"{said['seconds'] / seen['best'] - 1:+7.1%} {seen['median'] * 1e3:9.2f} "
+            f"{said['seconds'] / seen['median'] - 1:+7.1%} "
             f"{memory / 2**20:9.1f} {seen['process'] / 2**20:9.1f} {memory / seen['process'] - 1:+7.1%}"
             f"  {seen['load']:.1f}",
             flush=True,

@@ -38,6 +38,9 @@ from demitasse.machine import (
     Quantity as Quantity,
     SyncSpec as SyncSpec,
     fingerprint as fingerprint,
+)
+from demitasse_descriptions import (
+    describe as describe,
     load_machine as load_machine,
 )
 from demitasse_models import (
@@ -98,10 +101,24 @@ from demitasse.runtime import (
     compose as compose,
 )
 from demitasse_schedules import (
+    Algorithm as Algorithm,
+    Cost as Cost,
+    InRounds as InRounds,
     Move as Move,
+    Proof as Proof,
+    RANK_MAPS as RANK_MAPS,
+    Round as Round,
     Schedule as Schedule,
+    Tier as Tier,
+    Topology as Topology,
     check as check,
+    cost as cost,
+    joined as joined,
+    missing_number as missing_number,
+    play as play,
+    rounds_of as rounds_of,
     run_threads as run_threads,
+    topology as topology,
 )
 from demitasse.step import (
     Phases as Phases,
@@ -112,6 +129,7 @@ from demitasse.synchronisation import (
     FlatMemory as FlatMemory,
     GradientSync as GradientSync,
     Group as Group,
+    Processes as Processes,
     Span as Span,
     Team as Team,
     chain as chain,

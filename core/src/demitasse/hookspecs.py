@@ -4,7 +4,7 @@ roles, each in a function marked with ``hookimpl``; each function here specifies
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -17,8 +17,8 @@ from demitasse.operations import Operation
 hookimpl = pluggy.HookimplMarker("demitasse")
 
 
-def probe() -> Iterable[demitasse.Level]:  # type: ignore[empty-body]
-    """Levels of this machine, outermost first, every number with its source."""
+def probe(levels: Iterable[demitasse.Level]) -> Iterable[demitasse.Level]:  # type: ignore[empty-body]
+    """What ``levels``, of the probes before, become: all of this machine's, outermost first."""
 
 
 def allocator(space: str, options: Mapping[str, Any]) -> demitasse.Allocator | None:
@@ -41,6 +41,14 @@ def tuner(
 
 def gradient_sync(group: demitasse.Group) -> demitasse.GradientSync:  # type: ignore[empty-body]
     """The synchronisation of one worker with its siblings at a level."""
+
+
+def processes(machine: demitasse.Machine, options: Mapping[str, Any]) -> demitasse.Processes | None:
+    """The processes that run on a machine together, or None when this one was started alone."""
+
+
+def collectives() -> Mapping[str, demitasse.Algorithm]:  # type: ignore[empty-body]
+    """Algorithms of collectives, by name."""
 
 
 def stream_engine(place: str, options: Mapping[str, Any]) -> Any:
@@ -81,8 +89,9 @@ def observe() -> Callable[[demitasse.Event], None]:  # type: ignore[empty-body]
     """A listener that is told of iterations, tests and snapshots."""
 
 
-def diagnose() -> Iterable[demitasse.Finding]:  # type: ignore[empty-body]
-    """What the plugin finds here of what it needs: libraries, drivers, rights, each with a remedy."""
+def diagnose(topics: Collection[str]) -> Iterable[demitasse.Finding]:  # type: ignore[empty-body]
+    """What the plugin finds here of what it needs: libraries, drivers, rights, each with a remedy; also
+    what takes longer, for those of the ``topics`` in its manifest that are asked for."""
 
 
 for _hook in [item for item in vars().values() if isinstance(item, FunctionType)]:

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import platform
 import re
-import tomllib
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Self
 
+import demitasse
 from demitasse.errors import DescriptionError, Location, nearest, unknown
 
 SOURCES = ("measured", "assumed", "vendor", "paper")
-WORKERS = ("threads", "mpi", "streams", "simulated")
 _EXAMPLES = {"s": "1 us", "B": "8 GiB", "B/s": "12 GB/s", "FLOP/s": "2 GFLOP/s", "Hz": "3 GHz"}
 _SIZES = {p: Decimal(1000) ** i for i, p in enumerate(["n", "u", "m", "", *"kMGTPE"], -3)}
 _SIZES |= {f"{p}i": Decimal(1024) ** i for i, p in enumerate("KMGTP", 1)}
@@ -26,8 +24,6 @@ _SYMBOLS = {f"{prefix}{unit}": (unit, size) for unit in _EXAMPLES for prefix, si
             if size == 1 or (size < 1) == (unit == "s")}  # fmt: skip
 _SYMBOLS |= {f"{prefix}bit/s": ("B/s", size / 8) for prefix, size in _SIZES.items() if size >= 1}
 _FORM = re.compile(r"(-?\d+(?:\.\d+)?(?:[eE][+-]?\d{1,3})?) *([a-zA-Z/]+) *(?:\((\w+)\))?", re.A)
-_UNITS = {"latency": "s", "capacity": "B", "bandwidth": "B/s", "peak": "FLOP/s", "clock": "Hz"}
-_STRINGS = r'"""[^\0]*?"""|\'\'\'[^\0]*?\'\'\'|"(?:\\.|[^"\\\n])*"|\'[^\'\n]*\'|#[^\n]*'
 
 
 @dataclass(frozen=True)
@@ -75,13 +71,15 @@ class Link:
 
 @dataclass(frozen=True)
 class MemorySpace:
-    """A memory, cache or storage: ``count`` of them in one sibling, the numbers of each."""
+    """A memory, cache or storage: ``count`` of them in one sibling, the numbers of each. Allocators
+    know it as ``at``, where ``*`` is the number of the sibling, kernels as ``space``."""
 
     space: str
     capacity: Quantity | None = None
     bandwidth: Quantity | None = None
     latency: Quantity | None = None
     count: int = 1
+    at: str | None = None
 
 
 @dataclass(frozen=True)
@@ -184,93 +182,7 @@ class Machine:
         return tuple(groups)
 
     def __str__(self) -> str:
-        # JSON with another separator is what TOML calls an inline table.
-        write = json.JSONEncoder(ensure_ascii=False, separators=(", ", " = "), default=_given).encode
-        tables = [{"schema": 1} | _given(self), *map(_given, self.levels)]
-        texts = ["\n".join(f"{key} = {write(v)}" for key, v in table.items()) for table in tables]
-        whole = "\n\n[[level]]\n".join(texts).replace("\x7f", "\\u007f") + "\n"
-        return re.sub(r'(?a)(?<!\\)"([\w-]+)" = ', r"\1 = ", whole)
-
-
-def _given(record: Any) -> Any:
-    if not isinstance(record, Link | MemorySpace | SyncSpec | Level | Machine):
-        return str(record)
-    keys = [f for f in fields(record) if f.compare and not f.metadata]
-    given = {f.name: v for f in keys if (v := getattr(record, f.name)) not in (f.default, {})}
-    return {**given, **record.options} if isinstance(record, SyncSpec) else given
-
-
-def load_machine(path: str | Path) -> Machine:
-    """The machine that a TOML file describes. Raises DescriptionError with file and line."""
-    path, text = Path(path), ""
-    try:
-        text = path.read_text(encoding="utf-8")
-        table = tomllib.loads(text)
-    except OSError as error:
-        where, others = f"{path}: {error.strerror}", path.parent.glob("*.toml")
-        raise DescriptionError(unknown("file", path.name, [x.name for x in others], where)) from error
-    except (ValueError, RecursionError) as error:
-        line = [*re.findall(r"at line (\d+)", str(error)), text.count("\n") + 1][0]
-        raise DescriptionError(f"{path}:{line}: {error}") from error
-    reader = _Reader(path, text)
-    if (schema := table.pop("schema", None)) != 1:
-        line = reader.lines.get("schema", [1])[0]
-        raise DescriptionError(f"{path}:{line}: schema = {schema!r} (valid: 1)")
-    return replace(reader.record(Machine, table), path=path)  # type: ignore[no-any-return]
-
-
-class _Reader:
-    """Tables to records, by the annotations of their fields; ``line`` is how far it has come."""
-
-    def __init__(self, path: Path, text: str) -> None:
-        self.path, self.line, self.lines = str(path), 1, dict[str, list[int]]()
-        bare = re.sub(_STRINGS, lambda match: "\n" * match[0].count("\n"), text)
-        for number, line in enumerate(bare.split("\n"), 1):
-            for key in re.findall(r"([\w-]+)\s*[]=]", line):
-                self.lines.setdefault(key, []).append(number)
-
-    def record(self, kind: Any, table: dict[str, Any]) -> Any:
-        known = {f.metadata.get("key", f.name): f for f in fields(kind) if f.compare}
-        keys = {*known} if kind is Machine else {*known, "source"}
-        if kind is SyncSpec:
-            table = {key: table.pop(key) for key in {"plugin"} & {*table}} | {"*": table}
-        default = "assumed" if kind is Level else "(none)"
-        source = table.pop("source", default) if "source" in keys else default
-        values, start = dict[str, Any](), Location(self.path, self.line)
-        for key, value in table.items():
-            later = [line for line in self.lines.get(key, []) if line >= self.line]
-            self.line, *self.lines[key] = later or [self.line]
-            start = start if values else Location(self.path, self.line)
-            if key not in keys:
-                raise DescriptionError(unknown("key", key, keys, f"{self.path}:{self.line}"))
-            values[known[key].name] = self.value(str(known[key].type), key, value, source)
-        for key, f in known.items():
-            if f.default is f.default_factory and f.name not in values:
-                raise DescriptionError(f"{start}: a {kind.__name__} needs {key!r}")
-        return kind(**values, **({"location": start} if hasattr(kind, "location") else {}))
-
-    def value(self, kind: str, key: str, value: Any, source: str) -> Any:
-        kind, where = kind.removesuffix(" | None"), f"{self.path}:{self.line}"
-        records = {"Level": Level, "Link": Link, "MemorySpace": MemorySpace, "SyncSpec": SyncSpec}
-        if kind.startswith("tuple") and isinstance(value, list):
-            return tuple(self.value(kind[6:-6], key, item, source) for item in value)
-        if kind in records and isinstance(value, dict):
-            return self.record(records[kind], value)
-        if kind == "Quantity":
-            return Quantity.parse(str(value), source, _UNITS[key], f"{where}: {key} = ")
-        if key == "workers" and value not in WORKERS:
-            raise DescriptionError(unknown("workers", str(value), WORKERS, where))
-        rules = {
-            "str": (isinstance(value, str) and value != "", "a text"),
-            "int": (type(value) is int and value > 0, "a whole number from 1"),
-            "float": (type(value) in (int, float) and 1 <= value < math.inf, "a number from 1"),
-        }
-        tables = [value, *(value.values() if isinstance(value, dict) and key == "options" else ())]
-        fits = kind.startswith("Mapping") and all(isinstance(table, dict) for table in tables)
-        fits, valid = rules.get(kind, (fits, "a list" if kind.startswith("tuple") else "a table"))
-        if not fits:
-            raise DescriptionError(f"{where}: {key} = {value!r} (valid: {valid})")
-        return value
+        return demitasse.describe(self)
 
 
 def fingerprint() -> str:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
+import demitasse
 from demitasse import errors
 from demitasse.arena import Allocator
 from demitasse.composition import Composition, compose_plugins
-from demitasse.machine import Level, Machine, fingerprint, load_machine
+from demitasse.machine import Level, Machine, fingerprint
 from demitasse.operations import VOCABULARY, Operation, extend
 from demitasse.operations.selection import Kernels, Tuner
+from demitasse.synchronisation import ALONE, Processes
 from demitasse.workers import WorkerPlace
 
 if TYPE_CHECKING:
@@ -68,6 +71,7 @@ class Runtime:
         programs = [hook() for _, hook in composition.serving("programs")]
         self._programs = {name: made for each in reversed(programs) for name, made in each.items()}
         self._open: list[Any] = []
+        self._processes: Processes | None = None
         self._tuners: dict[str, Tuner] = {}
 
     def explain(self) -> Composition:
@@ -157,6 +161,17 @@ class Runtime:
                 self._open.append(made)
         return self._tuners.get(space)
 
+    @property
+    def processes(self) -> Processes:
+        """The processes of which this one is; found at first use."""
+        if self._processes is None:
+            some = not self.machine.simulated and any(x.workers == "mpi" for x in self.machine.levels)
+            hooks = self.composition.serving("processes") if some else ()
+            asked = (hook(machine=self.machine, options=self.options[name]) for name, hook in hooks)
+            self._processes = next(filter(None, asked), ALONE)
+            self._open.insert(0, self._processes)  # parted from when all else is closed
+        return self._processes
+
     def allocator(self, space: str) -> Allocator:
         """The allocator of a memory space. Raises PlanError when no plugin serves it."""
         for name, hook in self.composition.serving("allocator", space=space):
@@ -165,18 +180,19 @@ class Runtime:
         raise errors.PlanError(f"no composed plugin allocates memory in space {space!r}")
 
     def close(self) -> None:
-        """Close what was made, the latest first."""
-        while self._open:
-            last: Any = self._open.pop()
-            if isinstance(last, weakref.ref):
-                last = last()
-            if hasattr(last, "close"):
-                last.close()
+        """Close what was made, the latest first, and all of it whatever one of them raises."""
+        with contextlib.ExitStack() as stack:
+            for made in self._open:
+                made = made() if isinstance(made, weakref.ref) else made
+                stack.callback(getattr(made, "close", list))
+            self._open.clear()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if error is not None and self._processes is not None:
+            self._processes.fail(error)
         self.close()
 
 
@@ -193,9 +209,10 @@ def compose(
     elif str(hw) == "auto":
         machine = Machine(name="auto", levels=(), fingerprint=fingerprint())
     else:
-        machine = load_machine(Path(hw))
+        machine = demitasse.load_machine(hw)
     composition = compose_plugins(machine, plugins)
     if not machine.levels:
-        probed = (tuple(probe()) for _, probe in composition.serving("probe"))
-        machine = replace(machine, levels=next(filter(None, probed), (Level("machine"),)))
+        for _, probe in reversed([*composition.serving("probe")]):  # the preferred has the last word
+            machine = replace(machine, levels=tuple(probe(levels=machine.levels)) or machine.levels)
+        machine = replace(machine, levels=machine.levels or (Level("machine"),))
     return Runtime(machine, composition, options or {})

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from demitasse.errors import PlanError
+from demitasse.machine import Machine
 from demitasse.operations.kernel import Work
 
 
@@ -43,17 +44,52 @@ class FlatMemory:
 
 class Team:
     """The siblings of one group that share an address space. ``memory`` has an entry for each,
-    complete before anyone binds; ``barrier`` lets them wait, and breaks when one of them fails."""
+    complete before anyone binds; ``barrier`` lets them wait, and breaks when one of them fails.
+    ``failures`` counts the runs that ended so: nothing that siblings kept from before one holds."""
 
     def __init__(self, size: int, memory: Iterable[FlatMemory] = ()) -> None:
         self.size, self.memory, self.barrier = size, list(memory), threading.Barrier(size)
+        self.failures = 0
+
+
+class Processes:
+    """The processes of a run, of which this one is number ``rank`` of ``size``; alone, unless a plugin
+    serves more. ``sharing`` of them have this one's cores. Whoever waits for others calls ``check``."""
+
+    rank: int = 0
+    size: int = 1
+    sharing: int = 1
+
+    def gather(self, value: Any) -> list[Any]:
+        """What each process gives, by rank: plain data (numbers, text, bytes, lists, mappings)."""
+        return [value]
+
+    def total(self, values: Any) -> Any:
+        """The sum of a few float64 numbers over all processes, the same bits in each."""
+        return values
+
+    def report(self, iteration: int, layer: str = "") -> None:
+        """What this process is at, for the errors of those who wait for it."""
+
+    def check(self) -> None:
+        """Raise WorkerError with rank, host, layer and last iteration of one that failed or stalled."""
+
+    def fail(self, error: BaseException) -> None:
+        """Tell the others why this process ends."""
+
+    def close(self) -> None:
+        """Part from the others."""
+
+
+ALONE = Processes()
 
 
 @dataclass(frozen=True)
 class Group:
     """What a synchronisation is asked to serve: the levels' names, outermost first, this worker's
     index among its siblings in this process and their team (None where there are none), whether
-    some are in other processes, the element type, and the options of the description's ``sync``."""
+    some are in other processes, the element type, the options of the description's ``sync``, and the
+    machine and processes of the run."""
 
     levels: tuple[str, ...]
     index: int
@@ -61,19 +97,33 @@ class Group:
     dtype: str
     options: Mapping[str, Any]
     remote: bool = False
+    machine: Machine | None = None
+    processes: Processes = ALONE
 
 
 class GradientSync:
-    """One level's synchronisation, for one worker: its ``index`` among ``size`` siblings, and whether
-    they may read and write one copy of the parameters. Every method may be left as it is; the work
-    that one returns is bound into the plan and done each iteration at its point."""
+    """One level's synchronisation, for one worker: its ``index`` among ``size`` siblings, whether they
+    may read and write one copy of the parameters, in which ``space`` flat memory must lie (None: the
+    worker's own), from how many bytes on gradients are a bucket (neighbouring layers' are joined), and
+    whether siblings may be at different iterations (``asynchronous``); ``notes`` tell a user what was
+    chosen and why. Every method may be left as it is; the work that one returns is done each iteration
+    at its point."""
 
     index: int = 0
     size: int = 1
     shares_parameters: bool = False
+    space: str | None = None
+    bucket_bytes: int = 0
+    asynchronous: bool = False
+    notes: Sequence[str] = ()
 
     def bind(self, memory: FlatMemory) -> None:
         """Called once, with this worker's memory, before any work is asked for."""
+
+    def update_memory(self, memory: FlatMemory) -> FlatMemory:
+        """What the update works on, asked once when all siblings are bound: this worker's ``memory``, or
+        a master's parameters and state with the gradients to add."""
+        return memory
 
     def begin(self) -> Work | None:
         """At the start of an iteration."""
@@ -110,7 +160,13 @@ class GradientSync:
         """At the end of an iteration."""
 
     def quiesce(self) -> None:
-        """Finish all that is under way: before a test, a snapshot, and the exit."""
+        """Finish all that is under way: before a test, a snapshot, and the exit. The first sibling then
+        has all parameters and all of the solver's state."""
+
+    def spans(self) -> Iterable[tuple[str, float, float]]:
+        """What it did beside the step in the last iteration: a name, from when, until when (seconds of
+        ``time.perf_counter``)."""
+        return ()
 
     def close(self) -> None:
         """Release threads and connections."""

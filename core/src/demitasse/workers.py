@@ -10,9 +10,9 @@ from threading import BrokenBarrierError
 from typing import TypeVar
 
 from demitasse.errors import CompositionError
-from demitasse.machine import Machine
+from demitasse.machine import Machine, MemorySpace
 from demitasse.operations.kernel import Place
-from demitasse.synchronisation import Group, Team
+from demitasse.synchronisation import ALONE, Group, Processes, Team
 
 T = TypeVar("T")
 
@@ -20,38 +20,43 @@ T = TypeVar("T")
 @dataclass(frozen=True)
 class WorkerPlace:
     """One worker of this process: its number here, where it computes, the plugin whose kernels its
-    level prefers (None for no preference), and its groups with their plugins, innermost first."""
+    level prefers (None for no preference), its groups with their plugins, innermost first, and the
+    space that its tensors are allocated in."""
 
     index: int
     place: Place
     kernels: str | None
     groups: tuple[tuple[str, Group], ...]
+    space: str = "host"
 
 
-def arrange(machine: Machine, dtype: str) -> tuple[WorkerPlace, ...]:
-    """The workers that a machine's levels make in this process, one at least. Raises CompositionError
-    for a level with several workers that nobody synchronises."""
+def arrange(machine: Machine, dtype: str, processes: Processes = ALONE) -> tuple[WorkerPlace, ...]:
+    """The workers that a machine's levels make in this process, one of ``processes``, one at least.
+    Raises CompositionError for several workers that nobody synchronises."""
     threads = [level for level in machine.levels if level.workers == "threads"]
     groups = machine.sync_groups()
-    for level in threads:
-        if level.count > 1 and not any(level in levels for _, levels in groups):
+    for level in machine.levels:
+        several = level.count if level in threads else processes.size * (level.workers == "mpi")
+        if several > 1 and not any(level in levels for _, levels in groups):
             where = f"{level.location or machine.origin}: level {level.name!r}"
             remedy = 'no plugin to synchronise them; add sync = { plugin = "..." }'
-            raise CompositionError(f"{where} has {level.count} workers and {remedy}")
+            raise CompositionError(f"{where} has {several} workers and {remedy}")
     working = [i for i, level in enumerate(machine.levels) if level.workers in ("threads", "mpi")]
     deepest = working[-1] if working else 0
     around = [machine.levels[deepest]]
     while around[-1].parent is not None:
         around.append(machine.level(around[-1].parent))
-    space = next((memory.space for level in around for memory in level.memory), "host")
-    cores, sharing = 1, 1
-    for level in around:
+    near = [*around, *machine.levels[deepest + 1 :]]  # what is below a worker is its own
+    homes = ((level, memory) for level in near for memory in level.memory)
+    home, memory = next(homes, (around[0], MemorySpace("host")))
+    cores, sharing = 1, processes.sharing
+    for level in near:
         if level.cores:
             cores = max(1, level.cores // sharing)
             break
         sharing *= level.count if level.workers == "threads" else 1
     kernels = next((level.kernels for level in machine.levels[deepest:] if level.kernels), None)
-    place = Place(around[0].name, space, cores, machine.simulated)
+    place = Place(around[0].name, memory.space, cores, machine.simulated)
     teams: dict[tuple[int, ...], Team] = {}
     joined = Counter[tuple[int, ...]]()
     workers = []
@@ -64,10 +69,13 @@ def arrange(machine: Machine, dtype: str) -> tuple[WorkerPlace, ...]:
             remote = any(level.workers == "mpi" for level in levels)
             team = None if remote and size == 1 else teams.setdefault(siblings, Team(size))
             names = tuple(level.name for level in levels)
-            group = Group(names, joined[siblings], team, dtype, sync.options, remote)
+            about = dtype, sync.options, remote, machine, processes if remote else ALONE
+            group = Group(names, joined[siblings], team, *about)
             joined[siblings] += 1
             mine.append((sync.plugin, group))
-        workers.append(WorkerPlace(index, place, kernels, tuple(mine)))
+        number = next((i for i, level in zip(position, threads, strict=True) if level is home), 0)
+        at = memory.space if machine.simulated else (memory.at or memory.space).replace("*", str(number))
+        workers.append(WorkerPlace(index, place, kernels, tuple(mine), at))
     return tuple(workers)
 
 
@@ -105,6 +113,7 @@ class Workers:
             errors = [error for future in futures if (error := future.exception())]
             for team in self._teams if errors else ():
                 team.barrier.reset()
+                team.failures += 1
         if errors:
             raise next((e for e in errors if not isinstance(e, BrokenBarrierError)), errors[0])
         return [future.result() for future in futures]

@@ -22,6 +22,7 @@ from demitasse import (
     Event,
     Manifest,
     ModelError,
+    Processes,
     SnapshotError,
     TensorSpec,
     Weights,
@@ -83,7 +84,7 @@ class FakeTrainer:
             rate=lambda iteration: 0.25,
         )
         self.iteration, self.batch, self.workers = 0, 32, 2
-        self.plan = None
+        self.plan, self.processes, self.notes = None, Processes(), list[str]()
         self.listeners: list[Callable[[Event], None]] = []
         self.before_iteration: Callable[[int], None] = lambda iteration: None
         self.profiled = 0
@@ -92,7 +93,7 @@ class FakeTrainer:
         for listener in self.listeners:
             listener(Event(kind, self.iteration, values))
 
-    def run(self, stop: Callable[[], bool] | None = None) -> Any:
+    def run(self, stop: Callable[[], bool] | None = None, save: Callable[[], bool] | None = None) -> Any:
         loss = math.nan
         while self.iteration < self.solver.max_iterations:
             self.before_iteration(self.iteration)
@@ -108,6 +109,8 @@ class FakeTrainer:
                 samples=self.batch,
                 phases=phases,
             )
+            if save is not None and save():
+                self.tell("snapshot", path=Path("saved.demitasse"))
             if stop is not None and stop():
                 break
             if self.iteration % 2 == 0:

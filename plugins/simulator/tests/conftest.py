@@ -23,7 +23,7 @@ SOLVER = 'net: "net.prototxt"\nbase_lr: 0.01\nlr_policy: "fixed"\nmomentum: 0.9\
 
 HEAD = """schema = 1
 name = "made-up"
-plugins = ["caffe", "training", "reference", "simulator"]
+plugins = ["caffe", "training", "reference", "allreduce", "simulator"]
 """
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -47,15 +48,15 @@ def test_what_was_measured_is_found_again_and_kept_beside_others() -> None:
     for kind in ("first", "second"):
         table = Table(path)
         table.add(kind, Sample(1, 2, 3))
-        table.process = 5.0
+        table.process["warm"] = 5.0
         table.save()
     again = Table(path)
     assert again.kinds == {"first": [Sample(1, 2, 3)], "second": [Sample(1, 2, 3)]}
-    assert again.process == 5.0
+    assert again.process == {"warm": 5.0}
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", '{"schema": 2}', '{"schema": 1, "fingerprint": "other", "kinds": {}}']
+    "text", ["", "{", "[]", '{"schema": 3}', '{"schema": 2, "fingerprint": "other", "kinds": {}}']
 )
 def test_a_file_that_cannot_be_used_is_as_none(tmp_path: Path, text: str) -> None:
     path = tmp_path / "samples.json"
@@ -108,6 +109,65 @@ def test_the_quickest_call_counts_and_operands_hold_small_numbers() -> None:
     bench = Bench(Host(), clock=lambda: float(next(ticks)))  # type: ignore[arg-type]
     assert bench.seconds(request, Candidate("made up", bind)) == pytest.approx(0.01)  # type: ignore[arg-type]
     assert 3 < len(seen) < 20
+
+
+def test_what_a_thread_waited_for_a_core_is_no_part_of_a_call() -> None:
+    with demitasse.compose(plugins=["reference"]) as runtime:
+        relu = runtime.vocabulary["relu"]
+    spec = TensorSpec((4, 10), "float32")
+    request = Request(relu, (spec,), (spec,), {}, Place("node"))
+    now, waited = [0.0], [0.0]
+
+    def work() -> None:
+        now[0] += 0.02
+        waited[0] += 0.0125
+
+    candidate = Candidate("made up", lambda inputs, outputs, workspace: work)
+    bench = Bench(Host(), clock=lambda: now[0], waits=lambda: {"1": waited[0]})  # type: ignore[arg-type]
+    assert bench.seconds(request, candidate) == pytest.approx(0.0075)
+    assert bench.disturbed
+    bench = Bench(Host(), clock=lambda: now[0], waits=dict)  # type: ignore[arg-type]
+    assert bench.seconds(request, candidate) == pytest.approx(0.02)
+    assert not bench.disturbed
+
+
+def test_parts_of_a_gradient_are_each_followed_by_their_update() -> None:
+    with demitasse.compose(plugins=["reference"]) as runtime:
+        words = runtime.vocabulary
+    dy, x, dw = (TensorSpec(shape, "float32") for shape in ((4, 8), (4, 6), (8, 6)))
+    about = {"axis": 1, "transpose": False, "shape": (8, 6)}
+    gradient = Request(
+        words["inner_product_backward_weights"], (dy, x), (dw, None), about, Place("node")
+    )
+    flat, rate = TensorSpec((12,), "float32"), TensorSpec((1,), "float64")
+    update = Request(words["momentum_update"], (flat, flat, flat, rate, None), (), {}, Place("node"))
+    now, seen, places = [0.0], list[str](), list[tuple[int, int, int]]()
+
+    def bind_part(number: int, inputs: Any, outputs: Any, workspace: Any) -> Any:
+        assert [a.shape for a in inputs] == [(4, 8), (4, 6)] and outputs[0].shape == (12,)
+
+        def work() -> None:
+            seen.append(f"part {number}")
+            now[0] += 0.02
+
+        return work
+
+    def bind(inputs: Any, outputs: Any, workspace: Any) -> Any:
+        places.append(tuple(a.ctypes.data for a in inputs[:3]))
+
+        def work() -> None:
+            seen.append("update")
+            now[0] += 0.005
+
+        return work
+
+    candidate = Candidate("bands", bind, parts=4, bind_part=bind_part)
+    bench = Bench(Host(), clock=lambda: now[0], waits=dict)  # type: ignore[arg-type]
+    found = bench.in_parts(gradient, candidate, update, Candidate("update", bind))
+    assert found == pytest.approx((4 * 0.02, 4 * 0.005))
+    assert seen[:4] == ["part 0", "update", "part 1", "update"]
+    parameters, gradients, histories = zip(*places, strict=True)
+    assert len(set(gradients)) == 1 and len({*parameters, *histories}) == 8
 
 
 class Disturbed:

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
 
-from demitasse import PLAIN, Candidate, Layout, Place, Request, TensorSpec
-from demitasse.operations import VOCABULARY
+from demitasse import PLAIN, Candidate, Layout, Place, Request, TensorSpec, compose
+from demitasse.operations import Operation
 from demitasse_sw26010.kernels import candidates
 
 PLACE = Place("core_group", "ddr3")
 Run = Callable[..., list[Any]]
+
+
+@cache
+def vocabulary() -> Mapping[str, Operation]:
+    """The core's words and Caffe's."""
+    with compose(plugins=["caffe", "reference"]) as runtime:
+        return runtime.vocabulary
 
 
 def request(
@@ -24,7 +32,7 @@ def request(
     layouts: Sequence[Layout] = (),
 ) -> Request:
     """A request for an operation on arrays, all its outputs but those at ``absent`` wanted."""
-    operation = VOCABULARY[name]
+    operation = vocabulary()[name]
     complete = {**operation.attributes, **attributes}
     shapes: dict[str, Any] = {}
     for position, operand in enumerate(operation.inputs):

@@ -130,6 +130,7 @@ def test_core_group_0_sums_and_the_others_copy() -> None:
     for i in range(1, size):
         assert team.memory[i].parameters.tolist() == [i, i, *[-3] * 5, i, i]
     assert [len(sync.owned(span)) for sync in syncs] == [5, 0, 0, 0]
+    assert sum(syncs[0].costs(bucket, span)) == sum_seconds(len(span), size) > 0
     assert sum_seconds(10**6, 4) > sum_seconds(10**6, 2) > sum_seconds(10**6, 1) == 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -55,20 +56,26 @@ def hint(path: Path) -> str:
 def located(source: str, beside: str | Path) -> str:
     """A data source with its files where they are found; what is no file's name stays as it is.
 
-    Understands lists with commas, patterns, and ``?split=train`` at the end.
+    Understands lists with commas, patterns, and options such as ``?split=train`` at the end.
     """
-    names, mark, split = source.partition("?split=")
+    names, query = _apart(source)
     parts = [find(part.strip(), beside)[0] for part in names.split(",")]
     if not all(parts):
         return source
-    return ",".join(part for part in parts if part) + mark + split
+    return ",".join(part for part in parts if part) + query
 
 
 def given(source: str) -> str:
     """What a user gives, not a file: paths are the working directory's, made absolute."""
-    names, mark, split = source.partition("?split=")
+    names, query = _apart(source)
     parts = [Path.cwd() / part.strip() for part in names.split(",")]
-    return ",".join(map(str, parts)) + mark + split if all(map(_exists, parts)) else source
+    return ",".join(map(str, parts)) + query if all(map(_exists, parts)) else source
+
+
+def _apart(source: str) -> tuple[str, str]:
+    """The names, and the options behind them with their mark; a pattern may have that mark, too."""
+    mark = re.search(r"\?\w+=", source)
+    return (source[: mark.start()], source[mark.start() :]) if mark else (source, "")
 
 
 def _candidates(name: str, beside: Path) -> Iterator[Path]:

@@ -24,16 +24,40 @@ THREAD_VARIABLES = (
 )
 
 
+class Doctor(click.Command):
+    """A command with a flag for each topic that plugins can look into on request."""
+
+    def get_params(self, context: click.Context) -> list[click.Parameter]:
+        """The options, with those of the topics that installed plugins declare."""
+        from demitasse import discover
+
+        flags: list[click.Parameter] = []
+        for manifest in discover():
+            for name, summary in () if manifest.problem else topics_of(manifest).items():
+                flags.append(
+                    click.Option([f"--{name}"], is_flag=True, help=f"{summary} ({manifest.name}).")
+                )
+        return [*flags, *super().get_params(context)]
+
+
+def topics_of(manifest: Manifest) -> dict[str, str]:
+    """What a plugin looks into only when asked, with a summary each."""
+    return dict(manifest.roles.get("diagnose", {}).get("topics", {}))
+
+
 @click.command(
     "doctor",
+    cls=Doctor,
     help="Check every plugin and this environment; the exit status is 1 if something is wrong.",
 )
 @click.option(
     "--json", "json_path", metavar="FILE", help="Write the findings as JSON; - is standard output."
 )
-def command(json_path: str | None) -> int:
-    """Import each plugin, compare it with its manifest, ask it for its own findings."""
-    findings = [*environment(), *checked()]
+def command(json_path: str | None, **topics: bool) -> int:
+    """Import each plugin, compare it with its manifest, ask it for its own findings, also on the
+    ``topics`` that are asked for."""
+    chosen = frozenset(name for name, asked in topics.items() if asked)
+    findings = [*environment(), *checked(chosen)]
     problems = [finding for finding in findings if finding.level == "problem"]
     if json_path is not None:
         report.write_json(
@@ -86,17 +110,18 @@ def environment() -> Iterator[Finding]:
             yield Finding("problem" if wrong else "note", variable, f"is set to {value!r}", remedy)
 
 
-def checked() -> Iterator[Finding]:
-    """Every installed plugin: its manifest, its module, and what it says of itself."""
+def checked(topics: frozenset[str] = frozenset()) -> Iterator[Finding]:
+    """Every installed plugin: its manifest, its module, and what it says of itself, and of ``topics``
+    where it knows them."""
     from demitasse import discover
 
     manifests = discover()
     for manifest in manifests:
-        yield from _check(manifest, {other.name for other in manifests})
+        yield from _check(manifest, {other.name for other in manifests}, topics)
     yield from _claims(manifests)
 
 
-def _check(manifest: Manifest, installed: set[str]) -> Iterator[Finding]:
+def _check(manifest: Manifest, installed: set[str], topics: frozenset[str]) -> Iterator[Finding]:
     from demitasse import Finding
 
     subject = f"plugin {manifest.name}"
@@ -129,7 +154,8 @@ def _check(manifest: Manifest, installed: set[str]) -> Iterator[Finding]:
     )
     if "diagnose" in implemented:
         try:
-            yield from module.diagnose()
+            known = topics_of(manifest)
+            yield from module.diagnose(topics=topics & {*known}) if known else module.diagnose()
         except Exception as error:  # noqa: BLE001  as above
             message = f"its diagnosis failed: {type(error).__name__}: {error}"
             yield Finding("problem", subject, message, _reinstall(manifest))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from demitasse import DemitasseError, __version__, discover, unknown
+from demitasse_cli import launch
 from demitasse_cli.flags import command_first
 from demitasse_cli.main import INTERRUPTED
 
@@ -180,5 +181,7 @@ def _usage(error: click.UsageError) -> str:
 
 
 def _say(message: Any, status: int) -> int:
-    click.echo(f"demitasse: {' '.join(str(message).split())}", err=True)
+    rank = launch.rank()
+    who = "demitasse" if rank is None else f"demitasse, rank {rank}"
+    click.echo(f"{who}: {' '.join(str(message).split())}", err=True)
     return status

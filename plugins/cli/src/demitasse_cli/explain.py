@@ -51,12 +51,15 @@ def command(
             workers = report.counted(trainer.workers, "worker")
             parts.append(f"batch {trainer.batch} on {workers}; the first worker's plan:")
             record |= {"batch": trainer.batch, "workers": trainer.workers}
+            record["synchronisation"] = trainer.notes
         elif model is not None:
             net = runtime.net(model, phase="test", overrides=overrides, precision=precision)
             plan = net.plan
             parts.append("the net's plan, forward:")
         if plan is not None:
             parts.append(show(plan))
+            if notes := record.get("synchronisation"):
+                parts.append("\n".join(["synchronisation", *notes]))
             explaining = [
                 (entry, say)
                 for entry in plan.entries

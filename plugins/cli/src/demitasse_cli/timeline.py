@@ -23,8 +23,8 @@ RUN, PROFILE = 1, 2
 class Timeline:
     """A listener that records when iterations, tests and snapshots were, in microseconds.
 
-    The phases of an iteration are drawn in their order with the time that each took; what overlaps
-    is not known from outside. ``profile`` adds the operations of one iteration, end to end.
+    The phases of an iteration are drawn in their order with the time that each took, beside them what
+    synchronisation did meanwhile. ``profile`` adds the operations of one iteration, end to end.
     """
 
     def __init__(self) -> None:
@@ -56,6 +56,8 @@ class Timeline:
             for phase, seconds in event.values["phases"].items():
                 self._add(RUN, 2, phase, "phase", begin, seconds, {})
                 begin += seconds
+            for name, start, stop in event.values.get("spans", tuple)():
+                self._add(RUN, 3, name, "synchronisation", start, stop - start, {})
         elif event.kind in ("test", "snapshot"):
             values = {key: str(value) for key, value in event.values.items()}
             self._add(RUN, 1, event.kind, event.kind, self._before, now - self._before, values)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import signal
 import time
 from collections.abc import Mapping
-from contextlib import closing
+from contextlib import closing, redirect_stdout
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from demitasse_cli import flags, report
+from demitasse_cli import flags, launch, report
 from demitasse_cli import options as shared
 from demitasse_cli.interrupts import Interrupts
 from demitasse_cli.progress import Live, Meter, shown
@@ -140,6 +141,8 @@ def command(
     stream = report.lines_to(json_path)
     report.check_writable({"--json": json_path, "--timeline": timeline})
     with shared.compose(hw, plugins, options) as runtime:
+        launch.check_together(runtime)
+        launch.outlive_others()
         if resume == "auto":
             resume = newest_good(runtime, runtime.read(solver).solver(overrides))
         trainer = runtime.trainer(
@@ -151,15 +154,20 @@ def command(
             precision=precision,
             partial=partial,
         )
-        check_prefix(trainer.solver)
-        if not quiet:
+        first = trainer.processes.rank == 0
+        if first:
+            check_prefix(trainer.solver)
+        if not quiet and first:
             print(composed(runtime), file=stream)
             for path, loaded in trainer.loaded.items():
                 print(f"weights {path}: {loaded}", file=stream)
             print(effective(trainer, scaling, resume), file=stream, flush=True)
         about = {"solver": str(solver), "scaling": scaling, "precision": trainer.precision}
         effects = {int(signal.SIGINT): sigint_effect, int(signal.SIGHUP): sighup_effect}
-        return run(runtime, trainer, about, quiet, timeline, json_path, effects)
+        if first:
+            return run(runtime, trainer, about, quiet, timeline, json_path, effects)
+        with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):  # noqa: PTH123  a device
+            return run(runtime, trainer, about, quiet=True, effects=effects)
 
 
 def run(
@@ -216,11 +224,9 @@ def run(
         with closing(show), Interrupts(terminal, effects) as interrupts:
 
             def stop() -> bool:
-                if interrupts.snapshot():
-                    trainer.snapshot()
                 return interrupts.stop() or stream.lost
 
-            result = trainer.run(stop=stop)
+            result = trainer.run(stop=stop, save=interrupts.snapshot)
     except BaseException as error:
         if history.losses:
             record |= {"loss": history.losses[-1][1], "error": f"{type(error).__name__}: {error}"}
@@ -279,14 +285,21 @@ def composed(runtime: Runtime) -> str:
 
 
 def effective(trainer: Any, scaling: str, resume: str | None) -> str:
-    """The batch and learning rate that the workers make together, and where the run begins."""
+    """The batch and learning rate that the workers make together, and where the run begins. Under weak
+    scaling also what the linear rule would make of the rate: that is the user's decision."""
     workers = report.counted(trainer.workers, "worker")
+    if trainer.processes.size > 1:
+        workers += f" in {trainer.processes.size} processes"
     begin = f"from iteration {trainer.iteration}"
     if resume is not None:
         begin += f" ({resume})"
+    rate, rule = trainer.solver.rate(trainer.iteration), ""
+    if scaling == "weak" and trainer.workers > 1:
+        scaled = rate * trainer.workers
+        rule = f" as the solver says (by the linear rule {scaled:.4g} for {trainer.workers} batches)"
     return (
         f"batch {trainer.batch} on {workers} ({scaling} scaling)  "
-        f"learning rate {trainer.solver.rate(trainer.iteration):.4g}  "
+        f"learning rate {trainer.solver.rate(trainer.iteration):.4g}{rule}  "
         f"{begin} to {trainer.solver.max_iterations}"
     )
 

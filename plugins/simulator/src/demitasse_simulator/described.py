@@ -62,7 +62,7 @@ def standing_in(machine: Machine) -> tuple[Machine, list[str]]:
     lines: list[str] = []
     if machine.plugins is None:
         return machine, lines
-    there = {manifest.name for manifest in discover()}
+    there = {manifest.name: manifest for manifest in discover()}
     levels = []
     for level in machine.levels:
         sync = level.sync
@@ -75,4 +75,7 @@ def standing_in(machine: Machine) -> tuple[Machine, list[str]]:
         levels.append(level)
     gone = {line.partition(" ")[0] for line in lines}
     names = [name for name in machine.plugins if name not in gone and name != ME]
+    described = any(level.sync is not None and level.sync.plugin == ME for level in levels)
+    if described and not any("collectives" in there[name].roles for name in names if name in there):
+        names += [name for name, manifest in there.items() if "collectives" in manifest.roles]
     return replace(machine, levels=tuple(levels), plugins=(*names, ME)), lines

@@ -7,14 +7,28 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from demitasse import Bucket, CompositionError, GradientSync, Machine, Span, unknown
-from demitasse_simulator.algorithms import algorithm
-from demitasse_simulator.collectives import Cost, cost
+from demitasse import (
+    RANK_MAPS,
+    Algorithm,
+    Bucket,
+    Composition,
+    CompositionError,
+    Cost,
+    GradientSync,
+    Machine,
+    PluginError,
+    Span,
+    Topology,
+    cost,
+    discover,
+    missing_number,
+    topology,
+    unknown,
+)
 from demitasse_simulator.planning import Beyond, Chain
-from demitasse_simulator.topology import RANK_MAPS, Topology, missing, topology
 
-NETWORK_OPTIONS = ("algorithm", "ranks", "packed", "overlap", "gamma")
-"""Keys of ``sync`` that say how its part beyond one process is done."""
+AUTO = "auto"
+"""An algorithm or order of ranks that is the cheapest one by its cost."""
 
 DEFAULT = "recursive-halving-doubling"
 
@@ -28,13 +42,19 @@ class Link:
     item: int
     bandwidth: float | None
     network: Topology | None = None
-    algorithm: str = DEFAULT
-    ranks: str = "natural"
+    algorithms: tuple[Algorithm, ...] = ()
+    ranks: tuple[str, ...] = RANK_MAPS
+    group: int | None = None
     packed: bool = True
     overlaps: bool = False
     gamma: float = 0.0
     lines: list[str] = field(default_factory=list)
     _costs: dict[int, Cost] = field(default_factory=dict)
+
+    @property
+    def algorithm(self) -> str:
+        """Its name; auto where the cheapest of several is taken."""
+        return self.algorithms[0].name if len(self.algorithms) == 1 else AUTO
 
     @property
     def inner(self) -> GradientSync | None:
@@ -61,7 +81,7 @@ class Link:
             return float(reduce), float(distribute)
         if self.bandwidth is None:
             level = self.chain.levels[-1]
-            raise missing(self.machine, level, "memory.bandwidth", "a sum over its threads needs")
+            raise missing_number(self.machine, level, "memory.bandwidth", "a sum over its threads needs")
         moved = len(span) * self.item
         reads = (inner.size + 1) * moved / self.bandwidth
         return reads, 2 * (inner.size - 1) * moved / self.bandwidth
@@ -71,13 +91,58 @@ class Link:
         if self.network is None or self.chain.nodes == 1 or not elements:
             return None
         if elements not in self._costs:
-            rounds = algorithm(self.algorithm).rounds(self.chain.nodes, elements)
-            place = self.network.place(self.chain.nodes, self.ranks)
-            self._costs[elements] = cost(rounds, self.network, place, self.item, self.gamma)
+            tried = [
+                self._cost(each, elements, order)
+                for each in self.algorithms
+                for order in (("natural",) if "groups" in each.options else self.ranks)
+            ]
+            self._costs[elements] = min(tried, key=lambda made: made.seconds)
         return self._costs[elements]
 
+    def _cost(self, algorithm: Algorithm, elements: int, order: str) -> Cost:
+        assert self.network is not None
+        nodes, options = self.chain.nodes, dict[str, Any]()
+        if "groups" in algorithm.options:
+            options["groups"] = self.group or self.network.groups(nodes)
+        rounds = algorithm.rounds(nodes, elements, **options)
+        return cost(rounds, self.network, self.network.place(nodes, order), self.item, self.gamma)
 
-def link(machine: Machine, chain: Chain, item: int, bandwidth: float | None, alike: int) -> Link:
+
+def offered(composition: Composition, where: object = None) -> Mapping[str, Algorithm]:
+    """The algorithms of all composed plugins, the preferred plugin's where two have one name. Raises
+    PluginError that names the plugins to compose where none has any."""
+    found: dict[str, Algorithm] = {}
+    for _, hook in composition.serving("collectives"):
+        found = {**hook(), **found}
+    if not found:
+        there = [m.name for m in discover() if "collectives" in m.roles and not m.problem]
+        remedy = (
+            f"compose {' or '.join(there)} (--plugins +{there[0]})" if there else "install allreduce"
+        )
+        raise PluginError(f"{where}: no composed plugin has algorithms of collectives; {remedy}")
+    return found
+
+
+def _named(given: Mapping[str, Any], known: Mapping[str, Algorithm], nodes: int, where: object) -> Any:
+    """The algorithms that a ``sync`` names: one, or all that may be the cheapest."""
+    name = str(given.get("algorithm", DEFAULT))
+    if "lower" in given or "upper" in given:
+        name = f"{given.get('lower', 'chain')}-{given.get('upper', 'binomial')}"
+    if name == AUTO:
+        return tuple(each for each in known.values() if nodes <= each.most_ranks)
+    if name not in known:
+        raise CompositionError(unknown("algorithm", name, (*known, AUTO), where))
+    return (known[name],)
+
+
+def link(
+    machine: Machine,
+    chain: Chain,
+    item: int,
+    bandwidth: float | None,
+    alike: int,
+    composition: Composition,
+) -> Link:
     """A chain with its costs. ``bandwidth`` is that of the memory in which workers add; a node has
     ``alike`` such memories. Raises DescriptionError or CompositionError for what the
     description lacks, or an option that is none."""
@@ -99,22 +164,23 @@ def link(machine: Machine, chain: Chain, item: int, bandwidth: float | None, ali
     where = chain.levels[-1].sync.location if chain.levels[-1].sync else machine.origin
     given: Mapping[str, Any] = chain.options
     made.network = topology(machine, chain.network)
-    made.algorithm = str(given.get("algorithm", DEFAULT))
-    algorithm(made.algorithm, where)
-    made.ranks = str(given.get("ranks", "natural"))
-    if made.ranks not in RANK_MAPS:
-        raise CompositionError(unknown("ranks", made.ranks, RANK_MAPS, where))
+    made.algorithms = _named(given, offered(composition, where), chain.nodes, where)
+    order = str(given.get("ranks", "natural"))
+    if order not in (*RANK_MAPS, AUTO):
+        raise CompositionError(unknown("ranks", order, (*RANK_MAPS, AUTO), where))
+    made.ranks = RANK_MAPS if order == AUTO else (order,)
+    made.group = given.get("chain")
     made.overlaps |= bool(given.get("overlap", False))
     made.packed = bool(given.get("packed", not made.overlaps))
     made.lines += made.network.sources
     taken = "" if "algorithm" in given else " (assumed: the description's sync names none)"
     how = "all gradients at once" if made.packed else "a bucket at a time"
     made.lines.append(
-        f"{chain.nodes:,} nodes agree by {made.algorithm}{taken}, ranks {made.ranks}, {how}, "
+        f"{chain.nodes:,} nodes agree by {made.algorithm}{taken}, ranks {order}, {how}, "
         f"{'beside the computation' if made.overlaps else 'after it'}"
     )
     if bandwidth is None:
-        raise missing(
+        raise missing_number(
             machine, chain.levels[-1], "memory.bandwidth", "adding what other nodes send needs"
         )
     # An addition reads two numbers and writes one.

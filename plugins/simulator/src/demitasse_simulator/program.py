@@ -25,7 +25,7 @@ from demitasse import (
 )
 from demitasse_simulator.exchange import Link, link
 from demitasse_simulator.planning import Draft, draft, network_levels
-from demitasse_simulator.rates import Costed, Measured, Rates, Roofline, Table, table_file
+from demitasse_simulator.rates import Call, Costed, Measured, Rates, Roofline, Table, table_file
 from demitasse_simulator.step import Happening, Player
 from demitasse_simulator.trials import Bench
 
@@ -122,12 +122,15 @@ def simulate(
     bench = rates.bench if isinstance(rates, Measured) else None
     lazily = rates or _Lazy(machine, place, sharing)
     try:
-        costs, update = _costs(made, lazily, tell), _Update(made, lazily)
+        costs, update = _costs(made, lazily, tell)
         if isinstance(rates, Measured) and rates.again():
-            costs, update = _costs(made, lazily, tell), _Update(made, lazily)
+            costs, update = _costs(made, lazily, tell)
         bandwidth, shared = _bandwidth(machine, place, sharing, lazily)
         item = np.dtype(PRECISIONS[precision or machine.precision]).itemsize
-        links = [link(machine, each, item, bandwidth, made.workers // shared) for each in made.chains]
+        links = [
+            link(machine, each, item, bandwidth, made.workers // shared, runtime.composition)
+            for each in made.chains
+        ]
         read, storage, notes = _reading(made, machine, bandwidth and bandwidth / shared)
         tell("walking the step")
         player = Player(made, costs, update, links, read, storage)
@@ -161,14 +164,21 @@ def simulate(
     )
 
 
-def _costs(made: Draft, rates: Rates, tell: Callable[[str], None]) -> list[Costed]:
-    """Of each of the plan's operations."""
-    costs = []
+def _costs(made: Draft, rates: Rates, tell: Callable[[str], None]) -> tuple[list[Costed], _Update]:
+    """Of each of the plan's operations, and of updates. Those of a gradient that is made and used in
+    parts are taken together: each update finds its part in the caches."""
+    costs, update = [], _Update(made, rates)
     for number, entry in enumerate(made.plan.entries):
         tell(f"costing operation {number + 1} of {len(made.plan.entries)}")
         request = made.requests[id(entry.candidate)][1]
-        costs.append(rates.cost(entry.plugin, entry.candidate, request, entry.flops, entry.bytes))
-    return costs
+        call = Call(entry.plugin, entry.candidate, request, entry.flops, entry.bytes)
+        if entry.stretches and isinstance(rates, Measured):
+            size = len(entry.stretches[0])
+            cost, update.after[entry.layer, size] = rates.in_parts(call, update.call(size))
+            costs.append(cost)
+        else:
+            costs.append(rates.cost(*call))
+    return costs, update
 
 
 def _silent(line: str) -> None:
@@ -181,11 +191,11 @@ def _process(rates: Measured) -> int:
     try:
         pages = int(Path("/proc/self/statm").read_text("ascii").split()[1])
     except (OSError, IndexError, ValueError):
-        return int(rates.table.process)  # not Linux
+        return int(rates.table.process.get(rates.suffix, 0.0))  # not Linux
     now = float(pages * os.sysconf("SC_PAGE_SIZE"))
-    if rates.taken or not rates.table.process:
-        rates.table.process, rates.table.changed = now, True
-    return int(rates.table.process)
+    if rates.taken or rates.suffix not in rates.table.process:
+        rates.table.process[rates.suffix], rates.table.changed = now, True
+    return int(rates.table.process[rates.suffix])
 
 
 def _nodes(machine: Machine, asked: int | None) -> int:
@@ -240,18 +250,23 @@ def _measured(runtime: Runtime, made: Draft, tell: Callable[[str], None]) -> Mea
 
 
 class _Update:
-    """The cost of the solver's update of so many elements."""
+    """The cost of the solver's update of so many elements; ``after`` has those that were taken with the
+    gradient of a layer."""
 
     def __init__(self, made: Draft, rates: Rates) -> None:
         self._made, self._rates = made, rates
         self._known: dict[int, Costed] = {}
+        self.after: dict[tuple[str, int], Costed] = {}
 
-    def __call__(self, elements: int) -> Costed:
+    def __call__(self, elements: int, layer: str = "") -> Costed:
+        if (layer, elements) in self.after:
+            return self.after[layer, elements]
         if elements not in self._known:
-            self._known[elements] = self._cost(elements)
+            self._known[elements] = self._rates.cost(*self.call(elements))
         return self._known[elements]
 
-    def _cost(self, elements: int) -> Costed:
+    def call(self, elements: int) -> Call:
+        """The kernel that would be called."""
         made = self._made
         solver, plan = made.solver, made.plan
         operation = made.vocabulary[solver.update]
@@ -277,7 +292,7 @@ class _Update:
             for o, s in zip(operation.inputs, specs, strict=True)
             if s is not None
         )
-        return self._rates.cost(plugin, candidate, request, flops, float(moved))
+        return Call(plugin, candidate, request, flops, float(moved))
 
 
 def _memory_of(machine: Machine, place: Place, sharing: Mapping[str, int]) -> tuple[Level, Any, int]:

@@ -6,15 +6,17 @@ import json
 import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from demitasse import Candidate, Machine, Place, Request, fingerprint
 from demitasse_simulator.topology import missing
 from demitasse_simulator.trials import Bench, wanted
 
-SCHEMA = 1
+T = TypeVar("T")
+SCHEMA = 2
 
 INTENSE = 8.0
 """Operations a byte from which on a kernel's time is taken to grow with operations, not with bytes."""
@@ -23,7 +25,11 @@ NEAR = 1.5
 """How far from a sample's size, in both bytes and operations, its rate still holds."""
 
 AGAIN = 20.0
-"""Seconds for samples that are taken again on a busy machine."""
+"""Seconds for samples that are taken again: once all were taken, since others on the machine, or on the
+host of a virtual one, come and go (measured: some slowed kernels of ResNet-50 to half for a second, and
+no figure of the system showed it), and by later simulations while they are disturbed."""
+
+ONCE = 0.5
 
 UNSIZED = ("shape", "shapes", "segments", "stream", "seed")
 """Attributes that do not change what a kernel does to a byte."""
@@ -34,6 +40,16 @@ class Costed(NamedTuple):
 
     seconds: float
     source: str
+
+
+class Call(NamedTuple):
+    """A kernel that a plugin offers for a request, with the operations and bytes of one call."""
+
+    plugin: str
+    candidate: Candidate
+    request: Request
+    flops: float
+    moved: float
 
 
 class Rates(Protocol):
@@ -101,13 +117,13 @@ class Roofline:
 
 
 class Sample(NamedTuple):
-    """A measured call: its operations, its bytes, its seconds, and whether (1 or 0) something else on
-    the machine showed in them."""
+    """A measured call: its operations, its bytes, its seconds, and the ``doubt`` in them: 1 where
+    something else on the machine showed, 0.5 where it was taken at one time only, else 0."""
 
     flops: float
     bytes: float
     seconds: float
-    disturbed: float = 0.0
+    doubt: float = 0.0
 
 
 class Table:
@@ -116,8 +132,9 @@ class Table:
     def __init__(self, path: Path | None) -> None:
         self.path = path
         self.kinds: dict[str, list[Sample]] = {}
-        self.process = 0.0
-        """Bytes that a process of this machine has before its tensors, once kernels are loaded."""
+        self.process: dict[str, float] = {}
+        """Bytes that a process of this machine has before its tensors, once kernels are loaded: with
+        nets that lie in the caches (warm) and with others (cold), of which libraries keep more."""
 
         self.changed = False
         if path is not None:
@@ -154,9 +171,8 @@ class Table:
             return
         kinds = {**_read(self.path)[0], **self.kinds}
         rows = ",\n".join(f"{json.dumps(kind)}: {json.dumps(rows)}" for kind, rows in kinds.items())
-        head = (
-            f'"schema": {SCHEMA}, "fingerprint": {json.dumps(fingerprint())}, "process": {self.process}'
-        )
+        about = {"schema": SCHEMA, "fingerprint": fingerprint(), "process": self.process}
+        head = json.dumps(about)[1:-1]
         self.path.parent.mkdir(parents=True, exist_ok=True)
         beside = self.path.with_name(f".{self.path.name}.{os.getpid()}")
         try:
@@ -177,23 +193,23 @@ def table_file() -> Path | None:
     return folder / "demitasse" / "simulator" / f"{fingerprint()}.json"
 
 
-def _read(path: Path) -> tuple[dict[str, list[Sample]], float]:
+def _read(path: Path) -> tuple[dict[str, list[Sample]], dict[str, float]]:
     """The samples of a file, and the bytes of a process; nothing where the file is not there, or not of
     this machine: samples are only a saving of time, and are taken anew."""
     try:
         content = json.loads(path.read_text("utf-8"))
         if content["schema"] != SCHEMA or content["fingerprint"] != fingerprint():
-            return {}, 0.0
+            return {}, {}
         found = {
             str(kind): [Sample(*map(float, row)) for row in rows]
             for kind, rows in content["kinds"].items()
         }
-        process = float(content["process"])
+        process = {str(name): float(size) for name, size in content["process"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return {}, 0.0
+        return {}, {}
     whole = [number for rows in found.values() for sample in rows for number in sample]
-    sound = all(0 <= number < math.inf for number in (*whole, process))
-    return (found, process) if sound else ({}, 0.0)
+    sound = all(0 <= number < math.inf for number in (*whole, *process.values()))
+    return (found, process) if sound else ({}, {})
 
 
 def _distance(sample: Sample, flops: float, moved: float) -> float:
@@ -214,7 +230,7 @@ class Measured:
     def __init__(self, table: Table, bench: Bench, versions: Mapping[str, str]) -> None:
         self.table, self.bench, self.versions = table, bench, versions
         self.taken = self.known = 0
-        self._disturbed: dict[tuple[str, int], tuple[Candidate, Request]] = {}
+        self._doubtful: dict[tuple[str, int], Callable[[], float]] = {}
         self.tell: Any = None
         self.suffix = ""
 
@@ -222,36 +238,76 @@ class Measured:
         self, plugin: str, candidate: Candidate, request: Request, flops: float, moved: float
     ) -> Costed:
         """From the samples of the kernel's kind, one more where there is none near."""
-        kind = kind_of(plugin, self.versions.get(plugin, ""), candidate, request) + self.suffix
+        kind = self._kind(plugin, candidate, request)
+        take = partial(self.bench.seconds, request, candidate)
         if (seconds := self.table.find(kind, flops, moved)) is None:
-            if self.tell is not None:
-                self.tell(kind)
-            seconds = self.bench.seconds(request, candidate)
-            self.table.add(kind, Sample(flops, moved, seconds, float(self.bench.disturbed)))
-            self.taken += 1
+            seconds = self._take(kind, take)
+            self._add(kind, flops, moved, seconds)
         else:
             self.known += 1
-        for number, sample in enumerate(self.table.kinds[kind]):
-            if sample.disturbed and sample[:2] == (flops, moved):
-                self._disturbed[kind, number] = candidate, request
+        self._remember(kind, flops, moved, take)
         return Costed(seconds, "measured")
 
+    def in_parts(self, gradient: Call, update: Call) -> tuple[Costed, Costed]:
+        """Of a gradient's parts together, and of the update of one part that follows it: measured in
+        turn, as a step calls them."""
+        parts = gradient.candidate.parts
+        kinds = f"{self._kind(*gradient[:3])} in parts", f"{self._kind(*update[:3])} after its gradient"
+        both = partial(
+            self.bench.in_parts, gradient.request, gradient.candidate, update.request, update.candidate
+        )
+        takes: tuple[Callable[[], float], Callable[[], float]]
+        takes = (lambda: both()[0]), (lambda: both()[1] / parts)
+        together = self.table.find(kinds[0], *gradient[3:])
+        each = self.table.find(kinds[1], *update[3:])
+        if together is None or each is None:
+            together, updates = self._take(kinds[0], both)
+            each = updates / parts
+            self._add(kinds[0], *gradient[3:], together)
+            self._add(kinds[1], *update[3:], each)
+        else:
+            self.known += 1
+        for kind, call, take in zip(kinds, (gradient, update), takes, strict=True):
+            self._remember(kind, *call[3:], take)
+        return Costed(together, "measured"), Costed(each, "measured")
+
+    def _kind(self, plugin: str, candidate: Candidate, request: Request) -> str:
+        return kind_of(plugin, self.versions.get(plugin, ""), candidate, request) + self.suffix
+
+    def _take(self, kind: str, take: Callable[[], T]) -> T:
+        if self.tell is not None:
+            self.tell(kind)
+        self.taken += 1
+        return take()
+
+    def _add(self, kind: str, flops: float, moved: float, seconds: float) -> None:
+        self.table.add(kind, Sample(flops, moved, seconds, 1.0 if self.bench.disturbed else ONCE))
+
+    def _remember(self, kind: str, flops: float, moved: float, take: Callable[[], float]) -> None:
+        """How a doubtful sample of this very size is taken again."""
+        for number, sample in enumerate(self.table.kinds.get(kind, ())):
+            if sample.doubt and sample[:2] == (flops, moved):
+                self._doubtful[kind, number] = take
+
     def again(self) -> bool:
-        """Take the samples in which something else on the machine showed once more, for some seconds at
-        most; the quicker one stays. Whether there were any."""
+        """Take the doubtful samples once more, for some seconds at most. The quicker one stays, but what
+        was disturbed gives way to what is not. Whether there were any."""
         end = time.perf_counter() + AGAIN
-        for (kind, number), (candidate, request) in self._disturbed.items():
+        for (kind, number), take in self._doubtful.items():
             if time.perf_counter() > end:
                 break
             if self.tell is not None:
                 self.tell(f"measuring again: {kind.partition(' (')[0]}")
-            sample = self.table.kinds[kind][number]
-            seconds = min(sample.seconds, self.bench.seconds(request, candidate))
-            still = float(self.bench.disturbed)
-            self.table.kinds[kind][number] = sample._replace(seconds=seconds, disturbed=still)
+            sample, seconds = self.table.kinds[kind][number], take()
+            still = 1.0 if self.bench.disturbed else 0.0
+            if sample.doubt < 1 and still:
+                still, seconds = sample.doubt, sample.seconds
+            elif sample.doubt < 1 or still:
+                seconds = min(seconds, sample.seconds)
+            self.table.kinds[kind][number] = sample._replace(seconds=seconds, doubt=still)
             self.table.changed = True
-        there = bool(self._disturbed)
-        self._disturbed.clear()
+        there = bool(self._doubtful)
+        self._doubtful.clear()
         return there
 
     def describe(self) -> list[str]:

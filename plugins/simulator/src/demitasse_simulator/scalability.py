@@ -8,12 +8,11 @@ named residual, so many seconds a byte of gradients, fitted on one printed cell 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
-from demitasse import compose, discover
-from demitasse_simulator.algorithms import algorithm
-from demitasse_simulator.collectives import cost
-from demitasse_simulator.topology import Tier, Topology
+from demitasse import Algorithm, Tier, Topology, compose, cost, discover
+from demitasse_simulator.exchange import offered
 
 NODES, SUPERNODE = 1024, 256
 ALPHA, BANDWIDTH, OVERSUBSCRIPTION = 1e-6, 12e9, 4
@@ -53,8 +52,16 @@ def exchange(size: float, nodes: int = NODES) -> float:
         Tier("node", min(nodes, SUPERNODE), ALPHA, BANDWIDTH),
     )
     network = Topology(tiers)
-    rounds = algorithm("recursive-halving-doubling").rounds(nodes, int(size // 4))
+    rounds = _schedule().rounds(nodes, int(size // 4))
     return cost(rounds, network, network.place(nodes, "round-robin"), 4, 1 / ADDITION).seconds
+
+
+@cache
+def _schedule() -> Algorithm:
+    """Recursive halving and doubling, of whichever installed plugin has it."""
+    names = [m.name for m in discover() if "collectives" in m.roles and not m.problem]
+    with compose("auto", [f"+{name}" for name in names]) as runtime:
+        return offered(runtime.composition, "swcaffe")["recursive-halving-doubling"]
 
 
 def residual() -> float:

@@ -41,7 +41,7 @@ class Player:
         self,
         draft: Draft,
         costs: Sequence[Costed],
-        update: Callable[[int], Costed],
+        update: Callable[..., Costed],
         links: Sequence[Link],
         read: float,
         storage: float,
@@ -136,7 +136,7 @@ class Player:
         )
         self.phases[entry.phase] += costed.seconds
         for span in entry.stretches:
-            self._update("compute", entry.layer, span, 0.0)
+            self._update("compute", entry.layer, span, 0.0, entry.layer)
 
     def _final(self, i: int) -> None:
         for bucket, final in zip(self.draft.plan.buckets, self.draft.plan.final, strict=True):
@@ -176,9 +176,11 @@ class Player:
         cost = link.over_network(elements)
         if cost is None:
             return after
+        # Of several algorithms the link takes the cheapest for each size.
+        names = [each.name for each in link.algorithms]
         return self._do(
             "network",
-            f"{link.algorithm} {name}",
+            f"{names[0] if len(names) == 1 else 'cheapest'} {name}",
             "synchronise",
             cost.seconds,
             "schedule",
@@ -189,10 +191,11 @@ class Player:
             rounds=cost.rounds,
         )
 
-    def _update(self, where: str, name: str, span: Span, after: float) -> float:
+    def _update(self, where: str, name: str, span: Span, after: float, layer: str = "") -> float:
+        """Of a span; after a part of a layer's gradient, ``layer`` says whose."""
         if not span:
             return after
-        costed = self.update(len(span))
+        costed = self.update(len(span), layer)
         phase = "synchronise" if self.links else "backward"
         done = self._do(where, f"update {name}", phase, costed.seconds, costed.source, after=after)
         if where == "compute" and not self.links:

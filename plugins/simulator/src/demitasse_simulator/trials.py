@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,20 @@ AGREE, ALIKE, LEAST = 3, 1.03, 0.03
 """So many of the quickest calls within this ratio are taken for undisturbed, once calls have gone on for
 so many seconds: those that a busy system cuts short agree too, on the length of its time slices."""
 
+WAITED, SETTLED = 0.02, 2e-5
+"""A call is not quiet in which a thread of the process could have run and waited for a core for more
+than this part of the call, and more than the seconds that waking takes. Agreement is not enough: beside
+a process that always runs, all calls take twice their time, and agree."""
+
+PATIENCE = 1.0
+"""Seconds for calls while too few were quiet."""
+
+COLD = 3
+"""A step's own operands come round again after so many times what is read between calls."""
+
+THREADS = Path("/proc/self/task")
+Parts = tuple[float, ...]
+
 
 class Bench:
     """Times candidates on memory of an allocator. Between calls it reads ``evict`` bytes of its own, so
@@ -33,34 +49,100 @@ class Bench:
         allocator: Allocator,
         evict: int = 0,
         clock: Callable[[], float] = time.perf_counter,
+        waits: Callable[[], Mapping[str, float]] | None = None,
     ) -> None:
-        self._allocator, self._clock = allocator, clock
+        self._allocator, self._clock, self._waits = allocator, clock, waits or waiting
         self._block: Memory | None = None
         self._other = np.ones(evict // 8) if evict else None
         self.disturbed = False
-        """Whether the last one's quickest calls did not agree."""
+        """Whether the last one had too few quiet calls, or its quickest ones did not agree."""
 
     def seconds(self, request: Request, candidate: Candidate) -> float:
-        """Of one call, the quickest of a few; of one that is made in parts, so many times the quickest
-        part. Raises MemoryError."""
-        work = self._bound(request, candidate)
-        times = candidate.parts if candidate.bind_part is not None else 1
-        work()
-        found: list[float] = []
-        begun = self._clock()
-        while len(found) < CALLS:
+        """Of one call, the quickest of a few. Raises MemoryError."""
+        specs, count = wanted(request, candidate), len(request.inputs)
+        arrays, (workspace,) = self._arrays(specs, [candidate.workspace], _counts(request))
+        work, clock = candidate.bind(arrays[:count], arrays[count:], workspace), self._clock
+
+        def call() -> Parts:
+            start = clock()
+            work()
+            return (clock() - start,)
+
+        return self._quickest(call)[0]
+
+    def in_parts(
+        self, request: Request, candidate: Candidate, update: Request, updating: Candidate
+    ) -> tuple[float, float]:
+        """Seconds of a gradient's parts together, and of the updates that follow each, as in a step:
+        all parts in turn in one place, where an update finds them in the caches, while what it updates
+        is not. ``update`` is that of one part. Raises MemoryError."""
+        assert candidate.bind_part is not None
+        elements = max(s.shape[0] for s in update.inputs if s is not None)
+        specs, count = wanted(request, candidate), len(request.inputs)
+        made = TensorSpec((elements,), given(specs[count]).dtype)
+        operands = wanted(update, updating)
+        own = [i for i, o in enumerate(update.operation.inputs) if o.name != "gradient"]
+        turn = [operands[i] for i in own]
+        moved = sum(s.nbytes for s in turn if s is not None)
+        evicted = 0 if self._other is None else self._other.nbytes
+        turns = min(candidate.parts, -(-COLD * evicted // moved)) if evicted else candidate.parts
+        several = [*specs[:count], made, *specs[count + 1 :], *turn * turns]
+        rooms = [candidate.workspace, updating.workspace]
+        arrays, (workspace, other) = self._arrays(several, rooms, _counts(request))
+        gradient, works = arrays[count], []
+        for number in range(candidate.parts):
+            first = len(specs) + number % turns * len(own)
+            taken = dict(zip(own, arrays[first : first + len(own)], strict=True))
+            inputs = [taken.get(i, gradient) for i in range(len(operands))]
+            part = candidate.bind_part(number, arrays[:count], arrays[count : len(specs)], workspace)
+            works.append((part, updating.bind(inputs, [], other)))
+        clock = self._clock
+
+        def call() -> Parts:
+            parts = updates = 0.0
+            for part, renew in works:
+                start = clock()
+                part()
+                middle = clock()
+                renew()
+                parts, updates = parts + middle - start, updates + clock() - middle
+            return parts, updates
+
+        parts, updates = self._quickest(call)
+        return parts, updates
+
+    def _quickest(self, call: Callable[[], Parts]) -> Parts:
+        """The times within the quickest of some quiet calls. Where none was quiet, what calls would
+        have taken had their threads not waited for a core."""
+        call()
+        quiet, all_calls = list[Parts](), list[tuple[float, Parts]]()
+        begun, best = self._clock(), list[float]()
+        before = self._waits()
+        while len(all_calls) < CALLS:
             if self._other is not None:
                 self._other.sum()
-            start = self._clock()
-            work()
-            now = self._clock()
-            found.append(now - start)
-            quickest, spent = sorted(found)[:AGREE], now - begun
-            alike = quickest[-1] <= ALIKE * quickest[0]
-            if len(quickest) == AGREE and (spent > SECONDS or (alike and spent > LEAST)):
+                before = self._waits()
+            times = call()
+            now = self._waits()
+            waited = max((spent - before.get(thread, 0.0) for thread, spent in now.items()), default=0.0)
+            before = now
+            all_calls.append((waited, times))
+            if waited <= max(WAITED * sum(times), SETTLED):
+                quiet.append(times)
+                best = sorted([*best, sum(times)])[:AGREE]
+            spent = self._clock() - begun
+            alike = len(best) == AGREE and best[-1] <= ALIKE * best[0]
+            enough = SECONDS if len(best) == AGREE else PATIENCE
+            if len(all_calls) >= AGREE and (spent > enough or (alike and spent > LEAST)):
                 break
-        self.disturbed = quickest[-1] > ALIKE * quickest[0]
-        return times * min(found)
+        self.disturbed = not alike
+        if quiet:
+            return min(quiet, key=sum)
+        shares = [max(0.0, 1 - waited / sum(times)) for waited, times in all_calls]
+        free = [
+            tuple(t * share for t in times) for share, (_, times) in zip(shares, all_calls, strict=True)
+        ]
+        return sorted(free, key=sum)[len(free) // 2]
 
     def copies(self, nbytes: int = 64 * 2**20) -> float:
         """Bytes a second that copies read and write."""
@@ -84,35 +166,31 @@ class Bench:
         self._other = None
         gc.collect()  # works may hold their arrays in circles
 
-    def _bound(self, request: Request, candidate: Candidate) -> Callable[[], None]:
-        specs = wanted(request, candidate)
-        offsets, size = [], 0
-        for spec in specs:
-            offsets.append(size)
-            size += 0 if spec is None else -(-spec.nbytes // ALIGNMENT) * ALIGNMENT
-        whole = max(ALIGNMENT, size + candidate.workspace)
+    def _arrays(
+        self, specs: Sequence[TensorSpec | None], rooms: Sequence[int], counts: Container[int]
+    ) -> tuple[list[Any], list[Any]]:
+        """Operands in the bench's memory, filled, and workspaces of so many bytes; ``counts`` are the
+        positions of those that hold classes or counts."""
+        sizes = [0 if spec is None else spec.nbytes for spec in specs] + list(rooms)
+        offsets = [0, *accumulate(-(-size // ALIGNMENT) * ALIGNMENT for size in sizes)]
+        whole = max(ALIGNMENT, offsets[-1])
         if self._block is None or self._block.nbytes < whole:
             self.close()
             self._block = self._allocator.allocate(whole)
         block = self._block
         arrays = [
             None if spec is None else block.view(offset, spec.physical, spec.array_type)
-            for spec, offset in zip(specs, offsets, strict=True)
+            for spec, offset in zip(specs, offsets, strict=False)
         ]
         for i, array in enumerate(arrays):
             if array is not None:
-                _fill(array, specs[i], i < len(request.inputs) and _counts(request, i))
-        workspace = None
-        if candidate.workspace:
-            workspace = block.view(size, (candidate.workspace,), "uint8")
-            workspace[...] = 0
-        count = len(request.inputs)
-        inputs, outputs = arrays[:count], arrays[count:]
-        if candidate.parts == 1 or candidate.bind_part is None:
-            return candidate.bind(inputs, outputs, workspace)
-        first: Any = outputs[0]
-        stretch = first.reshape(-1)[: first.size // candidate.parts]
-        return candidate.bind_part(0, inputs, [stretch, *outputs[1:]], workspace)
+                _fill(array, specs[i], i in counts)
+        places = zip(rooms, offsets[len(specs) :], strict=False)
+        spaces = [block.view(offset, (room,), "uint8") if room else None for room, offset in places]
+        for space in spaces:
+            if space is not None:
+                space[...] = 0
+        return arrays, spaces
 
 
 def wanted(request: Request, candidate: Candidate) -> list[TensorSpec | None]:
@@ -129,10 +207,29 @@ def wanted(request: Request, candidate: Candidate) -> list[TensorSpec | None]:
     return found
 
 
-def _counts(request: Request, i: int) -> bool:
-    """Whether an input holds classes or counts, for which 0 is always valid."""
-    operands = request.operation.inputs
-    return operands[min(i, len(operands) - 1)].name == "label"
+def waiting() -> dict[str, float]:
+    """Seconds that each thread of this process could have run and waited for a core, so far; nothing
+    where the system does not tell (it is Linux's schedstat that does)."""
+    found = {}
+    try:
+        for thread in THREADS.iterdir():
+            waited = (thread / "schedstat").read_text("ascii").split()[1]
+            found[thread.name] = int(waited) * 1e-9
+    except (OSError, ValueError, IndexError):
+        return {}  # not Linux, or a thread that just ended
+    return found
+
+
+def given(spec: TensorSpec | None) -> TensorSpec:
+    """An operand that the operation always has."""
+    assert spec is not None
+    return spec
+
+
+def _counts(request: Request) -> set[int]:
+    """The inputs that hold classes or counts, for which 0 is always valid."""
+    operands, last = request.operation.inputs, len(request.operation.inputs) - 1
+    return {i for i in range(len(request.inputs)) if operands[min(i, last)].name == "label"}
 
 
 def _fill(array: Any, spec: TensorSpec | None, counts: bool) -> None:

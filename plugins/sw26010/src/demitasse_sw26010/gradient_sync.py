@@ -139,6 +139,10 @@ class HandshakeSum(GradientSync):
 
         return take
 
+    def costs(self, bucket: Bucket, span: Span) -> tuple[float, float]:
+        """Seconds of ``reduce`` and of ``distribute``, as the programs count them."""
+        return exchange_seconds(len(span), self.size)
+
     def total(self, mine: Any, total: Any) -> Work | None:
         """Everything is core group 0's, which alone updates: nobody else needs a number."""
         if self.size == 1:
@@ -150,13 +154,18 @@ class HandshakeSum(GradientSync):
         return take
 
 
-def sum_seconds(elements: int, core_groups: int) -> float:
+def exchange_seconds(elements: int, core_groups: int) -> tuple[float, float]:
     """What the sum of ``elements`` gradients of so many core groups takes on core group 0, and the copy
     of as many parameters by each of the others, at once."""
+    if core_groups == 1 or not elements:
+        return 0.0, 0.0
     operands, numbers = ("float32", "float32"), (elements, 1.0, False)
     add = Program("gradient sum", ("elementwise", "add_scaled"), SUM, operands, numbers)
-    numbers = (1, elements, 0, elements, 0, elements)  # type: ignore[assignment]
-    copy = Program(
-        "parameter copy", ("elementwise", "copy_blocks"), Ldm("copy", (X,)), operands, numbers
-    )
-    return (core_groups - 1) * count(add).seconds + (count(copy).seconds if core_groups > 1 else 0.0)
+    places = (1, elements, 0, elements, 0, elements)
+    copy = Program("parameter copy", ("elementwise", "copy_blocks"), Ldm("copy", (X,)), operands, places)
+    return (core_groups - 1) * count(add).seconds, count(copy).seconds
+
+
+def sum_seconds(elements: int, core_groups: int) -> float:
+    """Both of ``exchange_seconds``."""
+    return sum(exchange_seconds(elements, core_groups))

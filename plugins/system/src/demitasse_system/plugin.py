@@ -9,7 +9,7 @@ from demitasse import Finding, Level, hookimpl
 
 
 @hookimpl
-def probe() -> Iterable[Level]:
+def probe(levels: Iterable[Level] = ()) -> Iterable[Level]:
     """The levels of this machine, as its kernel describes them."""
     from demitasse_system.probe import probed
 

@@ -43,7 +43,7 @@ class InteractiveTrainer(Trainer):
             gradients = self._workers[0].flat.gradients
             about = {"backward": backward, "gradients": gradients, "passes": record.passes}
             self.trained = self._over_parameters(record.train, **about)
-            self._tests += [self._over_parameters(definition) for definition in record.tests]
+            self._tests.nets += [[self._over_parameters(definition)] for definition in record.tests]
         except BaseException:
             self.close()
             raise
@@ -57,7 +57,7 @@ class InteractiveTrainer(Trainer):
     @property
     def test_nets(self) -> Sequence[Net]:
         """The nets that are tested."""
-        return tuple(self._tests)
+        return tuple(nets[0] for nets in self._tests.nets)
 
     def iterate(
         self,

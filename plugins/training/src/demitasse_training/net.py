@@ -83,8 +83,8 @@ class Net:
             self.definition = path
         else:
             self.definition = runtime.read(path).net(phase, overrides)
-        self.worker = worker or arrange(runtime.machine, self.dtype)[0]
-        self._allocator = runtime.allocator(self.worker.place.space)
+        self.worker = worker or arrange(runtime.machine, self.dtype, runtime.processes)[0]
+        self._allocator = runtime.allocator(self.worker.space)
         self._arena, self._flat, self._gradients = arena, flat, gradients
         self._planner = Planner(
             runtime,
@@ -154,13 +154,17 @@ class Net:
     def test(self, iterations: int = 1) -> dict[str, Any]:
         """The mean of each output over batches from the start of the data; per-class outputs are
         lists."""
-        self.rewind()
-        totals: dict[str, np.ndarray] = {}
-        for _ in range(iterations):
+        return means(self.totals(iterations), iterations)
+
+    def totals(self, iterations: int, first: int = 0, every: int = 1) -> dict[str, np.ndarray]:
+        """The sum of each output, in float64, over batches number ``first`` and each ``every`` after it,
+        of ``iterations`` from the start of the data."""
+        self.rewind(first, every)
+        totals = {name: np.zeros(buffer.spec.shape) for name, buffer in self.plan.outputs.items()}
+        for _ in range(first, iterations, every):
             for name, value in self.forward().items():
-                totals[name] = totals.get(name, 0.0) + value.astype(np.float64)
-        means = {name: total / iterations for name, total in totals.items()}
-        return {n: float(m.reshape(-1)[0]) if m.size == 1 else m.tolist() for n, m in means.items()}
+                totals[name] += value
+        return totals
 
     @property
     def blobs(self) -> dict[str, Blob]:
@@ -287,12 +291,14 @@ class Net:
             memory["gradients"] = _Elements(self._gradients_of(plan))
         return memory
 
-    def rewind(self, batch: int = 0) -> None:
-        """Read samples from the start again, or from batch number ``batch`` on."""
+    def rewind(self, batch: int = 0, every: int = 1) -> None:
+        """Read samples from the start again, or from batch number ``batch`` on, every so many."""
         for stream, _ in self._streams:
             stream.close()
         feeds = self.graph.feeds
-        streams = [feed.source.stream(batch * feed.batch, feed.count, feed.batch) for feed in feeds]
+        streams = [
+            feed.source.stream(batch * feed.batch, feed.count, every * feed.batch) for feed in feeds
+        ]
         self._streams = list(zip(streams, self._outs(), strict=True))
 
     def close(self) -> None:
@@ -358,6 +364,12 @@ class Net:
         self._flat = memory.view(0, (count,), self.dtype)
         parameters.fill(self.graph, self.plan, self._flat, self.seed)
         self._planner.slots = self.plan.slots
+
+
+def means(totals: Mapping[str, np.ndarray], iterations: int) -> dict[str, Any]:
+    """Sums over so many iterations as means: numbers, and lists for outputs with several."""
+    found = {name: total / iterations for name, total in totals.items()}
+    return {n: float(m.reshape(-1)[0]) if m.size == 1 else m.tolist() for n, m in found.items()}
 
 
 class _Elements:

@@ -32,12 +32,19 @@ class Norms:
     final, adds up what siblings own, and from that makes ``scale``, by which a solver's ``clip``
     shortens the gradient: 1, or what brings its norm down to ``clip``.
 
+    ``factor`` is what each gradient is multiplied by in any case.
+
     Two numbers for each trained parameter: the sums of squares of its values and of its gradient's.
     Raises ModelError where no composed plugin has a word for that.
     """
 
     def __init__(
-        self, runtime: Runtime, solver: Solver, plan: Plan, levels: Sequence[GradientSync]
+        self,
+        runtime: Runtime,
+        solver: Solver,
+        plan: Plan,
+        levels: Sequence[GradientSync],
+        factor: float = 1.0,
     ) -> None:
         if SQUARES not in runtime.vocabulary:
             raise ModelError(
@@ -46,10 +53,11 @@ class Norms:
             )
         self._word: Operation = runtime.vocabulary[SQUARES]
         self._plan, self._levels, self._clip = plan, levels, solver.clip
+        self._factor = factor
         self._slots = [slot for slot in plan.slots if slot.trainable]
         self._mine = np.zeros(2 * len(self._slots))
         self._totals = [np.zeros_like(self._mine) for _ in levels]
-        self._result, self.scale = self._mine, np.ones(1)
+        self._result, self.scale = self._mine, np.full(1, factor)
 
     def measure(self, span: Span, flat: FlatMemory, kernels: Kernels, allocator: Allocator) -> Work:
         """The work that measures ``span``, when its gradients are final."""
@@ -77,7 +85,7 @@ class Norms:
     def sizes(self, span: Span) -> dict[str, Any]:
         """Operands for the update of ``span``, by name: the squares of the parameters that it has parts
         of and, where gradients are clipped, the scale."""
-        clip = {"scale": self.scale} if self._clip else {}
+        clip = {"scale": self.scale} if self._clip or self._factor != 1.0 else {}
         return {"squares": self._result[self._numbers(span)], **clip}
 
     def _numbers(self, span: Span) -> slice:
@@ -85,5 +93,5 @@ class Norms:
         return slice(2 * inside[0], 2 * inside[-1] + 2)
 
     def _set_scale(self) -> None:
-        norm = math.sqrt(float(self._result[1::2].sum()))
-        self.scale[0] = self._clip / norm if norm > self._clip else 1.0
+        norm = self._factor * math.sqrt(float(self._result[1::2].sum()))
+        self.scale[0] = self._factor * (self._clip / norm if norm > self._clip else 1.0)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from demitasse import (
     PRECISIONS,
@@ -16,14 +18,14 @@ from demitasse import (
     Event,
     ModelError,
     NumericsError,
-    Phases,
     Runtime,
     Solver,
+    Step,
     Weights,
-    Workers,
+    WorkerError,
     arrange,
 )
-from demitasse_training import parameters
+from demitasse_training import agreement, parameters
 from demitasse_training.arguments import (
     at_least_one,
     check_retain,
@@ -31,6 +33,7 @@ from demitasse_training.arguments import (
     chosen_precision,
     listed,
 )
+from demitasse_training.crew import Crew
 from demitasse_training.diagnosis import diagnose
 from demitasse_training.listeners import listener_of
 from demitasse_training.look import Look
@@ -39,9 +42,13 @@ from demitasse_training.profiling import timed
 from demitasse_training.resume import resume, seed_of
 from demitasse_training.samples import opener
 from demitasse_training.saving import check_writable, gathered, paths_of, write
+from demitasse_training.scores import Scores
 from demitasse_training.sizes import sizes
+from demitasse_training.stretch import Stretch
 from demitasse_training.update import Update
 from demitasse_training.worker import Worker
+
+Ask = Callable[[], bool]
 
 
 @dataclass(frozen=True)
@@ -79,6 +86,7 @@ class Trainer:
         check_scaling(scaling)
         check_retain(retain)
         self.runtime, self.scaling = runtime, scaling
+        self.processes = runtime.processes
         self.precision = chosen_precision(runtime, precision)
         self.dtype = PRECISIONS[self.precision]
         self.solver = solver if isinstance(solver, Solver) else runtime.read(solver).solver(overrides)
@@ -89,18 +97,28 @@ class Trainer:
         self.seed = seed_of(saved, self.solver.seed, resume)
         self.iteration = 0
         self.loaded: dict[str, parameters.Loaded] = {}
+        # What is the same in all processes is told once.
+        observing = runtime.composition.serving("observe") if self.processes.rank == 0 else ()
         self.listeners: list[Callable[[Event], None]] = [
-            listener_of(plugin, hook) for plugin, hook in runtime.composition.serving("observe")
+            listener_of(plugin, hook) for plugin, hook in observing
         ]
         self._recent: deque[float] = deque(maxlen=max(1, self.solver.average_loss))
         self._last_snapshot: Path | None = None
-        self._crew: Workers | None = None
-        self._workers: list[Worker] = []
-        self._tests: list[Net] = []
+        self._crew = Crew()
+        self._workers = self._crew.workers
+        self._tests = Scores(self.processes, self._workers)
+        self._asked = False, False
         try:
+            agreement.agree(
+                self.processes,
+                agreement.composition(runtime, self.solver, self.precision, scaling, self.seed),
+            )
             self._make(data, saved)
             self._fill(weights, saved, resume, partial)
-        except BaseException:
+            if self.processes.size > 1:
+                agreement.agree(self.processes, self._beginning())
+        except BaseException as error:
+            self.processes.fail(error)
             self.close()
             raise
 
@@ -114,6 +132,12 @@ class Trainer:
         return Look(worker.graph, worker.plan, worker.flat.parameters, worker.array, keeps_all)
 
     @property
+    def notes(self) -> list[str]:
+        """How the first worker's gradients are synchronised, innermost level first."""
+        levels = self._workers[0].levels
+        return [f"{type(level).__name__}: {note}" for level in levels for note in level.notes]
+
+    @property
     def rate(self) -> float:
         """The learning rate of the next iteration."""
         return self.solver.rate(self.iteration)
@@ -122,29 +146,33 @@ class Trainer:
         """Train for some iterations. Raises NumericsError that names the layer, the iteration and
         the last snapshot, with the parameters as they were before the bad step."""
         at_least_one(iterations)
-        before = self._clock()
+        before = self._crew.clock()
         start = time.perf_counter()
         loss = math.nan
-        for _ in range(iterations):
-            loss = self._iterate()
-        return Result(self.iteration, loss, time.perf_counter() - start, self._clock().taken(before))
+        end = self.iteration + iterations
+        while self.iteration < end:
+            loss = self._advance(end)
+        return Result(
+            self.iteration, loss, time.perf_counter() - start, self._crew.clock().taken(before)
+        )
 
     def test(self) -> dict[str, Any]:
         """The mean scores of the test nets over their iterations, from the start of their data; a
-        second net's scores have its number in front."""
-        self._quiesce()
-        scores: dict[str, Any] = {}
-        for number, net in enumerate(self._tests):
-            iterations = self.solver.test_iterations[number]
-            for name, value in net.test(iterations).items():
-                scores[name if number == 0 else f"{number}.{name}"] = value
-        return scores
+        second net's scores have its number in front. Workers have a part of the iterations each, in
+        all processes; where these are at iterations of their own, process 0's have all of them."""
+        self._crew.quiesce()
+        return self._tests(self.solver.test_iterations, self._crew.run)
 
     def snapshot(self, prefix: str | Path | None = None) -> Path:
         """Write weights, solver state and cursors to ``<prefix>_iter_<iteration>.demitasse``, and what
         the solver asks for in other formats beside it, each whole or not at all; the first one's path.
-        Raises SnapshotError that names it and the reason."""
-        self._quiesce()
+        Of several processes number 0 writes; all must call it. Raises SnapshotError that names it and
+        the reason."""
+        self._crew.quiesce()
+        if self.processes.rank > 0:
+            self._last_snapshot = paths_of(self.solver, self.iteration, prefix)[0]
+            return self._last_snapshot
+        self.processes.report(self.iteration, "a snapshot")
         weights = gathered(self._workers[0], self.iteration, {"seed": self.seed, **self._setting})
         written = list[Path]()
         for path in paths_of(self.solver, self.iteration, prefix):
@@ -159,35 +187,51 @@ class Trainer:
         or written."""
         check_writable(self.runtime, self.solver)
 
-    def run(self, stop: Callable[[], bool] | None = None) -> Result:
+    def run(self, stop: Ask | None = None, save: Ask | None = None) -> Result:
         """Train to the solver's last iteration, with tests and snapshots at its intervals. ``stop``
-        is asked after each iteration; once it is true, a snapshot is written and the run ends."""
+        is asked after each iteration; once it is true, in any process, a snapshot is written and the
+        run ends. Where ``save`` is true, one is written and the run goes on."""
         solver, start = self.solver, time.perf_counter()
-        before = self._clock()
+        before = self._crew.clock()
         loss, saved, tested = math.nan, self.iteration, -1
-        self.check_snapshots()
-        self._tell("start", {"batch": self.batch, "workers": self.workers, "rate": self.rate})
-        if solver.test_first and solver.test_interval and self._tests:
+        if self.processes.rank == 0:
+            self.check_snapshots()
+        about: dict[str, Any] = {"batch": self.batch, "workers": self.workers, "rate": self.rate}
+        self._tell("start", {**about, "arrays": self.arrays})
+        if solver.test_first and solver.test_interval and self._tests.nets:
             tested = self._run_test()
         while self.iteration < solver.max_iterations:
-            loss = self._iterate()
-            stopping = stop is not None and stop()
+            loss = self._advance(self._next_pause(), stop, save)
+            stopping, saving = self._asked
             if solver.test_interval and self.iteration % solver.test_interval == 0 and not stopping:
-                tested = self._run_test() if self._tests else tested
+                tested = self._run_test() if self._tests.nets else tested
             due = solver.snapshot_interval and self.iteration % solver.snapshot_interval == 0
-            if due or stopping:
+            if due or stopping or saving:
                 self.snapshot()
                 saved = self.iteration
             if stopping:
                 break
         else:
-            if self._tests and tested != self.iteration:
+            if self._tests.nets and tested != self.iteration:
                 self._run_test()
             if solver.snapshot_last and saved != self.iteration:
                 self.snapshot()
-        result = Result(self.iteration, loss, time.perf_counter() - start, self._clock().taken(before))
-        self._tell("end", {"loss": loss, "seconds": result.seconds, "phases": result.phases})
+        result = Result(
+            self.iteration, loss, time.perf_counter() - start, self._crew.clock().taken(before)
+        )
+        about |= {"loss": loss, "seconds": result.seconds, "phases": result.phases}
+        self._tell("end", {**about, "arrays": self.arrays})
         return result
+
+    def arrays(self) -> Iterator[tuple[int, str, Any]]:
+        """(worker, name, array) of all that has memory in this process's workers: tensors by name,
+        parameters, gradients and the solver's state."""
+        for number, worker in enumerate(self._workers):
+            for name, buffer in worker.plan.buffers.items():
+                yield number, name, worker.array(buffer)
+            yield number, "parameters", worker.flat.parameters
+            yield number, "gradients", worker.flat.gradients
+            yield from ((number, name, array) for name, array in worker.flat.state.items())
 
     def profile(self, iterations: int = 10) -> list[tuple[Entry, float]]:
         """The mean seconds of each entry of the first worker's plan, forward and backward, on the next
@@ -197,27 +241,20 @@ class Trainer:
         step = worker.bind(self.iteration)
         step.scalars(self.iteration, 0.0)
         worker.peek(self.iteration)
-        before = _copies([worker])
+        before = self._crew.statistics()
         try:
             return timed(step, iterations)
         finally:
-            _restore([worker], before)
+            self._crew.restore(before)
 
     def close(self) -> None:
         """End workers and reading."""
-        self._end_workers()
-        for net in self._tests:
-            net.close()
-
-    def _end_workers(self) -> None:
-        if self._crew is not None:
-            self._crew.close()
-        for worker in self._workers:
-            worker.close()
+        self._crew.close()
+        self._tests.close()
 
     def __del__(self) -> None:
         if hasattr(self, "_tests"):  # dropped without a word: its threads end; its nets may live on
-            self._end_workers()
+            self._crew.close()
 
     def __repr__(self) -> str:
         workers = f"{self.workers} worker{'s' if self.workers > 1 else ''}"
@@ -234,26 +271,81 @@ class Trainer:
 
     # One iteration.
 
-    def _iterate(self) -> float:
-        iteration, rate = self.iteration, self.solver.rate(self.iteration)
-        steps = [worker.bind(iteration) for worker in self._workers]
-        before, start, kept = self._clock(), time.perf_counter(), _copies(self._workers)
+    def _next_pause(self) -> int:
+        """The next iteration before which something else is due than training."""
+        solver = self.solver
+        intervals = [i for i in (solver.test_interval, solver.snapshot_interval) if i]
+        due = [(self.iteration // interval + 1) * interval for interval in intervals]
+        return min([*due, solver.max_iterations])
+
+    def _advance(self, end: int, stop: Ask | None = None, save: Ask | None = None) -> float:
+        """Train on, as far as ``end`` at most; whether to stop, and to save, is in ``_asked`` then."""
+        steps = self._crew.bind(self.iteration)
+        return (self._free if self._crew.asynchronous else self._iterate)(steps, end, stop, save)
+
+    def _free(self, steps: Sequence[Step], end: int, stop: Ask | None, save: Ask | None) -> float:
+        """Each worker at its own pace, as far as ``end``, or less where it is asked to stop."""
+        share, start, before = self._workers[0].share, time.perf_counter(), self._crew.clock()
+        asked, smoothed = [False, False], math.nan
+
+        def done(iteration: int, loss: float) -> bool:
+            nonlocal start, before, smoothed
+            self.iteration = iteration + 1
+            now, clock = time.perf_counter(), self._crew.clock()
+            # What the workers here have of the loss, for all of it.
+            smoothed = self._told(loss * share.workers / len(steps), now - start, clock.taken(before))
+            start, before = now, clock
+            asked[:] = [flag or _ask(ask) for flag, ask in zip(asked, (stop, save), strict=True)]
+            return any(asked)
+
+        stretch = Stretch(self.iteration, end, len(steps), done)
         try:
-            if len(steps) == 1:
-                loss = steps[0].run(iteration, rate)
-            else:
-                self._crew = self._crew or Workers(tuple(worker.place for worker in self._workers))
-                loss = sum(self._crew.run(lambda w: steps[w].run(iteration, rate)))
+            self._crew.run(lambda w: stretch.run(w, lambda i: self._stepped(w, i, steps[w])))
         except BaseException as error:
-            for worker in self._workers:
-                worker.rewind()
-            if isinstance(error, NumericsError):
-                _restore(self._workers, kept)
-                found = self._diagnosis(rate)
-                _restore(self._workers, kept)
-                raise NumericsError(f"{error}; {found}") from None
+            self.processes.fail(error)
+            self._crew.rewind()
+            if self.processes.size == 1:
+                self._crew.quiesce()
+            if isinstance(error, WorkerError):
+                raise WorkerError(f"{error}; {self._kept()}") from error
             raise
-        self.iteration += 1
+        self._crew.quiesce()
+        self._asked = asked[0], asked[1]
+        return smoothed
+
+    def _stepped(self, number: int, iteration: int, step: Step) -> float:
+        self.processes.report(iteration)
+        return step.run(iteration, self.solver.rate(iteration) * self._workers[number].portion)
+
+    def _iterate(self, steps: Sequence[Step], end: int, stop: Ask | None, save: Ask | None) -> float:
+        iteration, rate = self.iteration, self.solver.rate(self.iteration)
+        before, start, kept = self._crew.clock(), time.perf_counter(), self._crew.statistics()
+        try:
+            self.processes.report(iteration)
+            loss = sum(self._crew.run(lambda w: steps[w].run(iteration, rate)))
+            self.iteration += 1
+            asked: tuple[bool, bool] | None = None
+            if self.processes.size > 1:  # what one is asked, all do
+                told = np.array([loss, _ask(stop), _ask(save)], np.float64)
+                loss, stops, saves = self.processes.total(told).tolist()
+                asked = stops > 0, saves > 0
+        except BaseException as error:
+            self.processes.fail(error)
+            self._crew.rewind()
+            if isinstance(error, NumericsError):
+                self._crew.restore(kept)
+                found = self._diagnosis(rate)
+                self._crew.restore(kept)
+                raise NumericsError(f"{error}; {found}") from None
+            if isinstance(error, WorkerError):
+                raise WorkerError(f"{error}; {self._kept()}") from error
+            raise
+        smoothed = self._told(loss, time.perf_counter() - start, self._crew.clock().taken(before))
+        self._asked = asked or (_ask(stop), _ask(save))
+        return smoothed
+
+    def _told(self, loss: float, seconds: float, phases: Mapping[str, float]) -> float:
+        """Tell of the iteration that was the last; its loss, smoothed."""
         self._recent.append(loss)
         smoothed = sum(self._recent) / len(self._recent)
         if self.listeners:
@@ -262,10 +354,11 @@ class Trainer:
                 {
                     "loss": loss,
                     "smoothed": smoothed,
-                    "rate": rate,
-                    "seconds": time.perf_counter() - start,
+                    "rate": self.solver.rate(self.iteration - 1),
+                    "seconds": seconds,
                     "samples": self.batch,
-                    "phases": self._clock().taken(before),
+                    "phases": phases,
+                    "spans": self._crew.spans,
                     **({"sizes": sizes(self._workers[0])} if self._debugs() else {}),
                 },
             )
@@ -281,9 +374,11 @@ class Trainer:
             for worker in self._workers
             if worker.step is not None and not math.isfinite(worker.step.loss())
         ]
+        return "; ".join([*found, f"learning rate {rate:g}", self._kept()])
+
+    def _kept(self) -> str:
         last = self._last_snapshot
-        kept = f"the last snapshot is {last}" if last else "no snapshot has been written yet"
-        return "; ".join([*found, f"learning rate {rate:g}", kept])
+        return f"the last snapshot is {last}" if last else "no snapshot has been written yet"
 
     def _run_test(self) -> int:
         self._tell("test", {"scores": self.test()})
@@ -297,19 +392,10 @@ class Trainer:
                 error.add_note(f"raised by a listener, told of event {kind!r} at {self.iteration}")
                 raise
 
-    def _clock(self) -> Phases:
-        step = self._workers[0].step
-        return replace(step.phases) if step is not None else Phases()
-
     @property
     def _setting(self) -> dict[str, Any]:
         """What a run that goes on from this one's snapshots must agree with."""
         return {"precision": self.precision, "passes": self.solver.passes, "batch": self.batch}
-
-    def _quiesce(self) -> None:
-        for worker in self._workers:
-            for level in worker.levels:
-                level.quiesce()
 
     # How it comes to be.
 
@@ -323,7 +409,7 @@ class Trainer:
             raise ModelError(
                 f"{solver.train.location}: data is given for phase 'test'; there is no test net"
             )
-        for place in arrange(runtime.machine, self.dtype):
+        for place in arrange(runtime.machine, self.dtype, self.processes):
             if saved is not None and (tuner := runtime.kernels(place).tuner) is not None:
                 tuner.prefer(saved.record.get("kernels", {}))
             self._workers.append(
@@ -353,20 +439,31 @@ class Trainer:
         self.plan, self.workers = first.plan, first.share.workers
         self.batch = first.graph.feeds[0].batch * solver.passes if first.graph.feeds else 0
         for definition in solver.tests:
-            self._tests.append(
-                Net(
-                    runtime,
-                    definition,
-                    phase="test",
-                    precision=self.precision,
-                    data=data,
-                    seed=self.seed,
-                    worker=first.place,
-                    slots=self.plan.slots,
-                    flat=first.flat.parameters,
-                    arena=first.memory["arena"],
+            self._tests.nets.append([])
+            for worker in self._workers:
+                self._tests.nets[-1].append(
+                    Net(
+                        runtime,
+                        definition,
+                        phase="test",
+                        precision=self.precision,
+                        data=data,
+                        seed=self.seed,
+                        worker=worker.place,
+                        slots=self.plan.slots,
+                        flat=first.flat.parameters,
+                        arena=worker.memory["arena"],
+                    )
                 )
-            )
+
+    def _beginning(self) -> dict[str, str]:
+        """What processes must have alike once they are ready to begin."""
+        found = {"the batch": str(self.batch), "the iteration to begin at": str(self.iteration)}
+        for slot in self.plan.slots:
+            layer, number = slot.owners[0]
+            array = self._workers[0].flat.parameters[slot.span.start : slot.span.stop]
+            found[f"parameter {number} of layer {layer!r}, by its digest,"] = agreement.digest(array)
+        return found
 
     def _fill(
         self,
@@ -376,7 +473,7 @@ class Trainer:
         partial: bool,
     ) -> None:
         loaded = [(each, self.runtime.read(each).weights()) for each in listed(weights)]
-        for worker in self._workers:
+        for worker in (worker for worker in self._workers if not worker.borrows):
             flat = worker.flat.parameters
             parameters.fill(worker.graph, worker.plan, flat, self.seed)
             for each, record in loaded:
@@ -386,14 +483,9 @@ class Trainer:
             if saved is not None:
                 resume(worker, saved, path, self._setting)
                 self.iteration = saved.iteration or 0
+        for worker in self._workers:
+            worker.take_statistics()
 
 
-def _copies(workers: Sequence[Worker]) -> list[list[Any]]:
-    """What forward passes change besides activations, as it is now."""
-    return [[array.copy() for array in worker.statistics] for worker in workers]
-
-
-def _restore(workers: Sequence[Worker], copies: Sequence[Sequence[Any]]) -> None:
-    for worker, values in zip(workers, copies, strict=True):
-        for array, value in zip(worker.statistics, values, strict=True):
-            array[...] = value
+def _ask(question: Ask | None) -> bool:
+    return question is not None and question()

@@ -13,6 +13,8 @@ from demitasse import (
     DataSource,
     DataSpec,
     FlatMemory,
+    GradientSync,
+    Group,
     ModelError,
     Plan,
     Runtime,
@@ -24,7 +26,9 @@ from demitasse import (
     WorkerPlace,
     make_plan,
 )
+from demitasse_training.agreement import planned_alike
 from demitasse_training.graph import NetGraph
+from demitasse_training.lent import Lent
 from demitasse_training.norms import Norms
 from demitasse_training.room import check_room
 from demitasse_training.samples import destinations
@@ -56,13 +60,21 @@ class Worker:
         self.step: Step | None = None
         self.streams: list[Stream] = []
         modules = runtime.composition.modules
-        self.levels = [modules[plugin].gradient_sync(group=group) for plugin, group in place.groups]
+        self.levels: list[GradientSync] = []
+        self._groups: list[Group] = []
+        for plugin, group in place.groups:
+            level = modules[plugin].gradient_sync(group=group)
+            if level.size > 1:
+                self.levels.append(level)
+                self._groups.append(group)
+            else:
+                level.close()
         index, count = 0, 1
         for level in reversed(self.levels):
             index, count = index * level.size + level.index, count * level.size
         self.share = Share(index, count, weak)
         self.kernels = runtime.kernels(place)
-        self.allocator = runtime.allocator(place.place.space)
+        self.allocator = runtime.allocator(place.space)
         self.graph = NetGraph(
             runtime.vocabulary,
             phase="train",
@@ -83,23 +95,53 @@ class Worker:
         measuring = bool(solver.clip) or update.needs_squares
         kept = measuring or solver.snapshot_gradients
         alone = not (self.levels or adding or kept) and retain is None
-        self.plan: Plan = make_plan(
-            self.graph,
-            self.kernels,
-            place.place,
-            name=solver.train.name,
-            retain=retain,
-            precision=precision,
-            brief_gradients=alone,
-            like=others[0].plan if others else None,
+
+        def plan(like: Plan | None) -> Plan:
+            return make_plan(
+                self.graph,
+                self.kernels,
+                place.place,
+                name=solver.train.name,
+                retain=retain,
+                precision=precision,
+                bucket_bytes=max((level.bucket_bytes for level in self.levels), default=0),
+                brief_gradients=alone,
+                like=like,
+            )
+
+        self.plan: Plan = (
+            plan(others[0].plan)
+            if others
+            else planned_alike(runtime.processes, self.kernels.tuner, plan)
         )
-        self.norms = Norms(runtime, solver, self.plan, self.levels) if measuring else None
+        # Where each worker's gradients are a step by themselves, that is a step by their mean over the
+        # worker's own samples, and so much of the rate: together they make the step of all.
+        portion = (
+            self.graph.feeds[0].count / self.graph.feeds[0].batch if self.graph.feeds else 1 / count
+        )
+        self.portion = portion if any(level.asynchronous for level in self.levels) else 1.0
+        self._sizes: dict[str, Any] = {}
+        if self.portion != 1.0:
+            if all(operand.name != "scale" for operand in update.operation.inputs):
+                raise ModelError(
+                    f"{solver.location}: workers cannot update each at its own pace by "
+                    f"{update.operation.name!r}, which has no operand 'scale'"
+                )
+            self._sizes["scale"] = np.full(1, 1 / self.portion)
+        self.norms = (
+            Norms(runtime, solver, self.plan, self.levels, 1 / self.portion) if measuring else None
+        )
         self._take_memory(others)
 
     def array(self, buffer: Buffer) -> Any:
         """The memory of a buffer, in its layout."""
         region = self.memory[buffer.region]
         return region.view(buffer.offset, buffer.spec.physical, buffer.spec.array_type)
+
+    @property
+    def bound(self) -> bool:
+        """Whether there is a step, and streams for it."""
+        return self.step is not None and len(self.streams) == len(self.graph.feeds)
 
     def bind(self, iteration: int) -> Step:
         """The step, bound at first use, with streams that go on at ``iteration``."""
@@ -108,19 +150,43 @@ class Worker:
         if not self.streams:
             for feed in self.graph.feeds:
                 first = iteration * self.solver.passes * feed.batch + feed.offset
-                self.streams.append(feed.source.stream(first, feed.count, feed.batch))
+                stream = feed.source.stream(first, feed.count, feed.batch)
+                if (lend := getattr(stream, "lend", None)) is not None:
+                    lend(self.allocator)
+                self.streams.append(stream)
         return self.step
 
     @cached_property
     def statistics(self) -> list[Any]:
         """The parameters that a forward pass itself changes, such as running means."""
-        vocabulary, found = self.runtime.vocabulary, dict[int, Any]()
+        return [self.array(buffer) for buffer in self._statistics()]
+
+    def _statistics(self) -> list[Buffer]:
+        vocabulary, found = self.runtime.vocabulary, dict[int, Buffer]()
         for entry in self.plan.entries:
             word = vocabulary.get(entry.operation)
             for operand, buffer in zip(word.inputs if word else (), entry.inputs, strict=False):
                 if operand.updated and buffer is not None and buffer.region == "parameters":
-                    found[buffer.offset] = self.array(buffer)
+                    found[buffer.offset] = buffer
         return list(found.values())
+
+    @property
+    def borrows(self) -> bool:
+        """Whether its parameters are another worker's."""
+        return isinstance(self.memory["parameters"], Lent)
+
+    def take_statistics(self) -> None:
+        """Have what it keeps for itself of the parameters that it borrows as the lender has it."""
+        memory = self.memory["parameters"]
+        if isinstance(memory, Lent):
+            for buffer, array in zip(self._statistics(), self.statistics, strict=True):
+                spec = buffer.spec
+                array[...] = memory.lender.view(buffer.offset, spec.physical, spec.array_type)
+
+    def enter(self) -> None:
+        """In the thread that computes: let its memory's allocator bind it near."""
+        if (enter := getattr(self.allocator, "enter", None)) is not None:
+            enter()
 
     def rewind(self) -> None:
         """Close the streams; the next ``bind`` opens them where its iteration begins."""
@@ -148,12 +214,16 @@ class Worker:
 
     def _take_memory(self, others: Sequence[Worker]) -> None:
         plan, item, take = self.plan, np.dtype(self.dtype).itemsize, self.allocator.allocate
+        space = next((level.space for level in self.levels if level.space is not None), None)
+        take_flat = take if space is None else self.runtime.allocator(space).allocate
+        lender = self._sharing(others, lambda level: level.shares_parameters)
+        keeper = self._sharing(others, lambda level: level.shares_parameters or level.asynchronous)
         needed = {
             "activations and scratch memory": plan.arena_bytes,
             "samples and constants": plan.fixed_bytes,
-            "parameters": plan.parameters * item,
+            "parameters": 0 if lender else plan.parameters * item,
             "their gradients": 0 if plan.brief else plan.trainable * item,
-            "the solver's state": plan.trainable * item * len(self.update.state),
+            "the solver's state": 0 if keeper else plan.trainable * item * len(self.update.state),
         }
         check_room(self.allocator, needed, self.solver.train.location)
         self.memory = {
@@ -161,33 +231,45 @@ class Worker:
             "fixed": take(max(1, plan.fixed_bytes)),
         }
         if not plan.brief:
-            self.memory["gradients"] = take(max(1, plan.trainable * item))
-        teams = [
-            group.team
-            for (_, group), level in zip(self.place.groups, self.levels, strict=True)
-            if level.shares_parameters and group.team is not None
-        ]
-        lenders = (w for w in others for _, g in w.place.groups if g.team in teams)
-        lender = next(lenders, None)
-        self.memory["parameters"] = (
-            lender.memory["parameters"] if lender else take(max(1, plan.parameters * item))
-        )
-        self.flat = FlatMemory(
-            self.memory["parameters"].view(0, (plan.parameters,), self.dtype),
+            self.memory["gradients"] = take_flat(max(1, plan.trainable * item))
+        if lender is not None:
+            own = {buffer.offset: take(buffer.spec.nbytes) for buffer in self._statistics()}
+            self.memory["parameters"] = Lent(lender.memory["parameters"], own)
+        else:
+            self.memory["parameters"] = take_flat(max(1, plan.parameters * item))
+        self.flat: FlatMemory = FlatMemory(
+            lender.flat.parameters
+            if lender is not None
+            else self.memory["parameters"].view(0, (plan.parameters,), self.dtype),
             np.empty(0, self.dtype)
             if plan.brief
             else self.memory["gradients"].view(0, (plan.trainable,), self.dtype),
-            {
+            keeper.flat.state
+            if keeper is not None
+            else {
                 name: take(max(1, plan.trainable * item)).view(0, (plan.trainable,), self.dtype)
                 for name in self.update.state
             },
         )
-        for _, group in self.place.groups:
+        for group in self._groups:
             if group.team is not None:
                 group.team.memory.append(self.flat)
 
+    def _sharing(
+        self, others: Sequence[Worker], shares: Callable[[GradientSync], bool]
+    ) -> Worker | None:
+        """The first of ``others`` with whom a level lets this worker share something."""
+        teams = [
+            group.team
+            for group, level in zip(self._groups, self.levels, strict=True)
+            if shares(level) and group.team is not None
+        ]
+        return next((w for w in others for group in w._groups if group.team in teams), None)
+
     def _bind(self) -> Step:
         plan, flat, vocabulary = self.plan, self.flat, self.runtime.vocabulary
+        for level in self.levels:
+            flat = level.update_memory(flat)
         scalars = {name: self.array(buffer) for name, buffer in plan.scalars.items()}
         about = plan, self.kernels, self.allocator
         main = self.graph.feeds[0] if self.graph.feeds else None
@@ -202,7 +284,12 @@ class Worker:
             [self._read(i, out) for i, out in enumerate(self._outs())],
             levels=self.levels,
             update=lambda span: self.update.bind(
-                span, flat, self._gradient(span), scalars, *about, norms.sizes(span) if norms else {}
+                span,
+                flat,
+                flat.gradients[span.start : span.stop] if not plan.brief else self._brief(span),
+                scalars,
+                *about,
+                norms.sizes(span) if norms else self._sizes,
             ),
             measure=None
             if norms is None
@@ -210,16 +297,14 @@ class Worker:
             measured=finish,
             clear=None
             if plan.brief
-            else flat_work(vocabulary["fill"], {"value": 0.0}, [flat.gradients], *about),
+            else flat_work(vocabulary["fill"], {"value": 0.0}, [self.flat.gradients], *about),
             passes=self.solver.passes,
             batch=main.batch if main else 0,
             offset=main.offset if main else 0,
         )
 
-    def _gradient(self, span: Span) -> Any:
-        """The memory where a span's gradients are when they are final."""
-        if not self.plan.brief:
-            return self.flat.gradients[span.start : span.stop]
+    def _brief(self, span: Span) -> Any:
+        """The memory where a span's gradients are for a while when they are final."""
         buckets = self.plan.buckets  # of a large one, a stretch at a time
         (bucket,) = (b for b in buckets if b.span.start <= span.start < b.span.stop)
         return self.memory["arena"].view(self.plan.brief[bucket.index], (len(span),), self.dtype)

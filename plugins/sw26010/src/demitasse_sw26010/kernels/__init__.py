@@ -6,12 +6,24 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 
 from demitasse import Candidate, Request
-from demitasse_sw26010.kernels import convolution, elementwise, inner_product, normalization, pooling
+from demitasse_sw26010.kernels import (
+    convolution,
+    distance,
+    elementwise,
+    functions,
+    indexing,
+    inner_product,
+    normalization,
+    pooling,
+)
 
 FACTORIES: Mapping[str, Callable[[Request], Iterable[Candidate]]] = MappingProxyType(
     {
         **convolution.FACTORIES,
+        **distance.FACTORIES,
         **elementwise.FACTORIES,
+        **functions.FACTORIES,
+        **indexing.FACTORIES,
         **inner_product.FACTORIES,
         **normalization.FACTORIES,
         **pooling.FACTORIES,

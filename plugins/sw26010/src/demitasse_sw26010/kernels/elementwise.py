@@ -112,7 +112,7 @@ def concat(request: Request) -> Iterable[Candidate]:
     shapes = [given(x).shape for x in request.inputs]
     whole = given(request.outputs[0]).shape
     pieces = [(("in", i), ("out", 0)) for i in range(len(shapes))]
-    return _blocks(request, shapes, whole, pieces, join=True)
+    return blocks(request, shapes, whole, pieces, join=True)
 
 
 def concat_backward(request: Request) -> Iterable[Candidate]:
@@ -120,16 +120,18 @@ def concat_backward(request: Request) -> Iterable[Candidate]:
     shapes = [tuple(shape) for shape in request.attributes["shapes"]]
     whole = given(request.inputs[0]).shape
     pieces = [(("in", 0), ("out", i)) for i in range(len(shapes))]
-    return _blocks(request, shapes, whole, pieces, join=False)
+    return blocks(request, shapes, whole, pieces, join=False)
 
 
-def _blocks(
+def blocks(
     request: Request,
     shapes: Sequence[tuple[int, ...]],
     whole: tuple[int, ...],
     pieces: Sequence[tuple[Place, Place]],
     join: bool,
 ) -> Iterable[Candidate]:
+    """Rows of parts into a whole, or out of it where they do not ``join``; ``pieces`` are from where to
+    where."""
     if not is_single(*request.inputs, *request.outputs):
         return ()
     axis = request.attributes["axis"]
@@ -203,6 +205,7 @@ def _slope(request: Request) -> float:
 FACTORIES: Mapping[str, Factory] = MappingProxyType(
     {
         "relu": _unary(RELU, ("in", 1), ("out", 0), _slope),
+        "leaky_relu": _unary(RELU, ("in", 1), ("out", 0), _slope),
         "relu_backward": _unary(RELU_BACKWARD, ("in", 1), ("out", 0), _slope),
         "dropout": dropout,
         "dropout_backward": _unary(

@@ -12,6 +12,9 @@ from demitasse_sw26010.kernels.program import Place, given, is_single, program_c
 from demitasse_sw26010.model.ldm import LdmBuffer
 
 LINE = LdmBuffer("x", (64 * 2048,), copies=2)
+PLANE = 2048 * 64
+"""Numbers of a plane that LDM holds for responses within a channel."""
+
 SUMS = LdmBuffer("sum", (64,), "float64")
 Factory = Callable[[Request], Iterable[Candidate]]
 
@@ -56,6 +59,24 @@ def _scaled(w: int) -> Callable[[Request], tuple[int, int, int]]:
 def _response(request: Request) -> tuple[Any, ...]:
     about = request.attributes
     return (*_channels(request), about["size"] // 2, float(about["alpha"]), float(about["beta"]))
+
+
+def _within(loop: str, inputs: int, outputs: int) -> Factory:
+    """Responses within channels, planes of which lie in LDM whole."""
+    offer = _offer(("normalization", loop), inputs, outputs, _square)
+
+    def small(request: Request) -> Iterable[Candidate]:
+        shape = given(request.inputs[0]).shape
+        return offer(request) if len(shape) == 4 and prod(shape[2:]) <= PLANE else ()
+
+    return small
+
+
+def _square(request: Request) -> tuple[Any, ...]:
+    shape, about = given(request.inputs[0]).shape, request.attributes
+    last = (float(about["k"]),) if "backward" not in request.operation.name else ()
+    numbers = about["size"] // 2, float(about["alpha"]), float(about["beta"])
+    return (shape[0] * shape[1], *shape[2:], *numbers, *last)
 
 
 NORMALISERS = ("valid", "full", "batch_size", "none")
@@ -144,6 +165,8 @@ FACTORIES: Mapping[str, Factory] = MappingProxyType(
         "lrn_across_channels_backward": _offer(
             ("normalization", "local_response_backward"), 4, 1, _response
         ),
+        "lrn_within_channel": _within("square_response", 1, 2),
+        "lrn_within_channel_backward": _within("square_response_backward", 4, 1),
         "softmax": _offer(("loss", "softmax"), 1, 1, _along),
         "softmax_backward": _offer(("loss", "softmax_backward"), 2, 1, _along),
         "softmax_loss": _labelled(

@@ -310,3 +310,80 @@ def local_response_backward(
                     total += lx[j]
                 slope = 2.0 * alpha * beta / (2 * reach + 1) * x[i] * total
                 dx[i] = dy[i] * float(scale[i]) ** -beta - slope
+
+
+@compiled
+def square_sum(lx: Array, h: int, w: int, row: int, column: int, reach: int) -> float:
+    """Of a plane in LDM: the sum over the square around a place, as far as it lies in the plane."""
+    total = 0.0
+    for i in range(max(0, row - reach), min(h, row + reach + 1)):
+        for j in range(max(0, column - reach), min(w, column + reach + 1)):
+            total += lx[i * w + j]
+    return total
+
+
+@compiled
+def square_response(
+    count: Array,
+    touch: bool,
+    lx: Array,
+    x: Array,
+    y: Array,
+    kept: Array,
+    planes: int,
+    h: int,
+    w: int,
+    reach: int,
+    alpha: float,
+    beta: float,
+    k: float,
+) -> None:
+    """y = x * scale^-beta, the scale from the square around each place."""
+    size, side = 1.0 * planes * h * w, 2 * reach + 1
+    stream(count, size, size * (2.0 if kept.size > 0 else 1.0), size / 64.0 * (100.0 + side * side))
+    count[FLOPS] += size * (12.0 + 2.0 * side * side)
+    if not touch:
+        return
+    for plane in range(planes):
+        at = plane * h * w
+        for i in range(h * w):
+            lx[i] = x[at + i]
+            lx[i] = lx[i] * lx[i]
+        for i in range(h * w):
+            scale = k + alpha / (side * side) * square_sum(lx, h, w, i // w, i % w, reach)
+            if kept.size > 0:
+                kept[at + i] = scale
+            y[at + i] = x[at + i] * scale**-beta
+
+
+@compiled
+def square_response_backward(
+    count: Array,
+    touch: bool,
+    lx: Array,
+    dy: Array,
+    x: Array,
+    y: Array,
+    scale: Array,
+    dx: Array,
+    planes: int,
+    h: int,
+    w: int,
+    reach: int,
+    alpha: float,
+    beta: float,
+) -> None:
+    """dx = dy * scale^-beta - 2 alpha beta / n * x * the square's sum of dy * y / scale."""
+    size, side = 1.0 * planes * h * w, 2 * reach + 1
+    stream(count, 4.0 * size, size, size / 64.0 * (120.0 + side * side))
+    count[FLOPS] += size * (12.0 + 2.0 * side * side)
+    if not touch:
+        return
+    for plane in range(planes):
+        at = plane * h * w
+        for i in range(h * w):
+            lx[i] = dy[at + i] * y[at + i] / scale[at + i]
+        for i in range(h * w):
+            total = square_sum(lx, h, w, i // w, i % w, reach)
+            slope = 2.0 * alpha * beta / (side * side) * x[at + i] * total
+            dx[at + i] = dy[at + i] * float(scale[at + i]) ** -beta - slope

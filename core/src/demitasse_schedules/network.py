@@ -1,0 +1,137 @@
+"""The network of a machine: endpoints in nested groups, and what a message costs between two."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from demitasse import CompositionError, DescriptionError, Level, Machine, Quantity, unknown
+
+RANK_MAPS = ("natural", "round-robin")
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True)
+class Tier:
+    """One level of the network: ``count`` siblings in each group of the tier around it. A message
+    between two of them takes ``latency`` seconds and then ``bandwidth`` bytes a second; what leaves a
+    sibling shares the bandwidth of all endpoints in it, divided by ``oversubscription``."""
+
+    name: str
+    count: int
+    latency: float
+    bandwidth: float
+    oversubscription: float = 1.0
+
+
+@dataclass(frozen=True)
+class Topology:
+    """Tiers, outermost first; an endpoint is one sibling of the innermost. ``sources`` says where the
+    numbers are from."""
+
+    tiers: tuple[Tier, ...]
+    sources: tuple[str, ...] = ()
+
+    @property
+    def endpoints(self) -> int:
+        """How many there are in all."""
+        return math.prod(tier.count for tier in self.tiers)
+
+    def inside(self, tier: int) -> int:
+        """The endpoints in one sibling of a tier."""
+        return math.prod(each.count for each in self.tiers[tier + 1 :])
+
+    def place(self, ranks: int, order: str = "natural") -> Array:
+        """The endpoint of each rank: the first ``ranks`` endpoints, in their own order, or dealt out in
+        turn to the groups of the outermost tier (swCaffe, section V.A). Raises CompositionError for
+        more ranks than endpoints, or another order."""
+        if not 0 < ranks <= self.endpoints:
+            raise CompositionError(f"{ranks} ranks (valid: 1 to {self.endpoints}, the machine's)")
+        if order not in RANK_MAPS:
+            raise CompositionError(unknown("order of ranks", order, RANK_MAPS))
+        natural = np.arange(ranks)
+        if order == "natural" or not self.tiers:
+            return natural
+        group, within = np.divmod(natural, self.inside(0))
+        return np.lexsort((group, within))
+
+    def groups(self, ranks: int) -> tuple[tuple[int, ...], ...]:
+        """The ranks, in natural order, by the sibling of the outermost tier in which they are."""
+        group = self.place(ranks) // max(1, self.inside(0)) if self.tiers else np.zeros(ranks, int)
+        return tuple(tuple(np.flatnonzero(group == each).tolist()) for each in np.unique(group))
+
+    def messages(self, source: Array, target: Array, moved: Array) -> tuple[Array, Array]:
+        """(latency, seconds on the wire) of each of the messages of ``moved`` bytes from endpoint
+        source[i] to target[i] that go at once. A message is of the outermost tier where its ends differ.
+        It takes as long as all do that it shares something with: the trunks out of and into the siblings
+        of a tier with ``oversubscription``, and its ends, which send and receive at once; a latency for
+        each message of an end, too."""
+        latency, bandwidth = np.zeros(len(source)), np.full(len(source), np.inf)
+        seconds = np.zeros(len(source))
+        found = np.zeros(len(source), bool)
+        for number, tier in enumerate(self.tiers):
+            size = self.inside(number)
+            ours, theirs = source // size, target // size
+            # A message passes this tier's links where it leaves one of its siblings.
+            passes = ours != theirs
+            crosses = passes & ~found
+            latency = np.where(crosses, tier.latency, latency)
+            found |= crosses
+            bandwidth = np.where(passes, np.minimum(bandwidth, tier.bandwidth), bandwidth)
+            if tier.oversubscription > 1 and crosses.any():
+                room = size * tier.bandwidth / tier.oversubscription
+                if size == 1:  # the siblings share what joins them
+                    ours, theirs = source // tier.count, target // tier.count
+                    room *= tier.count
+                for side in (ours, theirs):
+                    total = np.bincount(side[crosses], moved[crosses], int(side.max()) + 1)
+                    seconds = np.where(crosses, np.maximum(seconds, total[side] / room), seconds)
+        own = moved / bandwidth
+        waits = latency
+        for end in (source, target):
+            seconds = np.maximum(seconds, np.bincount(end, own)[end])
+            waits = np.maximum(waits, np.bincount(end, latency)[end])
+        return waits, seconds
+
+
+def missing_number(machine: Machine, level: Level, key: str, why: str) -> DescriptionError:
+    """The error for a number that a prediction needs and a description lacks."""
+    where = level.location or machine.origin
+    return DescriptionError(
+        f"{where}: level {level.name!r} has no {key}, which {why}; add it with its source"
+    )
+
+
+def _needed(machine: Machine, level: Level, key: str, value: Quantity | None, why: str) -> float:
+    """A number of a level. Raises DescriptionError that names file, line, level and key."""
+    if value is None:
+        raise missing_number(machine, level, key, why)
+    return value.value
+
+
+def topology(machine: Machine, levels: Sequence[Level]) -> Topology:
+    """The network that joins the siblings of some of a machine's levels, outermost first. Levels with
+    one sibling are none. Raises DescriptionError for a link or number that is not there."""
+    tiers, sources = [], []
+    for level in levels:
+        if level.count == 1:
+            continue
+        link = level.link
+        if link is None:
+            raise missing_number(
+                machine, level, "link", "the cost of messages between its siblings needs"
+            )
+        why = "the cost of messages between its siblings needs"
+        latency = _needed(machine, level, "link.latency", link.latency, why)
+        bandwidth = _needed(machine, level, "link.bandwidth", link.bandwidth, why)
+        tiers.append(Tier(level.name, level.count, latency, bandwidth, link.oversubscription))
+        sources.append(
+            f"{level.name} link: latency {link.latency}, bandwidth {link.bandwidth}, "
+            f"oversubscription {link.oversubscription:g}"
+        )
+    return Topology(tuple(tiers), tuple(sources))

@@ -1,0 +1,87 @@
+"""Where other processes may reach this one: all of its addresses, since names need not resolve, and
+which of them a route leads to is known only to who tries."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+from pathlib import Path
+
+SIOCGIFADDR = 0x8915
+LOOPBACK = "127.0.0.1"
+
+
+def machine() -> str:
+    """What tells this machine's kernel from others', whatever the hosts on it are called."""
+    file = Path("/proc/sys/kernel/random/boot_id")
+    return file.read_text().strip() if file.exists() else socket.gethostname()
+
+
+def network() -> str:
+    """What tells this process's network from others': one machine may have several, apart from each
+    other, in which 127.0.0.1 leads to different processes."""
+    file = Path("/proc/self/ns/net")
+    with contextlib.suppress(OSError):
+        return f"{machine()} {file.stat().st_ino}"
+    return machine()
+
+
+def addresses() -> list[str]:
+    """This host's addresses but loopback ones, IPv4 before IPv6; empty where it has none."""
+    found = dict.fromkeys([*_of_interfaces(), *_of_routes(), *_of_name(), *_of_ipv6_interfaces()])
+    kept = [address for address in found if not address.startswith("127.") and address != "::1"]
+    return sorted(kept, key=lambda address: ":" in address)
+
+
+def listen(everywhere: bool) -> socket.socket:
+    """A listening socket at a port that is free: for loopback alone, or at every address. Raises
+    OSError where sockets are not allowed."""
+    if not everywhere:
+        return socket.create_server((LOOPBACK, 0), backlog=128)
+    if socket.has_dualstack_ipv6():
+        return socket.create_server(("", 0), family=socket.AF_INET6, backlog=128, dualstack_ipv6=True)
+    return socket.create_server(("", 0), backlog=128)
+
+
+def _of_interfaces() -> list[str]:
+    """The first IPv4 address of each interface; Linux tells them without a name or a route."""
+    try:
+        import fcntl
+    except ImportError:
+        return []
+    found = []
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        for _, name in socket.if_nameindex():
+            with contextlib.suppress(OSError):  # one that has no IPv4 address
+                request = struct.pack("256s", name.encode()[:15])
+                answer = fcntl.ioctl(asking.fileno(), SIOCGIFADDR, request)
+                found.append(socket.inet_ntoa(answer[20:24]))
+    return found
+
+
+def _of_ipv6_interfaces() -> list[str]:
+    """Global IPv6 addresses, which Linux lists in a file; link-local ones need a scope to be used."""
+    file = Path("/proc/net/if_inet6")
+    found = []
+    with contextlib.suppress(OSError):
+        for line in file.read_text().splitlines():
+            digits, _, _, scope, *_ = line.split()
+            if scope == "00":
+                found.append(socket.inet_ntop(socket.AF_INET6, bytes.fromhex(digits)))
+    return found
+
+
+def _of_routes() -> list[str]:
+    """The address that packets to the outside would have; nothing is sent."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        asking.connect(("198.51.100.1", 9))
+        return [asking.getsockname()[0]]
+    return []
+
+
+def _of_name() -> list[str]:
+    with contextlib.suppress(OSError):
+        known = socket.getaddrinfo(socket.gethostname(), None, type=socket.SOCK_STREAM)
+        return [str(entry[4][0]) for entry in known if "%" not in str(entry[4][0])]
+    return []

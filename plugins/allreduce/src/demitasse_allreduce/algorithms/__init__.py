@@ -1,0 +1,114 @@
+"""The collectives of this plugin by name, for any number of ranks; ``demitasse.check`` proves each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from demitasse import Algorithm, CompositionError, Schedule, unknown
+from demitasse_allreduce.algorithms import exchange, trees, two_level
+
+_HALVES = ("allreduce", "reduce", "broadcast", "reduce_scatter", "allgather")
+_TREES = ("allreduce", "reduce", "broadcast")
+
+ALGORITHMS: Mapping[str, Algorithm] = {
+    made.name: made
+    for made in (
+        Algorithm(
+            "ring",
+            "parts around a ring: least bytes, most rounds",
+            exchange.ring,
+            ("allreduce", "reduce_scatter", "allgather"),
+            in_turn=exchange.ring_in_turn,
+        ),
+        Algorithm(
+            "recursive-halving-doubling",
+            "halves with the farthest rank, quarters nearer, and back (swCaffe)",
+            exchange.halving_doubling,
+            _HALVES,
+            owner=exchange.halving_owner,
+        ),
+        Algorithm(
+            "rabenseifner",
+            "halves with the nearest rank, quarters farther, and back (MPICH's default when long)",
+            exchange.rabenseifner,
+            _HALVES,
+            owner=exchange.rabenseifner_owner,
+        ),
+        Algorithm(
+            "recursive-doubling",
+            "all of it with ranks at distances 1, 2, 4: fewest rounds",
+            exchange.doubling,
+        ),
+        Algorithm("binomial", "all of it up a binomial tree, and down", trees.binomial, _TREES),
+        Algorithm(
+            "tree",
+            "chunks up a binary tree, and down",
+            trees.tree,
+            _TREES,
+            ("chunks",),
+            chunks=trees.pieces,
+        ),
+        Algorithm(
+            "chain",
+            "chunks along a chain, and back (S-Caffe's chunked chain)",
+            trees.chain,
+            _TREES,
+            ("chunks",),
+            chunks=trees.pieces,
+            most_ranks=1024,
+        ),
+        Algorithm(
+            "chain-chain",
+            "a chunked chain in each group, then one of their leaders (S-Caffe's CC)",
+            trees.chain_chain,
+            _TREES,
+            ("chunks", "groups"),
+            chunks=trees.pieces,
+            most_ranks=4096,
+        ),
+        Algorithm(
+            "chain-binomial",
+            "a chunked chain in each group, then their leaders' binomial tree (S-Caffe's CB)",
+            trees.chain_binomial,
+            _TREES,
+            ("chunks", "groups"),
+            chunks=trees.pieces,
+            most_ranks=4096,
+        ),
+        Algorithm(
+            "two-level",
+            "slices inside groups while others cross the trunk: for over-subscribed networks",
+            two_level.two_level,
+            ("allreduce",),
+            ("chunks", "groups"),
+            chunks=two_level.pieces,
+            most_ranks=1024,
+        ),
+    )
+}
+"""By name."""
+
+
+def algorithm(name: str, where: object = None) -> Algorithm:
+    """The algorithm of that name. Raises CompositionError that lists them."""
+    if name not in ALGORITHMS:
+        raise CompositionError(unknown("algorithm", name, ALGORITHMS, where))
+    return ALGORITHMS[name]
+
+
+def schedule(
+    name: str,
+    ranks: int,
+    size: int,
+    *,
+    goal: str = "allreduce",
+    root: int = 0,
+    groups: int | Iterable[Iterable[int]] | None = None,
+    chunks: int | None = None,
+    order: Iterable[int] | None = None,
+) -> Schedule:
+    """The schedule of a named algorithm for ``size`` elements by ``ranks``. ``groups`` are ranks near
+    each other for two-level algorithms (an int: so many in a row), ``chunks`` the pieces of a pipeline,
+    ``order[i]`` is the rank that takes the part of number i (a rank map). Raises CompositionError for an
+    unknown algorithm, PlanError for a goal or number that it does not have."""
+    return algorithm(name).schedule(ranks, size, goal, root, groups, chunks, order)

@@ -1,0 +1,244 @@
+"""The sum of a NumPy array over all ranks of a communicator, by one call."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from demitasse import CompositionError, DataError, WorkerError, unknown
+from demitasse_allreduce.algorithms import ALGORITHMS, schedule
+from demitasse_allreduce.executor import Collective
+from demitasse_allreduce.node.engine import Node, NodeWork, element_number, zero_of
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+Check: TypeAlias = Callable[[], object]
+Sum: TypeAlias = Callable[[Array, "Check | None"], None]
+
+TRIED = 2**20
+"""Bytes up to which a node's shared memory and the library's own sum are tried before one is used;
+above, the memory's traffic decides, and shared memory has the least."""
+
+_ACROSS = ("mpi", "recursive-halving-doubling", "ring")  # tried where ranks are on several nodes
+_TRIALS = 7
+_MOST = 2**26  # bytes that are tried at most
+_KEPT = 64  # prepared sums that a communicator keeps
+
+
+def allreduce(
+    array: Array, comm: Any = None, algorithm: str = "auto", *, check: Check | None = None
+) -> None:
+    """Replace ``array`` on every rank by the sum of all ranks' arrays, the same bits on all.
+
+    ``comm`` is an mpi4py communicator (default: COMM_WORLD). Any element type that NumPy adds, any
+    shape and strides. ``algorithm``: a schedule's name, "shared" (the memory of a node), "mpi" (the
+    library's own) or "auto": what was quickest when that size was first asked for. ``check`` is called
+    now and then in a wait, and ends it by raising ("mpi" has no such wait).
+
+    Collective: all ranks call with arrays of one size and type. Raises WorkerError on all ranks where
+    they do not (with "mpi" and schedules only at a size's first call), and where a rank of the node has
+    ended; DataError for an array that cannot be summed in place; CompositionError for an unknown
+    algorithm.
+    """
+    if comm is None:
+        from mpi4py import MPI
+
+        comm = MPI.COMM_WORLD
+    state = comm.Get_attr(_KEY[0]) if _KEY else None
+    if state is None:
+        state = _attach(comm)
+    try:
+        contiguous, dtype = array.flags.c_contiguous, array.dtype
+        plan = state.plans.get((array.size, dtype, algorithm))
+    except AttributeError:
+        raise DataError(f"allreduce sums NumPy arrays in place, not {type(array).__name__}") from None
+    if plan is None or not contiguous or not array.flags.writeable:
+        _checked(array, algorithm)
+        if not contiguous:
+            flat = np.ascontiguousarray(array)
+            allreduce(flat, comm, algorithm, check=check)
+            array[...] = flat
+            return
+        plan = state.plan(array, algorithm, check)
+    plan(array, check)
+
+
+def node_of(comm: Any) -> Node | None:
+    """The node that a communicator's sums use, or None where its ranks are on several. Collective when
+    the communicator is seen first."""
+    state = comm.Get_attr(_KEY[0]) if _KEY else None
+    found: Node | None = (state or _attach(comm)).node
+    return found
+
+
+def _checked(array: Array, algorithm: str) -> None:
+    if array.dtype.hasobject or array.dtype.names or array.dtype.kind in "MSUV":
+        raise DataError(f"allreduce cannot add elements of type {array.dtype}")
+    if not array.flags.writeable:
+        raise DataError("allreduce sums in place, and the array is read-only")
+    choices = ("auto", "shared", "mpi", *ALGORITHMS)
+    if algorithm not in choices:
+        raise CompositionError(unknown("algorithm", algorithm, choices, "allreduce"))
+
+
+class _State:
+    """What a communicator keeps: its node, a communicator for messages, choices, prepared sums."""
+
+    def __init__(self, comm: Any) -> None:
+        from mpi4py import MPI
+
+        self.comm = comm.Dup()
+        self.plans: dict[Any, Sum] = {}
+        self._chosen: dict[int, str] = {}
+        self.node: Node | None = None
+        self.reason = "its ranks are on several machines"
+        inner = self.comm.Split_type(MPI.COMM_TYPE_SHARED)
+        together = np.array([inner.Get_size() == comm.Get_size()], np.int64)
+        inner.Free()
+        self.comm.Allreduce(MPI.IN_PLACE, together, MPI.MIN)
+        if together[0]:
+            try:
+                self.node = Node(self.comm)
+            except WorkerError as error:  # on all ranks alike
+                self.reason = str(error)
+
+    def plan(self, array: Array, algorithm: str, check: Check | None) -> Sum:
+        """A prepared sum for arrays such as this one."""
+        name = self._choose(array, check) if algorithm == "auto" else algorithm
+        if algorithm != "auto" and name != "shared":
+            self._agree(array, algorithm)
+        made = self._make(name, array)
+        if len(self.plans) >= _KEPT:
+            self.plans.clear()
+        self.plans[array.size, array.dtype, algorithm] = made
+        return made
+
+    def _make(self, name: str, array: Array) -> Sum:
+        if name == "shared":
+            if self.node is None:
+                raise WorkerError(f"no shared memory for this communicator: {self.reason}")
+            return _shared(self.node, array)
+        if name == "mpi":
+            return _library(self.comm, array)
+        buffer = np.empty(array.size, array.dtype)
+        plan = schedule(name, self.comm.Get_size(), array.size)
+        collective = Collective(plan, self.comm, buffer)
+
+        def run(array: Array, check: Check | None) -> None:
+            collective.check = check
+            flat = array.reshape(-1)
+            buffer[:] = flat
+            collective.run()
+            flat[:] = buffer
+
+        return run
+
+    def _choose(self, array: Array, check: Check | None) -> str:
+        """The quickest for this size and type; agreed on by all ranks, remembered by powers of two."""
+        if self.comm.Get_size() == 1:
+            return "shared" if self.node and zero_of(array.dtype) is not None else "ring"
+        known = zero_of(array.dtype) is not None
+        if self.node is not None and known and array.nbytes > TRIED:
+            return "shared"
+        if self.node is not None and known:
+            # In the node's memory: a rank that needs no trial is met there, and told apart.
+            self.node.agree(element_number(array.dtype), array.nbytes, check)
+        else:
+            self._agree(array, "auto")
+        if not known:
+            return "recursive-halving-doubling"
+        bucket = array.nbytes.bit_length()
+        if bucket not in self._chosen:
+            names = ("shared", "mpi") if self.node is not None else _ACROSS
+            elements = max(1, min(array.nbytes, _MOST) // 4)
+            self._chosen[bucket] = self._quickest(names, np.zeros(elements, np.float32), check)
+        return self._chosen[bucket]
+
+    def _quickest(self, names: tuple[str, ...], trial: Array, check: Check | None) -> str:
+        from mpi4py import MPI
+
+        times = np.zeros((len(names), _TRIALS))
+        made = [self._make(name, trial) for name in names]
+        for turn in range(-1, _TRIALS):
+            for i, run in enumerate(made):
+                self.comm.Barrier()
+                begin = time.perf_counter()
+                for _ in range(8 if trial.nbytes <= 2**16 else 1):
+                    run(trial, check)
+                times[i, turn] = time.perf_counter() - begin
+        self.comm.Allreduce(MPI.IN_PLACE, times, MPI.MAX)
+        return names[int(np.median(times, axis=1).argmin())]
+
+    def _agree(self, array: Array, algorithm: str) -> None:
+        """Raises WorkerError on all ranks unless they ask for the same."""
+        said = f"{array.size:,} {array.dtype} by {algorithm}".encode().ljust(96)[:96]
+        everyone = np.empty((self.comm.Get_size(), 96), np.uint8)
+        self.comm.Allgather(np.frombuffer(said, np.uint8).copy(), everyone)
+        asked: dict[str, list[int]] = {}
+        for rank, row in enumerate(everyone):
+            asked.setdefault(row.tobytes().decode().strip(), []).append(rank)
+        if len(asked) > 1:
+            parts = (
+                f"rank{'s'[: len(ranks) > 1]} {', '.join(map(str, ranks))} {said}"
+                for said, ranks in asked.items()
+            )
+            raise WorkerError("the ranks ask for different sums: " + "; ".join(parts))
+
+    def close(self) -> None:
+        if self.node is not None:
+            self.node.close()
+        self.comm.Free()
+
+
+def _shared(node: Node, array: Array) -> Sum:
+    """A sum in the node's memory, of arrays in it or not."""
+    if zero_of(array.dtype) is None:
+        raise DataError(
+            f"shared memory adds integers, float32, float64 and their complex, not {array.dtype}"
+        )
+    work = NodeWork(node, 0, np.empty(array.size, array.dtype))
+    work.forget()
+
+    def run(array: Array, check: Check | None) -> None:
+        work.check = check
+        work.take(array)
+        work.run()
+
+    return run
+
+
+def _library(comm: Any, array: Array) -> Sum:
+    from mpi4py import MPI
+    from mpi4py.util.dtlib import from_numpy_dtype
+
+    try:
+        from_numpy_dtype(array.dtype)
+    except (ValueError, TypeError, KeyError) as error:
+        raise DataError(f"MPI has no type for elements of {array.dtype}") from error
+
+    def run(array: Array, check: Check | None) -> None:
+        comm.Allreduce(MPI.IN_PLACE, array)
+
+    return run
+
+
+_KEY: list[int] = []
+"""The attribute under which a communicator keeps its state, once the first has one."""
+
+
+def _attach(comm: Any) -> _State:
+    from mpi4py import MPI
+
+    if not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:
+        raise DataError(f"allreduce needs an mpi4py communicator, not {comm!r}")
+    if not _KEY:
+        _KEY.append(MPI.Comm.Create_keyval(delete_fn=_detach))
+    state = _State(comm)
+    comm.Set_attr(_KEY[0], state)
+    return state
+
+
+def _detach(comm: Any, key: int, state: _State) -> None:
+    state.close()

@@ -1,0 +1,101 @@
+"""What this plugin finds here of what several processes need: an MPI library that threads can use, a
+launcher, memory that processes share, and addresses at which they reach each other."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from demitasse import CompositionError, Finding
+from demitasse_allreduce import addresses, launch, library
+
+SHARED = Path("/dev/shm")
+GIB = 2**30
+
+ASK_LEVEL = """
+import mpi4py
+from mpi4py import MPI
+print(MPI.Query_thread() >= MPI.THREAD_MULTIPLE)
+"""
+"""Asked of a process of its own: MPI tells only when started, and can be started once."""
+
+
+def findings() -> Iterator[Finding]:
+    """MPI, its launcher, shared memory and addresses."""
+    yield from _mpi()
+    yield from _launcher()
+    yield from _shared_memory()
+    yield from _addresses()
+
+
+def _mpi() -> Iterator[Finding]:
+    try:
+        mpi = library.loaded()
+    except CompositionError as error:
+        remedy = "pip install mpi4py mpich, for runs of several processes"
+        yield Finding("note", "MPI", str(error).partition("; ")[0], remedy)
+        return
+    yield Finding("ok", "MPI", f"{library.version(mpi)}, by mpi4py")
+    found = launch.started()
+    if found is not None:
+        size = "an unknown number" if found.size is None else str(found.size)
+        yield Finding("ok", "MPI launch", f"started by {found.launcher}, one of {size}")
+        return  # a process of its own would not be one of these
+    asked = subprocess.run(
+        [sys.executable, "-c", ASK_LEVEL], capture_output=True, text=True, timeout=60, check=False
+    )
+    answer = asked.stdout.strip()
+    if answer == "True":
+        yield Finding("ok", "MPI threads", "threads may communicate while others compute")
+    elif answer == "False":
+        message = "calls of one thread only: runs of several processes need MPI_THREAD_MULTIPLE"
+        yield Finding("problem", "MPI threads", message, "install an MPI built with it: mpich's wheel")
+    else:
+        why = (asked.stderr.strip().splitlines() or [f"status {asked.returncode}"])[-1]
+        yield Finding(
+            "problem", "MPI threads", f"MPI does not start: {why}", "reinstall the MPI library"
+        )
+
+
+def _launcher() -> Iterator[Finding]:
+    beside = Path(sys.executable).with_name("mpiexec")
+    found = str(beside) if beside.exists() else shutil.which("mpiexec") or shutil.which("srun")
+    if found:
+        yield Finding("ok", "MPI launcher", found)
+    else:
+        remedy = "pip install mpich brings an mpiexec; clusters have one of their own"
+        yield Finding("note", "MPI launcher", "neither mpiexec nor srun is found", remedy)
+
+
+def _shared_memory() -> Iterator[Finding]:
+    if not SHARED.is_dir():
+        message = f"{SHARED} is not there: processes of a host cannot share memory"
+        yield Finding("note", "shared memory", message, "mount a tmpfs there")
+        return
+    facts = os.statvfs(SHARED)
+    free = facts.f_bavail * facts.f_frsize
+    text = f"{free / GIB:.3g} GiB free in {SHARED}"
+    if free < GIB:
+        remedy = "raise its size (docker: --shm-size; else: mount -o remount,size=...)"
+        yield Finding("note", "shared memory", f"{text}: large nets need more", remedy)
+    else:
+        yield Finding("ok", "shared memory", text)
+
+
+def _addresses() -> Iterator[Finding]:
+    name, mine = socket.gethostname(), addresses.addresses()
+    try:
+        socket.getaddrinfo(name, None)
+    except OSError as error:
+        message = f"this host's name {name!r} does not resolve ({error}); launchers may need it"
+        yield Finding("note", "host name", message, f"add {name} to /etc/hosts, or to DNS")
+    if mine:
+        yield Finding("ok", "addresses", f"others reach this host at {', '.join(mine)}")
+    else:
+        message = "no address but loopback's: only processes of this host can work together"
+        yield Finding("note", "addresses", message)

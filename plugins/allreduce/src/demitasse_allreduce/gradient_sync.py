@@ -1,0 +1,156 @@
+"""The synchronisation of workers in several processes: which stage, over what, by the options."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from demitasse import CompositionError, GradientSync, Group, Machine, Processes
+from demitasse_allreduce.stages.options import OVERLAP, PACKED, ROOTED, STAGES, Options
+
+
+class AloneSync(GradientSync):
+    """One process: nothing to do."""
+
+    notes = ("one process: nothing is synchronised",)
+
+
+def gradient_sync(group: Group) -> GradientSync:
+    """The synchronisation that the options of a group's ``sync`` ask for. Making it is collective: all
+    processes do it in the same order. Raises CompositionError for unknown options, for siblings
+    that are threads, and for what a stage cannot do."""
+    where = _where(group)
+    options = Options.read(group.options, where)
+    _check_team(group, where)
+    processes = group.processes
+    if processes.size == 1:
+        return AloneSync()
+    inner = _inner(group.machine, group.levels)
+    if options.stage in ROOTED:
+        return _rooted(group, options, inner, where)
+    return _everyone(group, options, bool(inner), where)
+
+
+def _rooted(group: Group, options: Options, inner: list[str], where: str) -> GradientSync:
+    from demitasse_allreduce.stages.network import Network
+    from demitasse_allreduce.stages.rooted import RootedSync
+
+    assert options.stage is not None
+    if inner:
+        raise CompositionError(
+            f"{where}: in stage {options.stage!r} other ranks have new parameters only when the next "
+            f"iteration begins, too late for level {inner[0]!r} inside it, which synchronises too; take "
+            f"one of the stages {', '.join(name for name in STAGES if name not in ROOTED)}"
+        )
+    comm = _line(group.processes, where)
+    homes, item = _homes(comm), np.dtype(group.dtype).itemsize
+    network = Network(comm, options, group.machine, group.processes.check, homes, item)
+    network.notes.insert(0, f"stage {options.stage}: {STAGES[options.stage]}")
+    return RootedSync(group, options, options.stage, network)
+
+
+def _everyone(group: Group, options: Options, at_once: bool, where: str) -> GradientSync:
+    from demitasse_allreduce.stages.everyone import EveryoneSync
+    from demitasse_allreduce.stages.near import this_node
+    from demitasse_allreduce.stages.network import Network
+
+    comm, machine, check = _line(group.processes, where), group.machine, group.processes.check
+    homes, item = _homes(comm), np.dtype(group.dtype).itemsize
+    counts = {home: homes.count(home) for home in homes}
+    node, network, leaders = None, None, False
+    between, ours = comm, comm.Get_rank()
+    if options.shared and max(counts.values()) > 1:
+        node = this_node()
+        leaders = options.between == "leaders" or len(set(counts.values())) > 1
+        # A rank that leads none is in a communicator of those, and sends nothing.
+        between = comm.Split(min(node.rank, 1) if leaders else node.rank, ours)
+    idle = leaders and node is not None and node.rank > 0
+    if between.Get_size() > 1 and not idle:
+        among = homes if node is None else list(range(between.Get_size()))
+        network = Network(between, options, machine, check, among, item)
+    stage = options.stage or (PACKED if len(counts) == 1 and node is not None else OVERLAP)
+    notes = [f"stage {stage}: {STAGES[stage]}"]
+    if at_once:
+        notes.append("levels inside synchronise too: each bucket is summed when it is final")
+    if node is not None:
+        nodes = f"; {len(counts)} nodes by {'leaders' if leaders else 'slices'}" * (len(counts) > 1)
+        near = counts[homes[ours]]
+        notes.append(f"{near} ranks of this node add slices in shared memory, without a message{nodes}")
+    made = EveryoneSync(group, options, stage, at_once, node, network, leaders)
+    made.notes[:0] = notes
+    return made
+
+
+def _line(processes: Processes, where: str) -> Any:
+    """A communicator of all processes for one synchronisation alone."""
+    from demitasse_allreduce.processes import MpiProcesses
+
+    if not isinstance(processes, MpiProcesses):
+        raise CompositionError(
+            f"{where}: plugin 'allreduce' synchronises processes that MPI joins, not those of "
+            f"{type(processes).__name__}"
+        )
+    processes.meet()
+    return processes.communicator.Dup()
+
+
+def _where(group: Group) -> str:
+    """Where the description asks for it."""
+    name = group.levels[-1] if group.levels else "?"
+    for level in group.machine.levels if group.machine is not None else ():
+        if level.name == name:
+            at = (level.sync.location if level.sync else None) or level.location
+            return f"{at or group.machine.origin if group.machine else at}: level {name!r}"
+    return f"level {name!r}"
+
+
+def _check_team(group: Group, where: str) -> None:
+    if group.team is not None and group.remote:
+        raise CompositionError(
+            f"{where}: plugin 'allreduce' synchronises processes, and levels {', '.join(group.levels)} "
+            f"have threads among them; give the level of processes its sync, and that of threads one "
+            f'of its own, like sync = {{ plugin = "reference" }}'
+        )
+    if group.team is not None and group.team.size > 1:
+        raise CompositionError(
+            f"{where}: plugin 'allreduce' synchronises processes, its {group.team.size} siblings there "
+            f"are threads of one; name a plugin that synchronises threads, like 'reference', or say "
+            f'workers = "mpi"'
+        )
+    machine = group.machine
+    several = [
+        levels[-1].name
+        for _, levels in (machine.sync_groups() if machine is not None else ())
+        if any(level.workers == "mpi" for level in levels)
+    ]
+    if len(several) > 1:
+        raise CompositionError(
+            f"{where}: levels {' and '.join(several)} both synchronise processes; leave one sync, that "
+            f"of the innermost of them, which then is for all"
+        )
+
+
+def _inner(machine: Machine | None, names: tuple[str, ...]) -> list[str]:
+    """The levels inside that synchronise several siblings."""
+    found = []
+    for _, levels in machine.sync_groups() if machine is not None else ():
+        if levels and levels[-1].name in names:
+            break
+        if math.prod(level.count for level in levels if level.workers == "threads") > 1:
+            found.append(levels[-1].name)
+    return found
+
+
+def _homes(comm: Any) -> list[int]:
+    """The number of each rank's node, which is the lowest rank there."""
+    from mpi4py import MPI
+
+    near = comm.Split_type(MPI.COMM_TYPE_SHARED, comm.Get_rank())
+    home = np.array([comm.Get_rank()])
+    near.Bcast(home)
+    near.Free()
+    homes = np.empty(comm.Get_size(), home.dtype)
+    comm.Allgather(home, homes)
+    return [int(each) for each in homes]

@@ -1,0 +1,102 @@
+"""Sums over nodes of ranks that share memory: no message in the node, a schedule across nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from demitasse import Schedule
+from demitasse_allreduce.executor import Collective
+from demitasse_allreduce.node.engine import Node
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+
+
+class Levels:
+    """The communicators of a node and of the ranks that speak for a part of each node. Where all nodes
+    have as many ranks every rank speaks for its slice, else a node's first rank for all. Collective."""
+
+    def __init__(self, comm: Any, node_ranks: int | None = None) -> None:
+        """``node_ranks``: take so many ranks in a row for a node, whatever the machine is."""
+        from mpi4py import MPI
+
+        if node_ranks is None:
+            inner = comm.Split_type(MPI.COMM_TYPE_SHARED)
+        else:
+            inner = comm.Split(comm.Get_rank() // node_ranks)
+        self.inner, self.node = inner, Node(inner)
+        sizes = np.empty(comm.Get_size(), np.int64)
+        comm.Allgather(np.array([inner.Get_size()], np.int64), sizes)
+        self.slices = bool((sizes == sizes[0]).all())
+        speaks = self.slices or inner.Get_rank() == 0
+        self.outer = comm.Split(inner.Get_rank() if speaks else MPI.UNDEFINED)
+
+    def owned(self, size: int) -> list[tuple[int, int]]:
+        """The elements that each rank of the node speaks for, of ``size``."""
+        ranks = self.inner.Get_size()
+        if not self.slices:
+            return [(0, size), *[(size, size)] * (ranks - 1)]
+        edges = [size * i // ranks for i in range(ranks + 1)]
+        return list(pairwise(edges))
+
+    def close(self) -> None:
+        """Give back the communicators."""
+        from mpi4py import MPI
+
+        self.node.close()
+        self.inner.Free()
+        if self.outer != MPI.COMM_NULL:
+            self.outer.Free()
+
+
+class Hierarchical:
+    """The sum of ``array`` (one dimension) over all ranks of ``levels``: added in each node into the
+    slices' owners, these added across nodes by ``schedule(ranks, size)``, then copied in each node.
+
+    An array that is not in memory of the node is copied to such memory and back.
+    """
+
+    def __init__(
+        self,
+        levels: Levels,
+        array: Array,
+        schedule: Callable[[int, int], Schedule],
+        check: Callable[[], object] | None = None,
+    ) -> None:
+        from mpi4py import MPI
+
+        node = levels.node
+        self._array, self._block = array, None
+        self._node, self._shared = node, array
+        own = np.array([node.find(array) is None], np.int64)
+        levels.inner.Allreduce(MPI.IN_PLACE, own)
+        if own[0]:
+            self._block = node.allocate(max(array.nbytes, 1))
+            self._shared = self._block.mappings[node.rank].view(0, array.shape, array.dtype)
+        owned = levels.owned(array.size)
+        self._reduce = node.reduce_scatter(self._shared, owned, check)
+        self._gather = node.allgather(self._shared, owned, check)
+        self._across: Collective | None = None
+        if levels.outer != MPI.COMM_NULL and levels.outer.Get_size() > 1:
+            part = self._shared[slice(*owned[node.rank])]
+            plan = schedule(levels.outer.Get_size(), part.size)
+            self._across = Collective(plan, levels.outer, part, check=check)
+
+    def run(self) -> None:
+        """Add, on all ranks at once."""
+        if self._shared is not self._array:
+            self._shared[:] = self._array
+        self._reduce.run()
+        if self._across is not None:
+            self._across.run()
+        self._gather.run()
+        if self._shared is not self._array:
+            self._array[:] = self._shared
+
+    def close(self) -> None:
+        """Give back the memory that stood for the array."""
+        if self._block is not None:
+            self._node.release(self._block)

@@ -1,0 +1,121 @@
+"""MPI itself, of which a process has one: started for several threads, and ended only where all others
+end as well, since MPI_Finalize waits for ever for a process that has died."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import sys
+import time
+from typing import Any
+
+from demitasse import CompositionError
+from demitasse_allreduce import launch
+
+log = logging.getLogger("demitasse.allreduce")
+
+LEVELS = ("single", "funneled", "serialized", "multiple")
+"""Thread levels, in MPI's order."""
+
+PATIENCE = 10.0
+"""Seconds after which a process that has to wait for others at its end says so."""
+
+
+class Ending:
+    """Whether MPI was started here, and whether it can be ended; ``unclean`` once a peer has failed."""
+
+    def __init__(self) -> None:
+        self.ours = self.unclean = False
+        self.limit = 300.0
+
+    def __call__(self) -> None:
+        """At the interpreter's exit: end MPI together with the other processes, or not at all."""
+        MPI = imported()
+        if MPI is None or not self.ours or self.unclean or MPI.Is_finalized():
+            return
+        request, start, told = MPI.COMM_WORLD.Ibarrier(), time.monotonic(), False
+        while not request.Test():
+            waited = time.monotonic() - start
+            if waited > self.limit:
+                log.warning("other processes have not ended after %.0f s; left without them", waited)
+                return
+            if waited > PATIENCE and not told:
+                log.warning("rank %d waits for other processes to end", MPI.COMM_WORLD.rank)
+                told = True
+            time.sleep(min(0.01, waited / 10))
+        MPI.Finalize()
+
+
+ending = Ending()
+"""MPI is one in a process, and so is its end."""
+
+
+def imported() -> Any:
+    """mpi4py's module MPI if somebody has imported it."""
+    return sys.modules.get("mpi4py.MPI")
+
+
+def running() -> bool:
+    """Whether the application around has started MPI, and not ended it."""
+    MPI = imported()
+    return MPI is not None and MPI.Is_initialized() and not MPI.Is_finalized()
+
+
+def loaded() -> Any:
+    """mpi4py's module MPI; whoever loads it here first starts MPI later. Raises CompositionError where
+    there is no MPI library."""
+    if imported() is None:
+        try:
+            import mpi4py
+
+            mpi4py.rc(initialize=False, finalize=False)
+            import mpi4py.MPI
+        except (ImportError, OSError, RuntimeError) as error:
+            found = launch.started()
+            asked = f"{found.launcher} started this process with others, but " if found else ""
+            raise CompositionError(
+                f"{asked}mpi4py finds no MPI library: {error}; pip install mpi4py mpich, or load the "
+                f"module of the launcher's own MPI"
+            ) from error
+    return imported()
+
+
+def start() -> Any:
+    """mpi4py's module MPI, started if it was not, for several threads at once. Raises CompositionError
+    where there is no MPI, or one that has been ended."""
+    MPI = loaded()
+    if MPI.Is_finalized():
+        raise CompositionError(
+            "MPI has been ended in this process, which MPI allows only once; compose before MPI_Finalize"
+        )
+    if not MPI.Is_initialized():
+        MPI.Init_thread(MPI.THREAD_MULTIPLE)
+        ending.ours = True
+        atexit.register(ending)
+    return MPI
+
+
+def check_threads(mpi: Any) -> None:
+    """Raises CompositionError where MPI takes calls of one thread only: threads that communicate while
+    others compute would corrupt it."""
+    level = mpi.Query_thread()
+    if level < mpi.THREAD_MULTIPLE:
+        given = dict(zip(thread_levels(mpi), LEVELS, strict=True)).get(level, str(level))
+        remedy = "use an MPI library that was built with it"
+        if not ending.ours:
+            remedy = "let the application start MPI with MPI_THREAD_MULTIPLE, as mpi4py does by itself"
+        raise CompositionError(
+            f"MPI gives the thread level {given!r}, where threads communicate while others compute: "
+            f"'multiple' is needed; {remedy} ({version(mpi)})"
+        )
+
+
+def thread_levels(mpi: Any) -> tuple[int, ...]:
+    """MPI's numbers for LEVELS."""
+    return tuple(getattr(mpi, f"THREAD_{level.upper()}") for level in LEVELS)
+
+
+def version(mpi: Any) -> str:
+    """The library's name and version on one line."""
+    name, number = mpi.get_vendor()
+    return f"{name} {'.'.join(map(str, number))}"

@@ -1,0 +1,307 @@
+"""What a rank of a node does, compiled: wait for the others, stage, add, and take the sums.
+
+A call's work is in steps with a wait between them, and can be left in any wait and taken up again: its
+place is in its record. All state is in rows of int64, named below; a loop gets the address of one.
+
+STATE, one a node and process: where the segments are, and what was done so far. CALL, one a prepared
+call: what to add. CONTROL, in shared memory, each word in a line of its own; behind it for each rank and
+the parity of the call a line that tells what that rank asked for.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+
+from demitasse_allreduce.node.words import (
+    LINE,
+    add_element,
+    add_lines,
+    call,
+    copy,
+    fetch_add,
+    futex,
+    get,
+    look,
+    pause,
+    publish,
+    put,
+)
+
+RANK, SIZE, CONTROL, ROUND, TURN, TICKET, CALLS, SPINS, YIELDS, SYSCALL, FUTEX, YIELD, SECONDS = range(
+    13
+)
+NANOSECONDS, STAGES, CHUNK, SMALL, PIECE, ARRIVED, STATE_WORDS = range(13, 20)
+"""Of STATE; STAGES is the address of a table of all ranks' stages: in, in, out, out, each of a chunk."""
+
+STATE, KIND, STEP, ADDRESS, NBYTES, PLACE, ELEMENT, OWNED, SIBLINGS, ITEMSIZE, SCRATCH = range(11)
+CALL_WORDS = 11
+"""Of CALL. PLACE says where in shared memory the array is (-1: it is in a rank's own memory), SIBLINGS
+is the address of a table of the siblings' arrays there, OWNED of one of the ranks' (start, stop) in
+bytes, ELEMENT a number for the element type, SCRATCH the address of a table with two entries more than
+there are ranks."""
+
+ARRIVALS, GENERATION, SLEEPERS, ABORT, TICKETS, POSTS = (8 * i for i in range(6))
+"""Words of CONTROL."""
+
+ALLREDUCE, REDUCE_SCATTER, ALLGATHER, BARRIER = range(4)
+"""Kinds of call."""
+
+DONE, WAITING, ABORTED, DIFFERENT, OTHER = range(5)
+"""What a loop returns."""
+
+_STAGED, _MIXED = 1000, 999
+"""Steps of a call whose arrays are staged: of its first chunk, and before, where only some lie in shared
+memory."""
+
+
+def _compiled(loop: Any) -> Any:
+    options: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
+    try:
+        return numba.njit(cache=True, **options)(loop)
+    except RuntimeError:  # no folder for the cache can be written
+        return numba.njit(**options)(loop)
+
+
+@_compiled
+def _arrive(state: int) -> None:
+    """Tell the others that this rank is here; the last one lets all go on."""
+    control = get(state, CONTROL)
+    put(state, ROUND, get(state, ROUND) + 1)
+    put(state, ARRIVED, 1)
+    target = get(state, ROUND)
+    if fetch_add(control, ARRIVALS, 1) + 1 == get(state, SIZE) * target:
+        publish(control, GENERATION, target)
+        if look(control, SLEEPERS) > 0:
+            futex(state + 8 * SYSCALL, control + 8 * GENERATION, -1, 0)
+
+
+@_compiled
+def _wait(state: int) -> int:
+    """Wait until all have arrived, for as long as a futex waits at most: DONE, WAITING or ABORTED."""
+    control, target = get(state, CONTROL), get(state, ROUND)
+    for _ in range(get(state, SPINS)):
+        if look(control, GENERATION) >= target:
+            put(state, ARRIVED, 0)
+            return DONE
+        pause(0)
+    for _ in range(get(state, YIELDS)):
+        if look(control, GENERATION) >= target:
+            put(state, ARRIVED, 0)
+            return DONE
+        call(get(state, YIELD))
+    fetch_add(control, SLEEPERS, 1)
+    seen = look(control, GENERATION)
+    if seen < target and look(control, ABORT) == 0:
+        # A futex compares 32 bits.
+        futex(state + 8 * SYSCALL, control + 8 * GENERATION, seen & 0xFFFFFFFF, state + 8 * SECONDS)
+    fetch_add(control, SLEEPERS, -1)
+    if look(control, GENERATION) >= target:
+        put(state, ARRIVED, 0)
+        return DONE
+    return ABORTED if look(control, ABORT) != 0 else WAITING
+
+
+@_compiled
+def _post(state: int, record: int) -> None:
+    """What this rank asks for, for the others to compare."""
+    calls = get(state, CALLS)
+    line = get(state, CONTROL) + 8 * POSTS + LINE * (2 * get(state, RANK) + calls % 2)
+    put(line, 0, get(record, KIND))
+    put(line, 1, get(record, NBYTES))
+    put(line, 2, get(record, ELEMENT))
+    put(line, 3, get(record, PLACE))
+
+
+@_compiled
+def _compare(state: int, record: int) -> int:
+    """DONE where all ask for the same, OTHER where they do in arrays that lie at different places,
+    else DIFFERENT."""
+    outcome, calls = DONE, get(state, CALLS)
+    for rank in range(get(state, SIZE)):
+        line = get(state, CONTROL) + 8 * POSTS + LINE * (2 * rank + calls % 2)
+        if (
+            get(line, 0) != get(record, KIND)
+            or get(line, 1) != get(record, NBYTES)
+            or get(line, 2) != get(record, ELEMENT)
+        ):
+            return DIFFERENT
+        if get(line, 3) != get(record, PLACE):
+            outcome = OTHER
+    return outcome
+
+
+@_compiled
+def _add(
+    record: int, sources: int, count: int, targets: int, stores: int, start: int, stop: int, zero: Any
+) -> None:
+    """Bytes ``start`` to ``stop`` of the sum."""
+    lines = (stop - start) // LINE
+    add_lines(sources, count, targets, stores, start, lines, zero)
+    for at in range(start + LINE * lines, stop, get(record, ITEMSIZE)):
+        add_element(sources, count, targets, stores, at, zero)
+
+
+@_compiled
+def _slice(nbytes: int, rank: int, size: int) -> int:
+    """Where a rank's lines begin in so many bytes."""
+    return min(nbytes, (nbytes + LINE - 1) // LINE * rank // size * LINE)
+
+
+@_compiled
+def _stage(state: int, rank: int, part: int) -> int:
+    address: int = get(get(state, STAGES), rank) + part * get(state, CHUNK)
+    return address
+
+
+@_compiled
+def _stage_in(state: int, record: int, chunk: int) -> None:
+    """Copy what others will add of a chunk; of a small array everything, as all will add."""
+    rank, size, nbytes = get(state, RANK), get(state, SIZE), get(record, NBYTES)
+    begin = chunk * get(state, CHUNK)
+    length = min(get(state, CHUNK), nbytes - begin)
+    to, source = _stage(state, rank, (get(state, TURN) + chunk) % 2), get(record, ADDRESS) + begin
+    if nbytes <= get(state, SMALL):
+        copy(to, source, length)
+        return
+    start, stop = _slice(length, rank, size), _slice(length, rank + 1, size)
+    copy(to, source, start)
+    copy(to + stop, source + stop, length - stop)
+
+
+@_compiled
+def _add_staged(state: int, record: int, chunk: int, zero: Any) -> None:
+    """Add this rank's slice of a chunk, into its array and its stage."""
+    rank, size, nbytes = get(state, RANK), get(state, SIZE), get(record, NBYTES)
+    begin, turn = chunk * get(state, CHUNK), (get(state, TURN) + chunk) % 2
+    length = min(get(state, CHUNK), nbytes - begin)
+    table, mine = get(record, SCRATCH), get(record, ADDRESS) + begin
+    for other in range(size):
+        put(table, other, _stage(state, other, turn))
+    put(table, rank, mine)
+    put(table, size, mine)
+    if nbytes <= get(state, SMALL):
+        _add(record, table, size, table + 8 * size, 1, 0, length, zero)
+        return
+    put(table, size + 1, _stage(state, rank, 2 + turn))
+    start, stop = _slice(length, rank, size), _slice(length, rank + 1, size)
+    _add(record, table, size, table + 8 * size, 2, start, stop, zero)
+
+
+@_compiled
+def _stage_out(state: int, record: int, chunk: int) -> None:
+    """Take the other ranks' sums of a chunk."""
+    rank, size, nbytes = get(state, RANK), get(state, SIZE), get(record, NBYTES)
+    begin = chunk * get(state, CHUNK)
+    length = min(get(state, CHUNK), nbytes - begin)
+    for turn in range(1, size):
+        other = (rank + turn) % size
+        start, stop = _slice(length, other, size), _slice(length, other + 1, size)
+        source = _stage(state, other, 2 + (get(state, TURN) + chunk) % 2)
+        copy(get(record, ADDRESS) + begin + start, source + start, stop - start)
+
+
+@_compiled
+def _add_shared(state: int, record: int, zero: Any) -> None:
+    """Add pieces of arrays in shared memory, whichever is next, until none is left."""
+    size, nbytes, piece = get(state, SIZE), get(record, NBYTES), get(state, PIECE)
+    siblings, first = get(record, SIBLINGS), get(state, TICKET)
+    pieces = (nbytes + piece - 1) // piece
+    while True:
+        begin = (fetch_add(get(state, CONTROL), TICKETS, 1) - first) * piece
+        if begin >= nbytes:
+            break
+        _add(record, siblings, size, siblings, size, begin, min(begin + piece, nbytes), zero)
+    put(state, TICKET, first + pieces + size)
+
+
+@_compiled
+def _work(state: int, record: int, step: int, zero: Any) -> int:
+    """Do a step; whether a wait follows it (1), the call is done (0), or it cannot be (-1)."""
+    kind, nbytes = get(record, KIND), get(record, NBYTES)
+    chunks = (nbytes + get(state, CHUNK) - 1) // get(state, CHUNK)
+    if step == 0:
+        _post(state, record)
+        if kind == ALLREDUCE and get(record, PLACE) < 0:
+            _stage_in(state, record, 0)
+        return 1
+    if step == 1:
+        outcome = _compare(state, record)
+        put(state, CALLS, get(state, CALLS) + 1)
+        if outcome == DIFFERENT:
+            return -1
+        if kind == BARRIER:
+            return 0
+        if kind != ALLREDUCE:
+            _own_or_take(state, record, zero)
+            return 1
+        if outcome == OTHER:
+            _stage_in(state, record, 0)
+            put(record, STEP, _MIXED)
+            return 1
+        if get(record, PLACE) >= 0:
+            _add_shared(state, record, zero)
+            return 1
+        put(record, STEP, _STAGED)
+        step = _STAGED
+    if step < _MIXED:
+        return 0
+    chunk = step - _STAGED
+    if chunk + 1 < chunks:
+        _stage_in(state, record, chunk + 1)
+    if chunk < chunks:
+        _add_staged(state, record, chunk, zero)
+    if chunk >= 1:
+        _stage_out(state, record, chunk - 1)
+    if chunk >= chunks or nbytes <= get(state, SMALL):
+        put(state, TURN, get(state, TURN) + chunks)
+        return 0
+    return 1
+
+
+@_compiled
+def _own_or_take(state: int, record: int, zero: Any) -> None:
+    """Add the slice that this rank owns into its own memory, or copy the slices of the others."""
+    rank, size = get(state, RANK), get(state, SIZE)
+    siblings, owned = get(record, SIBLINGS), get(record, OWNED)
+    if get(record, KIND) == REDUCE_SCATTER:
+        start, stop = get(owned, 2 * rank), get(owned, 2 * rank + 1)
+        _add(record, siblings, size, siblings + 8 * rank, 1, start, stop, zero)
+        return
+    for turn in range(1, size):
+        other = (rank + turn) % size
+        start, stop = get(owned, 2 * other), get(owned, 2 * other + 1)
+        copy(get(siblings, rank) + start, get(siblings, other) + start, stop - start)
+
+
+@_compiled
+def advance(record: int, zero: Any, blocks: bool) -> Any:
+    """Go on with a call: DONE, WAITING (call again; after a while where it ``blocks``, else at once),
+    ABORTED, or DIFFERENT where the ranks ask for different things."""
+    state = get(record, STATE)
+    while True:
+        if get(state, ARRIVED) == 0:
+            more = _work(state, record, get(record, STEP), zero)
+            if more <= 0:
+                put(record, STEP, 0)
+                return DONE if more == 0 else DIFFERENT
+            _arrive(state)
+        if blocks:
+            status = _wait(state)
+        elif look(get(state, CONTROL), GENERATION) >= get(state, ROUND):
+            put(state, ARRIVED, 0)
+            status = DONE
+        else:
+            status = ABORTED if look(get(state, CONTROL), ABORT) != 0 else WAITING
+        if status != DONE:
+            return status
+        put(record, STEP, get(record, STEP) + 1)
+
+
+@_compiled
+def abort(state: int, value: int) -> None:
+    """Have every wait end."""
+    control = get(state, CONTROL)
+    publish(control, ABORT, value)
+    futex(state + 8 * SYSCALL, control + 8 * GENERATION, -1, 0)

@@ -1,0 +1,195 @@
+"""Compiled access to memory by address: words that ranks share, lines that they add, the system's calls.
+
+All are parts of the compiler's own (intrinsics), so that they may be imported where loops that call each
+other stand in one file. Addresses and words are int64. Orders are the strictest (sequentially
+consistent) except where it says otherwise.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+LINE = 64
+"""Bytes of a cache line: what a loop over vectors moves at a time."""
+
+_I8, _I32, _I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
+_word_type, _nothing = types.int64, types.void
+_HINTS = {"x86_64": ("llvm.x86.sse2.pause", ()), "aarch64": ("llvm.aarch64.hint", (1,))}
+
+
+def _pointer(builder: Any, address: Any, offset: Any, kind: Any) -> Any:
+    return builder.inttoptr(builder.add(address, offset), kind.as_pointer())
+
+
+def _place(builder: Any, args: Any) -> Any:
+    """The address of word ``args[1]`` behind ``args[0]``."""
+    return _pointer(builder, args[0], builder.mul(args[1], _I64(8)), _I64)
+
+
+def _of_words(count: int, result: Any, generate: Callable[[Any, Any, Any], Any]) -> Any:
+    """An intrinsic of so many int64; ``generate(context, builder, args)`` gives its value."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        value = generate(context, builder, args)
+        return context.get_dummy_value() if result is _nothing else value
+
+    def one(context: Any, a: Any) -> Any:
+        return result(_word_type), emit
+
+    def two(context: Any, a: Any, b: Any) -> Any:
+        return result(_word_type, _word_type), emit
+
+    def three(context: Any, a: Any, b: Any, c: Any) -> Any:
+        return result(_word_type, _word_type, _word_type), emit
+
+    def four(context: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
+        return result(*[_word_type] * 4), emit
+
+    return intrinsic((one, two, three, four)[count - 1])
+
+
+def _get(context: Any, builder: Any, args: Any) -> Any:
+    return builder.load(_place(builder, args))
+
+
+def _put(context: Any, builder: Any, args: Any) -> Any:
+    builder.store(args[2], _place(builder, args))
+
+
+def _look(context: Any, builder: Any, args: Any) -> Any:
+    return builder.load_atomic(_place(builder, args), "seq_cst", 8)
+
+
+def _publish(context: Any, builder: Any, args: Any) -> Any:
+    builder.atomic_rmw("xchg", _place(builder, args), args[2], "seq_cst")
+
+
+def _fetch_add(context: Any, builder: Any, args: Any) -> Any:
+    return builder.atomic_rmw("add", _place(builder, args), args[2], "seq_cst")
+
+
+def _copy(context: Any, builder: Any, args: Any) -> Any:
+    to, source = (builder.inttoptr(arg, _I8.as_pointer()) for arg in args[:2])
+    cgutils.raw_memcpy(builder, to, source, args[2], 1)  # type: ignore[no-untyped-call]
+
+
+def _call_none(context: Any, builder: Any, args: Any) -> Any:
+    function = builder.inttoptr(args[0], ir.FunctionType(_I32, []).as_pointer())
+    builder.call(function, [])
+
+
+def _futex(context: Any, builder: Any, args: Any) -> Any:
+    """``args``: the functions' row (syscall, number), the word's address, and to wait the value
+    expected and a timespec's address, or to wake -1 and anything."""
+    syscall, number = (builder.load(_pointer(builder, args[0], _I64(8 * i), _I64)) for i in (0, 1))
+    kind = ir.FunctionType(_I64, [_I64], var_arg=True)
+    wakes = builder.icmp_signed("<", args[2], _I64(0))
+    operation = builder.zext(wakes, _I64)
+    value = builder.select(wakes, _I64(2**31 - 1), args[2])
+    function = builder.inttoptr(syscall, kind.as_pointer())
+    builder.call(function, [number, args[1], operation, value, args[3], _I64(0), _I64(0)])
+
+
+def _pause(context: Any, builder: Any, args: Any) -> Any:
+    """Tell the processor that this is a loop that waits, where there is a way to."""
+    hint = _HINTS.get(platform.machine())
+    if hint is not None:
+        name, words = hint
+        kind = ir.FunctionType(ir.VoidType(), [_I32] * len(words))
+        function = builder.module.declare_intrinsic(name, (), kind)
+        builder.call(function, [_I32(word) for word in words])
+
+
+get = _of_words(2, _word_type, _get)
+"""get(address, index): a word."""
+put = _of_words(3, _nothing, _put)
+"""put(address, index, value)."""
+look = _of_words(2, _word_type, _look)
+"""look(address, index): a word that other ranks write."""
+publish = _of_words(3, _nothing, _publish)
+"""publish(address, index, value): a word that other ranks read, after all that was written before."""
+fetch_add = _of_words(3, _word_type, _fetch_add)
+"""fetch_add(address, index, amount): what the word was."""
+copy = _of_words(3, _nothing, _copy)
+"""copy(to, source, bytes)."""
+call = _of_words(1, _nothing, _call_none)
+"""call(function): a C function of nothing."""
+futex = _of_words(4, _nothing, _futex)
+"""futex(functions, address, value, timespec): wait while the word has the value, or wake all (-1)."""
+pause = _of_words(1, _nothing, _pause)
+
+
+def _lines_typed(
+    context: Any, sources: Any, count: Any, targets: Any, stores: Any, at: Any, lines: Any, zero: Any
+) -> Any:
+    """See ``add_lines``."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        sources, count, targets, stores, at, lines, _ = args
+        element = context.get_value_type(signature.args[6])
+        size = signature.args[6].bitwidth // 8
+        kind = ir.VectorType(element, LINE // size)
+        add = builder.fadd if isinstance(signature.args[6], types.Float) else builder.add
+        total = cgutils.alloca_once(builder, kind)  # type: ignore[no-untyped-call]
+
+        def line(table: Any, i: Any, offset: Any) -> Any:
+            place = _pointer(builder, table, builder.mul(i, _I64(8)), _I64)
+            return _pointer(builder, builder.load(place), offset, kind)
+
+        with cgutils.for_range(builder, lines) as loop:
+            offset = builder.add(at, builder.mul(loop.index, _I64(LINE)))
+            first = builder.load(line(sources, _I64(0), offset))
+            first.align = size
+            builder.store(first, total)
+            with cgutils.for_range(builder, count, start=_I64(1)) as inner:
+                more = builder.load(line(sources, inner.index, offset))
+                more.align = size
+                builder.store(add(builder.load(total), more), total)
+            value = builder.load(total)
+            with cgutils.for_range(builder, stores) as inner:
+                builder.store(value, line(targets, inner.index, offset)).align = size
+        return context.get_dummy_value()
+
+    signature = types.void(*[_word_type] * 6, zero)
+    return signature, generate
+
+
+def _element_typed(
+    context: Any, sources: Any, count: Any, targets: Any, stores: Any, at: Any, zero: Any
+) -> Any:
+    """As a line, one element at ``at``."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        sources, count, targets, stores, at, _ = args
+        element = context.get_value_type(signature.args[5])
+        add = builder.fadd if isinstance(signature.args[5], types.Float) else builder.add
+        total = cgutils.alloca_once(builder, element)  # type: ignore[no-untyped-call]
+
+        def place(table: Any, i: Any) -> Any:
+            entry = _pointer(builder, table, builder.mul(i, _I64(8)), _I64)
+            return _pointer(builder, builder.load(entry), at, element)
+
+        builder.store(builder.load(place(sources, _I64(0))), total)
+        with cgutils.for_range(builder, count, start=_I64(1)) as inner:
+            more = builder.load(place(sources, inner.index))
+            builder.store(add(builder.load(total), more), total)
+        with cgutils.for_range(builder, stores) as inner:
+            builder.store(builder.load(total), place(targets, inner.index))
+        return context.get_dummy_value()
+
+    return types.void(*[_word_type] * 5, zero), generate
+
+
+add_lines: Any = intrinsic(_lines_typed)
+"""add_lines(sources, count, targets, stores, at, lines, zero): of ``lines`` cache lines from byte ``at``
+on, the sum over ``count`` addresses of the table ``sources``, in its order, written at ``stores``
+addresses of the table ``targets``; elements are of the type of ``zero``."""
+
+add_element: Any = intrinsic(_element_typed)

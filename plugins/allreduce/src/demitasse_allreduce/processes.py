@@ -1,0 +1,368 @@
+"""The processes of a run that MPI joins: plain data and a few numbers exchanged by polling, so that
+nobody waits for ever for one that has failed."""
+
+from __future__ import annotations
+
+import atexit
+import importlib.metadata
+import itertools
+import os
+import secrets
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import msgpack
+import numpy as np
+
+from demitasse import (
+    CompositionError,
+    DescriptionError,
+    Machine,
+    PluginError,
+    Processes,
+    Quantity,
+    WorkerError,
+    unknown,
+)
+from demitasse_allreduce import addresses, launch, library
+from demitasse_allreduce.channel import Channel, neighbours
+from demitasse_allreduce.watch import Person, Watch
+
+OPTIONS = {"peer_timeout": 10.0, "stall_timeout": 300.0}
+"""Options of the plugin and their defaults, seconds: after how long a process that is not heard counts
+as gone, and one that is waited for and does not get on as stalled."""
+
+SHORTEST = 0.5
+"""Seconds below which a timeout would take a busy machine for a dead one."""
+
+LINKING = 10.0
+"""Seconds in which connections between processes must come about."""
+
+POLLS, CROWDED_POLLS = 2000, 20
+"""Times that a request is asked for without a pause, some 1 us each, before pauses begin: where each
+process has a core, and where the one that is waited for may be waiting for this one's."""
+
+PAUSES = 50e-6, 1e-3
+"""Seconds of the first pause and the longest."""
+
+
+def serve(machine: Machine, options: Mapping[str, Any]) -> MpiProcesses | None:
+    """The processes that a machine's run has: those of mpiexec or srun, or those of the application
+    around that has started MPI; None when this one is alone. Raises CompositionError where the launcher
+    started several and MPI sees one, or MPI cannot be used."""
+    found = launch.started()
+    if not library.running() and (found is None or found.alone):
+        return None
+    MPI = library.start()
+    size = MPI.COMM_WORLD.size
+    if size == 1:
+        if found is not None and found.size is not None and found.size > 1:
+            raise CompositionError(
+                f"{found.launcher} started {found.size} processes, but MPI ({library.version(MPI)}) "
+                f"sees one: the launcher is another MPI's; start with the mpiexec of this library, or "
+                f"with an srun that speaks its protocol (srun --mpi=pmi2, --mpi=pmix)"
+            )
+        return None
+    return MpiProcesses(options=options, where=machine.origin)
+
+
+def timeouts(options: Mapping[str, Any], where: str = "options") -> dict[str, float]:
+    """The plugin's options in seconds, with defaults. Raises DescriptionError."""
+    found = dict(OPTIONS)
+    for name, value in options.items():
+        place = f"{where}: options.allreduce"
+        if name not in OPTIONS:
+            raise DescriptionError(unknown("option", name, OPTIONS, place))
+        place = f"{place}: {name} = "
+        if not isinstance(value, str):
+            raise DescriptionError(f"{place}{value!r} (valid: a time with its unit, like '30 s')")
+        found[name] = Quantity.parse(value, unit="s", where=place).value
+        if found[name] < SHORTEST:
+            raise DescriptionError(f"{place}{value!r} (valid: {SHORTEST} s and more)")
+    return found
+
+
+class MpiProcesses(Processes):
+    """All processes of ``communicator`` (default: MPI_COMM_WORLD), of which each must make one, at the
+    same time. ``options`` are the plugin's, rank 0's for all; ``where`` they stand is for errors,
+    ``host`` what this host is called. ``communicator`` becomes a duplicate, for whoever exchanges more;
+    ``hosts`` has the host of each rank. Raises WorkerError when not all come in time."""
+
+    def __init__(
+        self,
+        communicator: Any = None,
+        options: Mapping[str, Any] | None = None,
+        where: str = "options",
+        host: str | None = None,
+    ) -> None:
+        given = timeouts(options or {}, where)
+        self._MPI = library.start()
+        library.check_threads(self._MPI)
+        base = communicator if communicator is not None else self._MPI.COMM_WORLD
+        self.rank, self.size, self.sharing = base.rank, base.size, 1
+        self._watch: Watch | None = None
+        self._failed = self._closed = self._crowded = False
+        self._stall = given["stall_timeout"]
+        self._handled = sys.exception()
+        self._totals: dict[int, tuple[Any, Any, Any]] = {}
+        self._kept: list[Any] = []  # of what MPI may still write to
+        _open.add(self)
+        atexit.unregister(end_open)  # it comes before the end of MPI: the latest is called first
+        atexit.register(end_open)
+        try:
+            self._own, self.communicator = self._duplicate(base), self._duplicate(base)
+            self._meet(_facts(given, host))
+        except BaseException as error:
+            self.fail(error)
+            self.close()
+            raise
+
+    # What others call.
+
+    def gather(self, value: Any) -> list[Any]:
+        """What each process gives, by rank: numbers, text, bytes, lists and mappings (tuples come as
+        lists). Raises PluginError for anything else, WorkerError when a process has failed."""
+        body = np.frombuffer(_packed(value), np.uint8)
+        sizes = np.empty(self.size, np.int64)
+        self.wait(self._own.Iallgather(np.array([body.size], np.int64), sizes))
+        starts = np.concatenate([[0], np.cumsum(sizes)])
+        bodies = np.empty(int(starts[-1]), np.uint8)
+        places = [bodies, sizes.tolist(), starts[:-1].tolist(), self._MPI.BYTE]
+        self.wait(self._own.Iallgatherv([body, self._MPI.BYTE], places))
+        each = (bodies[a:b].tobytes() for a, b in itertools.pairwise(starts))
+        return [msgpack.unpackb(part, strict_map_key=False) for part in each]
+
+    def total(self, values: Any) -> Any:
+        """The sum of a few float64 numbers over all processes, added in the order of ranks: the same
+        bits in each. Raises WorkerError when a process has failed."""
+        mine = np.asarray(values, np.float64)
+        if mine.size not in self._totals:
+            self._totals[mine.size] = self._exchange(mine.size)
+        sent, received, request = self._totals[mine.size]
+        sent[:] = mine.ravel()
+        request.Start()
+        self.wait(request)
+        # Not numpy's sum, whose order depends on the shape and on this processor's vectors.
+        return np.add.accumulate(received, axis=0)[-1].reshape(mine.shape)
+
+    def meet(self) -> None:
+        """Wait until all processes have come here: before collective calls that MPI has no form of that
+        could be polled. Raises WorkerError when a process has failed."""
+        self.wait(self._own.Ibarrier())
+
+    def wait(self, request: Any) -> None:
+        """Wait for a request of mpi4py's. Raises WorkerError when a process has failed."""
+        polls, (pause, longest), start = 0, PAUSES, time.monotonic()
+        patience = CROWDED_POLLS if self._crowded else POLLS
+        try:
+            while not request.Test():
+                polls += 1
+                self.check()
+                if polls < patience:
+                    continue
+                time.sleep(pause)
+                pause = min(longest, pause * 1.2)
+                if self._watch is None and time.monotonic() - start > self._stall:
+                    raise WorkerError(
+                        f"rank {self.rank} of {self.size} has waited for {self._stall:.3g} s for the "
+                        f"others to come; not all have started, or one has ended"
+                    )
+        except self._MPI.Exception as error:
+            self._kept.append(request)
+            self._failed_in_mpi(error)
+        except WorkerError:
+            self._kept.append(request)
+            raise
+
+    def report(self, iteration: int, layer: str = "") -> None:
+        """What this process is at, for the errors of those who wait for it."""
+        if self._watch is not None:
+            self._watch.report(iteration, layer)
+
+    def reach(self, layer: str) -> None:
+        """The layer that this process is at, in the iteration reported last."""
+        if self._watch is not None:
+            self._watch.report(self._watch.iteration, layer)
+
+    def check(self) -> None:
+        """Raise WorkerError with rank, host, layer and last iteration of one that failed, died, stalled,
+        or left; to be called again and again by who waits, and by nobody else."""
+        if self._watch is not None:
+            self._watch.check()
+
+    def fail(self, error: BaseException) -> None:
+        """Tell the others why this process ends; what one of them did first they know already."""
+        self._failed = library.ending.unclean = True
+        if self._watch is not None:
+            words = " ".join(str(error).split())
+            name = "" if isinstance(error, WorkerError) else f"{type(error).__name__}: "
+            told = f"{name}{words}"[:4000] if words else type(error).__name__
+            self._watch.tell(told, consequence=isinstance(error, self._MPI.Exception))
+
+    def close(self) -> None:
+        """Part from the others: together where all is well, at once where one has failed. Raises
+        WorkerError when one fails while this one waits for it to come."""
+        if self._closed:
+            return
+        self._closed = True
+        _open.discard(self)
+        error = sys.exception()
+        leaving = isinstance(error, SystemExit) and not error.code
+        if error is not None and error is not self._handled and not leaving:
+            self.fail(error)
+        try:
+            if self._watch is not None and not self._failed and self._watch.broken is None:
+                self._watch.part()
+                self.meet()
+                for _, _, request in self._totals.values():
+                    request.Free()
+                self.communicator.Free()
+                self._own.Free()
+        except WorkerError as failure:
+            self.fail(failure)
+            raise
+        finally:
+            self._totals = {}
+            if self._watch is not None:
+                if self._watch.broken is not None:
+                    library.ending.unclean = True
+                self._watch.stop()
+
+    # How they come together.
+
+    def _meet(self, mine: dict[str, Any]) -> None:
+        """Get to know the others, and begin to watch each other."""
+        facts = self.gather(mine)
+        for rank, fact in enumerate(facts):
+            if fact["version"] != facts[0]["version"]:
+                raise WorkerError(
+                    f"rank {rank} of {self.size} on host {fact['host']} has demitasse-allreduce "
+                    f"{fact['version']}, rank 0 {facts[0]['version']}; install the same on all hosts"
+                )
+        self.hosts = _host_names(facts)
+        near = [fact for fact in facts if fact["machine"] == mine["machine"]]
+        self.sharing = sum(bool({*fact["cores"]} & {*mine["cores"]}) for fact in near)
+        self._crowded = self.sharing > len(mine["cores"])
+        self._stall = library.ending.limit = facts[0]["timeouts"]["stall_timeout"]
+        self._link(facts)
+
+    def _duplicate(self, base: Any) -> Any:
+        made, request = base.Idup()
+        self.wait(request)
+        made.Set_errhandler(self._MPI.ERRORS_RETURN)
+        return made
+
+    def _exchange(self, count: int) -> tuple[Any, Any, Any]:
+        """Buffers and a persistent request for so many numbers, which MPI plans once: 2.3 us a call for
+        two processes on one host."""
+        sent, received = np.zeros(count), np.zeros((self.size, count))
+        return sent, received, self._own.Allgather_init(sent, received)
+
+    def _link(self, facts: list[dict[str, Any]]) -> None:
+        """Open the connections over which the processes watch each other, where the network allows."""
+        everywhere = len({fact["network"] for fact in facts}) > 1
+        try:
+            listener = addresses.listen(everywhere)
+        except OSError:
+            listener = None
+        ports = self.gather(listener.getsockname()[1] if listener is not None else 0)
+        mine = facts[self.rank]["network"]
+        partners = neighbours(self.rank, self.size)
+        contacts = {}
+        for other in partners:
+            if other > self.rank and ports[other]:
+                near = [addresses.LOOPBACK] if facts[other]["network"] == mine else []
+                places = [*near, *(facts[other]["addresses"] if everywhere else ())]
+                contacts[other] = [(place, ports[other]) for place in places]
+        people = [Person(h, fact["process"]) for h, fact in zip(self.hosts, facts, strict=True)]
+        channel = Channel(self.rank, facts[0]["token"], listener, contacts)
+        limits = facts[0]["timeouts"]
+        self._watch = Watch(self.rank, people, channel, limits["peer_timeout"], limits["stall_timeout"])
+        possible = sum(ports[max(other, self.rank)] > 0 for other in partners)
+        linked = self._watch.linked(possible, LINKING)
+        missing = self.gather(sorted({*partners} - linked))
+        self._watch.complete = True
+        if self.rank == 0 and any(missing):
+            library.log.warning("%s", _unlinked(missing, self.hosts))
+
+    def _failed_in_mpi(self, error: BaseException) -> None:
+        """Raise what is behind an error of MPI's: mostly another process's end, known in a moment."""
+        limit = self._watch.peer_timeout if self._watch is not None else 0.0
+        if self._watch is not None and self._watch.settled(limit + 1.0):
+            self._watch.check()
+        raise WorkerError(f"rank {self.rank} of {self.size}: MPI failed: {error}") from error
+
+
+_open: set[MpiProcesses] = set()
+
+
+def end_open() -> None:
+    """At the interpreter's exit: tell others of this process's end that nobody closed."""
+    for processes in list(_open):
+        error = getattr(sys, "last_value", None)
+        processes.fail(error or WorkerError("the program has ended without closing its runtime"))
+        processes.close()
+
+
+def _facts(given: Mapping[str, float], host: str | None) -> dict[str, Any]:
+    """What processes tell each other of themselves to begin with."""
+    return {
+        "version": _version(),
+        "host": host or socket.gethostname(),
+        "process": os.getpid(),
+        "machine": addresses.machine(),
+        "network": addresses.network() if host is None else f"{addresses.network()} {host}",
+        "addresses": addresses.addresses(),
+        "cores": sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [],
+        "token": secrets.token_bytes(16),
+        "timeouts": dict(given),
+    }
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("demitasse-allreduce")
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _host_names(facts: list[dict[str, Any]]) -> tuple[str, ...]:
+    """A name for each rank's host: with an address where two networks' hosts are called the same."""
+    networks: dict[str, set[str]] = {}
+    for fact in facts:
+        networks.setdefault(fact["host"], set()).add(fact["network"])
+    return tuple(
+        " ".join([fact["host"], *fact["addresses"][:1]])
+        if len(networks[fact["host"]]) > 1
+        else fact["host"]
+        for fact in facts
+    )
+
+
+def _unlinked(missing: list[list[int]], hosts: tuple[str, ...]) -> str:
+    """What is said of connections that did not come about; ``missing`` has each rank's."""
+    lacking = {rank: others for rank, others in enumerate(missing) if others}
+    rank, others = next(iter(lacking.items()))
+    first = f"rank {rank} on {hosts[rank]} to rank {others[0]} on {hosts[others[0]]}"
+    return (
+        f"{len(lacking)} of {len(missing)} processes cannot connect to all of their neighbours over TCP "
+        f"(the first: {first}): one that dies or stops may be noticed only by MPI itself, or after "
+        f"stall_timeout; open TCP ports between the hosts"
+    )
+
+
+def _packed(value: Any) -> bytes:
+    def refuse(item: Any) -> Any:
+        raise PluginError(
+            f"gather: {type(item).__name__} {str(item)[:60]!r} is no plain data (valid: numbers, text, "
+            f"bytes, lists and mappings of them; an array's .tolist() or .tobytes())"
+        )
+
+    try:
+        packed: bytes = msgpack.packb(value, default=refuse)
+    except (OverflowError, ValueError) as error:
+        raise PluginError(f"gather: {str(value)[:60]!r} cannot be packed: {error}") from error
+    return packed

@@ -1,0 +1,212 @@
+"""``demitasse schedule``: a collective's moves, its proof, its cost on a machine, its picture."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from demitasse import Proof, Schedule, Topology
+    from demitasse_allreduce.choice import Way
+
+MOST_MOVES = 2000
+"""Moves up to which every one is printed; beyond, a line for each round."""
+
+PAPER = {"alpha": 1e-6, "bandwidth": 12e9, "oversubscription": 4.0}
+"""swCaffe, section II.B: a microsecond, 12 GB/s, a quarter of it between supernodes."""
+
+
+@click.command("schedule", help="Print the moves of the collective ALGORITHM; prove, cost and draw it.")
+@click.argument("algorithm")
+@click.option(
+    "--ranks", required=True, type=click.IntRange(min=1), metavar="N", help="How many take part."
+)
+@click.option(
+    "--size",
+    default=1 << 20,
+    show_default=True,
+    type=click.IntRange(min=0),
+    metavar="ELEMENTS",
+    help="Elements of 4 bytes.",
+)
+@click.option(
+    "--supernodes",
+    type=click.IntRange(min=1),
+    metavar="Q",
+    help="Ranks are in so many supernodes of swCaffe's network; without it and --hw, in one.",
+)
+@click.option("--goal", default="allreduce", show_default=True, help="What it is to do.")
+@click.option("--root", default=0, show_default=True, type=click.IntRange(min=0), metavar="RANK")
+@click.option(
+    "--map",
+    "order",
+    default="natural",
+    show_default=True,
+    metavar="M",
+    help="The rank map: natural, round-robin, or auto, the cheapest.",
+)
+@click.option("--chunks", type=click.IntRange(min=1), metavar="N", help="Pieces of a pipeline.")
+@click.option("--chain", type=click.IntRange(min=1), metavar="N", help="Ranks of a lower communicator.")
+@click.option("--hw", metavar="FILE", help="A machine whose network it is costed on.")
+@click.option("--check", "proves", is_flag=True, help="Prove it: each contribution once, no deadlock.")
+@click.option("--draw", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--json", "json_path", metavar="FILE", help="Write it as JSON; - is standard output.")
+def schedule(
+    algorithm: str,
+    ranks: int,
+    size: int,
+    supernodes: int | None,
+    goal: str,
+    root: int,
+    order: str,
+    chunks: int | None,
+    chain: int | None,
+    hw: str | None,
+    proves: bool,
+    draw: Path | None,
+    json_path: str | None,
+) -> None:
+    """Make it, prove it, print it, write what is asked for."""
+    from demitasse import check
+    from demitasse_allreduce.choice import Way
+    from demitasse_allreduce.drawing import picture
+
+    network = _network(hw, supernodes, ranks)
+    way, table = _way(algorithm, order, chunks, chain, network, ranks, size, goal)
+    made = way.schedule(size, network, ranks, goal, root)
+    seconds = _seconds(made, way, network)
+    proof = check(made) if proves else None
+    groups = network.groups(ranks)
+    cost = f"{seconds['seconds'] * 1e6:,.1f} us (simulated)"
+    if draw is not None:
+        draw.write_text(picture(made, groups, f"{way}: {goal}", [cost, *network.sources]), "utf-8")
+    rounds = _by_round(made, network)
+    whole = {
+        "algorithm": algorithm,
+        "way": str(way) if isinstance(way, Way) else None,
+        "goal": goal,
+        "ranks": ranks,
+        "size": size,
+        "network": list(network.sources),
+        "simulated": seconds,
+        "proof": None if proof is None else _plain(proof),
+        "rounds": rounds,
+    }
+    if json_path is not None:
+        text = json.dumps(whole, indent=1) + "\n"
+        if json_path == "-":
+            sys.stdout.write(text)
+            return
+        Path(json_path).write_text(text, "utf-8")
+    click.echo(_moves(made, rounds))
+    click.echo("\n".join(table))
+    click.echo(f"{way} on {', '.join(network.sources)}")
+    parts = ", ".join(f"{name} {seconds[name] * 1e6:,.1f} us" for name in ("latency", "transfer"))
+    click.echo(f"{cost}: {parts}; {seconds['rounds']:,} rounds")
+    if proof is not None:
+        click.echo(str(proof))
+
+
+def _network(hw: str | None, supernodes: int | None, ranks: int) -> Topology:
+    """The described machine's, or swCaffe's numbers for so many supernodes."""
+    from demitasse import CompositionError, Tier, Topology, load_machine
+    from demitasse_allreduce.choice import network_of
+
+    if hw is not None:
+        if supernodes is not None:
+            raise CompositionError("--supernodes and --hw both describe the network; give one of them")
+        return network_of(load_machine(hw))
+    alpha, bandwidth = PAPER["alpha"], PAPER["bandwidth"]
+    groups = min(supernodes or 1, ranks)
+    each = -(-ranks // groups)
+    told = f"{groups} supernode(s) of {each}: latency 1 us, bandwidth 12 GB/s, 4:1 between them (paper)"
+    tiers = (
+        Tier("supernode", groups, alpha, bandwidth, PAPER["oversubscription"]),
+        Tier("node", each, alpha, bandwidth),
+    )
+    return Topology(tiers if groups > 1 else tiers[1:], (told,))
+
+
+def _way(
+    name: str,
+    order: str,
+    chunks: int | None,
+    chain: int | None,
+    network: Topology,
+    ranks: int,
+    size: int,
+    goal: str,
+) -> tuple[Way, list[str]]:
+    """What was asked for; the cheapest of its kind, and the table of offers, where it says auto."""
+    from demitasse_allreduce.algorithms import algorithm
+    from demitasse_allreduce.choice import AUTO, Chooser, Way
+
+    table: list[str] = []
+    if AUTO in (name, order):
+        only = () if name == AUTO else (name,)
+        chooser = Chooser(network, ranks, only=only, order=order)
+        best = chooser.best(size * 4, goal)
+        table = chooser.table(size * 4, goal).splitlines()
+        name, order = best.algorithm, best.ranks
+        chunks = chunks or best.chunks or None
+        chain = chain or best.group or None
+    takes = algorithm(name).options
+    return (
+        Way(
+            name,
+            "natural" if "groups" in takes else order,
+            (chunks or 0) * ("chunks" in takes),
+            (chain or 0) * ("groups" in takes),
+        ),
+        table,
+    )
+
+
+def _seconds(made: Schedule, way: Way, network: Topology) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    from demitasse import cost, rounds_of
+
+    return asdict(cost(rounds_of(made), network, network.place(made.ranks)))
+
+
+def _plain(proof: Proof) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return asdict(proof)
+
+
+def _by_round(made: Schedule, network: Topology) -> list[dict[str, int]]:
+    """Messages and elements of every round, and those that leave a group."""
+    import numpy as np
+
+    from demitasse import rounds_of
+
+    group = np.zeros(made.ranks, int)
+    for number, members in enumerate(network.groups(made.ranks)):
+        group[list(members)] = number
+    return [
+        {
+            "messages": len(each.source),
+            "elements": int(each.elements.sum()),
+            "between_groups": int(each.elements[group[each.source] != group[each.target]].sum()),
+        }
+        for each in rounds_of(made)
+    ]
+
+
+def _moves(made: Schedule, rounds: list[dict[str, int]]) -> str:
+    """Every rank's moves, or a line for each round where they are many."""
+    if 2 * sum(each["messages"] for each in rounds) <= MOST_MOVES:
+        return str(made)
+    lines = [f"{made.algorithm}: {made.goal} of {made.size:,} by {made.ranks:,}, in rounds"]
+    lines += [
+        f"{number:5}  {each['messages']:,} messages, {each['elements']:,} elements, "
+        f"{each['between_groups']:,} of them between groups"
+        for number, each in enumerate(rounds[:64])
+    ]
+    return "\n".join(lines + [f"       and {len(rounds) - 64:,} more"] * (len(rounds) > 64))

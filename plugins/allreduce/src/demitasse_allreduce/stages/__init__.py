@@ -1,0 +1,1 @@
+"""How gradients and parameters travel in an iteration: at its end, in buckets, or as S-Caffe does."""

@@ -1,0 +1,336 @@
+"""Who among the processes is still there, and what each is at: a thread sends and hears heartbeats, and
+tells everybody of the first that died, fell silent, stalled or failed."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from demitasse import WorkerError
+from demitasse_allreduce.channel import Channel, Message, neighbours
+
+SETTLING = 0.3
+"""Seconds between the first bad news and its being told to this process's user: so long news of other
+processes may come that failed at the same time, and all then name the same one first."""
+
+BEAT, LINK_BEAT = 0.2, 0.02
+"""Seconds between heartbeats at least, and for each link: a beat costs some 60 us a link."""
+
+FLUSHING = 1.0
+"""Seconds in which what is still to be sent must leave a process that ends."""
+
+
+@dataclass(frozen=True)
+class Person:
+    """How a process is called in messages."""
+
+    host: str
+    process: int
+
+
+@dataclass
+class Peer:
+    """What a linked process last told: where it is, whether it waits for others, for how long it has not
+    got on (``idle``), and when anybody it knows of was last seen at work (``calm``); seconds."""
+
+    iteration: int = -1
+    layer: str = ""
+    waiting: bool = False
+    idle: float = 0.0
+    calm: float = 0.0
+    silent: float = 0.0
+    parted: bool = False
+
+
+@dataclass(frozen=True, order=True)
+class News:
+    """Why the run cannot go on: ``class_`` 1 is for what may only follow from another's failure,
+    ``time`` the wall clock of who saw it; the least is the cause that all name first."""
+
+    class_: int
+    time: float
+    rank: int
+    words: str
+
+    @classmethod
+    def heard(cls, message: Message) -> News:
+        """From a message of a peer's."""
+        known = {"class_": int, "time": float, "rank": int, "words": str}
+        return cls(**{name: kind(message[name]) for name, kind in known.items()})
+
+
+class Watch:
+    """This process's part: number ``rank`` among ``people``, over a ``channel`` whose links it watches.
+    A peer is silent after ``peer_timeout`` s without a heartbeat, and stalled when it has neither got on
+    nor waited for ``stall_timeout`` s, for which this one has waited."""
+
+    def __init__(
+        self,
+        rank: int,
+        people: Sequence[Person],
+        channel: Channel,
+        peer_timeout: float,
+        stall_timeout: float,
+    ) -> None:
+        self.rank, self.people, self._channel = rank, people, channel
+        self.peer_timeout, self.stall_timeout = peer_timeout, stall_timeout
+        self.iteration, self.layer = -1, ""
+        self.broken: str | None = None  # what check raises
+        self.closing = False
+        self.complete = False  # all links are there that will be; before, nobody is thought to stall
+        self._reports = self._checks = 0
+        self._seen = 0, 0
+        self._waiting, self._idle, self._waited = False, 0.0, 0.0
+        self._peers: dict[int, Peer] = {}
+        self._parted: set[int] = set()
+        self._news: dict[int, News] = {}
+        self._settling = 0.0
+        self._tasks: list[Message] = []
+        self._behind = False  # messages are still here
+        self._stopping = threading.Event()
+        self._changed = threading.Condition()
+        links = len(neighbours(rank, len(people)))
+        self._beat = min(peer_timeout / 5, max(BEAT, LINK_BEAT * links))
+        self._thread = threading.Thread(target=self._run, name="demitasse-watch", daemon=True)
+        self._thread.start()
+
+    # For the threads that compute.
+
+    def report(self, iteration: int, layer: str) -> None:
+        """Where this process is."""
+        self.iteration, self.layer = iteration, layer
+        self._reports += 1
+
+    def check(self) -> None:
+        """Raise WorkerError once the run cannot go on; else note that somebody here waits."""
+        self._checks += 1
+        if self._news:
+            self.settled(2 * SETTLING)  # who goes on waiting would find a consequence, not the cause
+        if self.broken is not None:
+            raise WorkerError(self.broken)
+
+    def linked(self, expected: int, seconds: float) -> frozenset[int]:
+        """Wait until ``expected`` links are there, or as many as come in time; their ranks."""
+        with self._changed:
+            self._changed.wait_for(lambda: len(self._peers) >= expected, seconds)
+            return frozenset(self._peers)
+
+    def settled(self, seconds: float) -> bool:
+        """Wait for bad news to be ready for ``check``, and whether it is."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self.broken is not None, seconds)
+
+    def tell(self, words: str, consequence: bool = False) -> None:
+        """Tell everybody why this process ends; returns when it is on its way. What others did first is
+        known already, and told by nobody twice."""
+        if self.broken is None and not self._news:
+            self._ask({"kind": "news", "words": words, "class_": int(consequence)})
+
+    def part(self) -> None:
+        """Tell everybody that this process has done its part; from now on it waits for others only to
+        part from them."""
+        self.closing = True
+        self._ask({"kind": "parted", "rank": self.rank})
+
+    def stop(self) -> None:
+        """Say goodbye and end the thread and the connections."""
+        self._stopping.set()
+        self._channel.wake()
+        self._thread.join()
+
+    def _ask(self, task: Message) -> None:
+        if not self._thread.is_alive():
+            return
+        with self._changed:
+            self._tasks.append(task)
+            self._channel.wake()
+            self._changed.wait_for(lambda: not self._tasks and not self._behind, FLUSHING)
+
+    # The thread.
+
+    def _run(self) -> None:
+        try:
+            last, due = time.monotonic(), 0.0
+            while not self._stopping.is_set():
+                events = self._channel.poll(self._beat / 2)
+                now = time.monotonic()
+                # Time in which this process itself was stopped (a debugger, a suspended machine) is not
+                # held against the others: they may have been stopped with it.
+                passed, last = min(now - last, 2 * self._beat), now
+                for peer in self._peers.values():
+                    peer.silent += passed
+                for rank, message in events:
+                    self._hear(rank, message)
+                self._do_tasks()
+                if now >= due:
+                    self._observe(self._beat)
+                    self._channel.broadcast(self._heartbeat(), spare=True)
+                    self._channel.drop(self.peer_timeout)
+                    self._judge()
+                    due = now + self._beat
+                self._settle(passed)
+            self._goodbye()
+        finally:
+            self._channel.close()
+
+    def _do_tasks(self) -> None:
+        with self._changed:
+            tasks = list(self._tasks)
+        for task in tasks:
+            if task["kind"] == "parted":
+                self._spread_parting(self.rank)
+            elif not self._news:
+                words = f"failed {self._place()}: {task['words']}"
+                self._spread(News(task["class_"], time.time(), self.rank, words))
+        with self._changed:
+            del self._tasks[: len(tasks)]
+            self._behind = self._channel.unsent
+            self._changed.notify_all()
+
+    def _observe(self, passed: float) -> None:
+        """How this process itself is getting on. Whoever waits for others calls ``check`` again and
+        again, and nobody else does without getting on as well."""
+        reports, checks = self._reports, self._checks
+        got_on = reports != self._seen[0]
+        self._waiting = checks != self._seen[1] and not got_on
+        self._idle = 0.0 if got_on else self._idle + passed
+        self._waited = self._waited + passed if self._waiting else 0.0
+        self._seen = reports, checks
+        for peer in self._peers.values():
+            peer.calm += passed
+
+    @property
+    def _calm(self) -> float:
+        """Seconds since any process was last known to be at work."""
+        if not self._waiting:
+            return 0.0
+        return min([self._waited, *(peer.calm for peer in self._peers.values())])
+
+    def _heartbeat(self) -> Message:
+        return {
+            "kind": "beat",
+            "iteration": self.iteration,
+            "layer": self.layer,
+            "waiting": self._waiting,
+            "idle": self._idle,
+            "calm": self._calm,
+        }
+
+    def _hear(self, rank: int, message: Message | None) -> None:
+        if message is None:
+            peer = self._peers.pop(rank, None)
+            if peer is not None and not peer.parted:
+                self._found(rank, peer, "died")
+            return
+        kind = message.get("kind")
+        if kind == "linked":
+            self._peers.setdefault(rank, Peer())
+            for news in self._news.values():
+                self._channel.send(rank, {"kind": "news", **vars(news)})
+            for other in self._parted:
+                self._channel.send(rank, {"kind": "parted", "rank": other})
+        peer = self._peers.setdefault(rank, Peer())
+        peer.silent = 0.0
+        if kind == "beat":
+            peer.iteration, peer.layer = int(message["iteration"]), str(message["layer"])
+            peer.waiting = bool(message["waiting"])
+            peer.idle, peer.calm = float(message["idle"]), float(message["calm"])
+        elif kind == "news":
+            self._spread(News.heard(message), rank)
+        elif kind == "parted":
+            self._spread_parting(int(message["rank"]), rank)
+        elif kind == "bye":
+            peer.parted = True
+
+    def _judge(self) -> None:
+        for rank, peer in list(self._peers.items()):
+            if peer.silent > self.peer_timeout and not peer.parted:
+                words = f"is silent for {peer.silent:.3g} s: stopped, or its host is down"
+                self._found(rank, peer, words)
+        if self.closing or self._news or not self.complete:
+            return
+        limit = self.stall_timeout
+        for rank, peer in self._peers.items():
+            if min(self._waited, peer.idle) > limit and not peer.waiting and rank not in self._parted:
+                self._found(rank, peer, f"has stalled: alive, but for {limit:.3g} s it has not got on")
+                return
+        others = self._parted - {self.rank}
+        if others and self._calm > self.peer_timeout:
+            rank = min(others)
+            words = "has ended its part in the run, while others wait for it"
+            self._found(rank, self._peers.get(rank, Peer()), words)
+        elif self._calm > limit and not self._peers:
+            words = f"has waited for {limit:.3g} s, with no connection that could tell for whom"
+            self._spread(News(0, time.time(), self.rank, f"{words}, {self._place()}"))
+        elif self._calm > limit:
+            each = {r: _at(p.iteration, p.layer) for r, p in self._peers.items()}
+            each[self.rank] = self._place()
+            told = "; ".join(f"rank {rank} {each[rank]}" for rank in sorted(each)[:4])
+            words = f"waits, and so does everybody else, for {limit:.3g} s now: {told}"
+            self._spread(News(0, time.time(), self.rank, words))
+
+    def _found(self, rank: int, peer: Peer, words: str) -> None:
+        self._spread(
+            News(0, time.time(), rank, f"{words}; last heard of {_at(peer.iteration, peer.layer)}")
+        )
+
+    def _spread(self, news: News, but: int | None = None) -> None:
+        """Take notice of news, once, and pass them on."""
+        known = self._news.get(news.rank)
+        if self.broken is not None or (known is not None and known <= news):
+            return
+        if not self._news:
+            self._settling = SETTLING
+        self._news[news.rank] = news
+        self._channel.broadcast({"kind": "news", **vars(news)}, but)
+
+    def _spread_parting(self, rank: int, but: int | None = None) -> None:
+        if rank not in self._parted:
+            self._parted.add(rank)
+            self._channel.broadcast({"kind": "parted", "rank": rank}, but)
+
+    def _settle(self, passed: float) -> None:
+        if self._news and self.broken is None:
+            self._settling -= passed
+            if self._settling <= 0:
+                with self._changed:
+                    self.broken = self._words()
+                    self._changed.notify_all()
+
+    def _words(self) -> str:
+        first, *others = sorted(self._news.values())
+        also = f"; so did {self.called(others[0].rank)}" if len(others) == 1 else ""
+        if len(others) > 1:
+            ranks = ", ".join(str(news.rank) for news in sorted(others, key=lambda news: news.rank)[:8])
+            also = (
+                f"; {len(others)} others failed too (ranks {ranks}{', ...' if len(others) > 8 else ''})"
+            )
+        who = self.called(first.rank)
+        if first.rank == self.rank:
+            return f"{who}, this process, {first.words}{also}"
+        return f"{who} {first.words}{also}; this is {self.called(self.rank)} {self._place()}"
+
+    def called(self, rank: int) -> str:
+        """A rank with its host and process."""
+        person = self.people[rank]
+        return f"rank {rank} of {len(self.people)} (host {person.host}, process {person.process})"
+
+    def _place(self) -> str:
+        return _at(self.iteration, self.layer)
+
+    def _goodbye(self) -> None:
+        """Have what was sent leave this process; links then end without being missed."""
+        self._channel.broadcast({"kind": "bye"})
+        self._channel.finish(FLUSHING)
+
+
+def _at(iteration: int, layer: str) -> str:
+    if iteration < 0:
+        return f"before its first iteration{f', {_named(layer)}' if layer else ''}"
+    return f"at iteration {iteration}{f', {_named(layer)}' if layer else ''}"
+
+
+def _named(layer: str) -> str:
+    return layer if " " in layer else f"layer {layer}"  # "a snapshot" is no layer

@@ -1,0 +1,117 @@
+"""What each rank of ``test_gradient_sync`` does: iterations of made-up gradients, by every stage."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from demitasse import Bucket, FlatMemory, GradientSync, Group, Processes, Span, Work, chain
+from demitasse_allreduce import gradient_sync as gradient_sync_module
+from demitasse_allreduce.gradient_sync import gradient_sync
+from demitasse_allreduce.node import Node, SharedAllocator
+from demitasse_allreduce.processes import MpiProcesses
+from demitasse_allreduce.stages import near
+
+EDGES = (0, 48, 48 + 5000, 48 + 5000 + 16, 6400, 9216)
+"""Where buckets begin and end: large ones, small ones."""
+
+
+def memory(sync: GradientSync, dtype: str) -> FlatMemory:
+    """Flat memory with momentum, where the synchronisation wants it."""
+    size = EDGES[-1]
+    parameters = np.random.default_rng(1).normal(size=size).astype(dtype)
+    if sync.space is None:
+        return FlatMemory(parameters, np.zeros(size, dtype), {"momentum": np.zeros(size, dtype)})
+    from demitasse_allreduce.plugin import allocator
+
+    space = allocator(space=sync.space, options={})
+    item = np.dtype(dtype).itemsize
+    made = [space.allocate(size * item).view(0, (size,), dtype) for _ in range(2)]
+    made[0][:] = parameters
+    return FlatMemory(made[0], made[1], {"momentum": np.zeros(size, dtype)})
+
+
+def update(flat: FlatMemory, span: Span) -> Work:
+    """Momentum and descent over the span that a rank owns."""
+    part = slice(span.start, span.stop)
+
+    def work() -> None:
+        momentum = flat.state["momentum"]
+        momentum[part] = 0.5 * momentum[part] + flat.gradients[part]
+        flat.parameters[part] -= momentum[part] / 4
+
+    return work
+
+
+def trained(options: Mapping[str, Any], processes: Processes, dtype: str, steps: int) -> dict[str, Any]:
+    """Iterations like a step's, and what is then on this rank."""
+    buckets = [
+        Bucket(i, Span(*edges), (f"layer{len(EDGES) - i}",))
+        for i, edges in enumerate(itertools.pairwise(EDGES))
+    ]
+    sync = gradient_sync(Group(("node",), 0, None, dtype, options, True, None, processes))
+    flat = memory(sync, dtype)
+    sync.bind(flat)
+    before = [sync.before_forward(bucket) for bucket in buckets]
+    works = [chain([sync], bucket, lambda span: update(flat, span)) for bucket in buckets]
+    begin, end = sync.begin(), sync.end()
+    rng = np.random.default_rng(7)
+    for _ in range(steps):
+        gradients = rng.normal(size=(processes.size, EDGES[-1])).astype(dtype)
+        for work in filter(None, [begin, *reversed(before)]):
+            work()
+        for bucket, work in zip(buckets, works, strict=True):
+            part = slice(bucket.span.start, bucket.span.stop)
+            flat.gradients[part] = gradients[processes.rank, part]
+            if work is not None:
+                work()
+        if end is not None:
+            end()
+    sync.quiesce()
+    total = np.zeros(2)
+    mine = np.array([float(sum(len(sync.owned(bucket.span)) for bucket in buckets)), 1.0])
+    summing = sync.total(mine, total) if sync.size > 1 else None
+    if summing is not None:
+        summing()
+    names = sorted({name.split()[0] for name, _, _ in sync.spans()})
+    sync.close()
+    return {
+        "parameters": flat.parameters.tolist(),
+        "momentum": flat.state["momentum"].tolist(),
+        "total": (mine if summing is None else total).tolist(),
+        "owned": mine.tolist(),
+        "notes": list(sync.notes),
+        "names": names,
+    }
+
+
+def pretend(each: int) -> None:
+    """Take so many ranks in a row for a node."""
+    world = MPI.COMM_WORLD
+    node = SharedAllocator(Node(world.Split(world.rank // each)))
+    near._allocator = lambda: node  # type: ignore[assignment]
+    homes = [rank // each * each for rank in range(world.size)]
+    gradient_sync_module._homes = lambda comm: homes
+
+
+def main() -> None:
+    processes = MpiProcesses(options={"peer_timeout": "100 s"})  # a busy machine may stop for long
+    if len(sys.argv) > 2:
+        pretend(int(sys.argv[2]))
+    for options in json.loads(sys.argv[1]):
+        dtype = options.pop("dtype", "float64")
+        found = trained(options, processes, dtype, int(options.pop("steps", 3)))
+        every = processes.gather(found)
+        if processes.rank == 0:
+            print(json.dumps(every), flush=True)
+    processes.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,155 @@
+"""``allreduce`` of an array by one call, by real processes, beside NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+SUMS = """
+from demitasse_allreduce import allreduce
+from demitasse_allreduce.algorithms import ALGORITHMS
+draw = np.random.default_rng(9)
+world = comm.Split(rank // 2 if sys.argv[1] == "split" else 0, -rank)
+for algorithm in ("auto", "shared", "mpi", *ALGORITHMS):
+    for shape, dtype in (((), "f4"), ((0,), "f8"), ((3, 5), "i8"), ((4_000,), "f4"), ((300, 301), "f8"),
+                         ((7,), "u1"), ((600_001,), "f4")):
+        everyone = draw.integers(0, 25, (comm.size, *shape)).astype(dtype)
+        members = [r for r in range(comm.size) if sys.argv[1] != "split" or r // 2 == rank // 2]
+        for turn in range(2):
+            array = everyone[rank].copy() if shape else np.array(everyone[rank])
+            assert allreduce(array, world, algorithm) is None
+            assert (array == everyone[members].sum(0)).all(), (algorithm, shape, dtype)
+print("right")
+"""
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, pytest.param(4, marks=pytest.mark.slow)])
+def test_arrays_are_summed_in_place(mpiexec: Callable[..., str], ranks: int) -> None:
+    assert mpiexec(ranks, SUMS, "world").count("right") == ranks
+
+
+def test_sub_communicators_sum_for_themselves(mpiexec: Callable[..., str]) -> None:
+    assert mpiexec(4, SUMS, "split").count("right") == 4
+
+
+def test_strides_and_element_types_of_all_kinds(mpiexec: Callable[..., str]) -> None:
+    script = """
+    from demitasse_allreduce import allreduce
+    for dtype in ("f2", "g", "?", "c8", ">f4", "m8[s]", "i2", "u8"):
+        array = np.zeros((6, 4), dtype)
+        array[::2, 1] = np.array([1, 2, 3]).astype(dtype) if dtype != "?" else [True, rank == 0, False]
+        want = array.astype("O") if dtype == "m8[s]" else array.copy()
+        part = array[::2, ::-1]
+        expected = part.copy()
+        for _ in range(1, size):
+            expected = expected + part if dtype != "?" else expected
+        if dtype == "?":
+            expected[1, 2] = True
+        allreduce(part)
+        assert (part == expected).all(), dtype
+        assert not array[1::2].any(), dtype
+    fortran = np.asfortranarray(np.arange(12.0).reshape(3, 4))
+    allreduce(fortran)
+    assert (fortran == size * np.arange(12.0).reshape(3, 4)).all()
+    """
+    mpiexec(3, script)
+
+
+def test_arrays_in_shared_memory_are_summed_where_they_lie(mpiexec: Callable[..., str]) -> None:
+    script = """
+    from demitasse_allreduce import allreduce
+    from demitasse_allreduce.call import node_of
+    node = node_of(comm)
+    array = node.allocate(4_000_000).mappings[rank].view(0, (1_000, 1_000), np.float32)
+    for turn in range(3):
+        array[:] = rank + 1
+        allreduce(array)
+        assert (array == size * (size + 1) / 2).all()
+    """
+    mpiexec(2, script)
+
+
+def test_what_cannot_be_summed_is_said_on_every_rank(mpiexec: Callable[..., str]) -> None:
+    script = """
+    from demitasse import DemitasseError
+    from demitasse_allreduce import allreduce
+    fixed = np.ones(3)
+    fixed.flags.writeable = False
+    for array, algorithm in (
+        ([1.0], "auto"), (np.array(["a"]), "auto"), (np.array([None]), "auto"), (fixed, "auto"),
+        (np.ones(3), "rign"), (np.ones(3, "f2"), "shared"), (np.ones(3, ">f4"), "mpi"),
+    ):
+        try:
+            allreduce(array, comm, algorithm)
+        except DemitasseError as error:
+            print(type(error).__name__, error)
+    """
+    output = mpiexec(2, script)
+    for said in (
+        "DataError allreduce sums NumPy arrays in place, not list",
+        "DataError allreduce cannot add elements of type <U1",
+        "DataError allreduce cannot add elements of type object",
+        "DataError allreduce sums in place, and the array is read-only",
+        "'ring'",
+        "not float16",
+        "DataError MPI has no type for elements of >f4",
+    ):
+        assert output.count(said) >= 2, (said, output)
+
+
+@pytest.mark.parametrize("algorithm", ["auto", "shared", "ring", "mpi"])
+def test_ranks_with_different_arrays_are_named(mpiexec: Callable[..., str], algorithm: str) -> None:
+    script = """
+    from demitasse import WorkerError
+    from demitasse_allreduce import allreduce
+    odd, long = np.ones(9, "f4" if rank else "i4"), np.ones(5_000_000 if rank else 40)
+    for array in (np.ones(100 + rank), long, odd):
+        try:
+            allreduce(array, comm, sys.argv[1])
+        except WorkerError as error:
+            print(error)
+    array = np.ones(10)
+    allreduce(array, comm, sys.argv[1])
+    assert (array == size).all()
+    """
+    output = mpiexec(2, script, algorithm)
+    assert output.count("the ranks ask for different sums: rank") == 6
+    assert output.count("9 int32") == 2
+    assert output.count("9 float32") == 2
+
+
+def test_what_a_communicator_keeps_goes_with_it(mpiexec: Callable[..., str]) -> None:
+    script = """
+    import gc, os
+    from demitasse_allreduce import allreduce
+    def open_now():
+        return len(os.listdir("/proc/self/fd")), open("/proc/self/maps").read().count("memfd:demitasse")
+    first = None
+    for _ in range(5):
+        mine = comm.Dup()
+        allreduce(np.ones(100_000), mine)
+        mine.Free()
+        gc.collect()
+        first = first or open_now()
+    assert open_now() == first, (first, open_now())
+    """
+    mpiexec(2, script)
+
+
+def test_a_rank_that_dies_in_a_sum_is_an_error_elsewhere(mpiexec: Callable[..., str]) -> None:
+    script = """
+    import os, signal
+    from demitasse import WorkerError
+    from demitasse_allreduce import allreduce
+    array = np.ones(1_000_000)
+    allreduce(array)
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        allreduce(array)
+    except WorkerError as error:
+        print(error, flush=True)
+    os._exit(0)
+    """
+    assert "rank 1 of the node" in mpiexec(2, script, fails=True, options="-disable-auto-cleanup")

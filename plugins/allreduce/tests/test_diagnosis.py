@@ -1,0 +1,46 @@
+"""``demitasse doctor`` says what several processes need and is not here."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from demitasse import CompositionError, Finding
+from demitasse_allreduce import addresses, diagnosis, library
+from demitasse_allreduce.plugin import diagnose
+
+
+def by_subject(found: list[Finding]) -> dict[str, Finding]:
+    return {finding.subject: finding for finding in found}
+
+
+def test_what_is_here_is_told_with_a_remedy_for_what_is_not() -> None:
+    found = by_subject(list(diagnose()))
+    assert {"MPI", "MPI launcher", "shared memory", "addresses"} <= set(found)
+    assert all(finding.remedy for finding in found.values() if finding.level == "problem")
+
+
+def test_without_mpi_it_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent() -> None:
+        raise CompositionError("mpi4py finds no MPI library: libmpi.so; pip install it")
+
+    monkeypatch.setattr(library, "loaded", absent)
+    found = by_subject(list(diagnosis.findings()))
+    assert found["MPI"].level == "note"
+    assert found["MPI"].message == "mpi4py finds no MPI library: libmpi.so"
+    assert "MPI threads" not in found
+
+
+def test_a_host_without_a_network_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def unknown(*_: object, **__: object) -> None:
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    monkeypatch.setattr(addresses, "addresses", lambda: [])
+    monkeypatch.setattr(diagnosis, "SHARED", tmp_path / "absent")
+    found = by_subject(list(diagnosis.findings()))
+    assert "does not resolve" in found["host name"].message
+    assert "only processes of this host" in found["addresses"].message
+    assert found["shared memory"].level == "note"

@@ -1,0 +1,107 @@
+"""Ranks end an iteration with the same parameters, updated by the sum of gradients, in every stage."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from demitasse_allreduce.algorithms import ALGORITHMS
+from demitasse_allreduce.stages.options import ROOTED, STAGES
+
+HERE = Path(__file__).parent
+ELEMENTS, STEPS = 9216, 3
+
+
+def every_stage() -> list[dict[str, Any]]:
+    """Each stage with each algorithm that it can have, with and without shared memory, and HR."""
+    made: list[dict[str, Any]] = [{}, {"dtype": "float32"}]
+    for stage in STAGES:
+        for algorithm in ("auto", *ALGORITHMS):
+            able = algorithm == "auto" or "reduce" in ALGORITHMS[algorithm].goals
+            if able or stage not in ROOTED:
+                made.append({"stage": stage, "algorithm": algorithm, "shared": False, "bucket": 4096})
+        made.append({"stage": stage, "chain": 2, "lower": "chain", "upper": "binomial", "shared": False})
+        made.append({"stage": stage, "chain": 2, "members": "node", "shared": False})
+        if stage not in ROOTED:
+            made.append({"stage": stage, "between": "leaders"})
+            made.append({"stage": stage, "bucket": 4096})
+    made.append({"ranks": "round-robin", "shared": False, "algorithm": "ring"})
+    return made
+
+
+def launched(ranks: int, options: list[dict[str, Any]], *more: str) -> list[list[dict[str, Any]]]:
+    """What each rank has at the end, for each of the options."""
+    mpiexec = Path(sys.executable).with_name("mpiexec")
+    words = [
+        mpiexec,
+        "-n",
+        str(ranks),
+        sys.executable,
+        str(HERE / "summing.py"),
+        json.dumps(options),
+        *more,
+    ]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
+
+
+def expected(ranks: int, dtype: str) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Parameters and momentum of one who has all gradients, in float64."""
+    parameters = np.random.default_rng(1).normal(size=ELEMENTS).astype(dtype).astype(np.float64)
+    momentum, rng = np.zeros(ELEMENTS), np.random.default_rng(7)
+    for _ in range(STEPS):
+        gradients = rng.normal(size=(ranks, ELEMENTS)).astype(dtype).astype(np.float64)
+        momentum = 0.5 * momentum + gradients.sum(axis=0)
+        parameters -= momentum / 4
+    return parameters, momentum
+
+
+@pytest.mark.parametrize(
+    "ranks",
+    [1, 2, 3, pytest.param(4, marks=pytest.mark.slow)],  # two cores have four for long
+)
+def test_every_stage_follows_the_sum_of_gradients(ranks: int) -> None:
+    wanted = every_stage()
+    check(wanted, launched(ranks, wanted), ranks)
+
+
+@pytest.mark.parametrize("ranks", [3, pytest.param(4, marks=pytest.mark.slow)])
+def test_nodes_of_two_ranks_follow_the_sum_of_gradients(ranks: int) -> None:
+    """By slices, and by leaders where one node has one rank."""
+    wanted: list[dict[str, Any]] = [
+        {"stage": stage, "between": between, "bucket": 4096, "dtype": dtype}
+        for stage in STAGES
+        if stage not in ROOTED
+        for between in ("slices", "leaders")
+        for dtype in ("float32", "float64")
+    ]
+    wanted += [{"stage": "SC-OBR", "chain": 2, "members": "node"}, {}]
+    found = launched(ranks, wanted, "2")
+    check(wanted, found, ranks)
+    if ranks == 4:
+        assert any("2 nodes by slices" in note for note in found[0][0]["notes"])
+    assert any("2 nodes by leaders" in note for note in found[2][0]["notes"])
+
+
+def check(wanted: list[dict[str, Any]], found: list[list[dict[str, Any]]], ranks: int) -> None:
+    """All ranks have the same parameters, and the first the whole state: those of one who has it all."""
+    assert len(found) == len(wanted)
+    for options, results in zip(wanted, found, strict=True):
+        dtype = options.get("dtype", "float64")
+        parameters, momentum = expected(ranks, dtype)
+        tolerance = 1e-12 if dtype == "float64" else 1e-5
+        for result in results:
+            assert result["parameters"] == results[0]["parameters"], options
+        assert np.allclose(results[0]["parameters"], parameters, rtol=tolerance, atol=tolerance), options
+        assert np.allclose(results[0]["momentum"], momentum, rtol=tolerance, atol=tolerance), options
+        # What ranks own of a sum is all of it, once.
+        updates = [result["total"][0] for result in results if result["owned"][0]]
+        assert updates == [ELEMENTS] * len(updates), options
+        assert results[0]["notes"], options

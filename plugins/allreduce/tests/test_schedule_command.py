@@ -1,0 +1,95 @@
+"""``demitasse schedule``: what it prints and writes, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from demitasse import DemitasseError
+from demitasse_allreduce.schedule_command import schedule
+
+HWDESC = Path(__file__).resolve().parents[3] / "hwdesc"
+
+
+def run(*words: Any) -> Result:
+    return CliRunner().invoke(schedule, [str(word) for word in words], catch_exceptions=False)
+
+
+def test_it_prints_the_moves_the_cost_and_the_proof() -> None:
+    lines = run("ring", "--ranks", 3, "--size", 6, "--check").output.splitlines()
+    assert lines[0] == "ring: allreduce of 6 by 3"
+    assert lines[1].startswith("   0  send(1, 4:6) reduce(2, 2:4) send(1, 2:4) reduce(2, 0:2)")
+    assert lines[-3] == (
+        "ring on 1 supernode(s) of 3: latency 1 us, bandwidth 12 GB/s, 4:1 between them (paper)"
+    )
+    assert lines[-2] == "4.0 us (simulated): latency 4.0 us, transfer 0.0 us; 4 rounds"
+    assert lines[-1] == (
+        "ring: allreduce of 6 by 3: proved: 12 messages in 4 rounds, each contribution exactly once, "
+        "the same bits on all ranks (3 cells, 6 sums)"
+    )
+
+
+def test_many_moves_are_told_by_rounds() -> None:
+    output = run(
+        "recursive-halving-doubling", "--ranks", 256, "--supernodes", 4, "--map", "round-robin"
+    ).output
+    lines = output.splitlines()
+    assert lines[1] == "    0  256 messages, 134,217,728 elements, 0 of them between groups"
+    assert lines[8].endswith("messages, 1,048,576 elements, 1,048,576 of them between groups")
+
+
+def test_auto_shows_the_offers_and_takes_the_cheapest() -> None:
+    output = run("auto", "--ranks", 8, "--supernodes", 2, "--size", 4_000_000, "--map", "auto").output
+    offers = [line for line in output.splitlines() if " simulated " in line]
+    assert offers[0].startswith("->") and len(offers) > 9
+    assert offers[0].split()[4] in ("ring", "two-level")
+
+
+def test_a_described_machine_gives_the_network() -> None:
+    output = run("rabenseifner", "--ranks", 512, "--hw", HWDESC / "taihulight.toml", "--check").output
+    assert (
+        "supernode link: latency 1 us (paper), bandwidth 12 GB/s (paper), oversubscription 4" in output
+    )
+    assert "proved" in output
+
+
+def test_files_hold_the_picture_and_the_data(tmp_path: Path) -> None:
+    drawn, written = tmp_path / "a.svg", tmp_path / "a.json"
+    words = ("two-level", "--ranks", 6, "--supernodes", 2, "--chunks", 2, "--size", 600, "--check")
+    run(*words, "--draw", drawn, "--json", written)
+    assert drawn.read_text().startswith("<svg")
+    data = json.loads(written.read_text())
+    assert (data["algorithm"], data["ranks"], data["size"], data["goal"]) == (
+        "two-level",
+        6,
+        600,
+        "allreduce",
+    )
+    assert data["proof"]["identical"] is True
+    assert data["simulated"]["seconds"] > 0
+    assert len(data["rounds"]) == data["simulated"]["rounds"] == 5
+    assert sum(each["between_groups"] for each in data["rounds"]) == 2 * 600
+    assert json.loads(run(*words, "--json", "-").output) == data
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("rign", "--ranks", 4), "unknown algorithm 'rign'; did you mean 'ring'"),
+        (
+            ("ring", "--ranks", 4, "--goal", "reduced"),
+            "unknown goal 'reduced'; did you mean 'allreduce'|valid",
+        ),
+        (("ring", "--ranks", 4, "--map", "robin"), "unknown rank map 'robin'"),
+        (("ring", "--ranks", 4, "--supernodes", 2, "--hw", "x.toml"), "both describe the network"),
+        (("ring", "--ranks", 99, "--draw", "x.svg"), "do not fit in a picture"),
+        (("binomial", "--ranks", 4, "--root", 4), "root 4"),
+    ],
+)
+def test_mistakes_are_named(words: tuple[Any, ...], message: str) -> None:
+    with pytest.raises(DemitasseError, match=message):
+        run(*words)

@@ -1,0 +1,187 @@
+"""Processes know of each other's ends over connections of their own, made here within one process."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from demitasse import WorkerError
+from demitasse_allreduce.addresses import LOOPBACK, addresses, listen
+from demitasse_allreduce.channel import Channel, neighbours
+from demitasse_allreduce.watch import News, Person, Watch
+
+PATIENCE = 30.0
+
+Linked = Callable[..., list[Watch]]
+
+
+def channels(size: int, token: bytes = b"ours", before: tuple[str, ...] = ()) -> list[Channel]:
+    """Channels of so many ranks; the addresses ``before`` are tried in vain."""
+    listeners = [listen(everywhere=False) for _ in range(size)]
+    ports = [listener.getsockname()[1] for listener in listeners]
+    return [
+        Channel(
+            rank,
+            token,
+            listeners[rank],
+            {
+                other: [(place, ports[other]) for place in (*before, LOOPBACK)]
+                for other in neighbours(rank, size)
+                if other > rank
+            },
+        )
+        for rank in range(size)
+    ]
+
+
+@pytest.fixture
+def linked(no_threads_left: None) -> Iterator[Linked]:
+    """``linked(size)``: watches of so many ranks that know each other; they are stopped at the end."""
+    with ExitStack() as stack:
+
+        def make(size: int, peer_timeout: float = 20.0, stall_timeout: float = 20.0) -> list[Watch]:
+            people = [Person(f"host{rank}", 100 + rank) for rank in range(size)]
+            made = [
+                Watch(rank, people, channel, peer_timeout, stall_timeout)
+                for rank, channel in enumerate(channels(size))
+            ]
+            for watch in made:
+                stack.callback(watch.stop)
+            for rank, watch in enumerate(made):
+                expected = neighbours(rank, size)
+                assert watch.linked(len(expected), PATIENCE) == frozenset(expected)
+            return made
+
+        yield make
+
+
+@given(size=st.integers(1, 200), lost=st.sets(st.integers(0, 199), max_size=2))
+def test_losing_two_parts_nobody_from_the_rest(size: int, lost: set[int]) -> None:
+    left = set(range(size)) - lost
+    links = {rank: set(neighbours(rank, size)) for rank in left}
+    assert all(rank in neighbours(other, size) for rank in left for other in links[rank])
+    reached = set(itertools.islice(left, 1))
+    while more := {other for rank in reached for other in links[rank] & left} - reached:
+        reached |= more
+    assert reached == left
+
+
+def test_there_are_few_links_in_a_large_run() -> None:
+    assert [len(neighbours(0, size)) for size in (1, 2, 3, 5, 16, 1024)] == [0, 1, 2, 4, 7, 19]
+
+
+@pytest.mark.parametrize("size", [2, 3, 9])
+def test_all_raise_the_words_of_the_one_that_failed(linked: Linked, size: int) -> None:
+    watches = linked(size)
+    watches[1].report(17, "conv3")
+    watches[1].tell("ValueError: no")
+    for rank, watch in enumerate(watches):
+        assert watch.settled(PATIENCE)
+        with pytest.raises(WorkerError) as caught:
+            watch.check()
+        mine = ", this process," if rank == 1 else ""
+        words = f"rank 1 of {size} (host host1, process 101){mine} failed at iteration 17, layer conv3"
+        assert str(caught.value).startswith(f"{words}: ValueError: no")
+
+
+def test_of_failures_at_the_same_time_all_name_the_same_first(linked: Linked) -> None:
+    watches = linked(6)
+    told = [threading.Thread(target=watches[rank].tell, args=(f"error {rank}",)) for rank in (2, 4)]
+    for thread in told:
+        thread.start()
+    for thread in told:
+        thread.join()
+    causes = set()
+    for watch in watches:
+        assert watch.settled(PATIENCE)
+        causes.add(str(watch.broken).partition(":")[0].replace(", this process,", ""))
+    assert len(causes) == 1
+
+
+def test_what_may_follow_from_another_failure_is_not_the_cause() -> None:
+    consequence = News(1, 1.0, 0, "failed: MPI_ERR_OTHER")
+    assert min(consequence, News(0, 2.0, 3, "died")).rank == 3
+    assert min(News(0, 2.0, 3, "died"), News(0, 1.5, 4, "died")).rank == 4
+
+
+def test_nothing_is_wrong_while_all_is_well(linked: Linked) -> None:
+    watches = linked(3, peer_timeout=0.5)
+    for watch in watches:
+        watch.part()
+    for watch in watches:
+        watch.check()
+
+
+def received(channel: Channel, count: int) -> list[tuple[int, object]]:
+    """The next messages of a channel but those that make links."""
+    found: list[tuple[int, object]] = []
+    while len(found) < count:
+        for rank, message in channel.poll(PATIENCE):
+            if message is None or message.get("kind") not in ("linked", "chosen"):
+                found.append((rank, message))
+    return found
+
+
+def test_links_come_about_where_some_addresses_lead_nowhere() -> None:
+    first, second = channels(2, before=("127.0.0.2", *addresses()))
+    while not (first.links and second.links):
+        first.poll(0.01)
+        second.poll(0.01)
+    first.broadcast({"number": 1})
+    first.broadcast({"number": 2})
+    first.finish(0.2)
+    assert received(second, 2) == [(0, {"number": 1}), (0, {"number": 2})]
+    first.close()
+    assert received(second, 1) == [(0, None)]
+    second.close()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        struct.pack("!I", 1 << 31) + b"x",
+        struct.pack("!I", 3) + b"\xc1\xc1\xc1",
+        struct.pack("!I", 1) + b"\x80",
+        struct.pack("!I", 1) + b"\x01",
+    ],
+)
+def test_strangers_are_sent_away(words: bytes) -> None:
+    listener = listen(everywhere=True)
+    channel = Channel(0, secrets.token_bytes(16), listener, {})
+    with socket.create_connection((LOOPBACK, listener.getsockname()[1])) as stranger:
+        stranger.sendall(words)
+        stranger.setblocking(False)
+        while True:
+            assert channel.poll(0.01) == []
+            try:
+                assert stranger.recv(100) == b""
+                break
+            except BlockingIOError:
+                continue
+            except ConnectionResetError:
+                break
+    assert channel.links == frozenset()
+    channel.close()
+
+
+def test_another_run_with_another_token_is_not_linked() -> None:
+    listener = listen(everywhere=False)
+    channel = Channel(0, b"ours", listener, {})
+    caller = Channel(1, b"theirs", None, {0: [(LOOPBACK, listener.getsockname()[1])]})
+    for _ in range(20):
+        assert channel.poll(0.01) == []
+        assert caller.poll(0.01) == []
+    assert not channel.links
+    assert not caller.links
+    channel.close()
+    caller.close()

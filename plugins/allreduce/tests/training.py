@@ -1,0 +1,60 @@
+"""What each rank of ``test_training`` does: trains a small net with dropout, by every job's options."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from demitasse import Level, Machine, MemorySpace, SyncSpec, compose
+from demitasse_allreduce.launch import started
+
+PLUGINS = ["cpu", "reference", "training", "caffe", "datasets", "snapshots", "allreduce"]
+
+
+def machine(sync: Mapping[str, Any]) -> Machine:
+    """This one, in as many processes as were started."""
+    found = started()
+    count = found.size if found is not None and found.size else 1
+    levels = (
+        Level("process", count, workers="mpi", sync=SyncSpec("allreduce", sync)),
+        Level("node", memory=(MemorySpace("host"),), cores=1),
+    )
+    patience = {"allreduce": {"peer_timeout": "100 s"}}  # a busy machine may stop for long
+    return Machine("processes", levels, fingerprint="any", options=patience)
+
+
+def trained(job: Mapping[str, Any]) -> dict[str, Any]:
+    """The losses of a job's iterations, the last parameters, and where a snapshot lies."""
+    folder = Path(job["folder"])
+    with compose(machine(job.get("sync", {})), plugins=PLUGINS) as runtime:
+        trainer = runtime.trainer(
+            folder / job.get("solver", "solver.prototxt"),
+            precision=job.get("precision", "f64"),
+            scaling=job.get("scaling", "strong"),
+            overrides={"snapshot_prefix": str(folder / job.get("prefix", "out"))},
+            resume=job.get("resume"),
+        )
+        losses = [trainer.step().loss for _ in range(job["iterations"])]
+        saved = str(trainer.snapshot())
+        parameters = {
+            name: [array.data.tolist() for array in arrays]
+            for name, arrays in trainer.net.params.items()
+        }
+        found = {"losses": losses, "parameters": parameters}
+        everyone: list[dict[str, Any]] = runtime.processes.gather(found)
+    return {"losses": losses, "alike": all(each == everyone[0] for each in everyone), "saved": saved}
+
+
+def main() -> None:
+    for job in json.loads(sys.argv[1]):
+        found = trained(job)
+        launch = started()
+        if launch is None or launch.rank == 0:
+            print(json.dumps(found), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+"""What a launcher leaves in the environment is seen, and processes that are not joined are told."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from demitasse import CompositionError, Level, Machine, Processes
+from demitasse_cli import launch
+
+
+@pytest.fixture(autouse=True)
+def started_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (*launch.SIZES, *launch.RANKS):
+        monkeypatch.delenv(name, raising=False)
+
+
+def runtime(*levels: Level, fingerprint: str = "any") -> SimpleNamespace:
+    machine = Machine("here", levels or (Level("machine"),), fingerprint=fingerprint)
+    return SimpleNamespace(machine=machine, processes=Processes())
+
+
+def test_a_process_that_was_started_alone_is_alone() -> None:
+    assert (launch.processes(), launch.rank()) == (1, None)
+    launch.check_together(runtime())
+
+
+@pytest.mark.parametrize(("size", "rank"), [*zip(launch.SIZES, launch.RANKS, strict=True)])
+def test_a_launcher_s_processes_are_counted(
+    monkeypatch: pytest.MonkeyPatch, size: str, rank: str
+) -> None:
+    monkeypatch.setenv(size, "4")
+    monkeypatch.setenv(rank, "2")
+    assert (launch.processes(), launch.rank()) == (4, 2)
+
+
+def test_processes_that_would_train_alone_are_told_what_is_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PMI_SIZE", "4")
+    level = Level("process", workers="mpi")
+    with pytest.raises(CompositionError, match=r"4 processes were started.*no level with workers"):
+        launch.check_together(runtime())
+    with pytest.raises(CompositionError, match="compose the plugin 'allreduce'"):
+        launch.check_together(runtime(level))
+    with pytest.raises(CompositionError, match="described elsewhere"):
+        launch.check_together(runtime(level, fingerprint="elsewhere"))

@@ -1,0 +1,189 @@
+"""Memory of one domain: bound to its nodes, touched first from a helper thread in it, large pages."""
+
+from __future__ import annotations
+
+import mmap
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from demitasse import CompositionError, DescriptionError, PlanError, unknown
+from demitasse_numa import pages
+from demitasse_numa.binding import bind_thread, domain_here, from_within
+from demitasse_numa.kernel_files import KernelFiles
+from demitasse_numa.topology import NODES, Domain, Topology
+
+OPTIONS = ("first", "large_pages", "library")
+FIRST = ("ddr", "hbm")
+POPULATE_WRITE = 23
+"""madvise's MADV_POPULATE_WRITE (Linux 5.14): touches pages, and reports what a write would die of."""
+
+
+class DomainMemory:
+    """One zeroed block, aligned to 2 MiB when it has as much, else to a page. Its pages are taken at
+    the first ``view``, all at once, so that asking whether a net fits costs no time; ``parts`` are
+    (bytes, node) in order."""
+
+    def __init__(
+        self, nbytes: int, domain: Domain, parts: Sequence[tuple[int, int]], large: bool
+    ) -> None:
+        self.nbytes, self.domain, self.parts = nbytes, domain, tuple(parts)
+        self._lock, self._placed = threading.Lock(), False
+        alignment = pages.LARGE_PAGE if nbytes >= pages.LARGE_PAGE and large else pages.PAGE
+        whole = -(-nbytes // pages.PAGE) * pages.PAGE
+        # Private, not shared: shared anonymous memory has no transparent large pages.
+        block = mmap.mmap(-1, whole + alignment, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        raw = np.frombuffer(block, np.uint8)
+        first = -raw.ctypes.data % alignment
+        self._block: np.ndarray[Any, np.dtype[np.uint8]] | None = raw[first : first + nbytes]
+        address = raw.ctypes.data + first
+        for size, node in self.parts:
+            pages.bind(address, size, [node])
+            address += size
+        if alignment == pages.LARGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE"):
+            # A system built without large pages refuses: the block is as good with small ones.
+            with suppress(OSError):
+                block.madvise(mmap.MADV_HUGEPAGE, first // pages.PAGE * pages.PAGE, nbytes)
+        self._mapping: mmap.mmap | None = block
+        self._first, self._whole = first, whole
+
+    def view(self, offset: int, shape: Sequence[int], dtype: str) -> Any:
+        """An array over part of the block; ``offset`` in bytes. Raises ValueError when the part does
+        not lie in the block, or the block was closed."""
+        size = prod(shape) * np.dtype(dtype).itemsize
+        if self._block is None:
+            raise ValueError("the memory was closed")
+        if offset < 0 or offset + size > self.nbytes:
+            raise ValueError(f"{size} bytes at {offset} do not lie in a block of {self.nbytes}")
+        with self._lock:
+            if not self._placed:
+                from_within(self.domain, self._touch)
+                self._placed = True
+        return self._block[offset : offset + size].view(dtype).reshape(tuple(shape))
+
+    def _touch(self) -> None:
+        block, mapping = self._block, self._mapping
+        if block is None or mapping is None:
+            return
+        try:
+            mapping.madvise(POPULATE_WRITE, self._first, self._whole)
+        except OSError:
+            # An older system: a write to each page does the same.
+            block[:: pages.PAGE] = 0
+
+    def close(self) -> None:
+        """Give the block back; the system has it again when the last view is gone."""
+        self._block = self._mapping = None
+
+
+class DomainAllocator:
+    """Gives blocks of one domain's memory and counts all that it ever gave. ``first`` is ``hbm`` to use
+    the domain's high-bandwidth memory before its other memory (section 5.1.1)."""
+
+    def __init__(
+        self,
+        space: str,
+        domain: Domain,
+        first: str = "ddr",
+        large_pages: bool = True,
+        files: KernelFiles | None = None,
+    ) -> None:
+        self.space, self.domain, self.first, self.large_pages = space, domain, first, large_pages
+        self.allocations = 0
+        self.bytes = 0
+        self._files = files or KernelFiles(Path("/"))
+
+    def enter(self) -> None:
+        """Called first in each thread that computes with this memory: binds it to the domain."""
+        bind_thread(self.domain)
+
+    def allocate(self, nbytes: int) -> DomainMemory:
+        """A new zeroed block. Raises MemoryError with the bytes asked for and those free in each of the
+        domain's nodes: before they are used, as a system out of memory in a node ends the process."""
+        try:
+            memory = DomainMemory(nbytes, self.domain, self._parts(nbytes), self.large_pages)
+        except (OSError, OverflowError) as error:
+            raise MemoryError(
+                f"{self.domain}: asked for {nbytes:,} bytes, which the system refuses: {error}"
+            ) from error
+        self.allocations += 1
+        self.bytes += nbytes
+        return memory
+
+    def _parts(self, nbytes: int) -> list[tuple[int, int]]:
+        """Which node gives how much of a block: whole pages, large ones where the block goes on in the
+        next node."""
+        fast = self.domain.fast if self.first == "hbm" else ()
+        parts: list[tuple[int, int]] = []
+        needed = -(-nbytes // pages.PAGE) * pages.PAGE
+        room: list[str] = []
+        for node in (*fast, *self.domain.memory):
+            free = self.free(node)
+            room.append(f"node {node} has {'an unknown amount' if free is None else f'{free:,}'} free")
+            size = needed if free is None else min(needed, free // pages.LARGE_PAGE * pages.LARGE_PAGE)
+            if free is not None and free >= needed:
+                size = needed
+            if size:
+                parts.append((size, node))
+                needed -= size
+            if not needed:
+                return parts
+        raise MemoryError(
+            f"{self.domain} is full: asked for {nbytes:,} bytes; {', '.join(room)}; use a smaller "
+            f"batch, or fewer domains with more memory each"
+        )
+
+    def free(self, node: int) -> int | None:
+        """Bytes that a node could give without swapping: unused ones, and those of cached files. None
+        where the system does not tell."""
+        path = f"{NODES}/node{node}/meminfo"
+        counts = [self._files.bytes(path, key) for key in ("MemFree", "Inactive(file)", "SReclaimable")]
+        if counts[0] is None:
+            return self._files.bytes("proc/meminfo", "MemAvailable")
+        return sum(count for count in counts if count)
+
+
+def allocate_space(
+    space: str, options: Mapping[str, Any], machine: Topology | None = None
+) -> DomainAllocator | None:
+    """The allocator of ``numa:N``, or of ``numa``, the domain that the caller runs in; None for other
+    spaces. Raises CompositionError for a domain that is not there, DescriptionError for an option that
+    is none, PlanError where memory cannot be placed."""
+    kind, _, number = space.partition(":")
+    if kind != "numa":
+        return None
+    first, large = checked(options)
+    if machine is None:
+        from demitasse_numa.machine import this_machine
+
+        machine = this_machine(str(options.get("library", "auto")))
+    if number and not number.isdigit():
+        valid = ", ".join(f"numa:{each.index}" for each in (*machine.domains, *machine.others))
+        raise CompositionError(f"space {space!r} (valid: numa, {valid})")
+    domain = machine.domain(int(number)) if number else domain_here(machine.domains)
+    reason = pages.why_not()
+    if reason is not None:
+        raise PlanError(f"space {space!r}: {reason}; use the space 'host'")
+    if first == "hbm" and not domain.fast:
+        raise CompositionError(
+            f"space {space!r}: options.numa asks for high-bandwidth memory first; {domain} has none"
+        )
+    return DomainAllocator(f"numa:{domain.index}", domain, first, large)
+
+
+def checked(options: Mapping[str, Any]) -> tuple[str, bool]:
+    """``first`` and ``large_pages`` of options.numa. Raises DescriptionError."""
+    for key in options:
+        if key not in OPTIONS:
+            raise DescriptionError(unknown("option", key, OPTIONS, "options.numa"))
+    first, large = options.get("first", "ddr"), options.get("large_pages", True)
+    if first not in FIRST:
+        raise DescriptionError(unknown("first", str(first), FIRST, "options.numa"))
+    if not isinstance(large, bool):
+        raise DescriptionError(f"options.numa: large_pages = {large!r} (valid: true, false)")
+    return str(first), large

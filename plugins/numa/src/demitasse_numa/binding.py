@@ -1,0 +1,70 @@
+"""Threads bound to the processors of a domain, and helpers that do something from within one."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+from demitasse import WorkerError
+from demitasse_numa.topology import Domain
+
+T = TypeVar("T")
+
+
+def bind_thread(domain: Domain) -> None:
+    """Bind the calling thread to a domain's processors. Threads that it starts from then on inherit
+    that: those that share a kernel's work, OpenMP's and BLAS's teams, readers of samples (the second
+    and third level of section 4.2). Nothing is done for a domain without processors, or on a system
+    that cannot bind. Raises WorkerError where the system refuses."""
+    if not domain.cpus or not hasattr(os, "sched_setaffinity"):
+        return
+    try:
+        os.sched_setaffinity(0, domain.cpus)
+    except OSError as error:
+        name = threading.current_thread().name
+        raise WorkerError(
+            f"thread {name!r} cannot be bound to {domain}, processors {sorted(domain.cpus)}: "
+            f"{error.strerror}; was the process's cpuset changed since it started?"
+        ) from error
+
+
+def from_within(domain: Domain, task: Callable[[], T]) -> T:
+    """What ``task`` returns, done by a helper thread bound to a domain: what it is the first to touch
+    lies there (section 4.2, "first touch"). Raises what the task raises."""
+    results: list[T] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            bind_thread(domain)
+            results.append(task())
+        except BaseException as error:  # noqa: BLE001  raised in the caller's thread
+            errors.append(error)
+
+    helper = threading.Thread(target=run, name=f"demitasse-numa-{domain.index}", daemon=True)
+    helper.start()
+    helper.join()
+    if errors:
+        raise errors[0]
+    return results[0]
+
+
+def domain_here(domains: tuple[Domain, ...]) -> Domain:
+    """The domain of the processor that the calling thread runs on; of a thread that may run in several
+    domains, that is the one at this moment."""
+    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else frozenset[int]()
+    inside = [each for each in domains if allowed and allowed <= each.cpus]
+    if inside:
+        return inside[0]
+    cpu = current_cpu()
+    return next((each for each in domains if cpu in each.cpus), domains[0])
+
+
+def current_cpu() -> int | None:
+    """The processor that runs the calling thread, or None where the C library does not tell."""
+    import ctypes
+
+    ask = getattr(ctypes.CDLL(None), "sched_getcpu", None)
+    return int(ask()) if ask is not None else None

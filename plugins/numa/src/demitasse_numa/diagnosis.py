@@ -1,0 +1,82 @@
+"""What ``demitasse doctor`` says of memory domains, and with ``--numa`` what was measured of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from demitasse import Finding
+from demitasse_numa import hwloc, pages
+from demitasse_numa.machine import this_machine
+from demitasse_numa.topology import Topology
+
+BINDING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
+"""Variables by which an OpenMP library binds its threads itself, wherever its caller is bound."""
+
+BALANCING = "proc/sys/kernel/numa_balancing"
+
+
+def findings(measure: bool = False, machine: Topology | None = None) -> Iterator[Finding]:
+    """The domains, whether memory can be placed in them, and what would move threads or pages away;
+    with ``measure`` also where this process's pages lie and the bandwidth between domains."""
+    found = machine or this_machine()
+    several = len(found.domains) > 1
+    note = hwloc.why_not()
+    yield Finding("ok", "memory domains", f"{len(found.domains)} with processors, by {found.source}")
+    if measure:
+        for line in str(found).splitlines():
+            yield Finding("ok", "memory domain", line)
+        if note:
+            yield Finding("note", "hwloc", f"{note}; the system's files serve")
+    reason = pages.why_not()
+    if reason is not None:
+        level = "problem" if several else "note"
+        yield Finding(
+            level, "memory placement", reason, "allow mbind and move_pages (docker: --cap-add SYS_NICE)"
+        )
+        return
+    for domain in found.domains if several else ():
+        if domain.memory[:1] != (domain.node,):
+            yield Finding(
+                "note",
+                "memory domains",
+                f"{domain} has no memory that this process may use; it takes node {domain.memory[0]}'s",
+                "allow the cpuset its memory (cpuset.mems; Slurm: --mem-bind=local)",
+            )
+    for name in BINDING if several else ():
+        if name in os.environ:
+            message = f"is set to {os.environ[name]!r}: OpenMP places threads itself, in whatever domain"
+            yield Finding("note", name, message, f"unset {name} for solvers in memory domains")
+    if several:
+        yield from _balancing()
+    if measure:
+        yield from _measured(found)
+
+
+def _balancing() -> Iterator[Finding]:
+    from demitasse_numa.kernel_files import KernelFiles
+
+    if KernelFiles().number(BALANCING):
+        message = "the system moves pages and threads between domains by itself; bound ones stay"
+        yield Finding("ok", "numa balancing", message)
+
+
+def _measured(machine: Topology) -> Iterator[Finding]:
+    from demitasse_numa.bandwidth import matrix
+    from demitasse_numa.counters import counters
+    from demitasse_numa.report import process_pages
+
+    counts = process_pages()
+    whole = sum(counts.values())
+    where = ", ".join(f"node {n} {100 * c / whole:.0f}%" for n, c in sorted(counts.items()) if whole)
+    yield Finding("ok", "pages", f"{whole:,} anonymous pages of this process: {where}")
+    there = counters()
+    if there.reason:
+        message = f"{there.reason}; bandwidth is what a triad measures instead"
+        yield Finding("note", "memory counters", message, there.remedy)
+    else:
+        yield Finding("ok", "memory counters", f"{len(there.events)} of the memory controllers")
+    for (here, other), rate in matrix(machine).items():
+        kind = "local" if here == other else "remote"
+        message = f"processors of numa:{here}, memory of numa:{other}: {rate / 1e9:.1f} GB/s (measured)"
+        yield Finding("ok", f"{kind} triad", message)

@@ -1,0 +1,249 @@
+"""Gradients summed along a tree of domains, and parameters copied back the same way (section 4.2)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from demitasse import (
+    Bucket,
+    CompositionError,
+    DescriptionError,
+    FlatMemory,
+    GradientSync,
+    Group,
+    Span,
+    Team,
+    Work,
+    unknown,
+)
+from demitasse_numa.tree import Tree, parts
+
+OPTIONS = ("arity", "root", "bucket_bytes")
+ROOTS = ("spread", "first")
+PATIENCE = 50_000
+"""Microseconds between looks at whether a sibling failed, while one waits."""
+
+GENERATION = 1 << 32
+BUCKET_BYTES = 1 << 20
+"""Gradients of neighbouring layers are summed together up to so many bytes: fewer hand-overs."""
+
+
+class Row(NamedTuple):
+    """One step of a walk: what to do with the part whose root is ``root``, whose hand-over to wait for
+    (None: nobody's), whose memory to read, and whether to tell that it is done."""
+
+    kind: int
+    root: int
+    waits: int | None
+    whose: int
+    part: Span
+    tells: bool
+
+
+class Board:
+    """What the siblings of a team share: a flag for each hand-over of each bucket, the generation (a
+    failed iteration begins a new one), and numbers to add up."""
+
+    def __init__(self, team: Team) -> None:
+        self.barrier, self.size = team.barrier, team.size
+        self.generation = 0
+        self._lock = threading.Lock()
+        self._flags: dict[tuple[int, int, int], Any] = {}
+        self._totals: dict[tuple[int, int], Any] = {}
+
+    def flags(self, bucket: Bucket, span: Span, slots: int) -> Any:
+        """The flags of a bucket's part, one copy for all siblings."""
+        from demitasse_numa.loops import LINE
+
+        with self._lock:
+            key = (bucket.index, span.start, span.stop)
+            if key not in self._flags:
+                self._flags[key] = np.zeros(slots * LINE, np.int64)
+            return self._flags[key]
+
+    def totals(self, count: int, call: int) -> Any:
+        """Two boards of ``count`` numbers a sibling, one for even rounds and one for odd."""
+        with self._lock:
+            empty = np.zeros((2, self.size, count))
+            return self._totals.setdefault((call, count), empty)
+
+    def fail(self) -> None:
+        """What was handed over until now is of no use any more."""
+        with self._lock:
+            self.generation += 1
+        raise threading.BrokenBarrierError
+
+
+_LOCK = threading.Lock()
+_TEAMS: WeakKeyDictionary[Team, Board] = WeakKeyDictionary()
+
+
+def _shared(team: Team) -> Board:
+    with _LOCK:
+        return _TEAMS.setdefault(team, Board(team))
+
+
+class DomainTree(GradientSync):
+    """Each domain has parameters and gradients of its own. A parent waits for its children, adds their
+    gradients to its own, and tells its parent; the root updates, and each child copies the parameters
+    from its parent.
+
+    With ``root = "spread"`` each domain is the root of a part of the parameters, so that all domains
+    add, update and read from others at once; with ``"first"`` domain 0 is the root of all, as in the
+    paper. Sums are made in the same order in every run: the same bits. Raises CompositionError for
+    siblings in other processes, DescriptionError for an option that is none.
+    """
+
+    bucket_bytes = BUCKET_BYTES
+
+    def __init__(self, group: Group) -> None:
+        where = f"level {group.levels[-1] if group.levels else '?'!r}"
+        for key in group.options:
+            if key not in OPTIONS:
+                raise DescriptionError(unknown("option", key, OPTIONS, f"{where}: sync"))
+        self.arity = _whole(group, "arity", 2, where)
+        self.bucket_bytes = _whole(group, "bucket_bytes", BUCKET_BYTES, where)
+        root = group.options.get("root", "spread")
+        if root not in ROOTS:
+            raise DescriptionError(unknown("root", str(root), ROOTS, f"{where}: sync"))
+        if group.team is None or group.remote:
+            raise CompositionError(
+                f"{where}: plugin 'numa' synchronises the domains of one machine, which are threads of "
+                f"one process; its siblings there are other processes: name a plugin that synchronises "
+                f"processes in its sync"
+            )
+        self.spread = root == "spread"
+        self.team, self.index, self.size = group.team, group.index, group.team.size
+        self.board = _shared(group.team)
+        self._group, self._calls = group, 0
+
+    def bind(self, memory: FlatMemory) -> None:
+        """Compile now, not in the first step."""
+        if self.size > 1 and memory.gradients.size:
+            from demitasse_numa.loops import walk
+
+            none = np.zeros((0, 6), np.int64)
+            walk(none, 0, np.zeros(1, np.int64), 0, 0, memory.gradients)
+
+    def owned(self, span: Span) -> Span:
+        """The part of which this domain is the root."""
+        return parts(span, self.size, self.spread)[self.index] if self.size > 1 else span
+
+    def reduce(self, bucket: Bucket, span: Span) -> Work | None:
+        """Add the children's gradients to one's own, deepest trees last, and tell the parents."""
+        return self._walk(bucket, span, list(self._sums(span)), "gradients", 0)
+
+    def distribute(self, bucket: Bucket, span: Span) -> Work | None:
+        """Copy the parameters of other roots' parts from one's parent, and tell the children. A parent
+        may go on meanwhile: it changes parameters again only after the next reduce, to which all of its
+        children have given."""
+        return self._walk(bucket, span, list(self._copies(span)), "parameters", 1)
+
+    def total(self, mine: Any, total: Any) -> Work | None:
+        """The sum over domains in order of index: each updates a part and needs the whole's size."""
+        if self.size == 1:
+            return None
+        board, index, barrier = self.board, self.index, self.team.barrier
+        boards = board.totals(int(np.size(mine)), self._calls)
+        self._calls += 1
+        rounds = 0
+
+        def add() -> None:
+            nonlocal rounds
+            there = boards[rounds & 1]
+            there[index] = np.ravel(mine)
+            barrier.wait()
+            # Two boards in turn: who is late still reads the one that nobody writes in the next round.
+            rounds += 1
+            total[...] = np.add.reduce(there, axis=0).reshape(np.shape(total))
+
+        return add
+
+    def costs(self, bucket: Bucket, span: Span) -> tuple[float, float]:
+        """Seconds of a reduce and a distribute on the machine that the group's level describes."""
+        from demitasse_numa.costs import exchange
+
+        item = np.dtype(self._group.dtype).itemsize
+        if self._group.machine is None or self.size == 1:
+            return 0.0, 0.0
+        level = self._group.machine.level(self._group.levels[-1])
+        divided = len(parts(span, self.size, self.spread)[0]) < len(span)
+        return exchange(level, len(span) * item, self.size, self.arity, divided)
+
+    def _sums(self, span: Span) -> Iterator[Row]:
+        from demitasse_numa.loops import ADD, NOTHING
+
+        trees = [(r, Tree(self.size, self.arity, r), part) for r, part in self._parts(span)]
+        for root, tree, part in sorted(trees, key=lambda each: (each[1].height(self.index), each[0])):
+            children, told = tree.children(self.index), tree.parent(self.index) is not None
+            for child in children:
+                last = child == children[-1]
+                yield Row(ADD, root, child, child, part, last and told)
+            if not children and told:
+                yield Row(NOTHING, root, None, self.index, part, True)
+
+    def _copies(self, span: Span) -> Iterator[Row]:
+        from demitasse_numa.loops import COPY, NOTHING
+
+        trees = [(r, Tree(self.size, self.arity, r), part) for r, part in self._parts(span)]
+        depth = {r: _depth(tree, self.index) for r, tree, _ in trees}
+        for root, tree, part in sorted(trees, key=lambda each: (depth[each[0]], each[0])):
+            parent = tree.parent(self.index)
+            if parent is None:
+                yield Row(NOTHING, root, None, self.index, part, True)
+            else:
+                yield Row(COPY, root, parent, parent, part, True)
+
+    def _parts(self, span: Span) -> list[tuple[int, Span]]:
+        return [(r, part) for r, part in enumerate(parts(span, self.size, self.spread)) if part]
+
+    def _walk(
+        self, bucket: Bucket, span: Span, rows: Sequence[Row], memory: str, first: int
+    ) -> Work | None:
+        """The rows as a table of addresses and flags, and the work that walks it."""
+        if self.size == 1 or not rows:
+            return None
+        from demitasse_numa.loops import walk
+
+        size, board, barrier = self.size, self.board, self.team.barrier
+        arrays = [getattr(each, memory) for each in self.team.memory]
+        flags = board.flags(bucket, span, 2 * size * size)
+        mine, item = arrays[self.index], arrays[self.index].itemsize
+        table = np.empty((len(rows), 6), np.int64)
+        for i, (kind, root, waits, whose, part, tells) in enumerate(rows):
+            flag = (first * size + root) * size
+            source, target = (array.ctypes.data + part.start * item for array in (arrays[whose], mine))
+            waited, told = -1 if waits is None else flag + waits, flag + self.index if tells else -1
+            table[i] = kind, waited, source, target, len(part), told
+        generation, count = board.generation, 0
+
+        def run() -> None:
+            nonlocal generation, count
+            if generation != board.generation:
+                generation, count = board.generation, 0
+            if barrier.broken:
+                board.fail()
+            count += 1
+            row, value = 0, generation * GENERATION + count
+            while (row := walk(table, row, flags, value, PATIENCE, mine)) < len(table):
+                if barrier.broken:
+                    board.fail()
+
+        return run
+
+
+def _depth(tree: Tree, index: int) -> int:
+    parent = tree.parent(index)
+    return 0 if parent is None else 1 + _depth(tree, parent)
+
+
+def _whole(group: Group, key: str, default: int, where: str) -> int:
+    value = group.options.get(key, default)
+    if type(value) is not int or value < 1:
+        raise DescriptionError(f"{where}: sync: {key} = {value!r} (valid: a whole number from 1)")
+    return value

@@ -1,0 +1,28 @@
+"""What a run says of its memory at its end."""
+
+from __future__ import annotations
+
+import sys
+
+from demitasse import Event
+from demitasse_numa import pages
+from demitasse_numa.machine import this_machine
+from demitasse_numa.report import Placement, placement
+
+
+class Listener:
+    """Reports where the pages of a training lie, if its machine has several memory domains and its
+    training several solvers. ``found`` keeps the last answer."""
+
+    def __init__(self) -> None:
+        self.found: Placement | None = None
+
+    def __call__(self, event: Event) -> None:
+        if event.kind != "end" or "arrays" not in event.values or not pages.available():
+            return
+        machine = this_machine()
+        if len(machine.domains) < 2:
+            return
+        self.found = placement(event.values["arrays"](), machine)
+        if len(self.found.workers) > 1:
+            print(self.found.line(), file=sys.stderr)

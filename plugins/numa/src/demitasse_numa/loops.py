@@ -1,0 +1,142 @@
+"""What domains do to agree, compiled and without the GIL: wait for a sibling, add or copy, tell.
+
+A walk is a table of rows (kind, flag to wait for, source, target, elements, flag to set): addresses in
+bytes, flags by their number or -1. It is done in order and can be taken up where it was left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias, TypeVar
+
+import numba
+import numpy as np
+from llvmlite import ir
+from numba import carray as numba_carray  # type: ignore[attr-defined]
+from numba import types
+from numba.core import cgutils as untyped_cgutils
+from numba.extending import intrinsic
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+Loop = TypeVar("Loop", bound=Callable[..., Any])
+
+cgutils: Any = untyped_cgutils
+pointer_to: Any = types.CPointer
+carray: Any = numba_carray
+
+ADD, COPY, NOTHING = 0, 1, 2
+LINE = 8
+"""Words from one flag to the next: each has a cache line of its own."""
+
+SPINS, YIELDS, NAP = 2000, 20, 50
+"""A wait looks so often (tens of microseconds), then lets others run so often, then sleeps so many
+microseconds between looks: with more threads than processors nobody keeps one from working."""
+
+
+def compiled(loop: Loop) -> Loop:
+    """Compile without the GIL, kept on disk where that can be written."""
+    options: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
+    try:
+        return numba.njit(cache=True, **options)(loop)  # type: ignore[no-any-return]
+    except RuntimeError:  # no folder for the cache can be written
+        return numba.njit(**options)(loop)  # type: ignore[no-any-return]
+
+
+def _address(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    array = context.make_array(signature.args[0])(context, builder, arguments[0])
+    return cgutils.gep(builder, array.data, arguments[1])
+
+
+def _look_typed(context: Any, flags: Any, index: Any) -> Any:
+    """A flag's value; what its setter wrote before it is seen after it."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.load_atomic(_address(context, builder, signature, arguments), "acquire", 8)
+
+    return types.int64(flags, types.int64), generate
+
+
+def _tell_typed(context: Any, flags: Any, index: Any, value: Any) -> Any:
+    """Set a flag after all that was written before it."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer = _address(context, builder, signature, arguments)
+        builder.store_atomic(arguments[2], pointer, "release", 8)
+        return context.get_dummy_value()
+
+    return types.void(flags, types.int64, types.int64), generate
+
+
+def _numbers_typed(context: Any, address: Any, like: Any) -> Any:
+    """The address as a pointer to elements of ``like``'s type."""
+    pointer = pointer_to(like.dtype)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], context.get_value_type(pointer))
+
+    return pointer(types.int64, like), generate
+
+
+def _call_typed(name: str) -> Callable[..., Any]:
+    def typed(context: Any, argument: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            kind = ir.FunctionType(ir.IntType(32), [ir.IntType(32)])
+            function = cgutils.get_or_insert_function(builder.module, kind, name)
+            return builder.call(function, [builder.trunc(arguments[0], ir.IntType(32))])
+
+        return types.int32(types.int64), generate
+
+    return typed
+
+
+_look: Any = intrinsic(_look_typed)
+_tell: Any = intrinsic(_tell_typed)
+_numbers: Any = intrinsic(_numbers_typed)
+_nap: Any = intrinsic(_call_typed("usleep"))
+_pass: Any = intrinsic(_call_typed("sched_yield"))
+
+
+@compiled
+def wait(flags: Array, flag: int, value: int, patience: int) -> bool:
+    """Whether a flag came to ``value`` within about ``patience`` microseconds."""
+    for _ in range(SPINS):
+        if _look(flags, flag * LINE) >= value:
+            return True
+    for _ in range(YIELDS):
+        if _look(flags, flag * LINE) >= value:
+            return True
+        _pass(0)
+    for _ in range(0, patience, NAP):
+        if _look(flags, flag * LINE) >= value:
+            return True
+        _nap(NAP)
+    return False
+
+
+@compiled
+def walk(table: Array, row: int, flags: Array, value: int, patience: int, like: Array) -> int:
+    """Do a table's rows from ``row`` on, with numbers of ``like``'s type; the row at which it ran out
+    of patience, or how many there are."""
+    while row < table.shape[0]:
+        kind, before, after = table[row, 0], table[row, 1], table[row, 5]
+        source, target, count = table[row, 2], table[row, 3], table[row, 4]
+        if before >= 0 and not wait(flags, before, value, patience):
+            return row
+        if kind == ADD:
+            x, y = (
+                carray(_numbers(source, like), count),
+                carray(_numbers(target, like), count),
+            )
+            for i in range(count):
+                y[i] += x[i]
+        elif kind == COPY:
+            x, y = (
+                carray(_numbers(source, like), count),
+                carray(_numbers(target, like), count),
+            )
+            for i in range(count):
+                y[i] = x[i]
+        if after >= 0:
+            _tell(flags, after * LINE, value)
+        row += 1
+    return row

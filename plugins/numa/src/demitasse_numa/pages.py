@@ -1,0 +1,125 @@
+"""Linux's calls that place pages in memory domains and tell where they are; no library is needed."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import platform
+import sys
+from collections import Counter
+from collections.abc import Iterable
+from functools import cache
+from typing import Any
+
+from demitasse import DemitasseError
+
+PAGE = mmap.PAGESIZE
+LARGE_PAGE = 2 * 2**20
+
+DEFAULT, PREFERRED, BIND, INTERLEAVE = 0, 1, 2, 3
+"""Policies (linux/mempolicy.h)."""
+
+NUMBERS = {
+    "x86_64": {"mbind": 237, "set_mempolicy": 238, "move_pages": 279},
+    "aarch64": {"mbind": 235, "set_mempolicy": 237, "move_pages": 239},
+    "riscv64": {"mbind": 235, "set_mempolicy": 237, "move_pages": 239},
+    "ppc64le": {"mbind": 259, "set_mempolicy": 261, "move_pages": 301},
+}
+"""The numbers of the calls by architecture (asm/unistd.h)."""
+
+MASK_WORDS = 16
+WORD = 8 * ctypes.sizeof(ctypes.c_ulong)
+AT_ONCE = 1 << 16
+"""Pages asked about in one call."""
+
+
+def available() -> bool:
+    """Whether this system has the calls and lets this process use them (some containers do not)."""
+    return why_not() is None
+
+
+@cache
+def why_not() -> str | None:
+    """The reason that memory cannot be placed here, or None."""
+    if sys.platform != "linux":
+        return f"{platform.system()} has no call to place memory"
+    if platform.machine() not in NUMBERS:
+        return f"the numbers of the calls are not known for {platform.machine()}"
+    block = mmap.mmap(-1, PAGE)
+    block[0] = 1
+    address = ctypes.addressof(ctypes.c_char.from_buffer(block))
+    try:
+        where([address])
+    except OSError as error:
+        return f"move_pages is refused: {error.strerror} (a container's seccomp profile?)"
+    return None
+
+
+def bind(address: int, size: int, nodes: Iterable[int], policy: int = BIND) -> None:
+    """Pages of ``size`` bytes from ``address`` (a page's first) are to come from ``nodes``. Raises
+    OSError."""
+    mask = _mask(nodes)
+    _call("mbind", _long(address), _long(size), _long(policy), mask, _long(MASK_WORDS * WORD), _long(0))
+
+
+def thread_policy(policy: int, nodes: Iterable[int] = ()) -> None:
+    """Where pages that the calling thread touches first come from, if nothing was said for them: what
+    ``numactl`` sets for a process. Raises OSError."""
+    mask = _mask(nodes) if policy != DEFAULT else None
+    _call("set_mempolicy", _long(policy), mask, _long(MASK_WORDS * WORD if mask else 0))
+
+
+def where(addresses: Iterable[int]) -> list[int]:
+    """The node of the page at each address; negative (an errno) where none is there yet. Raises
+    OSError."""
+    asked, found = list(addresses), list[int]()
+    for first in range(0, len(asked), AT_ONCE):
+        part = asked[first : first + AT_ONCE]
+        pages = (ctypes.c_void_p * len(part))(*part)
+        status = (ctypes.c_int * len(part))(*([-1] * len(part)))
+        none = ctypes.c_void_p(None)
+        _call("move_pages", _long(0), _long(len(part)), pages, none, status, _long(0))
+        found += list(status)
+    return found
+
+
+def nodes_of(array: Any) -> Counter[int]:
+    """How many pages of a NumPy array lie in each node; those that were never touched under -1."""
+    if not array.nbytes:
+        return Counter()
+    first = array.ctypes.data // PAGE * PAGE
+    last = array.ctypes.data + array.nbytes
+    return Counter(max(-1, node) for node in where(range(first, last, PAGE)))
+
+
+def address_of(block: mmap.mmap) -> int:
+    """Where a mapping lies."""
+    return ctypes.addressof(ctypes.c_char.from_buffer(block))
+
+
+def _long(value: int) -> ctypes.c_long:
+    return ctypes.c_long(value)
+
+
+def _mask(nodes: Iterable[int]) -> Any:
+    words = [0] * MASK_WORDS
+    for node in nodes:
+        words[node // WORD] |= 1 << node % WORD
+    return (ctypes.c_ulong * MASK_WORDS)(*words)
+
+
+@cache
+def _syscall() -> Any:
+    library = ctypes.CDLL(None, use_errno=True)
+    library.syscall.restype = ctypes.c_long
+    return library.syscall
+
+
+def _call(name: str, *arguments: Any) -> None:
+    numbers = NUMBERS.get(platform.machine())
+    if sys.platform != "linux" or numbers is None:
+        raise DemitasseError(f"memory cannot be placed here: {why_not()}")
+    if _syscall()(ctypes.c_long(numbers[name]), *arguments) < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{name}: {os.strerror(number)}")

@@ -1,0 +1,171 @@
+"""Where the pages of a training lie, blob by blob, and how many of them are far from their solver."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from demitasse_numa import pages
+from demitasse_numa.topology import Domain, Topology
+
+WORKER = re.compile(r"demitasse-worker-(\d+)(?:_\d+)?")
+EXCHANGED = ("parameters", "gradients")
+"""What siblings read of each other while they agree."""
+
+
+@dataclass(frozen=True)
+class Blob:
+    """One array of a worker: how many of its pages lie in each node (-1: in none yet), and those of
+    them in nodes of its solver's domain."""
+
+    worker: int
+    name: str
+    nodes: Mapping[int, int]
+    near: int
+
+    @property
+    def pages(self) -> int:
+        """Pages that lie somewhere."""
+        return sum(count for node, count in self.nodes.items() if node >= 0)
+
+    @property
+    def remote(self) -> float:
+        """The share of its pages that lie in another domain than its solver."""
+        return 1 - self.near / self.pages if self.pages else 0.0
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The blobs of all workers; ``domains`` is where each worker's thread is, ``workers`` the pages of
+    each, every page once although blobs share memory: (near, all)."""
+
+    domains: Mapping[int, Domain]
+    blobs: tuple[Blob, ...]
+    workers: Mapping[int, tuple[int, int]]
+
+    @property
+    def pages(self) -> int:
+        """All pages."""
+        return sum(whole for _, whole in self.workers.values())
+
+    @property
+    def remote(self) -> float:
+        """The share of all pages that lie in another domain than their solver."""
+        near = sum(near for near, _ in self.workers.values())
+        return 1 - near / self.pages if self.pages else 0.0
+
+    def line(self) -> str:
+        """One line for a run's report."""
+        size = pages.PAGE * self.pages / 2**20
+        each = ", ".join(
+            f"{self.domains[w].index}: {100 * near / max(1, whole):.0f}%"
+            for w, (near, whole) in sorted(self.workers.items())
+        )
+        return (
+            f"memory domains: {100 * (1 - self.remote):.1f}% of {self.pages:,} pages ({size:,.0f} MiB) "
+            f"lie in the domain of their solver (numa:{each})"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "pages": self.pages,
+            "remote": self.remote,
+            "workers": {
+                str(w): {"domain": self.domains[w].index, "near": near, "pages": whole}
+                for w, (near, whole) in self.workers.items()
+            },
+            "blobs": [
+                {
+                    "worker": blob.worker,
+                    "name": blob.name,
+                    "nodes": {str(node): count for node, count in sorted(blob.nodes.items())},
+                    "remote": blob.remote,
+                }
+                for blob in self.blobs
+            ],
+        }
+
+
+def placement(
+    arrays: Iterable[tuple[int, str, Any]],
+    machine: Topology,
+    domains: Mapping[int, Domain] | None = None,
+) -> Placement:
+    """Ask the system for the node of each page of (worker, name, array). ``domains`` is where the
+    workers compute; by default where their threads are now. Raises OSError where it does not tell."""
+    where = domains if domains is not None else worker_domains(machine)
+    nodes: dict[int, dict[int, int]] = {}
+    blobs = []
+    for worker, name, array in arrays:
+        domain = where.get(worker, machine.domains[0])
+        mine = {*domain.memory, *domain.fast}
+        found = _pages_of(array, nodes.setdefault(worker, {}))
+        counts = Counter(found)
+        near = sum(count for node, count in counts.items() if node in mine)
+        blobs.append(Blob(worker, name, dict(counts), near))
+    workers = {}
+    for worker, known in nodes.items():
+        domain = where.get(worker, machine.domains[0])
+        mine = {*domain.memory, *domain.fast}
+        there = [node for node in known.values() if node >= 0]
+        workers[worker] = sum(node in mine for node in there), len(there)
+    used = {w: where.get(w, machine.domains[0]) for w in workers}
+    return Placement(used, tuple(blobs), workers)
+
+
+def _pages_of(array: Any, known: dict[int, int]) -> list[int]:
+    """The nodes of an array's pages; ``known`` keeps those of all pages that were asked for."""
+    if not array.nbytes:
+        return []
+    first = array.ctypes.data // pages.PAGE * pages.PAGE
+    asked = range(first, array.ctypes.data + array.nbytes, pages.PAGE)
+    fresh = [page for page in asked if page not in known]
+    known.update(zip(fresh, (max(-1, node) for node in pages.where(fresh)), strict=True))
+    return [known[page] for page in asked]
+
+
+def worker_domains(machine: Topology) -> dict[int, Domain]:
+    """The domain of each worker thread of this process: the one that it is bound to, or, unbound, the
+    one that it ran in last."""
+    found = {}
+    for thread in threading.enumerate():
+        match = WORKER.fullmatch(thread.name)
+        if match and thread.native_id is not None:
+            domain = _domain_of(thread.native_id, machine)
+            if domain is not None:
+                found[int(match[1])] = domain
+    return found
+
+
+def _domain_of(thread: int, machine: Topology) -> Domain | None:
+    try:
+        allowed = os.sched_getaffinity(thread)
+        told = Path(f"/proc/self/task/{thread}/stat").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return None  # it ended meanwhile
+    bound = [each for each in machine.domains if allowed <= each.cpus]
+    if bound:
+        return bound[0]
+    # The name, in parentheses, may have spaces; the processor is the 39th field of all.
+    fields = told.rpartition(")")[2].split()
+    return machine.of_cpu(int(fields[36])) if len(fields) > 36 else None
+
+
+def process_pages(root: Path = Path("/proc/self")) -> Counter[int]:
+    """All anonymous pages of a process by node, in units of 4 KiB (its ``numa_maps``)."""
+    counts: Counter[int] = Counter()
+    for line in (root / "numa_maps").read_text(encoding="utf-8", errors="replace").splitlines():
+        if " anon=" not in line:
+            continue
+        size = re.search(r"kernelpagesize_kB=(\d+)", line)
+        unit = int(size[1]) // 4 if size else 1
+        for node, count in re.findall(r" N(\d+)=(\d+)", line):
+            counts[int(node)] += int(count) * unit
+    return counts

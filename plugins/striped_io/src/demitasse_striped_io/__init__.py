@@ -1,0 +1,1 @@
+"""Samples striped over directories, disks and parallel file systems."""

@@ -1,0 +1,87 @@
+"""The program ``convert_to_striped``: samples of any format as a striped set, written and verified."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from demitasse import DataError
+from demitasse_striped_io.index import BLOCK, RUN, STRIPES
+from demitasse_striped_io.inputs import Form, open_input
+from demitasse_striped_io.parallel_fs import Striping
+from demitasse_striped_io.writer import Making, Writer
+
+
+def convert_to_striped(
+    runtime: Any,
+    source: str | Path,
+    target: str | Path,
+    *,
+    root: str = "",
+    kind: str | None = None,
+    raw: bool = False,
+    height: int = 0,
+    width: int = 0,
+    gray: bool = False,
+    stripes: int = STRIPES,
+    block: int = BLOCK,
+    run: int = RUN,
+    order: str = "",
+    folders: Sequence[str | Path] = (),
+    threads: int = 0,
+    striping_factor: int = 0,
+    striping_unit: int = 0,
+    mpi: bool = False,
+    verify: bool = True,
+    force: bool = False,
+    progress: Callable[[int, int], object] | None = None,
+) -> dict[str, Any]:
+    """Write the striped set ``target`` (a folder) and return what was done: ``samples``, ``resumed``
+    (how many an earlier, broken-off conversion had written), ``form``, ``bytes``, ``stripes``,
+    ``verified``.
+
+    ``source`` is an image list or folder, tar shards (``train-{000..099}.tar``), or whatever a composed
+    plugin reads (LMDB, IDX, CIFAR, HDF5). Images are kept as files, to be resized to ``height`` and
+    ``width`` when they are read, unless ``raw`` has them decoded now. ``folders`` get the stripes in
+    turn. ``run`` and ``order`` are what the set is read with when nobody says otherwise. ``progress`` is
+    told samples done and all, first written, then, with ``verify``, read again. Raises DataError; what
+    was written before is kept, and the same call goes on from there.
+    """
+    if bool(height) != bool(width) or min(height, width) < 0:
+        raise DataError(f"images are resized to a height and a width, not ({height}, {width})")
+    resized = (height, width) if height else None
+    form = Form(encoded=not raw, gray=gray, resized=resized)
+    opened = open_input(runtime, str(source), root=root, kind=kind, form=form)
+    try:
+        decoding: dict[str, Any] = {"order": order} if order else {}
+        if opened.form == "encoded":
+            decoding |= {"height": height, "width": width} if resized else {}
+            decoding |= {"mode": "gray"} if gray else {}
+        making = Making(
+            stripes,
+            block,
+            run,
+            tuple(map(Path, folders)),
+            threads,
+            decoding,
+            Striping(striping_factor, striping_unit, mpi),
+        )
+        writer = Writer(Path(target), opened, making, force)
+        index = writer.write(progress)
+    finally:
+        opened.close()
+    if verify:
+        from demitasse_striped_io.checking import check_set
+
+        found = check_set(Path(target), progress=progress)
+        if found.faults:
+            raise DataError(f"{target}: was not written as it was read: {found.faults[0]}")
+    return {
+        "samples": index.samples,
+        "resumed": writer.resumed,
+        "form": index.form,
+        "bytes": sum(index.lengths),
+        "stripes": len(index.stripes),
+        "verified": verify,
+    }

@@ -1,0 +1,313 @@
+"""``demitasse data``: show, check, convert and measure striped sets."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from demitasse_striped_io.index import BLOCK, RUN, STRIPES
+from demitasse_striped_io.order import ORDERS
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+PATIENCE = 2.0
+"""Seconds between two lines about the progress."""
+UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+SHOWN = 20
+
+
+class Bytes(click.ParamType):  # type: ignore[type-arg]  # click 8.1 takes none
+    """A number of bytes: ``4M``, ``256M``, ``1G``."""
+
+    name = "bytes"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> int:
+        text = str(value).strip().lower().removesuffix("b").removesuffix("i")
+        unit = text[-1:] if text[-1:] in ("k", "m", "g") else ""
+        try:
+            number = float(text.removesuffix(unit))
+        except ValueError:
+            self.fail(f"{value!r} is not a number of bytes such as 4M", param, ctx)
+        return int(number * UNITS[unit])
+
+
+class Progress:
+    """Says on standard error how far it is, every few seconds; on a terminal in one line."""
+
+    def __init__(self, what: Sequence[str]) -> None:
+        self._what, self._phase = what, 0
+        self._before = 0
+        self._begin = self._said = time.monotonic()
+
+    def __call__(self, done: int, size: int) -> None:
+        if done < self._before:
+            self._phase += 1
+            self._begin = time.monotonic()
+        self._before = done
+        now = time.monotonic()
+        if now - self._said < PATIENCE and done < size:
+            return
+        self._said = now
+        rate = done / max(1e-9, now - self._begin)
+        what = self._what[min(self._phase, len(self._what) - 1)]
+        end = "\r" if sys.stderr.isatty() and done < size else "\n"
+        left = f", {(size - done) / rate:.0f} s left" if done < size else ""
+        click.echo(f"{what} {done:,} of {size:,}{left}".ljust(60) + end, err=True, nl=False)
+
+
+def human(count: float) -> str:
+    """``3.52 MiB``."""
+    for unit in ("B", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.2f} {unit}"
+        count /= 1024
+    return f"{count:.2f} GiB"
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """Columns, the first to the left, the others to the right."""
+    cells = [tuple(head), *(tuple(map(str, row)) for row in rows)]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if i == 0 else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in cells
+    )
+
+
+def _json_option(function: Command) -> Command:
+    return click.option(
+        "--json", "json_path", metavar="FILE", help="Write it as JSON; - is standard output."
+    )(function)
+
+
+def _say(json_path: str | None, record: dict[str, Any], lines: Sequence[str]) -> None:
+    if json_path is not None:
+        text = json.dumps(record, indent=1) + "\n"
+        if json_path == "-":
+            click.echo(text, nl=False)
+            return
+        Path(json_path).write_text(text, encoding="utf-8")
+    for line in lines:
+        click.echo(line)
+
+
+@click.group("data", help="Show, check, convert and measure striped sets of samples.")
+def command() -> None:
+    """Each sub-command says what it did, as lines or as JSON."""
+
+
+def _faults(count: int) -> str:
+    return f"{count:,} fault" if count == 1 else f"{count:,} faults"
+
+
+@command.command("show", help="Say what the striped set SET holds and where its stripes lie.")
+@click.argument("path", metavar="SET", type=click.Path(path_type=Path))
+@_json_option
+def show(path: Path, json_path: str | None) -> None:
+    """From the index alone, and the stripes' lengths."""
+    from demitasse_striped_io.index import read_index
+
+    index = read_index(path)
+    stripes = []
+    for number, (file, length) in enumerate(zip(index.stripes, index.lengths, strict=True)):
+        found = file.stat().st_size if file.exists() else None
+        state = "missing" if found is None else "whole" if found >= length else f"cut off at {found:,}"
+        stripes.append(
+            {"stripe": number, "path": str(file), "bytes": length, "state": state if length else "empty"}
+        )
+    fields = {
+        **{name: ("record", f) for name, f in index.main.items()},
+        **{name: ("table", f) for name, f in index.small.items()},
+    }
+    record = {
+        "samples": index.samples,
+        "form": index.form,
+        "fields": {n: {"shape": f.shape, "dtype": f.dtype, "in": w} for n, (w, f) in fields.items()},
+        "bytes": sum(index.lengths),
+        "block": index.block,
+        "run": index.run,
+        "options": dict(index.decoding or {}),
+        "source": index.source,
+        "stripes": stripes,
+    }
+    about = ", ".join(f"{n} {f.shape} {f.dtype}" for n, (_, f) in fields.items())
+    used = [s for s in stripes if s["bytes"]]
+    lines = [
+        f"{index.samples:,} samples, {index.form}, from {index.source}",
+        f"fields: {about}",
+        f"{human(record_bytes := sum(index.lengths))} on {len(used)} of {len(stripes)} stripes, "
+        f"blocks of {human(index.block)}, runs of {index.run}",
+    ]
+    if index.decoding:
+        lines.append("read with: " + ", ".join(f"{k}={v}" for k, v in index.decoding.items()))
+    if len(used) < len(stripes):
+        better = -(-record_bytes // len(stripes))
+        lines.append(f"blocks of {human(better)} would use all stripes")
+    wrong = [s for s in used if s["state"] != "whole"]
+    lines += [f"stripe {s['stripe']}: {s['path']}: {s['state']}" for s in wrong[:SHOWN]]
+    lines.append(f"{len(wrong)} stripes are not whole" if wrong else "all stripes are there")
+    _say(json_path, record, lines)
+
+
+@command.command(
+    "check", help="Read all of the striped set SET and compare checksums; exit status 1 for a fault."
+)
+@click.argument("path", metavar="SET", type=click.Path(path_type=Path))
+@click.option("--images", is_flag=True, help="Decode encoded images too.")
+@_json_option
+def check(path: Path, images: bool, json_path: str | None) -> int:
+    """Every fault by stripe, block and sample."""
+    from demitasse_striped_io.checking import check_set
+
+    start = time.perf_counter()
+    found = check_set(path, images=images, progress=Progress(["checked"]))
+    seconds = time.perf_counter() - start
+    record = {
+        "samples": found.samples,
+        "bytes": found.bytes,
+        "seconds": seconds,
+        "faults": [dict(vars(fault)) for fault in found.faults],
+        "notes": list(found.notes),
+    }
+    rate = f"{human(found.bytes / seconds)}/s"
+    lines = [str(fault) for fault in found.faults[:SHOWN]]
+    if len(found.faults) > SHOWN:
+        lines.append(f"and {len(found.faults) - SHOWN:,} more")
+    lines += found.notes
+    lines.append(
+        f"{found.samples:,} samples, {human(found.bytes)} at {rate}: {_faults(len(found.faults))}"
+    )
+    _say(json_path, record, lines)
+    return 1 if found.faults else 0
+
+
+@command.command(
+    "convert",
+    help="Write SOURCE as the striped set SET: an image list (.txt) or folder, tar shards "
+    "('train-{000..099}.tar'), LMDB, IDX, CIFAR, HDF5, or what else a plugin reads. A conversion that "
+    "was broken off goes on when it is asked for again.",
+)
+@click.argument("source")
+@click.argument("target", metavar="SET", type=click.Path(path_type=Path))
+@click.option("--stripes", default=STRIPES, show_default=True, help="Over how many files.")
+@click.option(
+    "--block", type=Bytes(), default=BLOCK, show_default="256M", help="Bytes of a block, such as 4M."
+)
+@click.option(
+    "--run", default=RUN, show_default=True, help="Samples of a run in block order, unless others say."
+)
+@click.option("--order", type=click.Choice(ORDERS), help="How it is read, unless others say.")
+@click.option(
+    "--folder",
+    "folders",
+    multiple=True,
+    help="Where stripes go, in turn; may be repeated. Default: SET.",
+)
+@click.option("--kind", help="The format of SOURCE, where it cannot be told.")
+@click.option("--root", default="", help="What stands before the paths of a list.")
+@click.option("--raw", is_flag=True, help="Decode images now instead of when they are read.")
+@click.option("--height", default=0, help="Rows to which images are resized.")
+@click.option("--width", default=0, help="Columns to which images are resized.")
+@click.option("--gray", is_flag=True, help="One channel.")
+@click.option("--threads", default=0, help="That read, decode and write; default: one a core.")
+@click.option("--striping-factor", default=0, help="Targets of each stripe's file (Lustre, MPI-IO).")
+@click.option("--striping-unit", type=Bytes(), default=0, help="Bytes of a block on each of them.")
+@click.option("--mpi", is_flag=True, help="Create the stripes through MPI-IO, with those hints.")
+@click.option("--verify/--no-verify", default=True, help="Read all again and compare.")
+@click.option("--force", is_flag=True, help="Replace a set that is there, once the new one is whole.")
+@_json_option
+def convert(source: str, target: Path, order: str | None, json_path: str | None, **options: Any) -> None:
+    """Compose, convert, say what was written."""
+    from demitasse import compose
+
+    progress = Progress(["written", "verified"])
+    start = time.perf_counter()
+    with compose() as runtime:
+        done = runtime.program(
+            "convert_to_striped", source, target, order=order or "", progress=progress, **options
+        )
+    record = {"source": source, "target": str(target), "seconds": time.perf_counter() - start, **done}
+    went_on = f", {done['resumed']:,} of them before" if done["resumed"] else ""
+    seen = ", verified" if done["verified"] else ""
+    line = (
+        f"wrote {target}: {done['samples']:,} samples{went_on}, {human(done['bytes'])}, {done['form']}, "
+        f"on {done['stripes']} stripes{seen}, in {record['seconds']:.1f} s"
+    )
+    _say(json_path, record, [line])
+
+
+@command.command(
+    "measure",
+    help="Deliver mini-batches of SOURCE (a striped set, or what else a plugin reads) to workers for "
+    "some seconds, and say how quick that is and what each stripe gives.",
+)
+@click.argument("source")
+@click.option("--batch", default=256, show_default=True, help="Samples of a mini-batch of all workers.")
+@click.option("--workers", default=1, show_default=True, help="Workers that share it.")
+@click.option("--seconds", default=2.0, show_default=True, help="How long.")
+@click.option("--shuffle/--no-shuffle", default=True, help="In a shuffled order, or the file's.")
+@click.option(
+    "--readers", is_flag=True, help="One reader that distributes beside a reader for each worker."
+)
+@click.option("--kind", help="The format of SOURCE, where it cannot be told.")
+@click.option("--height", default=0, help="Rows to which images of a list are resized.")
+@click.option("--width", default=0, help="Columns to which images of a list are resized.")
+@_json_option
+def measure(
+    source: str,
+    batch: int,
+    workers: int,
+    seconds: float,
+    shuffle: bool,
+    readers: bool,
+    kind: str | None,
+    height: int,
+    width: int,
+    json_path: str | None,
+) -> None:
+    """Options of a set follow its path: ``set?order=block&io=direct``."""
+    from demitasse import DataError, DataSpec, compose
+    from demitasse_striped_io.measuring import deliver, slow_stripes
+    from demitasse_striped_io.readers import READERS, with_readers
+
+    if workers < 1 or batch < workers:
+        raise DataError(f"a batch of {batch} samples for {workers} workers; each needs one or more")
+    sizes = {"height": height, "width": width} if height or width else {}
+    results, slow = [], dict[int, tuple[float, float]]()
+    with compose() as runtime:
+        for reader in READERS if readers else ("own",):
+            opened = with_readers(runtime.open_source(DataSpec(source, kind, shuffle, 0, sizes)), reader)
+            found = deliver(opened, batch, workers, seconds)
+            store = getattr(opened, "store", None)
+            if store is not None:
+                slow |= slow_stripes(store.tally)
+            results.append((reader, found))
+            opened.close()
+    record = {
+        "source": source,
+        "batch": batch,
+        "results": [
+            {"readers": reader, **vars(m), "samples_per_s": m.rate, "bytes_per_s": m.bandwidth}
+            for reader, m in results
+        ],
+        "slow_stripes": {str(k): {"bytes_per_s": a, "others": b} for k, (a, b) in slow.items()},
+    }
+    rows = [
+        (reader, m.workers, f"{m.rate:,.0f}", f"{human(m.bandwidth)}/s", f"{m.waited:.0%}")
+        for reader, m in results
+    ]
+    lines = [table(("readers", "workers", "samples/s", "delivered", "time in reading"), rows)]
+    lines += [
+        f"stripe {k} is slow: {human(a)}/s, the others' median is {human(b)}/s"
+        for k, (a, b) in slow.items()
+    ]
+    _say(json_path, record, lines)

@@ -1,0 +1,261 @@
+"""A striped set's index: what the records are, where they lie, and what they must check to.
+
+A set is a folder with ``index.json``, a table and, there or in folders of their own (disks, mount
+points), the stripes. Records are numbered from 0 and laid into blocks, a record never across two; block
+b is in stripe b mod S, at b // S times the block's size. So is the data of swCaffe laid over disk arrays
+(V.B: 32 of them, blocks of 256 MB), by the file system there, by whatever folders there are here.
+
+The table has columns, one after the other: ``xxh64`` (uint64, of each record); for records of varying
+length ``offset`` (int64) and ``length`` (int64), the offset counted over all blocks as if they stood in
+one file; then the fields that are too small to be read from a stripe one by one, such as the label.
+
+Nothing in an index is trusted: it carries its own checksum and the table's, and every claim is compared
+with the files.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from demitasse import DataError, Field, nearest
+
+FORMAT, VERSION = "demitasse striped set", 1
+INDEX = "index.json"
+STRIPES, BLOCK = 32, 256 << 20
+"""The paper's (swCaffe, V.B)."""
+RUN = 256
+"""Samples of a run in block order, where nobody says another number: the paper's mini-batch of a
+process."""
+LARGEST_INDEX = 1 << 24
+JOURNAL = ".writing"
+"""In a set's folder while it is written: what has been written so far."""
+FORMS = ("raw", "encoded")
+BOOKKEEPING = ("xxh64", "offset", "length")
+
+
+@dataclass(frozen=True)
+class Index:
+    """What ``index.json`` says. ``main`` are the fields in the records, ``small`` those in the table;
+    ``record`` is the bytes of a raw record, 0 where records differ in length. ``decoding`` are the
+    options with which encoded images are decoded when nobody gives others."""
+
+    form: str
+    samples: int
+    main: Mapping[str, Field]
+    small: Mapping[str, Field]
+    record: int
+    block: int
+    stripes: tuple[Path, ...]
+    lengths: tuple[int, ...]
+    run: int = RUN
+    decoding: Mapping[str, Any] | None = None
+    source: str = ""
+    table: str = ""
+    table_check: str = ""
+
+    @property
+    def in_block(self) -> int:
+        """Records of a full block of fixed-size records."""
+        return self.block // self.record
+
+    def columns(self) -> list[tuple[str, np.dtype[Any], tuple[int, ...]]]:
+        """The table's columns: name, element type, shape."""
+        book: list[tuple[str, np.dtype[Any]]] = [("xxh64", np.dtype("<u8"))]
+        if not self.record:
+            book += [("offset", np.dtype("<i8")), ("length", np.dtype("<i8"))]
+        return [(name, kind, (self.samples,)) for name, kind in book] + [
+            (name, np.dtype(f.dtype).newbyteorder("<"), (self.samples, *f.shape))
+            for name, f in self.small.items()
+        ]
+
+    def table_bytes(self) -> int:
+        return sum(kind.itemsize * math.prod(shape) for _, kind, shape in self.columns())
+
+
+def record_bytes(fields: Mapping[str, Field]) -> int:
+    """The bytes of a raw record with these fields."""
+    return sum(np.dtype(f.dtype).itemsize * math.prod(f.shape) for f in fields.values())
+
+
+def is_set(path: Path) -> bool:
+    """Whether a path is a striped set: its folder, or its index. Cheap: 512 bytes are read."""
+    file = path / INDEX if path.is_dir() else path
+    if file.name != INDEX or not file.is_file():
+        return False
+    with file.open("rb") as opened:
+        return FORMAT.encode() in opened.read(512)
+
+
+def write_index(folder: Path, index: Index) -> None:
+    """The index, whole or not at all: with it the set begins to exist. Raises OSError."""
+    inside = [os.path.relpath(p, folder) if p.is_relative_to(folder) else str(p) for p in index.stripes]
+    body = {
+        "format": FORMAT,
+        "version": VERSION,
+        "form": index.form,
+        "samples": index.samples,
+        "main": {name: [list(f.shape), f.dtype] for name, f in index.main.items()},
+        "small": {name: [list(f.shape), f.dtype] for name, f in index.small.items()},
+        "record": index.record,
+        "block": index.block,
+        "stripes": [
+            {"path": path, "bytes": length} for path, length in zip(inside, index.lengths, strict=True)
+        ],
+        "run": index.run,
+        "decoding": dict(index.decoding or {}),
+        "source": index.source,
+        "table": {"path": index.table, "bytes": index.table_bytes(), "xxh64": index.table_check},
+    }
+    body["crc32"] = f"{_crc(body):08x}"
+    written_whole(folder / INDEX, (json.dumps(body, indent=1) + "\n").encode())
+
+
+def written_whole(path: Path, data: bytes) -> None:
+    """A file with these bytes, on the disk and under its name, or as it was. Raises OSError."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with beside.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def _crc(body: Mapping[str, Any]) -> int:
+    return zlib.crc32(json.dumps(body, sort_keys=True).encode())
+
+
+def read_index(path: Path) -> Index:
+    """The index of the set at ``path`` (its folder, or the index). Raises DataError for what is none, is
+    damaged, of another version, or claims what cannot be."""
+    file = path if path.name == INDEX else path / INDEX
+    folder = file.parent
+    try:
+        if file.stat().st_size > LARGEST_INDEX:
+            raise DataError(f"{file}: is longer than any index ({file.stat().st_size:,} bytes)")
+        body = json.loads(file.read_bytes())
+    except OSError as error:
+        there = [p.name for p in folder.parent.iterdir()] if folder.parent.is_dir() else []
+        close = nearest(folder.name, [name for name in there if name != folder.name])
+        hint = f"; did you mean {str(folder.parent / close)!r}?" if close else ""
+        unfinished = (
+            "; its writing was broken off: convert again to go on"
+            if folder.is_dir() and (folder / JOURNAL).exists()
+            else ""
+        )
+        raise DataError(
+            f"{path}: is no striped set: {file}: {error.strerror}{unfinished or hint}"
+        ) from error
+    except ValueError as error:
+        raise DataError(f"{file}: is damaged: it is no JSON ({error})") from error
+    if not isinstance(body, dict) or body.get("format") != FORMAT:
+        raise DataError(f"{file}: is no index of a striped set")
+    if body.get("version") != VERSION:
+        raise DataError(f"{file}: is of version {body.get('version')}; read is version {VERSION}")
+    said = body.pop("crc32", None)
+    if said != f"{_crc(body):08x}":
+        raise DataError(f"{file}: is damaged: its checksum is {_crc(body):08x}, it says {said}")
+    try:
+        index = _parsed(body, folder)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise DataError(f"{file}: is no whole index: {type(error).__name__}: {error}") from error
+    _check(index, file)
+    return index
+
+
+def _parsed(body: Mapping[str, Any], folder: Path) -> Index:
+    def fields(name: str) -> dict[str, Field]:
+        return {
+            str(key): Field(tuple(int(n) for n in shape), np.dtype(str(kind)).name)
+            for key, (shape, kind) in body[name].items()
+        }
+
+    stripes = body["stripes"]
+    return Index(
+        form=str(body["form"]),
+        samples=int(body["samples"]),
+        main=fields("main"),
+        small=fields("small"),
+        record=int(body["record"]),
+        block=int(body["block"]),
+        stripes=tuple(folder / str(each["path"]) for each in stripes),
+        lengths=tuple(int(each["bytes"]) for each in stripes),
+        run=int(body["run"]),
+        decoding=dict(body["decoding"]),
+        source=str(body["source"]),
+        table=Path(str(body["table"]["path"])).name,
+        table_check=str(body["table"]["xxh64"]),
+    )
+
+
+def _check(index: Index, file: Path) -> None:
+    """Raise DataError for what no writer of ours writes."""
+    wrong = ""
+    every = [*index.main.values(), *index.small.values()]
+    if index.form not in FORMS:
+        wrong = f"form {index.form!r} (valid: {', '.join(FORMS)})"
+    elif index.samples < 1 or index.block < 1 or index.run < 1 or not index.stripes:
+        wrong = "no samples, blocks, runs or stripes"
+    elif not index.main or set(index.main) & set(index.small) or set(index.small) & set(BOOKKEEPING):
+        wrong = f"fields {', '.join([*index.main, *index.small])}"
+    elif any(np.dtype(f.dtype).kind not in "biuf" or any(n < 1 for n in f.shape) for f in every):
+        wrong = "a field that has no elements, or none that are numbers"
+    elif index.form == "raw" and not 0 < index.record == record_bytes(index.main) <= index.block:
+        wrong = f"records of {index.record:,} bytes in blocks of {index.block:,}"
+    elif index.form == "encoded" and index.record:
+        wrong = f"encoded records of a fixed size, {index.record:,} bytes"
+    if wrong:
+        raise DataError(f"{file}: has {wrong}")
+
+
+def read_table(folder: Path, index: Index) -> dict[str, np.ndarray]:
+    """The table's columns by name. Raises DataError when it is missing, cut off or damaged."""
+    from demitasse_striped_io.loops import xxh64
+
+    file = folder / index.table
+    try:
+        data = np.fromfile(file, np.uint8) if file.stat().st_size == index.table_bytes() else None
+        found = file.stat().st_size
+    except OSError as error:
+        raise DataError(f"{file}: cannot be read: {error.strerror}") from error
+    if data is None:
+        raise DataError(f"{file}: has {found:,} bytes, the index says {index.table_bytes():,}")
+    if (check := f"{int(xxh64(data)):016x}") != index.table_check:
+        raise DataError(
+            f"{file}: is damaged: its checksum is {check}, the index says {index.table_check}"
+        )
+    table, at = {}, 0
+    for name, kind, shape in index.columns():
+        length = kind.itemsize * math.prod(shape)
+        # A column begins wherever the one before it ended: a copy makes it aligned.
+        table[name] = (
+            data[at : at + length]
+            .copy()
+            .view(kind)
+            .reshape(shape)
+            .astype(kind.newbyteorder("="), copy=False)
+        )
+        at += length
+    if not index.record:
+        _check_places(table, index, file)
+    return table
+
+
+def _check_places(table: Mapping[str, np.ndarray], index: Index, file: Path) -> None:
+    offset, length = table["offset"], table["length"]
+    ends = offset + length
+    wrong = (length < 1) | (offset < 0) | (offset // index.block != (ends - 1) // index.block)
+    wrong[1:] |= offset[1:] < ends[:-1]
+    if wrong.any():
+        raise DataError(f"{file}: sample {int(np.argmax(wrong)):,} lies where none can be")

@@ -1,0 +1,258 @@
+"""What a striped set can be made of: any source that a composed plugin reads (LMDB, IDX, CIFAR, HDF5,
+lists of images), folders and lists of image files kept as they are, and WebDataset's tar shards."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from demitasse import DataError, DataSpec, Field
+from demitasse_striped_io import loops
+from demitasse_striped_io.decoding import ENDINGS, decode
+from demitasse_striped_io.index import record_bytes
+
+SMALL = 256
+"""Bytes up to which a field stands in the table and not in the records."""
+LONGEST_LIST = 1 << 31
+
+
+@dataclass
+class Chunk:
+    """Some samples to write: their records one after the other (uint8), each one's length, and the rows
+    of the small fields."""
+
+    data: np.ndarray
+    lengths: np.ndarray
+    rows: Mapping[str, np.ndarray]
+
+
+class Lane(Protocol):
+    """Reads every so-manieth chunk, one after the other."""
+
+    def read(self, count: int) -> Chunk:
+        """The next chunk, which has ``count`` samples. Raises DataError."""
+
+    def close(self) -> None:
+        """Nothing more is read."""
+
+
+class Input(Protocol):
+    """Samples to be written, in their order."""
+
+    name: str
+    size: int
+    form: str
+    main: Mapping[str, Field]
+    small: Mapping[str, Field]
+
+    def lane(self, first: int, count: int, step: int) -> Lane:
+        """A reader of ``count`` samples from ``first`` on, then ``step`` further on, and so forth."""
+
+    def close(self) -> None:
+        """Nothing more is read."""
+
+
+class SourceInput:
+    """The samples of an open source, in file order. Small fields go to the table."""
+
+    form = "raw"
+
+    def __init__(self, source: Any, name: str) -> None:
+        """Raises DataError when there is nothing to put in records."""
+        self.name, self.size, self._source = name, int(source.size), source
+        self.main: Mapping[str, Field]
+        self.small: Mapping[str, Field] = {k: f for k, f in source.fields.items() if _nbytes(f) <= SMALL}
+        self.main = {k: f for k, f in source.fields.items() if k not in self.small}
+        if not self.main:  # samples as small as labels: the largest of them is the record
+            largest = max(self.small, key=lambda k: _nbytes(self.small[k]))
+            self.main = {largest: self.small[largest]}
+            self.small = {k: f for k, f in self.small.items() if k != largest}
+
+    def lane(self, first: int, count: int, step: int) -> Lane:
+        return _SourceLane(self, self._source, first, count, step)
+
+    def close(self) -> None:
+        self._source.close()
+
+
+class _SourceLane:
+    def __init__(self, about: SourceInput, source: Any, first: int, count: int, step: int) -> None:
+        self._about, self._source = about, source
+        self._first, self._count, self._step = first, count, step
+        self._stream: Any = None
+
+    def read(self, count: int) -> Chunk:
+        if self._stream is None or count != self._count:
+            self.close()
+            self._count = count
+            self._stream = self._source.stream(self._first, count, self._step)
+        fields = self._source.fields
+        out = {k: np.empty((count, *f.shape), f.dtype) for k, f in fields.items()}
+        self._stream.read(out)
+        self._first += self._step
+        main = [out[k].reshape(count, -1).view(np.uint8) for k in self._about.main]
+        data = main[0] if len(main) == 1 else np.concatenate(main, axis=1)
+        size = record_bytes(self._about.main)
+        return Chunk(data.reshape(-1), np.full(count, size), {k: out[k] for k in self._about.small})
+
+    def close(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+
+
+def _nbytes(field: Field) -> int:
+    return int(np.dtype(field.dtype).itemsize * math.prod(field.shape))
+
+
+@dataclass(frozen=True)
+class Form:
+    """What becomes of image files: kept as they are (``encoded``), or raw pixels of ``resized``."""
+
+    encoded: bool = True
+    gray: bool = False
+    resized: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True)
+class Item:
+    """An image file's bytes to be: where they stand, under which name, with which label."""
+
+    file: Path
+    where: str
+    label: int
+    offset: int = 0
+    length: int = -1
+
+
+class FilesInput:
+    """Image files, or members of tar shards, with a label each."""
+
+    def __init__(self, name: str, items: Sequence[Item], form: Form) -> None:
+        """Raises DataError when there are none, or the first is no image."""
+        if not items:
+            raise DataError(f"{name}: there are no images in it")
+        self.name, self.size, self._items, self._form = name, len(items), items, form
+        self.form = "encoded" if form.encoded else "raw"
+        self.small: Mapping[str, Field] = {"label": Field((), "int32")}
+        pixels = self._pixels(0)
+        height, width, channels = pixels.shape
+        self.main: Mapping[str, Field] = {"data": Field((channels, height, width), "uint8")}
+
+    def _pixels(self, number: int) -> np.ndarray:
+        item = self._items[number]
+        try:
+            return decode(contents(item), self._form.gray, self._form.resized)
+        except DataError as error:
+            raise DataError(f"{item.where}: {error}") from error
+
+    def lane(self, first: int, count: int, step: int) -> Lane:
+        return _FilesLane(self, first, step)
+
+    def chunk(self, first: int, count: int) -> Chunk:
+        """Samples as they are written."""
+        labels = np.array([item.label for item in self._items[first : first + count]], np.int32)
+        if self._form.encoded:
+            parts = [contents(item) for item in self._items[first : first + count]]
+            lengths = np.array([len(part) for part in parts], np.int64)
+            return Chunk(np.concatenate(parts), lengths, {"label": labels})
+        shape = self.main["data"].shape
+        planes = np.empty((count, *shape), np.uint8)
+        for i in range(count):
+            pixels = self._pixels(first + i)
+            if pixels.transpose(2, 0, 1).shape != shape:
+                raise DataError(
+                    f"{self._items[first + i].where}: its image has shape {pixels.shape} (height, "
+                    f"width, channels), the first one's is {(*shape[1:], shape[0])}; "
+                    f"give a height and a width"
+                )
+            loops.planes(pixels, planes[i])
+        size = record_bytes(self.main)
+        return Chunk(planes.reshape(-1), np.full(count, size), {"label": labels})
+
+    def close(self) -> None:
+        """Files are opened one by one."""
+
+
+class _FilesLane:
+    def __init__(self, files: FilesInput, first: int, step: int) -> None:
+        self._files, self._first, self._step = files, first, step
+
+    def read(self, count: int) -> Chunk:
+        made = self._files.chunk(self._first, count)
+        self._first += self._step
+        return made
+
+    def close(self) -> None:
+        """Nothing is kept open."""
+
+
+def contents(item: Item) -> np.ndarray:
+    """The bytes of an image file, or of a member of a shard. Raises DataError."""
+    try:
+        data = np.fromfile(item.file, np.uint8, count=item.length, offset=item.offset)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise DataError(f"{item.where}: cannot be read: {reason}") from error
+    if not len(data) or len(data) < item.length:
+        raise DataError(f"{item.where}: has {len(data):,} bytes; an image was expected")
+    return data
+
+
+def open_input(runtime: Any, source: str, *, root: str, kind: str | None, form: Form) -> Input:
+    """What there is to be written: tar shards, a folder of images (its sub-folders, by name, are the
+    classes), a list (``.txt``: a path and a label a line), else what a composed plugin reads. Raises
+    DataError."""
+    from demitasse_striped_io.shards import is_shards, shard_items
+
+    path = Path(source)
+    if kind in (None, "webdataset") and is_shards(source):
+        return FilesInput(source, shard_items(source), form)
+    if kind in (None, "images") and path.is_dir() and (listed := _in_folder(path)):
+        return FilesInput(source, listed, form)
+    if kind == "images" or (kind is None and path.suffix.lower() == ".txt"):
+        return FilesInput(source, _listed(path, root), form)
+    if form.resized or form.gray:
+        raise DataError(
+            f"{source}: only image files are resized or made gray; these are samples already"
+        )
+    return SourceInput(runtime.open_source(DataSpec(source, kind)), source)
+
+
+def _in_folder(folder: Path) -> list[Item]:
+    def images_of(one: Path) -> list[Path]:
+        return sorted(p for p in one.rglob("*") if p.suffix.lower() in ENDINGS and p.is_file())
+
+    classes = sorted(p for p in folder.iterdir() if p.is_dir())
+    lists = [each for each in map(images_of, classes) if each] or [images_of(folder)]
+    return [Item(path, str(path), label) for label, each in enumerate(lists) for path in each]
+
+
+def _listed(path: Path, root: str) -> list[Item]:
+    try:
+        if path.stat().st_size > LONGEST_LIST:
+            raise DataError(f"{path}: is longer than any list ({path.stat().st_size:,} bytes)")
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: is no text: byte {error.start} is not UTF-8") from error
+    items = []
+    for number, line in enumerate(lines, 1):
+        name, _, label = line.strip().replace("\t", " ").rpartition(" ")
+        if not line.strip():
+            continue
+        if not name.strip() or not label.lstrip("+-").isdecimal() or len(label) > 11:
+            raise DataError(
+                f"{path}:{number}: {line[:200]!r} is not a path, a blank and a label (a whole number)"
+            )
+        file = Path(root + name.strip())
+        if not file.exists() and (path.parent / file).exists():
+            file = path.parent / file
+        items.append(Item(file, f"{path}:{number}: {file}", int(label)))
+    return items

@@ -1,0 +1,111 @@
+"""How quickly samples are delivered: from a set, by what each stripe gives, and from any source by one
+reader or several."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from demitasse import DataSource
+
+SLOW = 4.0
+"""A stripe is called slow that gives less than the others' median divided by this."""
+JUDGED = 1 << 22
+"""Bytes that must have been read from a stripe before its rate says anything."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What was delivered to ``workers``, each with runs of ``count`` samples: samples and bytes a
+    second, and the share of the time for which workers waited."""
+
+    workers: int
+    samples: int
+    bytes: int
+    seconds: float
+    waited: float
+
+    @property
+    def rate(self) -> float:
+        """Samples a second."""
+        return self.samples / self.seconds
+
+    @property
+    def bandwidth(self) -> float:
+        """Bytes a second."""
+        return self.bytes / self.seconds
+
+
+def deliver(source: DataSource, batch: int, workers: int, seconds: float, least: int = 4) -> Measured:
+    """Have workers, a thread each, read their shares of batches of ``batch`` samples, for some seconds
+    and at least ``least`` batches, after one that warms up. Raises what reading raises."""
+    shares = [batch * (i + 1) // workers - batch * i // workers for i in range(workers)]
+    offsets = [batch * i // workers for i in range(workers)]
+    begin = threading.Barrier(workers)
+    stopping = threading.Event()
+    together = threading.Barrier(workers)
+    counts, waits, errors = [0] * workers, [0.0] * workers, list[BaseException]()
+    spans = [0.0] * workers
+
+    def work(worker: int) -> None:
+        stream: Any = source.stream(offsets[worker], shares[worker], batch)
+        try:
+            out = {
+                name: np.zeros((shares[worker], *field.shape), field.dtype)
+                for name, field in source.fields.items()
+            }
+            stream.read(out)
+            begin.wait()
+            start, before = time.perf_counter(), float(getattr(stream, "waited", 0.0))
+            while True:
+                stream.read(out)
+                counts[worker] += 1
+                # All stop after the same batch, as training workers would.
+                enough = time.perf_counter() - start >= seconds and counts[worker] >= least
+                if worker == 0 and enough:
+                    stopping.set()
+                together.wait()
+                if stopping.is_set():
+                    break
+                together.wait()
+            spans[worker] = time.perf_counter() - start
+            waits[worker] = float(getattr(stream, "waited", 0.0)) - before
+        except BaseException as error:  # noqa: BLE001  raised below, by who waits for all
+            errors.append(error)
+            begin.abort()
+            together.abort()
+        finally:
+            stream.close()
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(workers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise next((e for e in errors if not isinstance(e, threading.BrokenBarrierError)), errors[0])
+    size = sum(
+        np.dtype(f.dtype).itemsize * int(np.prod(f.shape, dtype=np.int64))
+        for f in source.fields.values()
+    )
+    samples = sum(count * share for count, share in zip(counts, shares, strict=True))
+    longest = max(spans)
+    return Measured(workers, samples, samples * size, longest, sum(waits) / (workers * longest))
+
+
+def slow_stripes(tally: np.ndarray) -> dict[int, tuple[float, float]]:
+    """Stripes that give much less than the others, by number: bytes a second of it and of the others'
+    median. ``tally`` is a Store's."""
+    judged = [i for i in range(len(tally)) if tally[i, 1] >= JUDGED and tally[i, 2] > 0]
+    rates = {i: tally[i, 1] / tally[i, 2] * 1e9 for i in judged}
+    found = {}
+    for stripe, rate in rates.items():
+        others = [other for i, other in rates.items() if i != stripe]
+        if others and rate * SLOW < median(others):
+            found[stripe] = (float(rate), float(median(others)))
+    return found

@@ -1,0 +1,36 @@
+"""From a specification to a source: a striped set, or another plugin's samples by one reader or
+several."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from demitasse import DataError, DataSource, DataSpec
+from demitasse_striped_io.index import INDEX, JOURNAL, is_set
+from demitasse_striped_io.options import split_query
+
+
+def open_striped(spec: DataSpec) -> DataSource | None:
+    """The source of a specification, or None when it is not ours. Raises DataError."""
+    text = os.fspath(spec.source)
+    plain, query = split_query(text) if "?" in text and not Path(text).exists() else (text, {})
+    if spec.kind == "readers" or "reader" in query:
+        from demitasse_striped_io.readers import open_with_readers
+
+        return open_with_readers(spec, plain, query)
+    path = Path(plain).expanduser()
+    if spec.kind is None and not is_set(path):
+        _check_finished(path)
+        return None
+    from demitasse_striped_io.source import Source
+
+    return Source(path, spec, query)
+
+
+def _check_finished(path: Path) -> None:
+    """Raise DataError for a set whose writing was broken off."""
+    if path.is_dir() and (path / JOURNAL).exists() and not (path / INDEX).exists():
+        raise DataError(
+            f"{path}: is a striped set whose writing was broken off: convert again, and it goes on"
+        )

@@ -1,0 +1,158 @@
+"""What a specification asks of a striped set, checked: options of its own, or written after the path,
+``imagenet.striped?order=block&run=128``."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+
+from demitasse import DataError, DataSpec, unknown
+from demitasse_striped_io.order import ORDERS
+
+CHOICES: Mapping[str, tuple[str, ...]] = {
+    "order": ("", *ORDERS),
+    "on_error": ("stop", "skip"),
+    "io": ("page", "direct", "mpi"),
+    "verify": ("first", "always", "never"),
+    "mode": ("", "color", "gray"),
+}
+LARGEST_IMAGE = 1 << 15
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a set is read.
+
+    ``order`` and ``run``: see order.py; empty and 0 stand for the set's own. ``on_error``: a sample that
+    cannot be read stops the run, or is skipped and counted. ``io``: through the page cache, past it, or
+    by MPI-IO with the hints ``striping_factor`` and ``striping_unit``. ``threads``: that read and
+    decode; 0 for one a core, 8 in direct I/O. ``ahead``: mini-batches read in advance. ``verify``: which
+    reads compare checksums. ``rate``: bytes a second from each stripe at most (0: no limit).
+    ``patience``: seconds that a stripe may take for a mini-batch before it is a fault (0: any).
+    ``memory``: bytes up to which a set of raw records is kept in memory, negative for an eighth
+    of the machine's. ``height`` and ``width`` (encoded images are resized to them), ``mode``, ``crop``,
+    ``random``, ``stream`` and ``skip`` are what Caffe's Data layer asks for. ``transform`` has samples
+    cropped, mirrored and scaled when they are read: ``crop``, ``random``, ``mirror``, ``scale``,
+    ``mean`` (a number, one a channel, or an image).
+    """
+
+    order: str = ""
+    run: int = 0
+    on_error: str = "stop"
+    io: str = "page"
+    threads: int = 0
+    ahead: int = 3
+    verify: str = "first"
+    rate: float = 0.0
+    patience: float = 0.0
+    memory: int = -1
+    striping_factor: int = 0
+    striping_unit: int = 0
+    height: int = 0
+    width: int = 0
+    mode: str = ""
+    crop: int = 0
+    random: bool = False
+    stream: int = 0
+    skip: int = 0
+    transform: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def workers(self) -> int:
+        """The threads that read and decode."""
+        return self.threads or (max(8, cores()) if self.io == "direct" else cores())
+
+    def resident(self) -> int:
+        """The bytes up to which a set is kept in memory."""
+        if self.memory >= 0:
+            return self.memory
+        return physical_memory() // 8 // local_processes()
+
+
+def local_processes() -> int:
+    """How many processes of this run share the machine, as MPI's launchers (Open MPI, MPICH) say."""
+    for name in ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"):
+        if (told := os.environ.get(name, "")).isdigit():
+            return max(1, int(told))
+    return 1
+
+
+def physical_memory() -> int:
+    """Bytes of memory that this machine has."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def split_query(source: str) -> tuple[str, dict[str, str]]:
+    """A path, and the options written after it. Raises DataError for one that has no value."""
+    path, mark, query = source.partition("?")
+    given = {}
+    for part in query.split("&") if mark else ():
+        name, sign, value = part.partition("=")
+        if not sign or not name:
+            raise DataError(f"{source!r}: {part!r} is not OPTION=VALUE")
+        given[name] = value
+    return path, given
+
+
+def options_of(spec: DataSpec, query: Mapping[str, str], kept: Mapping[str, Any]) -> Options:
+    """The options of a specification: its own first, then those after the path, then ``kept``, with
+    which the set was made. Raises DataError that names what is wrong and what is valid."""
+    known = {each.name: type(each.default) for each in fields(Options) if each.name != "transform"}
+    made: dict[str, Any] = {}
+    for name, value in {**kept, **query, **spec.options}.items():
+        if name == "transform" and isinstance(value, Mapping):
+            made[name] = _transform(value)
+        elif name not in known:
+            raise DataError(unknown("option of a striped set", name, [*known, "transform"]))
+        else:
+            made[name] = _value(name, value, known[name])
+    return Options(**made)
+
+
+def _value(name: str, value: Any, kind: type) -> Any:
+    if name == "mode" and value == "native":  # what Caffe's Data layer says when nothing is asked for
+        return ""
+    if name in CHOICES:
+        if value not in CHOICES[name]:
+            raise DataError(unknown(name, str(value), [each for each in CHOICES[name] if each]))
+        return value
+    try:
+        if kind is bool:
+            number: Any = {"true": True, "false": False, "1": True, "0": False}[str(value).lower()]
+        else:
+            number = kind(value)
+    except (KeyError, TypeError, ValueError, OverflowError):
+        raise DataError(f"{name} is {value!r}; valid is a {kind.__name__}") from None
+    least = -1 if name == "memory" else 1 if name == "ahead" else 0
+    if kind is not bool and not least <= number < math.inf:
+        raise DataError(f"{name} is {value}; valid are {least} and more")
+    if name in ("height", "width", "crop") and number > LARGEST_IMAGE:
+        raise DataError(f"{name} is {value}; valid are 0 to {LARGEST_IMAGE:,}")
+    return number
+
+
+def _transform(given: Mapping[str, Any]) -> dict[str, Any]:
+    valid = ("crop", "random", "mirror", "scale", "mean")
+    for name in given:
+        if name not in valid:
+            raise DataError(unknown("part of transform", str(name), valid))
+    try:
+        return {
+            "crop": int(given.get("crop", 0)),
+            "random": bool(given.get("random", False)),
+            "mirror": bool(given.get("mirror", False)),
+            "scale": float(given.get("scale", 1.0)),
+            "mean": np.atleast_1d(np.asarray(given.get("mean", 0.0), np.float32)),
+        }
+    except (TypeError, ValueError) as error:
+        raise DataError(f"transform {dict(given)!r}: {error}") from None

@@ -1,0 +1,78 @@
+"""Mini-batches of a set in its global order, with what takes the place of samples that cannot be
+read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from demitasse import DataError
+from demitasse_striped_io.faults import Faults
+from demitasse_striped_io.order import Order
+from demitasse_striped_io.records import Records
+
+GOLDEN = 0.6180339887498949
+"""Of an epoch: how far on a sample's replacement stands. Multiples of it fall evenly, so neighbours that
+cannot be read, as all of a missing stripe, have replacements that are no neighbours."""
+ATTEMPTS = 64
+
+
+class Reading:
+    """Fills mini-batches. ``first`` is always a number of the global order, without what was skipped at
+    the start (Caffe's rand_skip)."""
+
+    def __init__(self, records: Records, order: Order, faults: Faults, skip: int) -> None:
+        self.records, self.order, self.faults, self.skip = records, order, faults, skip
+
+    def numbers(self, first: int, count: int) -> np.ndarray:
+        """The records of samples, shape (count,) int64."""
+        return self.order.numbers(first + self.skip, count)
+
+    def fill(self, first: int, count: int, out: Mapping[str, np.ndarray]) -> None:
+        """Write samples ``first`` to ``first + count`` into ``out``. Raises DataError for a sample that
+        cannot be read, unless such are skipped: then another of its epoch takes its place."""
+        numbers = self.numbers(first, count)
+        where = np.arange(first, first + count)
+        if not self.faults.found:
+            found = self.records.fill(numbers, where, out)
+            if not found:
+                return
+            self.faults.met(found)
+            bad = np.flatnonzero(np.isin(numbers, [fault.sample for fault in found]))
+        else:
+            bad = np.flatnonzero([int(n) in self.faults.found for n in numbers])
+        self.faults.replaced(self._replace(numbers, where, bad, out))
+
+    def _replace(
+        self,
+        numbers: np.ndarray,
+        where: np.ndarray,
+        bad: np.ndarray,
+        out: Mapping[str, np.ndarray],
+    ) -> int:
+        """Read a batch with others for the bad ones, until all could be read; how many were replaced."""
+        numbers, turns = numbers.copy(), np.zeros(len(numbers), np.int64)
+        replaced = set(bad.tolist())
+        for _ in range(ATTEMPTS):
+            for i in bad:
+                numbers[i], turns[i] = self._other(int(where[i]), int(turns[i]))
+            found = self.records.fill(numbers, where, out)
+            if not found:
+                return len(replaced)
+            self.faults.met(found)
+            bad = np.flatnonzero(np.isin(numbers, [fault.sample for fault in found]))
+            replaced |= set(bad.tolist())
+        raise DataError(
+            f"{self.faults.name}: {ATTEMPTS} samples in a row cannot be read; the last: {found[0]}"
+        )
+
+    def _other(self, number: int, turn: int) -> tuple[int, int]:
+        size = self.order.size
+        epoch, position = divmod(number + self.skip, size)
+        stride = max(1, round(size * GOLDEN))
+        for later in range(turn + 1, turn + 1 + size):
+            other = int(self.order.numbers(epoch * size + (position + later * stride) % size, 1)[0])
+            if other not in self.faults.found:
+                return other, later
+        raise DataError(f"{self.faults.name}: none of its {size:,} samples can be read")

@@ -1,0 +1,105 @@
+"""WebDataset's tar shards: members that share a name up to its first dot are a sample, such as
+``n01440764/7.jpg`` and ``n01440764/7.cls``.
+
+Only the headers are read to find the members; their bytes are read where they stand. A compressed shard
+has no such places and is refused.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import re
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from demitasse import DataError
+from demitasse_striped_io.decoding import ENDINGS
+from demitasse_striped_io.inputs import Item
+
+LABELS = ("cls", "index", "label")
+LONGEST_LABEL = 1 << 20
+MOST_SHARDS = 1 << 20
+
+
+def is_shards(source: str) -> bool:
+    """Whether a source names tar shards: ``train.tar``, ``train-*.tar``, ``train-{000..099}.tar``."""
+    return re.search(r"\.tar(\.\w+)?$|\.tgz$", source) is not None
+
+
+def shard_files(source: str) -> list[Path]:
+    """The files that a name with ``{000..099}``, ``*`` or commas means. Raises DataError for none."""
+    names: list[str] = []
+    for part in source.split(","):
+        brace = re.search(r"\{(\d+)\.\.(\d+)\}", part)
+        if brace and int(brace[2]) - int(brace[1]) < MOST_SHARDS:
+            width = len(brace[1])
+            numbers = range(int(brace[1]), int(brace[2]) + 1)
+            names += [f"{part[: brace.start()]}{n:0{width}d}{part[brace.end() :]}" for n in numbers]
+        else:
+            names.append(part)
+    files: list[Path] = []
+    for name in names:
+        found = sorted(glob.glob(name)) if glob.has_magic(name) else [name]  # noqa: PTH207  any pattern
+        files += map(Path, found)
+    if not files:
+        raise DataError(f"no file matches {source!r}")
+    return files
+
+
+def shard_items(source: str) -> list[Item]:
+    """The images in shards, each with its label (0 where none has one). Raises DataError for a shard
+    that is compressed, cut off or no tar file, and for a sample without an image."""
+    return [item for file in shard_files(source) for item in _items(file)]
+
+
+def _items(file: Path) -> Iterator[Item]:
+    try:
+        with tarfile.open(file, "r:") as archive:
+            yield from _samples(file, archive)
+    except tarfile.ReadError as error:
+        packed = " (is it compressed? unpack it first)" if file.suffix != ".tar" else ""
+        raise DataError(f"{file}: is no tar file that can be read: {error}{packed}") from error
+    except OSError as error:
+        raise DataError(f"{file}: cannot be read: {error.strerror or error}") from error
+
+
+def _samples(file: Path, archive: tarfile.TarFile) -> Iterator[Item]:
+    image: Item | None = None
+    key, label = "", 0
+    for member in archive:
+        if not member.isreg():
+            continue
+        folder, _, name = member.name.rpartition("/")
+        stem, _, ending = name.partition(".")
+        if f"{folder}/{stem}" != key:
+            if key:
+                yield _whole(file, key, image, label)
+            key, image, label = f"{folder}/{stem}", None, 0
+        if f".{ending.lower()}" in ENDINGS:
+            where = f"{file}: {member.name}"
+            image = Item(file, where, 0, member.offset_data, member.size)
+        elif ending in LABELS or ending == "json":
+            label = _label(file, archive, member, ending)
+    if key:
+        yield _whole(file, key, image, label)
+
+
+def _whole(file: Path, key: str, image: Item | None, label: int) -> Item:
+    if image is None:
+        raise DataError(f"{file}: the sample {key.lstrip('/')!r} has no image ({', '.join(ENDINGS)})")
+    return Item(image.file, image.where, label, image.offset, image.length)
+
+
+def _label(file: Path, archive: tarfile.TarFile, member: tarfile.TarInfo, ending: str) -> int:
+    opened = archive.extractfile(member)
+    text = opened.read(LONGEST_LABEL) if opened is not None else b""
+    try:
+        if ending != "json":
+            return int(text)
+        told = json.loads(text)
+        found = [told[name] for name in ("label", *LABELS) if name in told]
+        return int(found[0]) if found else 0
+    except (ValueError, TypeError) as error:
+        raise DataError(f"{file}: {member.name} is no label: {text[:40]!r}") from error

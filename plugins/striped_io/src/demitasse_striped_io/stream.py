@@ -1,0 +1,268 @@
+"""Streams: runs of samples for one worker.
+
+Two kinds. Records that are copied as they are go straight into the caller's batch, from memory or from
+the page cache, into which a thread has the system read the next runs: one copy in all. What has to be
+decoded or transformed, or comes past the page cache, is prepared by a thread in buffers that go round.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from collections.abc import Mapping
+from queue import Empty, SimpleQueue
+
+import numpy as np
+
+from demitasse import Allocator, DataError, Field, unknown
+from demitasse_striped_io.buffers import batch
+from demitasse_striped_io.reading import Reading
+from demitasse_striped_io.store import Store
+
+Run = dict[str, np.ndarray]
+
+
+def check_batch(
+    name: str, fields: Mapping[str, Field], count: int, out: Mapping[str, np.ndarray]
+) -> None:
+    """Raise DataError for a field that a source has not, and for an array of another shape than a
+    run."""
+    for field, array in out.items():
+        if field not in fields:
+            raise DataError(unknown("field", field, fields, name))
+        shape = (count, *fields[field].shape)
+        if array.shape != shape:
+            raise DataError(
+                f"{name}: field {field!r} of a run has shape {shape}, the array to read it into has "
+                f"{array.shape}"
+            )
+
+
+class _Thread:
+    """A thread that prepares something for the runs from a first one on. It refers to this record and
+    never to the stream, so that a stream which nobody closes can be collected, and its thread ends."""
+
+    def __init__(self, reading: Reading, name: str, first: int, count: int, step: int) -> None:
+        self.reading, self.name = reading, name
+        self.first, self.count, self.step = first, count, step
+        self.stopped = False
+        self.free: SimpleQueue[Run | None] = SimpleQueue()
+        self.ready: SimpleQueue[Run | Exception | None] = SimpleQueue()
+        self.thread = threading.Thread(target=self.work, name=f"read-ahead of {name}", daemon=True)
+
+    def work(self) -> None:
+        try:
+            while (run := self.free.get()) is not None and not self.stopped:
+                self.prepare(run)
+                self.first += self.step
+                self.ready.put(run)
+        except Exception as error:  # noqa: BLE001  it is raised where the run is read
+            self.ready.put(error)
+        finally:
+            self.ready.put(None)
+
+    def prepare(self, run: Run) -> None:
+        self.reading.fill(self.first, self.count, run)
+
+    def stop(self) -> None:
+        self.stopped = True
+        self.free.put(None)
+        self.ready.put(None)
+
+    def join(self) -> None:
+        if self.thread is not threading.current_thread():
+            self.thread.join()
+
+
+class _Announcer(_Thread):
+    """Tells the system which records will be wanted."""
+
+    def __init__(
+        self, reading: Reading, name: str, first: int, count: int, step: int, store: Store
+    ) -> None:
+        super().__init__(reading, name, first, count, step)
+        self.store = store
+
+    def prepare(self, run: Run) -> None:
+        self.store.soon(self.reading.numbers(self.first, self.count))
+
+
+class _Stream:
+    """What both kinds of stream have in common. ``waited`` counts the seconds that ``read`` and ``take``
+    waited for samples that were not there yet."""
+
+    def __init__(
+        self, reading: Reading, name: str, first: int, count: int, step: int, ahead: int
+    ) -> None:
+        self.waited = 0.0
+        self._reading, self._name = reading, name
+        self._count, self._step, self._ahead = count, step, ahead
+        self._allocator: Allocator | None = None
+        self._closed = False
+        self._cursor = first
+
+    @property
+    def cursor(self) -> int:
+        """The number of the next run's first sample; setting it starts reading from there."""
+        return self._cursor
+
+    @cursor.setter
+    def cursor(self, first: int) -> None:
+        self._check_open()
+        self._end()
+        self._cursor = first
+
+    def close(self) -> None:
+        """End what is read ahead and wait for its thread; a ``read`` that waits raises DataError."""
+        self._closed = True
+        self._end()
+
+    def _end(self) -> None:
+        """Stop reading ahead."""
+
+    def lend(self, allocator: Allocator) -> None:
+        """Take the buffers of this stream from a worker's own allocator. To be called before the first
+        run is read."""
+        self._allocator = allocator
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise DataError(f"{self._name}: the stream is closed")
+
+
+class ThroughStream(_Stream):
+    """Reads each run straight into the batch. Implements ``demitasse.Stream``."""
+
+    def __init__(
+        self,
+        reading: Reading,
+        name: str,
+        first: int,
+        count: int,
+        step: int,
+        ahead: int,
+        store: Store,
+    ) -> None:
+        super().__init__(reading, name, first, count, step, ahead)
+        self._store = store
+        self._announcer: _Announcer | None = None
+        self._collected: weakref.finalize[..., _Stream] | None = None
+        self._own: list[Run] = []
+
+    def read(self, out: Mapping[str, np.ndarray]) -> None:
+        """Write the next run into ``out`` (some or all fields, values are cast) and move the cursor by
+        the step. Raises DataError and leaves the cursor when a sample cannot be read."""
+        self._check_open()
+        check_batch(self._name, self._reading.records.fields, self._count, out)
+        if self._store.resident() is None:
+            self._announce()
+        start = time.perf_counter()
+        self._reading.fill(self._cursor, self._count, out)
+        self.waited += time.perf_counter() - start
+        self._cursor += self._step
+
+    def take(self) -> Mapping[str, np.ndarray]:
+        """The next run in a buffer of the stream's own, good until the next but one is taken."""
+        if not self._own:
+            make = self._reading.records.fields, self._count, self._allocator
+            self._own = [batch(*make), batch(*make)]
+        self._own.reverse()
+        self.read(self._own[0])
+        return self._own[0]
+
+    def _announce(self) -> None:
+        if self._announcer is None:
+            # The run that is read now need not be announced any more.
+            first = self._cursor + self._step
+            self._announcer = _Announcer(
+                self._reading, self._name, first, self._count, self._step, self._store
+            )
+            self._collected = weakref.finalize(self, self._announcer.stop)
+            for _ in range(self._ahead):
+                self._announcer.free.put({})
+            self._announcer.thread.start()
+        else:
+            self._announcer.free.put({})
+
+    def _end(self) -> None:
+        if self._announcer is not None:
+            self._announcer.stop()
+            self._announcer.join()
+            self._announcer = None
+
+
+class RingStream(_Stream):
+    """Has runs prepared by a thread, in buffers that go round. Implements ``demitasse.Stream``."""
+
+    def __init__(
+        self, reading: Reading, name: str, first: int, count: int, step: int, ahead: int
+    ) -> None:
+        super().__init__(reading, name, first, count, step, ahead)
+        self._thread: _Thread | None = None
+        self._pending: Run | Exception | None = None
+        self._taken: Run | None = None
+        self._runs: list[Run] = []
+
+    def read(self, out: Mapping[str, np.ndarray]) -> None:
+        """As ThroughStream's."""
+        self._check_open()
+        check_batch(self._name, self._reading.records.fields, self._count, out)
+        run = self._next()
+        for name, array in out.items():
+            np.copyto(array, run[name], casting="unsafe")
+        self._pending = None
+        self._give_back(run)
+        self._cursor += self._step
+
+    def take(self) -> Mapping[str, np.ndarray]:
+        """The next run where it was prepared, good until the next is taken or read: nothing is
+        copied."""
+        self._check_open()
+        if self._taken is not None:
+            self._give_back(self._taken)
+            self._taken = None
+        self._taken = self._next()
+        self._pending = None
+        self._cursor += self._step
+        return self._taken
+
+    def _give_back(self, run: Run) -> None:
+        if self._thread is not None:
+            self._thread.free.put(run)
+
+    def _next(self) -> Run:
+        thread = self._thread or self._start()
+        if self._pending is None:
+            try:
+                self._pending = thread.ready.get_nowait()
+            except Empty:
+                start = time.perf_counter()
+                self._pending = thread.ready.get()
+                self.waited += time.perf_counter() - start
+        if self._pending is None or self._closed:
+            raise DataError(f"{self._name}: the stream is closed")
+        if isinstance(self._pending, DataError):
+            raise DataError(str(self._pending)) from self._pending
+        if isinstance(self._pending, Exception):
+            kind = type(self._pending).__name__
+            raise DataError(f"{self._name}: {kind}: {self._pending}") from self._pending
+        return self._pending
+
+    def _start(self) -> _Thread:
+        if not self._runs:
+            fields = self._reading.records.fields
+            # One is being read by the caller, one is being prepared: as many more are ready.
+            self._runs = [batch(fields, self._count, self._allocator) for _ in range(self._ahead + 1)]
+        self._thread = _Thread(self._reading, self._name, self._cursor, self._count, self._step)
+        self._collected = weakref.finalize(self, self._thread.stop)
+        for run in self._runs:
+            self._thread.free.put(run)
+        self._thread.thread.start()
+        return self._thread
+
+    def _end(self) -> None:
+        if self._thread is not None:
+            self._thread.stop()
+            self._thread.join()
+        self._thread = self._pending = self._taken = None

@@ -1,0 +1,344 @@
+"""Writing a striped set: in parallel, whole or not at all, and to be gone on with after a kill.
+
+Threads read (and decode) chunks of the input, each its own lane; in the order of the samples the chunks
+get their places, are written by threads again, and are entered in the journal once they are on the
+disks. The index comes last and replaces, with one rename, that of a set that was there before: its
+stripes have other names and are removed only then.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from demitasse import DataError
+from demitasse_striped_io import journal as journals
+from demitasse_striped_io import loops
+from demitasse_striped_io.index import (
+    BLOCK,
+    INDEX,
+    JOURNAL,
+    RUN,
+    STRIPES,
+    Index,
+    read_index,
+    record_bytes,
+    write_index,
+    written_whole,
+)
+from demitasse_striped_io.inputs import Chunk, Input, Lane
+from demitasse_striped_io.layout import Layout
+from demitasse_striped_io.options import cores
+from demitasse_striped_io.parallel_fs import Striping, create_stripe
+
+CHUNK = 8 << 20
+"""Bytes, about, that are read, and written, at a time."""
+MOST_IN_CHUNK = 4096
+KEPT_SAFE = 256 << 20
+"""Bytes after which what is written is made safe on the disks, and entered in the journal."""
+
+
+@dataclass(frozen=True)
+class Making:
+    """How a set is laid out. ``folders`` get the stripes in turn; none means the set's own."""
+
+    stripes: int = STRIPES
+    block: int = BLOCK
+    run: int = RUN
+    folders: tuple[Path, ...] = ()
+    threads: int = 0
+    decoding: dict[str, Any] = field(default_factory=dict)
+    striping: Striping = field(default_factory=Striping)
+
+
+class Writer:
+    """Writes one set. ``resumed`` is how many samples a writer before this one had written."""
+
+    def __init__(self, target: Path, source: Input, making: Making, force: bool) -> None:
+        """Raises DataError when there is something at the target already, or the layout cannot be."""
+        self.target, self.source, self.making = target, source, making
+        record = record_bytes(source.main) if source.form == "raw" else 0
+        if making.stripes < 1 or making.block < 1 or making.run < 1:
+            raise DataError(
+                f"{making.stripes} stripes, blocks of {making.block} bytes, runs of {making.run} "
+                f"samples; valid are 1 and more"
+            )
+        if record > making.block:
+            raise DataError(
+                f"a sample has {record:,} bytes, a block only {making.block:,}: give larger blocks"
+            )
+        self._record = record
+        self._force = force
+        self._lock = threading.Lock()
+        self.threads = making.threads or max(2, cores())
+        self.resumed = 0
+        self.paths: list[Path] = []
+        self.index: Index
+        self.journal: journals.Journal
+
+    def write(self, progress: Callable[[int, int], object] | None = None) -> Index:
+        """Write, or go on writing, until the set is whole. ``progress`` is told samples done and all.
+        Raises DataError that names stripe, block and sample, with what was written kept."""
+        try:
+            self._prepare()
+        except OSError as error:
+            raise DataError(f"{self.target}: cannot be written: {error.strerror or error}") from error
+        try:
+            self._files = [self._opened(i, path) for i, path in enumerate(self.paths)]
+            try:
+                self._run(progress or (lambda done, size: None))
+                lengths = Layout(self.index, self.journal.table).stripe_lengths()
+                self.index = _with(self.index, lengths=lengths)
+                for stripe, file in enumerate(self._files):
+                    with self._naming(stripe, "its end"):
+                        os.ftruncate(file, self.index.lengths[stripe])
+                        os.fsync(file)
+            finally:
+                for file in self._files:
+                    os.close(file)
+        finally:
+            self.journal.close()
+        return self._finish()
+
+    def _prepare(self) -> None:
+        """Find or begin the journal."""
+        target, source, making = self.target, self.source, self.making
+        target.mkdir(parents=True, exist_ok=True)
+        path = target / JOURNAL
+        settings = {
+            "source": source.name,
+            "samples": source.size,
+            "form": source.form,
+            "main": {k: [list(f.shape), f.dtype] for k, f in source.main.items()},
+            "small": {k: [list(f.shape), f.dtype] for k, f in source.small.items()},
+            "stripes": making.stripes,
+            "block": making.block,
+            "run": making.run,
+            "folders": [str(f.absolute()) for f in making.folders],
+            "decoding": making.decoding,
+        }
+        found = journals.header_of(path) if path.exists() else None
+        goes_on = found is not None and {**found, "tag": None} == {**settings, "tag": None}
+        if found is not None and not goes_on:
+            differ = [name for name in settings if found.get(name) != settings[name]]
+            if not self._force:
+                raise DataError(
+                    f"{target}: another conversion was broken off here ({', '.join(differ)} differ: "
+                    f"{found.get(differ[0])!r} there, {settings[differ[0]]!r} now); force begins anew"
+                )
+            self._remove(found)
+        if not goes_on and any(p.name != JOURNAL for p in target.iterdir()):
+            if not (target / INDEX).exists():
+                raise DataError(f"{target}: is a folder with other things in it; name a new one")
+            if not self._force:
+                raise DataError(f"{target} is there already; force overwrites it")
+        tag = str(found["tag"]) if found is not None and goes_on else secrets.token_hex(3)
+        self.paths = self._paths(tag)
+        for folder in {path.parent for path in self.paths}:
+            folder.mkdir(parents=True, exist_ok=True)
+        self.index = Index(
+            form=source.form,
+            samples=source.size,
+            main=source.main,
+            small=source.small,
+            record=self._record,
+            block=making.block,
+            stripes=tuple(self.paths),
+            lengths=(0,) * making.stripes,
+            run=making.run,
+            decoding=making.decoding,
+            source=source.name,
+            table=f"table-{tag}.bin",
+        )
+        columns = self.index.columns()
+        if goes_on:
+            self.journal = journals.resume(path, columns)
+        else:
+            self.journal = journals.begin(path, {**settings, "tag": tag}, columns)
+        self.resumed = self.journal.done
+
+    def _paths(self, tag: str) -> list[Path]:
+        folders = self.making.folders
+        if not folders:
+            return [self.target / f"stripe-{i:02d}-{tag}.bin" for i in range(self.making.stripes)]
+        name = self.target.name
+        return [
+            folders[i % len(folders)].absolute() / f"{name}.stripe-{i:02d}-{tag}.bin"
+            for i in range(self.making.stripes)
+        ]
+
+    def _remove(self, header: dict[str, Any]) -> None:
+        """Remove the stripes of a conversion that nobody goes on with."""
+        for folder in [self.target, *(Path(str(f)) for f in header.get("folders", ()))]:
+            for path in folder.glob(f"*stripe-*-{header['tag']}.bin"):
+                path.unlink()
+        (self.target / JOURNAL).unlink()
+
+    def _opened(self, stripe: int, path: Path) -> int:
+        with self._naming(stripe, "its beginning"):
+            if not path.exists():
+                create_stripe(path, stripe, self.making.striping)
+            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+
+    def _naming(self, stripe: int, where: str) -> _Naming:
+        return _Naming(f"{self.target}: stripe {stripe}, {where}: {self.paths[stripe]}")
+
+    def _run(self, progress: Callable[[int, int], object]) -> None:
+        size, lanes = self.source.size, self.threads
+        guess = self._record or 128 << 10
+        count = max(1, min(MOST_IN_CHUNK, CHUNK // guess))
+        starts = list(range(self.journal.done, size, count))
+        open_lanes: dict[int, Lane] = {}
+        done = self._Pending(self.journal.done, self.journal.end)
+
+        def read(number: int) -> Chunk:
+            lane = open_lanes.get(number % lanes)
+            if lane is None:
+                lane = self.source.lane(starts[number], count, lanes * count)
+                open_lanes[number % lanes] = lane
+            return lane.read(min(count, size - starts[number]))
+
+        # One thread a lane, so that a lane's chunks are read in turn and never two at once.
+        readers = [ThreadPoolExecutor(1, thread_name_prefix="convert") for _ in range(lanes)]
+        writers = ThreadPoolExecutor(lanes, thread_name_prefix="write")
+        try:
+            reading: list[Future[Chunk]] = []
+            for number in range(len(starts)):
+                while len(reading) < min(len(starts), number + 2 * lanes):
+                    next_ = len(reading)
+                    reading.append(readers[next_ % lanes].submit(read, next_))
+                chunk = reading[number].result()
+                reading[number] = Future()  # its memory may go
+                self._place(chunk, done, writers)
+                if done.bytes >= KEPT_SAFE or number == len(starts) - 1:
+                    self._make_safe(done)
+                progress(done.samples, size)
+        finally:
+            for pool in (*readers, writers):
+                pool.shutdown(cancel_futures=True)
+            for lane in open_lanes.values():
+                lane.close()
+
+    @dataclass
+    class _Pending:
+        """How far places are given out, and what is being written."""
+
+        samples: int
+        end: int
+        bytes: int = 0
+        writing: list[Future[None]] = field(default_factory=list)
+
+    def _place(self, chunk: Chunk, done: Writer._Pending, writers: ThreadPoolExecutor) -> None:
+        """Give a chunk's records their places, and have them written."""
+        count, table, block = len(chunk.lengths), self.journal.table, self.making.block
+        rows = slice(done.samples, done.samples + count)
+        starts = np.cumsum(chunk.lengths) - chunk.lengths
+        data = np.ascontiguousarray(chunk.data)
+        loops.checksums(data, starts, np.asarray(chunk.lengths, np.int64), table["xxh64"][rows])
+        for name, values in chunk.rows.items():
+            table[name][rows] = values
+        if self._record:
+            numbers = np.arange(rows.start, rows.stop)
+            turn, within = np.divmod(numbers, self.index.in_block)
+            offsets = turn * block + within * self._record
+        else:
+            offsets = np.empty(count, np.int64)
+            at = done.end
+            for i, length in enumerate(chunk.lengths.tolist()):
+                if length > block:
+                    raise DataError(
+                        f"{self.target}: sample {rows.start + i} has {length:,} bytes, a block only "
+                        f"{block:,}: give larger blocks"
+                    )
+                if at % block + length > block:
+                    at += block - at % block
+                offsets[i] = at
+                at += length
+            table["offset"][rows], table["length"][rows] = offsets, chunk.lengths
+        ends = offsets + chunk.lengths
+        cuts = np.flatnonzero(
+            (offsets[1:] != ends[:-1]) | (offsets[1:] // block != offsets[:-1] // block)
+        )
+        firsts = np.concatenate([[0], cuts + 1])
+        lasts = np.concatenate([cuts, [count - 1]])
+        for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True):
+            part = data[starts[first] : starts[last] + chunk.lengths[last]]
+            number = rows.start + first
+            done.writing.append(writers.submit(self._write, part, int(offsets[first]), number))
+        done.samples, done.end = rows.stop, int(ends[-1])
+        done.bytes += int(chunk.lengths.sum())
+
+    def _write(self, data: np.ndarray, place: int, number: int) -> None:
+        block = place // self.making.block
+        turn, stripe = divmod(block, self.making.stripes)
+        offset = turn * self.making.block + place % self.making.block
+        with self._naming(stripe, f"block {block}, sample {number}"):
+            view = memoryview(data)  # type: ignore[arg-type]  # an array of bytes is a buffer
+            while view:
+                wrote = os.pwrite(self._files[stripe], view, offset)
+                view, offset = view[wrote:], offset + wrote
+
+    def _make_safe(self, done: Writer._Pending) -> None:
+        """Wait for what is being written, have it on the disks, and say so in the journal."""
+        for future in done.writing:
+            future.result()
+        for stripe, file in enumerate(self._files):
+            with self._naming(stripe, f"samples {self.journal.done} to {done.samples}"):
+                os.fdatasync(file)
+        self.journal.add(done.samples - self.journal.done, done.end)
+        done.bytes = 0
+        done.writing.clear()
+
+    def _finish(self) -> Index:
+        """The table, then the index: now the set is there. Then what it replaces goes."""
+        before: Index | None = None
+        if (self.target / INDEX).exists():
+            try:
+                before = read_index(self.target)
+            except DataError:
+                before = None  # damaged: what its stripes were called is not known
+        body = b"".join(column.tobytes() for column in self.journal.table.values())
+        check = f"{int(loops.xxh64(np.frombuffer(body, np.uint8))):016x}"
+        self.index = _with(self.index, table_check=check)
+        try:
+            written_whole(self.target / self.index.table, body)
+            write_index(self.target, self.index)
+        except OSError as error:
+            raise DataError(f"{self.target}: cannot be written: {error.strerror or error}") from error
+        for path in () if before is None else (*before.stripes, self.target / before.table):
+            if path not in self.index.stripes:
+                path.unlink(missing_ok=True)
+        (self.target / JOURNAL).unlink(missing_ok=True)
+        return self.index
+
+
+def _with(index: Index, **changes: Any) -> Index:
+    return Index(**{**vars(index), **changes})
+
+
+class _Naming:
+    """Makes an OSError a DataError that says where, and that nothing is lost."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+
+    def __enter__(self) -> None:
+        """Nothing to prepare."""
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, OSError):
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            more = "; make room" if full else ""
+            raise DataError(
+                f"{self.where}: {error.strerror or error}{more}; convert again, "
+                f"and it goes on from there"
+            ) from error

@@ -1,0 +1,75 @@
+"""Crops, slices and tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from math import prod
+from types import MappingProxyType
+
+from demitasse import Candidate, Request
+from demitasse_sw26010.kernels.elementwise import X, blocks
+from demitasse_sw26010.kernels.program import given, is_single, program_candidate
+
+Factory = Callable[[Request], Iterable[Candidate]]
+
+
+def _box(loop: str, whole: str) -> Factory:
+    """Of a tensor and a box in it: ``whole`` is where the tensor is, in or out."""
+
+    def offer(request: Request) -> Iterable[Candidate]:
+        x, y = given(request.inputs[0]), given(request.outputs[0])
+        if not is_single(x) or not x.shape:
+            return ()
+        outer, inner = (x, y) if whole == "in" else (y, x)
+        offset = tuple(int(start) for start in request.attributes["offset"])
+        return (
+            program_candidate(
+                request,
+                request.operation.name,
+                ("indexing", loop),
+                (X,),
+                (("in", 0), ("out", 0)),
+                (outer.shape, offset, inner.shape),
+                in_place=False,
+            ),
+        )
+
+    return offer
+
+
+def pieces(request: Request) -> Iterable[Candidate]:
+    """x's rows to the pieces that they belong to."""
+    shapes = [tuple(shape) for shape in request.attributes["shapes"]]
+    whole = given(request.inputs[0]).shape
+    return blocks(
+        request, shapes, whole, [(("in", 0), ("out", i)) for i in range(len(shapes))], join=False
+    )
+
+
+def _tiles(loop: str, single: str) -> Factory:
+    """Copies along an axis: ``single`` is where the one that is copied is, in or out."""
+
+    def offer(request: Request) -> Iterable[Candidate]:
+        x, y = given(request.inputs[0]), given(request.outputs[0])
+        if not is_single(x):
+            return ()
+        shape, axis = (x if single == "in" else y).shape, request.attributes["axis"]
+        numbers = (prod(shape[:axis]), prod(shape[axis:]), int(request.attributes["tiles"]))
+        places = (("in", 0), ("out", 0))
+        name, ldm = request.operation.name, (X,)
+        return (
+            program_candidate(request, name, ("indexing", loop), ldm, places, numbers, in_place=False),
+        )
+
+    return offer
+
+
+FACTORIES: Mapping[str, Factory] = MappingProxyType(
+    {
+        "crop": _box("crop", "in"),
+        "crop_backward": _box("crop_backward", "out"),
+        "slice": pieces,
+        "tile": _tiles("tile", "in"),
+        "tile_backward": _tiles("tile_backward", "out"),
+    }
+)

@@ -1,0 +1,155 @@
+"""What the processes of a run must have alike: what they train, and how their parameters lie."""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
+from typing import Any
+
+from demitasse import (
+    Bucket,
+    Layout,
+    Plan,
+    Processes,
+    Runtime,
+    Slot,
+    Solver,
+    Span,
+    TensorSpec,
+    Tuner,
+    WorkerError,
+)
+
+OWN = ("snapshot_prefix", "display_interval")
+"""Settings of a solver that only process 0 follows."""
+
+SHOWN = 60
+"""Characters of a fact that an error shows."""
+
+
+def agree(processes: Processes, facts: Mapping[str, str]) -> None:
+    """Compare facts, told by name, over all processes. Raises WorkerError, in each of them, that names
+    the processes that differ from the most, and in what."""
+    if processes.size == 1:
+        return
+    told = processes.gather(dict(facts))
+    names = dict.fromkeys(name for each in told for name in each)
+    for name in names:
+        values = [each.get(name, "not there") for each in told]
+        usual, _ = Counter(values).most_common(1)[0]
+        others = {value: [r for r, v in enumerate(values) if v == value] for value in values}
+        del others[usual]
+        for value, ranks in others.items():
+            raise WorkerError(
+                f"{_ranks(ranks)} of {processes.size}: {name} is {_short(value)}, on the others "
+                f"{_short(usual)}; all processes must train the same net alike"
+            )
+
+
+def composition(
+    runtime: Runtime, solver: Solver, precision: str, scaling: str, seed: int
+) -> dict[str, str]:
+    """A run's facts: plugins, machine, precision, the solver's settings and the layers of its net."""
+    described = runtime.machine
+    facts = {f"plugin {name}": version for name, version in runtime.composition.versions.items()}
+    if described.path is not None:
+        facts["the hardware description"] = _digest(str(described))
+    facts |= {"precision": precision, "scaling": scaling, "the seed": str(seed)}
+    facts |= {"the solver's update": f"{solver.update} {_table(solver.update_attributes)}"}
+    for setting in fields(solver):
+        value = getattr(solver, setting.name)
+        if isinstance(value, int | float | str | bool) and setting.name not in OWN:
+            facts[f"the solver's {setting.name}"] = str(value)
+    facts["the solver's learning rates"] = " ".join(
+        f"{solver.rate(i):.9g}" for i in (0, 1, solver.max_iterations // 2, solver.max_iterations)
+    )
+    facts["the net's layers"] = " ".join(layer.name for layer in solver.train.layers)
+    for layer in solver.train.layers:
+        # Where samples are may differ from host to host.
+        settings = _digest(repr(layer.parameters)) if layer.bottoms else ""
+        facts[f"layer {layer.name!r}"] = f"{layer.type} {settings}".strip()
+    return facts
+
+
+def planned_alike(
+    processes: Processes, tuner: Tuner | None, plan: Callable[[Plan | None], Plan]
+) -> Plan:
+    """``plan(like)`` made in every process so that flat memory lies as process 0's does, whose tuner
+    tries kernels while the others wait for its choices."""
+    if processes.size == 1:
+        return plan(None)
+    first = processes.rank == 0
+    if not first:
+        choices = processes.gather(None)[0]
+        if tuner is not None:
+            tuner.prefer(choices)
+    made = plan(None)
+    if first:
+        processes.gather(tuner.choices() if tuner is not None else {})
+    theirs = processes.gather([_told(made)] if first else None)[0][0]
+    if theirs != _told(made):
+        made = plan(replace(made, **_heard(theirs)))
+    return made
+
+
+def _told(plan: Plan) -> dict[str, Any]:
+    return {
+        "slots": [
+            [
+                [list(owner) for owner in slot.owners],
+                [slot.span.start, slot.span.stop],
+                [list(slot.spec.shape), slot.spec.dtype],
+                _layout(slot.spec.layout),
+                [slot.rate, slot.decay, slot.trainable],
+            ]
+            for slot in plan.slots
+        ],
+        "buckets": [[b.index, b.span.start, b.span.stop, list(b.layers)] for b in plan.buckets],
+    }
+
+
+def _layout(layout: Layout) -> list[Any]:
+    return [layout.name, list(layout.order), [list(block) for block in layout.blocks], layout.stored]
+
+
+def _heard(told: Mapping[str, Any]) -> dict[str, Any]:
+    slots = [
+        Slot(
+            tuple((layer, number) for layer, number in owners),
+            Span(*span),
+            TensorSpec(
+                tuple(shape),
+                dtype,
+                Layout(name, tuple(order), tuple((d, size) for d, size in blocks), stored),
+            ),
+            *rates,
+        )
+        for owners, span, (shape, dtype), (name, order, blocks, stored), rates in told["slots"]
+    ]
+    buckets = [
+        Bucket(index, Span(start, stop), tuple(layers)) for index, start, stop, layers in told["buckets"]
+    ]
+    return {"slots": tuple(slots), "buckets": tuple(buckets)}
+
+
+def digest(array: Any) -> str:
+    """A short text that tells arrays apart by their bytes."""
+    return f"{zlib.crc32(memoryview(array).cast('B')):08x}"
+
+
+def _digest(text: str) -> str:
+    return f"{zlib.crc32(text.encode()):08x}"
+
+
+def _table(values: Mapping[str, Any]) -> str:
+    return " ".join(f"{name}={values[name]}" for name in sorted(values))
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+
+
+def _ranks(ranks: list[int]) -> str:
+    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"

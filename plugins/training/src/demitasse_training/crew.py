@@ -1,0 +1,86 @@
+"""The workers of this process as one: tasks done by all, steps bound in the threads that run them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from demitasse import Phases, Step, Workers
+from demitasse_training.worker import Worker
+
+T = TypeVar("T")
+
+
+class Crew:
+    """``workers``, the first of which stands for all where one is asked."""
+
+    def __init__(self) -> None:
+        self.workers: list[Worker] = []
+        self._threads: Workers | None = None
+        self._binding = threading.Lock()
+
+    @property
+    def asynchronous(self) -> bool:
+        """Whether workers may be at different iterations."""
+        return any(level.asynchronous for level in self.workers[0].levels)
+
+    def run(self, task: Callable[[int], T]) -> list[T]:
+        """``task(worker)`` by each worker, in its own thread where there are several, which is told
+        first that it computes with its memory."""
+        if len(self.workers) == 1:
+            return [task(0)]
+        if self._threads is None:
+            self._threads = Workers(tuple(worker.place for worker in self.workers))
+            self._threads.run(lambda w: self.workers[w].enter())
+        return self._threads.run(task)
+
+    def bind(self, iteration: int) -> list[Step]:
+        """Steps that go on at ``iteration``, bound in the threads that run them, one after the other:
+        what kernels keep for themselves is near, and so are the threads that they start."""
+
+        def bind(number: int) -> Step:
+            with self._binding:
+                return self.workers[number].bind(iteration)
+
+        if all(worker.bound for worker in self.workers):
+            return [worker.bind(iteration) for worker in self.workers]
+        return self.run(bind)
+
+    def rewind(self) -> None:
+        """Have all samples read again from where the next ``bind`` says."""
+        for worker in self.workers:
+            worker.rewind()
+
+    def quiesce(self) -> None:
+        """Have synchronisation finish what is under way."""
+        for worker in self.workers:
+            for level in worker.levels:
+                level.quiesce()
+
+    def clock(self) -> Phases:
+        """The first worker's phases so far."""
+        step = self.workers[0].step
+        return replace(step.phases) if step is not None else Phases()
+
+    def spans(self) -> list[tuple[str, float, float]]:
+        """What the first worker's synchronisation did beside the last step."""
+        return [span for level in self.workers[0].levels for span in level.spans()]
+
+    def statistics(self) -> list[list[Any]]:
+        """Copies of what forward passes change besides activations."""
+        return [[array.copy() for array in worker.statistics] for worker in self.workers]
+
+    def restore(self, statistics: list[list[Any]]) -> None:
+        """Have them as they were."""
+        for worker, values in zip(self.workers, statistics, strict=True):
+            for array, value in zip(worker.statistics, values, strict=True):
+                array[...] = value
+
+    def close(self) -> None:
+        """End threads, reading and synchronising."""
+        if self._threads is not None:
+            self._threads.close()
+        for worker in self.workers:
+            worker.close()

@@ -1,0 +1,86 @@
+"""What test nets score: their iterations divided among all workers, in all processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from demitasse import Processes
+from demitasse_training.net import Net, means
+from demitasse_training.worker import Worker
+
+Totals = dict[str, np.ndarray]
+
+
+class Scores:
+    """Test nets, of each one a worker, which all read the first worker's parameters. Where processes
+    are at iterations of their own, process 0 does all of a test."""
+
+    def __init__(self, processes: Processes, workers: Sequence[Worker]) -> None:
+        self.nets: list[list[Net]] = []
+        self._processes, self._workers = processes, workers
+
+    @property
+    def _alone(self) -> bool:
+        free = any(level.asynchronous for level in self._workers[0].levels)
+        return free or self._processes.size == 1
+
+    def __call__(
+        self,
+        iterations: Sequence[int],
+        run: Callable[[Callable[[int], Totals]], list[Totals]],
+    ) -> dict[str, Any]:
+        """The mean scores over each net's iterations, from the start of its data; a second net's have
+        its number in front. ``run`` does a task on every worker."""
+        scores: dict[str, Any] = {}
+        if self._alone and self._processes.rank > 0:
+            return scores
+        with self._first_statistics():
+            for number, (nets, count) in enumerate(zip(self.nets, iterations, strict=False)):
+                for name, value in means(self._totals(nets, count, run), count).items():
+                    scores[name if number == 0 else f"{number}.{name}"] = value
+        return scores
+
+    def close(self) -> None:
+        """End the nets' reading."""
+        for net in (net for nets in self.nets for net in nets):
+            net.close()
+
+    def _totals(
+        self,
+        nets: Sequence[Net],
+        iterations: int,
+        run: Callable[[Callable[[int], Totals]], list[Totals]],
+    ) -> Totals:
+        share = self._workers[0].share
+        first, workers = (0, len(nets)) if self._alone else (share.index, share.workers)
+        parts = run(lambda w: nets[w].totals(iterations, first + w, workers))
+        sums = {name: np.sum([part[name] for part in parts], axis=0) for name in parts[0]}
+        if self._alone:
+            return sums
+        flat = np.concatenate([np.zeros(0), *(np.ravel(value) for value in sums.values())])
+        cuts = np.cumsum([np.size(value) for value in sums.values()])
+        whole = np.split(self._processes.total(flat), cuts)
+        return {
+            name: part.reshape(np.shape(value))
+            for (name, value), part in zip(sums.items(), whole, strict=False)
+        }
+
+    @contextmanager
+    def _first_statistics(self) -> Iterator[None]:
+        """Have what forward passes change, such as running means, as process 0 has it."""
+        ours = [] if self._alone else self._workers[0].statistics
+        kept = [array.copy() for array in ours]
+        if ours:
+            first = self._processes.rank == 0
+            told = self._processes.gather([array.tobytes() for array in kept] if first else None)[0]
+            for array, data in zip(ours, told, strict=True):
+                array[...] = np.frombuffer(data, array.dtype).reshape(array.shape)
+        try:
+            yield
+        finally:
+            for array, mine in zip(ours, kept, strict=True):
+                array[...] = mine

@@ -1,0 +1,257 @@
+"""Processes train together: here each is a thread with a runtime of its own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from demitasse import (
+    Bucket,
+    GradientSync,
+    Group,
+    Level,
+    Machine,
+    NumericsError,
+    Processes,
+    Span,
+    SyncSpec,
+    Work,
+    WorkerError,
+    compose,
+)
+
+Job = Callable[[Any, int], Any]
+
+
+class Room:
+    """What the processes of one run have in common."""
+
+    def __init__(self, size: int) -> None:
+        self.size, self.barrier = size, threading.Barrier(size)
+        self.given: list[Any] = [None] * size
+        self.failures: list[str] = []
+
+
+class Member(Processes):
+    """One of them; who fails wakes all that wait."""
+
+    def __init__(self, room: Room, rank: int) -> None:
+        self.room, self.rank, self.size = room, rank, room.size
+        self.reports: list[tuple[int, str]] = []
+
+    def gather(self, value: Any) -> list[Any]:
+        self.room.given[self.rank] = value
+        self.wait()
+        all_of_them = [*self.room.given]
+        self.wait()
+        return all_of_them
+
+    def total(self, values: Any) -> Any:
+        return np.sum(self.gather(values), axis=0)
+
+    def report(self, iteration: int, layer: str = "") -> None:
+        self.reports.append((iteration, layer))
+
+    def wait(self) -> None:
+        try:
+            self.room.barrier.wait(30)
+        except threading.BrokenBarrierError:
+            raise WorkerError(self.room.failures[0]) from None
+
+    def fail(self, error: BaseException) -> None:
+        self.room.failures.append(f"rank {self.rank}: {error}")
+        self.room.barrier.abort()
+
+
+class Sum(GradientSync):
+    """Every process has the sum of all gradients, and updates by itself."""
+
+    def __init__(self, group: Group) -> None:
+        assert group.remote and isinstance(group.processes, Member)
+        self.processes = group.processes
+        self.index, self.size = self.processes.rank, self.processes.size
+        self.quiet = 0
+
+    def bind(self, memory: Any) -> None:
+        self.memory = memory
+
+    def reduce(self, bucket: Bucket, span: Span) -> Work:
+        gradients = self.memory.gradients[span.start : span.stop]
+
+        def add() -> None:
+            gradients[...] = self.processes.total(gradients.copy())
+
+        return add
+
+    def total(self, mine: Any, total: Any) -> Work | None:
+        return None
+
+    def quiesce(self) -> None:
+        self.quiet += 1
+
+
+class Free(Sum):
+    """Nobody waits for anybody."""
+
+    asynchronous = True
+
+    def reduce(self, bucket: Bucket, span: Span) -> Work:
+        return lambda: None
+
+
+@pytest.fixture
+def together(toy: ModuleType, no_threads_left: None) -> Iterator[Callable[..., list[Any]]]:
+    """``together(size, job, sync=...)``: what ``job(runtime, rank)`` returns in each process."""
+
+    def run(size: int, job: Job, sync: type[GradientSync] = Sum, options: Any = None) -> list[Any]:
+        room = Room(size)
+        level = Level("process", size, workers="mpi", sync=SyncSpec("joined"))
+        described = Machine("joined", (Level("machine"), level), fingerprint="any")
+
+        def process(rank: int) -> Any:
+            joined = toy.plugin(
+                "joined",
+                processes=lambda machine, options: Member(room, rank),
+                gradient_sync=lambda group: sync(group),  # noqa: PLW0108  hooks are functions
+            )
+            with compose(described, ["reference", "training", "snapshots", toy.toy(), joined]) as made:
+                return job(made, rank)
+
+        with ThreadPoolExecutor(size) as pool:
+            futures = [pool.submit(process, rank) for rank in range(size)]
+            return [future.exception() or future.result() for future in futures]
+
+    yield run
+
+
+def trained(toy: ModuleType, iterations: int = 5, **options: Any) -> Job:
+    """A job: the losses of some iterations, the scores after them and the parameters."""
+
+    def job(runtime: Any, rank: int) -> Any:
+        net = toy.classifier()
+        tests = toy.classifier(phase="test"), toy.classifier(batch=7, phase="test")
+        solver = toy.solver(net, *tests, test_iterations=(4, 2))
+        with runtime.trainer(solver, precision="f64", **options) as trainer:
+            losses = [trainer.step().loss for _ in range(iterations)]
+            params = {k: [a.copy() for a in v] for k, v in trainer.net.params.items()}
+            return losses, trainer.test(), params, trainer.batch
+
+    return job
+
+
+@pytest.mark.parametrize("size", [2, 3, 7])
+def test_processes_compute_what_one_does(toy: ModuleType, together: Any, differ: Any, size: int) -> None:
+    (alone,) = together(1, trained(toy))
+    losses, tested, parameters, whole = alone
+    for theirs, scores, params, batch in together(size, trained(toy)):
+        assert theirs == pytest.approx(losses, rel=1e-12)
+        assert scores == pytest.approx(tested, rel=1e-12)
+        assert differ(params, parameters) < 1e-12
+        assert batch == whole
+
+
+def test_under_weak_scaling_the_batch_grows_with_the_processes(toy: ModuleType, together: Any) -> None:
+    (_, _, _, batch), _, _ = together(3, trained(toy, scaling="weak"))
+    assert batch == 3 * 10
+
+
+def test_a_process_with_another_solver_is_named_with_what_differs(
+    toy: ModuleType, together: Any
+) -> None:
+    def job(runtime: Any, rank: int) -> Any:
+        solver = toy.solver(toy.classifier(), passes=2 if rank == 1 else 1)
+        runtime.trainer(solver, precision="f64")
+
+    for error in together(3, job):
+        assert isinstance(error, WorkerError)
+        assert "rank 1 of 3: the solver's passes is 2, on the others 1" in str(error)
+
+
+def test_a_process_with_another_layer_is_named_with_it(toy: ModuleType, together: Any) -> None:
+    def job(runtime: Any, rank: int) -> Any:
+        net = toy.classifier()
+        if rank == 2:
+            layers = [
+                replace(layer, parameters={"outputs": 5}) if layer.name == "scores" else layer
+                for layer in net.layers
+            ]
+            net = replace(net, layers=tuple(layers))
+        runtime.trainer(toy.solver(net), precision="f64")
+
+    errors = together(3, job)
+    assert all("rank 2 of 3: layer 'scores'" in str(error) for error in errors), errors
+
+
+def test_a_process_with_other_parameters_is_named(toy: ModuleType, together: Any) -> None:
+    def job(runtime: Any, rank: int) -> Any:
+        solver = toy.solver(toy.classifier())
+        read = runtime.trainer(solver, precision="f64")
+        read.net.params["scores"][1][...] += rank == 1
+        from demitasse_training import agreement
+
+        agreement.agree(runtime.processes, read._beginning())
+
+    errors = together(3, job)
+    assert all("rank 1 of 3: parameter 1 of layer 'scores'" in str(error) for error in errors), errors
+
+
+def test_a_loss_that_is_no_number_in_one_process_ends_all(toy: ModuleType, together: Any) -> None:
+    def job(runtime: Any, rank: int) -> Any:
+        images = toy.images()
+        if rank == 1:  # the first batch of 10 is 5 samples of each process
+            images["data"][5:10] = np.nan
+        with runtime.trainer(
+            toy.solver(toy.classifier()), precision="f64", data={"train": images}
+        ) as trainer:
+            before = {k: [a.copy() for a in v] for k, v in trainer.net.params.items()}
+            try:
+                trainer.step()
+            finally:
+                after = trainer.net.params
+                for name, arrays in before.items():
+                    for array, now in zip(arrays, after[name], strict=True):
+                        assert np.array_equal(array, now)
+
+    first, second = together(2, job)
+    assert isinstance(second, NumericsError)
+    assert isinstance(first, WorkerError) and "rank 1: iteration 0: the loss is nan" in str(first)
+
+
+def test_the_first_process_writes_snapshots_and_any_may_be_asked_to_stop(
+    toy: ModuleType, together: Any, tmp_path: Any
+) -> None:
+    told = []
+
+    def job(runtime: Any, rank: int) -> Any:
+        solver = toy.solver(toy.classifier(), snapshot_prefix=str(tmp_path / f"by{rank}"))
+        with runtime.trainer(solver, precision="f64") as trainer:
+            if rank == 0:
+                trainer.listeners.append(lambda event: told.append((event.kind, event.iteration)))
+            asked = iter([False, rank == 1, False, False])
+            result = trainer.run(
+                stop=lambda: rank == 1 and trainer.iteration == 4, save=lambda: next(asked)
+            )
+            return result.iteration, trainer._workers[0].levels[0].quiet
+
+    assert together(2, job) == [(4, 2), (4, 2)]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "by0_iter_2.demitasse",
+        "by0_iter_4.demitasse",
+    ]
+    assert [iteration for kind, iteration in told if kind == "snapshot"] == [2, 4]
+
+
+def test_at_its_own_pace_each_process_does_all_its_iterations_and_the_first_tests(
+    toy: ModuleType, together: Any
+) -> None:
+    results = together(2, trained(toy, iterations=4), Free)
+    (losses, scores, *_), (theirs, none, *_) = results
+    assert len(losses) == len(theirs) == 4
+    assert scores["accuracy"] >= 0 and none == {}

@@ -1,0 +1,175 @@
+"""Measure sums of all ranks on one node: every contender stands by, and they take turns.
+
+    python tools/bench_allreduce --openmpi PATH/bin/python --torch PATH/bin/python --ranks 2
+
+All ranks of all contenders are started once and sleep until it is their turn, so that rounds interleave:
+what the machine does meanwhile falls on all. A time is that of the slowest rank's end after the first
+one's begin; printed are medians, and the best peer's median over ours. ``floor`` is what reading and
+writing every rank's array once takes, by as many threads as there are processors, in the same rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import socket
+import statistics
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parent))
+from contenders import Contender, contenders, this_python
+
+SIZES = "4K,16K,64K,256K,1M,16M,100M,240M"
+_UNITS = {"K": 1024, "M": 10**6}
+
+
+def bytes_of(text: str) -> int:
+    """4K is 4,096 bytes, 1M 2**20; from 16M on 10**6 each, as gradients are counted."""
+    number, unit = int(text[:-1]), _UNITS[text[-1]]
+    return 2**20 if text == "1M" else number * unit
+
+
+def batch_of(nbytes: int) -> int:
+    """Sums behind each other that one time is taken of."""
+    return 200 if nbytes <= 2**16 else 40 if nbytes <= 2**20 else 1
+
+
+class Floor:
+    """Threads that read and write as many bytes as a sum must: each array once."""
+
+    def __init__(self) -> None:
+        import numba
+
+        @numba.njit(nogil=True)  # type: ignore[untyped-decorator]
+        def both(a: Any, b: Any) -> None:
+            for i in range(a.size):
+                total = a[i] + b[i]
+                a[i] = total
+                b[i] = total
+
+        self._both, self._arrays = both, dict[int, Any]()
+
+    def measure(self, nbytes: int, ranks: int, count: int) -> list[float]:
+        threads = min(ranks, os.cpu_count() or 1)
+        each = nbytes * ranks // threads // 8
+        if each not in self._arrays:
+            self._arrays.clear()
+            self._arrays[each] = [[np.zeros(each, np.float32) for _ in "ab"] for _ in range(threads)]
+        times = []
+        for _ in range(count):
+            team = [threading.Thread(target=self._both, args=pair) for pair in self._arrays[each]]
+            begin = time.monotonic()
+            for thread in team:
+                thread.start()
+            for thread in team:
+                thread.join()
+            times.append(time.monotonic() - begin)
+        return times
+
+
+class Driver:
+    """Talks to the ranks of all contenders."""
+
+    def __init__(self, ranks: int, found: list[Contender], limit: float) -> None:
+        self.lines: dict[str, list[TextIO]] = {each.name: [] for each in found}
+        self.processes: set[int] = set()
+        with socket.create_server(("127.0.0.1", 0), backlog=256) as server:
+            server.settimeout(1.0)
+            until = time.monotonic() + limit
+            port = server.getsockname()[1]
+            self.launched = []
+            for each in found:
+                self.launched += each.launch(ranks, port)
+            while sum(map(len, self.lines.values())) < ranks * len(found) and time.monotonic() < until:
+                try:
+                    lines = server.accept()[0].makefile("rw")
+                except TimeoutError:
+                    if any(each.poll() for each in self.launched):
+                        break
+                    continue
+                hello = json.loads(lines.readline())
+                self.processes.add(hello["process"])
+                self.lines[hello["name"]].append(lines)
+        for name in [name for name, links in self.lines.items() if len(links) < ranks]:
+            print(f"{name} did not start")
+            del self.lines[name]
+
+    def measure(self, name: str, nbytes: int, batch: int, count: int) -> list[float]:
+        """Seconds of a sum, ``count`` times."""
+        for lines in self.lines[name]:
+            print(nbytes, batch, count, file=lines, flush=True)
+        answers = [json.loads(lines.readline()) for lines in self.lines[name]]
+        if "--verbose" in sys.argv:
+            print(f"{time.monotonic():.2f}", name, nbytes, file=sys.stderr)
+        return [
+            (max(end for _, end in turn) - min(begin for begin, _ in turn)) / batch
+            for turn in zip(*answers, strict=True)
+        ]
+
+    def close(self) -> None:
+        for process in self.processes:
+            os.kill(process, signal.SIGKILL)
+        for launched in self.launched:
+            launched.wait(10)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--python", type=Path, default=this_python(), help="has ours and mpich")
+    parser.add_argument("--openmpi", type=Path, help="an interpreter with mpi4py over Open MPI 5")
+    parser.add_argument("--torch", type=Path, help="an interpreter with torch")
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--sizes", default=SIZES)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--settings", default="all", help="all, or names of peers' settings, by commas")
+    parser.add_argument("--verbose", action="store_true")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    found, absent = contenders(options.python, options.openmpi, options.torch, options.settings)
+    for name in absent:
+        print(f"{name} is absent: no interpreter was given, or it is not there")
+    driver, floor = Driver(options.ranks, found, 60.0), Floor()
+    times: dict[str, dict[str, list[float]]] = {}
+    try:
+        for size in options.sizes.split(","):
+            nbytes = bytes_of(size)
+            repeats = max(1, min(5, 200_000_000 // nbytes))
+            row = times.setdefault(size, {})
+            for number in range(options.rounds + 1):
+                for name in driver.lines:
+                    seconds = driver.measure(name, nbytes, batch_of(nbytes), repeats)
+                    if number:  # the first round warms up
+                        row.setdefault(name, []).extend(seconds)
+                if nbytes > 2**20:
+                    row.setdefault("floor", []).extend(floor.measure(nbytes, options.ranks, repeats))
+    finally:
+        driver.close()
+    report(options.ranks, found, times)
+    if options.json:
+        options.json.write_text(json.dumps({"ranks": options.ranks, "seconds": times}, indent=1))
+
+
+def report(ranks: int, found: list[Contender], times: dict[str, dict[str, list[float]]]) -> None:
+    """A line a size: the medians in milliseconds, the best peer's over ours, and ours less it in us."""
+    peers = {each.name for each in found if each.peer}
+    for size, row in times.items():
+        medians = {name: 1e3 * statistics.median(seconds) for name, seconds in row.items()}
+        print(f"{ranks} ranks, {size}: " + ", ".join(f"{n} {m:.4g} ms" for n, m in medians.items()))
+        best = min((name for name in medians if name in peers), key=medians.__getitem__, default=None)
+        for ours in ("shared", "ordinary"):
+            if best is not None and ours in medians:
+                gap = 1e3 * (medians[ours] - medians[best])
+                ratio = medians[best] / medians[ours]
+                print(f"    {ours}: {ratio:.2f} times as fast as {best} ({gap:+.1f} us)")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,172 @@
+"""How much of the communication a helper thread hides behind backward, and what S-Caffe's stages gain,
+on ranks that a shaped link joins:
+
+    PYTHONPATH=tools python tools/bench_overlap.py --bandwidth 400Mbit --stages buckets,overlap
+    PYTHONPATH=tools python tools/bench_overlap.py --bandwidth 1Gbit --stages SC-B,SC-OBR
+
+Needs root, for the network lab. Every stage trains the same net in the same job, in memory of its own;
+the stages take turns, so that all meet the same disturbances, and medians of rounds count.
+
+Hidden is the time of an iteration that sums each bucket when it is final (stage "buckets") less that of
+one whose helper thread does it (stage "overlap"). What could be hidden is the smaller of the
+communication and of what remains of backward when the first bucket is final; both are taken in the
+former.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+HERE = Path(__file__).resolve()
+STAGES = ("buckets", "overlap", "packed", "SC-B", "naive", "SC-OB", "SC-OBR")
+PLUGINS = ["cpu", "reference", "training", "caffe", "datasets", "snapshots", "allreduce"]
+
+
+def main() -> None:
+    """Make the lab and run the ranks in it; print what they say."""
+    options = arguments()
+    if options.rank:
+        measure(options)
+        return
+    from netlab import Netlab, missing
+
+    if (reason := missing()) is not None:
+        sys.exit(reason)
+    with Netlab(options.ranks, 1, options.bandwidth, 1) as lab:
+        words = ["python", str(HERE), "--rank", *sys.argv[1:]]
+        done = lab.run(words, env={"PYTHONPATH": str(HERE.parent)}, timeout=options.timeout)
+    sys.stdout.write(done.stdout)
+
+
+def arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--bandwidth", default="1 Gbit/s", help="of each host's link")
+    parser.add_argument("--net", default="alexnet")
+    parser.add_argument("--batch", type=int, default=256, help="of all ranks together")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--stages", default=",".join(STAGES), help="memory for each")
+    parser.add_argument("--sync", default="{}", help="more options of sync, as JSON")
+    parser.add_argument("--timeline", type=Path, help="write the last iteration of stage overlap there")
+    parser.add_argument("--timeout", type=float, default=900)
+    parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def measure(options: argparse.Namespace) -> None:
+    """What each rank does; the first one prints."""
+    from bench import nets, prototxt, values
+
+    from demitasse import Level, Machine, MemorySpace, SyncSpec, compose
+
+    net = getattr(nets, options.net)()
+    samples = values.samples(net, options.batch)
+    net.batch = options.batch
+    names = options.stages.split(",")
+    trainers, runtimes = {}, []
+    with tempfile.TemporaryDirectory() as folder:
+        solver = prototxt.write(net, Path(folder))
+        for name in names:
+            sync = {"stage": name, "shared": False, **json.loads(options.sync)}
+            levels = (
+                Level("host", options.ranks, workers="mpi", sync=SyncSpec("allreduce", sync)),
+                Level("node", memory=(MemorySpace("host"),), cores=max(1, cores())),
+            )
+            machine = Machine("lab", levels, fingerprint="any")
+            runtimes.append(compose(machine, plugins=PLUGINS))
+            trainers[name] = runtimes[-1].trainer(solver, data={"train": samples})
+    processes = runtimes[0].processes
+    taken: dict[str, list[dict[str, float]]] = {name: [] for name in names}
+    for turn in range(options.rounds + 1):  # the first warms up
+        for name in names:
+            processes.gather(0)
+            start = time.perf_counter()
+            trainers[name].step()
+            seconds = time.perf_counter() - start
+            slowest = max(processes.gather(seconds))
+            if turn:
+                taken[name].append({"seconds": slowest, **parts(trainers[name])})
+    if processes.rank == 0:
+        report(options, taken, trainers)
+    for trainer in trainers.values():
+        trainer.close()
+    for runtime in reversed(runtimes):
+        runtime.close()
+
+
+def cores() -> int:
+    """The processors that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def sync_of(trainer: Any) -> Any:
+    """The synchronisation of a trainer's first worker."""
+    return trainer._crew.workers[0].levels[0]
+
+
+def parts(trainer: Any) -> dict[str, float]:
+    """Of the last iteration: seconds of communication, of what was waited for, and of backward after the
+    first bucket was final."""
+    record = sync_of(trainer).record()
+    waits = [each for each in record if each.lane == "waiting"]
+    helper = [each for each in record if each.lane == "communication"]
+    chains = [each for each in record if each.lane == "chains"]
+    found = {
+        "communication": sum(each.stop - each.start for each in helper or waits),
+        "waited": sum(each.stop - each.start for each in waits),
+    }
+    if chains:
+        between = chains[-1].start - chains[0].start
+        found["remaining"] = between - sum(each.stop - each.start for each in chains[:-1])
+    return found
+
+
+def report(
+    options: argparse.Namespace, taken: dict[str, list[dict[str, float]]], trainers: dict[str, Any]
+) -> None:
+    """The table, and what it comes to."""
+    middle = {
+        name: {key: median(each[key] for each in rounds) for key in rounds[0]}
+        for name, rounds in taken.items()
+    }
+    print(
+        f"{options.net}, {options.ranks} ranks at {options.bandwidth}, batch {options.batch} in all, "
+        f"medians of {options.rounds}"
+    )
+    for name, found in middle.items():
+        cells = (f"{key} {found[key]:.3f} s" for key in ("seconds", "communication", "waited"))
+        print(f"  {name:8} {', '.join(cells)}")
+    if {"buckets", "overlap"} <= middle.keys():
+        plain = middle["buckets"]
+        could = min(plain["communication"], plain["remaining"])
+        hidden = plain["seconds"] - middle["overlap"]["seconds"]
+        share = hidden / could if could else 0.0
+        print(
+            f"hidden {hidden:.3f} s of {could:.3f} s that could be ({share:.1%}): communication "
+            f"{plain['communication']:.3f} s, backward after the first bucket {plain['remaining']:.3f} s"
+        )
+    if {"SC-B", "SC-OBR"} <= middle.keys():
+        gain = middle["SC-B"]["seconds"] / middle["SC-OBR"]["seconds"] - 1
+        print(f"SC-OBR is {gain:.1%} faster than SC-B")
+    for name, trainer in trainers.items():
+        for line in sync_of(trainer).notes[:8]:
+            print(f"  {name:8} {line}")
+    if options.timeline is not None and "overlap" in trainers:
+        record = sync_of(trainers["overlap"]).record()
+        options.timeline.write_text(json.dumps([each._asdict() for each in record], indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    np.seterr(all="ignore")
+    main()

@@ -1,0 +1,251 @@
+"""Allreduces in one lab, side by side: MPICH's default, each of its algorithms, and each of Demitasse's
+beside what the cost model says of it, fed with what was measured in the same lab just before."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from demitasse import load_machine, unknown
+from demitasse_schedules import RANK_MAPS, Topology, cost, rounds_of, topology
+from netlab.lab import Netlab
+from netlab.measure import KB, MB, Measurement, measure
+from netlab.network import LabError
+
+CONTEST = Path(__file__).with_name("contest.py")
+DEFAULT = "MPICH default"
+AUTO = "ours auto"
+HALVING = "recursive-halving-doubling"
+
+MPICH: Mapping[str, Mapping[str, Any]] = {
+    DEFAULT: {"algorithm": "auto"},
+    **{
+        f"MPICH {name}": {"algorithm": name}
+        for name in (
+            "nb",
+            "smp",
+            "recursive_doubling",
+            "recursive_multiplying",
+            "reduce_scatter_allgather",
+            "k_reduce_scatter_allgather",
+            "recexch",
+            "ring",
+            "tree",
+        )
+    },
+    "MPICH tree, 256 KB": {"algorithm": "tree", "chunk": 256 * KB},
+}
+"""All values of MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM but ``ccl``, which is for GPUs; the tree also with a
+pipeline, which another variable of MPICH's turns on."""
+
+GOALS = {"orders": 1.7, "best": 1.0, "default": 1.3, "model": 0.15}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Seconds of each contender (its rounds, by size), of ours what the model predicts (by size), and
+    what ``auto`` chose (by size; nothing if it did not take part)."""
+
+    measurement: Measurement
+    sizes: tuple[int, ...]
+    seconds: Mapping[str, Sequence[Sequence[float]]]
+    predicted: Mapping[str, Sequence[float]]
+    choices: tuple[str, ...] = ()
+
+    def median(self, name: str, size: int) -> float:
+        """The median of a contender's rounds for the size of that number."""
+        return statistics.median(self.seconds[name][size])
+
+    def best_of_mpich(self, size: int) -> str:
+        """The fastest of MPICH's own for the size of that number."""
+        own = [name for name in self.seconds if name in MPICH]
+        return min(own, key=lambda name: self.median(name, size))
+
+    def findings(self) -> list[dict[str, Any]]:
+        """What the goals ask for, by size: ratios of medians, the error of the model's worst prediction
+        and whose that is. What was not run is left out."""
+        found = []
+        for number, size in enumerate(self.sizes):
+            each: dict[str, Any] = {"bytes": size}
+            maps = [f"ours {HALVING}, {order}" for order in RANK_MAPS]
+            if self.seconds.keys() >= set(maps):
+                natural, dealt = (self.median(name, number) for name in maps)
+                each["orders"] = natural / dealt
+            if AUTO in self.seconds and DEFAULT in self.seconds:
+                auto, name = self.median(AUTO, number), self.best_of_mpich(number)
+                each["default"] = self.median(DEFAULT, number) / auto
+                each["best"] = self.median(name, number) / auto
+                each["best_of_mpich"] = name
+            errors = {
+                name: self.median(name, number) / seconds[number] - 1
+                for name, seconds in self.predicted.items()
+            }
+            if errors:
+                worst = max(errors, key=lambda name: abs(errors[name]))
+                each |= {"model": errors[worst], "worst": worst}
+            found.append(each)
+        return found
+
+    def json(self) -> dict[str, Any]:
+        """All numbers, in seconds and bytes."""
+        return {
+            "sizes": self.sizes,
+            "seconds": self.seconds,
+            "predicted": self.predicted,
+            "choices": self.choices,
+            "findings": self.findings(),
+            "goals": GOALS,
+            "lab": self.measurement.json(),
+        }
+
+    def table(self) -> str:
+        """The same for people: milliseconds (median), how often MPICH's default takes as long, and the
+        measured time over the predicted."""
+        width = max(map(len, self.seconds))
+        heads = (f"{size / MB:g} MB   default/   /model" for size in self.sizes)
+        lines = [self.measurement.table(), "", " " * width + "".join(f"{head:>28}" for head in heads)]
+        for name in self.seconds:
+            cells = []
+            for number in range(len(self.sizes)):
+                took = self.median(name, number)
+                ratio = f"{self.median(DEFAULT, number) / took:9.2f}" if DEFAULT in self.seconds else ""
+                model = f"{took / self.predicted[name][number]:9.2f}" if name in self.predicted else ""
+                cells.append(f"{took * 1e3:10.1f}{ratio:>9}{model:>9}")
+            lines.append(f"{name:{width}}" + "".join(cells))
+        return "\n".join([*lines, "", *self._verdicts()])
+
+    def _verdicts(self) -> list[str]:
+        lines = []
+        for size, choice in zip(self.sizes, self.choices, strict=False):
+            lines.append(f"{size / MB:g} MB: auto picks {choice}")
+        for each in self.findings():
+            size = f"{each['bytes'] / MB:g} MB"
+            if "orders" in each:
+                met = _met(each["orders"] >= GOALS["orders"])
+                lines.append(
+                    f"{size}: {HALVING} dealt round-robin is {each['orders']:.2f} times as fast as in "
+                    f"natural order (goal {GOALS['orders']}: {met})"
+                )
+            for key, other in (("best", each.get("best_of_mpich")), ("default", DEFAULT)):
+                if key in each:
+                    lines.append(
+                        f"{size}: {AUTO} is {each[key]:.2f} times as fast as {other} "
+                        f"(goal {GOALS[key]}: {_met(each[key] >= GOALS[key])})"
+                    )
+            if "model" in each:
+                met = _met(abs(each["model"]) <= GOALS["model"])
+                lines.append(
+                    f"{size}: the model's worst is {each['worst']}, measured {each['model']:+.1%} "
+                    f"(goal {GOALS['model']:.0%}: {met})"
+                )
+        return lines
+
+
+def _met(yes: bool) -> str:
+    return "met" if yes else "not met"
+
+
+def ours(lab: Netlab, names: Sequence[str] | None = None) -> dict[str, dict[str, Any]]:
+    """Demitasse's algorithms (all, or some) as contenders: what ``schedule`` is told, by name."""
+    if names is not None and not names:
+        return {}
+    from demitasse_allreduce.algorithms import ALGORITHMS
+
+    for name in names or ():
+        if name not in ALGORITHMS:
+            raise LabError(unknown("algorithm", name, [*ALGORITHMS, "auto"]))
+    inside, hosts = lab.plan.inside, lab.plan.hosts
+    dealt = [host for first in range(inside) for host in range(first, hosts, inside)]
+    found: dict[str, dict[str, Any]] = {}
+    for name, algorithm in ALGORITHMS.items():
+        if names is not None and name not in names:
+            continue
+        if "groups" in algorithm.options:
+            found[f"ours {name}"] = {"algorithm": name, "groups": inside}
+            continue
+        for order, numbers in zip(RANK_MAPS, (None, dealt), strict=True):
+            more = {} if numbers is None else {"order": numbers}
+            found[f"ours {name}, {order}"] = {"algorithm": name, **more}
+    return found
+
+
+def predictions(
+    contenders: Mapping[str, Mapping[str, Any]], network: Topology, sizes: Sequence[int], gamma: float
+) -> dict[str, list[float]]:
+    """Seconds of each of ours by the cost model, for each size in bytes (of float32)."""
+    if not contenders:
+        return {}
+    from demitasse_allreduce.algorithms import schedule
+
+    place, found = network.place(network.endpoints), {}
+    for name, words in contenders.items():
+        made = [schedule(ranks=len(place), size=size // 4, **_named(words)) for size in sizes]
+        found[name] = [cost(rounds_of(one), network, place, gamma=gamma).seconds for one in made]
+    return found
+
+
+def _named(words: Mapping[str, Any]) -> dict[str, Any]:
+    return {"name" if key == "algorithm" else key: value for key, value in words.items()}
+
+
+def compare(
+    lab: Netlab,
+    sizes: Sequence[int] = (8 * MB, 16 * MB, 32 * MB),
+    rounds: int = 3,
+    mpich: Sequence[str] | None = None,
+    algorithms: Sequence[str] | None = None,
+    measured: Measurement | None = None,
+) -> Comparison:
+    """Measure the lab, and then every contender ``rounds`` times for each size in bytes, in turn.
+    ``mpich`` and ``algorithms`` choose some of MPICH's and of ours (all); ``auto`` is among ours unless
+    they are chosen without it. What is ``measured`` already is not measured again."""
+    if rounds < 1 or not sizes or min(sizes) < KB:
+        raise LabError(f"{rounds} rounds of {list(sizes)} bytes (valid: at least 1, of at least {KB})")
+    valid = {words["algorithm"] for words in MPICH.values()}
+    for name in mpich or ():
+        if name not in valid:
+            raise LabError(unknown("algorithm of MPICH", name, valid))
+    automatic = algorithms is None or "auto" in algorithms
+    schedules = ours(lab, algorithms and [name for name in algorithms if name != "auto"])
+    theirs = {
+        name: words
+        for name, words in MPICH.items()
+        if mpich is None or name == DEFAULT or words["algorithm"] in mpich
+    }
+    found = measure(lab) if measured is None else measured
+    with tempfile.TemporaryDirectory() as folder:
+        description = Path(folder) / "lab.toml"
+        description.write_text(found.description())
+        machine = load_machine(str(description))
+        network = topology(machine, machine.levels)
+        contenders: dict[str, tuple[str, Mapping[str, Any]]] = {
+            name: ("mpich", words) for name, words in theirs.items()
+        }
+        contenders |= {name: ("ours", words) for name, words in schedules.items()}
+        if automatic:
+            contenders[AUTO] = ("auto", {"machine": str(description), "gamma": found.gamma})
+        order = {"sizes": list(sizes), "rounds": rounds, "contenders": contenders}
+        job = lab.start(
+            [sys.executable, str(CONTEST), json.dumps(order)], stdout=subprocess.PIPE, text=True
+        )
+        output, _ = job.communicate()
+    if job.returncode:
+        raise LabError(f"the comparison ended with exit status {job.returncode}")
+    predicted = predictions(schedules, network, sizes, found.gamma)
+    choices = []
+    if automatic:
+        from demitasse_allreduce.choice import Chooser
+
+        chooser = Chooser(network, lab.plan.hosts, gamma=found.gamma)
+        ways = [chooser.best(size) for size in sizes]
+        pairs = zip(ways, sizes, strict=True)
+        predicted[AUTO] = [chooser.predict(way, size // 4) for way, size in pairs]
+        choices = [str(way) for way in ways]
+    return Comparison(found, tuple(sizes), json.loads(output), predicted, tuple(choices))

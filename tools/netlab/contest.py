@@ -1,0 +1,144 @@
+"""What each rank of a comparison does: allreduces in turn, timed. Run by ``netlab.compare``."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import re
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+VARIABLE = "MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM"
+CHUNK = "MPIR_CVAR_ALLREDUCE_TREE_PIPELINE_CHUNK_SIZE"
+
+
+class ControlVariable:
+    """An integer or enumerated control variable of MPICH, read and written by MPI's tools interface, so
+    that one job can try every algorithm in turn. Raises LookupError where MPI has none of that name."""
+
+    def __init__(self, name: str) -> None:
+        maps = Path("/proc/self/maps").read_text().split()
+        self.mpi = ctypes.CDLL(next(word for word in maps if "libmpi.so" in word))
+        self.call("MPI_T_init_thread", MPI.THREAD_SINGLE, ctypes.byref(ctypes.c_int()))
+        index, count, number = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
+        if self.mpi.MPI_T_cvar_get_index(name.encode(), ctypes.byref(index)):
+            raise LookupError(f"this MPI has no control variable {name}")
+        text, length = ctypes.create_string_buffer(8192), ctypes.byref(ctypes.c_int(8192))
+        kind, datatype, out = ctypes.c_void_p(), ctypes.c_int64(), ctypes.byref(number)
+        to_datatype, to_kind = ctypes.byref(datatype), ctypes.byref(kind)
+        short = ctypes.byref(ctypes.c_int(0))
+        described = out, to_datatype, to_kind, text, length, out, out
+        self.call("MPI_T_cvar_get_info", index, None, short, *described)
+        self.description = text.value.decode()
+        self.handle = ctypes.c_void_p()
+        handle = ctypes.byref(self.handle)
+        self.call("MPI_T_cvar_handle_alloc", index, None, handle, ctypes.byref(count))
+
+    def call(self, name: str, *arguments: Any) -> None:
+        """A function of the tools interface. Raises LookupError with its error code."""
+        if code := getattr(self.mpi, name)(*arguments):
+            raise LookupError(f"{name}: error {code}")
+
+    def values(self) -> dict[str, int]:
+        """The names that an enumerated variable can have, with their numbers: MPICH gives its variables
+        no enumeration, but describes their values line by line, in their order."""
+        names = re.findall(r"^(\w+) +- ", self.description, re.MULTILINE)
+        return {name: number for number, name in enumerate(names)}
+
+    def read(self) -> int:
+        """The number that it has."""
+        value = ctypes.c_int()
+        self.call("MPI_T_cvar_read", self.handle, ctypes.byref(value))
+        return value.value
+
+    def write(self, value: int) -> None:
+        """Gives it a number, from the next call of MPI on."""
+        self.call("MPI_T_cvar_write", self.handle, ctypes.byref(ctypes.c_int(value)))
+
+
+def mpich(comm: MPI.Intracomm, array: Any, algorithm: str, chunk: int = 0) -> Callable[[], Any]:
+    """MPICH's allreduce in place by one of its algorithms; ``auto`` is its default."""
+    variable, piece = ControlVariable(VARIABLE), ControlVariable(CHUNK)
+    number = variable.values()
+    if algorithm not in number:
+        raise LookupError(f"{VARIABLE} has no {algorithm!r} (valid: {', '.join(number)})")
+
+    def run() -> None:
+        variable.write(number[algorithm])
+        piece.write(chunk)
+        comm.Allreduce(MPI.IN_PLACE, array)
+
+    return run
+
+
+def ours(comm: MPI.Intracomm, array: Any, algorithm: str, **words: Any) -> Callable[[], Any]:
+    """Demitasse's, by the executor of its schedule."""
+    from demitasse_allreduce.algorithms import schedule
+    from demitasse_allreduce.executor import Collective
+
+    return Collective(schedule(algorithm, comm.size, array.size, **words), comm, array).run
+
+
+def automatic(comm: MPI.Intracomm, array: Any, machine: str, gamma: float) -> Callable[[], Any]:
+    """Demitasse's choice by the hardware description in that file: every rank comes to the same one."""
+    from demitasse import load_machine
+    from demitasse_allreduce.choice import Chooser, network_of
+    from demitasse_allreduce.executor import Collective
+
+    chooser = Chooser(network_of(load_machine(machine)), comm.size, gamma=gamma)
+    return Collective(chooser.schedule(array.size), comm, array).run
+
+
+KINDS: dict[str, Callable[..., Callable[[], Any]]] = {
+    "mpich": mpich,
+    "ours": ours,
+    "auto": automatic,
+}
+
+
+def timed(comm: MPI.Intracomm, run: Callable[[], Any], array: Any) -> float:
+    """Seconds until the slowest rank has the sum. Raises ArithmeticError if it is not the sum."""
+    array[:] = comm.rank + 1
+    comm.Barrier()
+    begin = comm.bcast(time.monotonic() + 0.005, root=0)
+    while time.monotonic() < begin:
+        time.sleep(0)
+    run()
+    seconds: float = comm.allreduce(time.monotonic() - begin, MPI.MAX)
+    total = comm.size * (comm.size + 1) // 2
+    if not np.all(array == total):
+        raise ArithmeticError(f"rank {comm.rank}: not every element is {total}, the sum")
+    return seconds
+
+
+def main() -> None:
+    comm, order = MPI.COMM_WORLD, json.loads(sys.argv[1])
+    found: dict[str, list[list[float]]] = {}
+    for size in order["sizes"]:
+        array = np.empty(size // 4, np.float32)
+        runs = {}
+        for name, (kind, words) in order["contenders"].items():
+            runs[name] = KINDS[kind](comm, array, **words)
+            found.setdefault(name, [])
+        seconds: dict[str, list[float]] = {name: [] for name in runs}
+        for turn in range(order["rounds"] + 1):
+            for name, run in runs.items():
+                took = timed(comm, run, array)
+                if turn:  # the first one warms up
+                    seconds[name].append(took)
+            if comm.rank == 0:
+                print(f"{size >> 20} MB, round {turn}", file=sys.stderr, flush=True)
+        for name, each in seconds.items():
+            found[name].append(each)
+    if comm.rank == 0:
+        print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
