@@ -165,7 +165,7 @@ class _State:
             for i, run in enumerate(made):
                 self.comm.Barrier()
                 begin = time.perf_counter()
-                for _ in range(8 if trial.nbytes <= 2**16 else 1):
+                for _ in range(64 if trial.nbytes <= 2**16 else 4):
                     run(trial, check)
                 times[i, turn] = time.perf_counter() - begin
         self.comm.Allreduce(MPI.IN_PLACE, times, MPI.MAX)

@@ -17,9 +17,12 @@ from demitasse_allreduce.node.mapping import Mapping, Segment, attach
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Check: TypeAlias = Callable[[], object]
 
-CHUNK = 512 * 1024
-"""Bytes of an array that a rank stages at a time. A step's chunks, stages and sums, some seven of these
-a rank, stay in a last-level cache."""
+CHUNK = 1024 * 1024
+"""Bytes of an array that a rank stages at a time: of 128 KiB to 2 MiB the quickest, measured for arrays
+of 16 and 100 MB by 2 ranks on two cores with 1 MiB of L2 each and 32 MiB of L3."""
+
+LINE = 64
+"""Bytes of a cache line."""
 
 SMALL = 16 * 1024
 """Up to here every rank adds everything: one wait, where slices need two."""
@@ -63,7 +66,7 @@ class Node:
         self._count: list[int] = siblings._count if siblings else [0]
         self._current: NodeWork | None = None
         offset = -(-(_CONTROL_BYTES + 128 * self.size) // 4096) * 4096
-        self._segments = self._map(offset + 4 * CHUNK)
+        self._segments = self._map(offset + 4 * (CHUNK + LINE))
         self._stages = np.array([each.address + offset for each in self._segments], np.int64)
         self._state = self._new_state()
         self.state = self._state.ctypes.data
@@ -263,7 +266,7 @@ class NodeWork:
             raise PlanError("a sum by owners needs arrays from the space shared:node")
         self._siblings = np.zeros(node.size, np.int64)
         self._owned = np.array(owned, np.int64).reshape(-1, 2) * array.itemsize
-        self._scratch = np.zeros(node.size + 2, np.int64)
+        self._scratch = np.zeros(2 * node.size + 2, np.int64)
         self._record = np.zeros(loops.CALL_WORDS, np.int64)
         tables = {"siblings": self._siblings, "owned": self._owned, "scratch": self._scratch}
         address = {name: table.ctypes.data for name, table in tables.items()}

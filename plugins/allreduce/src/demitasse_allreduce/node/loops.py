@@ -40,7 +40,7 @@ CALL_WORDS = 11
 """Of CALL. PLACE says where in shared memory the array is (-1: it is in a rank's own memory), SIBLINGS
 is the address of a table of the siblings' arrays there, OWNED of one of the ranks' (start, stop) in
 bytes, ELEMENT a number for the element type, SCRATCH the address of a table with two entries more than
-there are ranks."""
+there are ranks, and behind it one a rank: by how many bytes that rank's array lies beyond a line."""
 
 ARRIVALS, GENERATION, SLEEPERS, ABORT, TICKETS, POSTS = (8 * i for i in range(6))
 """Words of CONTROL."""
@@ -112,6 +112,7 @@ def _post(state: int, record: int) -> None:
     put(line, 1, get(record, NBYTES))
     put(line, 2, get(record, ELEMENT))
     put(line, 3, get(record, PLACE))
+    put(line, 4, get(record, ADDRESS) % LINE)
 
 
 @_compiled
@@ -129,6 +130,7 @@ def _compare(state: int, record: int) -> int:
             return DIFFERENT
         if get(line, 3) != get(record, PLACE):
             outcome = OTHER
+        put(get(record, SCRATCH), get(state, SIZE) + 2 + rank, get(line, 4))
     return outcome
 
 
@@ -136,10 +138,13 @@ def _compare(state: int, record: int) -> int:
 def _add(
     record: int, sources: int, count: int, targets: int, stores: int, start: int, stop: int, zero: Any
 ) -> None:
-    """Bytes ``start`` to ``stop`` of the sum."""
-    lines = (stop - start) // LINE
-    add_lines(sources, count, targets, stores, start, lines, zero)
-    for at in range(start + LINE * lines, stop, get(record, ITEMSIZE)):
+    """Bytes ``start`` to ``stop`` of the sum, in whole lines of the first target as far as there are."""
+    first = min(stop, start - (get(targets, 0) + start) % -LINE)
+    lines = (stop - first) // LINE
+    for at in range(start, first, get(record, ITEMSIZE)):
+        add_element(sources, count, targets, stores, at, zero)
+    add_lines(sources, count, targets, stores, first, lines, zero)
+    for at in range(first + LINE * lines, stop, get(record, ITEMSIZE)):
         add_element(sources, count, targets, stores, at, zero)
 
 
@@ -150,9 +155,17 @@ def _slice(nbytes: int, rank: int, size: int) -> int:
 
 
 @_compiled
-def _stage(state: int, rank: int, part: int) -> int:
-    address: int = get(get(state, STAGES), rank) + part * get(state, CHUNK)
+def _stage(state: int, rank: int, part: int, shift: int) -> int:
+    """Where a part of a rank's stage begins: as far beyond a line as its array does, so that vectors of
+    both are whole lines at once."""
+    address: int = get(get(state, STAGES), rank) + part * (get(state, CHUNK) + LINE) + shift
     return address
+
+
+@_compiled
+def _shift(state: int, record: int, rank: int) -> int:
+    shift: int = get(get(record, SCRATCH), get(state, SIZE) + 2 + rank)
+    return shift
 
 
 @_compiled
@@ -161,7 +174,8 @@ def _stage_in(state: int, record: int, chunk: int) -> None:
     rank, size, nbytes = get(state, RANK), get(state, SIZE), get(record, NBYTES)
     begin = chunk * get(state, CHUNK)
     length = min(get(state, CHUNK), nbytes - begin)
-    to, source = _stage(state, rank, (get(state, TURN) + chunk) % 2), get(record, ADDRESS) + begin
+    turn, shift = (get(state, TURN) + chunk) % 2, get(record, ADDRESS) % LINE
+    to, source = _stage(state, rank, turn, shift), get(record, ADDRESS) + begin
     if nbytes <= get(state, SMALL):
         copy(to, source, length)
         return
@@ -178,13 +192,13 @@ def _add_staged(state: int, record: int, chunk: int, zero: Any) -> None:
     length = min(get(state, CHUNK), nbytes - begin)
     table, mine = get(record, SCRATCH), get(record, ADDRESS) + begin
     for other in range(size):
-        put(table, other, _stage(state, other, turn))
+        put(table, other, _stage(state, other, turn, _shift(state, record, other)))
     put(table, rank, mine)
     put(table, size, mine)
     if nbytes <= get(state, SMALL):
         _add(record, table, size, table + 8 * size, 1, 0, length, zero)
         return
-    put(table, size + 1, _stage(state, rank, 2 + turn))
+    put(table, size + 1, _stage(state, rank, 2 + turn, _shift(state, record, rank)))
     start, stop = _slice(length, rank, size), _slice(length, rank + 1, size)
     _add(record, table, size, table + 8 * size, 2, start, stop, zero)
 
@@ -198,7 +212,8 @@ def _stage_out(state: int, record: int, chunk: int) -> None:
     for turn in range(1, size):
         other = (rank + turn) % size
         start, stop = _slice(length, other, size), _slice(length, other + 1, size)
-        source = _stage(state, other, 2 + (get(state, TURN) + chunk) % 2)
+        part = 2 + (get(state, TURN) + chunk) % 2
+        source = _stage(state, other, part, _shift(state, record, other))
         copy(get(record, ADDRESS) + begin + start, source + start, stop - start)
 
 

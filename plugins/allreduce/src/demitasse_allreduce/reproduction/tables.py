@@ -1,0 +1,1 @@
+def reproduce(paper): return None
