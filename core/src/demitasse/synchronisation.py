@@ -105,7 +105,8 @@ class GradientSync:
     """One level's synchronisation, for one worker: its ``index`` among ``size`` siblings, whether they
     may read and write one copy of the parameters, in which ``space`` flat memory must lie (None: the
     worker's own), from how many bytes on gradients are a bucket (neighbouring layers' are joined), and
-    whether siblings may be at different iterations (``asynchronous``); ``notes`` tell a user what was
+    whether siblings may be at different iterations (``asynchronous``), and whether a process's must be
+    joined after each (``joined``) or wait for each other by themselves; ``notes`` tell a user what was
     chosen and why. Every method may be left as it is; the work that one returns is done each iteration
     at its point."""
 
@@ -115,6 +116,7 @@ class GradientSync:
     space: str | None = None
     bucket_bytes: int = 0
     asynchronous: bool = False
+    joined: bool = True
     notes: Sequence[str] = ()
 
     def bind(self, memory: FlatMemory) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from demitasse import Phases, Step, Workers
+from demitasse import GradientSync, Phases, Step, Workers
 from demitasse_training.worker import Worker
 
 T = TypeVar("T")
@@ -25,6 +25,12 @@ class Crew:
     def asynchronous(self) -> bool:
         """Whether workers may be at different iterations."""
         return any(level.asynchronous for level in self.workers[0].levels)
+
+    @property
+    def lockstep(self) -> bool:
+        """Whether workers are joined after each iteration."""
+        levels = self.workers[0].levels
+        return not self.asynchronous and any(level.joined for level in levels or [GradientSync()])
 
     def run(self, task: Callable[[int], T]) -> list[T]:
         """``task(worker)`` by each worker, in its own thread where there are several, which is told

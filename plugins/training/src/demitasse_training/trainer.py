@@ -281,7 +281,8 @@ class Trainer:
     def _advance(self, end: int, stop: Ask | None = None, save: Ask | None = None) -> float:
         """Train on, as far as ``end`` at most; whether to stop, and to save, is in ``_asked`` then."""
         steps = self._crew.bind(self.iteration)
-        return (self._free if self._crew.asynchronous else self._iterate)(steps, end, stop, save)
+        together = self._crew.lockstep or (self.processes.size > 1 and not self._crew.asynchronous)
+        return (self._iterate if together else self._free)(steps, end, stop, save)
 
     def _free(self, steps: Sequence[Step], end: int, stop: Ask | None, save: Ask | None) -> float:
         """Each worker at its own pace, as far as ``end``, or less where it is asked to stop."""
@@ -299,23 +300,33 @@ class Trainer:
             return any(asked)
 
         stretch = Stretch(self.iteration, end, len(steps), done)
+        kept: dict[int, tuple[int, list[Any]]] = {}
+
+        def step(worker: int, iteration: int) -> float:
+            self.processes.report(iteration)
+            kept[worker] = iteration, [each.copy() for each in self._workers[worker].statistics]
+            rate = self.solver.rate(iteration) * self._workers[worker].portion
+            return steps[worker].run(iteration, rate)
+
         try:
-            self._crew.run(lambda w: stretch.run(w, lambda i: self._stepped(w, i, steps[w])))
+            self._crew.run(lambda w: stretch.run(w, lambda i: step(w, i)))
         except BaseException as error:
             self.processes.fail(error)
             self._crew.rewind()
             if self.processes.size == 1:
                 self._crew.quiesce()
+            if isinstance(error, NumericsError) and not self._crew.asynchronous:
+                now = self._crew.statistics()
+                for worker, (iteration, values) in kept.items():
+                    if iteration == self.iteration:
+                        now[worker] = values
+                raise self._explained(error, now) from None
             if isinstance(error, WorkerError):
                 raise WorkerError(f"{error}; {self._kept()}") from error
             raise
         self._crew.quiesce()
         self._asked = asked[0], asked[1]
         return smoothed
-
-    def _stepped(self, number: int, iteration: int, step: Step) -> float:
-        self.processes.report(iteration)
-        return step.run(iteration, self.solver.rate(iteration) * self._workers[number].portion)
 
     def _iterate(self, steps: Sequence[Step], end: int, stop: Ask | None, save: Ask | None) -> float:
         iteration, rate = self.iteration, self.solver.rate(self.iteration)
@@ -333,10 +344,7 @@ class Trainer:
             self.processes.fail(error)
             self._crew.rewind()
             if isinstance(error, NumericsError):
-                self._crew.restore(kept)
-                found = self._diagnosis(rate)
-                self._crew.restore(kept)
-                raise NumericsError(f"{error}; {found}") from None
+                raise self._explained(error, kept) from None
             if isinstance(error, WorkerError):
                 raise WorkerError(f"{error}; {self._kept()}") from error
             raise
@@ -367,6 +375,13 @@ class Trainer:
     def _debugs(self) -> bool:
         interval = self.solver.display_interval
         return self.solver.debug and interval > 0 and self.iteration % interval == 0
+
+    def _explained(self, error: NumericsError, statistics: list[list[Any]]) -> NumericsError:
+        """The error with what a look at the nets finds; ``statistics`` are as they were before."""
+        self._crew.restore(statistics)
+        found = self._diagnosis(self.solver.rate(self.iteration))
+        self._crew.restore(statistics)
+        return NumericsError(f"{error}; {found}")
 
     def _diagnosis(self, rate: float) -> str:
         found = [

@@ -1,0 +1,119 @@
+"""BSP: nobody goes on before all gradients are in and all parameters new (sections III.C.2, IV)."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+
+from demitasse import Bucket, FlatMemory, Group, Span, Team, Work
+from demitasse_parameter_server.gradient_sync import ThreadServer, compiled_for, is_outermost
+from demitasse_parameter_server.options import Options
+
+BUCKET_BYTES = 1 << 22
+
+CACHE_LINE = 64
+
+
+def slices(span: Span, count: int, item: int) -> list[Span]:
+    """A span in ``count`` parts of nearly equal length, cut between cache lines; the last may be
+    empty."""
+    step = max(1, CACHE_LINE // item)
+    lines = -(-len(span) // step)
+    edges = [min(span.stop, span.start + lines * i // count * step) for i in range(count + 1)]
+    return [Span(start, stop) for start, stop in itertools.pairwise(edges)]
+
+
+class BulkServer(ThreadServer):
+    """The server's work is the workers': each sums its slice of all gradients, whose addresses it has,
+    into the first worker's gradient memory, and updates that slice of the parameters, of which there is
+    one copy for all.
+
+    Sums are made in the order of workers: the same bits in every run, and one worker's up to rounding.
+    All meet when a bucket's gradients are final, and once more at the end of an iteration.
+    """
+
+    shares_parameters = True
+    joined = False
+
+    def __init__(self, group: Group, team: Team, options: Options) -> None:
+        super().__init__(group, team, options)
+        self.bucket_bytes = options.bucket_bytes or BUCKET_BYTES
+        self.notes = (
+            f"BSP: {self.size} workers with one copy of the parameters, each sums and updates its slice",
+        )
+        self._item, self._calls = np.dtype(group.dtype).itemsize, 0
+        # A level outside this one looks for a worker's sums in the worker's own memory.
+        self._holder = 0 if is_outermost(group) else self.index
+
+    def bind(self, memory: FlatMemory) -> None:
+        """Compile now, not in the first step."""
+        if self.size > 1:
+            compiled_for(memory.gradients)
+
+    def begin(self) -> Work | None:
+        """See what siblings share now."""
+        return self.begun if self.size > 1 else None
+
+    def owned(self, span: Span) -> Span:
+        """This worker's slice."""
+        return slices(span, self.size, self._item)[self.index] if self.size > 1 else span
+
+    def reduce(self, bucket: Bucket, span: Span) -> Work | None:
+        """Wait for all, and add up this worker's slice of their gradients."""
+        if self.size == 1:
+            return None
+        from demitasse_parameter_server.loops import BLOCK, add_up
+
+        part, meet, memories = self.owned(span), self.meeting(), self.team.memory
+        if not part:
+            return meet
+        offset = part.start * self._item
+        addresses = np.array([each.gradients.ctypes.data + offset for each in memories], np.int64)
+        target, count = int(addresses[self._holder]), len(part)
+        room = np.empty(BLOCK, memories[0].gradients.dtype)
+
+        def work() -> None:
+            meet()
+            add_up(addresses, target, count, room)
+
+        return work
+
+    def update_memory(self, memory: FlatMemory) -> FlatMemory:
+        """The one copy of parameters and state, and the gradients where the sums are."""
+        sums = self.team.memory[self._holder].gradients
+        return FlatMemory(memory.parameters, sums, memory.state)
+
+    def total(self, mine: Any, total: Any) -> Work | None:
+        """The sum over workers in their order: each updates a slice and needs the whole's size."""
+        if self.size == 1:
+            return None
+        call, meet, rounds = self._calls, self.meeting(), 0
+        self._calls += 1
+
+        def boards() -> Any:
+            return np.zeros((2, self.size, int(np.size(mine))))
+
+        def add() -> None:
+            nonlocal rounds
+            there = self.shared.kept(("total", call), boards)[rounds & 1]
+            there[self.index] = np.ravel(mine)
+            meet()
+            # Two boards in turn: who is late still reads the one that nobody writes in the next round.
+            rounds += 1
+            total[...] = np.add.accumulate(there, axis=0)[-1].reshape(np.shape(total))
+
+        return add
+
+    def end(self) -> Work | None:
+        """Wait until all slices are updated: then parameters may be read, and gradients written."""
+        if self.size == 1:
+            return None
+        meet = self.meeting()
+
+        def work() -> None:
+            self.ended()
+            meet()
+
+        return work

@@ -1,0 +1,65 @@
+"""``demitasse workers``: how many workers train a net quickest on this machine."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+
+@click.command(
+    "workers",
+    help="Try how many workers train SOLVER's net quickest here, each with its part of the cores. What "
+    "was found is remembered for the machine and the net.",
+)
+@click.argument("solver", type=click.Path(dir_okay=False, path_type=Path))
+@click.option(
+    "--hw", default="auto", show_default=True, metavar="FILE", help="The machine's description."
+)
+@click.option("--plugins", metavar="A,B", help="The plugins, preferred first.")
+@click.option("--seconds", type=click.FloatRange(min=0.1), default=2.0, show_default=True,
+              help="How long each number of workers is measured.")  # fmt: skip
+@click.option("--again", is_flag=True, help="Try though trials are remembered.")
+@click.option("--output", metavar="FILE", help="Write the best as a description for --hw.")
+@click.option("--json", "json_path", metavar="FILE", help="Write trials as JSON; - is standard output.")
+def workers(
+    solver: Path,
+    hw: str,
+    plugins: str | None,
+    seconds: float,
+    again: bool,
+    output: str | None,
+    json_path: str | None,
+) -> int:
+    """The exit status."""
+    from demitasse import compose, describe
+    from demitasse_parameter_server import trials
+
+    chosen = plugins.split(",") if plugins else None
+    with compose(hw, chosen) as runtime:
+        machine = runtime.machine
+        names = [*runtime.composition.versions]
+        record = runtime.read(solver).solver()
+    name, memory = trials.name_of(record), trials.memory()
+    found = [] if again else trials.remembered(memory, name)
+    told = "remembered" if found else "measured"
+    if not found:
+        names += ["parameter_server"] if "parameter_server" not in names else []
+        found = list(trials.tried(machine, solver, names, seconds))
+        trials.remember(memory, name, found)
+    best = min(found, key=lambda trial: trial.seconds)
+    if output is not None:
+        text = describe(trials.arranged(machine, best.workers, best.threads))
+        Path(output).write_text(text, encoding="utf-8")
+    if json_path is not None:
+        table = {"net": name, "source": told, "trials": [asdict(trial) for trial in found]}
+        whole = json.dumps({**table, "best": asdict(best)}, indent=1)
+        click.echo(whole) if json_path == "-" else Path(json_path).write_text(whole + "\n", "utf-8")
+    if json_path != "-":
+        for trial in found:
+            mark = "  <- the quickest" if trial is best else ""
+            shape = f"{trial.workers} workers of {trial.threads} threads"
+            click.echo(f"{shape:<28} {trial.seconds * 1e3:9.3f} ms an iteration ({told}){mark}")
+    return 0

@@ -1,0 +1,149 @@
+"""Which server a description's ``sync`` asks for, and what all of them have in common."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from demitasse import CompositionError, DescriptionError, GradientSync, Group, Team, Work
+from demitasse_parameter_server.board import PATIENCE, Shared, board_of, processors
+from demitasse_parameter_server.options import Options
+
+
+def server_of(group: Group) -> GradientSync:
+    """A worker's part of the server of its group. Raises DescriptionError for an option that is none,
+    CompositionError for siblings that it cannot serve."""
+    where = _where(group)
+    options = Options.read(group.options, where)
+    if group.remote and group.team is None:
+        return _across(group, options, where)
+    if group.team is None or group.remote:
+        raise CompositionError(
+            f"{where}: levels {', '.join(group.levels)} have both processes and threads to synchronise; "
+            f"give the level of processes its sync, and that of threads one of its own"
+        )
+    if len(options.delay) > group.team.size:
+        raise DescriptionError(
+            f"{where}: sync: delay has {len(options.delay)} numbers, and the level {group.team.size} "
+            f"workers"
+        )
+    if options.model == "bsp":
+        from demitasse_parameter_server.bulk import BulkServer
+
+        return BulkServer(group, group.team, options)
+    check_alone(group, options.model, where)
+    from demitasse_parameter_server.stale import StaleServer
+
+    return StaleServer(group, group.team, options)
+
+
+def _across(group: Group, options: Options, where: str) -> GradientSync:
+    if options.model != "bsp" or options.delay:
+        raise CompositionError(
+            f'{where}: across processes this plugin has model = "bsp" alone, without delay; SSP and ASP '
+            f"are for the threads of one process"
+        )
+    from demitasse_parameter_server.shards import AloneServer, ShardServer
+
+    if group.processes.size == 1:
+        return AloneServer()
+    if options.servers > group.processes.size:
+        raise DescriptionError(
+            f"{where}: sync: servers = {options.servers}, and the run has {group.processes.size} "
+            f"processes; each server is one of them"
+        )
+    return ShardServer(group, options, where)
+
+
+class ThreadServer(GradientSync):
+    """A worker among the siblings of one process: waiting, and being held up where that is asked for."""
+
+    def __init__(self, group: Group, team: Team, options: Options) -> None:
+        self.team, self.index, self.size = team, group.index, team.size
+        self.options = options
+        self.board = board_of(team)
+        self.shared: Shared = self.board.shared(team.failures)
+        self._delay = options.delay[self.index] if self.index < len(options.delay) else 0.0
+        self._spins = 0
+        self._began = self._waited = self._own = 0.0
+
+    def now(self) -> float:
+        """Seconds of the clock that workers measure themselves by."""
+        return time.perf_counter()
+
+    def begun(self) -> None:
+        """The start of an iteration: what siblings share now, and a straggler's delay."""
+        self.shared = self.board.shared(self.team.failures)
+        self._hold_up(self._delay * self._own)
+        self._began, self._waited = self.now(), 0.0
+
+    def ended(self) -> None:
+        """The end of an iteration's work."""
+        self._own = self.now() - self._began - self._waited
+
+    def waited(self, since: float) -> None:
+        """Time since then was spent waiting for siblings."""
+        self._waited += self.now() - since
+
+    def _hold_up(self, seconds: float) -> None:
+        until = self.now() + seconds
+        while (rest := until - self.now()) > 0:
+            time.sleep(min(rest, PATIENCE * 1e-6))
+            self.board.check()
+
+    def meeting(self) -> Work:
+        """Work that waits for all siblings. Raises threading.BrokenBarrierError once one has failed."""
+        from demitasse_parameter_server.loops import SPINS, come, stay
+
+        size, check, clock = self.size, self.board.check, self.now
+        spins = SPINS if size <= processors() else 0
+
+        def meet() -> None:
+            start, gate = clock(), self.shared.gate
+            ended = come(gate, size, spins, PATIENCE)
+            while ended >= 0:
+                check()
+                ended = stay(gate, ended, PATIENCE)
+            self.waited(start)
+
+        return meet
+
+
+def _where(group: Group) -> str:
+    """Where the description asks for it."""
+    name = group.levels[-1] if group.levels else "?"
+    for level in group.machine.levels if group.machine is not None else ():
+        if level.name == name:
+            at = (level.sync.location if level.sync else None) or level.location
+            return f"{at or (group.machine.origin if group.machine else at)}: level {name!r}"
+    return f"level {name!r}"
+
+
+def is_outermost(group: Group) -> bool:
+    """Whether no level outside the group's synchronises."""
+    return group.machine is None or group.machine.levels[0].name in group.levels
+
+
+def check_alone(group: Group, model: str, where: str) -> None:
+    """Raise CompositionError unless a group whose workers are at iterations of their own is the only
+    one: siblings of another level wait for each other at each."""
+    for _, levels in group.machine.sync_groups() if group.machine is not None else ():
+        names = tuple(level.name for level in levels)
+        several = any(level.count > 1 or level.workers == "mpi" for level in levels)
+        if names != group.levels and several:
+            raise CompositionError(
+                f"{where}: with model = {model!r} each worker is at an iteration of its own, and level "
+                f'{names[-1]!r} has all of its siblings at the same; say model = "bsp" here'
+            )
+
+
+def compiled_for(gradients: Any) -> None:
+    """Compile now what the steps call, for gradients of this type."""
+    import numpy as np
+
+    from demitasse_parameter_server.loops import BLOCK, WORDS, add_up, come, stay
+
+    gate = np.zeros(WORDS, np.int64)
+    come(gate, 1, 0, 0)
+    stay(gate, 0, 0)
+    add_up(np.zeros(1, np.int64), 0, 0, np.empty(BLOCK, gradients.dtype))

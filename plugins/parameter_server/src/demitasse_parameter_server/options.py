@@ -1,0 +1,70 @@
+"""The options of a description's ``sync = { plugin = "parameter_server", ... }``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from demitasse import DescriptionError, unknown
+
+MODELS = ("bsp", "ssp", "asp")
+
+
+@dataclass(frozen=True)
+class Options:
+    """``model``: after how much of the others' work a worker goes on. ``staleness``: under SSP, how many
+    iterations a worker may be ahead of the slowest. ``delay``: by worker, how many times its own step a
+    worker is held up at each, to see what stragglers do. ``bucket_bytes``: up to so many bytes of
+    neighbouring layers' gradients are summed, or pushed, together. ``servers``: across processes, how
+    many of them hold a shard of the parameters, the first ones."""
+
+    model: str = "bsp"
+    staleness: int = 3
+    delay: tuple[float, ...] = ()
+    bucket_bytes: int | None = None
+    servers: int = 2
+
+    @classmethod
+    def read(cls, given: Mapping[str, Any], where: str) -> Options:
+        """Checked, with defaults. Raises DescriptionError that names the place, the value and what is
+        valid."""
+        place = f"{where}: sync"
+        for name in given:
+            if name not in (valid := [each.name for each in fields(cls)]):
+                raise DescriptionError(unknown("option", name, valid, place))
+        model = given.get("model", cls.model)
+        if model not in MODELS:
+            raise DescriptionError(unknown("model", str(model), MODELS, place))
+        if "staleness" in given and model != "ssp":
+            raise DescriptionError(
+                f'{place}: staleness is the bound of model = "ssp", and the model here is {model!r}'
+            )
+        return cls(
+            model,
+            _whole(given, "staleness", cls.staleness, 0, place),
+            _delays(given.get("delay", []), place),
+            _whole(given, "bucket_bytes", None, 1, place),
+            _whole(given, "servers", cls.servers, 2, place),
+        )
+
+
+def _whole(given: Mapping[str, Any], name: str, default: Any, least: int, place: str) -> Any:
+    value = given.get(name, default)
+    if value is not default and (type(value) is not int or value < least):
+        raise DescriptionError(f"{place}: {name} = {value!r} (valid: a whole number from {least})")
+    return value
+
+
+def _delays(value: Any, place: str) -> tuple[float, ...]:
+    numbers = isinstance(value, list | tuple) and all(
+        isinstance(each, int | float) and not isinstance(each, bool) and 0 <= each < math.inf
+        for each in value
+    )
+    if not numbers:
+        raise DescriptionError(
+            f"{place}: delay = {value!r} (valid: a list with a number from 0 for each worker, like "
+            f"[0, 2.0]: the second one is held up for twice its own step)"
+        )
+    return tuple(map(float, value))

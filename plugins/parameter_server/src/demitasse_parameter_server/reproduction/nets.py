@@ -1,0 +1,116 @@
+"""The two nets of section V as Caffe ships them, counted layer by layer: what a sample and what an
+iteration of them costs a worker.
+
+The paper's AlexNet for CIFAR-10 is Caffe's cifar10_full (Krizhevsky's net for that data set): 60,000
+iterations are its solver's, and its three variants stand in Caffe's examples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+WORD = 4
+"""Bytes of a float32."""
+
+PASSES = 3
+"""A layer's products: forward, for its weights' gradient, for its input's."""
+
+
+@dataclass
+class Count:
+    """``flops`` and ``moved`` bytes of a sample (forward and backward), ``weights`` in number, and the
+    bytes that a worker moves each iteration however few samples it has. ``shape`` is the last blob's:
+    channels, rows, columns."""
+
+    shape: tuple[int, int, int]
+    batch: int
+    flops: float = 0.0
+    moved: float = 0.0
+    weights: int = 0
+    fixed: float = 0.0
+
+    @property
+    def size(self) -> int:
+        channels, rows, columns = self.shape
+        return channels * rows * columns
+
+    def convolution(self, outputs: int, kernel: int, pad: int = 0) -> None:
+        """As Caffe does it, a sample at a time: the columns of im2col are written and read again in each
+        of three passes; the first layer's input has no gradient."""
+        inputs, rows, columns = self.shape
+        made = outputs, rows + 2 * pad - kernel + 1, columns + 2 * pad - kernel + 1
+        passes = PASSES if self.weights else PASSES - 1
+        unrolled = inputs * kernel * kernel * made[1] * made[2]
+        self.flops += 2.0 * passes * unrolled * outputs
+        self.moved += WORD * passes * (self.size + 2 * unrolled)
+        self.weights += outputs * (inputs * kernel * kernel + 1)
+        self.shape = made
+        self.moved += WORD * passes * self.size
+
+    def inner_product(self, outputs: int) -> None:
+        """Products with the whole share of the batch: the weights pass through each time."""
+        inputs = self.size
+        self.flops += 2.0 * PASSES * inputs * outputs
+        self.moved += WORD * PASSES * (inputs + outputs)
+        self.fixed += WORD * PASSES * inputs * outputs
+        self.weights += outputs * (inputs + 1)
+        self.shape = outputs, 1, 1
+
+    def pool(self, kernel: int, stride: int, rounded_up: bool = True) -> None:
+        """Forward and backward, the gradient first emptied."""
+        channels, rows, _ = self.shape
+        before = self.size
+        rest = rows - kernel
+        made = (-(-rest // stride) if rounded_up else rest // stride) + 1
+        self.shape = channels, made, made
+        self.flops += 2.0 * kernel * kernel * self.size
+        self.moved += WORD * (3 * before + 3 * self.size)
+
+    def elementwise(self, flops: float, blobs: float) -> None:
+        """An activation or normalisation that does so much with an element and moves so many blobs of
+        its size, both ways together."""
+        self.flops += flops * self.size
+        self.moved += WORD * blobs * self.size
+
+
+RELU, SIGMOID, LRN, BATCH_NORM = (2, 5), (40, 5), (60, 22), (20, 28)
+"""(operations, blobs moved) of an element, forward and backward: an exponential counts for 30, a power
+for 25; LRN within a channel and batch normalisation are what Caffe's layers compose them of."""
+
+
+def cifar10_full(activation: tuple[float, float], normalisation: tuple[float, float]) -> Count:
+    """Caffe's cifar10_full with an activation, and a normalisation after the first two of three."""
+    net = Count((3, 32, 32), 100)
+    for stage, outputs in enumerate((32, 32, 64)):
+        net.convolution(outputs, 5, 2)
+        net.pool(3, 2)
+        net.elementwise(*activation)
+        if stage < 2:
+            net.elementwise(*normalisation)
+    net.inner_product(10)
+    net.elementwise(40, 4)
+    return net
+
+
+def lenet() -> Count:
+    """Caffe's LeNet for MNIST."""
+    net = Count((1, 28, 28), 64)
+    for outputs in (20, 50):
+        net.convolution(outputs, 5)
+        net.pool(2, 2)
+    net.inner_product(500)
+    net.elementwise(*RELU)
+    net.inner_product(10)
+    net.elementwise(40, 4)
+    return net
+
+
+CIFAR: dict[str, Callable[[], Count]] = {
+    "Batch Normalization": lambda: cifar10_full(SIGMOID, BATCH_NORM),
+    "ReLU": lambda: cifar10_full(RELU, LRN),
+    "Sigmoid": lambda: cifar10_full(SIGMOID, LRN),
+}
+
+SOLVERS = {"native SGD": 5, "Adam": 17, "RMSProp": 15}
+"""Blobs of the weights' size that Caffe's update of each solver moves: its BLAS calls one by one."""

@@ -1,0 +1,153 @@
+"""SSP and ASP: workers push and pull at their own pace (section III.C.2)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from demitasse import Bucket, FlatMemory, Group, Team, Work
+from demitasse_parameter_server.board import PATIENCE
+from demitasse_parameter_server.gradient_sync import ThreadServer
+from demitasse_parameter_server.options import Options
+
+BUCKET_BYTES = 1 << 20
+
+
+class Scheduler:
+    """How many iterations each worker has done, and who may begin another: under SSP a worker that has
+    done at most ``staleness`` more than the slowest (None: no bound). ``check`` is called now and then
+    by who waits, and raises when there is nobody to wait for."""
+
+    def __init__(self, workers: int, staleness: int | None, check: Callable[[], None]) -> None:
+        self.done, self.widest = [0] * workers, 0
+        self._staleness, self._check = staleness, check
+        self._changed = threading.Condition()
+
+    def begin(self, worker: int) -> None:
+        """Wait until the worker may begin its next iteration."""
+        with self._changed:
+            while self._staleness is not None and self._gap(worker) > self._staleness:
+                if not self._changed.wait(PATIENCE * 1e-6):
+                    self._check()
+            self.widest = max(self.widest, self._gap(worker))
+
+    def end(self, worker: int) -> None:
+        """The worker has pushed all of an iteration."""
+        with self._changed:
+            self.done[worker] += 1
+            self._changed.notify_all()
+
+    def _gap(self, worker: int) -> int:
+        return self.done[worker] - min(self.done)
+
+
+class StaleServer(ThreadServer):
+    """Parameters have a master. A worker that has a bucket's gradients updates the master with them
+    itself, under the bucket's lock, whenever it comes; before the first layer of its next iteration that
+    reads the bucket it copies it from there. So there are as many versions as workers, and the master.
+
+    Under SSP it waits, before an iteration, while it is more than ``staleness`` iterations ahead of the
+    slowest; under ASP never.
+    """
+
+    asynchronous = True
+
+    def __init__(self, group: Group, team: Team, options: Options) -> None:
+        super().__init__(group, team, options)
+        self.bucket_bytes = options.bucket_bytes or BUCKET_BYTES
+        bound = f" at most {options.staleness} iterations ahead" if options.model == "ssp" else ""
+        self.notes = (f"{options.model.upper()}: {self.size} workers push and pull on their own{bound}",)
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """That of all siblings, since the last failure."""
+        bound = self.options.staleness if self.options.model == "ssp" else None
+        make = partial(Scheduler, self.size, bound, self.board.check)
+        return self.shared.kept("scheduler", make)
+
+    def update_memory(self, memory: FlatMemory) -> FlatMemory:
+        """The master's parameters, this worker's gradients, and the one state."""
+        first = self.team.memory[0]
+        return FlatMemory(self.board.master(first), memory.gradients, first.state)
+
+    def begin(self) -> Work | None:
+        """Wait for slower siblings as the model says."""
+
+        def work() -> None:
+            self.begun()
+            self.board.check()
+            start = self.now()
+            self.scheduler.begin(self.index)
+            self.board.follow(self.team.memory[0])
+            self.waited(start)
+
+        return work
+
+    def before_forward(self, bucket: Bucket) -> Work | None:
+        """Pull the bucket's parameters."""
+        part = slice(bucket.span.start, bucket.span.stop)
+        mine = self.team.memory[self.index]
+        if part.start >= mine.gradients.size:
+            return None  # what has no gradient nobody changes
+        source, target = self.board.master(self.team.memory[0])[part], mine.parameters[part]
+
+        def work() -> None:
+            lock = self.taken(bucket)
+            try:
+                np.copyto(target, source)
+            finally:
+                lock.release()
+
+        return work
+
+    def reduce(self, bucket: Bucket, span: Any) -> Work | None:
+        """Have the bucket of the master to oneself: the update that follows is the push."""
+
+        def work() -> None:
+            self.taken(bucket)
+
+        return work
+
+    def distribute(self, bucket: Bucket, span: Any) -> Work | None:
+        """Let others have it."""
+        return lambda: self.lock(bucket).release()
+
+    def end(self) -> Work | None:
+        """Tell that the iteration is done."""
+
+        def work() -> None:
+            self.ended()
+            self.scheduler.end(self.index)
+
+        return work
+
+    def total(self, mine: Any, total: Any) -> Work | None:
+        """Each update is one worker's own."""
+
+        def take() -> None:
+            total[...] = mine
+
+        return take
+
+    def quiesce(self) -> None:
+        """The first worker's memory is the newest."""
+        if self.index == 0:
+            self.board.settle(self.team.memory[0])
+
+    def lock(self, bucket: Bucket) -> threading.Lock:
+        """That of the bucket's part of the master."""
+        return self.shared.kept(bucket.index, threading.Lock)
+
+    def taken(self, bucket: Bucket) -> threading.Lock:
+        """The bucket's lock, once it is this worker's."""
+        lock = self.lock(bucket)
+        if not lock.acquire(blocking=False):
+            start = self.now()
+            while not lock.acquire(timeout=PATIENCE * 1e-6):
+                self.board.check()
+            self.waited(start)
+        return lock

@@ -1,0 +1,108 @@
+"""Which is best on a machine: k workers of n / k threads each, tried in a net's first iterations."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import time
+import zlib
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from demitasse import DataError, Level, Machine, SyncSpec, compose, fingerprint
+
+WARM = 3
+"""Iterations before those that are measured: kernels are tried and compiled in them."""
+
+ROUNDS = 5
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Trial:
+    """So many workers of so many threads, and the seconds of one of their iterations."""
+
+    workers: int
+    threads: int
+    seconds: float
+
+
+def shapes(cores: int) -> list[tuple[int, int]]:
+    """Workers and threads of each that use all cores."""
+    return [(k, cores // k) for k in range(1, cores + 1) if cores % k == 0]
+
+
+def arranged(machine: Machine, workers: int, threads: int) -> Machine:
+    """A machine's outermost level with so many workers in it, whom this plugin synchronises."""
+    sync = SyncSpec("parameter_server", {"model": "bsp"})
+    outer = replace(machine.levels[0], workers=None, sync=None, cores=workers * threads)
+    inner = Level("worker", workers, parent=outer.name, workers="threads", cores=threads, sync=sync)
+    plugins = dict.fromkeys((*machine.plugins, "parameter_server")) if machine.plugins else ()
+    return replace(machine, name=f"{workers}-workers", levels=(outer, inner), plugins=tuple(plugins))
+
+
+def tried(machine: Machine, solver: Path, plugins: list[str], seconds: float) -> Iterator[Trial]:
+    """Each shape's median iteration, measured for about so many seconds. Shapes with more workers than a
+    batch has samples are left out."""
+    cores = machine.levels[0].cores or 1
+    for workers, threads in shapes(cores):
+        try:
+            with compose(arranged(machine, workers, threads), plugins) as runtime:
+                trainer = runtime.trainer(solver)
+                try:
+                    yield Trial(workers, threads, _measured(trainer, seconds))
+                finally:
+                    trainer.close()
+        except DataError:
+            if workers == 1:
+                raise
+
+
+def _measured(trainer: Any, seconds: float) -> float:
+    trainer.step(WARM)
+    start = time.perf_counter()
+    trainer.step(1)
+    count = max(1, round(seconds / ROUNDS / (time.perf_counter() - start)))
+    return float(median(trainer.step(count).seconds / count for _ in range(ROUNDS)))
+
+
+def name_of(solver: Any) -> str:
+    """What is remembered of a solver's net: its layers and their numbers, with the batch among them."""
+    layers = [(layer.type, repr(layer.parameters)) for layer in solver.train.layers]
+    return f"{solver.train.name} {zlib.crc32(repr(layers).encode()):08x}"
+
+
+def memory() -> Path:
+    """The file that remembers trials on this machine."""
+    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    if not base.is_absolute():
+        base = Path.home() / ".cache"
+    return base / "demitasse" / "workers" / f"{fingerprint()}.json"
+
+
+def remembered(path: Path, name: str) -> list[Trial]:
+    """The trials of a net; none where there is no such file, or it is not one of these."""
+    try:
+        content = json.loads(path.read_text("utf-8"))
+        found = content["nets"].get(name, []) if content["schema"] == SCHEMA else []
+        return [Trial(int(t["workers"]), int(t["threads"]), float(t["seconds"])) for t in found]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return []
+
+
+def remember(path: Path, name: str, trials: list[Trial]) -> None:
+    """Keep the trials of a net beside those of others, the file whole or as it was."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        content = json.loads(path.read_text("utf-8"))
+        nets = dict(content["nets"]) if content["schema"] == SCHEMA else {}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        nets = {}
+    nets[name] = [asdict(trial) for trial in trials]
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
+        json.dump({"schema": SCHEMA, "nets": nets}, file, indent=1)
+    Path(file.name).replace(path)

@@ -1,0 +1,100 @@
+"""A worker that fails ends the run with its error; nobody waits for it, and the next run works."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from demitasse import DataError, DataSpec, DescriptionError, NumericsError, Stream
+
+Train = Callable[..., Any]
+MODELS = ("bsp", "ssp", "asp")
+
+pytestmark = pytest.mark.timeout(300, method="thread")
+
+
+@pytest.fixture
+def spoilt(toy: ModuleType) -> Callable[..., Any]:
+    """``spoilt(worker, at, error)``: one worker's samples raise at a read; without an error they are
+    no numbers from then on."""
+
+    def make(worker: int, at: int, error: BaseException | None) -> Callable[[DataSpec], Any]:
+        class Spoilt(toy.ArraySource):  # type: ignore[name-defined, misc]
+            streams = 0
+
+            def stream(self, first: int, count: int, step: int) -> Stream:
+                stream: Stream = super().stream(first, count, step)
+                number, reads, original = self.streams, 0, stream.read
+                self.streams += 1
+
+                def read(out: Mapping[str, np.ndarray]) -> None:
+                    nonlocal reads
+                    reads += 1
+                    if number == worker and error is not None and reads == at:
+                        raise error
+                    original(out)
+                    if number == worker and error is None and reads >= at:
+                        out["data"][...] = np.nan
+
+                stream.read = read  # type: ignore[method-assign]
+                return stream
+
+        return lambda spec: Spoilt(toy.images())
+
+    return make
+
+
+@pytest.mark.parametrize("worker", [0, 2])
+@pytest.mark.parametrize("model", MODELS)
+def test_its_error_is_raised_and_training_can_go_on(
+    train: Train, spoilt: Any, model: str, worker: int
+) -> None:
+    error = DataError("samples.bin: sample 17 is cut off")
+    trainer = train(3, source=spoilt(worker, 3, error), sync={"model": model})
+    trainer.step(2)
+    with pytest.raises(DataError) as caught:
+        trainer.step(20)
+    assert caught.value is error
+    before = trainer.iteration
+    assert 2 <= before < 22
+    trainer.step(3)
+    assert trainer.iteration == before + 3
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_no_number_reaches_the_parameters_and_the_last_snapshot_is_whole(
+    train: Train, spoilt: Any, tmp_path: Any, model: str
+) -> None:
+    trainer = train(3, source=spoilt(1, 4, None), sync={"model": model})
+    trainer.step(2)
+    path = trainer.snapshot(tmp_path / "toy")
+    with pytest.raises(NumericsError, match="loss is nan"):
+        trainer.step(30)
+    assert all(np.isfinite(a).all() for arrays in trainer.net.params.values() for a in arrays)
+    assert train(3, resume=path).iteration == 2
+
+
+def test_more_workers_than_samples_is_said_before_the_first_step(train: Train) -> None:
+    with pytest.raises(DataError, match=r"batch of 10 does not give each of 11 workers"):
+        train(11)
+
+
+@pytest.mark.parametrize(
+    ("sync", "message"),
+    [
+        ({"modle": "bsp"}, "unknown option 'modle'; did you mean 'model'"),
+        ({"model": "sps"}, "unknown model 'sps'"),
+        ({"staleness": 2}, 'staleness is the bound of model = "ssp"'),
+        ({"model": "ssp", "staleness": -1}, "staleness = -1 .valid: a whole number from 0"),
+        ({"delay": 2.0}, "delay = 2.0 .valid: a list"),
+        ({"delay": [0, 0, 1]}, "delay has 3 numbers, and the level 2 workers"),
+        ({"bucket_bytes": 0}, "bucket_bytes = 0 .valid: a whole number from 1"),
+    ],
+)
+def test_a_wrong_option_is_named(train: Train, sync: dict[str, Any], message: str) -> None:
+    with pytest.raises(DescriptionError, match=message):
+        train(2, sync=sync)

@@ -1,0 +1,113 @@
+"""Messages carry what they say, and one that does not is named with its sender."""
+
+from __future__ import annotations
+
+import zlib
+from collections import defaultdict, deque
+from typing import Any
+
+import numpy as np
+import pytest
+
+from demitasse import WorkerError
+from demitasse_parameter_server.messages import HEADER, LENGTH, PAYLOAD, Header, Post
+
+
+class Request:
+    """Done once ``done`` says so."""
+
+    def __init__(self, done: Any) -> None:
+        self.Test = done
+
+
+class Loop:
+    """A communicator of one rank, whose messages come in the order in which they were sent."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[int, deque[Any]] = defaultdict(deque)
+
+    def Isend(self, data: Any, to: int, tag: int) -> Request:
+        self.waiting[tag].append(np.array(data))
+        return Request(lambda: True)
+
+    def Irecv(self, room: Any, source: int, tag: int) -> Request:
+        def take() -> bool:
+            if not self.waiting[tag]:
+                return False
+            room[...] = self.waiting[tag].popleft()
+            return True
+
+        return Request(take)
+
+
+@pytest.fixture
+def loop() -> Loop:
+    return Loop()
+
+
+@pytest.fixture
+def post(loop: Loop) -> Post:
+    return Post(loop, lambda: None)
+
+
+def test_numbers_arrive_as_they_were_sent_and_bytes_are_counted_by_shard(post: Post) -> None:
+    arrays = [np.arange(5, dtype=np.float32), np.arange(3, dtype=np.float64)]
+    for shard, array in enumerate(arrays):
+        post.send(0, 7, shard, array)
+    for shard, array in enumerate(arrays):
+        room = np.zeros_like(array)
+        post.receive(0, 7, shard, room)
+        np.testing.assert_array_equal(room, array)
+    post.finish()
+    assert post.sent == post.received == {0: 20, 1: 24}
+
+
+def test_a_header_is_a_messagepack_table_of_five(post: Post, loop: Loop) -> None:
+    import msgpack
+
+    post.send(0, 3, 1, np.ones(2, np.float32))
+    (header,) = loop.waiting[HEADER]
+    assert header.nbytes == LENGTH
+    unpacker = msgpack.Unpacker()
+    unpacker.feed(bytes(header))
+    names = {"iteration": 3, "shard": 1, "dtype": "float32", "count": 2}
+    assert unpacker.unpack() == {**names, "crc": zlib.crc32(np.ones(2, np.float32))}
+
+
+@pytest.mark.parametrize(
+    ("iteration", "shard", "message"),
+    [(4, 1, "rank 0 sent .*: iteration 3, not 4"), (3, 0, "rank 0 sent .*: shard 1, not 0")],
+)
+def test_another_message_than_expected_is_named(
+    post: Post, iteration: int, shard: int, message: str
+) -> None:
+    post.send(0, 3, 1, np.ones(2))
+    with pytest.raises(WorkerError, match=message):
+        post.receive(0, iteration, shard, np.zeros(2))
+
+
+def test_damaged_numbers_are_noticed(post: Post, loop: Loop) -> None:
+    post.send(0, 3, 1, np.ones(2))
+    loop.waiting[PAYLOAD][0][3] ^= 1
+    with pytest.raises(WorkerError, match=r"rank 0 sent numbers .*: crc "):
+        post.receive(0, 3, 1, np.zeros(2))
+
+
+def test_bytes_that_are_no_header_are_said_to_be_none(post: Post, loop: Loop) -> None:
+    post.send(0, 3, 1, np.ones(2))
+    loop.waiting[HEADER][0][:] = 0xC1
+    with pytest.raises(WorkerError, match="rank 0 sent what is no header"):
+        post.receive(0, 3, 1, np.zeros(2))
+
+
+def test_who_waits_hears_of_a_failure(loop: Loop) -> None:
+    def failed() -> None:
+        raise WorkerError("rank 2 on host b died")
+
+    with pytest.raises(WorkerError, match="rank 2"):
+        Post(loop, failed).receive(0, 0, 0, np.zeros(2))
+
+
+def test_a_header_is_read_as_it_was_written() -> None:
+    header = Header(1, 0, "float32", 3, 99)
+    assert Header.unpacked(header.packed()) == header
