@@ -61,6 +61,14 @@ def processes(machine: Machine, options: Mapping[str, Any]) -> Processes | None:
 
 
 @hookimpl
+def reproductions(paper: str) -> Mapping[str, Any] | None:
+    """S-Caffe's Table 2, crossovers and printed speedups beside predictions."""
+    from demitasse_allreduce.reproduction import reproduce
+
+    return reproduce(paper)
+
+
+@hookimpl
 def diagnose() -> Iterable[Finding]:
     """MPI and its threads, a launcher, shared memory, and addresses for processes on other hosts."""
     from demitasse_allreduce.diagnosis import findings

@@ -3,7 +3,7 @@ priced on the network of hwdesc/kesch-cs-storm.toml (a test compares the two).""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from math import ceil, log2
 from typing import Any
@@ -38,15 +38,15 @@ class Constants:
       waiting for it, the handshake), so that a chain of eight beats a binomial tree above 8 MB, as
       section 5 observed.
     - ``passing_on``: how many times as long a message takes whose device gets one and sends another at
-      once, one of them to another node: it receives, adds and sends in turn, and overlaps nothing. A
-      whole number, from the row CC-8 of Table 2.
+      once, one of them to another node. Receiving and sending in turn explains 2; the rest is what
+      Table 2's row CC-8 leaves, on which it was calibrated.
     - ``staged``: how many times as long a step of MVAPICH2's own reduction takes, which goes by host
       memory: two copies for one. A whole number, from the row SC-B of Table 2.
     """
 
     chunks: int = 11
-    step: float = 84e-6
-    passing_on: float = 3.0
+    step: float = 83.5e-6
+    passing_on: float = 3.4
     staged: float = 2.0
 
 
@@ -137,14 +137,15 @@ class Reduction:
 def _seconds(
     name: str, chain: int, processes: int, elements: int, constants: Constants, goal: str
 ) -> float:
-    made, network, options = algorithm(name), kesch(constants), dict[str, Any](goal=goal)
+    made, options = algorithm(name), dict[str, Any](goal=goal)
+    adds = goal == "reduce"  # a broadcast launches and awaits no addition
+    network = kesch(constants if adds else replace(constants, step=0.0))
     if "chunks" in made.options:
         options["chunks"] = constants.chunks
     if chain:
         options["groups"] = chain
-    adding = ADDING if goal == "reduce" else 0.0
-    place = network.place(processes)
-    return cost(made.rounds(processes, elements, **options), network, place, FLOAT, adding).seconds
+    rounds, place = made.rounds(processes, elements, **options), network.place(processes)
+    return cost(rounds, network, place, FLOAT, ADDING if adds else 0.0).seconds
 
 
 BINOMIAL, CHAIN = Reduction("binomial"), Reduction("chain")
@@ -186,15 +187,21 @@ def reduction_crossover(
     return high
 
 
-def equal_up_to(
-    constants: Constants = CALIBRATED, size: float = 256 * MB, chain: int = 8, most: int = 192
-) -> int:
-    """The most processes, of 8, 16, 32, ... and ``most``, up to which a chain of chains is no slower
-    than chains below a binomial tree."""
-    last = chain
-    for processes in [p for p in (16, 32, 64, 128, most) if p <= most]:
+def chains_ahead(constants: Constants = CALIBRATED, size: float = 256 * MB, chain: int = 8) -> int:
+    """The most processes, of ``chain`` and its doubles and all, at which a chain of chains is no slower
+    than chains below a binomial tree; ``chain`` itself, where both are one chain, if it never is."""
+    whole = NODES * DEVICES
+    doubles = [chain << power for power in range(1, 8) if chain << power < whole]
+    ahead = [chain]
+    for processes in [*doubles, whole]:
         ours, theirs = (way[chain].seconds(processes, size, constants) for way in (CC, CB))
-        if ours > theirs * 1.001:
-            break
-        last = processes
-    return last
+        if ours <= theirs:
+            ahead.append(processes)
+    return ahead[-1]
+
+
+def upper_ratio(chunks: int, few: int = 8, many: int = 20) -> float:
+    """By equations 1 and 2: a chain of ``many`` over a tree of as many, if a chain of ``few`` takes as
+    long as a tree of as many. What a two-level reduction may lose by its upper chain at most."""
+    longer = equation_2(many, chunks, 1) / equation_2(few, chunks, 1)
+    return longer * equation_1(few, 1) / equation_1(many, 1)
