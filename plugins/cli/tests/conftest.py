@@ -93,7 +93,12 @@ class FakeTrainer:
         for listener in self.listeners:
             listener(Event(kind, self.iteration, values))
 
-    def run(self, stop: Callable[[], bool] | None = None, save: Callable[[], bool] | None = None) -> Any:
+    def run(
+        self,
+        stop: Callable[[], bool] | None = None,
+        save: Callable[[], bool] | None = None,
+        until: Callable[[Mapping[str, Any]], bool] | None = None,
+    ) -> Any:
         loss = math.nan
         while self.iteration < self.solver.max_iterations:
             self.before_iteration(self.iteration)
@@ -114,7 +119,10 @@ class FakeTrainer:
             if stop is not None and stop():
                 break
             if self.iteration % 2 == 0:
-                self.tell("test", scores={"accuracy": 0.5, "loss": loss})
+                scores = {"accuracy": 0.5, "loss": loss}
+                self.tell("test", scores=scores)
+                if until is not None and until(scores):
+                    break
         self.tell(
             "snapshot", path=Path(f"{self.solver.snapshot_prefix}_iter_{self.iteration}.demitasse")
         )

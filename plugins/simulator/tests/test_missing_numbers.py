@@ -17,7 +17,7 @@ SAMPLES = {"data": (1, 12, 12), "label": ()}
 NUMBER = re.compile(r'(?m)(?<![\w])(\w+) = ("\d[^"]*"|\d+)(, )?')
 """A key with a number, as the descriptions write it, and the comma behind it."""
 
-MACHINES = ("taihulight", "kesch-cs-storm")
+MACHINES = ("taihulight", "kesch-cs-storm", "numa-broadwell")
 
 
 def numbers() -> list[tuple[str, int]]:

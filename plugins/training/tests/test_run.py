@@ -104,6 +104,21 @@ def test_scores_of_a_second_test_net_have_its_number_in_front(
     assert scores["accuracy"] == pytest.approx(scores["1.accuracy"]), "the same forty samples"
 
 
+def test_a_run_ends_at_the_first_test_that_is_good_enough(running: Any) -> None:
+    asked = []
+    trainer, events = running(test_interval=3)
+
+    def until(scores: Any) -> bool:
+        asked.append(dict(scores))
+        return len(asked) == 3  # before the first iteration, after 3, after 6
+
+    assert trainer.run(until=until).iteration == 6
+    kinds = [(event.kind, event.iteration) for event in events]
+    assert [iteration for kind, iteration in kinds if kind == "test"] == [0, 3, 6]
+    assert kinds[-2:] == [("snapshot", 6), ("end", 6)]
+    assert all("accuracy" in scores for scores in asked)
+
+
 def test_arrays_can_stand_for_the_samples_of_a_file(
     toy: ModuleType, runtime: Callable[..., Any], copied: Any, differ: Any
 ) -> None:

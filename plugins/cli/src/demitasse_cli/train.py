@@ -20,6 +20,7 @@ from demitasse_cli import options as shared
 from demitasse_cli.interrupts import Interrupts
 from demitasse_cli.progress import Live, Meter, shown
 from demitasse_cli.timeline import Timeline
+from demitasse_cli.until import Until
 
 if TYPE_CHECKING:
     from demitasse import Event, Runtime, Solver
@@ -80,6 +81,12 @@ class History:
     help="Train up to iteration N instead of the solver's last.",
 )
 @click.option(
+    "--until",
+    type=Until.parse,
+    metavar="SCORE>=X",
+    help="Stop at the first test whose score is that good, like 'accuracy>=0.99'.",
+)
+@click.option(
     "--scaling",
     type=click.Choice(["strong", "weak"]),
     default="strong",
@@ -110,6 +117,7 @@ def command(
     partial: bool,
     resume: str | None,
     iterations: int | None,
+    until: Until | None,
     scaling: str,
     phase: str | None,
     level: int | None,
@@ -154,6 +162,10 @@ def command(
             precision=precision,
             partial=partial,
         )
+        if until is not None and not (trainer.solver.tests and trainer.solver.test_interval):
+            raise click.UsageError(
+                "--until needs tests: give the solver a test net and --set test_interval=N"
+            )
         first = trainer.processes.rank == 0
         if first:
             check_prefix(trainer.solver)
@@ -165,9 +177,9 @@ def command(
         about = {"solver": str(solver), "scaling": scaling, "precision": trainer.precision}
         effects = {int(signal.SIGINT): sigint_effect, int(signal.SIGHUP): sighup_effect}
         if first:
-            return run(runtime, trainer, about, quiet, timeline, json_path, effects)
+            return run(runtime, trainer, about, quiet, timeline, json_path, effects, until)
         with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):  # noqa: PTH123  a device
-            return run(runtime, trainer, about, quiet=True, effects=effects)
+            return run(runtime, trainer, about, quiet=True, effects=effects, until=until)
 
 
 def run(
@@ -178,6 +190,7 @@ def run(
     timeline: Path | None = None,
     json_path: str | None = None,
     effects: Mapping[int, str] = MappingProxyType({}),
+    until: Until | None = None,
 ) -> int:
     """Train to the end or to a signal, and report; ``effects`` are those of signals that do not stop.
     A run that fails still writes its report, with the error in it."""
@@ -226,7 +239,7 @@ def run(
             def stop() -> bool:
                 return interrupts.stop() or stream.lost
 
-            result = trainer.run(stop=stop, save=interrupts.snapshot)
+            result = trainer.run(stop=stop, save=interrupts.snapshot, until=until)
     except BaseException as error:
         if history.losses:
             record |= {"loss": history.losses[-1][1], "error": f"{type(error).__name__}: {error}"}

@@ -151,12 +151,13 @@ def link(
     if inner is not None:
         made.overlaps = type(inner).schedule is not GradientSync.schedule
         for level in chain.levels:
-            if (
-                level.link is not None
-                and level.link.bandwidth is not None
-                and level not in chain.network
-            ):
+            if level.link is not None and level not in chain.network:
                 # What siblings read of each other comes over what joins them.
+                why = "what siblings read of each other needs"
+                if level.link.latency is None:
+                    raise missing_number(machine, level, "link.latency", why)
+                if level.link.bandwidth is None:
+                    raise missing_number(machine, level, "link.bandwidth", why)
                 made.bandwidth = min(bandwidth or math.inf, level.link.bandwidth.value)
                 made.lines.append(f"{level.name} link: bandwidth {level.link.bandwidth}")
     if chain.nodes == 1:

@@ -11,8 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from demitasse import Candidate, Machine, Place, Request, fingerprint
-from demitasse_simulator.topology import missing
+from demitasse import Candidate, Machine, Place, Request, fingerprint, missing_number
 from demitasse_simulator.trials import Bench, wanted
 
 T = TypeVar("T")
@@ -86,7 +85,7 @@ class Roofline:
             shared *= sharing.get(outer.name, 1)
             peak = machine.level(outer.parent).peak if outer.parent else None
         if peak is None:
-            raise missing(machine, level, "peak", why)
+            raise missing_number(machine, level, "peak", why)
         self.peak = peak.value * below / shared
         self._lines.append(f"peak {peak} x {below} / {shared} workers at level {level.name!r}")
         shared = 1
@@ -94,7 +93,8 @@ class Roofline:
             if outer.memory:
                 memory = outer.memory[0]
                 if memory.bandwidth is None:
-                    raise missing(machine, outer, f"memory.bandwidth of space {memory.space!r}", why)
+                    key = f"memory.bandwidth of space {memory.space!r}"
+                    raise missing_number(machine, outer, key, why)
                 self.bandwidth = memory.bandwidth.value * memory.count / shared
                 self._lines.append(
                     f"memory {memory.space!r} {memory.bandwidth} x {memory.count} / {shared} workers"
@@ -102,7 +102,7 @@ class Roofline:
                 break
             shared *= sharing.get(outer.name, 1)
         else:
-            raise missing(machine, level, "memory", why)
+            raise missing_number(machine, level, "memory", why)
 
     def cost(
         self, plugin: str, candidate: Candidate, request: Request, flops: float, moved: float

@@ -187,24 +187,30 @@ class Trainer:
         or written."""
         check_writable(self.runtime, self.solver)
 
-    def run(self, stop: Ask | None = None, save: Ask | None = None) -> Result:
+    def run(
+        self,
+        stop: Ask | None = None,
+        save: Ask | None = None,
+        until: Callable[[Mapping[str, Any]], bool] | None = None,
+    ) -> Result:
         """Train to the solver's last iteration, with tests and snapshots at its intervals. ``stop``
         is asked after each iteration; once it is true, in any process, a snapshot is written and the
-        run ends. Where ``save`` is true, one is written and the run goes on."""
+        run ends. Where ``save`` is true, one is written and the run goes on. ``until`` is asked after
+        each test, with its scores: once it is true, the run ends as at its last iteration."""
         solver, start = self.solver, time.perf_counter()
         before = self._crew.clock()
-        loss, saved, tested = math.nan, self.iteration, -1
+        loss, saved, tested, good = math.nan, self.iteration, -1, False
         if self.processes.rank == 0:
             self.check_snapshots()
         about: dict[str, Any] = {"batch": self.batch, "workers": self.workers, "rate": self.rate}
         self._tell("start", {**about, "arrays": self.arrays})
         if solver.test_first and solver.test_interval and self._tests.nets:
-            tested = self._run_test()
-        while self.iteration < solver.max_iterations:
+            tested, good = self.iteration, self._run_test(until)
+        while self.iteration < solver.max_iterations and not good:
             loss = self._advance(self._next_pause(), stop, save)
             stopping, saving = self._asked
             if solver.test_interval and self.iteration % solver.test_interval == 0 and not stopping:
-                tested = self._run_test() if self._tests.nets else tested
+                tested, good = self.iteration, self._run_test(until)
             due = solver.snapshot_interval and self.iteration % solver.snapshot_interval == 0
             if due or stopping or saving:
                 self.snapshot()
@@ -213,7 +219,7 @@ class Trainer:
                 break
         else:
             if self._tests.nets and tested != self.iteration:
-                self._run_test()
+                self._run_test(until)
             if solver.snapshot_last and saved != self.iteration:
                 self.snapshot()
         result = Result(
@@ -395,9 +401,16 @@ class Trainer:
         last = self._last_snapshot
         return f"the last snapshot is {last}" if last else "no snapshot has been written yet"
 
-    def _run_test(self) -> int:
-        self._tell("test", {"scores": self.test()})
-        return self.iteration
+    def _run_test(self, until: Callable[[Mapping[str, Any]], bool] | None) -> bool:
+        """Test, and whether its scores are what is trained for."""
+        if not self._tests.nets:
+            return False
+        scores = self.test()
+        self._tell("test", {"scores": scores})
+        good = until is not None and bool(scores) and until(scores)
+        if self.processes.size > 1:  # where processes are apart only the first has scores
+            good = bool(self.processes.total(np.array([float(good)]))[0] > 0)
+        return good
 
     def _tell(self, kind: str, values: Mapping[str, Any]) -> None:
         for listener in self.listeners:
