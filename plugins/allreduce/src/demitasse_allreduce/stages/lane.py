@@ -32,7 +32,7 @@ class Ticket:
         self.done = threading.Event()
 
 
-POLLS, NAP, LONGEST = 2, 100e-6, 500e-6
+POLLS, NAP, LONGEST = 2, 50e-6, 200e-6
 """Polls in vain before a nap, its seconds, and the longest. A nap frees the core, and the interpreter's
 lock, for the threads that compute; it is short beside a message of a megabyte."""
 
