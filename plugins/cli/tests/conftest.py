@@ -84,6 +84,7 @@ class FakeTrainer:
             rate=lambda iteration: 0.25,
         )
         self.iteration, self.batch, self.workers = 0, 32, 2
+        self.stopped = False
         self.plan, self.processes, self.notes = None, Processes(), list[str]()
         self.listeners: list[Callable[[Event], None]] = []
         self.before_iteration: Callable[[int], None] = lambda iteration: None

@@ -8,6 +8,7 @@ import pytest
 
 from demitasse import CompositionError, Level, Machine, Processes
 from demitasse_cli import launch
+from demitasse_cli.main import main
 
 
 @pytest.fixture(autouse=True)
@@ -46,3 +47,17 @@ def test_processes_that_would_train_alone_are_told_what_is_missing(
         launch.check_together(runtime(level))
     with pytest.raises(CompositionError, match="described elsewhere"):
         launch.check_together(runtime(level, fingerprint="elsewhere"))
+
+
+def test_only_the_first_of_several_writes_to_standard_output(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plugins"]) == 0
+    alone = capsys.readouterr().out
+    monkeypatch.setenv("PMI_SIZE", "2")
+    for rank, told in (("0", alone), ("1", "")):
+        monkeypatch.setenv("PMI_RANK", rank)
+        assert main(["plugins"]) == 0
+        assert capsys.readouterr().out == told
+        assert main(["nosuch"]) == 2
+        assert f"demitasse, rank {rank}: unknown command" in capsys.readouterr().err

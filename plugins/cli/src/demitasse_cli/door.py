@@ -146,7 +146,7 @@ def run(given: list[str]) -> int:
     try:
         # Not click's own main: it has other statuses, and prints more than a line.
         door = command_line()
-        with door.make_context("demitasse", given) as context:
+        with launch.told_once(), door.make_context("demitasse", given) as context:
             status = door.invoke(context)
         sys.stdout.flush()
         return status if isinstance(status, int) else 0

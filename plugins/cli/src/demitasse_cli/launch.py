@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -23,6 +26,17 @@ def rank() -> int | None:
     if processes() == 1:
         return None
     return next((_number(name) for name in RANKS if name in os.environ), None)
+
+
+@contextmanager
+def told_once() -> Iterator[None]:
+    """Of processes that were started together the first alone writes to standard output; errors are
+    everybody's."""
+    if not rank():
+        yield
+        return
+    with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere):
+        yield
 
 
 def outlive_others() -> None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-import os
 import re
 import signal
 import time
 from collections.abc import Mapping
-from contextlib import closing, redirect_stdout
+from contextlib import closing
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -178,8 +177,7 @@ def command(
         effects = {int(signal.SIGINT): sigint_effect, int(signal.SIGHUP): sighup_effect}
         if first:
             return run(runtime, trainer, about, quiet, timeline, json_path, effects, until)
-        with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):  # noqa: PTH123  a device
-            return run(runtime, trainer, about, quiet=True, effects=effects, until=until)
+        return run(runtime, trainer, about, quiet=True, effects=effects, until=until)
 
 
 def run(
@@ -245,7 +243,7 @@ def run(
             record |= {"loss": history.losses[-1][1], "error": f"{type(error).__name__}: {error}"}
             write_report()
         raise
-    stopped = interrupts.stop() or stream.lost
+    stopped = interrupts.stop() or stream.lost or trainer.stopped
     record |= {"loss": result.loss, "phases": result.phases, "interrupted": stopped}
     if timeline is not None:
         if not stopped:

@@ -138,6 +138,11 @@ class Trainer:
         return [f"{type(level).__name__}: {note}" for level in levels for note in level.notes]
 
     @property
+    def stopped(self) -> bool:
+        """Whether the last iteration ended with a wish to stop, in any process."""
+        return self._asked[0]
+
+    @property
     def rate(self) -> float:
         """The learning rate of the next iteration."""
         return self.solver.rate(self.iteration)
