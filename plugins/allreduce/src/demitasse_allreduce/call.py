@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from demitasse import CompositionError, DataError, WorkerError, unknown
+from demitasse_allreduce import library
 from demitasse_allreduce.algorithms import ALGORITHMS, schedule
 from demitasse_allreduce.executor import Collective
 from demitasse_allreduce.node.engine import Node, NodeWork, element_number, zero_of
@@ -43,9 +44,7 @@ def allreduce(
     algorithm.
     """
     if comm is None:
-        from mpi4py import MPI
-
-        comm = MPI.COMM_WORLD
+        comm = library.start().COMM_WORLD
     state = comm.Get_attr(_KEY[0]) if _KEY else None
     if state is None:
         state = _attach(comm)

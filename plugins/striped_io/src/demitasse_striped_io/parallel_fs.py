@@ -8,6 +8,7 @@ block) say how; they count when a file is created (MPI 4.1, 14.2.8).
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import os
 import shutil
@@ -64,10 +65,25 @@ def why_no_lustre(path: Path) -> str | None:
     return None
 
 
+def started_mpi() -> Any:
+    """mpi4py's module MPI, started: somebody else may have imported it and left that for later."""
+    from mpi4py import MPI
+
+    if not MPI.Is_initialized():
+        MPI.Init_thread(MPI.THREAD_MULTIPLE)
+        atexit.register(_end, MPI)
+    return MPI
+
+
+def _end(mpi: Any) -> None:
+    if not mpi.Is_finalized():
+        mpi.Finalize()
+
+
 def why_no_mpi() -> str | None:
     """Why MPI-IO cannot be used; None when it can."""
     try:
-        from mpi4py import MPI
+        MPI = started_mpi()
     except Exception as error:  # noqa: BLE001  a wheel without its library raises RuntimeError
         return (
             f"mpi4py cannot be imported ({type(error).__name__}: {error}); pip install mpi4py and an MPI"
@@ -113,8 +129,7 @@ def hints(factor: int, unit: int) -> dict[str, str]:
 def _create_by_mpi(path: Path, striping: Striping) -> None:
     if (reason := why_no_mpi()) is not None:
         raise DataError(f"{path}: cannot be created by MPI-IO: {reason}")
-    from mpi4py import MPI
-
+    MPI = started_mpi()
     info: Any = MPI.Info.Create(hints(striping.factor, striping.unit))
     try:
         MPI.File.Open(MPI.COMM_SELF, str(path), MPI.MODE_CREATE | MPI.MODE_WRONLY, info).Close()
@@ -132,8 +147,7 @@ class MpiFiles:
         """Raises DataError when there is no MPI-IO or a file cannot be opened."""
         if (reason := why_no_mpi()) is not None:
             raise DataError(f"io=mpi: {reason}")
-        from mpi4py import MPI
-
+        MPI = started_mpi()
         self._exception = MPI.Exception
         self._status = MPI.Status
         self._byte = MPI.BYTE
