@@ -32,10 +32,12 @@ for each in world.gather(here) or ():
     print(*each)
 """
 
-FOREVER = """
+FOREVER = r"""
+import sys
 from mpi4py import MPI
 MPI.COMM_WORLD.Barrier()
-print("begun", flush=True)
+sys.stdout.write("begun\n")  # in one piece, as print with an unbuffered output does not
+sys.stdout.flush()
 while True:
     MPI.COMM_WORLD.Barrier()
 """
