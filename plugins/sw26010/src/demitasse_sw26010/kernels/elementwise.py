@@ -35,7 +35,9 @@ def _unary(what: int, second: Place, target: Place, number: Callable[[Request], 
         floats = request.inputs[:1] if what == MASKED else request.inputs
         if not is_single(*floats, *request.outputs):
             return ()
-        layout = x.layout if prod(x.physical) == prod(x.shape) and not x.layout.stored else PLAIN
+        # A mask stays as it lies: only single precision is turned.
+        like = given(request.inputs[1]) if what == MASKED else x
+        layout = like.layout if prod(x.physical) == prod(x.shape) and not like.layout.stored else PLAIN
         places = (("in", 0), second, target)
         return (
             program_candidate(
