@@ -20,6 +20,7 @@ from demitasse import (
     Machine,
     NumericsError,
     Processes,
+    SnapshotError,
     Span,
     SyncSpec,
     Work,
@@ -246,6 +247,24 @@ def test_the_first_process_writes_snapshots_and_any_may_be_asked_to_stop(
         "by0_iter_4.demitasse",
     ]
     assert [iteration for kind, iteration in told if kind == "snapshot"] == [2, 4]
+
+
+def test_a_snapshot_that_cannot_be_written_is_no_process_s_last_one(
+    toy: ModuleType, together: Any, tmp_path: Any
+) -> None:
+    """A folder stands where the first process's file would go."""
+    (tmp_path / "by_iter_0.demitasse").mkdir()
+
+    def job(runtime: Any, rank: int) -> Any:
+        with runtime.trainer(toy.solver(toy.classifier()), precision="f64") as trainer:
+            try:
+                trainer.snapshot(tmp_path / "by")
+            except (SnapshotError, WorkerError) as error:
+                runtime.processes.fail(error)
+                return type(error).__name__, trainer._kept()
+
+    none = "no snapshot has been written yet"
+    assert together(2, job) == [("SnapshotError", none), ("WorkerError", none)]
 
 
 def test_at_its_own_pace_each_process_does_all_its_iterations_and_the_first_tests(

@@ -175,6 +175,7 @@ class Trainer:
         the reason."""
         self._crew.quiesce()
         if self.processes.rank > 0:
+            self.processes.gather(None)  # until it is there, or the first has failed
             self._last_snapshot = paths_of(self.solver, self.iteration, prefix)[0]
             return self._last_snapshot
         self.processes.report(self.iteration, "a snapshot")
@@ -183,6 +184,7 @@ class Trainer:
         for path in paths_of(self.solver, self.iteration, prefix):
             written.append(write(self.runtime, path, weights))
             self._last_snapshot = written[0]
+        self.processes.gather(None)
         self._tell("snapshot", {"path": written[0], "paths": written})
         return written[0]
 
