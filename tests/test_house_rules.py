@@ -174,11 +174,11 @@ def test_every_plugin_is_held_to_the_import_contracts_and_the_types() -> None:
     contracts = ConfigParser()
     contracts.read(ROOT / ".importlinter")
     roots = set(contracts["importlinter"]["root_packages"].split())
-    beside = {"demitasse_descriptions", "demitasse_models", "demitasse_random", "demitasse_schedules"}
+    beside = {f"demitasse_{n}" for n in ("descriptions", "models", "random", "schedules", "streams")}
     assert roots == packages | beside | {"demitasse"}
     upper, *lower = contracts["importlinter:contract:plugins"]["layers"].strip().splitlines()
     assert set(upper.split(" | ")) == packages
-    below = "demitasse_models | demitasse_random"
+    below = "demitasse_models | demitasse_random | demitasse_streams"
     above = "demitasse_descriptions | demitasse_schedules"
     assert [layer.strip() for layer in lower] == [above, "demitasse", below]
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["mypy"]

@@ -124,6 +124,11 @@ from demitasse.step import (
     Phases as Phases,
     Step as Step,
 )
+from demitasse_streams import (
+    EngineEvent as EngineEvent,
+    EngineStream as EngineStream,
+    StreamEngine as StreamEngine,
+)
 from demitasse.synchronisation import (
     Bucket as Bucket,
     FlatMemory as FlatMemory,

@@ -51,8 +51,10 @@ def collectives() -> Mapping[str, demitasse.Algorithm]:  # type: ignore[empty-bo
     """Algorithms of collectives, by name."""
 
 
-def stream_engine(place: str, options: Mapping[str, Any]) -> Any:
-    """Streams, events, copies and host callbacks at a place, or None when it is not served."""
+def stream_engine(
+    space: str, machine: demitasse.Machine, options: Mapping[str, Any]
+) -> demitasse.StreamEngine | None:
+    """Streams, events, copies and host callbacks where a memory space is, or None for another's."""
 
 
 def data_source(spec: demitasse.DataSpec) -> demitasse.DataSource | None:

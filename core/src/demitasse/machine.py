@@ -16,6 +16,8 @@ from typing import Any, Self
 import demitasse
 from demitasse.errors import DescriptionError, Location, nearest, unknown
 
+OWN = ("threads", "streams")
+"""Whose siblings are workers of one process, each with a thread; that of streams drives a device."""
 SOURCES = ("measured", "assumed", "vendor", "paper")
 _EXAMPLES = {"s": "1 us", "B": "8 GiB", "B/s": "12 GB/s", "FLOP/s": "2 GFLOP/s", "Hz": "3 GHz"}
 _SIZES = {p: Decimal(1000) ** i for i, p in enumerate(["n", "u", "m", "", *"kMGTPE"], -3)}
@@ -157,7 +159,7 @@ class Machine:
     @property
     def workers(self) -> int:
         """How many workers it makes in one process."""
-        return math.prod(level.count for level in self.levels if level.workers == "threads")
+        return math.prod(level.count for level in self.levels if level.workers in OWN)
 
     def level(self, name: str) -> Level:
         """The level of that name. Raises DescriptionError."""

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         Solver,
         Weights,
     )
+    from demitasse_streams import StreamEngine
 
 Hook: TypeAlias = Callable[..., Any]
 
@@ -73,6 +74,7 @@ class Runtime:
         self._open: list[Any] = []
         self._processes: Processes | None = None
         self._tuners: dict[str, Tuner] = {}
+        self._engines: dict[str, StreamEngine] = {}
 
     def explain(self) -> Composition:
         """The composition: each role, who serves it and why; prints as a table."""
@@ -178,6 +180,20 @@ class Runtime:
             if (allocator := hook(space=space, options=self.options[name])) is not None:
                 return allocator  # type: ignore[no-any-return]
         raise errors.PlanError(f"no composed plugin allocates memory in space {space!r}")
+
+    def engine(self, worker: WorkerPlace) -> StreamEngine | None:
+        """The streams of a worker, made when first asked for; None where it computes in none. Raises
+        CompositionError when no plugin serves them."""
+        if not worker.streams or worker.space in self._engines:
+            return self._engines.get(worker.space)
+        for name, hook in self.composition.serving("stream_engine", space=worker.place.space):
+            about = {"machine": self.machine, "options": self.options[name]}
+            if (engine := hook(space=worker.space, **about)) is not None:
+                self._engines[worker.space] = engine
+                self._open.append(engine)
+                return engine  # type: ignore[no-any-return]
+        nobody = f"level {worker.place.level!r}: no composed plugin has streams in {worker.space!r}"
+        raise errors.CompositionError(f"{nobody}; compose one with the role stream_engine")
 
     def close(self) -> None:
         """Close what was made, the latest first, and all of it whatever one of them raises."""

@@ -5,11 +5,14 @@ them, and the parameters distributed from the outermost level inwards."""
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from demitasse.errors import PlanError
 from demitasse.machine import Machine
 from demitasse.operations.kernel import Work
+
+if TYPE_CHECKING:
+    from demitasse_streams import StreamEngine
 
 
 @dataclass(frozen=True)
@@ -88,8 +91,8 @@ ALONE = Processes()
 class Group:
     """What a synchronisation is asked to serve: the levels' names, outermost first, this worker's
     index among its siblings in this process and their team (None where there are none), whether
-    some are in other processes, the element type, the options of the description's ``sync``, and the
-    machine and processes of the run."""
+    some are in other processes, the element type, the options of the description's ``sync``, the
+    machine and processes of the run, and the worker's streams, where it computes in some."""
 
     levels: tuple[str, ...]
     index: int
@@ -99,6 +102,7 @@ class Group:
     remote: bool = False
     machine: Machine | None = None
     processes: Processes = ALONE
+    engine: "StreamEngine | None" = None
 
 
 class GradientSync:

@@ -10,7 +10,7 @@ from threading import BrokenBarrierError
 from typing import TypeVar
 
 from demitasse.errors import CompositionError
-from demitasse.machine import Machine, MemorySpace
+from demitasse.machine import OWN, Machine, MemorySpace
 from demitasse.operations.kernel import Place
 from demitasse.synchronisation import ALONE, Group, Processes, Team
 
@@ -20,20 +20,21 @@ T = TypeVar("T")
 @dataclass(frozen=True)
 class WorkerPlace:
     """One worker of this process: its number here, where it computes, the plugin whose kernels its
-    level prefers (None for no preference), its groups with their plugins, innermost first, and the
-    space that its tensors are allocated in."""
+    level prefers (None for no preference), its groups with their plugins, innermost first, the space
+    that its tensors are allocated in, and whether it computes in streams."""
 
     index: int
     place: Place
     kernels: str | None
     groups: tuple[tuple[str, Group], ...]
     space: str = "host"
+    streams: bool = False
 
 
 def arrange(machine: Machine, dtype: str, processes: Processes = ALONE) -> tuple[WorkerPlace, ...]:
     """The workers that a machine's levels make in this process, one of ``processes``, one at least.
     Raises CompositionError for several workers that nobody synchronises."""
-    threads = [level for level in machine.levels if level.workers == "threads"]
+    threads = [level for level in machine.levels if level.workers in OWN]
     groups = machine.sync_groups()
     for level in machine.levels:
         several = level.count if level in threads else processes.size * (level.workers == "mpi")
@@ -41,7 +42,7 @@ def arrange(machine: Machine, dtype: str, processes: Processes = ALONE) -> tuple
             where = f"{level.location or machine.origin}: level {level.name!r}"
             remedy = 'no plugin to synchronise them; add sync = { plugin = "..." }'
             raise CompositionError(f"{where} has {several} workers and {remedy}")
-    working = [i for i, level in enumerate(machine.levels) if level.workers in ("threads", "mpi")]
+    working = [i for i, level in enumerate(machine.levels) if level.workers in (*OWN, "mpi")]
     deepest = working[-1] if working else 0
     around = [machine.levels[deepest]]
     while around[-1].parent is not None:
@@ -54,7 +55,7 @@ def arrange(machine: Machine, dtype: str, processes: Processes = ALONE) -> tuple
         if level.cores:
             cores = max(1, level.cores // sharing)
             break
-        sharing *= level.count if level.workers == "threads" else 1
+        sharing *= level.count if level.workers in OWN else 1
     kernels = next((level.kernels for level in machine.levels[deepest:] if level.kernels), None)
     place = Place(around[0].name, memory.space, cores, machine.simulated)
     teams: dict[tuple[int, ...], Team] = {}
@@ -75,7 +76,8 @@ def arrange(machine: Machine, dtype: str, processes: Processes = ALONE) -> tuple
             mine.append((sync.plugin, group))
         number = next((i for i, level in zip(position, threads, strict=True) if level is home), 0)
         at = memory.space if machine.simulated else (memory.at or memory.space).replace("*", str(number))
-        workers.append(WorkerPlace(index, place, kernels, tuple(mine), at))
+        streams = machine.levels[deepest].workers == "streams"
+        workers.append(WorkerPlace(index, place, kernels, tuple(mine), at, streams))
     return tuple(workers)
 
 

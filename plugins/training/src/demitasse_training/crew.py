@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeVar
 
+import numpy as np
+
 from demitasse import GradientSync, Phases, Step, Workers
 from demitasse_training.worker import Worker
 
@@ -76,7 +78,7 @@ class Crew:
 
     def statistics(self) -> list[list[Any]]:
         """Copies of what forward passes change besides activations."""
-        return [[array.copy() for array in worker.statistics] for worker in self.workers]
+        return [[np.array(array) for array in worker.statistics] for worker in self.workers]
 
     def restore(self, statistics: list[list[Any]]) -> None:
         """Have them as they were."""

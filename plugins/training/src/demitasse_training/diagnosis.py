@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from demitasse import Buffer, Step
 from demitasse_training import parameters
 
 
-def diagnose(step: Step, flat: np.ndarray) -> str:
+def diagnose(step: Step, flat: Any) -> str:
     """Which parameter is no longer finite, or else which layer first makes a number that is not.
 
     Walks forward once more, entry by entry, over the samples that the step has read: a loss is
@@ -36,5 +38,5 @@ def diagnose(step: Step, flat: np.ndarray) -> str:
 
 
 def _finite(step: Step, buffer: Buffer) -> bool:
-    array = step.array(buffer)
+    array = np.asarray(step.array(buffer))
     return array.dtype.kind != "f" or bool(np.isfinite(array).all())

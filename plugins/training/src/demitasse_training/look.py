@@ -81,4 +81,4 @@ class Look:
                 f"look at {'its values' if key == blob else 'its gradient'}"
             )
         buffer = self.plan.outputs.get(key, self.plan.buffers[key])
-        return buffer.spec.layout.unpack(self._array(buffer), buffer.spec.shape)
+        return buffer.spec.layout.unpack(np.asarray(self._array(buffer)), buffer.spec.shape)

@@ -39,7 +39,7 @@ from demitasse_training.look import Blob, Look, extents
 from demitasse_training.planner import Planner, Shapes
 from demitasse_training.profiling import timed
 from demitasse_training.room import check_room
-from demitasse_training.samples import destinations, opener
+from demitasse_training.samples import Destination, destinations, opener
 from demitasse_training.walk import Walk, buffers
 
 
@@ -105,7 +105,7 @@ class Net:
         # again at every forward.
         self._lent = False
         self._first: int | None = None
-        self._streams: list[tuple[Stream, dict[str, Any]]] = []
+        self._streams: list[tuple[Stream, Destination]] = []
         self._made = self._planner.planned({})
         if phase in (data or {}) and not self.graph.feeds:
             raise ModelError(
@@ -139,7 +139,7 @@ class Net:
         for name, array in arrays.items():
             self._input(name)[...] = array
         for stream, out in self._streams:
-            stream.read(out)
+            out.take(stream)
         for work in step.once if self._lent else ():
             work()
         for work in step.forward:
@@ -234,7 +234,7 @@ class Net:
         """The mean seconds of each entry over some forward passes."""
         at_least_one(iterations)
         self.forward()
-        return timed(self.step, iterations, [partial(s.read, out) for s, out in self._streams])
+        return timed(self.step, iterations, [partial(out.take, s) for s, out in self._streams])
 
     def __repr__(self) -> str:
         inputs = ", ".join(f"{n} {extents(t.shape)}" for n, t in self.graph.inputs.items())
@@ -311,12 +311,13 @@ class Net:
         if hasattr(self, "_streams"):  # dropped without a word: its reading ends with it
             self.close()
 
-    def _outs(self) -> list[dict[str, Any]]:
-        return destinations(self.graph, self.plan, self.step.array)
+    def _outs(self) -> list[Destination]:
+        engine = self.runtime.engine(self.worker)
+        return destinations(self.graph, self.plan, self.step.array, engine)
 
     def _read(self, number: int) -> None:
         stream, out = self._streams[number]
-        stream.read(out)
+        out.take(stream)
 
     def _input(self, name: str) -> Any:
         """The memory of an input; some that is nobody's where nothing reads it."""
@@ -353,7 +354,7 @@ class Net:
                 mine[...] = array
 
     def _inputs(self) -> dict[str, np.ndarray]:
-        return {name: self._input(name) for name in self.graph.inputs}
+        return {name: np.asarray(self._input(name)) for name in self.graph.inputs}
 
     def _own_parameters(self) -> None:
         count, item = max(1, self.plan.parameters), np.dtype(self.dtype).itemsize

@@ -44,6 +44,7 @@ class Norms:
         solver: Solver,
         plan: Plan,
         levels: Sequence[GradientSync],
+        allocator: Allocator,
         factor: float = 1.0,
     ) -> None:
         if SQUARES not in runtime.vocabulary:
@@ -55,9 +56,15 @@ class Norms:
         self._plan, self._levels, self._clip = plan, levels, solver.clip
         self._factor = factor
         self._slots = [slot for slot in plan.slots if slot.trainable]
-        self._mine = np.zeros(2 * len(self._slots))
-        self._totals = [np.zeros_like(self._mine) for _ in levels]
-        self._result, self.scale = self._mine, np.full(1, factor)
+        numbers, item = 2 * len(self._slots), np.dtype(np.float64).itemsize
+
+        def take(count: int) -> Any:
+            return allocator.allocate(max(1, count) * item).view(0, (count,), "float64")
+
+        self._mine = take(numbers)
+        self._totals = [take(numbers) for _ in levels]
+        self._result, self.scale = self._mine, take(1)
+        self.scale[...] = factor
 
     def measure(self, span: Span, flat: FlatMemory, kernels: Kernels, allocator: Allocator) -> Work:
         """The work that measures ``span``, when its gradients are final."""
@@ -93,5 +100,5 @@ class Norms:
         return slice(2 * inside[0], 2 * inside[-1] + 2)
 
     def _set_scale(self) -> None:
-        norm = self._factor * math.sqrt(float(self._result[1::2].sum()))
+        norm = self._factor * math.sqrt(float(np.asarray(self._result)[1::2].sum()))
         self.scale[0] = self._factor * (self._clip / norm if norm > self._clip else 1.0)

@@ -12,12 +12,12 @@ from demitasse import Graph, ModelError, Plan, RandomStream, ShapeError, Slot, W
 
 
 def view(slot: Slot, flat: Any) -> np.ndarray:
-    """A parameter in logical order: a live view of ``flat`` (elements) where its layout has no blocks,
-    else a copy, which is read-only, so that nobody writes to it in vain."""
+    """A parameter in logical order: a live view of ``flat`` (elements) where a host has it and its
+    layout has no blocks, else a copy, which is read-only, so that nobody writes to it in vain."""
     size = int(np.prod(slot.spec.physical, dtype=np.int64))
-    physical = flat[slot.span.start : slot.span.start + size].reshape(slot.spec.physical)
+    physical = np.asarray(flat[slot.span.start : slot.span.start + size]).reshape(slot.spec.physical)
     array = slot.spec.layout.unpack(physical, slot.spec.shape)
-    if not np.may_share_memory(array, flat):
+    if not isinstance(flat, np.ndarray) or not np.may_share_memory(array, flat):
         array.flags.writeable = False
     return array
 

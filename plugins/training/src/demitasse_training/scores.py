@@ -16,8 +16,8 @@ Totals = dict[str, np.ndarray]
 
 
 class Scores:
-    """Test nets, of each one a worker, which all read the first worker's parameters. Where processes
-    are at iterations of their own, process 0 does all of a test."""
+    """Test nets, of each one a worker, which all read the first worker's parameters, or its own where it
+    has an accelerator. Where processes are at iterations of their own, process 0 does all of a test."""
 
     def __init__(self, processes: Processes, workers: Sequence[Worker]) -> None:
         self.nets: list[list[Net]] = []
@@ -71,16 +71,22 @@ class Scores:
 
     @contextmanager
     def _first_statistics(self) -> Iterator[None]:
-        """Have what forward passes change, such as running means, as process 0 has it."""
-        ours = [] if self._alone else self._workers[0].statistics
-        kept = [array.copy() for array in ours]
-        if ours:
+        """Have what forward passes change, such as running means, as process 0's first worker has it."""
+        first_here, *others = self._workers
+        apart = [worker.statistics for worker in others if worker.place.streams]
+        ours = first_here.statistics if apart or not self._alone else []
+        changed = [array for arrays in (ours, *apart) for array in arrays]
+        kept = [np.array(array) for array in changed]
+        if ours and not self._alone:
             first = self._processes.rank == 0
-            told = self._processes.gather([array.tobytes() for array in kept] if first else None)[0]
-            for array, data in zip(ours, told, strict=True):
+            mine = [array.tobytes() for array in kept[: len(ours)]] if first else None
+            for array, data in zip(ours, self._processes.gather(mine)[0], strict=True):
                 array[...] = np.frombuffer(data, array.dtype).reshape(array.shape)
+        for theirs in apart:
+            for array, source in zip(theirs, ours, strict=True):
+                array[...] = np.asarray(source)
         try:
             yield
         finally:
-            for array, mine in zip(ours, kept, strict=True):
-                array[...] = mine
+            for array, value in zip(changed, kept, strict=True):
+                array[...] = value

@@ -317,7 +317,7 @@ class Trainer:
 
         def step(worker: int, iteration: int) -> float:
             self.processes.report(iteration)
-            kept[worker] = iteration, [each.copy() for each in self._workers[worker].statistics]
+            kept[worker] = iteration, [np.array(each) for each in self._workers[worker].statistics]
             rate = self.solver.rate(iteration) * self._workers[worker].portion
             return steps[worker].run(iteration, rate)
 
@@ -486,7 +486,7 @@ class Trainer:
                         seed=self.seed,
                         worker=worker.place,
                         slots=self.plan.slots,
-                        flat=first.flat.parameters,
+                        flat=(worker if worker.place.streams else first).flat.parameters,
                         arena=worker.memory["arena"],
                     )
                 )
@@ -497,7 +497,9 @@ class Trainer:
         for slot in self.plan.slots:
             layer, number = slot.owners[0]
             array = self._workers[0].flat.parameters[slot.span.start : slot.span.stop]
-            found[f"parameter {number} of layer {layer!r}, by its digest,"] = agreement.digest(array)
+            found[f"parameter {number} of layer {layer!r}, by its digest,"] = agreement.digest(
+                np.asarray(array)
+            )
         return found
 
     def _fill(

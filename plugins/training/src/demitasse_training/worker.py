@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -31,7 +32,7 @@ from demitasse_training.graph import NetGraph
 from demitasse_training.lent import Lent
 from demitasse_training.norms import Norms
 from demitasse_training.room import check_room
-from demitasse_training.samples import destinations
+from demitasse_training.samples import Destination, destinations
 from demitasse_training.shares import Share
 from demitasse_training.update import Update, flat_work
 
@@ -60,9 +61,11 @@ class Worker:
         self.step: Step | None = None
         self.streams: list[Stream] = []
         modules = runtime.composition.modules
+        self.engine = runtime.engine(place)
         self.levels: list[GradientSync] = []
         self._groups: list[Group] = []
         for plugin, group in place.groups:
+            group = replace(group, engine=self.engine)
             level = modules[plugin].gradient_sync(group=group)
             if level.size > 1:
                 self.levels.append(level)
@@ -129,7 +132,9 @@ class Worker:
                 )
             self._sizes["scale"] = np.full(1, 1 / self.portion)
         self.norms = (
-            Norms(runtime, solver, self.plan, self.levels, 1 / self.portion) if measuring else None
+            Norms(runtime, solver, self.plan, self.levels, self.allocator, 1 / self.portion)
+            if measuring
+            else None
         )
         self._take_memory(others)
 
@@ -148,10 +153,10 @@ class Worker:
         if self.step is None:
             self.step = self._bind()
         if not self.streams:
-            for feed in self.graph.feeds:
+            for feed, out in zip(self.graph.feeds, self._outs, strict=True):
                 first = iteration * self.solver.passes * feed.batch + feed.offset
                 stream = feed.source.stream(first, feed.count, feed.batch)
-                if (lend := getattr(stream, "lend", None)) is not None:
+                if out.near and (lend := getattr(stream, "lend", None)) is not None:
                     lend(self.allocator)
                 self.streams.append(stream)
         return self.step
@@ -195,11 +200,11 @@ class Worker:
 
     def peek(self, iteration: int) -> None:
         """Read the iteration's first samples without moving the streams."""
-        for feed, out in zip(self.graph.feeds, self._outs(), strict=True):
+        for feed, out in zip(self.graph.feeds, self._outs, strict=True):
             first = iteration * self.solver.passes * feed.batch + feed.offset
             stream = feed.source.stream(first, feed.count, feed.batch)
             try:
-                stream.read(out)
+                out.take(stream)
             finally:
                 stream.close()
 
@@ -209,8 +214,9 @@ class Worker:
         for level in self.levels:
             level.close()
 
-    def _outs(self) -> list[dict[str, Any]]:
-        return destinations(self.graph, self.plan, self.array)
+    @cached_property
+    def _outs(self) -> list[Destination]:
+        return destinations(self.graph, self.plan, self.array, self.engine)
 
     def _take_memory(self, others: Sequence[Worker]) -> None:
         plan, item, take = self.plan, np.dtype(self.dtype).itemsize, self.allocator.allocate
@@ -281,7 +287,7 @@ class Worker:
         return Step(
             plan,
             self.memory,
-            [self._read(i, out) for i, out in enumerate(self._outs())],
+            [self._read(i, out) for i, out in enumerate(self._outs)],
             levels=self.levels,
             update=lambda span: self.update.bind(
                 span,
@@ -309,5 +315,5 @@ class Worker:
         (bucket,) = (b for b in buckets if b.span.start <= span.start < b.span.stop)
         return self.memory["arena"].view(self.plan.brief[bucket.index], (len(span),), self.dtype)
 
-    def _read(self, number: int, out: dict[str, Any]) -> Work:
-        return lambda: self.streams[number].read(out)
+    def _read(self, number: int, out: Destination) -> Work:
+        return lambda: out.take(self.streams[number])

@@ -1,0 +1,239 @@
+"""Training in memory that a host neither reads nor writes but through copies, on streams of its own.
+
+A made-up device: its arrays are no NumPy arrays, and tell nobody their elements but by ``np.asarray``;
+its kernels are the reference's, which alone see what is inside. Whoever in the runtime touches a
+device's memory as if it were a host's fails here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import demitasse
+from demitasse import (
+    CompositionError,
+    Level,
+    Machine,
+    MemorySpace,
+    SyncSpec,
+    compose,
+    fingerprint,
+    hookimpl,
+)
+from demitasse_reference import plugin as reference
+
+pytestmark = pytest.mark.usefixtures("no_threads_left")
+
+SOLVER = Path("examples/digits/digits_solver.prototxt")
+PLUGINS = ["caffe", "training", "datasets", "reference", "snapshots"]
+
+
+class Remote:
+    """An array of the device."""
+
+    def __init__(self, inside: np.ndarray) -> None:
+        self.inside = inside
+        self.shape, self.dtype, self.size = inside.shape, inside.dtype, inside.size
+        self.nbytes, self.itemsize, self.ndim = inside.nbytes, inside.itemsize, inside.ndim
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        assert copy is not False, "a host has no view of a device's memory"
+        return np.array(self.inside, dtype)
+
+    def __getitem__(self, part: slice) -> Remote:
+        return Remote(self.inside[part])
+
+    def __setitem__(self, part: Any, value: Any) -> None:
+        self.inside[part] = np.asarray(value)
+
+    def view(self, dtype: Any) -> Remote:
+        return Remote(self.inside.view(dtype))
+
+    def reshape(self, *shape: Any) -> Remote:
+        return Remote(self.inside.reshape(*shape))
+
+    def sum(self) -> float:
+        return float(self.inside.sum())
+
+
+class Block:
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes, self._bytes = nbytes, np.zeros(nbytes, np.uint8)
+
+    def view(self, offset: int, shape: Sequence[int], dtype: str) -> Remote:
+        size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+        return Remote(self._bytes[offset : offset + size].view(dtype).reshape(tuple(shape)))
+
+    def close(self) -> None:
+        """Nothing else holds it."""
+
+
+class Giver:
+    """The allocator of one device."""
+
+    def __init__(self, space: str) -> None:
+        self.space, self.allocations, self.bytes = space, 0, 0
+
+    def allocate(self, nbytes: int) -> Block:
+        return Block(nbytes)
+
+
+class At:
+    """An event of a stream in which all is done at once."""
+
+    done, seconds = True, 0.0
+
+    def wait(self) -> None:
+        """It was reached."""
+
+
+class Line:
+    def __init__(self, copies: list[int]) -> None:
+        self.name, self._copies = "default", copies
+
+    def copy(self, target: Remote, source: np.ndarray) -> None:
+        target[...] = source
+        self._copies.append(source.nbytes)
+
+    def record(self) -> At:
+        return At()
+
+
+class Engine:
+    def __init__(self, place: str) -> None:
+        self.place, self.closed, self.copies = place, 0, list[int]()
+        self.default = Line(self.copies)
+
+    def pinned(self, shape: Sequence[int], dtype: str) -> np.ndarray:
+        return np.zeros(shape, dtype)
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+class Device:
+    """The plugin: memory, streams, and kernels that the reference computes inside."""
+
+    manifest = {
+        "name": "device",
+        "api": ">=0.1,<0.2",
+        "roles": {"allocator": {"priority": 90}, "kernels": {"priority": 90}, "stream_engine": {}},
+    }
+
+    def __init__(self) -> None:
+        self.engines: dict[str, Engine] = {}
+
+    @hookimpl
+    def allocator(self, space: str, options: Any) -> Giver | None:
+        return Giver(space) if space.startswith("device") else None
+
+    @hookimpl
+    def stream_engine(self, space: str, machine: Machine, options: Any) -> Engine | None:
+        if not space.startswith("device"):
+            return None
+        assert space not in self.engines, "a worker's engine is made once"
+        return self.engines.setdefault(space, Engine(space))
+
+    @hookimpl
+    def kernels(self, request: demitasse.Request) -> list[demitasse.Candidate]:
+        host = replace(request, place=replace(request.place, space="host"))
+        return [replace(each, bind=_inside(each.bind)) for each in reference.kernels(request=host)]
+
+
+def _inside(bind: Callable[..., Any]) -> Callable[..., Any]:
+    def bound(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Any:
+        def reach(array: Any) -> Any:
+            assert array is None or isinstance(array, Remote), "memory that the device cannot reach"
+            return array.inside if array is not None else None
+
+        return bind([*map(reach, inputs)], [*map(reach, outputs)], reach(workspace))
+
+    return bound
+
+
+def machine(count: int) -> Machine:
+    level = Level(
+        "accelerator",
+        count,
+        workers="streams",
+        memory=(MemorySpace("device", at="device:*"),),
+        sync=SyncSpec("reference") if count > 1 else None,
+    )
+    return Machine("devices", (level,), fingerprint=fingerprint())
+
+
+OVERRIDES = {"max_iter": 4, "test_iter": 2, "test_interval": 2, "display": 0}
+
+
+def train(
+    plugins: Sequence[Any], hw: Any, tmp_path: Path, **options: Any
+) -> tuple[list[float], Any, Any]:
+    changes = {**OVERRIDES, "snapshot_prefix": str(tmp_path / "digits")} | options.pop("overrides", {})
+    with compose(hw, plugins=plugins) as runtime:
+        trainer = runtime.trainer(SOLVER, overrides=changes, precision="f64", **options)
+        losses = [trainer.step().loss for _ in range(3)]
+        scores = trainer.test()
+        params = {name: [np.array(a) for a in arrays] for name, arrays in trainer.net.params.items()}
+        trainer.snapshot(tmp_path / "kept")
+    return losses, scores, params
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_device_trains_tests_and_saves_as_a_host(workers: int, tmp_path: Path) -> None:
+    device = Device()
+    hw = machine(workers)
+    losses, scores, params = train([device, *PLUGINS], hw, tmp_path)
+    host = Machine("host", (Level("machine"),), fingerprint=fingerprint())
+    expected, expected_scores, expected_params = train(PLUGINS, host, tmp_path / "host")
+    np.testing.assert_allclose(losses, expected, rtol=1e-10)
+    assert scores == pytest.approx(expected_scores, rel=1e-10)
+    for name, arrays in expected_params.items():
+        for ours, theirs in zip(params[name], arrays, strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-12)
+    assert sorted(device.engines) == [f"device:{n}" for n in range(workers)]
+    assert all(engine.copies for engine in device.engines.values()), "samples go through the engine"
+    assert all(engine.closed == 1 for engine in device.engines.values())
+
+
+def test_a_snapshot_of_a_device_goes_on_there(tmp_path: Path) -> None:
+    whole, *_ = train([Device(), *PLUGINS], machine(1), tmp_path)
+    with compose(machine(1), plugins=[Device(), *PLUGINS]) as runtime:
+        resumed = runtime.trainer(
+            SOLVER, overrides=OVERRIDES, precision="f64", resume=tmp_path / "kept_iter_3.demitasse"
+        )
+        again = resumed.step().loss
+    with compose(machine(1), plugins=[Device(), *PLUGINS]) as runtime:
+        trainer = runtime.trainer(SOLVER, overrides=OVERRIDES, precision="f64")
+        losses = [trainer.step().loss for _ in range(4)]
+    assert [*whole, again] == losses
+
+
+def test_clipping_measures_gradients_on_the_device(tmp_path: Path) -> None:
+    clip = {"overrides": {"clip_gradients": 0.5}}
+    host = Machine("host", (Level("machine"),), fingerprint=fingerprint())
+    losses, *_ = train([Device(), *PLUGINS], machine(2), tmp_path, **clip)
+    expected, *_ = train(PLUGINS, host, tmp_path / "host", **clip)
+    unclipped, *_ = train(PLUGINS, host, tmp_path / "unclipped")
+    np.testing.assert_allclose(losses, expected, rtol=1e-10)
+    assert abs(losses[2] - unclipped[2]) > 1e-4
+
+
+def test_an_interrupted_loss_is_explained_on_the_device(tmp_path: Path) -> None:
+    with compose(machine(1), plugins=[Device(), *PLUGINS]) as runtime:
+        trainer = runtime.trainer(SOLVER, overrides={**OVERRIDES, "base_lr": 1e30}, precision="f64")
+        with pytest.raises(demitasse.NumericsError, match=r"no longer finite|not finite is"):
+            trainer.step(4)
+
+
+def test_streams_that_nobody_serves_are_refused() -> None:
+    memory = (MemorySpace("host", at="host"),)
+    hw = Machine("m", (Level("gpu", workers="streams", memory=memory),), fingerprint=fingerprint())
+    with compose(hw, plugins=PLUGINS) as runtime, pytest.raises(CompositionError) as error:
+        runtime.trainer(SOLVER, overrides=OVERRIDES)
+    assert "level 'gpu': no composed plugin has streams in 'host'" in str(error.value)
