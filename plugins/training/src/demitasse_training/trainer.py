@@ -17,12 +17,9 @@ from demitasse import (
     Entry,
     Event,
     ModelError,
-    NumericsError,
     Runtime,
     Solver,
-    Step,
     Weights,
-    WorkerError,
     arrange,
 )
 from demitasse_training import agreement, parameters
@@ -34,21 +31,18 @@ from demitasse_training.arguments import (
     listed,
 )
 from demitasse_training.crew import Crew
-from demitasse_training.diagnosis import diagnose
 from demitasse_training.listeners import listener_of
 from demitasse_training.look import Look
 from demitasse_training.net import Net
+from demitasse_training.pace import Ask, Pace
 from demitasse_training.profiling import timed
 from demitasse_training.resume import resume, seed_of
 from demitasse_training.samples import opener
 from demitasse_training.saving import check_writable, gathered, paths_of, write
 from demitasse_training.scores import Scores
 from demitasse_training.sizes import sizes
-from demitasse_training.stretch import Stretch
 from demitasse_training.update import Update
 from demitasse_training.worker import Worker
-
-Ask = Callable[[], bool]
 
 
 @dataclass(frozen=True)
@@ -95,7 +89,6 @@ class Trainer:
             weights = self.solver.weights
         saved = runtime.read(resume).weights() if resume is not None else None
         self.seed = seed_of(saved, self.solver.seed, resume)
-        self.iteration = 0
         self.loaded: dict[str, parameters.Loaded] = {}
         # What is the same in all processes is told once.
         observing = runtime.composition.serving("observe") if self.processes.rank == 0 else ()
@@ -107,7 +100,7 @@ class Trainer:
         self._crew = Crew()
         self._workers = self._crew.workers
         self._tests = Scores(self.processes, self._workers)
-        self._asked = False, False
+        self._pace = Pace(self._crew, self.processes, self.solver, self._told, self._kept)
         try:
             agreement.agree(
                 self.processes,
@@ -140,7 +133,12 @@ class Trainer:
     @property
     def stopped(self) -> bool:
         """Whether the last iteration ended with a wish to stop, in any process."""
-        return self._asked[0]
+        return self._pace.asked[0]
+
+    @property
+    def iteration(self) -> int:
+        """How many iterations were done."""
+        return self._pace.iteration
 
     @property
     def rate(self) -> float:
@@ -156,7 +154,7 @@ class Trainer:
         loss = math.nan
         end = self.iteration + iterations
         while self.iteration < end:
-            loss = self._advance(end)
+            loss = self._pace.advance(end)
         return Result(
             self.iteration, loss, time.perf_counter() - start, self._crew.clock().taken(before)
         )
@@ -214,8 +212,8 @@ class Trainer:
         if solver.test_first and solver.test_interval and self._tests.nets:
             tested, good = self.iteration, self._run_test(until)
         while self.iteration < solver.max_iterations and not good:
-            loss = self._advance(self._next_pause(), stop, save)
-            stopping, saving = self._asked
+            loss = self._pace.advance(self._next_pause(), stop, save)
+            stopping, saving = self._pace.asked
             if solver.test_interval and self.iteration % solver.test_interval == 0 and not stopping:
                 tested, good = self.iteration, self._run_test(until)
             due = solver.snapshot_interval and self.iteration % solver.snapshot_interval == 0
@@ -291,80 +289,6 @@ class Trainer:
         due = [(self.iteration // interval + 1) * interval for interval in intervals]
         return min([*due, solver.max_iterations])
 
-    def _advance(self, end: int, stop: Ask | None = None, save: Ask | None = None) -> float:
-        """Train on, as far as ``end`` at most; whether to stop, and to save, is in ``_asked`` then."""
-        steps = self._crew.bind(self.iteration)
-        together = self._crew.lockstep or (self.processes.size > 1 and not self._crew.asynchronous)
-        return (self._iterate if together else self._free)(steps, end, stop, save)
-
-    def _free(self, steps: Sequence[Step], end: int, stop: Ask | None, save: Ask | None) -> float:
-        """Each worker at its own pace, as far as ``end``, or less where it is asked to stop."""
-        share, start, before = self._workers[0].share, time.perf_counter(), self._crew.clock()
-        asked, smoothed = [False, False], math.nan
-
-        def done(iteration: int, loss: float) -> bool:
-            nonlocal start, before, smoothed
-            self.iteration = iteration + 1
-            now, clock = time.perf_counter(), self._crew.clock()
-            # What the workers here have of the loss, for all of it.
-            smoothed = self._told(loss * share.workers / len(steps), now - start, clock.taken(before))
-            start, before = now, clock
-            asked[:] = [flag or _ask(ask) for flag, ask in zip(asked, (stop, save), strict=True)]
-            return any(asked)
-
-        stretch = Stretch(self.iteration, end, len(steps), done)
-        kept: dict[int, tuple[int, list[Any]]] = {}
-
-        def step(worker: int, iteration: int) -> float:
-            self.processes.report(iteration)
-            kept[worker] = iteration, [np.array(each) for each in self._workers[worker].statistics]
-            rate = self.solver.rate(iteration) * self._workers[worker].portion
-            return steps[worker].run(iteration, rate)
-
-        try:
-            self._crew.run(lambda w: stretch.run(w, lambda i: step(w, i)))
-        except BaseException as error:
-            self.processes.fail(error)
-            self._crew.rewind()
-            if self.processes.size == 1:
-                self._crew.quiesce()
-            if isinstance(error, NumericsError) and not self._crew.asynchronous:
-                now = self._crew.statistics()
-                for worker, (iteration, values) in kept.items():
-                    if iteration == self.iteration:
-                        now[worker] = values
-                raise self._explained(error, now) from None
-            if isinstance(error, WorkerError):
-                raise WorkerError(f"{error}; {self._kept()}") from error
-            raise
-        self._crew.quiesce()
-        self._asked = asked[0], asked[1]
-        return smoothed
-
-    def _iterate(self, steps: Sequence[Step], end: int, stop: Ask | None, save: Ask | None) -> float:
-        iteration, rate = self.iteration, self.solver.rate(self.iteration)
-        before, start, kept = self._crew.clock(), time.perf_counter(), self._crew.statistics()
-        try:
-            self.processes.report(iteration)
-            loss = sum(self._crew.run(lambda w: steps[w].run(iteration, rate)))
-            self.iteration += 1
-            asked: tuple[bool, bool] | None = None
-            if self.processes.size > 1:  # what one is asked, all do
-                told = np.array([loss, _ask(stop), _ask(save)], np.float64)
-                loss, stops, saves = self.processes.total(told).tolist()
-                asked = stops > 0, saves > 0
-        except BaseException as error:
-            self.processes.fail(error)
-            self._crew.rewind()
-            if isinstance(error, NumericsError):
-                raise self._explained(error, kept) from None
-            if isinstance(error, WorkerError):
-                raise WorkerError(f"{error}; {self._kept()}") from error
-            raise
-        smoothed = self._told(loss, time.perf_counter() - start, self._crew.clock().taken(before))
-        self._asked = asked or (_ask(stop), _ask(save))
-        return smoothed
-
     def _told(self, loss: float, seconds: float, phases: Mapping[str, float]) -> float:
         """Tell of the iteration that was the last; its loss, smoothed."""
         self._recent.append(loss)
@@ -388,21 +312,6 @@ class Trainer:
     def _debugs(self) -> bool:
         interval = self.solver.display_interval
         return self.solver.debug and interval > 0 and self.iteration % interval == 0
-
-    def _explained(self, error: NumericsError, statistics: list[list[Any]]) -> NumericsError:
-        """The error with what a look at the nets finds; ``statistics`` are as they were before."""
-        self._crew.restore(statistics)
-        found = self._diagnosis(self.solver.rate(self.iteration))
-        self._crew.restore(statistics)
-        return NumericsError(f"{error}; {found}")
-
-    def _diagnosis(self, rate: float) -> str:
-        found = [
-            diagnose(worker.step, worker.flat.parameters)
-            for worker in self._workers
-            if worker.step is not None and not math.isfinite(worker.step.loss())
-        ]
-        return "; ".join([*found, f"learning rate {rate:g}", self._kept()])
 
     def _kept(self) -> str:
         last = self._last_snapshot
@@ -519,10 +428,6 @@ class Trainer:
                 )
             if saved is not None:
                 resume(worker, saved, path, self._setting)
-                self.iteration = saved.iteration or 0
+                self._pace.iteration = saved.iteration or 0
         for worker in self._workers:
             worker.take_statistics()
-
-
-def _ask(question: Ask | None) -> bool:
-    return question is not None and question()

@@ -1,0 +1,124 @@
+"""The iterations of a crew: all workers in step, or each at its own pace, and what is told of each."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from demitasse import NumericsError, Processes, Solver, Step, WorkerError
+from demitasse_training.crew import Crew
+from demitasse_training.diagnosis import diagnose
+from demitasse_training.stretch import Stretch
+
+Ask = Callable[[], bool]
+Told = Callable[[float, float, Mapping[str, float]], float]
+
+
+class Pace:
+    """Runs iterations from ``iteration`` on. ``told(loss, seconds, phases)`` is called after each and
+    gives the loss, smoothed; ``kept()`` says which snapshot is the last, for errors. ``asked`` is
+    whether somebody wished to stop, and to save, when the last iteration ended."""
+
+    def __init__(
+        self, crew: Crew, processes: Processes, solver: Solver, told: Told, kept: Callable[[], str]
+    ) -> None:
+        self.iteration = 0
+        self.asked = False, False
+        self._crew, self._processes, self._solver = crew, processes, solver
+        self._told, self._kept = told, kept
+
+    def advance(self, end: int, stop: Ask | None = None, save: Ask | None = None) -> float:
+        """Train on, as far as ``end`` at most; the last iteration's loss, smoothed. Raises NumericsError
+        and WorkerError with what a user needs to go on, parameters as they were before the bad step."""
+        steps, crew = self._crew.bind(self.iteration), self._crew
+        together = crew.lockstep or (self._processes.size > 1 and not crew.asynchronous)
+        return (self._together if together else self._apart)(steps, end, stop, save)
+
+    def _together(self, steps: Sequence[Step], end: int, stop: Ask | None, save: Ask | None) -> float:
+        iteration, rate = self.iteration, self._solver.rate(self.iteration)
+        before, start, kept = self._crew.clock(), time.perf_counter(), self._crew.statistics()
+        try:
+            self._processes.report(iteration)
+            loss = sum(self._crew.run(lambda w: steps[w].run(iteration, rate)))
+            self.iteration += 1
+            asked: tuple[bool, bool] | None = None
+            if self._processes.size > 1:  # what one is asked, all do
+                told = np.array([loss, _ask(stop), _ask(save)], np.float64)
+                loss, stops, saves = self._processes.total(told).tolist()
+                asked = stops > 0, saves > 0
+        except BaseException as error:
+            self._failed(error)
+            if isinstance(error, NumericsError):
+                raise self._explained(error, kept) from None
+            raise
+        smoothed = self._told(loss, time.perf_counter() - start, self._crew.clock().taken(before))
+        self.asked = asked or (_ask(stop), _ask(save))
+        return smoothed
+
+    def _apart(self, steps: Sequence[Step], end: int, stop: Ask | None, save: Ask | None) -> float:
+        """Each worker at its own pace, as far as ``end``, or less where it is asked to stop."""
+        crew, workers = self._crew, self._crew.workers
+        share, start, before = workers[0].share, time.perf_counter(), crew.clock()
+        asked, smoothed = [False, False], math.nan
+
+        def done(iteration: int, loss: float) -> bool:
+            nonlocal start, before, smoothed
+            self.iteration = iteration + 1
+            now, clock = time.perf_counter(), crew.clock()
+            # What the workers here have of the loss, for all of it.
+            smoothed = self._told(loss * share.workers / len(steps), now - start, clock.taken(before))
+            start, before = now, clock
+            asked[:] = [flag or _ask(ask) for flag, ask in zip(asked, (stop, save), strict=True)]
+            return any(asked)
+
+        stretch = Stretch(self.iteration, end, len(steps), done)
+        kept: dict[int, tuple[int, list[Any]]] = {}
+
+        def step(worker: int, iteration: int) -> float:
+            self._processes.report(iteration)
+            kept[worker] = iteration, [np.array(each) for each in workers[worker].statistics]
+            return steps[worker].run(iteration, self._solver.rate(iteration) * workers[worker].portion)
+
+        try:
+            crew.run(lambda w: stretch.run(w, lambda i: step(w, i)))
+        except BaseException as error:
+            self._failed(error)
+            if self._processes.size == 1:
+                crew.quiesce()
+            if isinstance(error, NumericsError) and not crew.asynchronous:
+                now = crew.statistics()
+                for worker, (iteration, values) in kept.items():
+                    if iteration == self.iteration:
+                        now[worker] = values
+                raise self._explained(error, now) from None
+            raise
+        crew.quiesce()
+        self.asked = asked[0], asked[1]
+        return smoothed
+
+    def _failed(self, error: BaseException) -> None:
+        """Tell the other processes, and the user what is kept; samples are read again from here on."""
+        self._processes.fail(error)
+        self._crew.rewind()
+        if isinstance(error, WorkerError):
+            error.args = (f"{error}; {self._kept()}",)
+
+    def _explained(self, error: NumericsError, statistics: list[list[Any]]) -> NumericsError:
+        """The error with what a look at the nets finds; ``statistics`` are as they were before."""
+        self._crew.restore(statistics)
+        found = [
+            diagnose(worker.step, worker.flat.parameters)
+            for worker in self._crew.workers
+            if worker.step is not None and not math.isfinite(worker.step.loss())
+        ]
+        self._crew.restore(statistics)
+        rate = f"learning rate {self._solver.rate(self.iteration):g}"
+        return NumericsError("; ".join([str(error), *found, rate, self._kept()]))
+
+
+def _ask(question: Ask | None) -> bool:
+    return question is not None and question()
