@@ -9,7 +9,7 @@ from demitasse import Finding
 
 def findings() -> Iterable[Finding]:
     """oneDNN, OpenMP, the width of vectors, and whether compiled kernels are kept."""
-    from demitasse_cpu.loops import elementwise, products
+    from demitasse_cpu.loops import elementwise, tiles
     from demitasse_cpu.native import openmp
     from demitasse_cpu.onednn.library import DISTRIBUTION, library, problem
 
@@ -22,7 +22,7 @@ def findings() -> Iterable[Finding]:
     else:
         instead = "loops compiled by numba compute everything instead, a few times as slowly"
         yield Finding("note", "oneDNN", f"{problem()}: {instead}", f"pip install {DISTRIBUTION}")
-    yield Finding("ok", "vectors", f"kernels compute {products.lanes(4)} float32 numbers at a time")
+    yield Finding("ok", "vectors", f"kernels compute {tiles.lanes(4)} float32 numbers at a time")
     path = elementwise.relu.stats.cache_path  # type: ignore[attr-defined]
     if path is None:
         yield Finding(

@@ -14,7 +14,7 @@ from demitasse_cpu.native import at_once, in_order
 from demitasse_cpu.threads import divide
 
 if TYPE_CHECKING:
-    from demitasse_cpu.loops.products import Correlation, WeightGradient
+    from demitasse_cpu.loops.correlation import Correlation, WeightGradient
 
 KERNEL = "direct, vectors of channels"
 _RANKS = (3, 4)
@@ -87,11 +87,12 @@ def _correlating(request: Request, s: _Sizes, to_data: bool = False) -> Candidat
     room = aligned(channels * prod(extents) * s.itemsize) + _STRIP_BYTES
 
     def bind(inputs: Sequence[Any], targets: Sequence[Any], workspace: Any) -> Work:
-        from demitasse_cpu.loops import products as loops
+        from demitasse_cpu.loops import correlation as loops
+        from demitasse_cpu.loops import tiles
 
         geometry = _to_data(s) if to_data else _forward(s)
         packed, bias_lines, *rooms = cut(workspace, s.dtype, panel, biases, *[room] * parts)
-        lanes = loops.lanes(s.itemsize)
+        lanes = tiles.lanes(s.itemsize)
         padded_bias = bias_lines[: s.groups * lanes * int(geometry.columns[:, 1].sum())]
         b = inputs[2] if len(inputs) > 2 and inputs[2] is not None else packed[:0]
         pack = ready(loops.pack, geometry, flat(inputs[1]), b, packed, padded_bias, lanes)
@@ -122,10 +123,11 @@ def backward_weights(request: Request) -> Iterable[Candidate]:
     room += prod(s.result) * padded_outputs * s.itemsize
 
     def bind(inputs: Sequence[Any], targets: Sequence[Any], workspace: Any) -> Work:
-        from demitasse_cpu.loops import products as loops
+        from demitasse_cpu.loops import correlation as loops
+        from demitasse_cpu.loops import tiles
 
         geometry = _to_weights(s)
-        lanes = loops.lanes(s.itemsize)
+        lanes = tiles.lanes(s.itemsize)
         width = s.groups * lanes * int(geometry.columns[:, 1].sum())
         all_sums, all_bias_sums, *rooms = cut(
             workspace, s.dtype, parts * sums, parts * bias_sums, *[room] * parts
@@ -198,7 +200,8 @@ def _whole_lines(channels: int, itemsize: int) -> int:
 def _forward(s: _Sizes) -> Correlation:
     import numpy as np
 
-    from demitasse_cpu.loops import products as loops
+    from demitasse_cpu.loops import correlation as loops
+    from demitasse_cpu.loops import tiles
 
     base = _grid(s.result, s.stride, s.padded[1])
     return loops.Correlation(
@@ -221,14 +224,15 @@ def _forward(s: _Sizes) -> Correlation:
         weight_of_tap=np.arange(s.taps),
         weights_of_group=s.outputs * s.taps,
         weights_of_output=s.taps,
-        columns=np.array(loops.columns(s.outputs, s.itemsize)),
+        columns=np.array(tiles.columns(s.outputs, s.itemsize)),
     )
 
 
 def _to_weights(s: _Sizes) -> WeightGradient:
     import numpy as np
 
-    from demitasse_cpu.loops import products as loops
+    from demitasse_cpu.loops import correlation as loops
+    from demitasse_cpu.loops import tiles
 
     return loops.WeightGradient(
         groups=s.groups,
@@ -243,7 +247,7 @@ def _to_weights(s: _Sizes) -> WeightGradient:
         taps=s.taps,
         base=_with_spare_rows(_taps(s)),
         steps=_grid(s.result, s.stride, s.padded[1]),
-        columns=np.array(loops.columns(s.outputs, s.itemsize)),
+        columns=np.array(tiles.columns(s.outputs, s.itemsize)),
     )
 
 
@@ -253,7 +257,8 @@ def _to_data(s: _Sizes) -> Correlation:
     a multiple of the stride, and o = i // stride + a shift of the tap's own."""
     import numpy as np
 
-    from demitasse_cpu.loops import products as loops
+    from demitasse_cpu.loops import correlation as loops
+    from demitasse_cpu.loops import tiles
 
     (top, left), extents = _backward_padding(s)
     area, padded_area = prod(s.kernel), prod(extents)
@@ -303,7 +308,7 @@ def _to_data(s: _Sizes) -> Correlation:
         weight_of_tap=np.array(weights, np.int64),
         weights_of_group=s.outputs * s.taps,
         weights_of_output=area,
-        columns=np.array(loops.columns(s.inputs, s.itemsize)),
+        columns=np.array(tiles.columns(s.inputs, s.itemsize)),
     )
 
 

@@ -85,7 +85,7 @@ def backward_weights(request: Request) -> Iterable[Candidate]:
         product = _Product(outputs, samples, inputs, (1, outputs), (inputs, 1), (inputs, 1))
 
     def bind(inputs: Sequence[Any], targets: Sequence[Any], workspace: Any) -> Work:
-        from demitasse_cpu.loops import products as loops
+        from demitasse_cpu.loops import matrix_product as loops
 
         dw, db = (*targets, None)[:2]
         a, b = reversed(inputs) if _transposed(request) else inputs
@@ -143,7 +143,8 @@ def _work(
 ) -> Work:
     import numpy as np
 
-    from demitasse_cpu.loops import products as loops
+    from demitasse_cpu.loops import matrix_product as loops
+    from demitasse_cpu.loops.tiles import ROWS, lanes
 
     parts = _parts(request, product)
     base = np.arange(product.rows) * product.a[0]
@@ -160,7 +161,7 @@ def _work(
         block_columns=_BLOCK_COLUMN_BYTES // itemsize,
         block_terms=_BLOCK_TERMS,
     )
-    widest = loops.lanes(itemsize) * (len(loops.ROWS) - 1)
+    widest = lanes(itemsize) * (len(ROWS) - 1)
     nothing = flat(a)[:0]
     operands = [
         nothing if array is None else flat(array) for array in (a, b, c, bias_of_row, bias_of_column)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from demitasse_cpu.loops.bfloat16 import widen
 from demitasse_cpu.loops.compiled import Array, compiled, inlined
-from demitasse_cpu.loops.products import ROWS
+from demitasse_cpu.loops.tiles import ROWS
 from demitasse_cpu.loops.winograd_tiles import (
     FINISH,
     FINISH_PART,

@@ -22,7 +22,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from demitasse_cpu.loops.bfloat16 import narrowed_vector, widened_vector
-from demitasse_cpu.loops.products import ROWS, lanes
+from demitasse_cpu.loops.tiles import ROWS, lanes
 
 _POINTS = {3: (0.5**0.5, 2.0**0.5), 5: (0.5, 1.0, 2.0)}
 """Interpolation is at 0, infinity, and plus and minus these, by the number of taps in a line. With three
