@@ -11,7 +11,7 @@ import secrets
 import socket
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgpack
@@ -29,6 +29,7 @@ from demitasse import (
 )
 from demitasse_allreduce import addresses, launch, library
 from demitasse_allreduce.channel import Channel, neighbours
+from demitasse_allreduce.star import Star
 from demitasse_allreduce.watch import Person, Watch
 
 OPTIONS = {"peer_timeout": 10.0, "stall_timeout": 300.0}
@@ -89,7 +90,10 @@ class MpiProcesses(Processes):
     """All processes of ``communicator`` (default: MPI_COMM_WORLD), of which each must make one, at the
     same time. ``options`` are the plugin's, rank 0's for all; ``where`` they stand is for errors,
     ``host`` what this host is called. ``communicator`` becomes a duplicate, for whoever exchanges more;
-    ``hosts`` has the host of each rank. Raises WorkerError when not all come in time."""
+    ``hosts`` has the host of each rank. Raises WorkerError when not all come in time.
+
+    One that ends too soon ends the run, unless ``tolerate`` has been told that it may: ``lost`` then has
+    it, and ``gather`` and ``total`` go on without its part."""
 
     def __init__(
         self,
@@ -104,6 +108,7 @@ class MpiProcesses(Processes):
         base = communicator if communicator is not None else self._MPI.COMM_WORLD
         self.rank, self.size, self.sharing = base.rank, base.size, 1
         self._watch: Watch | None = None
+        self._star: Star | None = None
         self._failed = self._closed = self._crowded = False
         self._stall = given["stall_timeout"]
         self._handled = sys.exception()
@@ -123,8 +128,12 @@ class MpiProcesses(Processes):
     # What others call.
 
     def gather(self, value: Any) -> list[Any]:
-        """What each process gives, by rank: numbers, text, bytes, lists and mappings (tuples come as
-        lists). Raises PluginError for anything else, WorkerError when a process has failed."""
+        """What each process gives, by rank, None of one that is lost: numbers, text, bytes, lists and
+        mappings (tuples come as lists). Raises PluginError for anything else, WorkerError when a process
+        has failed."""
+        if self._star is not None:
+            parts = self._star.gather(_packed(value))
+            return [part and msgpack.unpackb(part, strict_map_key=False) for part in parts]
         body = np.frombuffer(_packed(value), np.uint8)
         sizes = np.empty(self.size, np.int64)
         self.wait(self._own.Iallgather(np.array([body.size], np.int64), sizes))
@@ -136,9 +145,12 @@ class MpiProcesses(Processes):
         return [msgpack.unpackb(part, strict_map_key=False) for part in each]
 
     def total(self, values: Any) -> Any:
-        """The sum of a few float64 numbers over all processes, added in the order of ranks: the same
-        bits in each. Raises WorkerError when a process has failed."""
+        """The sum of a few float64 numbers over all processes that are not lost, added in the order of
+        ranks: the same bits in each. Raises WorkerError when a process has failed."""
         mine = np.asarray(values, np.float64)
+        if self._star is not None:
+            rows = [np.frombuffer(part) for part in self._star.gather(mine.tobytes()) if part]
+            return np.add.accumulate(rows, axis=0)[-1].reshape(mine.shape) if mine.size else mine
         if mine.size not in self._totals:
             self._totals[mine.size] = self._exchange(mine.size)
         sent, received, request = self._totals[mine.size]
@@ -151,16 +163,36 @@ class MpiProcesses(Processes):
     def meet(self) -> None:
         """Wait until all processes have come here: before collective calls that MPI has no form of that
         could be polled. Raises WorkerError when a process has failed."""
-        self.wait(self._own.Ibarrier())
+        if self._star is not None:
+            self._star.gather(b"")
+        else:
+            self.wait(self._own.Ibarrier())
 
-    def wait(self, request: Any) -> None:
-        """Wait for a request of mpi4py's. Raises WorkerError when a process has failed."""
+    def tolerate(self, ranks: Iterable[int]) -> None:
+        """From now on the run goes on without those of ``ranks``, process 0 not among them, that die,
+        fall silent, stall or fail; what all exchange goes by way of process 0. Called by all."""
+        comm = self._duplicate(self._own)
+        self._star = Star(comm, self.wait, self.lost)
+        if self._watch is not None:
+            self._watch.expendable = frozenset(ranks) - {0}
+
+    @property
+    def lost(self) -> Mapping[int, str]:
+        """The ranks that the run goes on without, and what became of each; it changes as time goes by."""
+        return self._watch.lost if self._watch is not None else {}
+
+    def wait(self, request: Any, peer: int | None = None) -> bool:
+        """Wait for a request of mpi4py's: False where it was for a ``peer`` that is lost. Raises
+        WorkerError when a process has failed."""
         polls, (pause, longest), start = 0, PAUSES, time.monotonic()
         patience = CROWDED_POLLS if self._crowded else POLLS
         try:
             while not request.Test():
                 polls += 1
                 self.check()
+                if peer in self.lost:
+                    self._kept.append(request)
+                    return False
                 if polls < patience:
                     continue
                 time.sleep(pause)
@@ -176,6 +208,7 @@ class MpiProcesses(Processes):
         except WorkerError:
             self._kept.append(request)
             raise
+        return True
 
     def report(self, iteration: int, layer: str = "") -> None:
         """What this process is at, for the errors of those who wait for it."""
@@ -217,6 +250,9 @@ class MpiProcesses(Processes):
             if self._watch is not None and not self._failed and self._watch.broken is None:
                 self._watch.part()
                 self.meet()
+                if self.lost:  # they would be waited for by MPI
+                    library.ending.unclean = True
+                    return
                 for _, _, request in self._totals.values():
                     request.Free()
                 self.communicator.Free()

@@ -64,7 +64,10 @@ class News:
 class Watch:
     """This process's part: number ``rank`` among ``people``, over a ``channel`` whose links it watches.
     A peer is silent after ``peer_timeout`` s without a heartbeat, and stalled when it has neither got on
-    nor waited for ``stall_timeout`` s, for which this one has waited."""
+    nor waited for ``stall_timeout`` s, for which this one has waited.
+
+    The run goes on without those of ``expendable`` ranks of whom there is bad news: ``lost`` has them,
+    with what became of each. One that was only thought to be gone hears the news of itself, and ends."""
 
     def __init__(
         self,
@@ -78,6 +81,8 @@ class Watch:
         self.peer_timeout, self.stall_timeout = peer_timeout, stall_timeout
         self.iteration, self.layer = -1, ""
         self.broken: str | None = None  # what check raises
+        self.expendable: frozenset[int] = frozenset()
+        self.lost: dict[int, str] = {}
         self.closing = False
         self.complete = False  # all links are there that will be; before, nobody is thought to stall
         self._reports = self._checks = 0
@@ -106,8 +111,9 @@ class Watch:
     def check(self) -> None:
         """Raise WorkerError once the run cannot go on; else note that somebody here waits."""
         self._checks += 1
-        if self._news:
-            self.settled(2 * SETTLING)  # who goes on waiting would find a consequence, not the cause
+        if self._news:  # who goes on waiting would find a consequence, not the cause
+            with self._changed:
+                self._changed.wait_for(lambda: self.broken or not self._news, 2 * SETTLING)
         if self.broken is not None:
             raise WorkerError(self.broken)
 
@@ -219,6 +225,8 @@ class Watch:
         }
 
     def _hear(self, rank: int, message: Message | None) -> None:
+        if rank in self.lost:
+            return
         if message is None:
             peer = self._peers.pop(rank, None)
             if peer is not None and not peer.parted:
@@ -256,7 +264,7 @@ class Watch:
             if min(self._waited, peer.idle) > limit and not peer.waiting and rank not in self._parted:
                 self._found(rank, peer, f"has stalled: alive, but for {limit:.3g} s it has not got on")
                 return
-        others = self._parted - {self.rank}
+        others = self._parted - {self.rank, *self.lost}
         if others and self._calm > self.peer_timeout:
             rank = min(others)
             words = "has ended its part in the run, while others wait for it"
@@ -279,7 +287,8 @@ class Watch:
     def _spread(self, news: News, but: int | None = None) -> None:
         """Take notice of news, once, and pass them on."""
         known = self._news.get(news.rank)
-        if self.broken is not None or (known is not None and known <= news):
+        old = news.rank in self.lost or (known is not None and known <= news)
+        if self.broken is not None or old:
             return
         if not self._news:
             self._settling = SETTLING
@@ -296,8 +305,18 @@ class Watch:
             self._settling -= passed
             if self._settling <= 0:
                 with self._changed:
-                    self.broken = self._words()
+                    if self._news.keys() <= self.expendable - {self.rank}:
+                        self._lose()
+                    else:
+                        self.broken = self._words()
                     self._changed.notify_all()
+
+    def _lose(self) -> None:
+        """Go on without those of whom there are news."""
+        for rank, news in self._news.items():
+            self.lost[rank] = f"{self.called(rank)} {news.words}"
+            self._peers.pop(rank, None)
+        self._news.clear()
 
     def _words(self) -> str:
         first, *others = sorted(self._news.values())
