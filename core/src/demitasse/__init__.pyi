@@ -128,6 +128,7 @@ from demitasse_streams import (
     EngineEvent as EngineEvent,
     EngineStream as EngineStream,
     StreamEngine as StreamEngine,
+    check_engine as check_engine,
 )
 from demitasse.synchronisation import (
     Bucket as Bucket,

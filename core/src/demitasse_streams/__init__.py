@@ -1,8 +1,14 @@
-"""Streams: what an engine that runs work beside its caller offers, whatever it runs it on. A package beside
-the kernel, which does not need it.
+"""Streams: what an engine that runs work beside its caller offers, whatever it runs it on. A package
+beside the kernel, which does not need it.
 
-An engine belongs to one worker and its accelerator. Work in one stream is done in order; streams run beside
-each other. Everything but ``wait`` and ``synchronise`` on a host returns at once.
+An engine belongs to one worker and its accelerator. Work in one stream is done in order; streams run
+beside each other, though what several ``call`` may come one after the other. Nothing but an event's
+``wait`` and a stream's ``synchronise`` makes the caller wait. ``conformance.py`` holds an engine to
+these words.
+
+An engine whose kernels run in its caller's thread does the work of ``default`` at once in that
+thread: there its copies, calls and its ``wait`` are done when they return, and that ``wait`` raises
+as an event's does.
 """
 
 from __future__ import annotations
@@ -11,6 +17,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
+
+from demitasse_streams.conformance import check_engine as check_engine
 
 
 class EngineEvent(Protocol):
@@ -35,14 +43,18 @@ class EngineStream(Protocol):
     name: str
 
     def copy(self, target: Any, source: Any) -> None:
-        """Copy ``source`` to ``target``: contiguous arrays of equal size and element type, each in the
-        engine's memory, in another accelerator's, or the host's. Both must live, and ``source`` stay as it
-        is, until the copy is done. Only from ``pinned`` memory is it sure to run beside the caller."""
+        """Copy ``source`` to ``target``: contiguous arrays of equal size and element type, each in
+        the engine's memory, in another accelerator's, or the host's. Both must live, and ``source``
+        stay as it is, until the copy is done. Only from ``pinned`` memory is it sure to run beside
+        the caller. Raises ValueError that names both shapes and types where they disagree, before
+        anything is enqueued."""
 
     def call(self, work: Callable[[], None]) -> None:
-        """Call ``work`` on a thread of the host, in order with what else is in the stream. It must not
-        enqueue or wait for anything of an engine. An error that it raises is raised by the next ``wait`` or
-        ``synchronise``; what follows in the stream is not done."""
+        """Call ``work`` on a thread of the host, in order with what else is in the stream. It must
+        not enqueue or wait for anything of an engine. An error that it raises is raised by the
+        ``synchronise`` of the stream and the ``wait`` of its later events, and so in streams that
+        wait for one of those. Calls that follow are not made, nor is anything done that is enqueued
+        once it was raised; a copy that was enqueued before may be."""
 
     def record(self) -> EngineEvent:
         """The point in the stream that is here now."""
@@ -56,8 +68,8 @@ class EngineStream(Protocol):
 
 class StreamEngine(Protocol):
     """The streams of one accelerator. ``default`` is the one in which kernels at its place run, and
-    ``place`` the memory space of that place (``gpu:0``). What threads of several workers call at the same
-    time are different engines."""
+    ``place`` the memory space of that place (``gpu:0``). The default stream is one worker's; in others
+    any thread may enqueue, several at a time, and wait for their events."""
 
     place: str
     default: EngineStream
@@ -66,7 +78,8 @@ class StreamEngine(Protocol):
         """The stream of that name, made when it is first asked for."""
 
     def pinned(self, shape: Sequence[int], dtype: str) -> np.ndarray:
-        """Host memory, zero at first, that the accelerator copies to and from at the link's full speed."""
+        """Host memory, zero at first, that the accelerator copies to and from at the link's full
+        speed."""
 
     def close(self) -> None:
         """End the streams once what is enqueued is done. Later use raises ``RuntimeError``."""

@@ -1,0 +1,107 @@
+"""What checks of an engine work with: gates that hold work up, and bounds for what must come."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from demitasse_streams import EngineEvent, EngineStream, StreamEngine
+
+
+class Bench:
+    """What the checks work with: an engine of the caller's, arrays in its memory, and a bound in seconds
+    for all that must come."""
+
+    def __init__(self, engine: StreamEngine, array: Callable[[np.ndarray], Any], bound: float) -> None:
+        self.engine, self.bound = engine, bound
+        self._array, self._kept = array, list[Any]()
+
+    def array(self, values: np.ndarray) -> Any:
+        """An array in the engine's memory with these values, which lives as long as the bench: who
+        enqueues a copy sees to that."""
+        self._kept.append(self._array(values))
+        return self._kept[-1]
+
+    def pinned(self, values: Any) -> np.ndarray:
+        """Host memory of the engine with these values, which lives as long."""
+        values = np.asarray(values)
+        made = self.engine.pinned(values.shape, values.dtype.name)
+        made[...] = values
+        self._kept.append(made)
+        return made
+
+    @contextmanager
+    def held(self, stream: EngineStream) -> Iterator[threading.Event]:
+        """Holds up what is enqueued in a stream from now on, to the end of the block or until the
+        event that it gives is set. Memory is taken before it: to take some may wait for all that an
+        accelerator does. Raises AssertionError when the stream came to it and waited out the bound:
+        then somebody waited for what was held."""
+        opened, late = threading.Event(), list[bool]()
+
+        def gate() -> None:
+            late.append(not opened.wait(self.bound))
+
+        stream.call(gate)
+        try:
+            yield opened
+        finally:
+            opened.set()
+        expect(
+            not any(late), "the caller, or another stream, was held up by work that it need not wait for"
+        )
+
+    def soon(self, event: EngineEvent, what: str) -> None:
+        """Waits for an event without its ``wait``. Raises AssertionError when the bound is over."""
+        until, pause = time.perf_counter() + self.bound, threading.Event()
+        while not event.done:
+            expect(time.perf_counter() < until, f"{what} was not done within {self.bound:g} s")
+            pause.wait(1e-4)
+
+
+def expect(holds: bool, otherwise: str) -> None:
+    """Raise AssertionError that says what is ``otherwise``; it is no ``assert``, which can be
+    switched off."""
+    if not holds:
+        raise AssertionError(otherwise)
+
+
+def on_bench(
+    make: Callable[[], StreamEngine],
+    array: Callable[[np.ndarray], Any],
+    bound: float,
+    check: Callable[[Bench], None],
+) -> None:
+    """Run a check on an engine of its own, and close it."""
+    engine = make()
+    try:
+        check(Bench(engine, array, bound))
+    finally:
+        engine.close()
+
+
+def within(bound: float, check: Callable[..., None], run: Callable[[], None]) -> None:
+    """Run something in a thread of its own. Raises AssertionError, with the first sentence of
+    ``check``'s docstring, when it raises or does not end."""
+    sentence = " ".join((check.__doc__ or check.__name__).split())
+    raised: list[BaseException] = []
+
+    def call() -> None:
+        try:
+            run()
+        except BaseException as error:  # noqa: BLE001  it is raised below, with the sentence
+            raised.append(error)
+
+    thread = threading.Thread(target=call, name=f"check_engine {check.__name__}", daemon=True)
+    thread.start()
+    thread.join(bound)
+    expect(not thread.is_alive(), f"{sentence} But the check did not end within {bound:g} s.")
+    if raised:
+        error = raised[0]
+        what = str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
+        raise AssertionError(f"{sentence} But {what}.") from error

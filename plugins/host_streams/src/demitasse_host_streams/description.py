@@ -1,0 +1,61 @@
+"""What a description says of stand-ins: their links to the host, and whose memory is whose."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from demitasse import CompositionError, DescriptionError, Machine, Quantity, arrange, unknown
+from demitasse_host_streams.engine import HostEngine
+from demitasse_host_streams.link import Rate
+
+UNITS = {"bandwidth": "B/s", "d2h": "B/s", "h2d": "B/s", "latency": "s"}
+"""The options, and the unit of each."""
+
+
+@dataclass(frozen=True)
+class Rates:
+    """How fast one stand-in's link is: from it to the host, and from the host to it."""
+
+    d2h: Rate
+    h2d: Rate
+
+
+def engine_of(space: str, machine: Machine, options: Mapping[str, Any]) -> HostEngine:
+    """The engine of the stand-in whose tensors lie in ``space``. Raises DescriptionError for an option
+    that is none, CompositionError where several workers' tensors lie in that space."""
+    rates = rates_of(machine, options)
+    here = [worker for worker in arrange(machine, "float32") if worker.streams and worker.space == space]
+    if len(here) > 1:
+        level = machine.level(here[0].place.level)
+        raise CompositionError(
+            f"{level.location or machine.origin}: level {level.name!r}: {len(here)} workers have "
+            f"streams, and all of their tensors lie in {space!r}; give each a memory of its own: "
+            f'memory = [{{ space = "host", at = "accelerator:*" }}]'
+        )
+    return HostEngine(space, rates.d2h, rates.h2d)
+
+
+def rates_of(machine: Machine, options: Mapping[str, Any]) -> Rates:
+    """The link of a machine's stand-ins: that of the level whose workers are streams, and what the
+    options say instead. Neither gives a bandwidth: as fast as memory. Raises DescriptionError."""
+    where = f"{machine.origin}: options.host_streams"
+    given = {}
+    for key, value in options.items():
+        if key not in UNITS:
+            raise DescriptionError(unknown("option", key, UNITS, where))
+        if not isinstance(value, str):
+            example = "10 us" if key == "latency" else "2 GB/s"
+            raise DescriptionError(f"{where}: {key} = {value!r} (valid: a text like {example!r})")
+        if value != "unlimited" or key == "latency":
+            given[key] = Quantity.parse(value, unit=UNITS[key], where=f"{where}: {key} = ").value
+        else:
+            given[key] = float("inf")
+    links = [level.link for level in machine.levels if level.workers == "streams" and level.link]
+    link = links[-1] if links else None
+    described = link.bandwidth.value if link and link.bandwidth else float("inf")
+    bandwidth = given.get("bandwidth", described)
+    latency = given.get("latency", link.latency.value if link and link.latency else 0.0)
+    ways = (Rate(latency, given.get(way, bandwidth)) for way in ("d2h", "h2d"))
+    return Rates(*ways)
