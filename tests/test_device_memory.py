@@ -231,6 +231,15 @@ def test_an_interrupted_loss_is_explained_on_the_device(tmp_path: Path) -> None:
             trainer.step(4)
 
 
+def test_devices_are_numbered_over_all_sockets() -> None:
+    socket = Level("socket", 2, workers="streams")
+    gpu = replace(machine(2).levels[0], parent="socket", count=3)
+    nested = Machine("sockets", (socket, gpu), fingerprint=fingerprint())
+    assert [place.space for place in demitasse.arrange(nested, "float32")] == [
+        f"device:{number}" for number in range(6)
+    ]
+
+
 def test_streams_that_nobody_serves_are_refused() -> None:
     memory = (MemorySpace("host", at="host"),)
     hw = Machine("m", (Level("gpu", workers="streams", memory=memory),), fingerprint=fingerprint())

@@ -50,6 +50,10 @@ def arrange(machine: Machine, dtype: str, processes: Processes = ALONE) -> tuple
     near = [*around, *machine.levels[deepest + 1 :]]  # what is below a worker is its own
     homes = ((level, memory) for level in near for memory in level.memory)
     home, memory = next(homes, (around[0], MemorySpace("host")))
+    owners = {home.name}
+    while home.parent is not None:
+        home = machine.level(home.parent)
+        owners.add(home.name)
     cores, sharing = 1, processes.sharing
     for level in near:
         if level.cores:
@@ -74,7 +78,9 @@ def arrange(machine: Machine, dtype: str, processes: Processes = ALONE) -> tuple
             group = Group(names, joined[siblings], team, *about)
             joined[siblings] += 1
             mine.append((sync.plugin, group))
-        number = next((i for i, level in zip(position, threads, strict=True) if level is home), 0)
+        number = 0  # of the sibling that has the memory, among all in this process
+        for i, level in zip(position, threads, strict=True):
+            number = number * level.count + i if level.name in owners else number
         at = memory.space if machine.simulated else (memory.at or memory.space).replace("*", str(number))
         streams = machine.levels[deepest].workers == "streams"
         workers.append(WorkerPlace(index, place, kernels, tuple(mine), at, streams))
