@@ -432,7 +432,8 @@ def main() -> None:
         return
     given.folder.mkdir(parents=True, exist_ok=True)
     for name in SETS:
-        prepare(given.folder, name)
+        if given.only in (None, name):
+            prepare(given.folder, name)
     if given.photos:
         prepare_photos(given.folder, given.photos)
     if given.prepare:

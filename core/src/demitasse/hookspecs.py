@@ -29,8 +29,11 @@ def operations() -> Iterable[Operation]:  # type: ignore[empty-body]
     """Operations that the plugin adds to the vocabulary."""
 
 
-def kernels(request: demitasse.Request) -> Iterable[demitasse.Candidate]:  # type: ignore[empty-body]
-    """Kernels that can compute a requested operation at its place, the preferred one first."""
+def kernels(  # type: ignore[empty-body]
+    request: demitasse.Request, options: Mapping[str, Any]
+) -> Iterable[demitasse.Candidate]:
+    """Kernels that can compute a requested operation at its place, the preferred one first; a hook that
+    has no use for ``options`` need not take them."""
 
 
 def tuner(

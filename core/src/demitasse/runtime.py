@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
@@ -44,6 +46,11 @@ class Event:
     kind: str
     iteration: int
     values: Mapping[str, Any] = field(default_factory=dict)
+
+
+def takes_options(hook: Hook) -> bool:
+    """Whether a hook wants its plugin's options."""
+    return "options" in inspect.signature(hook).parameters
 
 
 class Runtime:
@@ -152,7 +159,10 @@ class Runtime:
     def kernels(self, worker: WorkerPlace) -> Kernels:
         """Who computes for a worker, its level's own plugin first, and who tries what they offer."""
         space = worker.place.space
-        serving = list(self.composition.serving("kernels", space=space))
+        serving = [
+            (name, partial(hook, options=self.options[name]) if takes_options(hook) else hook)
+            for name, hook in self.composition.serving("kernels", space=space)
+        ]
         return Kernels(sorted(serving, key=lambda item: item[0] != worker.kernels), self._tuner(space))
 
     def _tuner(self, space: str) -> Tuner | None:

@@ -38,11 +38,13 @@ class Bucket:
 
 @dataclass
 class FlatMemory:
-    """A worker's trainable parameters, gradients and solver state: flat arrays in the same order."""
+    """A worker's trainable parameters, gradients and solver state: flat arrays in the same order; and
+    the ``numbers`` that its update reads besides (rate, iteration), by operand, if it has its own."""
 
     parameters: Any
     gradients: Any
     state: Mapping[str, Any] = field(default_factory=dict)
+    numbers: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Team:

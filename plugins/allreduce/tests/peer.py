@@ -51,15 +51,17 @@ FAILURES: dict[str, Callable[[], None]] = {
 }
 
 
-def rounds(processes: MpiProcesses, how: str, victim: int) -> None:
+def rounds(processes: MpiProcesses, how: str, victim: int) -> list[float]:
     """Sums over all, until the victim fails."""
+    sums = []
     for number in range(ROUND + 2):
         processes.report(number, "conv3")
         if number == ROUND and processes.rank == victim:
             if how == "ends":
-                return
+                break
             FAILURES[how]()
-        processes.total([1.0])
+        sums.append(float(processes.total([1.0])[0]))
+    return sums
 
 
 def connections() -> int:
@@ -94,7 +96,14 @@ def main(folder: Path, how: str, victim: int, *more: str) -> int:
     people = processes.gather(os.getpid())
     met = {"hosts": processes.hosts, "process": os.getpid(), "notes": notes, "error": ""}
     try:
-        rounds(processes, how, victim)
+        if "tolerated" in more:
+            processes.tolerate([0, 1, 2])
+        met["sums"] = rounds(processes, how, victim)
+        if "tolerated" in more:
+            met["gathered"] = processes.gather({"rank": rank})
+        met["lost"] = dict(processes.lost)
+        for other in processes.lost if how == "stops" else ():
+            os.kill(people[other], signal.SIGCONT)
         processes.close()
     except (WorkerError, ValueError) as error:
         met["error"] = str(error)
@@ -103,7 +112,7 @@ def main(folder: Path, how: str, victim: int, *more: str) -> int:
     met["threads"] = [thread.name for thread in threading.enumerate()]
     met["connections"] = connections() - before
     (folder / f"{rank}.json").write_text(json.dumps(met))
-    if how in ("stops", "hangs") and rank != victim:
+    if how in ("stops", "hangs") and rank != victim and "tolerated" not in more:
         with contextlib.suppress(ProcessLookupError):  # the other survivor has
             os.kill(people[victim], signal.SIGKILL)
     return 2 if met["error"] else 0

@@ -160,7 +160,7 @@ def test_the_table_shows_what_is_taken_and_where_its_numbers_are_from() -> None:
 
 def test_the_network_of_processes_is_that_of_the_mpi_levels() -> None:
     taihulight = load_machine(HWDESC / "taihulight.toml")
-    assert [level.name for level in mpi_levels(taihulight)] == ["supernode", "node"]
+    assert [level.name for level in mpi_levels(taihulight)] == ["system", "supernode", "node"]
     network = network_of(taihulight)
     assert [(tier.name, tier.count) for tier in network.tiers] == [("supernode", 160), ("node", 256)]
     chooser = Chooser(network, 40_960)

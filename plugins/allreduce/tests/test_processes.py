@@ -29,7 +29,7 @@ Met = dict[int, dict[str, Any]]
 
 
 @pytest.fixture
-def failing(tmp_path: Path) -> Callable[..., Met]:
+def failing(tmp_path: Path, survivors_live: list[str]) -> Callable[..., Met]:
     """Run ``peer.py`` on three ranks; what each met that lived to tell."""
 
     def run(how: str, victim: int, *more: str) -> Met:
@@ -37,7 +37,7 @@ def failing(tmp_path: Path) -> Callable[..., Met]:
         if not launcher.exists():
             pytest.skip(f"no MPI launcher at {launcher}: the mpich wheel brings one")
         peer = [sys.executable, str(Path(__file__).with_name("peer.py")), str(tmp_path), how]
-        words = ["-disable-auto-cleanup", "-n", "3", "sh", "-c", SURVIVORS_SPEAK]
+        words = [*survivors_live, "-n", "3", "sh", "-c", SURVIVORS_SPEAK]
         subprocess.run(
             [str(launcher), *words, *peer, str(victim), *more],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
@@ -107,6 +107,47 @@ def test_a_process_that_has_closed_has_ended_and_not_died(failing: Callable[...,
     words = "has ended its part in the run, while others wait for it; last heard of at iteration 17"
     assert words in met.pop(0)["error"]
     survivors_name(met, 0, words)
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("dies", "died; last heard of "),
+        ("raises", "failed at iteration 17, layer conv3: ValueError: the loss is a fish"),
+        ("stops", "stopped, or its host is down; last heard of "),
+    ],
+)
+def test_those_that_may_be_lost_are_and_the_others_go_on(
+    failing: Callable[..., Met], how: str, words: str
+) -> None:
+    met = failing(how, 2, "tolerated")
+    victim = met.pop(2, None)
+    assert sorted(met) == [0, 1]
+    for found in met.values():
+        assert found["error"] == ""
+        assert found["sums"] == [3.0] * 17 + [2.0] * 2
+        assert found["gathered"] == [{"rank": 0}, {"rank": 1}, None]
+        assert [*found["lost"]] == ["2"]
+        assert re.match(r"rank 2 of 3 \(host \S+, process \d+\) ", found["lost"]["2"])
+        assert words in found["lost"]["2"]
+        assert found["threads"] == ["MainThread"]
+        assert found["connections"] == 0
+    if how == "stops":  # it goes on, and hears that the others have done so without it
+        assert victim is not None
+        assert "rank 2 of 3" in victim["error"]
+        assert "this process, is silent for " in victim["error"]
+
+
+def test_process_0_may_not_be_lost(failing: Callable[..., Met]) -> None:
+    survivors_name(failing("dies", 0, "tolerated"), 0, " died; last heard of ")
+
+
+def test_processes_that_may_be_lost_and_are_not_part_as_others_do(failing: Callable[..., Met]) -> None:
+    met = failing("ends", 3, "tolerated")
+    assert {rank: (found["error"], found["lost"]) for rank, found in met.items()} == {
+        rank: ("", {}) for rank in range(3)
+    }
+    assert all(found["sums"] == [3.0] * 19 for found in met.values())
 
 
 @pytest.mark.parametrize("more", [(), ("hosts",), ("deaf",)])

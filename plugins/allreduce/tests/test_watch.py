@@ -107,6 +107,46 @@ def test_of_failures_at_the_same_time_all_name_the_same_first(linked: Linked) ->
     assert len(causes) == 1
 
 
+def lost_by(watch: Watch) -> dict[int, str]:
+    """Those that are lost to a watch, once there are some."""
+    for _ in range(int(PATIENCE / 0.05)):
+        watch.check()
+        if watch.lost or watch.settled(0.05):
+            break
+    return watch.lost
+
+
+def test_the_run_goes_on_without_those_that_are_expendable(linked: Linked) -> None:
+    watches = linked(4)
+    for watch in watches:
+        watch.expendable = frozenset({1, 3})
+    watches[3].report(17, "conv3")
+    watches[3].tell("ValueError: no")
+    assert watches[3].settled(PATIENCE)
+    with pytest.raises(WorkerError, match=r"rank 3 of 4 \(host host3, .*\), this process, failed"):
+        watches[3].check()
+    words = "rank 3 of 4 (host host3, process 103) failed at iteration 17, layer conv3: ValueError: no"
+    for watch in watches[:3]:
+        assert lost_by(watch) == {3: words}
+        watch.check()
+    watches[0].tell("OSError: no disk")
+    for watch in watches[:3]:
+        assert watch.settled(PATIENCE)
+        with pytest.raises(WorkerError, match="rank 0 of 4"):
+            watch.check()
+
+
+def test_a_failure_that_ends_the_run_is_told_with_those_that_would_not(linked: Linked) -> None:
+    watches = linked(3)
+    for watch in watches:
+        watch.expendable = frozenset({2})
+    for rank in (1, 2):
+        watches[rank].tell(f"error {rank}")
+    assert watches[0].settled(PATIENCE)
+    with pytest.raises(WorkerError, match="rank 1 of 3"):
+        watches[0].check()
+
+
 def test_what_may_follow_from_another_failure_is_not_the_cause() -> None:
     consequence = News(1, 1.0, 0, "failed: MPI_ERR_OTHER")
     assert min(consequence, News(0, 2.0, 3, "died")).rank == 3

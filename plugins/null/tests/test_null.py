@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib.metadata
+import time
 import tomllib
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +15,7 @@ import pytest
 from demitasse import (
     PLAIN,
     Bucket,
+    DescriptionError,
     FlatMemory,
     Group,
     Layout,
@@ -24,7 +28,7 @@ from demitasse import (
     hookimpl,
 )
 from demitasse.operations import VOCABULARY, Operation
-from demitasse_null import plugin
+from demitasse_null import pace, plugin
 
 BLOCKED = Layout("NCHW8c", blocks=((1, 8),))
 
@@ -71,6 +75,71 @@ def test_nothing_is_computed() -> None:
     assert y.tolist() == [0, 0, 0]
     (other,) = plugin.kernels(request)
     assert other.bind([y], [x], None) is work, "one function serves all"
+
+
+def test_with_a_peak_kernels_take_the_time_of_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock that goes on only while somebody sleeps, each time for 10 us too long."""
+    now, slept = 0.0, list[float]()
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        slept.append(seconds)
+        now += seconds + 10e-6
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    monkeypatch.setattr(time, "perf_counter", lambda: now)
+    monkeypatch.setattr(pace.CLOCK, "owed", 0.0)
+    request = product(5, 20, 10)
+    (candidate,) = plugin.kernels(request, {"peak": "100 MFLOP/s"})
+    assert (candidate.kernel, candidate.seconds) == ("waiting", pytest.approx(2000 / 100e6, rel=0.1))
+    work = candidate.bind([], [], None)
+    for _ in range(100):
+        work()
+    assert now == pytest.approx(100 * candidate.seconds, abs=pace.SHORTEST), "lateness does not add up"
+    assert len(slept) <= 100
+    (short,) = plugin.kernels(request, {"peak": "1 GFLOP/s"})
+    assert short.seconds is not None
+    assert short.seconds < pace.SHORTEST
+    slept.clear()
+    start, work = now, short.bind([], [], None)
+    for _ in range(100):
+        work()
+    assert now - start == pytest.approx(100 * short.seconds, abs=2 * pace.SHORTEST)
+    assert 0 < len(slept) < 50, "short waits are made together"
+
+
+def product(n: int, inputs: int, outputs: int) -> Request:
+    """A matrix product without biases."""
+    x, w, y = (TensorSpec(s, "float32") for s in ((n, inputs), (outputs, inputs), (n, outputs)))
+    return Request(VOCABULARY["inner_product"], (x, w, None), (y,), {}, Place("machine"))
+
+
+@pytest.mark.parametrize("name", ["inner_product", "convolution", "concat", "momentum_update"])
+def test_flops_are_the_vocabularys(name: str) -> None:
+    """The rule of each gets shapes by operand: absent ones, and lists for operands of any number."""
+    operation = VOCABULARY[name]
+    given: list[Any] = []
+    watched = replace(operation, flops=lambda shapes, attributes: given.append(shapes) or 3.0)
+    four = TensorSpec((2, 3, 4, 5), "float32")
+    inputs = (four, four, None) if name != "concat" else (four, four, four)
+    assert pace.flops(Request(watched, inputs, (four,), {}, Place("machine"))) == 3.0
+    (shapes,) = given
+    names = [operand.name for operand in operation.inputs]
+    if name == "concat":
+        assert shapes[names[0]] == [four.shape] * 3
+    else:
+        assert [shapes[n] for n in names[:3]] == [four.shape, four.shape, None]
+    without = replace(operation, flops=None)
+    assert pace.flops(Request(without, inputs, (four, None), {}, Place("machine"))) == 120
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [({"peek": "1 TFLOP/s"}, "peak"), ({"peak": 4e12}, "4 TFLOP/s"), ({"peak": "4 GB/s"}, "peak")],
+)
+def test_options_that_are_none_are_named(options: dict[str, Any], named: str) -> None:
+    with pytest.raises(DescriptionError, match=named):
+        plugin.kernels(product(1, 1, 1), options)
 
 
 def test_memory_is_zeroed_aligned_bounded_and_counted() -> None:

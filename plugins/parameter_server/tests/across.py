@@ -1,43 +1,135 @@
-"""One of several processes that train a toy: prints its losses, or dies at an iteration, as JSON lines.
+"""One of several processes that train a toy: tells its losses as a JSON line, or fails at a read.
 
-mpiexec -n 3 python across.py ITERATIONS [RANK AT]
+mpiexec -n 3 python across.py ITERATIONS [RANK READ FATE]
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
+import re
+import signal
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "tests"))
 
+import numpy as np
 import toy
 
-from demitasse import DemitasseError, Level, Machine, SyncSpec, compose
+from demitasse import (
+    DataError,
+    DemitasseError,
+    Event,
+    Level,
+    Machine,
+    Runtime,
+    Stream,
+    SyncSpec,
+    compose,
+)
+
+TIMEOUTS = {"allreduce": {"peer_timeout": "3 s", "stall_timeout": "60 s"}}
+
+GATE = os.environ.get("GATE", "")
+"""A named pipe at which rank 2 waits before its first read for rank 0 to come to read GATE_AT."""
+
+
+def settings(name: str) -> dict[str, Any]:
+    """Those in a variable of the environment."""
+    found: dict[str, Any] = json.loads(os.environ.get(name, "{}"))
+    return found
+
+
+class Samples(toy.ArraySource):
+    """Samples at one read of which something befalls this process."""
+
+    def __init__(self, rank: int, fate: tuple[int, str] | None) -> None:
+        super().__init__(toy.images())
+        self.rank, self.fate = rank, fate
+
+    def stream(self, first: int, count: int, step: int) -> Stream:
+        stream: Stream = super().stream(first, count, step)
+        reads, original = 0, stream.read
+
+        def read(out: Mapping[str, Any]) -> None:
+            nonlocal reads
+            if GATE and (self.rank, reads) in ((2, 0), (0, int(os.environ["GATE_AT"]))):
+                os.close(os.open(GATE, os.O_WRONLY if self.rank == 0 else os.O_RDONLY))
+            if self.fate is not None and reads == self.fate[0]:
+                befall(self.fate[1])
+            reads += 1
+            original(out)
+
+        stream.read = read  # type: ignore[method-assign]
+        return stream
+
+
+def befall(fate: str) -> None:
+    """What may happen to a process."""
+    if fate == "raises":
+        raise DataError("samples.bin: sample 17 is cut off")
+    os.kill(os.getpid(), {"dies": signal.SIGKILL, "stops": signal.SIGSTOP}[fate])
+
+
+def machine() -> Machine:
+    """Three processes, which synchronise as SYNC says, of two threads each under THREADS."""
+    sync = SyncSpec("parameter_server", {"servers": 2, **settings("SYNC")})
+    outer = Level("node", 3, workers="mpi", sync=sync)
+    inner = Level("core", 2, workers="threads", sync=SyncSpec("parameter_server"))
+    levels = (outer,) if "THREADS" not in os.environ else (outer, inner)
+    return Machine("toys", levels, fingerprint="any", options=TIMEOUTS)
+
+
+def train(runtime: Runtime, iterations: int, told: dict[str, Any]) -> None:
+    """A whole run, as the solver in SOLVER has it, and what is to be known of it."""
+
+    def listen(event: Event) -> None:
+        if event.kind == "iteration":
+            told["losses"].append(event.values["loss"])
+
+    given = {"max_iterations": iterations, "snapshot_interval": 0, "snapshot_last": False}
+    given |= settings("SOLVER")
+    tests = [toy.classifier(phase="test")] if "test_interval" in given else []
+    solver = toy.solver(toy.classifier(batch=11), *tests, **given)
+    least = float(os.environ.get("UNTIL", "2"))
+    with runtime.trainer(solver, precision="f64") as trainer:
+        trainer.listeners.append(listen)
+        trainer.run(until=lambda scores: scores["accuracy"] >= least)
+        told["iteration"], told["notes"] = trainer.iteration, trainer.notes
+        params = [array for arrays in trainer.net.params.values() for array in arrays]
+        told["finite"] = all(bool(np.isfinite(array).all()) for array in params)
+    for words in getattr(runtime.processes, "lost", {}).values():
+        (process,) = re.findall(r"process (\d+)\)", words)
+        if "stopped" in words and runtime.processes.rank == 0:
+            os.kill(int(process), signal.SIGCONT)  # it goes on, and hears that it was dropped
 
 
 def main() -> None:
-    iterations, *death = map(int, sys.argv[1:])
-    outer = Level("node", 3, workers="mpi", sync=SyncSpec("parameter_server", {"servers": 2}))
-    inner = Level("core", 2, workers="threads", sync=SyncSpec("parameter_server"))
-    levels = (outer,) if "THREADS" not in os.environ else (outer, inner)
-    names = ["parameter_server", "allreduce", "reference", "training", "snapshots", toy.toy()]
-    with compose(Machine("toys", levels, fingerprint="any"), names) as runtime:
-        rank = runtime.processes.rank
-        try:
-            trainer = runtime.trainer(toy.solver(toy.classifier(batch=11)), precision="f64")
-            losses = []
-            for iteration in range(iterations):
-                if death == [rank, iteration]:
-                    os._exit(9)
-                losses.append(trainer.step(1).loss)
-            if "SNAPSHOT" in os.environ:
-                trainer.snapshot(os.environ["SNAPSHOT"])
-            told = {"rank": rank, "losses": losses, "notes": trainer.notes}
-        except DemitasseError as error:
-            told = {"rank": rank, "error": f"{type(error).__name__}: {error}"}
-        os.write(1, (json.dumps(told) + "\n").encode())  # whole, whatever others write
+    iterations, *fate = sys.argv[1:]
+    told: dict[str, Any] = {"losses": [], "log": []}
+    handler = logging.Handler()
+    handler.emit = lambda record: told["log"].append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("demitasse.parameter_server").addHandler(handler)
+
+    def open_samples(spec: object) -> Samples:
+        mine = bool(fate) and int(fate[0]) == told["rank"]
+        return Samples(told["rank"], (int(fate[1]), fate[2]) if mine else None)
+
+    plugins: list[Any] = ["parameter_server", "allreduce", "reference", "training", "snapshots"]
+    if "clip" in settings("SOLVER"):
+        caffe = toy.installed("caffe")
+        plugins.append(toy.plugin("words", operations=caffe.operations, kernels=caffe.kernels))
+    try:
+        with compose(machine(), [*plugins, toy.toy(source=open_samples)]) as runtime:
+            told["rank"] = runtime.processes.rank
+            train(runtime, int(iterations), told)
+    except DemitasseError as error:
+        told["error"] = f"{type(error).__name__}: {error}"
+    os.write(1, (json.dumps(told) + "\n").encode())  # whole, whatever others write
 
 
 if __name__ == "__main__":

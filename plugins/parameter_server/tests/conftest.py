@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -12,6 +18,13 @@ import pytest
 from demitasse import Level, Machine, SyncSpec, compose
 
 Train = Callable[..., Any]
+
+LIMIT = 250.0
+"""Seconds in which processes must have ended, on a machine that may be busy."""
+
+SURVIVORS_SPEAK = "sh", "-c", 'trap "" USR1; "$0" "$@"; exit $?'
+"""MPICH's launcher ends all processes of a host when one that it started itself dies by a signal; and it
+sends the others one when one has ended too soon."""
 
 
 @pytest.fixture
@@ -34,3 +47,38 @@ def train(toy: ModuleType, no_threads_left: None) -> Iterator[Train]:
             return trainer
 
         yield make
+
+
+@pytest.fixture
+def across() -> Callable[..., list[dict[str, Any]]]:
+    """``across(*arguments, **environment)``: what three processes of ``across.py`` tell, by rank."""
+    launcher = Path(sys.executable).with_name("mpiexec")
+    if not launcher.exists():
+        pytest.skip(f"no MPI launcher at {launcher}: the mpich wheel brings one")
+
+    def run(*arguments: object, **environment: object) -> list[dict[str, Any]]:
+        program = Path(__file__).with_name("across.py")
+        started = [launcher, "-disable-auto-cleanup", "-n", 3, *SURVIVORS_SPEAK, sys.executable, program]
+        process = subprocess.Popen(
+            [str(word) for word in (*started, *arguments)],
+            env={**os.environ, **{name: _told(value) for name, value in environment.items()}},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            output, errors = process.communicate(timeout=LIMIT)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            output, errors = process.communicate()
+            pytest.fail(f"they did not end in {LIMIT} s:\n{output}\n{errors}")
+        lines = [line for line in output.splitlines() if line.startswith("{")]
+        assert lines, errors
+        return sorted((json.loads(line) for line in lines), key=lambda told: int(told["rank"]))
+
+    return run
+
+
+def _told(value: object) -> str:
+    return json.dumps(value) if isinstance(value, dict) else str(value)

@@ -58,8 +58,9 @@ def test_ten_losses_in_float32_are_those_of_one(train: Train, right: list[float]
 
 
 def test_two_runs_have_the_same_bits(train: Train) -> None:
+    """Whoever comes last at whichever gate: in so many iterations of three workers, all orders."""
     first, second = train(3, precision="f32"), train(3, precision="f32")
-    assert losses(first, 5) == losses(second, 5)
+    assert losses(first, 60) == losses(second, 60)
     assert of(first, "parameters")[0].tobytes() == of(second, "parameters")[0].tobytes()
 
 

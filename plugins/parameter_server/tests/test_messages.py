@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from demitasse import WorkerError
-from demitasse_parameter_server.messages import HEADER, LENGTH, PAYLOAD, Header, Post
+from demitasse_parameter_server.guest import Guest
+from demitasse_parameter_server.messages import HEADER, LENGTH, PAYLOAD, PUSH, Header, Post
 
 
 class Request:
@@ -62,7 +63,7 @@ def test_numbers_arrive_as_they_were_sent_and_bytes_are_counted_by_shard(post: P
     assert post.sent == post.received == {0: 20, 1: 24}
 
 
-def test_a_header_is_a_messagepack_table_of_five(post: Post, loop: Loop) -> None:
+def test_a_header_is_a_messagepack_table_of_what_follows(post: Post, loop: Loop) -> None:
     import msgpack
 
     post.send(0, 3, 1, np.ones(2, np.float32))
@@ -70,7 +71,15 @@ def test_a_header_is_a_messagepack_table_of_five(post: Post, loop: Loop) -> None
     assert header.nbytes == LENGTH
     unpacker = msgpack.Unpacker()
     unpacker.feed(bytes(header))
-    names = {"iteration": 3, "shard": 1, "dtype": "float32", "count": 2}
+    names: dict[str, Any] = {
+        "iteration": 3,
+        "shard": 1,
+        "dtype": "float32",
+        "count": 2,
+        "kind": "numbers",
+        "bucket": 0,
+    }
+    names["numbers"] = {}
     assert unpacker.unpack() == {**names, "crc": zlib.crc32(np.ones(2, np.float32))}
 
 
@@ -111,3 +120,57 @@ def test_who_waits_hears_of_a_failure(loop: Loop) -> None:
 def test_a_header_is_read_as_it_was_written() -> None:
     header = Header(1, 0, "float32", 3, 99)
     assert Header.unpacked(header.packed()) == header
+
+
+def test_what_a_rank_sends_to_itself_is_not_counted(loop: Loop) -> None:
+    post = Post(loop, lambda: None, rank=0)
+    post.send(0, 1, 0, np.ones(2))
+    post.receive(0, 1, 0, np.zeros(2))
+    assert post.sent == post.received == {}
+
+
+def test_who_expects_an_array_may_do_other_things_first(post: Post) -> None:
+    rooms = [np.zeros(2), np.zeros(3)]
+    waits = [post.expect(0, 4, 1, room, bucket) for bucket, room in enumerate(rooms)]
+    for bucket in (0, 1):
+        post.send(0, 4, 1, np.arange(2.0 + bucket), bucket=bucket)
+    for wait in waits:
+        wait()
+    assert [room.tolist() for room in rooms] == [[0.0, 1.0], [0.0, 1.0, 2.0]]
+
+
+def test_a_server_takes_messages_as_they_come_and_waits_for_none(post: Post, loop: Loop) -> None:
+    guest = Guest(loop, 3, "float64", longest=5)
+    assert guest.message() is None
+    for bucket in (0, 1):
+        post.send(0, 7, 1, np.arange(3.0 + bucket), PUSH, bucket, {"rate": 0.5, "scale": 2.75})
+    for bucket in (0, 1):
+        found = guest.message()
+        assert found is not None
+        header, numbers = found
+        assert (header.kind, header.iteration, header.bucket) == (PUSH, 7, bucket)
+        assert header.numbers == {"rate": 0.5, "scale": 2.75}
+        assert numbers.tolist() == [*range(3 + bucket)]
+    assert guest.message() is None
+
+
+@pytest.mark.parametrize(
+    ("array", "message"),
+    [
+        (np.zeros(6), "rank 3 sent 6 numbers of type float64 .valid: up to 5 of float64"),
+        (np.zeros(2, np.float32), "rank 3 sent 2 numbers of type float32 .valid: up to 5 of float64"),
+    ],
+)
+def test_a_server_names_who_sends_what_is_none_of_its_numbers(
+    post: Post, loop: Loop, array: Any, message: str
+) -> None:
+    post.send(0, 7, 1, array, PUSH)
+    with pytest.raises(WorkerError, match=message):
+        Guest(loop, 3, "float64", longest=5).message()
+
+
+def test_a_server_notices_damaged_numbers(post: Post, loop: Loop) -> None:
+    post.send(0, 3, 1, np.ones(2), PUSH)
+    loop.waiting[PAYLOAD][0][3] ^= 1
+    with pytest.raises(WorkerError, match=r"rank 3 sent numbers .*: crc "):
+        Guest(loop, 3, "float64", longest=5).message()

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -14,38 +10,26 @@ from typing import Any
 import numpy as np
 import pytest
 
-from demitasse import CompositionError, Level, Machine, SyncSpec, compose
+from demitasse import (
+    CompositionError,
+    DescriptionError,
+    Group,
+    Level,
+    Machine,
+    Processes,
+    SyncSpec,
+    compose,
+)
+from demitasse_parameter_server.gradient_sync import server_of
 
-MPIEXEC = Path(sys.executable).parent / "mpiexec"
-
-pytestmark = [
-    pytest.mark.timeout(300, method="thread"),
-    pytest.mark.skipif(not MPIEXEC.exists(), reason=f"no MPI launcher {MPIEXEC}"),
-]
+pytestmark = pytest.mark.timeout(300, method="thread")
 
 Run = Callable[..., list[dict[str, Any]]]
 
 
-@pytest.fixture
-def across() -> Run:
-    """``across(*arguments, **environment)``: what three processes tell, by rank."""
-
-    def run(*arguments: object, **environment: object) -> list[dict[str, Any]]:
-        program = Path(__file__).with_name("across.py")
-        # The launcher would end the others when one dies, before they can tell.
-        command = [MPIEXEC, "-disable-auto-cleanup", "-n", "3", sys.executable, program, *arguments]
-        made = subprocess.run(
-            [str(word) for word in command],
-            env={**os.environ, **{name: str(value) for name, value in environment.items()}},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        lines = [line for line in made.stdout.splitlines() if line.startswith("{")]
-        assert lines, made.stderr
-        return sorted((json.loads(line) for line in lines), key=lambda told: told["rank"])
-
-    return run
+def saved(folder: Path) -> dict[str, Any]:
+    """A solver that writes a snapshot at the end."""
+    return {"snapshot_last": True, "snapshot_prefix": str(folder / "toy")}
 
 
 @pytest.fixture
@@ -60,7 +44,7 @@ def right(toy: ModuleType) -> list[float]:
 def test_three_processes_have_the_losses_of_one_worker(
     across: Run, right: list[float], threads: dict[str, int], tmp_path: Path
 ) -> None:
-    told = across(20, SNAPSHOT=tmp_path / "toy", **threads)
+    told = across(20, SOLVER=saved(tmp_path), **threads)
     assert [each["rank"] for each in told] == [0, 1, 2]
     for each in told:
         np.testing.assert_allclose(each["losses"], right, rtol=0, atol=1e-10)
@@ -80,7 +64,7 @@ def test_bytes_of_each_shard_are_shown(across: Run) -> None:
 
 
 def test_a_snapshot_has_the_state_of_all_shards(across: Run, toy: ModuleType, tmp_path: Path) -> None:
-    across(3, SNAPSHOT=tmp_path / "toy")
+    across(3, SOLVER=saved(tmp_path))
     (path,) = tmp_path.glob("toy_iter_3*")
     plugins = ["reference", "training", "snapshots", toy.toy()]
     with compose(Machine("toys", (Level("worker"),), fingerprint="any"), plugins) as runtime:
@@ -95,17 +79,43 @@ def test_a_snapshot_has_the_state_of_all_shards(across: Run, toy: ModuleType, tm
 
 
 def test_a_process_that_dies_ends_the_run_with_its_name(across: Run) -> None:
-    told = across(6, 2, 3)
+    told = across(6, 2, 3, "dies")
     assert [each["rank"] for each in told] == [0, 1]
     assert all("WorkerError: rank 2 of 3" in each["error"] for each in told)
     assert all("died" in each["error"] for each in told)
 
 
-@pytest.mark.parametrize("model", ["ssp", "asp"])
-def test_models_that_are_not_there_across_processes_are_refused(toy: ModuleType, model: str) -> None:
-    level = Level("node", 2, workers="mpi", sync=SyncSpec("parameter_server", {"model": model}))
+class Two(Processes):
+    """One of two processes that nobody joins by MPI."""
+
+    size = 2
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"model": "bsp"},
+            "needs processes that MPI joins, not those of Two; add the plugin 'allreduce'",
+        ),
+        ({"model": "ssp"}, "needs processes that a run can go on without, not those of Two"),
+        ({"model": "bsp", "delay": [1]}, "delay across processes is for model"),
+        ({"servers": 3}, "servers = 3, and the run has 2 processes"),
+        ({"model": "asp", "delay": [1, 1, 1]}, "delay has 3 numbers, and the run 2 processes"),
+    ],
+)
+def test_what_cannot_work_across_processes_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises((CompositionError, DescriptionError), match=message):
+        server_of(Group(("node",), 0, None, "float32", options, remote=True, processes=Two()))
+
+
+def test_threads_inside_that_synchronise_too_are_refused_where_processes_go_apart(
+    toy: ModuleType,
+) -> None:
+    outer = Level("node", 2, workers="mpi", sync=SyncSpec("parameter_server", {"model": "asp"}))
+    inner = Level("core", 2, workers="threads", sync=SyncSpec("parameter_server"))
     plugins = ["parameter_server", "reference", "training", toy.toy()]
-    machine = Machine("toys", (level,), fingerprint="any")
-    refused = pytest.raises(CompositionError, match=r'across processes .* model = "bsp" alone')
+    machine = Machine("toys", (outer, inner), fingerprint="any")
+    refused = pytest.raises(CompositionError, match="each worker is at an iteration of its own")
     with compose(machine, plugins) as runtime, refused:
         runtime.trainer(toy.solver(toy.classifier()))

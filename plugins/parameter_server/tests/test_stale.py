@@ -76,8 +76,8 @@ def test_under_ssp_nobody_is_further_ahead_than_the_bound(
     runners = Runners(workers, staleness)
     runners.run(order)
     assert runners.widest <= staleness
-    assert runners.scheduler.widest <= staleness
-    assert len(set(runners.scheduler.done)) == 1
+    assert runners.scheduler.progress.widest <= staleness
+    assert len(set(runners.scheduler.progress.done.values())) == 1
 
 
 @pytest.mark.parametrize(("staleness", "furthest"), [(0, 0), (2, 2), (None, 4)])
@@ -87,14 +87,14 @@ def test_the_fastest_gets_as_far_ahead_as_it_may(staleness: int | None, furthest
     for _ in range(furthest + 1):
         scheduler.begin(0)
         scheduler.end(0)
-    assert scheduler.widest == furthest
+    assert scheduler.progress.widest == furthest
     if staleness is not None:
         late = threading.Thread(target=scheduler.begin, args=(0,))
         late.start()
-        assert late.is_alive() or scheduler.widest <= staleness
+        assert late.is_alive() or scheduler.progress.widest <= staleness
         scheduler.end(1)
         late.join()
-        assert scheduler.widest == furthest
+        assert scheduler.progress.widest == furthest
 
 
 class Paced:

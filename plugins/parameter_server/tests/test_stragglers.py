@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from demitasse_parameter_server import gradient_sync
+from demitasse_parameter_server import pace
 
 TICK = 0.001
 
@@ -35,7 +35,7 @@ def test_only_the_one_named_is_held_up_and_by_its_own_step(
     train: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, model: str
 ) -> None:
     clock = Clock()
-    monkeypatch.setattr(gradient_sync, "time", clock)
+    monkeypatch.setattr(pace, "time", clock)
     trainer = train(3, sync={"model": model, "delay": [0, 50.0]})
     trainer.step(1)
     assert clock.slept == {}, "nobody knows yet how long a step takes"

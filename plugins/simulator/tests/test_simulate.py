@@ -251,6 +251,57 @@ def test_the_overlap_is_the_one_that_the_plugin_has(
     assert costs == pytest.approx([1e-5] * len(costs)) and costs
 
 
+class InStages(Overlapping):
+    """A stranger's synchronisation that says what it does when: all layers at once, by way of a lift."""
+
+    sources = ("a lift of 3 ms",)
+
+    def stages(self, buckets: Any, ready: Any) -> Any:
+        assert list(ready) == sorted(ready)
+        every = tuple(bucket.index for bucket in buckets)
+        up = [("compute", "ring for the lift", 1e-3), ("lift", "up", 3e-3), ("attic", "add", 2e-3)]
+        return [(every, up, [("compute", "thank the lift", 4e-3)])]
+
+    def workspace_bytes(self, elements: int) -> int:
+        return 16 * elements
+
+    def bind(self, memory: Any) -> None:
+        raise AssertionError("nothing is there to be bound")
+
+
+@pytest.mark.parametrize("nodes", [1, 4])
+def test_a_synchronisation_in_stages_is_walked_as_it_says(
+    solver: Path, machine: Callable[[str], Path], nodes: int
+) -> None:
+    manifest = {"name": "stranger", "api": ">=0", "roles": {"gradient_sync": {"priority": 1}}}
+
+    def offered(group: Any) -> GradientSync:
+        return InStages(group)
+
+    stranger = SimpleNamespace(manifest=manifest, gradient_sync=hookimpl(offered))
+    text = NESTED.replace('"reference"', '"stranger"').replace('"threads"', '"streams"')
+    plugins = ["caffe", "training", "reference", "allreduce", "simulator", stranger]
+    done = simulated(solver, machine(text), plugins, nodes=nodes)
+    bare = simulated(solver, machine(text.replace('"stranger"', '"reference"')), plugins, nodes=nodes)
+    found = {each.name: each for each in done.timeline}
+    ring, up, add = (found[name] for name in ("ring for the lift", "up", "add"))
+    backward = max(each.stop for each in done.timeline if each.phase == "backward")
+    assert (ring.resource, ring.start) == ("compute", pytest.approx(backward))
+    assert (up.resource, up.start) == ("lift", ring.stop)
+    assert (add.resource, add.start) == ("attic", up.stop)
+    updates = [each for each in done.timeline if each.name.startswith("update")]
+    messages = [each for each in done.timeline if each.resource == "network"]
+    assert len(messages) == (1 if nodes > 1 else 0)  # packed: all gradients at once
+    after = messages[0].stop if messages else add.stop
+    assert all(each.start >= after - 1e-12 for each in updates)
+    assert found["thank the lift"].start >= max(each.stop for each in updates) - 1e-12
+    assert done.seconds == pytest.approx(sum(done.phases.values()))
+    assert "a lift of 3 ms" in done.sources
+    elements = done.memory["gradients"] // 4
+    assert done.memory["exchange"] == 16 * elements
+    assert done.memory["worker"] == bare.memory["worker"] + 16 * elements
+
+
 def test_here_rates_are_measured_and_remembered_and_the_step_is_not_run(
     solver: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,8 +14,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import demitasse
 from demitasse import DataSpec
+from demitasse_striped_io import shuffling
 from demitasse_striped_io.order import FileOrder, Runs, ShuffledOrder
+from demitasse_striped_io.shuffling import permutation
 from demitasse_striped_io.source import Source
 
 ORDERS = ("file", "sample", "block")
@@ -143,3 +146,19 @@ def test_a_cursor_can_be_set(made: Any, opened: Callable[..., Source], tmp_path:
         stream.read(out)
         assert out["label"].tolist() == [50, 51, 52, 53] and stream.cursor == 54
         stream.close()
+
+
+@given(st.integers(-(2**40), 2**63), st.integers(0, 2**59), st.integers(0, 400))
+@settings(max_examples=60, deadline=None)
+def test_the_compiled_order_is_the_cores(seed: int, epoch: int, size: int) -> None:
+    found, right = permutation(seed, epoch, size), demitasse.permutation(seed, epoch, size)
+    assert found.dtype == right.dtype and (found == right).all()
+
+
+def test_equal_keys_stay_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    def drawn(seed: int, high: int, epoch: int, last: int, out: np.ndarray) -> None:
+        out[:] = np.arange(len(out))[::-1] // 100
+
+    monkeypatch.setattr(shuffling, "_keys", drawn)
+    right = np.argsort(np.arange(3000)[::-1] // 100, kind="stable")
+    assert (permutation(1, 2, 3000) == right).all()

@@ -22,7 +22,7 @@ def test_the_entry_point_loads_and_implements_the_roles_of_the_manifest() -> Non
     (manifest,) = [found for found in demitasse.discover() if found.name == "striped_io"]
     assert manifest.problem == ""
     hooks = {name for name in vars(hookspecs) if hasattr(getattr(module, name, None), "demitasse_impl")}
-    assert hooks == set(manifest.roles) == {"commands", "data_source", "diagnose", "programs"}
+    assert hooks == set(manifest.roles) == {"commands", "data_source", "diagnose", "observe", "programs"}
     assert set(manifest.roles["programs"]["programs"]) == set(module.programs())
     assert set(manifest.roles["commands"]["commands"]) == set(module.commands())
 
@@ -30,6 +30,7 @@ def test_the_entry_point_loads_and_implements_the_roles_of_the_manifest() -> Non
 def test_the_plugin_module_is_cheap_to_import() -> None:
     program = (
         "import sys, demitasse_striped_io.plugin\n"
+        "demitasse_striped_io.plugin.observe()\n"
         "print([m for m in ('numpy', 'numba', 'cv2', 'mpi4py', 'click') if m in sys.modules])\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

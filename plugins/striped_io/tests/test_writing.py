@@ -165,7 +165,8 @@ def test_a_folder_of_images_has_its_sub_folders_as_classes(
 
 
 def shard(path: Path, numbers: range, labels: str = "cls") -> None:
-    with tarfile.open(path, "w") as archive:
+    packed = {".gz": "w:gz", ".tgz": "w:gz", ".bz2": "w:bz2", ".xz": "w:xz"}
+    with tarfile.open(path, packed.get(path.suffix, "w")) as archive:  # type: ignore[call-overload]
         for number in numbers:
             text = f'{{"label": {number % 7}}}' if labels == "json" else f"{number % 7}\n"
             for name, data in ((".jpg", image(number, ".jpg")), (f".{labels}", text.encode())):
@@ -187,6 +188,34 @@ def test_webdatasets_shards(
     for number in range(9):
         pixels = cv2.imdecode(np.frombuffer(image(number, ".jpg"), np.uint8), 1)
         assert (got["data"][number] == pixels.transpose(2, 0, 1)).all()
+
+
+@pytest.mark.parametrize("ending", ["tar.gz", "tgz", "tar.bz2", "tar.xz"])
+def test_compressed_shards_are_unpacked(
+    tmp_path: Path, runtime: Any, opened: Callable[..., Any], read: Callable[..., Any], ending: str
+) -> None:
+    shard(tmp_path / "plain-0.tar", range(7))
+    shard(tmp_path / "plain-1.tar", range(7, 12), "json")
+    shard(tmp_path / f"in-0.{ending}", range(7))
+    shard(tmp_path / f"in-1.{ending}", range(7, 12), "json")
+    for name, last in (("plain", "tar"), ("in", ending)):
+        source = str(tmp_path / f"{name}-*.{last}")
+        convert_to_striped(runtime, source, tmp_path / name, stripes=2, block=4000, threads=2)
+    right, got = (read(opened(tmp_path / name), 0, 12) for name in ("plain", "in"))
+    assert (got["data"] == right["data"]).all() and (got["label"] == right["label"]).all()
+
+
+def test_a_compressed_shard_that_is_cut_off_or_damaged_is_named(tmp_path: Path, runtime: Any) -> None:
+    for ending in ("tar.gz", "tar.bz2", "tar.xz"):
+        path = tmp_path / f"in.{ending}"
+        shard(path, range(6))
+        whole = path.read_bytes()
+        path.write_bytes(whole[: len(whole) // 2])
+        with pytest.raises(DataError, match=rf"in\.{ending}.*(cannot be read|no tar file)"):
+            convert_to_striped(runtime, path, tmp_path / "set")
+        path.write_bytes(whole[:40] + bytes(64) + whole[104:])
+        with pytest.raises(DataError, match=rf"in\.{ending}.*(cannot be read|no tar file)"):
+            convert_to_striped(runtime, path, tmp_path / "set")
 
 
 def test_a_shard_that_is_none_or_has_no_image_is_named(tmp_path: Path, runtime: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -64,6 +65,18 @@ def test_one_may_be_ahead_of_another_and_the_stop_waits_for_it() -> None:
         task.result()
     assert did["quick"] == did["slow"]
     assert len(did["slow"]) >= 3
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+def test_losses_are_added_in_the_order_of_workers_whoever_comes_last(order: tuple[int, ...]) -> None:
+    """The same bits in every run: these three add up to two different numbers."""
+    told: list[float] = []
+    stretch = Stretch(0, 1, 3, lambda iteration, loss: bool(told.append(loss)))
+    losses = 0.1, 0.2, 0.3
+    assert losses[0] + losses[1] + losses[2] != losses[1] + losses[2] + losses[0]
+    for worker in order:
+        stretch.run(worker, lambda iteration, worker=worker: losses[worker])
+    assert told == [losses[0] + losses[1] + losses[2]]
 
 
 def test_a_step_that_raises_ends_its_worker() -> None:

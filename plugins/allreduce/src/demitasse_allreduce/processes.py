@@ -4,6 +4,7 @@ nobody waits for ever for one that has failed."""
 from __future__ import annotations
 
 import atexit
+import contextlib
 import importlib.metadata
 import itertools
 import os
@@ -49,11 +50,19 @@ process has a core, and where the one that is waited for may be waiting for this
 PAUSES = 50e-6, 1e-3
 """Seconds of the first pause and the longest."""
 
+GRACE = 0.2
+"""Seconds in which a request may still be done when somebody has failed."""
+
 
 def serve(machine: Machine, options: Mapping[str, Any]) -> MpiProcesses | None:
     """The processes that a machine's run has: those of mpiexec or srun, or those of the application
     around that has started MPI; None when this one is alone. Raises CompositionError where the launcher
-    started several and MPI sees one, or MPI cannot be used."""
+    started several and MPI sees one, or MPI cannot be used.
+
+    The option ``error`` is no user's: a program that ends with those words asks by it whether all others
+    end with the same. Raises WorkerError if they do not."""
+    given = dict(options)
+    error = given.pop("error", None)
     found = launch.started()
     if not library.running() and (found is None or found.alone):
         return None
@@ -67,7 +76,7 @@ def serve(machine: Machine, options: Mapping[str, Any]) -> MpiProcesses | None:
                 f"with an srun that speaks its protocol (srun --mpi=pmi2, --mpi=pmix)"
             )
         return None
-    return MpiProcesses(options=options, where=machine.origin)
+    return MpiProcesses(options=given, where=machine.origin, error=error)
 
 
 def timeouts(options: Mapping[str, Any], where: str = "options") -> dict[str, float]:
@@ -93,7 +102,10 @@ class MpiProcesses(Processes):
     ``hosts`` has the host of each rank. Raises WorkerError when not all come in time.
 
     One that ends too soon ends the run, unless ``tolerate`` has been told that it may: ``lost`` then has
-    it, and ``gather`` and ``total`` go on without its part."""
+    it, and ``gather`` and ``total`` go on without its part.
+
+    One that comes only to tell of an ``error`` watches nobody, and comes together with those alone that
+    tell of the same. Raises WorkerError where some have another one, or none."""
 
     def __init__(
         self,
@@ -101,6 +113,7 @@ class MpiProcesses(Processes):
         options: Mapping[str, Any] | None = None,
         where: str = "options",
         host: str | None = None,
+        error: str | None = None,
     ) -> None:
         given = timeouts(options or {}, where)
         self._MPI = library.start()
@@ -119,9 +132,9 @@ class MpiProcesses(Processes):
         atexit.register(end_open)
         try:
             self._own, self.communicator = self._duplicate(base), self._duplicate(base)
-            self._meet(_facts(given, host))
-        except BaseException as error:
-            self.fail(error)
+            self._meet({**_facts(given, host), "error": error})
+        except BaseException as failure:
+            self.fail(failure)
             self.close()
             raise
 
@@ -132,7 +145,7 @@ class MpiProcesses(Processes):
         mappings (tuples come as lists). Raises PluginError for anything else, WorkerError when a process
         has failed."""
         if self._star is not None:
-            parts = self._star.gather(_packed(value))
+            parts = self._star.gather(b"g", _packed(value))
             return [part and msgpack.unpackb(part, strict_map_key=False) for part in parts]
         body = np.frombuffer(_packed(value), np.uint8)
         sizes = np.empty(self.size, np.int64)
@@ -149,7 +162,7 @@ class MpiProcesses(Processes):
         ranks: the same bits in each. Raises WorkerError when a process has failed."""
         mine = np.asarray(values, np.float64)
         if self._star is not None:
-            rows = [np.frombuffer(part) for part in self._star.gather(mine.tobytes()) if part]
+            rows = [np.frombuffer(part) for part in self._star.gather(b"t", mine.tobytes()) if part]
             return np.add.accumulate(rows, axis=0)[-1].reshape(mine.shape) if mine.size else mine
         if mine.size not in self._totals:
             self._totals[mine.size] = self._exchange(mine.size)
@@ -164,7 +177,7 @@ class MpiProcesses(Processes):
         """Wait until all processes have come here: before collective calls that MPI has no form of that
         could be polled. Raises WorkerError when a process has failed."""
         if self._star is not None:
-            self._star.gather(b"")
+            self._star.gather(b"m", b"")
         else:
             self.wait(self._own.Ibarrier())
 
@@ -178,7 +191,8 @@ class MpiProcesses(Processes):
 
     @property
     def lost(self) -> Mapping[int, str]:
-        """The ranks that the run goes on without, and what became of each; it changes as time goes by."""
+        """The ranks that the run goes on without, and what became of each; it changes as time goes
+        by."""
         return self._watch.lost if self._watch is not None else {}
 
     def wait(self, request: Any, peer: int | None = None) -> bool:
@@ -206,9 +220,22 @@ class MpiProcesses(Processes):
             self._kept.append(request)
             self._failed_in_mpi(error)
         except WorkerError:
+            if self._still_comes(request):
+                return True
             self._kept.append(request)
             raise
         return True
+
+    def _still_comes(self, request: Any) -> bool:
+        """Whether a request is done after all, where somebody has failed: those at the same point may
+        have what they need, as the one that failed has done its part before. They then go on, to where
+        they need it again, or meet the same mistake."""
+        until = time.monotonic() + GRACE
+        with contextlib.suppress(self._MPI.Exception):
+            while not (done := request.Test()) and time.monotonic() < until:
+                time.sleep(PAUSES[1])
+            return bool(done)
+        return False
 
     def report(self, iteration: int, layer: str = "") -> None:
         """What this process is at, for the errors of those who wait for it."""
@@ -272,6 +299,7 @@ class MpiProcesses(Processes):
     def _meet(self, mine: dict[str, Any]) -> None:
         """Get to know the others, and begin to watch each other."""
         facts = self.gather(mine)
+        _check_errors(facts)
         for rank, fact in enumerate(facts):
             if fact["version"] != facts[0]["version"]:
                 raise WorkerError(
@@ -283,7 +311,8 @@ class MpiProcesses(Processes):
         self.sharing = sum(bool({*fact["cores"]} & {*mine["cores"]}) for fact in near)
         self._crowded = self.sharing > len(mine["cores"])
         self._stall = library.ending.limit = facts[0]["timeouts"]["stall_timeout"]
-        self._link(facts)
+        if mine["error"] is None:
+            self._link(facts)
 
     def _duplicate(self, base: Any) -> Any:
         made, request = base.Idup()
@@ -356,6 +385,17 @@ def _facts(given: Mapping[str, float], host: str | None) -> dict[str, Any]:
         "token": secrets.token_bytes(16),
         "timeouts": dict(given),
     }
+
+
+def _check_errors(facts: list[dict[str, Any]]) -> None:
+    """Raise WorkerError where some have met an error before they came here, and not all the same one."""
+    words = [fact["error"] for fact in facts]
+    if len({*words}) > 1:
+        rank = next(rank for rank, error in enumerate(words) if error is not None)
+        who = f"host {facts[rank]['host']}, process {facts[rank]['process']}"
+        raise WorkerError(
+            f"rank {rank} of {len(facts)} ({who}) failed before it met the others: {words[rank]}"
+        )
 
 
 def _version() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import threading
 import time
 import weakref
@@ -18,6 +19,20 @@ RING = 3
 """Prepared runs: one that is being copied, one that is ready, one that is being prepared."""
 
 Run = dict[str, np.ndarray]
+
+
+_RUNNING: weakref.WeakSet[_ReadAhead] = weakref.WeakSet()
+
+
+@atexit.register
+def _end_all() -> None:
+    """Wait for the threads of streams that nobody closed: one that is in C++ when the interpreter ends
+    would abort the process."""
+    left = [each for each in _RUNNING if each.thread.is_alive()]
+    for each in left:
+        each.stop()
+    for each in left:
+        each.thread.join()
 
 
 class _ReadAhead:
@@ -44,6 +59,7 @@ class _ReadAhead:
         self.thread = threading.Thread(
             target=self.work, name=f"read-ahead of {samples.name}", daemon=True
         )
+        _RUNNING.add(self)
         self.thread.start()
 
     def work(self) -> None:

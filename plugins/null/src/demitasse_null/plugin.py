@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from demitasse import PLAIN, Candidate, GradientSync, hookimpl
 
 if TYPE_CHECKING:
-    from demitasse import Allocator, Group, Request, TensorSpec, Work
+    from demitasse import Allocator, Bind, Group, Request, TensorSpec, Work
+
+NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 @hookimpl
-def kernels(request: Request) -> Iterable[Candidate]:
-    """A candidate for every operation, in the layouts that its tensors have already."""
+def kernels(request: Request, options: Mapping[str, Any] = NONE) -> Iterable[Candidate]:
+    """A candidate for every operation, in the layouts that its tensors have already; with the option
+    ``peak`` it takes as long as a device of so many FLOP/s does."""
+    from demitasse_null.pace import flops, peak_of
+
+    peak = peak_of(options) if options else None
+    seconds = flops(request) / peak if peak else 0.0
     return (
         Candidate(
-            "nothing",
-            bind,
+            "waiting" if peak else "nothing",
+            _waiting(seconds) if peak else bind,
             input_layouts=tuple(map(_layout, request.inputs)),
             output_layouts=tuple(map(_layout, request.outputs)),
-            seconds=0.0,
+            seconds=seconds,
         ),
     )
 
@@ -50,6 +58,12 @@ def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
 
 def nothing() -> None:
     """Write no output: memory stays as the allocator gave it, which is zero."""
+
+
+def _waiting(seconds: float) -> Bind:
+    from demitasse_null.pace import waiting
+
+    return lambda inputs, outputs, workspace: waiting(seconds)
 
 
 def _layout(spec: TensorSpec | None) -> Any:

@@ -113,7 +113,7 @@ class BulkServer(ThreadServer):
         meet = self.meeting()
 
         def work() -> None:
-            self.ended()
+            self.pace.ended()
             meet()
 
         return work

@@ -35,20 +35,19 @@ def workers(
 ) -> int:
     """The exit status."""
     from demitasse import compose, describe
+    from demitasse_parameter_server import chosen as choice
     from demitasse_parameter_server import trials
 
-    chosen = plugins.split(",") if plugins else None
-    with compose(hw, chosen) as runtime:
-        machine = runtime.machine
-        names = [*runtime.composition.versions]
+    with compose(hw, plugins.split(",") if plugins else None) as runtime:
+        machine, names = runtime.machine, [*runtime.composition.versions]
+    with compose(machine, list(dict.fromkeys([*names, "parameter_server"]))) as runtime:
         record = runtime.read(solver).solver()
-    name, memory = trials.name_of(record), trials.memory()
-    found = [] if again else trials.remembered(memory, name)
-    told = "remembered" if found else "measured"
-    if not found:
-        names += ["parameter_server"] if "parameter_server" not in names else []
-        found = list(trials.tried(machine, solver, names, seconds))
-        trials.remember(memory, name, found)
+        name, memory = trials.name_of(record, machine), trials.memory()
+        found = [] if again else trials.remembered(memory, name)
+        told = "remembered" if found else "measured"
+        if not found:
+            found = trials.tried(runtime, choice.trainers(runtime), record, seconds)
+            trials.remember(memory, name, found)
     best = min(found, key=lambda trial: trial.seconds)
     if output is not None:
         text = describe(trials.arranged(machine, best.workers, best.threads))

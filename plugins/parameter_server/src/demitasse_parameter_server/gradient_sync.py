@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 from demitasse import CompositionError, DescriptionError, GradientSync, Group, Team, Work
 from demitasse_parameter_server.board import PATIENCE, Shared, board_of, processors
 from demitasse_parameter_server.options import Options
+from demitasse_parameter_server.pace import Pace
 
 
 def server_of(group: Group) -> GradientSync:
@@ -38,21 +38,32 @@ def server_of(group: Group) -> GradientSync:
 
 
 def _across(group: Group, options: Options, where: str) -> GradientSync:
-    if options.model != "bsp" or options.delay:
-        raise CompositionError(
-            f'{where}: across processes this plugin has model = "bsp" alone, without delay; SSP and ASP '
-            f"are for the threads of one process"
-        )
     from demitasse_parameter_server.shards import AloneServer, ShardServer
 
-    if group.processes.size == 1:
+    bulk, size = options.model == "bsp", group.processes.size
+    if bulk and options.delay:
+        raise CompositionError(
+            f'{where}: sync: delay across processes is for model = "ssp" and "asp"; under "bsp" hold up '
+            f"the threads of one process"
+        )
+    if not bulk:
+        check_alone(group, options.model, where)
+    if len(options.delay) > size > 1:
+        raise DescriptionError(
+            f"{where}: sync: delay has {len(options.delay)} numbers, and the run {size} processes"
+        )
+    if size == 1:
         return AloneServer()
     if options.servers > group.processes.size:
         raise DescriptionError(
             f"{where}: sync: servers = {options.servers}, and the run has {group.processes.size} "
             f"processes; each server is one of them"
         )
-    return ShardServer(group, options, where)
+    if bulk:
+        return ShardServer(group, options, where)
+    from demitasse_parameter_server.apart import ApartServer
+
+    return ApartServer(group, options, where)
 
 
 class ThreadServer(GradientSync):
@@ -63,48 +74,27 @@ class ThreadServer(GradientSync):
         self.options = options
         self.board = board_of(team)
         self.shared: Shared = self.board.shared(team.failures)
-        self._delay = options.delay[self.index] if self.index < len(options.delay) else 0.0
-        self._spins = 0
-        self._began = self._waited = self._own = 0.0
-
-    def now(self) -> float:
-        """Seconds of the clock that workers measure themselves by."""
-        return time.perf_counter()
+        self.pace = Pace(options.delay_of(self.index), self.board.check)
 
     def begun(self) -> None:
         """The start of an iteration: what siblings share now, and a straggler's delay."""
         self.shared = self.board.shared(self.team.failures)
-        self._hold_up(self._delay * self._own)
-        self._began, self._waited = self.now(), 0.0
-
-    def ended(self) -> None:
-        """The end of an iteration's work."""
-        self._own = self.now() - self._began - self._waited
-
-    def waited(self, since: float) -> None:
-        """Time since then was spent waiting for siblings."""
-        self._waited += self.now() - since
-
-    def _hold_up(self, seconds: float) -> None:
-        until = self.now() + seconds
-        while (rest := until - self.now()) > 0:
-            time.sleep(min(rest, PATIENCE * 1e-6))
-            self.board.check()
+        self.pace.begun()
 
     def meeting(self) -> Work:
         """Work that waits for all siblings. Raises threading.BrokenBarrierError once one has failed."""
         from demitasse_parameter_server.loops import SPINS, come, stay
 
-        size, check, clock = self.size, self.board.check, self.now
+        size, check, pace = self.size, self.board.check, self.pace
         spins = SPINS if size <= processors() else 0
 
         def meet() -> None:
-            start, gate = clock(), self.shared.gate
+            start, gate = pace.now(), self.shared.gate
             ended = come(gate, size, spins, PATIENCE)
             while ended >= 0:
                 check()
                 ended = stay(gate, ended, PATIENCE)
-            self.waited(start)
+            pace.waited(start)
 
         return meet
 

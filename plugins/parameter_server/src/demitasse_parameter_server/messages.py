@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import time
 import zlib
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import msgpack
@@ -15,9 +15,10 @@ import numpy as np
 from demitasse import WorkerError
 
 HEADER, PAYLOAD = 1, 2
-"""Tags of a message's two parts. Those of one sender come in the order in which they were sent."""
+"""Tags of a message's two parts. Those of one sender come in the order in which they were sent. Other
+lanes of messages have the tags ``lane`` and ``lane + 1``."""
 
-LENGTH = 128
+LENGTH = 256
 """Bytes of a header with its padding."""
 
 POLLS = 2000
@@ -25,17 +26,41 @@ PAUSES = 50e-6, 1e-3
 """Times that a request is asked for without a pause, some 1 us each; seconds of the first and the
 longest pause then."""
 
+NUMBERS, PULL, PUSH, END, REST = "numbers", "pull", "push", "end", "rest"
+"""What messages are: numbers that somebody expects; and what workers tell a server that serves each at
+its own pace: to give it parameters once it may begin an iteration, gradients, that the iteration is
+done, that it does no more for now."""
+
 
 @dataclass(frozen=True)
 class Header:
     """What stands before numbers: of which iteration and shard they are, their type, how many, and the
-    CRC-32 of their bytes."""
+    CRC-32 of their bytes; what the message is, of which bucket, and of gradients the ``numbers`` by
+    which to update (rate, iteration)."""
 
     iteration: int
     shard: int
     dtype: str
     count: int
     crc: int
+    kind: str = NUMBERS
+    bucket: int = 0
+    numbers: Mapping[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        array: Any,
+        iteration: int,
+        shard: int,
+        kind: str = NUMBERS,
+        bucket: int = 0,
+        numbers: Mapping[str, float] | None = None,
+    ) -> Header:
+        """What stands before an array."""
+        crc = zlib.crc32(array.view(np.uint8))
+        about = array.dtype.name, array.size, crc, kind, bucket, numbers or {}
+        return cls(iteration, shard, *about)
 
     def packed(self) -> Any:
         """As bytes, filled up to LENGTH."""
@@ -51,43 +76,84 @@ class Header:
         unpacker.feed(bytes(body))
         return cls(**unpacker.unpack())
 
+    @classmethod
+    def sent_by(cls, source: int, body: Any) -> Header:
+        """The header that a rank has sent. Raises WorkerError that names it for bytes that are none."""
+        try:
+            return cls.unpacked(body)
+        except (ValueError, TypeError, msgpack.UnpackException) as error:
+            raise WorkerError(f"rank {source} sent what is no header: {error}") from error
+
+    def check(self, source: int, right: Header) -> None:
+        """Raises WorkerError that names the sender and what differs from the right one."""
+        if self != right:
+            pairs = zip(asdict(self).items(), asdict(right).values(), strict=True)
+            told = ", ".join(f"{name} {got}, not {want}" for (name, got), want in pairs if got != want)
+            raise WorkerError(f"rank {source} sent numbers that are not those expected: {told}")
+
+
+def begin_to_send(communicator: Any, to: int, header: Header, array: Any, lane: int) -> list[Any]:
+    """Two requests of mpi4py's, each with what must be kept until it is done."""
+    packed = header.packed()
+    return [
+        (communicator.Isend(packed, to, lane), packed),
+        (communicator.Isend(array.view(np.uint8), to, lane + 1), array),
+    ]
+
 
 class Post:
     """Sends and receives arrays over a communicator of mpi4py's, which is for it alone. ``check`` raises
     once a process has failed, and is called by all that waits. ``sent`` and ``received`` count payload
-    bytes by shard."""
+    bytes by shard, but those of ``rank``, this process, to itself."""
 
-    def __init__(self, communicator: Any, check: Callable[[], None]) -> None:
-        self._comm, self._check = communicator, check
+    def __init__(self, communicator: Any, check: Callable[[], None], rank: int | None = None) -> None:
+        self._comm, self._check, self._rank = communicator, check, rank
         self._going: list[tuple[Any, Any]] = []
         self.sent: dict[int, int] = {}
         self.received: dict[int, int] = {}
 
-    def send(self, to: int, iteration: int, shard: int, array: Any) -> None:
+    def send(
+        self,
+        to: int,
+        iteration: int,
+        shard: int,
+        array: Any,
+        kind: str = NUMBERS,
+        bucket: int = 0,
+        numbers: Mapping[str, float] | None = None,
+    ) -> None:
         """Begin to send; ``finish`` waits until all of it may be written again."""
-        crc = zlib.crc32(array.view(np.uint8))
-        header = Header(iteration, shard, array.dtype.name, array.size, crc).packed()
-        self._going.append((self._comm.Isend(header, to, HEADER), header))
-        self._going.append((self._comm.Isend(array.view(np.uint8), to, PAYLOAD), array))
-        self.sent[shard] = self.sent.get(shard, 0) + array.nbytes
+        header = Header.of(array, iteration, shard, kind, bucket, numbers)
+        self._going += begin_to_send(self._comm, to, header, array, HEADER)
+        if to != self._rank:
+            self.sent[shard] = self.sent.get(shard, 0) + array.nbytes
 
-    def receive(self, source: int, iteration: int, shard: int, into: Any) -> None:
-        """Wait for an array of that iteration and shard. Raises WorkerError that names the sender and
-        what differs."""
+    def receive(
+        self, source: int, iteration: int, shard: int, into: Any, bucket: int = 0, lane: int = HEADER
+    ) -> None:
+        """Wait for an array of that iteration, shard and bucket. Raises WorkerError that names the
+        sender and what differs."""
+        self.expect(source, iteration, shard, into, bucket, lane)()
+
+    def expect(
+        self, source: int, iteration: int, shard: int, into: Any, bucket: int = 0, lane: int = HEADER
+    ) -> Callable[[], None]:
+        """What waits for an array that may come from now on, as ``receive`` does."""
         body = np.empty(LENGTH, np.uint8)
-        self._wait(self._comm.Irecv(body, source, HEADER))
-        self._wait(self._comm.Irecv(into.view(np.uint8), source, PAYLOAD))
-        try:
-            header = Header.unpacked(body)
-        except (ValueError, TypeError, msgpack.UnpackException) as error:
-            raise WorkerError(f"rank {source} sent what is no header: {error}") from error
-        crc = zlib.crc32(into.view(np.uint8))
-        right = Header(iteration, shard, into.dtype.name, into.size, crc)
-        if header != right:
-            pairs = zip(asdict(header).items(), asdict(right).values(), strict=True)
-            told = ", ".join(f"{name} {got}, not {want}" for (name, got), want in pairs if got != want)
-            raise WorkerError(f"rank {source} sent numbers that are not those expected: {told}")
-        self.received[shard] = self.received.get(shard, 0) + into.nbytes
+        requests = [
+            self._comm.Irecv(body, source, lane),
+            self._comm.Irecv(into.view(np.uint8), source, lane + 1),
+        ]
+
+        def wait() -> None:
+            for request in requests:
+                self._wait(request)
+            header = Header.sent_by(source, body)
+            header.check(source, Header.of(into, iteration, shard, bucket=bucket))
+            if source != self._rank:
+                self.received[shard] = self.received.get(shard, 0) + into.nbytes
+
+        return wait
 
     def finish(self) -> None:
         """Wait until all that is being sent has left."""

@@ -49,6 +49,20 @@ class Options:
             _whole(given, "servers", cls.servers, 2, place),
         )
 
+    @property
+    def bound(self) -> int | None:
+        """How many iterations a worker may be ahead; None where there is no bound."""
+        return self.staleness if self.model == "ssp" else None
+
+    def delay_of(self, worker: int) -> float:
+        """How many times its own step a worker is held up."""
+        return self.delay[worker] if worker < len(self.delay) else 0.0
+
+    def told(self, workers: str) -> str:
+        """What SSP and ASP say of themselves."""
+        bound = "" if self.bound is None else f" at most {self.bound} iterations ahead"
+        return f"{self.model.upper()}: {workers} push and pull on their own{bound}"
+
 
 def _whole(given: Mapping[str, Any], name: str, default: Any, least: int, place: str) -> Any:
     value = given.get(name, default)

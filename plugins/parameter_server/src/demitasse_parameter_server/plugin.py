@@ -28,6 +28,14 @@ def reproductions(paper: str) -> Any:
 
 
 @hookimpl
+def programs() -> Mapping[str, Callable[..., Any]]:
+    """``trainer``, of as many workers as the plugin's options say."""
+    from demitasse_parameter_server.chosen import trainer
+
+    return {"trainer": trainer}
+
+
+@hookimpl
 def commands() -> Mapping[str, Callable[..., Any]]:
     """``workers``."""
     from demitasse_parameter_server.commands import workers

@@ -1,4 +1,4 @@
-"""BSP across processes: some of them hold a shard of the parameters each, to which all push."""
+"""Across processes: some of them hold a shard of the parameters each, to which all push; BSP."""
 
 from __future__ import annotations
 
@@ -20,17 +20,12 @@ class AloneServer(GradientSync):
     notes = ("one process: nothing is synchronised",)
 
 
-class ShardServer(GradientSync):
-    """The first ``servers`` processes are servers too: each owns a slice of every bucket, its shard. All
-    push their gradients of it there; it adds them in the order of ranks (the same bits in every run),
-    updates, and all pull the parameters. Only it has the shard's solver state, until ``quiesce`` gathers
-    that in process 0.
+class Sharded(GradientSync):
+    """A process among others of which the first ``servers`` hold a slice of every bucket each, its
+    shard. Making one is collective. Raises CompositionError where the processes are not joined by
+    MPI."""
 
-    A process that dies ends the run: whoever waits for it raises the WorkerError that names it. Making
-    one is collective. Raises CompositionError where the processes are not joined by MPI.
-    """
-
-    def __init__(self, group: Group, options: Options, where: str) -> None:
+    def __init__(self, group: Group, options: Options, where: str, bucket_bytes: int) -> None:
         self.processes, self.index, self.size = (
             group.processes,
             group.processes.rank,
@@ -43,26 +38,23 @@ class ShardServer(GradientSync):
                 f"{type(self.processes).__name__}; add the plugin 'allreduce', which serves them"
             )
         self.servers = options.servers
-        self.bucket_bytes = options.bucket_bytes or BUCKET_BYTES
+        self.bucket_bytes = options.bucket_bytes or bucket_bytes
         self._item = np.dtype(group.dtype).itemsize
         self.processes.gather(None)  # all have come: what follows cannot be polled
-        self._comm = base.Dup()
-        self.post = Post(self._comm, self.processes.check)
+        self.comm = base.Dup()
+        self.post = Post(self.comm, self.check, self.index)
         self._memory: FlatMemory | None = None
-        self._spans = list[Span]()
         self._iteration = 0
 
+    def check(self) -> None:
+        """Raise WorkerError once the run cannot go on."""
+        self.processes.check()
+
     @property
-    def notes(self) -> list[str]:  # type: ignore[override]
-        """What was chosen, and the bytes of each shard that this process has sent and received."""
-        post = self.post
-        return [
-            f"{self.servers} of {self.size} processes hold a shard of the parameters each",
-            *(
-                f"shard {s}: {post.sent.get(s, 0):,} bytes sent, {post.received.get(s, 0):,} received"
-                for s in range(self.servers)
-            ),
-        ]
+    def memory(self) -> FlatMemory:
+        """This process's."""
+        assert self._memory is not None
+        return self._memory
 
     def bind(self, memory: FlatMemory) -> None:
         """The memory to push from and to pull into."""
@@ -72,6 +64,48 @@ class ShardServer(GradientSync):
         """This process's shard of the span; nothing where it is no server."""
         shards = slices(span, self.servers, self._item)
         return shards[self.index] if self.index < self.servers else Span(span.start, span.start)
+
+    def parts_of(self, array: Any, span: Span) -> dict[int, Any]:
+        """The servers' parts of a span of an array that are not empty, by server."""
+        parts = slices(span, self.servers, self._item)
+        return {server: array[part.start : part.stop] for server, part in enumerate(parts) if part}
+
+    def moved(self, shard: int) -> tuple[int, int]:
+        """The bytes of a shard that this process has sent to others, and received from them."""
+        return self.post.sent.get(shard, 0), self.post.received.get(shard, 0)
+
+    def told_of_shards(self) -> list[str]:
+        """How many there are, and the bytes of each that this process has sent and received."""
+        bytes_of = map(self.moved, range(self.servers))
+        return [
+            f"{self.servers} of {self.size} processes hold a shard of the parameters each",
+            *(
+                f"shard {s}: {out:,} bytes sent, {in_:,} received"
+                for s, (out, in_) in enumerate(bytes_of)
+            ),
+        ]
+
+    def close(self) -> None:
+        """Give the communicator up: freeing it is collective, and others may have failed."""
+        self._memory = None
+
+
+class ShardServer(Sharded):
+    """BSP: all push their gradients to the servers; each adds those of its shard in the order of ranks
+    (the same bits in every run), updates, and all pull the parameters. Only it has the shard's solver
+    state, until ``quiesce`` gathers that in process 0.
+
+    A process that dies ends the run: whoever waits for it raises the WorkerError that names it.
+    """
+
+    def __init__(self, group: Group, options: Options, where: str) -> None:
+        super().__init__(group, options, where, BUCKET_BYTES)
+        self._spans = list[Span]()
+
+    @property
+    def notes(self) -> list[str]:  # type: ignore[override]
+        """What was chosen, and the bytes of each shard that this process has sent and received."""
+        return self.told_of_shards()
 
     def begin(self) -> Work:
         """Count iterations, for headers."""
@@ -83,11 +117,8 @@ class ShardServer(GradientSync):
 
     def reduce(self, bucket: Bucket, span: Span) -> Work:
         """Push to all servers; a server adds what others push to its shard."""
-        assert self._memory is not None
-        gradients = self._memory.gradients
-        shards = self._shards(span)
-        parts = {s: gradients[part.start : part.stop] for s, part in shards.items()}
-        none = np.empty(0, gradients.dtype)
+        parts = self.parts_of(self.memory.gradients, span)
+        none = self.memory.gradients[:0]
         mine: Any = parts.get(self.index, none)
         room, total = np.empty_like(mine), np.empty_like(mine)
         self._spans.append(span)
@@ -113,9 +144,7 @@ class ShardServer(GradientSync):
 
     def distribute(self, bucket: Bucket, span: Span) -> Work:
         """Pull from all servers."""
-        assert self._memory is not None
-        parameters = self._memory.parameters
-        parts = {s: parameters[part.start : part.stop] for s, part in self._shards(span).items()}
+        parts = self.parts_of(self.memory.parameters, span)
 
         def work() -> None:
             self._share(parts)
@@ -136,23 +165,13 @@ class ShardServer(GradientSync):
         if self._memory is None:
             return
         for span in self._spans:
-            for server, part in self._shards(span).items():
-                for state in self._memory.state.values() if server != 0 else ():
-                    values = state[part.start : part.stop]
-                    if self.index == server:
+            for state in self._memory.state.values():
+                for server, values in self.parts_of(state, span).items():
+                    if server and self.index == server:
                         self.post.send(0, self._iteration, server, values)
-                    elif self.index == 0:
+                    elif server and self.index == 0:
                         self.post.receive(server, self._iteration, server, values)
         self.post.finish()
-
-    def close(self) -> None:
-        """Give the communicator up: freeing it is collective, and others may have failed."""
-        self._memory = None
-
-    def _shards(self, span: Span) -> dict[int, Span]:
-        """The servers' parts of a span that are not empty."""
-        parts = slices(span, self.servers, self._item)
-        return {server: part for server, part in enumerate(parts) if part}
 
     def _share(self, parts: dict[int, Any]) -> None:
         """Each server's part to all processes."""

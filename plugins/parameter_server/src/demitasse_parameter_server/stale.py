@@ -13,36 +13,31 @@ from demitasse import Bucket, FlatMemory, Group, Team, Work
 from demitasse_parameter_server.board import PATIENCE
 from demitasse_parameter_server.gradient_sync import ThreadServer
 from demitasse_parameter_server.options import Options
+from demitasse_parameter_server.progress import Progress
 
 BUCKET_BYTES = 1 << 20
 
 
 class Scheduler:
-    """How many iterations each worker has done, and who may begin another: under SSP a worker that has
-    done at most ``staleness`` more than the slowest (None: no bound). ``check`` is called now and then
-    by who waits, and raises when there is nobody to wait for."""
+    """The progress of so many workers, who wait here until they may begin. ``check`` is called now and
+    then by who waits, and raises when there is nobody to wait for."""
 
     def __init__(self, workers: int, staleness: int | None, check: Callable[[], None]) -> None:
-        self.done, self.widest = [0] * workers, 0
-        self._staleness, self._check = staleness, check
+        self.progress, self._check = Progress(range(workers), staleness), check
         self._changed = threading.Condition()
 
     def begin(self, worker: int) -> None:
         """Wait until the worker may begin its next iteration."""
         with self._changed:
-            while self._staleness is not None and self._gap(worker) > self._staleness:
+            while not self.progress.begins(worker):
                 if not self._changed.wait(PATIENCE * 1e-6):
                     self._check()
-            self.widest = max(self.widest, self._gap(worker))
 
     def end(self, worker: int) -> None:
         """The worker has pushed all of an iteration."""
         with self._changed:
-            self.done[worker] += 1
+            self.progress.ends(worker)
             self._changed.notify_all()
-
-    def _gap(self, worker: int) -> int:
-        return self.done[worker] - min(self.done)
 
 
 class StaleServer(ThreadServer):
@@ -59,14 +54,12 @@ class StaleServer(ThreadServer):
     def __init__(self, group: Group, team: Team, options: Options) -> None:
         super().__init__(group, team, options)
         self.bucket_bytes = options.bucket_bytes or BUCKET_BYTES
-        bound = f" at most {options.staleness} iterations ahead" if options.model == "ssp" else ""
-        self.notes = (f"{options.model.upper()}: {self.size} workers push and pull on their own{bound}",)
+        self.notes = (options.told(f"{self.size} workers"),)
 
     @property
     def scheduler(self) -> Scheduler:
         """That of all siblings, since the last failure."""
-        bound = self.options.staleness if self.options.model == "ssp" else None
-        make = partial(Scheduler, self.size, bound, self.board.check)
+        make = partial(Scheduler, self.size, self.options.bound, self.board.check)
         return self.shared.kept("scheduler", make)
 
     def update_memory(self, memory: FlatMemory) -> FlatMemory:
@@ -80,10 +73,10 @@ class StaleServer(ThreadServer):
         def work() -> None:
             self.begun()
             self.board.check()
-            start = self.now()
+            start = self.pace.now()
             self.scheduler.begin(self.index)
             self.board.follow(self.team.memory[0])
-            self.waited(start)
+            self.pace.waited(start)
 
         return work
 
@@ -120,7 +113,7 @@ class StaleServer(ThreadServer):
         """Tell that the iteration is done."""
 
         def work() -> None:
-            self.ended()
+            self.pace.ended()
             self.scheduler.end(self.index)
 
         return work
@@ -146,8 +139,8 @@ class StaleServer(ThreadServer):
         """The bucket's lock, once it is this worker's."""
         lock = self.lock(bucket)
         if not lock.acquire(blocking=False):
-            start = self.now()
+            start = self.pace.now()
             while not lock.acquire(timeout=PATIENCE * 1e-6):
                 self.board.check()
-            self.waited(start)
+            self.pace.waited(start)
         return lock

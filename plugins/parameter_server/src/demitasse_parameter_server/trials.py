@@ -7,13 +7,15 @@ import os
 import tempfile
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, TypeAlias
 
-from demitasse import DataError, Level, Machine, SyncSpec, compose, fingerprint
+from demitasse import DataError, Level, Machine, Runtime, Solver, SyncSpec, fingerprint
+
+Make: TypeAlias = Callable[..., Any]
 
 WARM = 3
 """Iterations before those that are measured: kernels are tried and compiled in them."""
@@ -45,21 +47,30 @@ def arranged(machine: Machine, workers: int, threads: int) -> Machine:
     return replace(machine, name=f"{workers}-workers", levels=(outer, inner), plugins=tuple(plugins))
 
 
-def tried(machine: Machine, solver: Path, plugins: list[str], seconds: float) -> Iterator[Trial]:
-    """Each shape's median iteration, measured for about so many seconds. Shapes with more workers than a
-    batch has samples are left out."""
-    cores = machine.levels[0].cores or 1
-    for workers, threads in shapes(cores):
+def tried(runtime: Runtime, make: Make, solver: Solver, seconds: float, **options: Any) -> list[Trial]:
+    """Each shape's median iteration on the runtime's machine, measured for about so many seconds, by the
+    trainers that ``make(runtime, solver, **options)`` makes. Shapes with more workers than a batch has
+    samples are left out."""
+    machine, found = runtime.machine, list[Trial]()
+    for workers, threads in shapes(cores_of(machine)):
         try:
-            with compose(arranged(machine, workers, threads), plugins) as runtime:
-                trainer = runtime.trainer(solver)
+            shaped = arranged(machine, workers, threads)
+            with Runtime(shaped, runtime.composition, runtime.options) as trial:
+                trainer = make(trial, solver, **options)
                 try:
-                    yield Trial(workers, threads, _measured(trainer, seconds))
+                    trainer.listeners.clear()  # who shows a run is not to show its trials
+                    found.append(Trial(workers, threads, _measured(trainer, seconds)))
                 finally:
                     trainer.close()
         except DataError:
             if workers == 1:
                 raise
+    return found
+
+
+def cores_of(machine: Machine) -> int:
+    """Those that workers are to share."""
+    return machine.levels[0].cores or 1
 
 
 def _measured(trainer: Any, seconds: float) -> float:
@@ -70,10 +81,12 @@ def _measured(trainer: Any, seconds: float) -> float:
     return float(median(trainer.step(count).seconds / count for _ in range(ROUNDS)))
 
 
-def name_of(solver: Any) -> str:
-    """What is remembered of a solver's net: its layers and their numbers, with the batch among them."""
+def name_of(solver: Solver, machine: Machine, precision: str | None = None) -> str:
+    """What is remembered of a solver's net: its layers and their numbers, with the batch among them, the
+    cores it had, and the precision if one was asked for."""
     layers = [(layer.type, repr(layer.parameters)) for layer in solver.train.layers]
-    return f"{solver.train.name} {zlib.crc32(repr(layers).encode()):08x}"
+    what = f"{solver.train.name} {zlib.crc32(repr(layers).encode()):08x} {cores_of(machine)} cores"
+    return f"{what} {precision}" if precision else what
 
 
 def memory() -> Path:

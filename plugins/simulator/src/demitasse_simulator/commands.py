@@ -72,6 +72,12 @@ def shapes(given: Sequence[str]) -> dict[str, tuple[int, ...]]:
     "--nodes", type=click.IntRange(min=1), metavar="N", help="Nodes that take part; default: all."
 )
 @click.option(
+    "--stripes",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Storage targets that the samples lie on; default: 32, or all where there are fewer.",
+)
+@click.option(
     "--scaling",
     type=click.Choice(["strong", "weak"]),
     default="strong",
@@ -103,6 +109,7 @@ def simulate(
     hw: str,
     plugins: str | None,
     nodes: int | None,
+    stripes: int | None,
     scaling: str,
     precision: str | None,
     settings: tuple[tuple[str, str], ...],
@@ -129,6 +136,7 @@ def simulate(
                 precision=precision,
                 scaling=scaling,
                 nodes=nodes,
+                stripes=stripes,
                 samples=fields,
                 progress=progress,
             )

@@ -64,6 +64,16 @@ class Link:
         return own if own is not None and own.size > 1 else None
 
     @property
+    def staged(self) -> Any:
+        """What the plugin's own synchronisation says of its stages: its ``stages(buckets, ready)``; None
+        where it has none."""
+        return getattr(self.inner, "stages", None)
+
+    def describe(self) -> list[str]:
+        """Where its numbers are from."""
+        return [*self.lines, *getattr(self.inner, "sources", ())]
+
+    @property
     def waits_before_forward(self) -> bool:
         """Whether the next iteration waits for a bucket only where it reads its parameters."""
         inner = self.inner
@@ -149,7 +159,7 @@ def link(
     made = Link(chain, machine, item, bandwidth)
     inner = made.inner
     if inner is not None:
-        made.overlaps = type(inner).schedule is not GradientSync.schedule
+        made.overlaps = made.staged is None and type(inner).schedule is not GradientSync.schedule
         for level in chain.levels:
             if level.link is not None and level not in chain.network:
                 # What siblings read of each other comes over what joins them.

@@ -135,7 +135,7 @@ class Beyond(GradientSync):
         self.shares_parameters = inner.shares_parameters if inner else False
 
     def bind(self, memory: Any) -> None:
-        if self.inner and not isinstance(self.inner, Described):
+        if self.inner and not isinstance(self.inner, Described) and not hasattr(self.inner, "stages"):
             self.inner.bind(memory)
 
     def owned(self, span: Span) -> Span:
@@ -230,6 +230,9 @@ class Drawing(Runtime):
         self.recorders.append(Recorder(self._real.kernels(worker)))
         return self.recorders[-1]
 
+    def engine(self, worker: WorkerPlace) -> None:
+        """No streams: nothing runs in them."""
+
     def open_source(self, spec: DataSpec) -> DataSource:
         """The samples, or their shapes where these were given instead."""
         if self._fields:
@@ -299,6 +302,11 @@ def draft(
         )
         total = sum(each.held for each in drawing.counters.values())
         memory = _memory(plan, total, workers, precision or machine.precision)
+        more = sum(_workspace(each.sync, plan.trainable) for each in chains)
+        memory["exchange"] = more
+        memory["worker"] += more
+        # Of workers with memories of their own the first one's is told, who may need more than others.
+        memory["process"] += more
         feeds = [b for name, b in plan.buffers.items() if "." in name and b.region == "fixed"]
         first = feeds[0].spec.shape[0] if feeds and feeds[0].spec.shape else 0
         return Draft(
@@ -314,6 +322,13 @@ def draft(
             memory,
             drawing.vocabulary,
         )
+
+
+def _workspace(sync: GradientSync, elements: int) -> int:
+    """Bytes that the first worker's synchronisation needs besides, as it says itself."""
+    inner = sync.inner if isinstance(sync, Beyond) else sync
+    says = getattr(inner, "workspace_bytes", None)
+    return 0 if says is None or inner is None or inner.size == 1 else int(says(elements))
 
 
 def _memory(plan: Plan, total: int, workers: int, precision: str) -> dict[str, int]:

@@ -14,7 +14,6 @@ import numpy as np
 from demitasse import (
     PRECISIONS,
     CompositionError,
-    DescriptionError,
     Level,
     Machine,
     Place,
@@ -26,6 +25,7 @@ from demitasse import (
 from demitasse_simulator.exchange import Link, link
 from demitasse_simulator.planning import Draft, draft, network_levels
 from demitasse_simulator.rates import Call, Costed, Measured, Rates, Roofline, Table, table_file
+from demitasse_simulator.reading import reading
 from demitasse_simulator.step import Happening, Player
 from demitasse_simulator.trials import Bench
 
@@ -40,7 +40,9 @@ class Simulation:
     and ``phases`` of a step, ``memory`` in bytes by purpose (``worker`` for a worker's together,
     ``process`` for a process's workers, ``runtime`` what a process here has besides), ``capacity`` of
     the memory (None where it is not told) and whether it ``fits``, ``timeline`` of the step,
-    ``exchange`` of all gradients among nodes in seconds, and where numbers are from (``sources``)."""
+    ``exchange`` of all gradients among nodes in seconds, what reading the samples of a step costs
+    (``data``: ``seconds`` meanwhile, for ``wait`` of which the step waits, and what striped_io's program
+    ``reading_cost`` says), and where numbers are from (``sources``)."""
 
     machine: str
     net: str
@@ -57,6 +59,7 @@ class Simulation:
     timeline: tuple[Happening, ...] = field(repr=False)
     sources: tuple[str, ...] = ()
     exchange: Mapping[str, float] = field(default_factory=dict)
+    data: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def samples_per_second(self) -> float:
@@ -81,6 +84,7 @@ class Simulation:
             "capacity": self.capacity,
             "fits": self.fits,
             "exchange": dict(self.exchange),
+            "data": dict(self.data),
             "sources": list(self.sources),
         }
 
@@ -93,15 +97,17 @@ def simulate(
     precision: str | None = None,
     scaling: str = "strong",
     nodes: int | None = None,
+    stripes: int | None = None,
     data: Mapping[str, Mapping[str, Any]] | None = None,
     samples: Mapping[str, Sequence[int]] | None = None,
     rates: Rates | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Simulation:
-    """Predict one step. ``nodes`` of the machine's network take part, all by default; ``samples`` are
-    shapes by field that stand for samples that are not here; ``rates`` cost operations in place of the
-    machine's; ``progress`` is told in a line what is done. Raises DescriptionError for a number that the
-    description lacks, and whatever the trainer raises."""
+    """Predict one step. ``nodes`` of the machine's network take part, all by default; files of samples
+    lie on ``stripes`` of its storage targets; ``samples`` are shapes by field that stand for samples
+    that are not here; ``rates`` cost operations in place of the machine's; ``progress`` is told in a
+    line what is done. Raises DescriptionError for a number that the description lacks, and whatever the
+    trainer raises."""
     tell = progress or _silent
     machine, count = runtime.machine, _nodes(runtime.machine, nodes)
     tell("planning")
@@ -116,7 +122,8 @@ def simulate(
         samples=samples,
     )
     place = made.worker.place
-    sharing = {level.name: level.count for level in machine.levels if level.workers == "threads"}
+    own = ("threads", "streams")
+    sharing = {level.name: level.count for level in machine.levels if level.workers in own}
     if rates is None and not place.simulated:
         rates = _measured(runtime, made, tell)
     bench = rates.bench if isinstance(rates, Measured) else None
@@ -131,10 +138,10 @@ def simulate(
             link(machine, each, item, bandwidth, made.workers // shared, runtime.composition)
             for each in made.chains
         ]
-        read, storage, notes = _reading(made, machine, bandwidth and bandwidth / shared)
+        fed = reading(runtime, made, count, bandwidth and bandwidth / shared, stripes)
         tell("walking the step")
-        player = Player(made, costs, update, links, read, storage)
-        seconds = player.play(3 if player.overlaps or storage else 1)
+        player = Player(made, costs, update, links, fed.copy, fed.ahead)
+        seconds = player.play(3 if player.overlaps or fed.ahead else 1)
     finally:
         if bench is not None:
             bench.end()
@@ -159,8 +166,9 @@ def simulate(
         capacity,
         None if capacity is None else need <= capacity,
         tuple(player.happenings),
-        (*lazily.describe(), *(line for each in links for line in each.lines), *notes),
+        (*lazily.describe(), *(line for each in links for line in each.describe()), *fed.lines),
         _exchange(links, made),
+        {**fed.facts, "wait": player.waited} if fed.facts else {},
     )
 
 
@@ -322,28 +330,6 @@ def _capacity(machine: Machine, place: Place, sharing: Mapping[str, int]) -> flo
     if memory is None or memory.capacity is None:
         return None
     return float(memory.capacity.value * memory.count / shared)
-
-
-def _reading(made: Draft, machine: Machine, bandwidth: float | None) -> tuple[float, float, list[str]]:
-    """Seconds in which a worker takes its samples, and those in which they are read ahead."""
-    plan = made.plan
-    moved = sum(
-        buffer.spec.nbytes
-        for name, buffer in plan.buffers.items()
-        if "." in name and buffer.region == "fixed"
-    )
-    if bandwidth is None:
-        raise DescriptionError(
-            f"{machine.origin}: level {made.worker.place.level!r} has no memory.bandwidth, which the "
-            f"copy of samples needs; add it with its source"
-        )
-    read = 2 * moved / bandwidth
-    for level in reversed(machine.levels):
-        for storage in level.storage[:1]:
-            if storage.bandwidth is not None:
-                ahead = moved * made.workers / (storage.bandwidth.value * storage.count)
-                return read, ahead, [f"storage {storage.space!r} {storage.bandwidth}"]
-    return read, 0.0, ["reading ahead is not costed: no storage has a bandwidth"]
 
 
 def _exchange(links: Sequence[Link], made: Draft) -> dict[str, float]:

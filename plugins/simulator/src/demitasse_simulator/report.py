@@ -117,6 +117,8 @@ def show(simulation: Simulation) -> str:
             f"exchange of all gradients among nodes {cost['seconds']}: latency {cost['latency']}, "
             f"transfer {cost['transfer']}, additions {cost['reduction']} (simulated)"
         )
+    if s.data:
+        parts.append(_data(s))
     parts.append(f"{s.samples_per_second:,.1f} samples/s (simulated)")
     used = {k: v for k, v in s.memory.items() if k not in ("worker", "process", "runtime") and v}
     detail = ", ".join(f"{name} {human_bytes(count)}" for name, count in used.items())
@@ -129,6 +131,19 @@ def show(simulation: Simulation) -> str:
     parts.append(f"memory of a worker {human_bytes(s.memory['worker'])} (simulated; {detail}); {fits}")
     parts.append("\n".join(f"from: {line}" for line in s.sources))
     return "\n\n".join(parts)
+
+
+def _data(s: Simulation) -> str:
+    """What the samples of a step cost, in a line."""
+    d, shared = s.data, ""
+    if "stripes" in d:
+        many = f"{d['processes']:,} processes share" if d["processes"] > 1 else "one process has"
+        shared = (
+            f": {many} {human_bytes(d['aggregate'])}/s of {d['stripes']} of {d['targets']} "
+            f"{d['space']!r}, at most {d['readers']:,.0f} on one"
+        )
+    wait = f"{human_seconds(d['wait'])} ({d['wait'] / s.seconds:.1%} of the step)"
+    return f"samples read ahead in {human_seconds(d['seconds'])}{shared}; data wait {wait} (simulated)"
 
 
 def compared(cells: Sequence[Mapping[str, Any]]) -> str:

@@ -32,6 +32,18 @@ class Happening:
         return self.start + self.seconds
 
 
+@dataclass
+class Round:
+    """Buckets whose gradients a synchronisation sends together, and its stages before and after their
+    update: (resource, name, seconds), one behind the other; a resource does one stage at a time.
+    ``there`` are those whose gradients are final."""
+
+    buckets: Sequence[int]
+    before: Sequence[tuple[str, str, float]]
+    after: Sequence[tuple[str, str, float]]
+    there: set[int] = field(default_factory=set)
+
+
 class Player:
     """Walks a plan as the step does, on resources with clocks: ``compute`` for the worker itself,
     ``sync`` for what a synchronisation does beside it, ``network`` for messages, ``storage`` for
@@ -51,6 +63,7 @@ class Player:
         self.clock: dict[str, float] = {}
         self.happenings: list[Happening] = []
         self.phases = dict.fromkeys(PHASES, 0.0)
+        self.waited = 0.0  # of a step, for samples
         self.overlaps = any(link.overlaps for link in links)
         self.late = any(link.waits_before_forward for link in links)
         plan = draft.plan
@@ -58,13 +71,15 @@ class Player:
         self.deferred = self.packed or bool(draft.solver.clip)
         self.ready: dict[int, float] = {}  # by bucket, when its parameters are there again
         self.cut = {entry.stretches[0].start for entry in plan.entries if entry.stretches}
+        self.staged = next((number for number, each in enumerate(links) if each.staged), None)
+        self.rounds = self._rounds() if self.staged is not None else []
 
     def play(self, iterations: int = 1) -> float:
         """Seconds of the last of some iterations; its happenings and phases are kept."""
         begun = 0.0
         for _ in range(iterations):
             begun = self.clock.get("compute", 0.0)
-            self.happenings, self.phases = [], dict.fromkeys(PHASES, 0.0)
+            self.happenings, self.phases, self.waited = [], dict.fromkeys(PHASES, 0.0), 0.0
             self._iterate()
         return self.clock["compute"] - begun
 
@@ -96,6 +111,7 @@ class Player:
             before = self.clock.get("compute", 0.0)
             fetched = self.clock.get("storage", 0.0)
             if fetched > before:
+                self.waited += fetched - before
                 self._do("compute", "wait for samples", "read", fetched - before, "wait")
             self._do("storage", "read ahead", "read", self.storage, "storage", after=before)
             self._do("compute", "read", "read", self.read, "memory")
@@ -107,7 +123,9 @@ class Player:
                 self._entry(i, entry)
                 if last:
                     self._final(i)
-        if self.deferred:
+        if self.staged is not None:
+            self._staged_end()
+        elif self.deferred:
             self._at_the_end()
         if not self.late:
             self._wait(max([0.0, *self.ready.values()]), "wait for parameters")
@@ -141,7 +159,66 @@ class Player:
     def _final(self, i: int) -> None:
         for bucket, final in zip(self.draft.plan.buckets, self.draft.plan.final, strict=True):
             if final == i and bucket.span.start not in self.cut:
-                self._chain(bucket)
+                if self.staged is None:
+                    self._chain(bucket)
+                else:
+                    self._gathered(bucket)
+
+    def _rounds(self) -> list[Round]:
+        """What the synchronisation in stages sends together, by its own word."""
+        plan = self.draft.plan
+        passed, ready = 0.0, dict[int, float]()
+        for i, entry in enumerate(plan.entries):
+            passed += 0.0 if entry.once else self.costs[i].seconds
+            ready |= {b.index: passed for b, f in zip(plan.buckets, plan.final, strict=True) if f == i}
+        order = sorted(plan.buckets, key=lambda bucket: (ready[bucket.index], bucket.index))
+        assert self.staged is not None
+        stages = self.links[self.staged].staged
+        return [Round(*each) for each in stages(order, [ready[bucket.index] for bucket in order])]
+
+    def _gathered(self, bucket: Bucket) -> None:
+        """With the last gradients of those that go together, what happens to them until their update."""
+        for each in self.rounds:
+            if bucket.index not in each.buckets:
+                continue
+            each.there.add(bucket.index)
+            if len(each.there) == len(each.buckets):
+                each.there.clear()
+                moment = self._stages(each.before, self.clock["compute"])
+                self.ready |= dict.fromkeys(each.buckets, moment)
+
+    def _stages(self, stages: Sequence[tuple[str, str, float]], after: float) -> float:
+        """One behind the other; where gradients are measured before any is used, nothing overlaps."""
+        moment, begun = after, self.clock.get("compute", 0.0)
+        for resource, name, seconds in stages:
+            where = "compute" if self.draft.solver.clip else resource
+            moment = self._do(where, name, "synchronise", seconds, "description", after=moment)
+        self.phases["synchronise"] += self.clock.get("compute", 0.0) - begun
+        return moment
+
+    def _staged_end(self) -> None:
+        """After backward all buckets are awaited, then passed on to what is around, and updated."""
+        around = self.links[(self.staged or 0) + 1 :]
+        packed = next((each for each in around if each.network is not None and each.packed), None)
+        self._wait(max([0.0, *self.ready.values()]), "wait for gradients")
+        self.ready.clear()
+        if packed is not None:
+            self._passed_on(packed, self.draft.plan.trainable, "all gradients")
+        for each in self.rounds:
+            for bucket in [b for b in self.draft.plan.buckets if b.index in each.buckets]:
+                name, span = ", ".join(bucket.layers), bucket.span
+                for link in self.links:
+                    if link.network is not None and not link.packed:
+                        self._passed_on(link, len(span), name)
+                    span = self._kept(link, span)
+                start = self.clock["compute"]
+                self._update("compute", name, span, 0.0)
+                self.phases["synchronise"] += self.clock["compute"] - start
+            self._stages(each.after, self.clock["compute"])
+
+    def _passed_on(self, link: Link, elements: int, name: str) -> None:
+        """A message among nodes, which the worker awaits."""
+        self._wait(self._message(link, elements, name, self.clock["compute"]), f"wait for {name}")
 
     def _chain(self, bucket: Bucket) -> None:
         """Reduce outwards, update, distribute inwards, as ``demitasse.chain`` binds them."""

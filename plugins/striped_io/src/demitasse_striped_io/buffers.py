@@ -19,7 +19,9 @@ def aligned(nbytes: int) -> np.ndarray:
     reading thread's, and threads run where the worker that started them does."""
     if nbytes == 0:
         return np.empty(0, np.uint8)
-    block = mmap.mmap(-1, nbytes)
+    # Private: Linux gives memory that processes could share huge pages only where shmem_enabled says so.
+    private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
+    block = mmap.mmap(-1, nbytes, **private)
     if nbytes >= LARGE and hasattr(mmap, "MADV_HUGEPAGE"):
         block.madvise(mmap.MADV_HUGEPAGE)
     return np.frombuffer(block, np.uint8)

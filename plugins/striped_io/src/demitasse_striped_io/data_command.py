@@ -1,4 +1,4 @@
-"""``demitasse data``: show, check, convert and measure striped sets."""
+"""``demitasse data``: show, check, convert and measure striped sets, predict shared storage."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def _say(json_path: str | None, record: dict[str, Any], lines: Sequence[str]) ->
         click.echo(line)
 
 
-@click.group("data", help="Show, check, convert and measure striped sets of samples.")
+@click.group("data", help="Show, check, convert and measure striped sets, predict shared storage.")
 def command() -> None:
     """Each sub-command says what it did, as lines or as JSON."""
 
@@ -311,3 +311,71 @@ def measure(
         for k, (a, b) in slow.items()
     ]
     _say(json_path, record, lines)
+
+
+@command.command(
+    "predict",
+    help="Predict what processes of the described MACHINE (a .toml file) get from its storage: from a "
+    "file on one target, and from one on stripes.",
+)
+@click.argument("machine", type=click.Path(dir_okay=False, path_type=Path))
+@click.option(
+    "--bytes",
+    "size",
+    type=Bytes(),
+    default=192 << 20,
+    show_default="192M",
+    help="What a process reads for a step: 256 samples of 3 x 256 x 256 float32 are 192M.",
+)
+@click.option("--stripes", type=click.IntRange(min=1), help="Default: 32, or as many as there are.")
+@click.option("--block", type=Bytes(), default=BLOCK, show_default="256M", help="Bytes of a block.")
+@click.option(
+    "--sampling",
+    type=click.Choice(["random", "block"]),
+    default="random",
+    show_default=True,
+    help="Whether each process begins where it draws, or all read in the order block.",
+)
+@click.option(
+    "--processes",
+    "counts",
+    type=click.IntRange(min=1),
+    multiple=True,
+    default=(1, 4, 16, 64, 256, 1024),
+    show_default="1, 4, 16, 64, 256, 1024",
+    help="How many share the storage; may be repeated.",
+)
+@_json_option
+def predict(
+    machine: Path,
+    size: int,
+    stripes: int | None,
+    block: int,
+    sampling: str,
+    counts: tuple[int, ...],
+    json_path: str | None,
+) -> None:
+    """Nothing is read: the numbers are the description's."""
+    from demitasse import load_machine
+    from demitasse_striped_io.contention import reading_cost
+
+    described = load_machine(machine)
+    record, rows = [], []
+    for count in counts:
+        one, many = (
+            reading_cost(
+                described, processes=count, batch=size, stripes=s, block=block, sampling=sampling
+            )
+            for s in (1, stripes)
+        )
+        record.append({"processes": count, "single": one.to_dict(), "striped": many.to_dict()})
+        split = (f"{human(one.aggregate)}/s", f"{human(one.each)}/s", f"{one.seconds:.2f} s")
+        striped = (f"{human(many.aggregate)}/s", f"{human(many.each)}/s", f"{many.seconds:.2f} s")
+        rows.append((f"{count:,}", *split, *striped, f"{many.readers:.0f}", f"{many.bound:,}"))
+    head = ("processes", "one target", "each", "a step", f"{many.stripes} stripes", "each", "a step")
+    lines = [
+        f"{described.name}: {many.targets} {many.space!r} of {human(many.bandwidth)}/s; each process "
+        f"reads {human(size)} a step, {sampling} (simulated)",
+        table((*head, "on one", "N / S x blocks"), rows),
+    ]
+    _say(json_path, {"machine": described.name, "sizes": record}, lines)

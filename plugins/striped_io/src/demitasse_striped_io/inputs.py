@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,6 +14,7 @@ import numpy as np
 
 from demitasse import DataError, DataSpec, Field
 from demitasse_striped_io import loops
+from demitasse_striped_io.contents import Contents, Item
 from demitasse_striped_io.decoding import ENDINGS, decode
 from demitasse_striped_io.index import record_bytes
 
@@ -119,17 +121,6 @@ class Form:
     resized: tuple[int, int] | None = None
 
 
-@dataclass(frozen=True)
-class Item:
-    """An image file's bytes to be: where they stand, under which name, with which label."""
-
-    file: Path
-    where: str
-    label: int
-    offset: int = 0
-    length: int = -1
-
-
 class FilesInput:
     """Image files, or members of tar shards, with a label each."""
 
@@ -140,31 +131,32 @@ class FilesInput:
         self.name, self.size, self._items, self._form = name, len(items), items, form
         self.form = "encoded" if form.encoded else "raw"
         self.small: Mapping[str, Field] = {"label": Field((), "int32")}
-        pixels = self._pixels(0)
+        with closing(Contents()) as contents:
+            pixels = self._pixels(0, contents)
         height, width, channels = pixels.shape
         self.main: Mapping[str, Field] = {"data": Field((channels, height, width), "uint8")}
 
-    def _pixels(self, number: int) -> np.ndarray:
+    def _pixels(self, number: int, contents: Contents) -> np.ndarray:
         item = self._items[number]
         try:
-            return decode(contents(item), self._form.gray, self._form.resized)
+            return decode(contents.read(item), self._form.gray, self._form.resized)
         except DataError as error:
             raise DataError(f"{item.where}: {error}") from error
 
     def lane(self, first: int, count: int, step: int) -> Lane:
         return _FilesLane(self, first, step)
 
-    def chunk(self, first: int, count: int) -> Chunk:
+    def chunk(self, first: int, count: int, contents: Contents) -> Chunk:
         """Samples as they are written."""
         labels = np.array([item.label for item in self._items[first : first + count]], np.int32)
         if self._form.encoded:
-            parts = [contents(item) for item in self._items[first : first + count]]
+            parts = [contents.read(item) for item in self._items[first : first + count]]
             lengths = np.array([len(part) for part in parts], np.int64)
             return Chunk(np.concatenate(parts), lengths, {"label": labels})
         shape = self.main["data"].shape
         planes = np.empty((count, *shape), np.uint8)
         for i in range(count):
-            pixels = self._pixels(first + i)
+            pixels = self._pixels(first + i, contents)
             if pixels.transpose(2, 0, 1).shape != shape:
                 raise DataError(
                     f"{self._items[first + i].where}: its image has shape {pixels.shape} (height, "
@@ -182,26 +174,15 @@ class FilesInput:
 class _FilesLane:
     def __init__(self, files: FilesInput, first: int, step: int) -> None:
         self._files, self._first, self._step = files, first, step
+        self._contents = Contents()
 
     def read(self, count: int) -> Chunk:
-        made = self._files.chunk(self._first, count)
+        made = self._files.chunk(self._first, count, self._contents)
         self._first += self._step
         return made
 
     def close(self) -> None:
-        """Nothing is kept open."""
-
-
-def contents(item: Item) -> np.ndarray:
-    """The bytes of an image file, or of a member of a shard. Raises DataError."""
-    try:
-        data = np.fromfile(item.file, np.uint8, count=item.length, offset=item.offset)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise DataError(f"{item.where}: cannot be read: {reason}") from error
-    if not len(data) or len(data) < item.length:
-        raise DataError(f"{item.where}: has {len(data):,} bytes; an image was expected")
-    return data
+        self._contents.close()
 
 
 def open_input(runtime: Any, source: str, *, root: str, kind: str | None, form: Form) -> Input:

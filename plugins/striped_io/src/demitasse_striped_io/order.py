@@ -14,7 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
-from demitasse import permutation
+from demitasse_striped_io.shuffling import permutation
 
 ORDERS = ("file", "sample", "block")
 EPOCHS_KEPT = 3
@@ -61,6 +61,7 @@ class ShuffledOrder:
 
     def __init__(self, size: int, seed: int, runs: Runs | None = None) -> None:
         self.size, self.seed, self._runs = size, seed, runs
+        self.in_runs = runs is not None
         self._epochs: dict[int, np.ndarray] = {}
         self._lock = threading.Lock()
         self._maker: threading.Thread | None = None
@@ -92,7 +93,7 @@ class ShuffledOrder:
             if epoch not in self._epochs:
                 self._keep(epoch)
             self._maker = threading.Thread(
-                target=self._keep, args=(epoch + 1,), name="order of the next epoch", daemon=True
+                target=self._keep, args=(epoch + 1,), name="order of the next epoch"
             )
             self._maker.start()
             return self._epochs[epoch]

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from demitasse import DataError, DataSource, DataSpec, Finding, hookimpl
+from demitasse import DataError, DataSource, DataSpec, Event, Finding, hookimpl
 
 
 @hookimpl
@@ -32,11 +32,17 @@ def data_source(spec: DataSpec) -> DataSource | None:
 @hookimpl
 def programs() -> Mapping[str, Callable[..., Any]]:
     """``convert_to_striped``: samples written as a striped set; ``readers``: a source whose samples one
-    reader distributes, or a reader for each worker."""
+    reader distributes, or a reader for each worker; ``reading_cost``: what a step's reading costs on a
+    described machine, whose processes share its storage."""
     from demitasse_striped_io.convert import convert_to_striped
     from demitasse_striped_io.readers import readers
 
-    return {"convert_to_striped": convert_to_striped, "readers": readers}
+    def cost(runtime: Any, **asked: Any) -> Any:
+        from demitasse_striped_io.contention import reading_cost
+
+        return reading_cost(runtime.machine, **asked)
+
+    return {"convert_to_striped": convert_to_striped, "readers": readers, "reading_cost": cost}
 
 
 @hookimpl
@@ -45,6 +51,14 @@ def commands() -> Mapping[str, Callable[..., Any]]:
     from demitasse_striped_io.data_command import command
 
     return {"data": command}
+
+
+@hookimpl
+def observe() -> Callable[[Event], None]:
+    """At the end of a training that waited for samples, what to change."""
+    from demitasse_striped_io.listener import Listener
+
+    return Listener()
 
 
 @hookimpl

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
@@ -12,7 +13,7 @@ import numpy as np
 from demitasse import DataError, Field
 from demitasse_striped_io import loops
 from demitasse_striped_io.augmentation import Transform, draws, places
-from demitasse_striped_io.decoding import decode
+from demitasse_striped_io.decoding import decode, opencv
 from demitasse_striped_io.faults import Fault
 from demitasse_striped_io.store import Store
 
@@ -157,12 +158,15 @@ def _plain(array: np.ndarray, main: Mapping[str, Field]) -> bool:
 
 
 class EncodedRecords:
-    """Image files. ``data`` (channels, height, width) uint8, blue first; with a transform float32."""
+    """Image files. ``data`` (channels, height, width) uint8, blue first; with a transform float32.
+    ``seconds`` counts what reading and what decoding took."""
 
     direct = False
 
     def __init__(self, store: Store, seed: int) -> None:
         """Raises DataError when images differ in size and nobody says what to make of them."""
+        self.seconds = {"reading": 0.0, "decoding": 0.0}
+        self._counting = threading.Lock()
         self._store, options = store, store.options
         self._gray, self._seed = options.mode == "gray", seed
         if bool(options.height) != bool(options.width):
@@ -205,7 +209,9 @@ class EncodedRecords:
         lengths = self._store.layout.lengths(numbers)
         ends = np.cumsum(lengths)
         raw = np.empty(int(ends[-1]), np.uint8)
+        begin = time.perf_counter()
         faults = self._store.read(numbers, raw)
+        there = time.perf_counter()
         bad = {fault.sample for fault in faults}
         options = self._store.options
         cropped = drawn_by(lambda f, n: draws(self._seed, options.stream, f, n), where)
@@ -217,11 +223,13 @@ class EncodedRecords:
 
         def part(_: int) -> None:
             # Whoever is free takes the next: photos differ in size.
-            made = np.empty((1, *self._shape), np.uint8)
+            scratch = np.empty((1, *self._shape), np.uint8)
+            straight = self._transform is None and target.dtype == np.uint8 and target.flags.c_contiguous
             for i in turn:
                 if int(numbers[i]) in bad:
                     continue
                 try:
+                    made = target[i : i + 1] if straight else scratch
                     image = decode(raw[ends[i] - lengths[i] : ends[i]], self._gray, self._resized)
                     self._place(image, cropped[i : i + 1], made[0])
                 except DataError as error:
@@ -235,13 +243,16 @@ class EncodedRecords:
                     done = np.empty((1, *target.shape[1:]), np.float32)
                     self._transform.apply(made, moved[i : i + 1], done)
                     target[i] = done[0]
-                else:
+                elif not straight:
                     target[i] = made[0]
 
         if parts == 1:
             part(0)
         else:
             self._store.divide(part, parts)
+        with self._counting:
+            self.seconds["reading"] += there - begin
+            self.seconds["decoding"] += time.perf_counter() - there
         return faults
 
     def _place(self, image: np.ndarray, drawn: np.ndarray, out: np.ndarray) -> None:
@@ -259,4 +270,7 @@ class EncodedRecords:
                 f"its image has shape {(channels, height, width)} (channels, height, width), the first "
                 f"sample's {self._shape}; resize them (height and width) or crop"
             )
-        loops.planes(image, out)
+        if channels == 1:
+            out[0] = image[:, :, 0]
+        else:  # in vector code: 7 us for 256 x 256, a compiled loop takes 37
+            opencv().split(image, list(out))

@@ -2,7 +2,7 @@
 ``n01440764/7.jpg`` and ``n01440764/7.cls``.
 
 Only the headers are read to find the members; their bytes are read where they stand. A compressed shard
-has no such places and is refused.
+(gzip, bzip2, xz) is unpacked from its beginning on: once to find them, once by each thread that reads.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ import json
 import re
 import tarfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from demitasse import DataError
+from demitasse_striped_io.contents import BROKEN, Item, opener
 from demitasse_striped_io.decoding import ENDINGS
-from demitasse_striped_io.inputs import Item
 
 LABELS = ("cls", "index", "label")
 LONGEST_LABEL = 1 << 20
@@ -50,19 +51,25 @@ def shard_files(source: str) -> list[Path]:
 
 def shard_items(source: str) -> list[Item]:
     """The images in shards, each with its label (0 where none has one). Raises DataError for a shard
-    that is compressed, cut off or no tar file, and for a sample without an image."""
+    that is cut off or no tar file, and for a sample without an image."""
     return [item for file in shard_files(source) for item in _items(file)]
 
 
 def _items(file: Path) -> Iterator[Item]:
     try:
-        with tarfile.open(file, "r:") as archive:
-            yield from _samples(file, archive)
+        unpack = opener(file)
+        with (
+            unpack(file) if unpack else file.open("rb") as opened,
+            tarfile.open(fileobj=opened, mode="r:") as archive,
+        ):
+            for item in _samples(file, archive):
+                yield replace(item, compressed=unpack is not None)
     except tarfile.ReadError as error:
-        packed = " (is it compressed? unpack it first)" if file.suffix != ".tar" else ""
-        raise DataError(f"{file}: is no tar file that can be read: {error}{packed}") from error
-    except OSError as error:
-        raise DataError(f"{file}: cannot be read: {error.strerror or error}") from error
+        known = "" if unpack or file.suffix == ".tar" else "; compressed ones are gzip, bzip2 or xz"
+        raise DataError(f"{file}: is no tar file that can be read: {error}{known}") from error
+    except BROKEN as error:
+        reason = getattr(error, "strerror", None) or error
+        raise DataError(f"{file}: cannot be read: {reason}") from error
 
 
 def _samples(file: Path, archive: tarfile.TarFile) -> Iterator[Item]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from demitasse import DataError, DataSpec, RandomStream
 from demitasse_striped_io.faults import Faults
 from demitasse_striped_io.index import read_index
+from demitasse_striped_io.listener import OPENED
 from demitasse_striped_io.options import Options, options_of
 from demitasse_striped_io.order import FileOrder, Order, Runs, ShuffledOrder
 from demitasse_striped_io.reading import Reading
@@ -48,10 +49,16 @@ class Source:
         self._reading = Reading(self.records, self.order, self.faults, skip)
         self._streams: weakref.WeakSet[RingStream | ThroughStream] = weakref.WeakSet()
         self._closed = False
+        OPENED.add(self)
 
     def __repr__(self) -> str:
         fields = ", ".join(f"{name} {f.shape} {f.dtype}" for name, f in self.fields.items())
         return f"<{self.size:,} samples of {self.name} on {self.store.layout.stripes} stripes: {fields}>"
+
+    @property
+    def waited(self) -> float:
+        """The seconds that its streams were waited for."""
+        return sum(stream.waited for stream in self._streams)
 
     def _missing(self) -> str:
         layout = self.store.layout
@@ -85,7 +92,7 @@ class Source:
             raise DataError(f"{self.name}: the source is closed")
         if self.records.direct:
             # What is done once is done now and not while a worker waits for its first samples.
-            self.store.resident()
+            self.store.prepare()
             self._reading.numbers(first, 1)
         about = self._reading, self.name, first, count, step, self.options.ahead
         made: RingStream | ThroughStream = (
@@ -97,6 +104,7 @@ class Source:
     def close(self) -> None:
         """Close all streams of the source, and the stripes."""
         self._closed = True
+        OPENED.discard(self)
         for stream in list(self._streams):
             stream.close()
         self.order.close()

@@ -4,7 +4,6 @@ something is wrong, explained."""
 from __future__ import annotations
 
 import errno
-import mmap
 import os
 import threading
 from collections.abc import Callable, Mapping
@@ -20,6 +19,7 @@ from demitasse_striped_io.buffers import aligned
 from demitasse_striped_io.faults import Fault
 from demitasse_striped_io.index import Index, read_index, read_table
 from demitasse_striped_io.layout import Layout
+from demitasse_striped_io.mapping import Mapped
 from demitasse_striped_io.options import Options, physical_memory
 
 DIVIDED = 1 << 21
@@ -39,7 +39,7 @@ class Store:
 
     def __init__(self, path: Path, options: Options, index: Index | None = None) -> None:
         """Raises DataError for what is no set; a missing stripe is a fault of its samples."""
-        self.index = index or read_index(path)
+        self.index = index = index or read_index(path)
         self.folder = path if path.is_dir() else path.parent
         self.name, self.options = str(path), options
         self.table: Mapping[str, np.ndarray] = read_table(self.folder, self.index)
@@ -55,8 +55,13 @@ class Store:
         self._pool: ThreadPoolExecutor | None = None
         self._local = threading.local()
         self._records: np.ndarray | None = None
-        self._maps: np.ndarray | None = None
-        self._held: list[np.ndarray] = []
+        size = self.index.record * self.index.samples
+        self._kept = 0 < size <= options.resident()
+        self._maps: Mapped | None = None
+        self._mappable = self._may_be_mapped()
+        self._all_seen = False
+        about = (index.record, index.in_block, index.block, len(index.stripes)) if index.record else ()
+        self._geometry = np.array(about, np.int64)
         self.load_faults: dict[int, Fault] = {}
         self._open()
         self._fetch = self._fetcher()
@@ -113,14 +118,13 @@ class Store:
         could not be read are returned. Raises DataError when the store is closed."""
         if self._closed:
             raise DataError(f"{self.name}: the source is closed")
+        parts = min(self.options.workers, len(numbers), 1 + out.nbytes // DIVIDED)
+        if self._copied(numbers, out, parts):
+            return []
         pieces = self.layout.pieces(numbers)
         status = np.empty(len(numbers), np.uint8)
         checks = self._checks[numbers]
         verify = self._to_verify(numbers)
-        parts = min(self.options.workers, len(numbers), 1 + out.nbytes // DIVIDED)
-        if not verify.any() and (maps := self._mapped()) is not None:
-            self._copy(maps, pieces, out, parts)
-            return []
         if parts == 1 or self.options.rate or self.options.patience or self.options.io == "mpi":
             tally = np.zeros_like(self.tally)
             self._fetch(pieces, out, checks, verify, status, tally)
@@ -135,56 +139,78 @@ class Store:
                 self._count(tally)
 
             self.divide(part, parts)
-        if self.options.verify == "first":
+        if self.options.verify == "first" and not self._all_seen:
             self._seen[numbers[status == loops.READ]] = 1
+            self._all_seen = bool(self._seen.all())
         return [self.fault(int(numbers[i]), int(status[i])) for i in np.flatnonzero(status)]
 
-    def _copy(self, maps: np.ndarray, pieces: np.ndarray, out: np.ndarray, parts: int) -> None:
-        cuts = np.arange(parts + 1) * len(pieces) // parts
-
-        def part(i: int) -> None:
-            tally = np.zeros_like(self.tally)
-            loops.copy_mapped(maps, pieces[cuts[i] : cuts[i + 1]], out, tally)
-            self._count(tally)
-
-        if parts == 1:
-            part(0)
-        else:
-            self.divide(part, parts)
-
-    def _mapped(self) -> np.ndarray | None:
-        """The addresses of the stripes, mapped into memory; None where they are not to be.
+    def _may_be_mapped(self) -> bool:
+        """Whether records are copied from a map of the stripes once they were read.
 
         The system's own copying takes half as long again as copying from a map (10 and 16 GB/s on one
-        core). But what cannot be read from a map ends the process: so a record is first read, and
-        checked, by a system call, and only records that were, of a set that fits twice into memory, are
-        copied from the map from then on.
+        core), and a call for each small record as long as copying it. But what a map has is not checked
+        when it is copied: so a record is first read, and checked, by a system call, and only records
+        that were, of a set that fits twice into memory, come from the map from then on.
         """
         options = self.options
-        plain = options.io == "page" and options.verify == "first"
-        if not plain or options.rate or options.patience or options.memory == 0:
-            return None
+        plain = options.io == "page" and options.verify == "first" and options.memory != 0
+        small = sum(self.index.lengths) <= physical_memory() // 2
+        return plain and small and not options.rate and not options.patience
+
+    def _copied(self, numbers: np.ndarray, out: np.ndarray, parts: int) -> bool:
+        """Copy records from the map, in so many parts; False where they have to be read: not all were
+        seen yet, or a stripe was cut off since."""
+        if not self._mappable or (maps := self._maps or self._map()) is None:
+            return False
+        if not self.index.record:
+            return self._copied_by_pieces(maps, numbers, out)
+        if parts == 1:
+            return self._gathered(maps, numbers, out) and self._still(maps)
+        size, there = self.index.record, [False] * parts
+
+        def part(i: int) -> None:
+            some = slice(len(numbers) * i // parts, len(numbers) * (i + 1) // parts)
+            there[i] = self._gathered(maps, numbers[some], out[some.start * size : some.stop * size])
+
+        self.divide(part, parts)
+        return all(there) and self._still(maps)
+
+    def _gathered(self, maps: Mapped, numbers: np.ndarray, out: np.ndarray) -> bool:
+        tally = np.zeros(self.tally.shape, np.int64)
+        about = maps.addresses, self._geometry, self._seen, numbers
+        there: bool = loops.gather_mapped(*about, out, tally)
+        if there:
+            self._count(tally)
+        return there
+
+    def _copied_by_pieces(self, maps: Mapped, numbers: np.ndarray, out: np.ndarray) -> bool:
+        if not self._seen[numbers].all():
+            return False
+        tally = np.zeros_like(self.tally)
+        loops.copy_mapped(maps.addresses, self.layout.pieces(numbers), out, tally)
+        self._count(tally)
+        return self._still(maps)
+
+    def _still(self, maps: Mapped) -> bool:
+        if maps.whole():
+            return True
+        self._mappable = False  # from now on system calls read, and name what is missing
+        return False
+
+    def prepare(self) -> None:
+        """Do now what is done once, so that no worker waits for it: keep a small set in memory, map
+        another one."""
+        if self.resident() is None and self._mappable:
+            self._map()
+
+    def _map(self) -> Mapped | None:
         with self._lock:
             if self._maps is None:
-                self._maps = self._map_all()
-        return self._maps if len(self._maps) else None
-
-    def _map_all(self) -> np.ndarray:
-        nothing = np.empty(0, np.int64)
-        if sum(self.index.lengths) > physical_memory() // 2:
-            return nothing
-        found = np.zeros(len(self.files), np.int64)
-        for stripe, (file, length) in enumerate(
-            zip(self.files.tolist(), self.index.lengths, strict=True)
-        ):
-            if not length:
-                continue
-            if file < 0 or os.fstat(file).st_size < length:
-                return nothing
-            mapped = np.frombuffer(mmap.mmap(file, length, prot=mmap.PROT_READ), np.uint8)
-            self._held.append(mapped)
-            found[stripe] = mapped.ctypes.data
-        return found
+                try:
+                    self._maps = Mapped(self.files.tolist(), self.index.lengths)
+                except OSError:
+                    self._mappable = False  # records are read by system calls, which name a fault
+            return self._maps
 
     def divide(self, part: Callable[[int], None], parts: int) -> None:
         """``part`` of every number below ``parts``, in threads, the last in this one. Raises what the
@@ -203,17 +229,19 @@ class Store:
     def resident(self) -> np.ndarray | None:
         """All records, flat, where the set is small enough to be kept in memory; read and checked when
         first asked for. None for a set that is larger or of varying records."""
-        if self._records is None and self.index.record:
-            size = self.index.record * self.index.samples
-            if size > self.options.resident():
-                return None
+        if self._records is None and self._kept:
             with self._loading:
                 if self._records is None:
-                    records = aligned(size)
+                    records = aligned(self.index.record * self.index.samples)
                     found = self.read(np.arange(self.index.samples), records)
                     self.load_faults = {fault.sample: fault for fault in found}
                     self._records = records
         return self._records
+
+    @property
+    def announced(self) -> bool:
+        """Whether it pays to say which records will be wanted: not when they are copied from memory."""
+        return self.resident() is None and not (self._all_seen and self._maps is not None)
 
     def soon(self, numbers: np.ndarray) -> None:
         """Have the system read records into its page cache."""
@@ -274,6 +302,8 @@ class Store:
             held: Any = getattr(self, name, None)
             if held is not None:
                 held.close()
+        with self._lock:  # who still copies from it keeps it until then
+            self._maps, self._mappable = None, False
         for stripe, file in enumerate(self.files.tolist()):
             if file >= 0:
                 os.close(file)

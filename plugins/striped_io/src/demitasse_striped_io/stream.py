@@ -7,6 +7,7 @@ decoded or transformed, or comes past the page cache, is prepared by a thread in
 
 from __future__ import annotations
 
+import atexit
 import threading
 import time
 import weakref
@@ -50,6 +51,7 @@ class _Thread:
         self.free: SimpleQueue[Run | None] = SimpleQueue()
         self.ready: SimpleQueue[Run | Exception | None] = SimpleQueue()
         self.thread = threading.Thread(target=self.work, name=f"read-ahead of {name}", daemon=True)
+        _running.add(self)
 
     def work(self) -> None:
         try:
@@ -73,6 +75,20 @@ class _Thread:
     def join(self) -> None:
         if self.thread is not threading.current_thread():
             self.thread.join()
+
+
+_running: weakref.WeakSet[_Thread] = weakref.WeakSet()
+
+
+@atexit.register
+def _end_all() -> None:
+    """Wait for threads of streams that nobody closed: one that is in a decoder, which is C++, when the
+    interpreter ends would have the process aborted."""
+    left = [each for each in _running if each.thread.is_alive()]
+    for each in left:
+        each.stop()
+    for each in left:
+        each.join()
 
 
 class _Announcer(_Thread):
@@ -155,7 +171,7 @@ class ThroughStream(_Stream):
         the step. Raises DataError and leaves the cursor when a sample cannot be read."""
         self._check_open()
         check_batch(self._name, self._reading.records.fields, self._count, out)
-        if self._store.resident() is None:
+        if self._store.announced:
             self._announce()
         start = time.perf_counter()
         self._reading.fill(self._cursor, self._count, out)

@@ -97,6 +97,8 @@ class Pace:
                 raise self._explained(error, now) from None
             raise
         crew.quiesce()
+        if self._processes.size > 1:  # what one is asked, all do, once all have come here
+            asked = [wish > 0 for wish in self._processes.total(np.array(asked, np.float64)).tolist()]
         self.asked = asked[0], asked[1]
         return smoothed
 

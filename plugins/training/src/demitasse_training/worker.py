@@ -274,9 +274,12 @@ class Worker:
 
     def _bind(self) -> Step:
         plan, flat, vocabulary = self.plan, self.flat, self.runtime.vocabulary
+        numbers = {name: self.array(buffer) for name, buffer in plan.scalars.items()} | self._sizes
+        flat.numbers = numbers
         for level in self.levels:
             flat = level.update_memory(flat)
-        scalars = {name: self.array(buffer) for name, buffer in plan.scalars.items()}
+        numbers = {**numbers, **flat.numbers}  # a master's updates may be of other iterations than these
+        sizes = {name: numbers[name] for name in self._sizes}
         about = plan, self.kernels, self.allocator
         main = self.graph.feeds[0] if self.graph.feeds else None
         norms = self.norms
@@ -293,9 +296,9 @@ class Worker:
                 span,
                 flat,
                 flat.gradients[span.start : span.stop] if not plan.brief else self._brief(span),
-                scalars,
+                numbers,
                 *about,
-                norms.sizes(span) if norms else self._sizes,
+                norms.sizes(span) if norms else sizes,
             ),
             measure=None
             if norms is None

@@ -1,0 +1,64 @@
+"""Which scheme a description's ``sync`` asks for, and whether it can serve the level."""
+
+from __future__ import annotations
+
+import os
+
+from demitasse import CompositionError, GradientSync, Group
+from demitasse_cgdp.options import Options
+
+
+def sync_of(group: Group) -> GradientSync:
+    """One replica's part of the scheme that the options ask for. Raises DescriptionError for an option
+    that is none, CompositionError for siblings that have no streams or are in other processes."""
+    where = _where(group)
+    options = Options.read(group.options, where)
+    if group.remote or group.team is None:
+        raise CompositionError(
+            f"{where}: plugin 'cgdp' joins the accelerators of one process, and levels "
+            f"{', '.join(group.levels)} have siblings in other processes; give the level of processes a "
+            f'sync of its own, like {{ plugin = "allreduce" }}'
+        )
+    if group.engine is None and _streams(group):
+        # Nobody trains without the streams that he asks for: this is a simulation.
+        from demitasse_cgdp.model.prediction import Predicted
+
+        return Predicted(group, options, f"{where}: sync")
+    if group.engine is None:
+        raise CompositionError(
+            f"{where}: plugin 'cgdp' moves gradients in streams, and workers of this level compute in "
+            f'none; say workers = "streams" there, and compose a plugin that has streams (host_streams, '
+            f"gpu)"
+        )
+    if options.scheme == "typical":
+        from demitasse_cgdp.typical import TypicalSync
+
+        return TypicalSync(group, group.team, group.engine)
+    from demitasse_cgdp.replica import CpuGpuSync
+
+    return CpuGpuSync(group, group.team, group.engine, options)
+
+
+def host_threads(group: Group, options: Options) -> int:
+    """How many threads of the host add gradients up: as the options say, else as many as this process
+    has of the node's processors."""
+    if options.threads is not None:
+        return options.threads
+    some = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, some // group.processes.sharing)
+
+
+def _streams(group: Group) -> bool:
+    """Whether the description has the group's workers compute in streams."""
+    levels = group.machine.levels if group.machine is not None else ()
+    return any(level.name in group.levels and level.workers == "streams" for level in levels)
+
+
+def _where(group: Group) -> str:
+    """Where the description asks for it."""
+    name = group.levels[-1] if group.levels else "?"
+    for level in group.machine.levels if group.machine is not None else ():
+        if level.name == name:
+            at = (level.sync.location if level.sync else None) or level.location
+            return f"{at or (group.machine.origin if group.machine else at)}: level {name!r}"
+    return f"level {name!r}"

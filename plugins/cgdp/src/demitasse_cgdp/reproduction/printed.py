@@ -1,0 +1,69 @@
+"""What Le et al., Involving CPUs into Multi-GPU Deep Learning (2018), print; None where it is
+withheld."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+BVLC, TRL = "BVLC/Caffe", "TRL/Caffe"
+GPUS = (1, 2, 4)
+
+TABLE_2: Mapping[tuple[str, str], tuple[float, float | None, float | None]] = {
+    (BVLC, "AlexNet"): (157.2, 174.3, 202.7),
+    (BVLC, "GoogLeNet-v1"): (140.0, 151.7, 163.4),
+    (BVLC, "VGGNet-16"): (345.6, None, None),
+    (TRL, "AlexNet"): (157.4, 163.6, 167.1),
+    (TRL, "GoogLeNet-v1"): (140.9, 151.9, 156.7),
+    (TRL, "VGGNet-16"): (345.2, None, None),
+}
+"""Milliseconds of an iteration with one, two and four GPUs."""
+
+TABLE_3: Mapping[str, Mapping[str, float]] = {
+    BVLC: {
+        "broadcast": 20,
+        "forward": 50.6,
+        "backward": 104,
+        "grad-acc": 23,
+        "update-param": 5.1,
+        "total time": 202.7,
+    },
+    TRL: {
+        "forward": 51.0,
+        "backward": 111,
+        "broadcast remaining gradients from CPUs": 0.0218,
+        "update-param": 5.1,
+        "total time": 167.1,
+    },
+}
+"""Milliseconds of phases, AlexNet with four GPUs."""
+
+LAYERS = tuple(f"Layer {number}" for number in range(8, 0, -1))
+DOWN, ADD, UP = "GPU-to-CPU copy (ms)", "accumulation time on CPUs (ms)", "CPU-to-GPU copy (ms)"
+TABLE_4: Mapping[str, tuple[float, ...]] = {
+    "no. of parameters (million)": (4, 16.8, 37.8, 0.4, 0.7, 0.9, 0.3, 0.03),
+    DOWN: (0.760, 3.156, 12.146, 0.133, 0.174, 0.275, 0.066, 0.014),
+    ADD: (1.263, 4.441, 13.074, 0.285, 0.465, 0.578, 0.155, 0.018),
+    UP: (1.786, 2.568, 5.538, 0.064, 0.095, 0.123, 0.041, 0.007),
+}
+"""AlexNet with four GPUs."""
+
+TABLE_5: Mapping[str, tuple[float, float]] = {
+    "AlexNet": (6863, 6359),
+    "GoogLeNet-v1": (6095, 5991),
+    "VGGNet-16": (7274, 6191),
+}
+"""MB on a GPU, of BVLC/Caffe and TRL/Caffe."""
+
+LARGEST = {BVLC: 94, TRL: 103}
+"""Images of VGGNet-16 in a minibatch (section 5.2.4)."""
+
+SPEEDUPS: Mapping[str, float] = {
+    "AlexNet": 1.21,
+    "GoogLeNet-v1": 1.04,
+    "VGGNet-16": 1.21,
+    "ResNet-152": 1.07,
+}
+"""Of TRL/Caffe over BVLC/Caffe with four GPUs (sections 5.2.1 and 5.3)."""
+
+BEST_CHUNK = 9
+"""What Algorithm 1 found for ResNet-152 with step = 10 and range = 5 (section 5.3)."""

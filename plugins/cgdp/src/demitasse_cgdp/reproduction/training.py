@@ -1,0 +1,144 @@
+"""An iteration with one, two and four GPUs: layers in proportion to their counts, the exchange by the
+cost model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+
+from demitasse_cgdp.chunks import ChunkSearch, chunks
+from demitasse_cgdp.model.definitions import LayerTimes, in_turn
+from demitasse_cgdp.reproduction.machine import LAUNCH, MEMORY, MS, PEAK, calibrated
+from demitasse_cgdp.reproduction.nets import NETS, WORD, Net
+from demitasse_cgdp.reproduction.printed import BVLC, TABLE_2, TRL
+
+UPDATE = 10
+"""Passes over the parameters of Caffe's SGD: weight decay 3, momentum 4, the difference taken off 3."""
+
+LIKE = {"ResNet-152": "GoogLeNet-v1"}
+"""Whose slowness a net has whose single GPU is not printed: the other one of many small convolutions."""
+
+
+def roofline(flops: float, moved: float) -> float:
+    """Seconds that a P100 needs at least."""
+    return max(flops / PEAK, moved / MEMORY)
+
+
+def phases(net: Net) -> tuple[float, float, float]:
+    """Forward, backward and update at least, in seconds."""
+    forward, backward = (
+        sum(roofline(*way) for way in ways)
+        for ways in ([e.forward for e in net.operations], [e.backward for e in net.operations])
+    )
+    return forward, backward, UPDATE * net.gradients / MEMORY
+
+
+@cache
+def slowness(name: str) -> float:
+    """How many times as long as that the printed iteration of one GPU takes (BVLC/Caffe)."""
+    name = LIKE.get(name, name)
+    return TABLE_2[BVLC, name][0] * MS / sum(phases(NETS[name]()))
+
+
+def alone(framework: str, name: str) -> float:
+    """Seconds of an iteration with one GPU: as printed, else by counts."""
+    row = TABLE_2.get((framework, name))
+    return slowness(name) * sum(phases(NETS[name]())) if row is None else row[0] * MS
+
+
+def exchanged(net: Net) -> list[tuple[str, int]]:
+    """Weighted layers in the order of backward, with the bytes of what is sent with each."""
+    sizes: dict[str, int] = {}
+    for each in reversed(net.operations):
+        if each.parameters:
+            owner = each.part_of or each.name
+            sizes[owner] = sizes.get(owner, 0) + WORD * each.parameters
+    return list(sizes.items())
+
+
+def reached(net: Net, slow: float, ends: Sequence[str], launch: float = LAUNCH) -> dict[str, float]:
+    """When backward ends each weighted layer, in seconds from its beginning, if it synchronises after
+    those of ``ends``. A thread launches kernels as the accelerator does those before; after a
+    synchronisation none is launched, and what is shorter than a launch waits for it."""
+    launched = done = 0.0
+    found: dict[str, float] = {}
+
+    def run(kernels: int, seconds: float) -> None:
+        nonlocal launched, done
+        for _ in range(kernels):
+            launched += launch
+            done = max(launched, done) + seconds / kernels
+
+    for each in net.operations:
+        run(each.kernels[0], slow * roofline(*each.forward))
+    begun = done
+    for each in reversed(net.operations):
+        run(each.kernels[1], slow * roofline(*each.backward))
+        if each.parameters and not each.part_of:
+            found[each.name] = done - begun
+            if each.name in ends:
+                launched = max(launched, done)
+    found[""] = done - begun
+    return found
+
+
+@cache
+def layer_times(name: str, batch: int, gpus: int, size: int) -> tuple[tuple[LayerTimes, ...], float]:
+    """The terms of the model by chunks of ``size`` layers, and backward without synchronisation."""
+    net, rates = NETS[name](batch), calibrated().rates
+    slow, together = slowness(name), chunks(exchanged(net), size)
+    times = reached(net, slow, [chunk[-1][0] for chunk in together])
+    found, before = [], 0.0
+    for chunk in together:
+        down, add, up = rates.transfers(float(sum(some for _, some in chunk)), gpus)
+        after = times[chunk[-1][0]]
+        slower = rates.interference * (down + add + up)
+        found.append(LayerTimes(after - before + slower, 0.0, down + add, up, down))
+        before = after
+    return tuple(found), reached(net, slow, ())[""]
+
+
+def cgdp_overhead(name: str, gpus: int, size: int = 1, batch: int | None = None) -> float:
+    """Seconds of an iteration beyond one GPU's: what backward takes longer, the way of the last sums,
+    and waiting for the slowest."""
+    if gpus == 1:
+        return 0.0
+    net = NETS[name]() if batch is None else NETS[name](batch)
+    layers, backward = layer_times(name, net.batch, gpus, size)
+    return in_turn(layers) - backward + calibrated().waiting(net, gpus)
+
+
+def typical_overhead(name: str, gpus: int) -> float:
+    """The same of BVLC/Caffe: collecting, broadcasting, and waiting for the slowest."""
+    if gpus == 1:
+        return 0.0
+    net, machine = NETS[name](), calibrated()
+    tree, size = machine.tree(gpus), float(net.gradients)
+    return tree.collect(size) + tree.broadcast(size) + machine.waiting(net, gpus)
+
+
+def iteration(framework: str, name: str, gpus: int, size: int = 1) -> float:
+    """Seconds."""
+    more = cgdp_overhead(name, gpus, size) if framework == TRL else typical_overhead(name, gpus)
+    return alone(framework, name) + more
+
+
+def best_chunk(name: str, gpus: int = 4, batch: int | None = None) -> tuple[int, float]:
+    """Of all sizes of chunks, the one with the least overhead, and that."""
+    sizes = range(1, len(NETS[name]().weighted) + 1)
+    return min(((size, cgdp_overhead(name, gpus, size, batch)) for size in sizes), key=lambda x: x[1])
+
+
+def searched(name: str, step: int, reach: int, gpus: int = 4) -> int:
+    """The size that Algorithm 1 settles on."""
+    search = ChunkSearch(step, reach, 1)
+    while not search.done:
+        search.iterated(iteration(TRL, name, gpus, search.chunk))
+    return search.best_chunk
+
+
+def last_sum(name: str, gpus: int) -> float:
+    """Seconds from the end of backward until the last sum is back."""
+    net = NETS[name]()
+    layers, _ = layer_times(name, net.batch, gpus, 1)
+    return in_turn(layers) - sum(layer.bp for layer in layers)

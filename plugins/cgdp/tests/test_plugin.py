@@ -1,0 +1,79 @@
+"""The plugin is found, its manifest is true, and what a description asks for wrongly is named."""
+
+from __future__ import annotations
+
+import inspect
+import tomllib
+from collections.abc import Callable
+from importlib.metadata import entry_points
+from importlib.resources import files
+from typing import Any
+
+import pytest
+
+from demitasse import CompositionError, DescriptionError, Group, Level, Machine, SyncSpec, Team
+from demitasse_cgdp.gradient_sync import host_threads
+from demitasse_cgdp.options import Options
+
+Train = Callable[..., Any]
+
+
+def plugin() -> Any:
+    (entry,) = entry_points(group="demitasse.plugins", name="cgdp")
+    return entry.load()
+
+
+def test_manifest_declares_the_hooks_that_are_implemented() -> None:
+    manifest = tomllib.loads(files("demitasse_cgdp").joinpath("plugin.toml").read_text("utf-8"))
+    implemented = {
+        name
+        for name, member in inspect.getmembers(plugin(), inspect.isfunction)
+        if hasattr(member, "demitasse_impl")
+    }
+    assert manifest["name"] == "cgdp"
+    assert not manifest["automatic"]
+    assert set(manifest["roles"]) == implemented
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"chunks": 3}, "unknown option 'chunks'; did you mean 'chunk'"),
+        ({"scheme": "typcal"}, "unknown scheme 'typcal'; did you mean 'typical'"),
+        ({"chunk": 0}, r"chunk = 0 \(valid: \"auto\", or a whole number from 1"),
+        ({"chunk": True}, "chunk = True"),
+        ({"interval": 0}, "interval = 0"),
+        ({"chunk": 2, "range": 3}, 'range is for the search of chunk = "auto"'),
+        ({"scheme": "typical", "threads": 2}, 'threads is for scheme = "cgdp"'),
+    ],
+)
+def test_a_wrong_option_is_named(train: Train, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(DescriptionError, match=message) as caught:
+        train(2, sync=options)
+    assert "level 'gpu': sync" in str(caught.value)
+
+
+def test_workers_without_streams_are_refused(train: Train) -> None:
+    level = Level("worker", 2, workers="threads", sync=SyncSpec("cgdp"))
+    machine = Machine("toys", (level,), fingerprint="any")
+    with pytest.raises(CompositionError, match=r"level 'worker': .*compute in none; say workers"):
+        train(2, machine=machine)
+
+
+def test_siblings_in_other_processes_are_refused() -> None:
+    for team in (None, Team(2)):
+        group = Group(("node", "gpu"), 0, team, "float32", {}, remote=True)
+        with pytest.raises(CompositionError, match="siblings in other processes; give the level"):
+            plugin().gradient_sync(group)
+
+
+def test_one_accelerator_needs_nobody(train: Train) -> None:
+    trainer = train(1)
+    assert trainer.step(2).iteration == 2
+    assert not [note for note in trainer.notes if "cgdp" in note]
+
+
+def test_threads_are_those_asked_for_or_the_processors_of_this_process() -> None:
+    group = Group(("gpu",), 0, Team(2), "float32", {})
+    assert host_threads(group, Options(threads=7)) == 7
+    assert host_threads(group, Options()) >= 1

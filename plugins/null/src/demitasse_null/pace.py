@@ -1,0 +1,75 @@
+"""Kernels that compute nothing but take the time of a described device, without using a processor."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from demitasse import DescriptionError, Quantity, unknown
+
+if TYPE_CHECKING:
+    from demitasse import Request, Work
+
+SHORTEST = 60e-6
+"""Seconds that are worth a sleep: Linux ends one some 50 us late."""
+
+OPTIONS = ("peak",)
+
+
+class Clock(threading.local):
+    """What the calling thread has yet to wait, in seconds; below 0 when its last sleep was too long."""
+
+    owed = 0.0
+
+
+CLOCK = Clock()
+"""A thread is one worker's, and computes one thing after the other."""
+
+
+def peak_of(options: Mapping[str, Any]) -> float | None:
+    """The FLOP/s of the option ``peak``, None without it. Raises DescriptionError."""
+    for name in options:
+        if name not in OPTIONS:
+            raise DescriptionError(unknown("option", name, OPTIONS, "options.null"))
+    if "peak" not in options:
+        return None
+    where = "options.null: peak = "
+    if not isinstance(given := options["peak"], str):
+        raise DescriptionError(f"{where}{given!r} (valid: a text like '4 TFLOP/s')")
+    return Quantity.parse(given, unit="FLOP/s", where=where).value
+
+
+def flops(request: Request) -> float:
+    """What an operation takes by the vocabulary's rule for it: as many as elements of its outputs where
+    there is none."""
+    operation = request.operation
+    if operation.flops is None:
+        return float(sum(math.prod(spec.shape) for spec in request.outputs if spec is not None))
+    shapes: dict[str, Any] = {}
+    for operands, specs in ((operation.inputs, request.inputs), (operation.outputs, request.outputs)):
+        for position, operand in enumerate(operands):
+            if operand.variadic:
+                shapes[operand.name] = [s.shape if s is not None else None for s in specs[position:]]
+            elif position < len(specs):
+                spec = specs[position]
+                shapes[operand.name] = None if spec is None else spec.shape
+    return operation.flops(shapes, request.attributes)
+
+
+def waiting(seconds: float) -> Work:
+    """Work that takes so long."""
+    clock = CLOCK
+
+    def wait() -> None:
+        """Short waits add up until they are worth a sleep, and what a sleep took too long, by whatever
+        else the machine did, is taken from the next."""
+        clock.owed += seconds
+        if clock.owed >= SHORTEST:
+            start = time.perf_counter()
+            time.sleep(clock.owed)
+            clock.owed -= time.perf_counter() - start
+
+    return wait

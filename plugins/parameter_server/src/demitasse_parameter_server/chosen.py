@@ -1,0 +1,98 @@
+"""The program ``trainer`` of a runtime whose options say how many workers there are, or have it
+tried."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from demitasse import CompositionError, DescriptionError, Machine, Runtime, Solver, unknown
+from demitasse_parameter_server import trials
+
+log = logging.getLogger("demitasse.parameter_server")
+
+PLUGIN, AUTO = "parameter_server", "auto"
+
+SECONDS = 0.5
+"""How long each number of workers is measured in a run that has it tried, in seconds."""
+
+TRIED_WITH = ("overrides", "data", "scaling", "precision")
+"""Options of a trainer that its iterations' time depends on."""
+
+_machines: WeakKeyDictionary[Runtime, Machine] = WeakKeyDictionary()
+"""What runtimes had before their workers were chosen: a second trainer's may be others."""
+
+
+def trainers(runtime: Runtime) -> trials.Make:
+    """The program ``trainer`` that another plugin offers. Raises CompositionError for none."""
+    for name, hook in runtime.composition.serving("programs"):
+        if name != PLUGIN and "trainer" in (offered := hook()):
+            return offered["trainer"]  # type: ignore[no-any-return]
+    raise CompositionError("no composed plugin has a program 'trainer'; compose the plugin 'training'")
+
+
+def trainer(runtime: Runtime, solver: str | Path | Solver, **options: Any) -> Any:
+    """Another plugin's trainer, of as many workers as the option ``workers`` says. With ``"auto"`` every
+    number that divides the machine's cores is tried in the net's first iterations, by trainers that are
+    then closed, and the quickest taken; what was found is remembered for the machine and the net.
+
+    Raises DescriptionError for another value, CompositionError where the machine's description says
+    already who its workers are.
+    """
+    make, machine = trainers(runtime), _machines.setdefault(runtime, runtime.machine)
+    where = f"{machine.origin}: options.{PLUGIN}"
+    given = runtime.options[PLUGIN]
+    for name in given:
+        if name != "workers":
+            raise DescriptionError(unknown("option", name, ["workers"], where))
+    if "workers" not in given:
+        return make(runtime, solver, **options)
+    _check_free(machine, where)
+    record = (
+        solver if isinstance(solver, Solver) else runtime.read(solver).solver(options.get("overrides"))
+    )
+    workers = _workers(given["workers"], machine, where)
+    if workers is None:
+        workers = _quickest(runtime, machine, make, record, options)
+    runtime.machine = trials.arranged(machine, workers, trials.cores_of(machine) // workers)
+    return make(runtime, solver, **options)
+
+
+def _quickest(
+    runtime: Runtime, machine: Machine, make: trials.Make, solver: Solver, options: dict[str, Any]
+) -> int:
+    name = trials.name_of(solver, machine, options.get("precision"))
+    memory = trials.memory()
+    found = trials.remembered(memory, name)
+    told = "remembered" if found else "tried now"
+    if not found:
+        runtime.machine = machine
+        about = {key: value for key, value in options.items() if key in TRIED_WITH}
+        found = trials.tried(runtime, make, solver, SECONDS, **about)
+        trials.remember(memory, name, found)
+    best = min(found, key=lambda trial: trial.seconds)
+    each = ", ".join(f"{t.workers} x {t.threads} {t.seconds * 1e3:.3g} ms" for t in found)
+    log.info("%d workers of %d threads: the quickest of %s (%s)", best.workers, best.threads, each, told)
+    return best.workers
+
+
+def _workers(value: Any, machine: Machine, where: str) -> int | None:
+    """The number that is asked for; None where it is to be tried."""
+    if value == AUTO:
+        return None
+    counts = [workers for workers, _ in trials.shapes(trials.cores_of(machine))]
+    if type(value) is not int or value not in counts:
+        valid = ", ".join(map(str, counts))
+        raise DescriptionError(f'{where}: workers = {value!r} (valid: "auto", or one of {valid})')
+    return value
+
+
+def _check_free(machine: Machine, where: str) -> None:
+    for level in machine.levels:
+        if level.workers is not None or level.sync is not None:
+            raise CompositionError(
+                f"{where}: workers chooses who trains on the cores of level {machine.levels[0].name!r}, "
+                f"and level {level.name!r} says that already; leave one of them out"
+            )

@@ -1,0 +1,69 @@
+"""What to change when training waits for samples."""
+
+from __future__ import annotations
+
+from demitasse_striped_io.data_command import human
+from demitasse_striped_io.measuring import slow_stripes
+from demitasse_striped_io.options import cores, physical_memory
+from demitasse_striped_io.order import ShuffledOrder
+from demitasse_striped_io.source import Source
+
+DECODING = 0.5
+"""Of the time that preparing batches takes: more of it in decoding is worth a line."""
+
+
+def remedies(source: Source) -> list[str]:
+    """What would have a striped set read more quickly, most likely first: by how it was asked for, and
+    by what was counted while it was read."""
+    options, store, index = source.options, source.store, source.store.index
+    found = []
+    if options.rate:
+        found.append(
+            f"rate={options.rate:g} holds each stripe to {human(options.rate)}/s; raise it or leave it "
+            f"out"
+        )
+    for stripe, (rate, others) in slow_stripes(store.tally).items():
+        found.append(
+            f"stripe {stripe} ({index.stripes[stripe]}) gives {human(rate)}/s, the others' median is "
+            f"{human(others)}/s; move it to another disk"
+        )
+    if options.verify == "always":
+        found.append("verify=always compares checksums at each reading; verify=first does it once")
+    if options.threads and options.threads < cores():
+        found.append(f"threads={options.threads} read and decode; this machine has {cores()} cores")
+    decoding = _decoding(source)
+    if decoding > DECODING:
+        size = f"{options.height or 'H'} --width {options.width or 'W'}"
+        found.append(
+            f"images are decoded whenever they are read, {decoding:.0%} of the time that reading takes; "
+            f"demitasse data convert ... --raw --height {size} does it once"
+        )
+    if index.form == "raw" and source.records.direct and store.resident() is None:
+        found += _from_files(source)
+    if found:
+        return found
+    if source.records.direct or options.ahead > 8:
+        return ["the set is copied from memory: the batch is more than the cores can copy in a step"]
+    return [f"ahead={2 * options.ahead} prepares more batches in advance: some take longer than others"]
+
+
+def _decoding(source: Source) -> float:
+    """The share of decoding in the time that preparing batches took; 0 for what is not decoded."""
+    seconds = getattr(source.records, "seconds", {})
+    return float(seconds["decoding"] / total) if (total := sum(seconds.values())) else 0.0
+
+
+def _from_files(source: Source) -> list[str]:
+    store = source.store
+    size, found = store.index.record * store.index.samples, []
+    if size < physical_memory() // 2:
+        found.append(f"memory={size} keeps the set in memory ({human(size)})")
+    if isinstance(source.order, ShuffledOrder) and not source.order.in_runs:
+        found.append("order=block reads a mini-batch in one piece, order=sample sample by sample")
+    folders = {path.parent for path in store.index.stripes}
+    if len(folders) == 1:
+        found.append(
+            f"all stripes lie in {folders.pop()}; demitasse data convert ... --folder A --folder B lays "
+            f"them on several disks"
+        )
+    return found

@@ -1,0 +1,188 @@
+"""What reading costs when processes share storage targets: one holds the whole file, or stripes lie on
+several.
+
+A step begins when the slowest process has its samples. Every process reads one mini-batch, consecutive
+bytes of a file whose blocks lie on ``stripes`` targets round robin; a target gives its bandwidth to
+whoever reads from it, and is done when all that is asked of it is read. With one stripe that is a single
+target for all ("single-split", the default of TaihuLight's file system); with 32 of 256 MB a mini-batch
+of 192 MB touches at most two, so at most N / 32 x 2 of N processes read from one (swCaffe, V.B).
+
+Not in it: seeks between readers, which make a disk's many readers slower than one, and other jobs.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from demitasse import (
+    DemitasseError,
+    DescriptionError,
+    Level,
+    Machine,
+    MemorySpace,
+    RandomStream,
+    unknown,
+)
+from demitasse_striped_io.index import BLOCK, STRIPES
+
+SAMPLING = ("random", "block")
+PROCESS_STEPS, FEWEST, MOST = 65_536, 16, 256
+"""Processes times steps over which the busiest target's load is averaged, and the fewest and most steps:
+the mean of what is drawn is then known to about 2%."""
+SEED = 1701
+
+
+@dataclass(frozen=True)
+class Load:
+    """What one step asks of targets: ``readers`` of the busiest one and ``share``, its bytes over those
+    of a whole step (1 for one target, 1 / stripes when all have the same)."""
+
+    readers: float
+    share: float
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One step's reading by ``processes`` of ``batch`` bytes each, from files on ``stripes`` of the
+    ``targets`` of ``space``, each of so much ``bandwidth``: its ``seconds``, the ``readers`` of the
+    busiest target and the paper's bound of them, and ``aggregate`` and ``each`` in bytes a second, of
+    all processes and of one."""
+
+    space: str
+    targets: int
+    bandwidth: float
+    processes: int
+    batch: float
+    stripes: int
+    block: int
+    sampling: str
+    readers: float
+    bound: int
+    seconds: float
+
+    @property
+    def aggregate(self) -> float:
+        """Bytes a second of all processes together."""
+        return self.processes * self.batch / self.seconds
+
+    @property
+    def each(self) -> float:
+        """Bytes a second of one process."""
+        return self.batch / self.seconds
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for reports."""
+        return {**asdict(self), "aggregate": self.aggregate, "each": self.each}
+
+
+def bound(processes: int, batch: float, stripes: int, block: int) -> int:
+    """The most processes that read from one target at a time where they are spread evenly: N / stripes
+    for each block that a batch may touch, of consecutive blocks (two when it is no longer than one, the
+    paper's N / 32 x 2), and never more than all."""
+    touched = min(stripes, math.ceil(batch / block) + 1)
+    return min(processes, math.ceil(processes / stripes) * touched)
+
+
+def load(processes: int, batch: float, stripes: int, block: int, sampling: str = "random") -> Load:
+    """The busiest target's part in a step, the mean over some steps.
+
+    ``random``: as in the paper each process begins where it draws. ``block``: the order ``block`` of a
+    striped set, in which processes read one stretch after the other and stripes take turns. Raises
+    DemitasseError for another sampling.
+    """
+    if sampling not in SAMPLING:
+        raise DemitasseError(unknown("sampling", sampling, SAMPLING))
+    if stripes == 1:
+        return Load(float(processes), 1.0)
+    circle = float(stripes * block)
+    number = np.arange(processes)
+    draw = RandomStream(SEED, stripes)
+    readers, share = [], []
+    for step in range(min(max(PROCESS_STEPS // processes, FEWEST), MOST)):
+        if sampling == "block":
+            starts = (number + step * processes) * batch % circle
+        else:
+            starts = draw.uniform(processes, 0.0, circle)
+        count, size = _asked(starts, batch, stripes, block)
+        readers.append(float(count.max()))
+        share.append(float(size.max()) / (processes * batch))
+    return Load(float(np.mean(readers)), float(np.mean(share)))
+
+
+def _asked(starts: np.ndarray, batch: float, stripes: int, block: int) -> tuple[np.ndarray, np.ndarray]:
+    """By target: how many processes read from it, and the bytes that they read, where each reads
+    ``batch`` bytes from its start (processes,) on."""
+    count, size = np.zeros(stripes), np.zeros(stripes)
+    first = starts // block
+    for turn in range(math.ceil(batch / block) + 1):
+        begin = (first + turn) * block
+        part = np.minimum(starts + batch, begin + block) - np.maximum(starts, begin)
+        part = np.maximum(part, 0.0)
+        target = ((first + turn) % stripes).astype(np.int64)
+        size += np.bincount(target, part, stripes)
+        if turn < stripes:  # a batch longer than all stripes comes round to the same ones
+            count += np.bincount(target, part > 0, stripes)
+    return count, size
+
+
+def shared_storage(machine: Machine) -> tuple[Level, MemorySpace, float] | None:
+    """The storage that samples are read from, with a target's bytes a second: of the innermost level
+    that has one with a bandwidth."""
+    for level in reversed(machine.levels):
+        for storage in level.storage:
+            if storage.bandwidth is not None:
+                return level, storage, storage.bandwidth.value
+    return None
+
+
+def reading_cost(
+    machine: Machine,
+    *,
+    processes: int,
+    batch: float,
+    stripes: int | None = None,
+    block: int = BLOCK,
+    sampling: str = "random",
+    link: float = math.inf,
+) -> Reading:
+    """What a step's reading costs on a described machine: ``processes`` that share its storage read
+    ``batch`` bytes each, one piece after the other, over a link of ``link`` bytes a second of their own.
+    ``stripes`` is 32, or as many as there are targets. Raises DescriptionError where no storage has a
+    bandwidth, DemitasseError for stripes, processes or a batch that cannot be."""
+    found = shared_storage(machine)
+    if found is None:
+        raise DescriptionError(
+            f"{machine.origin}: no level has storage with a bandwidth, which the cost of reading needs; "
+            f"add it with its source"
+        )
+    level, storage, bandwidth = found
+    used = min(STRIPES, storage.count) if stripes is None else stripes
+    if not 1 <= used <= storage.count:
+        raise DemitasseError(
+            f"{used} stripes on {machine.name!r} (valid: 1 to {storage.count}, as many as level "
+            f"{level.name!r} has {storage.space!r})"
+        )
+    if processes < 1 or not 0 < batch < math.inf or block < 1:
+        raise DemitasseError(
+            f"{processes} processes that read {batch:g} bytes each, of blocks of {block} (valid: 1 and "
+            f"more)"
+        )
+    asked = load(processes, batch, used, block, sampling)
+    seconds = max(asked.share * processes * batch / bandwidth, batch / min(link, bandwidth))
+    return Reading(
+        storage.space,
+        storage.count,
+        bandwidth,
+        processes,
+        batch,
+        used,
+        block,
+        sampling,
+        asked.readers,
+        bound(processes, batch, used, block),
+        seconds,
+    )

@@ -1,0 +1,85 @@
+"""The bytes of image files, of members of tar shards, and of compressed shards."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from demitasse import DataError
+
+OPENERS: Mapping[bytes, Callable[[Path], Any]] = {
+    b"\x1f\x8b": gzip.open,
+    b"BZh": bz2.open,
+    b"\xfd7zXZ\0": lzma.open,
+}
+"""What opens a compressed file, by how it begins."""
+BROKEN = (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError)
+"""What is raised where a compressed file is cut off or damaged."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """An image file's bytes to be: where they stand, under which name, with which label. In a
+    ``compressed`` file they stand there once it is unpacked."""
+
+    file: Path
+    where: str
+    label: int
+    offset: int = 0
+    length: int = -1
+    compressed: bool = False
+
+
+def opener(file: Path) -> Callable[[Path], Any] | None:
+    """What unpacks a file; None for one that is not compressed. Raises OSError."""
+    with file.open("rb") as opened:
+        start = opened.read(max(map(len, OPENERS)))
+    return next((each for begin, each in OPENERS.items() if start.startswith(begin)), None)
+
+
+class Contents:
+    """Reads items, for one thread. A compressed file is unpacked from its beginning on, once where its
+    items are asked for in their order."""
+
+    def __init__(self) -> None:
+        self._file: Path | None = None
+        self._stream: IO[bytes] | None = None
+
+    def read(self, item: Item) -> np.ndarray:
+        """The bytes of an item, uint8. Raises DataError."""
+        try:
+            if item.compressed:
+                data = np.frombuffer(self._unpacked(item), np.uint8)
+            else:
+                data = np.fromfile(item.file, np.uint8, count=item.length, offset=item.offset)
+        except BROKEN as error:
+            reason = getattr(error, "strerror", None) or error
+            raise DataError(f"{item.where}: cannot be read: {reason}") from error
+        if not len(data) or len(data) < item.length:
+            raise DataError(f"{item.where}: has {len(data):,} bytes; an image was expected")
+        return data
+
+    def _unpacked(self, item: Item) -> bytes:
+        if self._stream is None or self._file != item.file:
+            self.close()
+            unpack = opener(item.file)
+            if unpack is None:
+                raise ValueError("it was compressed before and is not any more")
+            self._file, self._stream = item.file, unpack(item.file)
+        stream: Any = self._stream
+        stream.seek(item.offset)
+        return bytes(stream.read(item.length))
+
+    def close(self) -> None:
+        """Close the compressed file that was read last."""
+        if self._stream is not None:
+            self._stream.close()
+        self._file = self._stream = None

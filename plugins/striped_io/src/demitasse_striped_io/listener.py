@@ -1,0 +1,65 @@
+"""What a training says at its end when it waited for samples."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from typing import TYPE_CHECKING
+
+from demitasse import Event
+
+if TYPE_CHECKING:
+    from demitasse_striped_io.source import Source
+
+LIMIT = 0.05
+"""Of the time of iterations: what is waited for samples above it is worth a line."""
+WARMING, LEAST = 2, 10
+"""First iterations that say nothing of the pace, and how many more are judged."""
+
+OPENED: weakref.WeakSet[Source] = weakref.WeakSet()
+"""The striped sets of this process. They stand here since a training that reads none should not import
+what reads them."""
+
+
+class Listener:
+    """Counts what a training waits for samples, and says at its end what to change where that is over
+    5%. ``lines`` keeps what was said."""
+
+    def __init__(self) -> None:
+        self._before: weakref.WeakKeyDictionary[Source, float] = weakref.WeakKeyDictionary()
+        self.lines: list[str] = []
+        self._iterations = 0
+        self._seconds = self._waited = 0.0
+
+    def __call__(self, event: Event) -> None:
+        if event.kind == "start":
+            self._iterations, self._seconds, self._waited = 0, 0.0, 0.0
+            self._before = weakref.WeakKeyDictionary({each: each.waited for each in OPENED})
+        elif event.kind == "iteration":
+            self._iterations += 1
+            if self._iterations > WARMING:
+                self._seconds += float(event.values["seconds"])
+                self._waited += float(event.values["phases"].get("read", 0.0))
+        elif event.kind == "end":
+            self.lines = self._said()
+            for line in self.lines:
+                print(line, file=sys.stderr)
+
+    def _said(self) -> list[str]:
+        if self._iterations < WARMING + LEAST or self._waited <= LIMIT * self._seconds:
+            return []
+        share = self._waited / self._seconds
+        head = (
+            f"waited for samples {share:.1%} of the time ({self._waited:.1f} of {self._seconds:.1f} s)"
+        )
+        waits = [(each.waited - self._before.get(each, 0.0), each) for each in OPENED]
+        waits = [pair for pair in waits if pair[0] > 0]
+        if not waits:
+            return [
+                f"{head}; demitasse data convert SOURCE SET lays them out to be read in parallel, "
+                f"demitasse data measure SOURCE says how quickly they can come"
+            ]
+        from demitasse_striped_io.advice import remedies
+
+        _, source = max(waits, key=lambda pair: pair[0])
+        return [f"{head}, most for {source.name}", *(f"  {line}" for line in remedies(source))]
