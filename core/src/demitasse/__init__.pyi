@@ -123,6 +123,7 @@ from demitasse_schedules import (
 from demitasse.step import (
     Phases as Phases,
     Step as Step,
+    in_rows as in_rows,
 )
 from demitasse_streams import (
     EngineEvent as EngineEvent,

@@ -54,8 +54,9 @@ class Step:
         self.plan, self.memory, self.reads = plan, memory, list(reads)
         self.passes, self.batch, self.offset = passes, batch, offset
         self.phases = Phases()
-        self._scalars = {name: self.array(buffer) for name, buffer in plan.scalars.items()}
-        self._losses = [(self.array(buffer), weight) for buffer, weight in plan.objective]
+        self.numbers = {name: self.array(buffer) for name, buffer in plan.scalars.items()}
+        self.told: dict[str, float] = {}
+        self.losses = [(self.array(buffer), weight) for buffer, weight in plan.objective]
         before, after = defaultdict[int, list[Work]](list), defaultdict[int, list[Work]](list)
         cut = {entry.stretches[0].start for entry in plan.entries if entry.stretches}
         finish = list(measured)
@@ -93,7 +94,7 @@ class Step:
             (self.first if ahead else self.last).extend((*before[i], work, *after[i]))
         self.last += finish
         for row in (self.first, self.forward, self.backward, self.last):
-            row[:] = joined(row)
+            row[:] = in_rows(row)
         self.begin = [w for level in levels if (w := level.begin()) is not None]
         self.end = [w for level in levels if (w := level.end()) is not None]
         if clear is not None and any(e.operation == "accumulate" for e in plan.entries):
@@ -127,7 +128,7 @@ class Step:
             work()
         loss = 0.0
         for number in range(self.passes):
-            self._scalars["sample"][0] = number * self.batch + self.offset
+            self.tell("sample", number * self.batch + self.offset)
             start = clock()
             for work in self.reads:
                 work()
@@ -150,13 +151,18 @@ class Step:
 
     def scalars(self, iteration: int, rate: float) -> None:
         """Set the numbers that kernels read."""
-        self._scalars["iteration"][0] = iteration
-        self._scalars["sample"][0] = self.offset
-        self._scalars["rate"][0] = rate
+        self.tell("iteration", iteration)
+        self.tell("sample", self.offset)
+        self.tell("rate", rate)
+
+    def tell(self, name: str, value: float) -> None:
+        """Set one of them if it has changed: where no host writes, each costs a launch."""
+        if self.told.get(name) != value:
+            self.numbers[name][0] = self.told[name] = value
 
     def loss(self) -> float:
         """The objective of the last forward pass."""
-        return sum(weight * float(value.sum()) for value, weight in self._losses)
+        return sum(weight * float(value.sum()) for value, weight in self.losses)
 
     def _timed(self, work: Work) -> Work:
         clock, phases = time.perf_counter, self.phases
@@ -170,7 +176,7 @@ class Step:
 
 
 def _one(works: Sequence[Work]) -> Work:
-    line = joined(works)
+    line = in_rows(works)
 
     def run() -> None:
         for work in line:
@@ -194,7 +200,7 @@ def _named(entry: Entry, work: Work) -> Work:
     return named
 
 
-def joined(works: Sequence[Work]) -> list[Work]:
+def in_rows(works: Sequence[Work]) -> list[Work]:
     """Works that stand in line as one wherever they know how: such have an attribute ``join``, the
     same for all of a kind, that makes one work of several."""
     rows = (

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-PRECISIONS = ("f32", "bf16", "f64")
+PRECISIONS = ("f32", "tf32", "bf16", "f64")
 
 file = click.Path(dir_okay=False, path_type=Path)
 """A file that may not be there: the runtime says so, and names the nearest."""

@@ -57,7 +57,7 @@ class Walk:
         if first == 0:
             self.iteration += not again
             self.step.scalars(max(0, self.iteration - 1), 0.0)
-            self.step.array(self.step.plan.scalars["sample"])[0] = sample
+            self.step.tell("sample", sample)
         if not again:
             self._take(first)
             for read in itertools.chain.from_iterable(self._reads[first : last + 1]):

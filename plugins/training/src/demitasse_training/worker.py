@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ from demitasse import (
 )
 from demitasse_training.agreement import planned_alike
 from demitasse_training.graph import NetGraph
+from demitasse_training.guarded import GuardedStep, MakeGuard
 from demitasse_training.lent import Lent
 from demitasse_training.norms import Norms
 from demitasse_training.room import check_room
@@ -287,7 +288,10 @@ class Worker:
         for tensor, value in self.graph.constants.items():
             if tensor.name in plan.buffers:
                 self.array(plan.buffers[tensor.name])[...] = value
-        return Step(
+        guard: MakeGuard | None = getattr(self.allocator, "guard", None)
+        alone = not self.levels and self.solver.passes == 1
+        make = partial(GuardedStep, guard) if guard is not None and alone else Step
+        return make(
             plan,
             self.memory,
             [self._read(i, out) for i, out in enumerate(self._outs)],
