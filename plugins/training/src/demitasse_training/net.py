@@ -234,7 +234,8 @@ class Net:
         """The mean seconds of each entry over some forward passes."""
         at_least_one(iterations)
         self.forward()
-        return timed(self.step, iterations, [partial(out.take, s) for s, out in self._streams])
+        reads = [partial(out.take, s) for s, out in self._streams]
+        return timed(self.step, iterations, reads, self.runtime.engine(self.worker))
 
     def __repr__(self) -> str:
         inputs = ", ".join(f"{n} {extents(t.shape)}" for n, t in self.graph.inputs.items())

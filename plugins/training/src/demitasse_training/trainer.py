@@ -254,7 +254,7 @@ class Trainer:
         worker.peek(self.iteration)
         before = self._crew.statistics()
         try:
-            return timed(step, iterations)
+            return timed(step, iterations, engine=worker.engine)
         finally:
             self._crew.restore(before)
 
