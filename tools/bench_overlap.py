@@ -123,13 +123,22 @@ def parts(trainer: Any) -> dict[str, float]:
     helper = [each for each in record if each.lane == "communication"]
     chains = [each for each in record if each.lane == "chains"]
     found = {
-        "communication": sum(each.stop - each.start for each in helper or waits),
+        "communication": covered([(each.start, each.stop) for each in helper or waits]),
         "waited": sum(each.stop - each.start for each in waits),
     }
     if chains:
         between = chains[-1].start - chains[0].start
         found["remaining"] = between - sum(each.stop - each.start for each in chains[:-1])
     return found
+
+
+def covered(stretches: list[tuple[float, float]]) -> float:
+    """Seconds in which any of them lasted: some buckets are under way together."""
+    seconds, until = 0.0, 0.0
+    for start, stop in sorted(stretches):
+        seconds += max(0.0, stop - max(start, until))
+        until = max(until, stop)
+    return seconds
 
 
 def report(

@@ -33,6 +33,35 @@ def test_sub_communicators_sum_for_themselves(mpiexec: Callable[..., str]) -> No
     assert mpiexec(4, SUMS, "split").count("right") == 4
 
 
+NODES = """
+from demitasse_allreduce import allreduce, call
+homes = {"pairs": [0, 0, 2, 2], "uneven": [0, 1, 0, 0]}[sys.argv[1]]
+call.homes = lambda comm: homes
+draw, tried = np.random.default_rng(9), []
+quickest = call._State._quickest
+def noted(self, names, trial, check):
+    tried.append(names)
+    return quickest(self, names, trial, check)
+call._State._quickest = noted
+for algorithm in ("auto", "nodes", "two-level", "chain-chain", "chain-binomial"):
+    for shape, dtype in (((3, 5), "i8"), ((70, 301), "f8"), ((0,), "f8")):
+        everyone = draw.integers(0, 25, (comm.size, *shape)).astype(dtype)
+        for turn in range(2):
+            array = everyone[rank].copy()
+            allreduce(array, comm, algorithm)
+            assert (array == everyone.sum(0)).all(), (algorithm, shape, dtype)
+assert {"nodes", "two-level", "chain-chain", "chain-binomial", "mpi", "ring"} <= {*tried[0]}, tried
+print("right")
+"""
+
+
+@pytest.mark.parametrize("nodes", ["pairs", "uneven"])
+def test_ranks_of_several_nodes_have_two_levels_to_choose_from(
+    mpiexec: Callable[..., str], nodes: str
+) -> None:
+    assert mpiexec(4, NODES, nodes).count("right") == 4
+
+
 def test_strides_and_element_types_of_all_kinds(mpiexec: Callable[..., str]) -> None:
     script = """
     from demitasse_allreduce import allreduce

@@ -165,6 +165,8 @@ def test_survivors_of_a_run_name_the_victim_and_the_snapshot_is_whole(
             rf"demitasse(, rank {rank})?: rank {victim} of 3 \(host \S+, process \d+\) {words}", line
         )
         assert re.search(rf"this is rank {rank} of 3 \(host \S+, process \d+\) at iteration \d+", line)
+        # Who waits does so at a layer's sum, in the update, or in a snapshot.
+        assert re.search(r"at iteration \d+, (layer (hidden|score)|the update|a snapshot)", line)
     with compose() as runtime:
         for path in run.snapshots():
             assert {"hidden", "score"} <= {*runtime.read(path).weights().parameters}

@@ -90,6 +90,22 @@ def test_nodes_of_two_ranks_follow_the_sum_of_gradients(ranks: int) -> None:
     assert any("2 nodes by leaders" in note for note in found[2][0]["notes"])
 
 
+def test_ways_of_two_nodes_are_measured_and_the_sums_are_right() -> None:
+    wanted: list[dict[str, Any]] = [
+        {"stage": "buckets", "shared": False, "bucket": 4096},
+        {"stage": "buckets", "shared": False, "bucket": 4096, "trials": 0},
+        {"stage": "SC-OBR", "shared": False, "bucket": 4096, "trials": 1},
+    ]
+    found = launched(4, wanted, "2")
+    check(wanted, found, 4)
+    tried, by_cost, rooted = ("; ".join(results[0]["notes"]) for results in found)
+    assert "measured in a node" in tried and "measured between nodes" in tried
+    assert ", measured " in tried and ", measured " not in by_cost
+    assert "reduce of" in rooted and "broadcast of" in rooted and ", measured " in rooted
+    for results in found:
+        assert len({tuple(note for note in r["notes"] if "bytes" in note) for r in results}) == 1
+
+
 def check(wanted: list[dict[str, Any]], found: list[list[dict[str, Any]]], ranks: int) -> None:
     """All ranks have the same parameters, and the first the whole state: those of one who has it all."""
     assert len(found) == len(wanted)

@@ -254,10 +254,10 @@ def test_no_name_is_left_in_the_file_system(mpiexec: Callable[..., str], tmp_pat
     script = """
     import os
     from demitasse_allreduce.node import Node
-    names = set(os.listdir("/dev/shm"))
     node = Node(comm)
     block = node.allocate(5_000_000)
-    assert set(os.listdir("/dev/shm")) == names
+    # Other programs' memory comes and goes there too.
+    assert not [name for name in os.listdir("/dev/shm") if "demitasse" in name]
     mapped = open("/proc/self/maps").read().count("memfd:demitasse")
     assert mapped >= 2 * size, mapped
     node.release(block), node.close()

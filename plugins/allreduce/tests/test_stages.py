@@ -57,6 +57,7 @@ def test_options_have_defaults() -> None:
 @pytest.mark.parametrize(
     ("given", "says"),
     [
+        ({"trials": -1}, "trials = -1 (valid: a whole number; 0: by predicted cost alone)"),
         ({"stge": "packed"}, "unknown option of sync 'stge'; did you mean 'stage'"),
         ({"stage": "SC-OBB"}, "unknown stage 'SC-OBB'; did you mean 'SC-OB'"),
         ({"algorithm": "rng"}, "unknown algorithm 'rng'; did you mean 'ring'"),
@@ -210,6 +211,26 @@ def test_tasks_posted_together_are_under_way_together() -> None:
     for ticket in tickets:
         lane.wait(ticket)
     assert log == ["a starts", "b starts", "b ends", "a ends"]
+    lane.close()
+
+
+def test_two_postings_under_way_make_room_when_the_first_of_them_is_done() -> None:
+    """The third has the first one's messages: it begins when that is done, not when the second is."""
+    log, hold = list[str](), threading.Event()
+
+    class First(Steps):
+        def progress(self) -> bool:
+            return hold.is_set() and super().progress()
+
+    lane = Lane("test", lambda: None, lambda name, start, stop: None, depth=2)
+    lane.post([(First(log, "a", 1), "a")])
+    (second,) = lane.post([(Steps(log, "b", 3), "b")])
+    (third,) = lane.post([(Steps(log, "c", 1), "c")])
+    lane.wait(second)
+    assert log == ["a starts", "b starts", "b ends"]
+    hold.set()
+    lane.wait(third)
+    assert log[3:] == ["a ends", "c starts", "c ends"]
     lane.close()
 
 

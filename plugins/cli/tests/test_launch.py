@@ -52,6 +52,7 @@ def test_processes_that_would_train_alone_are_told_what_is_missing(
 def test_only_the_first_of_several_writes_to_standard_output(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr(launch, "_meet", lambda words: None)
     assert main(["plugins"]) == 0
     alone = capsys.readouterr().out
     monkeypatch.setenv("PMI_SIZE", "2")

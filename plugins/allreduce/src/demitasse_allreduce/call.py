@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from demitasse import CompositionError, DataError, WorkerError, unknown
+from demitasse import CompositionError, DataError, Schedule, WorkerError, unknown
 from demitasse_allreduce import library
 from demitasse_allreduce.algorithms import ALGORITHMS, schedule
 from demitasse_allreduce.executor import Collective
+from demitasse_allreduce.hierarchy import Hierarchical, Levels, homes
 from demitasse_allreduce.node.engine import Node, NodeWork, element_number, zero_of
+from demitasse_allreduce.trials import measured
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Check: TypeAlias = Callable[[], object]
@@ -23,7 +25,9 @@ TRIED = 2**20
 above, the memory's traffic decides, and shared memory has the least."""
 
 _ACROSS = ("mpi", "recursive-halving-doubling", "ring")  # tried where ranks are on several nodes
+_GROUPED = ("nodes", "two-level", "chain-chain", "chain-binomial")  # and where some share one
 _TRIALS = 7
+_LONG = 2**16  # bytes from which nodes sum slices around a ring
 _MOST = 2**26  # bytes that are tried at most
 _KEPT = 64  # prepared sums that a communicator keeps
 
@@ -35,8 +39,9 @@ def allreduce(
 
     ``comm`` is an mpi4py communicator (default: COMM_WORLD). Any element type that NumPy adds, any
     shape and strides. ``algorithm``: a schedule's name, "shared" (the memory of a node), "mpi" (the
-    library's own) or "auto": what was quickest when that size was first asked for. ``check`` is called
-    now and then in a wait, and ends it by raising ("mpi" has no such wait).
+    library's own), "nodes" (the memory of each node, and messages between nodes) or "auto": what was
+    quickest when that size was first asked for. ``check`` is called now and then in a wait, and ends it
+    by raising ("mpi" has no such wait).
 
     Collective: all ranks call with arrays of one size and type. Raises WorkerError on all ranks where
     they do not (with "mpi" and schedules only at a size's first call), and where a rank of the node has
@@ -77,7 +82,7 @@ def _checked(array: Array, algorithm: str) -> None:
         raise DataError(f"allreduce cannot add elements of type {array.dtype}")
     if not array.flags.writeable:
         raise DataError("allreduce sums in place, and the array is read-only")
-    choices = ("auto", "shared", "mpi", *ALGORITHMS)
+    choices = ("auto", "shared", "mpi", "nodes", *ALGORITHMS)
     if algorithm not in choices:
         raise CompositionError(unknown("algorithm", algorithm, choices, "allreduce"))
 
@@ -86,18 +91,15 @@ class _State:
     """What a communicator keeps: its node, a communicator for messages, choices, prepared sums."""
 
     def __init__(self, comm: Any) -> None:
-        from mpi4py import MPI
-
         self.comm = comm.Dup()
         self.plans: dict[Any, Sum] = {}
         self._chosen: dict[int, str] = {}
+        self._blocks: list[Any] = []
+        self._levels: Levels | None = None
         self.node: Node | None = None
         self.reason = "its ranks are on several machines"
-        inner = self.comm.Split_type(MPI.COMM_TYPE_SHARED)
-        together = np.array([inner.Get_size() == comm.Get_size()], np.int64)
-        inner.Free()
-        self.comm.Allreduce(MPI.IN_PLACE, together, MPI.MIN)
-        if together[0]:
+        self.homes = homes(self.comm)
+        if len({*self.homes}) == 1:
             try:
                 self.node = Node(self.comm)
             except WorkerError as error:  # on all ranks alike
@@ -111,6 +113,7 @@ class _State:
         made = self._make(name, array)
         if len(self.plans) >= _KEPT:
             self.plans.clear()
+            self._release()
         self.plans[array.size, array.dtype, algorithm] = made
         return made
 
@@ -121,8 +124,11 @@ class _State:
             return _shared(self.node, array)
         if name == "mpi":
             return _library(self.comm, array)
+        if name == "nodes":
+            return self._by_nodes(array)
         buffer = np.empty(array.size, array.dtype)
-        plan = schedule(name, self.comm.Get_size(), array.size)
+        groups = self._groups if "groups" in ALGORITHMS[name].options else None
+        plan = ALGORITHMS[name].schedule(self.comm.Get_size(), array.size, groups=groups)
         collective = Collective(plan, self.comm, buffer)
 
         def run(array: Array, check: Check | None) -> None:
@@ -133,6 +139,46 @@ class _State:
             flat[:] = buffer
 
         return run
+
+    @property
+    def _groups(self) -> list[list[int]] | None:
+        """The ranks of each node; None where they would be one group, or each one of its own."""
+        nodes: dict[int, list[int]] = {}
+        for rank, home in enumerate(self.homes):
+            nodes.setdefault(home, []).append(rank)
+        return [*nodes.values()] if 1 < len(nodes) < len(self.homes) else None
+
+    def _by_nodes(self, array: Array) -> Sum:
+        """A sum in each node's memory, and across nodes by messages."""
+        _check_shared(array)
+        if self._levels is None:
+            self._levels = Levels(self.comm, homes=self.homes)
+        node = self._levels.node
+        block = node.allocate(max(array.nbytes, 1))
+        self._blocks.append(block)
+        buffer = block.mappings[node.rank].view(0, (array.size,), array.dtype)
+
+        def across(ranks: int, size: int) -> Schedule:
+            long = size * array.itemsize > _LONG
+            return schedule("ring" if long else "recursive-halving-doubling", ranks, size)
+
+        hierarchical = Hierarchical(self._levels, buffer, across)
+
+        def run(array: Array, check: Check | None) -> None:
+            hierarchical.check(check)
+            flat = array.reshape(-1)
+            buffer[:] = flat
+            hierarchical.run()
+            flat[:] = buffer
+
+        return run
+
+    def _release(self) -> None:
+        """Give back the memory of sums that are no longer kept."""
+        for block in self._blocks:
+            assert self._levels is not None
+            self._levels.node.release(block)
+        self._blocks.clear()
 
     def _choose(self, array: Array, check: Check | None) -> str:
         """The quickest for this size and type; agreed on by all ranks, remembered by powers of two."""
@@ -150,25 +196,17 @@ class _State:
             return "recursive-halving-doubling"
         bucket = array.nbytes.bit_length()
         if bucket not in self._chosen:
-            names = ("shared", "mpi") if self.node is not None else _ACROSS
+            several = _ACROSS + (_GROUPED if self._groups is not None else ())
+            names = ("shared", "mpi") if self.node is not None else several
             elements = max(1, min(array.nbytes, _MOST) // 4)
             self._chosen[bucket] = self._quickest(names, np.zeros(elements, np.float32), check)
         return self._chosen[bucket]
 
     def _quickest(self, names: tuple[str, ...], trial: Array, check: Check | None) -> str:
-        from mpi4py import MPI
-
-        times = np.zeros((len(names), _TRIALS))
-        made = [self._make(name, trial) for name in names]
-        for turn in range(-1, _TRIALS):
-            for i, run in enumerate(made):
-                self.comm.Barrier()
-                begin = time.perf_counter()
-                for _ in range(64 if trial.nbytes <= 2**16 else 4):
-                    run(trial, check)
-                times[i, turn] = time.perf_counter() - begin
-        self.comm.Allreduce(MPI.IN_PLACE, times, MPI.MAX)
-        return names[int(np.median(times, axis=1).argmin())]
+        made = [partial(self._make(name, trial), trial, check) for name in names]
+        repeats = 64 if trial.nbytes <= 2**16 else 4
+        times = measured(self.comm, made, _TRIALS, repeats, check)
+        return names[int(np.argmin(times))]
 
     def _agree(self, array: Array, algorithm: str) -> None:
         """Raises WorkerError on all ranks unless they ask for the same."""
@@ -186,6 +224,8 @@ class _State:
             raise WorkerError("the ranks ask for different sums: " + "; ".join(parts))
 
     def close(self) -> None:
+        if self._levels is not None:
+            self._levels.close()
         if self.node is not None:
             self.node.close()
         self.comm.Free()
@@ -193,10 +233,7 @@ class _State:
 
 def _shared(node: Node, array: Array) -> Sum:
     """A sum in the node's memory, of arrays in it or not."""
-    if zero_of(array.dtype) is None:
-        raise DataError(
-            f"shared memory adds integers, float32, float64 and their complex, not {array.dtype}"
-        )
+    _check_shared(array)
     work = NodeWork(node, 0, np.empty(array.size, array.dtype))
     work.forget()
 
@@ -206,6 +243,14 @@ def _shared(node: Node, array: Array) -> Sum:
         work.run()
 
     return run
+
+
+def _check_shared(array: Array) -> None:
+    """Raise DataError for elements that no loop of the node's adds."""
+    if zero_of(array.dtype) is None:
+        raise DataError(
+            f"shared memory adds integers, float32, float64 and their complex, not {array.dtype}"
+        )
 
 
 def _library(comm: Any, array: Array) -> Sum:

@@ -23,9 +23,49 @@ _PATIENCE = 0.02  # seconds between two checks
 _EAGER_TESTS, _STALLED_TESTS = 50, 400
 
 
+class Memory:
+    """Where an array of one dimension lies of which parts are sent, received and added: on the host,
+    where MPI and NumPy reach it. A device's has another one of these. ``add(a, b, out)`` is a ufunc or
+    acts as one."""
+
+    def __init__(self, array: Array, add: Callable[..., Any] = np.add) -> None:
+        self.array, self._add = array, add
+        self.shape, self.dtype, self.itemsize = array.shape, array.dtype, array.itemsize
+
+    def spare(self, elements: int) -> Any:
+        """Memory for what is received and has no place yet."""
+        return np.empty(elements, self.dtype)
+
+    def part(self, start: int, stop: int) -> Any:
+        """What MPI is given of these elements."""
+        return self.array[start:stop]
+
+    def begin(self) -> None:
+        """A run begins."""
+
+    def sendable(self, start: int, stop: int) -> Iterator[None]:
+        """Until MPI may send these elements; yields whenever that has to wait."""
+        return iter(())
+
+    def reduce(self, start: int, stop: int, other: Any) -> None:
+        """Add what lies in spare memory to these elements."""
+        mine = self.array[start:stop]
+        self._add(mine, other, mine)
+
+    def store(self, start: int, stop: int, other: Any) -> None:
+        """What was received becomes these elements: from spare memory, or (None) where it belongs."""
+        if other is not None:
+            self.array[start:stop] = other
+
+    def finish(self) -> Iterator[None]:
+        """Until whoever uses the array next finds it as it should be."""
+        return iter(())
+
+
 class Collective:
-    """A schedule's moves of this rank on ``array`` (one dimension, contiguous, of its size), over
-    ``comm``, of which no one else uses messages meanwhile. Prepared once, run any number of times.
+    """A schedule's moves of this rank on ``array`` (one dimension, contiguous, of its size, or a Memory
+    of it), over ``comm``, of which no one else uses messages meanwhile. Prepared once, run any number of
+    times.
 
     What is received to be added lies in memory of this object until then. ``add(a, b, out)``
     is a ufunc or acts as one. ``check`` is called about every 20 ms of a wait, and ends it by raising;
@@ -36,25 +76,27 @@ class Collective:
         self,
         schedule: Schedule,
         comm: Any,
-        array: Array,
+        array: Array | Memory,
         add: Callable[..., Any] = np.add,
         check: Check | None = None,
     ) -> None:
+        memory = array if isinstance(array, Memory) else Memory(array, add)
         if schedule.ranks != comm.Get_size():
             raise PlanError(
                 f"a schedule for {schedule.ranks} ranks, a communicator of {comm.Get_size()}"
             )
-        if array.shape != (schedule.size,) or not array.flags.c_contiguous:
+        contiguous = isinstance(array, Memory) or array.flags.c_contiguous
+        if memory.shape != (schedule.size,) or not contiguous:
             raise PlanError(
-                f"{schedule.algorithm} of {schedule.size:,} elements: an array of shape {array.shape}, "
-                f"which {'is' if array.flags.c_contiguous else 'is not'} contiguous"
+                f"{schedule.algorithm} of {schedule.size:,} elements: an array of shape {memory.shape}, "
+                f"which {'is' if contiguous else 'is not'} contiguous"
             )
         self.schedule, self._comm, self.check = schedule, comm, check
-        self._array, self._add, self._rank = array, add, comm.Get_rank()
-        self._moves = list(_in_pieces(schedule.program(schedule, self._rank), array.itemsize))
+        self.memory, self._rank = memory, comm.Get_rank()
+        self._moves = list(_in_pieces(schedule.program(schedule, self._rank), memory.itemsize))
         self._tags = _numbered(self._moves)
         self._ready = [_last_use(self._moves, i) + 1 for i in range(len(self._moves))]
-        self._spare: dict[int, Array] = {}
+        self._spare: dict[int, Any] = {}
         self._course: Iterator[None] | None = None
 
     def run(self) -> None:
@@ -79,23 +121,18 @@ class Collective:
 
     def wait(self) -> None:
         """Go on until all is done, without taking the processor from who has work."""
-        tests, checked = 0, time.monotonic()
-        while not self.progress():
-            tests += 1
-            if tests > _EAGER_TESTS:
-                os.sched_yield() if tests < 2 * _EAGER_TESTS else time.sleep(5e-5)
-            if self.check is not None and time.monotonic() - checked > _PATIENCE:
-                self.check()
-                checked = time.monotonic()
+        patiently(self.progress, self.check)
 
     def _run(self) -> Iterator[None]:
         """The moves; yields whenever one has to wait."""
+        memory = self.memory
+        memory.begin()
         flight = _Flight(self)
         for i, move in enumerate(self._moves):
             flight.post(i)
             kind, peer, start, stop = move
-            mine = self._array[start:stop]
             if kind == "send":
+                yield from memory.sendable(start, stop)
                 flight.send(i)
                 continue
             if peer == self._rank:
@@ -103,20 +140,32 @@ class Collective:
             else:
                 yield from flight.arrival(i)
                 other = flight.target[i]
-            if np.may_share_memory(other, mine):
-                continue  # received where it belongs
-            yield from flight.departures(start, stop)
+            if other is not None:
+                yield from flight.departures(start, stop)
             if kind == "reduce":
-                self._add(mine, other, mine)
+                memory.reduce(start, stop, other)
             else:
-                mine[:] = other
+                memory.store(start, stop, other)
         yield from flight.departures(0, self.schedule.size)
+        yield from memory.finish()
 
-    def spare(self, i: int) -> Array:
+    def spare(self, i: int) -> Any:
         """Memory for what move ``i`` receives, kept for the next run."""
         if i not in self._spare:
-            self._spare[i] = np.empty(self._moves[i].stop - self._moves[i].start, self._array.dtype)
+            self._spare[i] = self.memory.spare(self._moves[i].stop - self._moves[i].start)
         return self._spare[i]
+
+
+def patiently(progress: Callable[[], bool], check: Check | None) -> None:
+    """Go on until ``progress`` says that all is done, without taking the processor from who has work."""
+    tests, checked = 0, time.monotonic()
+    while not progress():
+        tests += 1
+        if tests > _EAGER_TESTS:
+            os.sched_yield() if tests < 2 * _EAGER_TESTS else time.sleep(5e-5)
+        if check is not None and time.monotonic() - checked > _PATIENCE:
+            check()
+            checked = time.monotonic()
 
 
 class _Flight:
@@ -125,8 +174,8 @@ class _Flight:
     def __init__(self, collective: Collective) -> None:
         self._all, self._comm = collective, collective._comm
         self._moves, self._tags = collective._moves, collective._tags
-        self.kept: deque[Array] = deque()
-        self.target: dict[int, Array] = {}
+        self.kept: deque[Any] = deque()
+        self.target: dict[int, Any] = {}  # None where it is received where it belongs
         self._requests: dict[int, Any] = {}
         self._sends: list[tuple[int, int, Any]] = []
         mine = collective._rank
@@ -137,9 +186,10 @@ class _Flight:
                 self._receive(i, collective.spare(i))
         self._unposted = [i for i in self._unposted if i not in self._requests]
 
-    def _receive(self, i: int, into: Array) -> None:
+    def _receive(self, i: int, into: Any = None) -> None:
         self.target[i] = into
-        self._requests[i] = self._comm.Irecv(_bytes(into), self._moves[i].peer, self._tags[i])
+        place = into if into is not None else self._all.memory.part(*self._moves[i][2:])
+        self._requests[i] = self._comm.Irecv(_bytes(place), self._moves[i].peer, self._tags[i])
 
     def post(self, now: int) -> None:
         """Post the receives whose place in the array nobody uses between move ``now`` and theirs; where
@@ -153,12 +203,12 @@ class _Flight:
             if self._going(start, stop):
                 self._receive(i, self._all.spare(i))
             else:
-                self._receive(i, self._all._array[start:stop])
+                self._receive(i)
         self._unposted = later
 
     def send(self, i: int) -> None:
         _, peer, start, stop = self._moves[i]
-        part = self._all._array[start:stop]
+        part = self._all.memory.part(start, stop)
         if peer == self._all._rank:
             self.kept.append(part.copy())
         else:
@@ -220,7 +270,7 @@ def _last_use(moves: Sequence[Move], i: int) -> int:
     return next((j for j in range(i - 1, -1, -1) if moves[j][2] < stop and start < moves[j][3]), -1)
 
 
-def _bytes(part: Array) -> list[Any]:
+def _bytes(part: Any) -> list[Any]:
     from mpi4py import MPI
 
     return [part.view(np.uint8), MPI.BYTE]

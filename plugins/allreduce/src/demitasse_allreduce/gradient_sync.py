@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from demitasse import CompositionError, GradientSync, Group, Machine, Processes
-from demitasse_allreduce.stages.options import OVERLAP, PACKED, ROOTED, STAGES, Options
+from demitasse_allreduce.hierarchy import homes as _homes
+from demitasse_allreduce.stages.options import OVERLAP, PACKED, ROOTED, SC_B, STAGES, Options
 
 
 class AloneSync(GradientSync):
@@ -46,7 +47,10 @@ def _rooted(group: Group, options: Options, inner: list[str], where: str) -> Gra
         )
     comm = _line(group.processes, where)
     homes, item = _homes(comm), np.dtype(group.dtype).itemsize
-    network = Network(comm, options, group.machine, group.processes.check, homes, item)
+    beside = options.stage != SC_B
+    network = Network(
+        comm, options, group.machine, group.processes.check, homes, item, group.engine, beside
+    )
     network.notes.insert(0, f"stage {options.stage}: {STAGES[options.stage]}")
     return RootedSync(group, options, options.stage, network)
 
@@ -61,16 +65,18 @@ def _everyone(group: Group, options: Options, at_once: bool, where: str) -> Grad
     counts = {home: homes.count(home) for home in homes}
     node, network, leaders = None, None, False
     between, ours = comm, comm.Get_rank()
-    if options.shared and max(counts.values()) > 1:
+    # What computes in streams may lie in memory that a node's ranks cannot share.
+    if options.shared and max(counts.values()) > 1 and group.engine is None:
         node = this_node()
         leaders = options.between == "leaders" or len(set(counts.values())) > 1
         # A rank that leads none is in a communicator of those, and sends nothing.
         between = comm.Split(min(node.rank, 1) if leaders else node.rank, ours)
     idle = leaders and node is not None and node.rank > 0
+    stage = options.stage or (PACKED if len(counts) == 1 and node is not None else OVERLAP)
     if between.Get_size() > 1 and not idle:
         among = homes if node is None else list(range(between.Get_size()))
-        network = Network(between, options, machine, check, among, item)
-    stage = options.stage or (PACKED if len(counts) == 1 and node is not None else OVERLAP)
+        beside = stage == OVERLAP and not at_once
+        network = Network(between, options, machine, check, among, item, group.engine, beside)
     notes = [f"stage {stage}: {STAGES[stage]}"]
     if at_once:
         notes.append("levels inside synchronise too: each bucket is summed when it is final")
@@ -138,19 +144,6 @@ def _inner(machine: Machine | None, names: tuple[str, ...]) -> list[str]:
     for _, levels in machine.sync_groups() if machine is not None else ():
         if levels and levels[-1].name in names:
             break
-        if math.prod(level.count for level in levels if level.workers == "threads") > 1:
+        if math.prod(level.count for level in levels if level.workers in ("threads", "streams")) > 1:
             found.append(levels[-1].name)
     return found
-
-
-def _homes(comm: Any) -> list[int]:
-    """The number of each rank's node, which is the lowest rank there."""
-    from mpi4py import MPI
-
-    near = comm.Split_type(MPI.COMM_TYPE_SHARED, comm.Get_rank())
-    home = np.array([comm.Get_rank()])
-    near.Bcast(home)
-    near.Free()
-    homes = np.empty(comm.Get_size(), home.dtype)
-    comm.Allgather(home, homes)
-    return [int(each) for each in homes]

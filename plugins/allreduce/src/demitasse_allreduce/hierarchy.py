@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, TypeAlias
 
@@ -15,15 +15,33 @@ from demitasse_allreduce.node.engine import Node
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 
+def homes(comm: Any) -> list[int]:
+    """The number of each rank's node, which is the lowest rank there. Collective."""
+    from mpi4py import MPI
+
+    near = comm.Split_type(MPI.COMM_TYPE_SHARED, comm.Get_rank())
+    home = np.array([comm.Get_rank()])
+    near.Bcast(home)
+    near.Free()
+    found = np.empty(comm.Get_size(), home.dtype)
+    comm.Allgather(home, found)
+    return [int(each) for each in found]
+
+
 class Levels:
     """The communicators of a node and of the ranks that speak for a part of each node. Where all nodes
     have as many ranks every rank speaks for its slice, else a node's first rank for all. Collective."""
 
-    def __init__(self, comm: Any, node_ranks: int | None = None) -> None:
-        """``node_ranks``: take so many ranks in a row for a node, whatever the machine is."""
+    def __init__(
+        self, comm: Any, node_ranks: int | None = None, homes: Sequence[int] | None = None
+    ) -> None:
+        """``node_ranks``: take so many ranks in a row for a node, whatever the machine is; ``homes``:
+        each rank's node, where that is known."""
         from mpi4py import MPI
 
-        if node_ranks is None:
+        if homes is not None:
+            inner = comm.Split(homes[comm.Get_rank()], comm.Get_rank())
+        elif node_ranks is None:
             inner = comm.Split_type(MPI.COMM_TYPE_SHARED)
         else:
             inner = comm.Split(comm.Get_rank() // node_ranks)
@@ -95,6 +113,12 @@ class Hierarchical:
         self._gather.run()
         if self._shared is not self._array:
             self._array[:] = self._shared
+
+    def check(self, check: Callable[[], object] | None) -> None:
+        """What the next run's waits call, and ends them by raising."""
+        self._reduce.check = self._gather.check = check
+        if self._across is not None:
+            self._across.check = check
 
     def close(self) -> None:
         """Give back the memory that stood for the array."""

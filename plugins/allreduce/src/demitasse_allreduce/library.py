@@ -4,9 +4,12 @@ end as well, since MPI_Finalize waits for ever for a process that has died."""
 from __future__ import annotations
 
 import atexit
+import ctypes
 import logging
+import os
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from demitasse import CompositionError
@@ -119,3 +122,55 @@ def version(mpi: Any) -> str:
     """The library's name and version on one line."""
     name, number = mpi.get_vendor()
     return f"{name} {'.'.join(map(str, number))}"
+
+
+def device_aware(mpi: Any) -> bool:
+    """Whether the library of mpi4py's module sends from and receives into memory of CUDA devices, as far
+    as it says so itself: Open MPI and MPICH when they are asked, Cray's and MVAPICH's by the variables
+    that switch it on."""
+    vendor, _ = mpi.get_vendor()
+    for name, value in SWITCHES.get(vendor, {}).items():
+        if os.environ.get(name, "") == value:
+            return True
+    libraries = [handle for handle in map(_opened, _mapped()) if handle is not None]
+    return any(_says(handle, vendor) for handle in libraries)
+
+
+SWITCHES = {
+    "MPICH": {"MPICH_GPU_SUPPORT_ENABLED": "1"},
+    "MVAPICH": {"MV2_USE_CUDA": "1", "MVP_USE_CUDA": "1"},
+    "MVAPICH2": {"MV2_USE_CUDA": "1"},
+}
+"""By vendor, as mpi4py names it: variables that switch messages from device memory on."""
+
+_CUDA = 0
+"""MPICH's number of CUDA (MPIX_GPU_SUPPORT_CUDA)."""
+
+
+def _says(handle: Any, vendor: str) -> bool:
+    """What a library answers, if it can be asked."""
+    if vendor == "Open MPI":
+        asked = getattr(handle, "MPIX_Query_cuda_support", None)
+        return asked is not None and asked() == 1
+    asked = getattr(handle, "MPIX_GPU_query_support", None)
+    if asked is None:
+        return False
+    answer = ctypes.c_int(0)
+    return asked(_CUDA, ctypes.byref(answer)) == 0 and answer.value == 1
+
+
+def _mapped() -> list[str]:
+    """The files of MPI libraries in this process."""
+    try:
+        lines = Path("/proc/self/maps").read_text().splitlines()
+    except OSError:
+        return []
+    names = {line.split(maxsplit=5)[-1] for line in lines if "/" in line}
+    return sorted(name for name in names if Path(name).name.startswith("libmpi"))
+
+
+def _opened(name: str) -> Any:
+    try:
+        return ctypes.CDLL(name)
+    except OSError:
+        return None

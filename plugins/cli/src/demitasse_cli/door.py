@@ -5,12 +5,13 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from contextlib import nullcontext
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from demitasse import DemitasseError, __version__, discover, unknown
+from demitasse import DemitasseError, WorkerError, __version__, discover, unknown
 from demitasse_cli import launch
 from demitasse_cli.flags import command_first
 from demitasse_cli.main import INTERRUPTED
@@ -157,17 +158,19 @@ def run(given: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     except (KeyboardInterrupt, click.Abort):
-        return _say("interrupted", INTERRUPTED)
+        return _say("interrupted", INTERRUPTED, once=False)
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx else "demitasse"
         return _say(f"{_usage(error)}; see {path} --help", MISTAKE)
     except click.ClickException as error:
-        return _say(error.format_message(), error.exit_code)
+        return _say(error.format_message(), error.exit_code, once=False)
     except (DemitasseError, OSError, MemoryError) as error:
         # The system's own words for a file or memory that is not to be had name it well enough.
         if debug:
             raise
-        return _say(str(error), MISTAKE)
+        # An error about other processes is each one's own; one in files may be a single host's.
+        joins = given[0] in launch.JOINING and not isinstance(error, WorkerError)
+        return _say(str(error), MISTAKE, once=joins)
 
 
 def _usage(error: click.UsageError) -> str:
@@ -180,8 +183,10 @@ def _usage(error: click.UsageError) -> str:
     return error.format_message().rstrip(".")
 
 
-def _say(message: Any, status: int) -> int:
-    rank = launch.rank()
-    who = "demitasse" if rank is None else f"demitasse, rank {rank}"
-    click.echo(f"{who}: {' '.join(str(message).split())}", err=True)
+def _say(message: Any, status: int, once: bool = True) -> int:
+    """Tell of an error in a line: one for all processes where they have met the same, if ``once``."""
+    words = " ".join(str(message).split())
+    with launch.said_once(words) if once else nullcontext(launch.name()) as who:
+        if who is not None:
+            click.echo(f"{who}: {words}", err=True)
     return status

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import faulthandler
+import importlib
 import os
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from demitasse import Runtime
+    from demitasse import Processes, Runtime
 
 SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_SIZE", "MPI_WORLD_SIZE")
 RANKS = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "MPI_WORLD_RANK")
@@ -28,15 +31,82 @@ def rank() -> int | None:
     return next((_number(name) for name in RANKS if name in os.environ), None)
 
 
+TIMEOUTS = {"peer_timeout": "2 s", "stall_timeout": "2 s"}
+"""For how long a process that ends with an error waits for others that may end with the same one."""
+
+MEETING = 30.0
+"""Seconds for starting MPI and all of that."""
+
+JOINING = ("train",)
+"""Commands of which all processes start MPI, whatever else they do."""
+
+
 @contextmanager
 def told_once() -> Iterator[None]:
-    """Of processes that were started together the first alone writes to standard output; errors are
-    everybody's."""
+    """Of processes that were started together the first alone writes to standard output; of errors
+    ``said_once`` tells."""
     if not rank():
         yield
         return
     with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere):
         yield
+
+
+def name() -> str:
+    """As whom this process speaks for itself."""
+    return "demitasse" if rank() is None else f"demitasse, rank {rank()}"
+
+
+@contextmanager
+def said_once(words: str) -> Iterator[str | None]:
+    """As whom this process tells of an error; None: another one says the same words for all, and has
+    said them when the context ends. (A launcher ends all others as soon as one has ended with an error,
+    so the silent ones wait.)"""
+    met = None if rank() is None else _meet(words)
+    if met is None:
+        yield name()
+        return
+    yield "demitasse" if met.rank == 0 else None
+    _in_time(lambda: met.gather(None))
+
+
+def _meet(words: str) -> Processes | None:
+    """All processes, where all of them end with these words; None where they do not, or not in time,
+    or no plugin joins processes."""
+    from demitasse import Level, Machine, discover
+
+    machine, found = Machine("the command line", (Level("machine"),)), list[Any]()
+
+    def meet() -> None:
+        for manifest in discover():
+            if "processes" in manifest.roles and not manifest.problem:
+                plugin = importlib.import_module(manifest.module)
+                found.append(plugin.processes(machine=machine, options={**TIMEOUTS, "error": words}))
+
+    _in_time(meet)
+    return next(filter(None, found), None)
+
+
+def _in_time(work: Callable[[], object]) -> None:
+    """Do it, but go on without it when it fails: whatever keeps processes from meeting, the error that
+    is to be told of is another one. One that never starts MPI is waited for without an end by MPI
+    itself, which holds the interpreter's lock meanwhile; then this process ends with a traceback."""
+    with Path(os.devnull).open("w") as nowhere:
+        told = sys.stderr if _is_file(sys.stderr) else nowhere
+        faulthandler.dump_traceback_later(MEETING, exit=True, file=told)
+        try:
+            with suppress(Exception):
+                work()
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+
+
+def _is_file(stream: Any) -> bool:
+    """Whether a stream is the system's as well."""
+    try:
+        return int(stream.fileno()) >= 0
+    except (AttributeError, OSError, ValueError):
+        return False
 
 
 def outlive_others() -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from demitasse import Bucket, FlatMemory, GradientSync, Group, Span, Work
-from demitasse_allreduce.stages.lane import Lane, Task, Ticket
+from demitasse_allreduce.processes import MpiProcesses
+from demitasse_allreduce.stages.lane import Lane, Task, Ticket, mark
 from demitasse_allreduce.stages.options import BUCKETS, OVERLAP, SC_OBR, Options
 from demitasse_allreduce.stages.parcels import Parcel, Part, parcels
 
@@ -40,6 +41,11 @@ class InLine:
         self._turn = 0
         if self.tasks:
             self.tasks[0].start()
+
+    def mark(self) -> None:
+        """What they are to work on was enqueued before, where that is a device's."""
+        for task in self.tasks:
+            mark(task)
 
     def run(self) -> None:
         """All of them."""
@@ -72,6 +78,11 @@ class ProcessSync(GradientSync):
         self.index, self.size = group.processes.rank, group.processes.size
         self.processes, self.options, self.stage = group.processes, options, stage
         self.dtype = np.dtype(group.dtype)
+        # Where this process is, for those who wait for it in vain: an attribute is set, no more.
+        others = group.processes
+        self.reach: Callable[[str], None] = _unwatched
+        if isinstance(others, MpiProcesses):
+            self.reach = others.reach
         self.notes: list[str] = []
         self._at_once = at_once
         self._parts: dict[int, Part] = {}
@@ -105,6 +116,11 @@ class ProcessSync(GradientSync):
         """An iteration begins."""
         return self._begin
 
+    def before_forward(self, bucket: Bucket) -> Work | None:
+        """Tells where this process is."""
+        first = bucket.layers[-1]  # of those that follow each other in backward
+        return lambda: self.reach(first)
+
     def reduce(self, bucket: Bucket, span: Span) -> Work | None:
         """The sum of a bucket's gradients, or the wait for that of its parcel."""
         part = self._parts[bucket.index] = Part(bucket, span)
@@ -113,6 +129,7 @@ class ProcessSync(GradientSync):
             if part.chain is not None:
                 self._await(self._of[bucket.index])
                 return
+            self.reach(bucket.layers[-1])
             parcel = self._alone(part)
             if parcel not in self._sums:
                 self._sums[parcel] = self.sum_of(parcel)
@@ -146,6 +163,7 @@ class ProcessSync(GradientSync):
         part.chain = chain
 
         def ready() -> None:
+            self.reach(bucket.layers[-1])
             self._seal()
             parcel = self._of[bucket.index]
             parcel.pending -= 1
@@ -189,6 +207,11 @@ class ProcessSync(GradientSync):
         return self._of.setdefault(part.bucket.index, Parcel(part.bucket.index, [part]))
 
     @property
+    def depth(self) -> int:
+        """How many parcels may be under way at once."""
+        return 1
+
+    @property
     def overlaps(self) -> bool:
         """Whether a helper thread sums while backward goes on."""
         return self.stage in (OVERLAP, SC_OBR) and not self._at_once
@@ -197,7 +220,7 @@ class ProcessSync(GradientSync):
         """The helper thread, made when it is first needed."""
         if self._lane is None:
             name = f"demitasse-allreduce-{self.index}"
-            self._lane = Lane(name, self.processes.check, self.taken)
+            self._lane = Lane(name, self.processes.check, self.taken, self.depth)
         return self._lane
 
     def taken(self, name: str, start: float, stop: float, lane: str = HELPER) -> None:
@@ -267,6 +290,7 @@ class ProcessSync(GradientSync):
             self._run += 1
 
     def _finish(self) -> None:
+        self.reach("the update")
         self._run_chains(len(self._parcels))
 
     def _do(self, task: Task, name: str) -> None:
@@ -274,3 +298,7 @@ class ProcessSync(GradientSync):
         start = time.perf_counter()
         task.run()
         self.taken(name, start, time.perf_counter(), MAIN)
+
+
+def _unwatched(layer: str) -> None:
+    """Where nobody asks how far a process is."""

@@ -20,6 +20,10 @@ from demitasse_allreduce.stages.parcels import Parcel, inside, merged, shares
 LINE = 64
 """Bytes of a cache line: slices of two ranks share none."""
 
+UNDER_WAY = 2
+"""Parcels that a helper thread sums at once: while one waits for the thread, which has no core of its
+own, the other's messages keep the link busy."""
+
 WHOLE = sys.maxsize
 """Bytes of a bucket for everything."""
 
@@ -57,6 +61,11 @@ class EveryoneSync(ProcessSync):
         # in the same with each other.
         self._adding = node.channel() if node is not None else None
         self._node = node.channel() if node is not None else None
+
+    @property
+    def depth(self) -> int:
+        """Where nothing is added in shared memory, in which all ranks must do the same in one order."""
+        return UNDER_WAY if self._adding is None and self.overlaps else 1
 
     def bind(self, memory: FlatMemory) -> None:
         """Take a worker's memory. Raises PlanError where ranks that share memory have it elsewhere."""
@@ -98,7 +107,8 @@ class EveryoneSync(ProcessSync):
             own = merged(self.owned(piece) for piece in pieces)
             if self._node is None:
                 own = parcel.pieces
-            tasks += [self._network.task("allreduce", gradients[s.start : s.stop]) for s in own]
+            line = parcel.index % self.depth
+            tasks += [self._network.task("allreduce", gradients[s.start : s.stop], line) for s in own]
         return InLine(tasks)
 
     def distribute(self, bucket: Bucket, span: Span) -> Work | None:

@@ -6,7 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from demitasse import WorkerError
 
@@ -22,6 +22,14 @@ class Task(Protocol):
 
     def progress(self) -> bool:
         """Go on without waiting; whether it is done."""
+
+
+def mark(task: Task) -> None:
+    """Tell a task of a device's memory, in the thread that enqueues the device's work, that what it is
+    to work on was enqueued before."""
+    told = getattr(task, "mark", None)
+    if told is not None:
+        told()
 
 
 class Ticket:
@@ -41,8 +49,9 @@ PATIENCE = 0.1
 
 
 class Lane:
-    """A thread that runs tasks in the order in which they are posted: one after the other, or those that
-    are posted together at once. ``record(name, start, stop)`` is told when each began and ended, in
+    """A thread that runs tasks in the order in which they are posted: those that are posted together at
+    once, and of those that are not ``depth`` postings at a time, the last of which begins when the one
+    so many before it is done. ``record(name, start, stop)`` is told when each began and ended, in
     seconds of ``time.perf_counter``; ``check`` raises when a peer has failed. What a task or a check
     raises is raised again by every ``wait``; nothing is run after it."""
 
@@ -51,8 +60,10 @@ class Lane:
         name: str,
         check: Callable[[], None],
         record: Callable[[str, float, float], None],
+        depth: int = 1,
     ) -> None:
-        self._check, self._record = check, record
+        self._check, self._record, self._depth = check, record, depth
+        self._under_way: deque[list[Begun]] = deque()
         self._line: deque[tuple[Ticket, ...]] = deque()
         self._posted, self._closed = threading.Condition(), False
         self.error: BaseException | None = None
@@ -62,6 +73,8 @@ class Lane:
     def post(self, tasks: Iterable[tuple[Task, str]]) -> list[Ticket]:
         """Put tasks in line, to be started at once together when those before are done."""
         tickets = [Ticket(task, name) for task, name in tasks]
+        for ticket in tickets:
+            mark(ticket.task)
         with self._posted:
             self._line.append(tuple(tickets))
             self._posted.notify()
@@ -86,19 +99,20 @@ class Lane:
     def _run(self) -> None:
         while True:
             with self._posted:
-                while not self._line and not self._closed:
+                while not (self._line or self._under_way or self._closed):
                     self._posted.wait()
-                if self._closed:
+                if self._closed and not self._under_way:
                     self._release()
                     return
-                tickets = self._line.popleft()
             try:
-                self._do(tickets)
+                self._do()
             except BaseException as error:  # noqa: BLE001  raised again by whoever waits
                 self.error = error
                 with self._posted:
                     self._closed = True
-                    self._line.appendleft(tickets)
+                    self._line.appendleft(
+                        tuple(each.ticket for line in self._under_way for each in line)
+                    )
                     self._release()
                 return
 
@@ -110,27 +124,53 @@ class Lane:
             for ticket in self._line.popleft():
                 ticket.done.set()
 
-    def _do(self, tickets: tuple[Ticket, ...]) -> None:
-        began = time.perf_counter()
-        for ticket in tickets:
-            ticket.task.start()
-        left, looked, idle, nap = list(tickets), began, 0, NAP
-        while left:
-            done = [ticket for ticket in left if ticket.task.progress()]
-            if done:
+    def _begin(self) -> None:
+        """Start what may be under way."""
+        while len(self._under_way) < self._depth:
+            with self._posted:
+                if not self._line:
+                    return
+                begun = [Begun(ticket, time.perf_counter()) for ticket in self._line.popleft()]
+            self._under_way.append(begun)
+            for each in begun:
+                each.ticket.task.start()
+
+    def _progress(self) -> bool:
+        """Go on with what is under way; whether anything was done."""
+        some = False
+        for begun in self._under_way:
+            for each in [each for each in begun if each.ticket.task.progress()]:
+                begun.remove(each)
+                self._record(each.ticket.name, each.time, time.perf_counter())
+                each.ticket.done.set()
+                some = True
+        while self._under_way and not self._under_way[0]:
+            self._under_way.popleft()
+        return some
+
+    def _do(self) -> None:
+        """All that is in line."""
+        looked, idle, nap = time.perf_counter(), 0, NAP
+        self._begin()
+        while self._under_way:
+            if self._progress():
                 idle, nap = 0, NAP
-                now = time.perf_counter()
-                for ticket in done:
-                    left.remove(ticket)
-                    self._record(ticket.name, began, now)
-                    ticket.done.set()
+                self._begin()
                 continue
             idle += 1
             if idle > POLLS:
                 time.sleep(nap)
                 nap = min(2 * nap, LONGEST)
+                self._begin()
             if self._closed:
                 raise WorkerError("the synchronisation was closed while communication was under way")
             if (now := time.perf_counter()) - looked > PATIENCE:
                 looked = now
                 self._check()
+
+
+class Begun(NamedTuple):
+    """A ticket whose task is under way, and since when."""
+
+    ticket: Ticket
+    time: float

@@ -10,18 +10,37 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from demitasse import CompositionError, DescriptionError, Machine, Schedule, Topology
+from demitasse import CompositionError, DescriptionError, Machine, Schedule, StreamEngine, Tier, Topology
+from demitasse_allreduce import library
 from demitasse_allreduce.algorithms import ALGORITHMS, algorithm
-from demitasse_allreduce.choice import AUTO, Chooser, Fit, Way, fit, network_of
+from demitasse_allreduce.choice import AUTO, Chooser, Fit, Offer, Way, bucket, fit, network_of
 from demitasse_allreduce.executor import Collective
 from demitasse_allreduce.stages.base import InLine
+from demitasse_allreduce.stages.device import collective, on_device
 from demitasse_allreduce.stages.lane import Task
 from demitasse_allreduce.stages.options import CHAIN, Options
+from demitasse_allreduce.trials import measured
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 TRIED, ROUNDS = (64, 512 * 1024), (20, 3)
 """Bytes of the messages by which an undescribed network is measured, and how often each."""
+
+CANDIDATES, NEAR = 4, 2.0
+"""Of so many algorithms the cheapest way is run, where its predicted time is no more than so many times
+the least; and the cheapest of those with two levels in any case."""
+
+DEVICE = (
+    "a device's memory: staged through pinned memory of the host",
+    "a device's memory: messages from and to it, as this MPI library can",
+)
+
+ALIKE = 1.1
+"""Who is measured to take so many times as long as the quickest is as quick: so far apart are runs of
+one algorithm."""
+
+LARGEST = 8 * 2**20
+"""Bytes that are run at most: what takes longer is as much slower."""
 
 
 @dataclass(frozen=True)
@@ -35,10 +54,13 @@ class Lines:
 
 class Network:
     """Makes collectives on ``comm`` as ``options`` say; rank 0 is the root. ``check`` is called while
-    one is waited for. ``homes`` has a number of the node of each rank.
+    one is waited for. ``homes`` has a number of the node of each rank, ``engine`` the streams of arrays
+    that are a device's; ``beside``: collectives are run by another thread than the worker's.
 
     What is "auto" is what costs least by the ``machine``'s links or, where it describes none for so many
-    ranks, by what a few messages between neighbours take when the first collective is made.
+    ranks, by what a few messages between neighbours take when the first collective is made; the
+    algorithms that cost least are run when one of such a size is made, and the quickest is taken
+    (``trials``; in none by cost alone).
 
     With ``lower`` and ``upper`` a collective has two levels of communicators (S-Caffe, section 5): ranks
     are grouped in lines of ``chain`` that follow each other, which may span nodes (figure 7), or by
@@ -53,7 +75,10 @@ class Network:
         check: Callable[[], None],
         homes: list[int],
         item: int,
+        engine: StreamEngine | None = None,
+        beside: bool = False,
     ) -> None:
+        self._engine, self._beside = engine, beside
         self.comm, self._options, self._check, self._item = comm, options, check, item
         self._homes = homes
         self.ranks = comm.Get_size()
@@ -62,6 +87,7 @@ class Network:
         self._gamma = 0.0
         self._copies: dict[int, list[Any]] = {}
         self._choosers: dict[tuple[int, str], Chooser] = {}
+        self._tried: set[tuple[int, str, int]] = set()
         self._lines = self._split() if options.hierarchical else None
 
     def _split(self) -> Lines:
@@ -114,11 +140,15 @@ class Network:
         )
 
     def _on(self, comm: Any, line: int, goal: str, array: Array, name: str) -> Task:
-        (way, made), seconds = self._schedule(comm.Get_size(), goal, array.size, name)
-        note = f"{goal} of {array.nbytes:,} bytes: {way}, predicted {seconds * 1e3:.3g} ms"
+        (way, made), told = self._schedule(comm, goal, array, name)
+        note = f"{goal} of {array.nbytes:,} bytes: {way}, {told}"
         if note not in self.notes:
             self.notes.append(note)
-        return Collective(made, self._copy(comm, line), array, check=self._check)
+        aware = on_device(array) and library.device_aware(library.start())
+        if on_device(array) and DEVICE[aware] not in self.notes:
+            self.notes.append(DEVICE[aware])
+        own = self._copy(comm, line)
+        return collective(made, own, array, self._check, self._engine, self._beside, aware)
 
     def _copy(self, comm: Any, line: int) -> Any:
         """A communicator like ``comm`` for one line of messages."""
@@ -130,12 +160,13 @@ class Network:
         return copies[line - 1]
 
     def _schedule(
-        self, ranks: int, goal: str, size: int, name: str
-    ) -> tuple[tuple[Way, Schedule], float]:
-        """The cheapest way of an algorithm, or of all, its schedule, and its predicted seconds."""
+        self, comm: Any, goal: str, array: Array, name: str
+    ) -> tuple[tuple[Way, Schedule], str]:
+        """The best way of an algorithm, or of all, its schedule, and its seconds in words."""
         if self._network is None:
             self._measure()
         assert self._network is not None
+        ranks, size = comm.Get_size(), array.size
         key = ranks, name
         if key not in self._choosers:
             only = () if name == AUTO else (name,)
@@ -147,13 +178,40 @@ class Network:
                 self._network, ranks, item=self._item, gamma=self._gamma, only=only, order=order
             )
         chooser = self._choosers[key]
-        offers = chooser.offers(size * self._item, goal)
+        if name == AUTO and self._options.trials and size:
+            self._try(comm, chooser, goal, array)
+        offers = steady(chooser.offers(size * self._item, goal))
         # For so few ranks that they make one group a two-level algorithm is no offer, but asked for.
         way = offers[0].way if offers else Way(name, group=min(CHAIN, ranks))
         if way.algorithm in ALGORITHMS and "groups" in ALGORITHMS[way.algorithm].options:
-            return self._grouped(chooser, way, goal, size)
-        made = way.schedule(size, self._network, ranks, goal)
-        return (way, made), chooser.predict(way, size, goal)
+            found, seconds = self._grouped(chooser, way, goal, size)
+        else:
+            found = way, way.schedule(size, self._network, ranks, goal)
+            seconds = chooser.predict(way, size, goal)
+        told = f"predicted {seconds * 1e3:.3g} ms"
+        if offers and offers[0].measured is not None:
+            told = f"measured {offers[0].measured * 1e3:.3g} ms, {told}"
+        return found, told
+
+    def _try(self, comm: Any, chooser: Chooser, goal: str, array: Array) -> None:
+        """Run the ways that cost least for a size, once for all of its bucket. Collective."""
+        key = chooser.ranks, goal, bucket(array.size * self._item)
+        if key in self._tried:
+            return
+        self._tried.add(key)
+        ways = [offer.way for offer in candidates(chooser.offers(array.size * self._item, goal))]
+        if len(ways) < 2:
+            return
+        assert self._network is not None
+        size = min(array.size, LARGEST // self._item)
+        trial = np.zeros(size, array.dtype)
+        made = [way.schedule(size, self._network, chooser.ranks, goal) for way in ways]
+        runs = [Collective(each, comm, trial, check=self._check).run for each in made]
+        for way, seconds in zip(
+            ways, measured(comm, runs, self._options.trials, check=self._check), strict=True
+        ):
+            whole = seconds * array.size / size
+            chooser.measured.record(way, array.size * self._item, chooser.ranks, whole, goal)
 
     def _grouped(
         self, chooser: Chooser, way: Way, goal: str, size: int
@@ -176,10 +234,19 @@ class Network:
         return (way, made), chooser.predict(way, size, goal)
 
     def _measure(self) -> None:
-        """What messages between neighbours take, all at once, and additions; the slowest rank's."""
-        messages, (lane, rank) = [], (self.comm.Dup(), self.comm.Get_rank())
-        for size, rounds in zip(TRIED, ROUNDS, strict=True):
-            messages.append(min(self._exchange(lane, rank, size) for _ in range(rounds)))
+        """What messages between neighbours take, all at once, and additions; the slowest rank's. Where
+        each node has several ranks in a row, those in a node apart from those between nodes."""
+        lane, rank = self.comm.Dup(), self.comm.Get_rank()
+        each = per_node(self._homes)
+        near = rank // each * each
+        steps = [(near + (rank - near + 1) % each, near + (rank - near - 1) % each)] if each > 1 else []
+        if each < self.ranks:
+            steps.append(((rank + each) % self.ranks, (rank - each) % self.ranks))
+        messages = [
+            min(self._exchange(lane, to, source, size) for _ in range(rounds))
+            for to, source in steps
+            for size, rounds in zip(TRIED, ROUNDS, strict=True)
+        ]
         one, other = np.ones(TRIED[1] // 8), np.ones(TRIED[1] // 8)
         start = time.perf_counter()
         np.add(one, other, out=one)
@@ -189,23 +256,68 @@ class Network:
 
         lane.Allreduce(mine, slowest, MPI.MAX)
         lane.Free()
-        found: Fit = fit(zip(TRIED, slowest[:2].tolist(), strict=True))
-        found = replace(found, gamma=float(slowest[2]) / TRIED[1])
-        self._network, self._gamma = found.network(self.ranks), found.gamma
-        self.notes.append(f"the network: {found} (measured between neighbours, all at once)")
+        self._gamma = float(slowest[-1]) / TRIED[1]
+        pairs = slowest[:-1].reshape(-1, 2).tolist()
+        fits = [replace(fit(zip(TRIED, pair, strict=True)), gamma=self._gamma) for pair in pairs]
+        self._network = joined(fits, each, self.ranks)
+        where = ["in a node", "between nodes"] if len(fits) > 1 else ["between neighbours"]
+        for found, what in zip(fits, where, strict=True):
+            self.notes.append(f"the network: {found} (measured {what}, all at once)")
 
-    def _exchange(self, lane: Any, rank: int, size: int) -> float:
-        """Seconds of a message to the next rank while one comes from that before."""
+    def _exchange(self, lane: Any, to: int, source: int, size: int) -> float:
+        """Seconds of a message to a rank while one comes from another."""
         here, there = np.empty(size, np.uint8), np.ones(size, np.uint8)
         lane.Barrier()
         start = time.perf_counter()
-        came = lane.Irecv(here, (rank - 1) % self.ranks)
-        gone = lane.Isend(there, (rank + 1) % self.ranks)
+        came, gone = lane.Irecv(here, source), lane.Isend(there, to)
         for request in (came, gone):
             while not request.Test():
                 self._check()
                 os.sched_yield()
         return time.perf_counter() - start
+
+
+def candidates(offers: list[Offer]) -> list[Offer]:
+    """Those that are worth a run: the cheapest of each algorithm, as far as they are near the cheapest
+    of all, and the cheapest with two levels of ranks."""
+    first: dict[str, Offer] = {}
+    for offer in offers:
+        first.setdefault(offer.way.algorithm, offer)
+    ranked = [*first.values()]
+    near = [each for each in ranked if each.seconds <= NEAR * ranked[0].seconds][:CANDIDATES]
+    grouped = [each for each in ranked if "groups" in ALGORITHMS[each.way.algorithm].options]
+    return near + [each for each in grouped[:1] if each not in near]
+
+
+def steady(offers: list[Offer]) -> list[Offer]:
+    """With those first that were measured about as quick as the quickest, in the order of what was
+    predicted: chance does not decide among equals, and runs add in the same order."""
+    least = min((each.measured for each in offers if each.measured is not None), default=0.0)
+    equals = [each for each in offers if each.measured is not None and each.measured <= ALIKE * least]
+    if not equals or offers[0].measured is None:
+        return offers
+    equals.sort(key=lambda each: (each.predicted is None, each.predicted, each.way))
+    return equals + [each for each in offers if each not in equals]
+
+
+def per_node(homes: list[int]) -> int:
+    """How many ranks in a row each node has; 1 where nodes have different numbers, or others."""
+    size = homes.count(homes[0])
+    regular = all(home == rank // size * size for rank, home in enumerate(homes))
+    return size if regular and len(homes) % size == 0 else 1
+
+
+def joined(fits: list[Fit], each: int, ranks: int) -> Topology:
+    """The network of measured messages: of ``each`` ranks in a node, and between nodes, whose ranks
+    share a link that each of them had a part of."""
+    if len(fits) == 1:
+        return fits[0].network(ranks)
+    inner, outer = fits
+    tiers = (
+        Tier("node", ranks // each, outer.alpha, each * outer.network(1).tiers[0].bandwidth, each),
+        Tier("rank", each, inner.alpha, inner.network(1).tiers[0].bandwidth),
+    )
+    return Topology(tiers, tuple(f"{found} (measured)" for found in fits))
 
 
 def _described(machine: Machine | None, ranks: int) -> Topology | None:

@@ -50,6 +50,7 @@ class Options:
     upper: str | None = None
     shared: bool = True
     between: str | None = None
+    trials: int = 3
 
     @property
     def hierarchical(self) -> bool:
@@ -75,6 +76,11 @@ class Options:
         chain = given.get("chain", CHAIN)
         if not isinstance(chain, int) or isinstance(chain, bool) or chain < 1:
             raise CompositionError(f"{where}: chain = {chain!r} (valid: a whole number, 1 or more)")
+        trials = given.get("trials", 0)
+        if not isinstance(trials, int) or isinstance(trials, bool) or trials < 0:
+            raise CompositionError(
+                f"{where}: trials = {trials!r} (valid: a whole number; 0: by predicted cost alone)"
+            )
         if not isinstance(given.get("shared", True), bool):
             raise CompositionError(f"{where}: shared = {given['shared']!r} (valid: true or false)")
         made = cls(**values)

@@ -47,8 +47,13 @@ class RootedSync(ProcessSync):
         """The wait for the bucket's broadcast; in the naive variant the next one's begin, too."""
         self._read[bucket.index] = bucket
         if self.stage == SC_B:
-            return None
-        return lambda: self._arrived(bucket.index)
+            return super().before_forward(bucket)
+
+        def work() -> None:
+            self.reach(bucket.layers[-1])
+            self._arrived(bucket.index)
+
+        return work
 
     def distribute(self, bucket: Bucket, span: Span) -> Work | None:
         """Nothing: the next iteration begins with a broadcast."""

@@ -1,0 +1,60 @@
+"""Which of several prepared sums is the quickest, by running them: all ranks come to the same answer."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+NEAR = 1.5
+"""Who takes longer than so many times the quickest in a first run is not run again."""
+
+
+def measured(
+    comm: Any,
+    runs: Sequence[Callable[[], object]],
+    rounds: int,
+    repeats: int = 1,
+    check: Callable[[], object] | None = None,
+) -> list[float]:
+    """Seconds of each, the slowest rank's: a median of ``rounds``, each of so many ``repeats``, after a
+    run that does not count; of those that the first round shows to be slow that round's. Collective over
+    ``comm``. ``check`` is called in waits between rounds, and ends them by raising."""
+    times: list[list[float]] = [[] for _ in runs]
+    left = list(range(len(runs)))
+    for turn in range(-1, rounds):
+        mine = np.zeros(len(left))
+        for i, number in enumerate(left):
+            _until(comm.Ibarrier(), check)
+            begin = time.perf_counter()
+            for _ in range(repeats if turn >= 0 else 1):
+                runs[number]()
+            mine[i] = (time.perf_counter() - begin) / repeats
+        if turn < 0:
+            continue
+        slowest = _slowest(comm, mine, check)
+        for number, seconds in zip(left, slowest, strict=True):
+            times[number].append(float(seconds))
+        if turn == 0:
+            least = slowest.min()
+            left = [number for number in left if times[number][0] <= NEAR * least]
+    return [float(np.median(each)) for each in times]
+
+
+def _slowest(comm: Any, mine: Any, check: Callable[[], object] | None) -> Any:
+    from mpi4py import MPI
+
+    found = np.empty_like(mine)
+    _until(comm.Iallreduce(mine, found, MPI.MAX), check)
+    return found
+
+
+def _until(request: Any, check: Callable[[], object] | None) -> None:
+    """Wait for a request, without keeping others from the processor."""
+    while not request.Test():
+        if check is not None:
+            check()
+        os.sched_yield()

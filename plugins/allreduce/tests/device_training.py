@@ -1,0 +1,275 @@
+"""What each rank of ``test_device`` does: trains a small net on a made-up device, or on the host.
+
+The device's arrays are no NumPy arrays; kernels are the reference's, which alone see what is inside. Its
+streams but ``default`` are threads, late on purpose: a copy that nobody waits for comes too late.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+
+import demitasse
+from demitasse import Level, Machine, MemorySpace, SyncSpec, compose, hookimpl
+from demitasse_allreduce import library
+from demitasse_allreduce.launch import started
+from demitasse_reference import plugin as reference
+
+PLUGINS = ["reference", "training", "caffe", "datasets", "snapshots", "allreduce"]
+LATE = 1e-3
+"""Seconds by which a stream is late."""
+
+added: list[int] = []
+"""Elements that were added on the device."""
+
+
+class Remote:
+    """An array of the device."""
+
+    def __init__(self, inside: np.ndarray) -> None:
+        self.inside = inside
+        self.shape, self.dtype, self.size = inside.shape, inside.dtype, inside.size
+        self.nbytes, self.itemsize, self.ndim = inside.nbytes, inside.itemsize, inside.ndim
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        assert copy is not False, "a host has no view of a device's memory"
+        return np.array(self.inside, dtype)
+
+    def __getitem__(self, part: slice) -> Remote:
+        return type(self)(self.inside[part])
+
+    def __setitem__(self, part: Any, value: Any) -> None:
+        self.inside[part] = np.asarray(value)
+
+    def __iadd__(self, other: Remote) -> Remote:
+        assert isinstance(other, Remote), "the device adds its own memory alone"
+        added.append(self.size)
+        self.inside += other.inside
+        return self
+
+    def copy(self) -> Remote:
+        return type(self)(self.inside.copy())
+
+    def view(self, dtype: Any) -> Remote:
+        return type(self)(self.inside.view(dtype))
+
+    def reshape(self, *shape: Any) -> Remote:
+        return type(self)(self.inside.reshape(*shape))
+
+    def sum(self) -> float:
+        return float(self.inside.sum())
+
+
+class Reachable(Remote):
+    """One that MPI reaches."""
+
+    @property
+    def __cuda_array_interface__(self) -> Mapping[str, Any]:
+        return {**self.inside.__array_interface__, "version": 3}
+
+
+class Block:
+    def __init__(self, kind: type[Remote], nbytes: int) -> None:
+        self.nbytes, self._kind, self._bytes = nbytes, kind, np.zeros(nbytes, np.uint8)
+
+    def view(self, offset: int, shape: Sequence[int], dtype: str) -> Remote:
+        size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+        return self._kind(self._bytes[offset : offset + size].view(dtype).reshape(tuple(shape)))
+
+    def close(self) -> None:
+        """Nothing else holds it."""
+
+
+class Giver:
+    def __init__(self, kind: type[Remote], space: str) -> None:
+        self.space, self.allocations, self.bytes, self._kind = space, 0, 0, kind
+
+    def allocate(self, nbytes: int) -> Block:
+        return Block(self._kind, nbytes)
+
+
+class At:
+    """A point in a stream."""
+
+    def __init__(self) -> None:
+        self._reached, self.seconds = threading.Event(), 0.0
+
+    @property
+    def done(self) -> bool:
+        return self._reached.is_set()
+
+    def reach(self) -> None:
+        self._reached.set()
+
+    def wait(self) -> None:
+        self._reached.wait()
+
+
+def moved(target: Any, source: Any) -> None:
+    """A copy between memories."""
+    into = target.inside if isinstance(target, Remote) else target
+    into[...] = source.inside if isinstance(source, Remote) else source
+
+
+class Line:
+    """A stream: a thread that does what was enqueued, late."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self._line = name, SimpleQueue[Callable[[], None] | None]()
+        self._thread = threading.Thread(target=self._run, name=f"stream-{name}", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while (work := self._line.get()) is not None:
+            time.sleep(LATE)
+            work()
+
+    def copy(self, target: Any, source: Any) -> None:
+        assert target.size == source.size and target.dtype == source.dtype
+        self._line.put(lambda: moved(target, source))
+
+    def wait(self, event: At) -> None:
+        self._line.put(event.wait)
+
+    def record(self) -> At:
+        at = At()
+        self._line.put(at.reach)
+        return at
+
+    def close(self) -> None:
+        self._line.put(None)
+        self._thread.join()
+
+
+class Now:
+    """The default stream: kernels are done when they are called, by the thread that made it."""
+
+    name = "default"
+
+    def __init__(self) -> None:
+        self._owner = threading.get_ident()
+
+    def copy(self, target: Any, source: Any) -> None:
+        self._check()
+        moved(target, source)
+
+    def wait(self, event: At) -> None:
+        self._check()
+        event.wait()
+
+    def record(self) -> At:
+        self._check()
+        at = At()
+        at.reach()
+        return at
+
+    def _check(self) -> None:
+        assert threading.get_ident() == self._owner, "the default stream is its worker's alone"
+
+
+class Engine:
+    def __init__(self, place: str) -> None:
+        self.place, self.default, self._lines = place, Now(), dict[str, Line]()
+
+    def stream(self, name: str) -> Line:
+        if name not in self._lines:
+            self._lines[name] = Line(name)
+        return self._lines[name]
+
+    def pinned(self, shape: Sequence[int], dtype: str) -> np.ndarray:
+        return np.zeros(shape, dtype)
+
+    def close(self) -> None:
+        for line in self._lines.values():
+            line.close()
+
+
+class Device:
+    """The plugin."""
+
+    manifest = {
+        "name": "device",
+        "api": ">=0.1,<0.2",
+        "roles": {"allocator": {"priority": 90}, "kernels": {"priority": 90}, "stream_engine": {}},
+    }
+
+    def __init__(self, kind: type[Remote]) -> None:
+        self._kind = kind
+
+    @hookimpl
+    def allocator(self, space: str, options: Any) -> Giver | None:
+        return Giver(self._kind, space) if space.startswith("device") else None
+
+    @hookimpl
+    def stream_engine(self, space: str, machine: Machine, options: Any) -> Engine | None:
+        return Engine(space) if space.startswith("device") else None
+
+    @hookimpl
+    def kernels(self, request: demitasse.Request) -> list[demitasse.Candidate]:
+        host = replace(request, place=replace(request.place, space="host"))
+        return [replace(each, bind=_inside(each.bind)) for each in reference.kernels(request=host)]
+
+
+def _inside(bind: Callable[..., Any]) -> Callable[..., Any]:
+    def bound(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Any:
+        def reach(array: Any) -> Any:
+            assert array is None or isinstance(array, Remote), "memory that the device cannot reach"
+            return array.inside if array is not None else None
+
+        return bind([*map(reach, inputs)], [*map(reach, outputs)], reach(workspace))
+
+    return bound
+
+
+def machine(sync: Mapping[str, Any], device: bool) -> Machine:
+    """A device, or a host, in each of the processes that were started."""
+    found = started()
+    count = found.size if found is not None and found.size else 1
+    inner = Level("node", memory=(MemorySpace("host"),), cores=1)
+    if device:
+        inner = Level(
+            "accelerator", 1, workers="streams", memory=(MemorySpace("device", at="device:*"),)
+        )
+    levels = (Level("process", count, workers="mpi", sync=SyncSpec("allreduce", sync)), inner)
+    patience = {"allreduce": {"peer_timeout": "100 s"}}  # a busy machine may stop for long
+    return Machine("processes", levels, fingerprint="any", options=patience)
+
+
+def trained(solver: Path, job: Mapping[str, Any]) -> dict[str, Any]:
+    """The losses of a job's iterations, whether all ranks came to the same, and how many elements were
+    added on their devices."""
+    kind = job.get("device")
+    plugins: list[Any] = [Device(Reachable if kind == "reachable" else Remote)] if kind else []
+    library.device_aware = lambda mpi: kind == "reachable"  # type: ignore[assignment]
+    added.clear()
+    with compose(machine(job["sync"], bool(kind)), plugins=[*plugins, *PLUGINS]) as runtime:
+        prefix = str(solver.with_name(job["prefix"]))
+        trainer = runtime.trainer(solver, precision="f64", overrides={"snapshot_prefix": prefix})
+        losses = [trainer.step().loss for _ in range(job["iterations"])]
+        trainer.snapshot()
+        weights = {n: [np.array(a).tolist() for a in arrays] for n, arrays in trainer.net.params.items()}
+        everyone = runtime.processes.gather({"losses": losses, "weights": weights})
+        additions = sum(runtime.processes.gather(sum(added)))
+    alike = all(each == everyone[0] for each in everyone)
+    return {"losses": losses, "alike": alike, "added": additions}
+
+
+def main() -> None:
+    for job in json.loads(sys.argv[2]):
+        found = trained(Path(sys.argv[1]), job)
+        launch = started()
+        if launch is None or launch.rank == 0:
+            print(json.dumps(found), flush=True)
+
+
+if __name__ == "__main__":
+    main()
