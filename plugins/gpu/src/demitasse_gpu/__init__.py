@@ -1,0 +1,1 @@
+"""Kernels, memory and streams of graphics processors."""

@@ -1,0 +1,61 @@
+"""Kernels that were compiled before: machine code kept on disk, by all that it was made of."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from demitasse import __version__
+
+STANDARD = ("--std=c++17",)
+
+
+def cache_folder() -> Path:
+    """Where compiled kernels are kept, as the system asks for it."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "demitasse" / "gpu"
+
+
+class CompiledKernels:
+    """Machine code for one compute capability; ``compile(source, name, options)`` makes it."""
+
+    def __init__(
+        self, capability: tuple[int, int], compile: Callable[[str, str, Sequence[str]], bytes]
+    ) -> None:
+        self._architecture = f"--gpu-architecture=sm_{capability[0]}{capability[1]}"
+        self._compile = compile
+
+    def image(self, source: str, name: str, options: Sequence[str]) -> bytes:
+        """The machine code of CUDA source text: kept, or compiled now and kept where a folder for it can
+        be written."""
+        told = [*STANDARD, self._architecture, *options]
+        path = cache_folder() / f"{_key(source, told)}.cubin"
+        try:
+            return path.read_bytes()
+        except OSError:
+            image = self._compile(source, name, told)
+        try:
+            _write(path, image)
+        except OSError:
+            return image  # compiled again in the next process
+        return image
+
+
+def _key(source: str, options: Sequence[str]) -> str:
+    """All that the machine code depends on: the text, the options, and the headers in their folders."""
+    digest = hashlib.sha256("\0".join([__version__, source, *options]).encode())
+    for folder in (option[2:] for option in options if option.startswith("-I")):
+        for header in sorted(Path(folder).glob("*.cuh")):
+            digest.update(header.read_bytes())
+    return digest.hexdigest()[:40]
+
+
+def _write(path: Path, image: bytes) -> None:
+    """Whole or not at all: other processes may look for it now."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+        file.write(image)
+    Path(file.name).replace(path)

@@ -1,0 +1,251 @@
+// Batch normalisation by a batch's or by kept statistics, and scales of channels, with their gradients.
+#include "channels.cuh"
+
+// What a batch norm does to N channels: y = (x - centre) * slope + level.
+template <int N> struct Affine {
+    real centre[N], slope[N], level[N], inverse[N];
+};
+
+// Where the statistics of a channel are: its average and the inverse of its deviation, or kept sums of
+// averages and variances, and what they are to be divided by.
+struct Statistics {
+    const real *mean, *spread, *factor;
+    real epsilon;
+    int kept;
+};
+
+template <int N>
+__device__ inline Affine<N> affine(const Statistics &given, const real *w, const real *b, int channel) {
+    Affine<N> result;
+    // Of nothing yet, the sums are 0.
+    const real share = !given.kept ? 1 : *given.factor != 0 ? 1 / *given.factor : 0;
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+        const real spread = given.spread[channel + k];
+        result.centre[k] = share * given.mean[channel + k];
+        result.inverse[k] = given.kept ? 1 / root(share * spread + given.epsilon) : spread;
+        result.slope[k] = w ? w[channel + k] * result.inverse[k] : result.inverse[k];
+        result.level[k] = b ? b[channel + k] : 0;
+    }
+    return result;
+}
+
+template <int N> __device__ inline real applied(const Affine<N> &a, int k, real x) {
+    return (x - a.centre[k]) * a.slope[k] + a.level[k];
+}
+
+// The batch's moments about the first element of each channel, so that little is lost where the mean is
+// far from 0.
+struct Moments {
+    const stored *x;
+    int inner;
+
+    template <int N> struct Numbers {
+        real shift[N];
+    };
+    template <int N> __device__ Numbers<N> start(int channel) const {
+        Numbers<N> numbers;
+        for (int k = 0; k < N; ++k) numbers.shift[k] = (real)widened(x[(Offset)(channel + k) * inner]);
+        return numbers;
+    }
+    template <int N>
+    __device__ void add(const Numbers<N> &numbers, Offset i, real (&first)[N], real (&second)[N]) const {
+        real a[N];
+        load<N>(x + i, a);
+#pragma unroll
+        for (int k = 0; k < N; ++k) {
+            const real away = a[k] - numbers.shift[k];
+            first[k] += away;
+            second[k] += away * away;
+        }
+    }
+};
+
+// The sums of dz * (x - centre) and of dz, dz = dy but 0 where a ReLU gave 0.
+struct Gradients {
+    const stored *dy, *x;
+    Statistics given;
+    const real *w, *b;
+    int rectified;
+
+    template <int N> __device__ Affine<N> start(int channel) const {
+        return affine<N>(given, w, b, channel);
+    }
+    template <int N>
+    __device__ void add(const Affine<N> &numbers, Offset i, real (&first)[N], real (&second)[N]) const {
+        real slope[N], a[N];
+        load<N>(dy + i, slope);
+        load<N>(x + i, a);
+#pragma unroll
+        for (int k = 0; k < N; ++k) {
+            const real dz = !rectified || applied(numbers, k, a[k]) > 0 ? slope[k] : 0;
+            first[k] += dz * (a[k] - numbers.centre[k]);
+            second[k] += dz;
+        }
+    }
+};
+
+// The sums of dy * x and of dy.
+struct Products {
+    const stored *dy, *x;
+
+    template <int N> __device__ int start(int) const { return 0; }
+    template <int N> __device__ void add(int, Offset i, real (&first)[N], real (&second)[N]) const {
+        real slope[N], a[N];
+        load<N>(dy + i, slope);
+        if (x) load<N>(x + i, a);
+#pragma unroll
+        for (int k = 0; k < N; ++k) {
+            if (x) first[k] += slope[k] * a[k];
+            second[k] += slope[k];
+        }
+    }
+};
+
+extern "C" __global__ void moments(Extents s, const stored *x, real *partial) {
+    sums(s, partial, Moments{x, s.inner});
+}
+
+extern "C" __global__ void gradient_sums(
+    Extents s, Statistics given, const stored *dy, const stored *x, const real *w, const real *b,
+    int rectified, real *partial) {
+    sums(s, partial, Gradients{dy, x, given, w, b, rectified});
+}
+
+extern "C" __global__ void product_sums(Extents s, const stored *dy, const stored *x, real *partial) {
+    sums(s, partial, Products{dy, x});
+}
+
+// From moments to the batch's statistics, which also enter the kept ones.
+extern "C" __global__ void settle(
+    Extents s, const stored *x, const real *partial, int slabs, real keep, real epsilon, real *mean,
+    real *variance, real *factor, real *average, real *inverse) {
+    double first, second;
+    if (!channel_sums(partial, slabs, s.channels, first, second)) return;
+    const int channel = settled_channel();
+    const double n = (double)s.outer * s.inner, away = first / n;
+    const double spread = largest_of(second / n - away * away, 0.0);
+    const double middle = (double)widened(x[(Offset)channel * s.inner]) + away;
+    average[channel] = (real)middle;
+    inverse[channel] = (real)(1 / sqrt(spread + (double)epsilon));
+    mean[channel] = keep * mean[channel] + (real)middle;
+    variance[channel] = keep * variance[channel] + (real)(n > 1 ? spread * (n / (n - 1)) : spread);
+    if (channel == 0) *factor = keep * *factor + 1;
+}
+
+// From sums to dw (times the inverse of the deviation where there are statistics) and db.
+extern "C" __global__ void settle_gradients(
+    Extents s, Statistics given, const real *partial, int slabs, real *dw, real *db) {
+    double first, second;
+    if (!channel_sums(partial, slabs, s.channels, first, second)) return;
+    const int channel = settled_channel();
+    if (given.mean) first *= (double)affine<1>(given, 0, 0, channel).inverse[0];
+    if (dw) dw[channel] = (real)first;
+    if (db) db[channel] = (real)second;
+}
+
+struct Normalise {
+    Statistics given;
+    const real *w, *b;
+    const stored *x;
+    stored *y;
+    int rectified;
+
+    template <int N> __device__ Affine<N> start(int channel) const {
+        return affine<N>(given, w, b, channel);
+    }
+    template <int N> __device__ void apply(const Affine<N> &numbers, Offset i) const {
+        real a[N];
+        load<N>(x + i, a);
+#pragma unroll
+        for (int k = 0; k < N; ++k) {
+            a[k] = applied(numbers, k, a[k]);
+            if (rectified) a[k] = a[k] < 0 ? 0 : a[k];
+        }
+        store<N>(y + i, a);
+    }
+};
+
+extern "C" __global__ void normalise(
+    Extents s, Statistics given, const stored *x, const real *w, const real *b, stored *y, int rectified) {
+    everywhere(s, Normalise{given, w, b, x, y, rectified});
+}
+
+template <int N> struct Back {
+    Affine<N> forward;
+    real offset[N], tilt[N];
+};
+
+// dx = slope * (dz - db / n - xhat * dw / n), without the sums (share = 0) where the statistics are kept.
+struct NormaliseBackward {
+    Statistics given;
+    const real *w, *b, *dw, *db;
+    const stored *dy, *x;
+    stored *dx;
+    int rectified;
+    real share;
+
+    template <int N> __device__ Back<N> start(int channel) const {
+        Back<N> numbers = {affine<N>(given, w, b, channel), {}, {}};
+#pragma unroll
+        for (int k = 0; k < N; ++k) {
+            numbers.offset[k] = share != 0 ? db[channel + k] * share : 0;
+            numbers.tilt[k] = share != 0 ? dw[channel + k] * share * numbers.forward.inverse[k] : 0;
+        }
+        return numbers;
+    }
+    template <int N> __device__ void apply(const Back<N> &numbers, Offset i) const {
+        real slope[N], a[N];
+        load<N>(dy + i, slope);
+        load<N>(x + i, a);
+#pragma unroll
+        for (int k = 0; k < N; ++k) {
+            const real dz = !rectified || applied(numbers.forward, k, a[k]) > 0 ? slope[k] : 0;
+            const real centred = a[k] - numbers.forward.centre[k];
+            a[k] = numbers.forward.slope[k] * (dz - numbers.offset[k] - centred * numbers.tilt[k]);
+        }
+        store<N>(dx + i, a);
+    }
+};
+
+extern "C" __global__ void normalise_backward(
+    Extents s, Statistics given, const stored *dy, const stored *x, const real *w, const real *b,
+    const real *dw, const real *db, stored *dx, int rectified, real share) {
+    everywhere(s, NormaliseBackward{given, w, b, dw, db, dy, x, dx, rectified, share});
+}
+
+// y = x * w + b of each channel.
+struct Scale {
+    const real *w, *b;
+    const stored *x;
+    stored *y;
+    int rectified;
+
+    template <int N> struct Numbers {
+        real slope[N], level[N];
+    };
+    template <int N> __device__ Numbers<N> start(int channel) const {
+        Numbers<N> numbers;
+#pragma unroll
+        for (int k = 0; k < N; ++k) {
+            numbers.slope[k] = w[channel + k];
+            numbers.level[k] = b ? b[channel + k] : 0;
+        }
+        return numbers;
+    }
+    template <int N> __device__ void apply(const Numbers<N> &numbers, Offset i) const {
+        real a[N];
+        load<N>(x + i, a);
+#pragma unroll
+        for (int k = 0; k < N; ++k) {
+            a[k] = a[k] * numbers.slope[k] + numbers.level[k];
+            if (rectified) a[k] = a[k] < 0 ? 0 : a[k];
+        }
+        store<N>(y + i, a);
+    }
+};
+
+extern "C" __global__ void scale(
+    Extents s, const stored *x, const real *w, const real *b, stored *y, int rectified) {
+    everywhere(s, Scale{w, b, x, y, rectified});
+}

@@ -1,0 +1,111 @@
+// Real numbers as kernels compute with them and as they are stored, and how arrays of them are read.
+//
+// REAL is the type of arithmetic (float or double), STORED the type in memory of activations: REAL or
+// bfloat16. Parameters, statistics and sums are of type REAL.
+#pragma once
+
+#ifndef REAL
+#define REAL float
+#endif
+#ifndef STORED
+#define STORED REAL
+#endif
+
+struct bfloat16 {
+    unsigned short bits;
+};
+
+typedef REAL real;
+typedef STORED stored;
+typedef long long Offset;  // of elements; divided in 32 bits, as hosts launch no more than 2^32 elements so
+
+__device__ inline float widened(float x) { return x; }
+__device__ inline double widened(double x) { return x; }
+__device__ inline float widened(bfloat16 x) { return __uint_as_float((unsigned)x.bits << 16); }
+
+// Numbers as they are stored: of bfloat16 the nearest, of two equally near ones the even.
+template <class T> struct Narrow {
+    template <class X> static __device__ T of(X x) { return (T)x; }
+};
+template <> struct Narrow<bfloat16> {
+    template <class X> static __device__ bfloat16 of(X x) {
+        const float value = (float)x;
+#ifdef __CUDA_ARCH__
+        // One instruction instead of seven, which would take longer than the memory does.
+        unsigned short rounded;
+        asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(rounded) : "f"(value));
+        return {rounded};
+#else
+        const unsigned bits = __float_as_uint(value);
+        const unsigned short rounded = (unsigned short)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+        return {value != value ? (unsigned short)0x7fc0 : rounded};
+#endif
+    }
+};
+
+template <class T> __device__ inline T largest_of(T a, T b) { return a > b ? a : b; }
+template <class T> __device__ inline T least_of(T a, T b) { return a < b ? a : b; }
+
+__device__ inline float root(float x) { return sqrtf(x); }
+__device__ inline double root(double x) { return sqrt(x); }
+__device__ inline float exponential(float x) { return expf(x); }
+__device__ inline double exponential(double x) { return exp(x); }
+__device__ inline float logarithm(float x) { return logf(x); }
+__device__ inline double logarithm(double x) { return log(x); }
+__device__ inline float logarithm_of_one_and(float x) { return log1pf(x); }
+__device__ inline double logarithm_of_one_and(double x) { return log1p(x); }
+__device__ inline float less_one(float x) { return expm1f(x); }  // than its exponential
+__device__ inline double less_one(double x) { return expm1(x); }
+__device__ inline float hyperbolic_tangent(float x) { return tanhf(x); }
+__device__ inline double hyperbolic_tangent(double x) { return tanh(x); }
+__device__ inline float power_of(float x, float y) { return powf(x, y); }
+__device__ inline double power_of(double x, double y) { return pow(x, y); }
+
+// x^-beta; Caffe's usual beta takes two roots instead of a power.
+template <class T> __device__ inline T negative_power(T x, T beta) {
+    if (beta == (T)0.75) {
+        T r = 1 / root(x);
+        return r * root(r);
+    }
+    return power_of(x, -beta);
+}
+
+// As many elements as 16 bytes of activations hold: what a thread moves at once where it can.
+constexpr int kWidth = 16 / sizeof(stored);
+
+template <class T, int N> struct alignas(sizeof(T) * N > 16 ? 16 : sizeof(T) * N) Pack {
+    T values[N];
+};
+
+template <int N, class T> __device__ inline bool is_aligned(const T *p) {
+    return (unsigned long long)p % alignof(Pack<T, N>) == 0;
+}
+
+template <int N, class T> __device__ inline Pack<T, N> read(const T *p) {
+    return *reinterpret_cast<const Pack<T, N> *>(p);
+}
+
+template <int N, class T> __device__ inline void load(const T *p, real (&x)[N]) {
+    Pack<T, N> pack = read<N>(p);
+#pragma unroll
+    for (int k = 0; k < N; ++k) x[k] = (real)widened(pack.values[k]);
+}
+
+template <int N, class T> __device__ inline void store(T *p, const real (&x)[N]) {
+    Pack<T, N> pack;
+#pragma unroll
+    for (int k = 0; k < N; ++k) pack.values[k] = Narrow<T>::of(x[k]);
+    *reinterpret_cast<Pack<T, N> *>(p) = pack;
+}
+
+__device__ inline Offset thread_of_grid() { return (Offset)blockIdx.x * blockDim.x + threadIdx.x; }
+__device__ inline Offset threads_of_grid() { return (Offset)gridDim.x * blockDim.x; }
+
+// work.at<N>(i) for elements i to i + N: in packs where `whole` says that arrays are aligned, then one by
+// one. (Not a generic lambda: NVRTC takes those for functions of the host.)
+template <class Work> __device__ inline void each(Offset count, bool whole, const Work &work) {
+    Offset packed = whole ? count / kWidth * kWidth : 0;
+    for (Offset i = thread_of_grid() * kWidth; i < packed; i += threads_of_grid() * kWidth)
+        work.template at<kWidth>(i);
+    for (Offset i = packed + thread_of_grid(); i < count; i += threads_of_grid()) work.template at<1>(i);
+}

@@ -1,0 +1,171 @@
+// Pooling in two dimensions. Images lie in planes (NCHW) or with channels innermost (NHWC), where a thread
+// takes as many channels as 16 bytes hold. Gradients are gathered: each element of dx looks at the windows
+// that it lies in, so nothing is added up in an order that may change.
+#include "numbers.cuh"
+
+#ifndef PLACE
+#define PLACE int
+#endif
+typedef PLACE place;  // an element of a plane of x, which may be stored as short
+
+struct Windows {
+    int samples, channels, height, width, rows, columns;  // of x; rows and columns of windows
+    int kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w;
+};
+
+// Where element (n, c, h, w) of images of `height` x `width` lies.
+template <bool kInnermost>
+__device__ inline Offset at(const Windows &s, int n, int c, int h, int w, int height, int width) {
+    if (kInnermost) return (((Offset)n * height + h) * width + w) * s.channels + c;
+    return (((Offset)n * s.channels + c) * height + h) * width + w;
+}
+
+// f(n, c, h, w) for each group of N channels at each point of images of height x width.
+template <bool kInnermost, int N, class F>
+__device__ inline void points(const Windows &s, int height, int width, F f) {
+    const unsigned groups = s.channels / N;
+    const Offset count = (Offset)s.samples * height * width * groups;
+    for (Offset i = thread_of_grid(); i < count; i += threads_of_grid()) {
+        unsigned rest = (unsigned)i, inner = kInnermost ? groups : (unsigned)width;
+        const unsigned first = rest % inner;
+        rest /= inner;
+        inner = kInnermost ? width : height;
+        const unsigned second = rest % inner;
+        rest /= inner;
+        inner = kInnermost ? height : groups;
+        const unsigned third = rest % inner;
+        const unsigned n = rest / inner;
+        if (kInnermost)
+            f(n, first * N, third, second);
+        else
+            f(n, third * N, second, first);
+    }
+}
+
+// The windows in which row (or column) h of x lies: from `first` up to `end`.
+__device__ inline void windows_of(int h, int pad, int kernel, int stride, int count, int &first, int &end) {
+    const int reach = h + pad - kernel;
+    first = reach < 0 ? 0 : reach / stride + 1;
+    end = least_of((h + pad) / stride + 1, count);
+}
+
+template <bool kInnermost, int N>
+__device__ inline void maxima(const Windows &s, const stored *x, stored *y, place *argmax) {
+    points<kInnermost, N>(s, s.rows, s.columns, [&](int n, int c, int row, int column) {
+        const int top = largest_of(row * s.stride_h - s.pad_h, 0);
+        const int left = largest_of(column * s.stride_w - s.pad_w, 0);
+        const int bottom = least_of(row * s.stride_h - s.pad_h + s.kernel_h, s.height);
+        const int right = least_of(column * s.stride_w - s.pad_w + s.kernel_w, s.width);
+        real best[N], seen[N];
+        Pack<place, N> chosen;
+        load<N>(x + at<kInnermost>(s, n, c, top, left, s.height, s.width), best);
+        for (int k = 0; k < N; ++k) chosen.values[k] = (place)(top * s.width + left);
+        for (int h = top; h < bottom; ++h)
+            for (int w = left; w < right; ++w) {
+                load<N>(x + at<kInnermost>(s, n, c, h, w, s.height, s.width), seen);
+#pragma unroll
+                for (int k = 0; k < N; ++k)
+                    // The first of equals; what is not a number counts as the largest.
+                    if (seen[k] > best[k] || (seen[k] != seen[k] && best[k] == best[k])) {
+                        best[k] = seen[k];
+                        chosen.values[k] = (place)(h * s.width + w);
+                    }
+            }
+        const Offset to = at<kInnermost>(s, n, c, row, column, s.rows, s.columns);
+        store<N>(y + to, best);
+        if (argmax) *reinterpret_cast<Pack<place, N> *>(argmax + to) = chosen;
+    });
+}
+
+template <bool kInnermost, int N>
+__device__ inline void maxima_backward(const Windows &s, const stored *dy, const place *argmax, stored *dx) {
+    points<kInnermost, N>(s, s.height, s.width, [&](int n, int c, int h, int w) {
+        int top, bottom, left, right;
+        windows_of(h, s.pad_h, s.kernel_h, s.stride_h, s.rows, top, bottom);
+        windows_of(w, s.pad_w, s.kernel_w, s.stride_w, s.columns, left, right);
+        real total[N], slope[N];
+        for (int k = 0; k < N; ++k) total[k] = 0;
+        for (int row = top; row < bottom; ++row)
+            for (int column = left; column < right; ++column) {
+                const Offset from = at<kInnermost>(s, n, c, row, column, s.rows, s.columns);
+                Pack<place, N> chosen = read<N>(argmax + from);
+                load<N>(dy + from, slope);
+#pragma unroll
+                for (int k = 0; k < N; ++k)
+                    if (chosen.values[k] == (place)(h * s.width + w)) total[k] += slope[k];
+            }
+        store<N>(dx + at<kInnermost>(s, n, c, h, w, s.height, s.width), total);
+    });
+}
+
+// Of a window that starts at `start`: its extent with the padding that it covers, up to one pad beyond x.
+__device__ inline int extent_of(int start, int kernel, int size, int pad) {
+    return least_of(start + kernel, size + pad) - start;
+}
+
+template <bool kInnermost, int N>
+__device__ inline void averages(const Windows &s, const stored *x, stored *y) {
+    points<kInnermost, N>(s, s.rows, s.columns, [&](int n, int c, int row, int column) {
+        const int above = row * s.stride_h - s.pad_h, before = column * s.stride_w - s.pad_w;
+        const int size =
+            extent_of(above, s.kernel_h, s.height, s.pad_h) * extent_of(before, s.kernel_w, s.width, s.pad_w);
+        const int bottom = least_of(above + s.kernel_h, s.height);
+        const int right = least_of(before + s.kernel_w, s.width);
+        real total[N], seen[N];
+        for (int k = 0; k < N; ++k) total[k] = 0;
+        for (int h = largest_of(above, 0); h < bottom; ++h)
+            for (int w = largest_of(before, 0); w < right; ++w) {
+                load<N>(x + at<kInnermost>(s, n, c, h, w, s.height, s.width), seen);
+                for (int k = 0; k < N; ++k) total[k] += seen[k];
+            }
+        for (int k = 0; k < N; ++k) total[k] /= (real)size;
+        store<N>(y + at<kInnermost>(s, n, c, row, column, s.rows, s.columns), total);
+    });
+}
+
+template <bool kInnermost, int N>
+__device__ inline void averages_backward(const Windows &s, const stored *dy, stored *dx) {
+    points<kInnermost, N>(s, s.height, s.width, [&](int n, int c, int h, int w) {
+        int top, bottom, left, right;
+        windows_of(h, s.pad_h, s.kernel_h, s.stride_h, s.rows, top, bottom);
+        windows_of(w, s.pad_w, s.kernel_w, s.stride_w, s.columns, left, right);
+        real total[N], slope[N];
+        for (int k = 0; k < N; ++k) total[k] = 0;
+        for (int row = top; row < bottom; ++row)
+            for (int column = left; column < right; ++column) {
+                const int tall = extent_of(row * s.stride_h - s.pad_h, s.kernel_h, s.height, s.pad_h);
+                const int wide = extent_of(column * s.stride_w - s.pad_w, s.kernel_w, s.width, s.pad_w);
+                load<N>(dy + at<kInnermost>(s, n, c, row, column, s.rows, s.columns), slope);
+                for (int k = 0; k < N; ++k) total[k] += slope[k] / (real)(tall * wide);
+            }
+        store<N>(dx + at<kInnermost>(s, n, c, h, w, s.height, s.width), total);
+    });
+}
+
+// How channels lie, and how many a thread takes, is known when a kernel is launched.
+#define BY_LAYOUT(function, ...)                              \
+    if (!innermost)                                           \
+        function<false, 1>(__VA_ARGS__);                      \
+    else if (windows.channels % kWidth)                       \
+        function<true, 1>(__VA_ARGS__);                       \
+    else                                                      \
+        function<true, kWidth>(__VA_ARGS__);
+
+extern "C" __global__ void pooling_max(
+    Windows windows, int innermost, const stored *x, stored *y, place *argmax) {
+    BY_LAYOUT(maxima, windows, x, y, argmax)
+}
+
+extern "C" __global__ void pooling_max_backward(
+    Windows windows, int innermost, const stored *dy, const place *argmax, stored *dx) {
+    BY_LAYOUT(maxima_backward, windows, dy, argmax, dx)
+}
+
+extern "C" __global__ void pooling_average(Windows windows, int innermost, const stored *x, stored *y) {
+    BY_LAYOUT(averages, windows, x, y)
+}
+
+extern "C" __global__ void pooling_average_backward(
+    Windows windows, int innermost, const stored *dy, stored *dx) {
+    BY_LAYOUT(averages_backward, windows, dy, dx)
+}

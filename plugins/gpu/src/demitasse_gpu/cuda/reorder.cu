@@ -1,0 +1,111 @@
+// Values moved from one layout to another, with the stored type changed where that differs.
+#include "numbers.cuh"
+
+#ifndef FROM
+#define FROM stored
+#endif
+#ifndef TO
+#define TO stored
+#endif
+typedef FROM from_type;
+typedef TO to_type;
+
+template <class F, class T> struct Converted {
+    static __device__ T of(F x) { return Narrow<T>::of(widened(x)); }
+};
+template <class T> struct Converted<T, T> {
+    static __device__ T of(T x) { return x; }
+};
+#ifdef WHOLE_NUMBERS  // places and masks, which have no widened form
+template <> struct Converted<int, short> {
+    static __device__ short of(int x) { return (short)x; }
+};
+template <> struct Converted<short, int> {
+    static __device__ int of(short x) { return x; }
+};
+#endif
+
+// As many elements as 16 bytes of the wider type hold.
+constexpr int kTogether = 16 / (sizeof(from_type) > sizeof(to_type) ? sizeof(from_type) : sizeof(to_type));
+
+extern "C" __global__ void convert(const from_type *x, to_type *y, Offset count) {
+    const bool whole = is_aligned<kTogether>(x) && is_aligned<kTogether>(y);
+    const Offset packed = whole ? count / kTogether * kTogether : 0;
+    for (Offset i = thread_of_grid() * kTogether; i < packed; i += threads_of_grid() * kTogether) {
+        const Pack<from_type, kTogether> a = read<kTogether>(x + i);
+        Pack<to_type, kTogether> b;
+#pragma unroll
+        for (int k = 0; k < kTogether; ++k) b.values[k] = Converted<from_type, to_type>::of(a.values[k]);
+        *reinterpret_cast<Pack<to_type, kTogether> *>(y + i) = b;
+    }
+    for (Offset i = packed + thread_of_grid(); i < count; i += threads_of_grid())
+        y[i] = Converted<from_type, to_type>::of(x[i]);
+}
+
+// Matrices of rows x columns transposed, one for each blockIdx.z, in tiles of 32 x 32 that blocks of
+// 32 x 8 threads hold in shared memory: both what is read and what is written lies in line.
+extern "C" __global__ void transpose(const from_type *x, to_type *y, int matrices, int rows, int columns) {
+    __shared__ to_type tile[32][33];
+    const int left = blockIdx.x * 32, top = blockIdx.y * 32;
+    for (int matrix = blockIdx.z; matrix < matrices; matrix += gridDim.z) {
+        const Offset base = (Offset)matrix * rows * columns;
+        for (int k = threadIdx.y; k < 32; k += blockDim.y) {
+            const int row = top + k, column = left + threadIdx.x;
+            if (row < rows && column < columns)
+                tile[k][threadIdx.x] =
+                    Converted<from_type, to_type>::of(x[base + (Offset)row * columns + column]);
+        }
+        __syncthreads();
+        for (int k = threadIdx.y; k < 32; k += blockDim.y) {
+            const int row = left + k, column = top + threadIdx.x;
+            if (row < columns && column < rows) y[base + (Offset)row * rows + column] = tile[threadIdx.x][k];
+        }
+        __syncthreads();
+    }
+}
+
+struct Permutation {
+    int rank;
+    unsigned extents[8];
+    long long steps[8];
+};
+
+// Any order of up to eight dimensions: extents and steps in x of y's dimensions, outermost first.
+extern "C" __global__ void permute(const from_type *x, to_type *y, Permutation p, Offset count) {
+    for (Offset i = thread_of_grid(); i < count; i += threads_of_grid()) {
+        unsigned rest = (unsigned)i;
+        Offset place = 0;
+        for (int d = p.rank - 1; d >= 0; --d) {
+            place += rest % p.extents[d] * p.steps[d];
+            rest /= p.extents[d];
+        }
+        y[i] = Converted<from_type, to_type>::of(x[place]);
+    }
+}
+
+// Rows of `width` elements, `x_step` and `y_step` apart: pieces of arrays that are joined or cut.
+extern "C" __global__ void copy_rows(
+    const from_type *x, to_type *y, Offset rows, Offset width, Offset x_step, Offset y_step) {
+    const bool whole = width % kTogether == 0 && x_step % kTogether == 0 && y_step % kTogether == 0 &&
+                       is_aligned<kTogether>(x) && is_aligned<kTogether>(y);
+    if (!whole) {
+        for (Offset i = thread_of_grid(); i < rows * width; i += threads_of_grid())
+            y[i / width * y_step + i % width] = Converted<from_type, to_type>::of(x[i / width * x_step + i % width]);
+        return;
+    }
+    const unsigned long long packs = width / kTogether;
+    for (Offset i = thread_of_grid(); i < rows * (Offset)packs; i += threads_of_grid()) {
+        // Divisions of 32 bits where they do are a quarter of those of 64.
+        const Offset row = rows * packs < 0xffffffffull ? (unsigned)i / (unsigned)packs : i / packs;
+        const Offset within = (i - row * packs) * kTogether;
+        const Pack<from_type, kTogether> a = read<kTogether>(x + row * x_step + within);
+        Pack<to_type, kTogether> b;
+#pragma unroll
+        for (int k = 0; k < kTogether; ++k) b.values[k] = Converted<from_type, to_type>::of(a.values[k]);
+        *reinterpret_cast<Pack<to_type, kTogether> *>(y + row * y_step + within) = b;
+    }
+}
+
+extern "C" __global__ void set_all(to_type *y, to_type value, Offset count) {
+    for (Offset i = thread_of_grid(); i < count; i += threads_of_grid()) y[i] = value;
+}

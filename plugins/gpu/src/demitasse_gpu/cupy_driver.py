@@ -1,0 +1,236 @@
+"""A GPU, driven through CuPy's bindings of CUDA's run-time, driver and compiler (CuPy 13 and 14)."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any, TypeVar
+
+import numpy as np
+
+from demitasse_gpu.compiled import CompiledKernels
+from demitasse_gpu.driver import Address, Argument, Extent, Function, Handle, Properties
+from demitasse_gpu.problems import does_not_compile, explained, no_cupy
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+NOT_READY = 600
+DYNAMIC_SHARED_MEMORY = 8
+"""CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES."""
+USUAL_SHARED_MEMORY = 48 * 2**10
+KINDS = {"h2h": 0, "h2d": 1, "d2h": 2, "d2d": 4}
+"""cudaMemcpyKind; from device to device the addresses tell which."""
+
+_current = threading.local()
+
+
+def _here(method: F) -> F:
+    """A call that goes to its own device, with CUDA's errors in words."""
+    doing = method.__name__.replace("_", " ").strip()
+
+    @wraps(method)
+    def call(self: CupyDriver, *arguments: Any) -> Any:
+        try:
+            if getattr(_current, "device", None) != self.number:
+                self._runtime.setDevice(self.number)
+                _current.device = self.number
+            return method(self, *arguments)
+        except RuntimeError as error:
+            code = getattr(error, "status", None)
+            if code is None:
+                raise
+            raise explained(int(code), str(error), doing, f"gpu:{self.number}") from error
+
+    return call  # type: ignore[return-value]
+
+
+class CupyDriver:
+    """The device of a number, as CUDA counts them. Raises CompositionError where there is no CuPy, no
+    such device, or a driver that is too old for it."""
+
+    def __init__(self, number: int = 0) -> None:
+        try:
+            from cupy.cuda import driver, runtime
+        except ImportError as error:
+            raise no_cupy(str(error)) from error
+        self.number, self._runtime, self._driver = number, runtime, driver
+        self._kernels: dict[tuple[str, str, tuple[str, ...]], Function] = {}
+        self._modules: dict[tuple[str, tuple[str, ...]], int] = {}
+        self._lock = threading.Lock()
+        self.properties = self._properties()
+        self._reach_peers()
+
+    @_here
+    def _properties(self) -> Properties:
+        runtime = self._runtime
+        told = runtime.getDeviceProperties(self.number)
+        return Properties(
+            name=told["name"].decode(),
+            capability=(int(told["major"]), int(told["minor"])),
+            memory=int(told["totalGlobalMem"]),
+            multiprocessors=int(told["multiProcessorCount"]),
+            shared_memory=int(
+                runtime.deviceGetAttribute(runtime.cudaDevAttrMaxSharedMemoryPerBlockOptin, self.number)
+            ),
+            driver=int(runtime.driverGetVersion()),
+            libraries=True,
+        )
+
+    @_here
+    def _reach_peers(self) -> None:
+        """Copies between devices go over their link, and not through the host."""
+        runtime = self._runtime
+        for other in range(runtime.getDeviceCount()):
+            if other != self.number and runtime.deviceCanAccessPeer(self.number, other):
+                try:
+                    runtime.deviceEnablePeerAccess(other)
+                except RuntimeError as error:
+                    if getattr(error, "status", None) != 704:  # it is enabled already
+                        raise
+
+    @_here
+    def memory(self) -> tuple[int, int]:
+        free, total = self._runtime.memGetInfo()
+        return int(free), int(total)
+
+    @_here
+    def allocate(self, nbytes: int) -> Address:
+        return int(self._runtime.malloc(nbytes))
+
+    @_here
+    def free(self, address: Address) -> None:
+        self._runtime.free(address)
+
+    @_here
+    def allocate_pinned(self, nbytes: int) -> Address:
+        return int(self._runtime.hostAlloc(nbytes, self._runtime.hostAllocPortable))
+
+    @_here
+    def free_pinned(self, address: Address) -> None:
+        self._runtime.freeHost(address)
+
+    @_here
+    def copy(self, target: Address, source: Address, nbytes: int, kind: str, stream: Handle) -> None:
+        self._runtime.memcpyAsync(target, source, nbytes, KINDS[kind], stream)
+
+    @_here
+    def clear(self, target: Address, nbytes: int, stream: Handle) -> None:
+        self._runtime.memsetAsync(target, 0, nbytes, stream)
+
+    @_here
+    def stream(self) -> Handle:
+        return int(self._runtime.streamCreateWithFlags(self._runtime.streamNonBlocking))
+
+    @_here
+    def end_stream(self, stream: Handle) -> None:
+        self._runtime.streamDestroy(stream)
+
+    @_here
+    def synchronise(self, stream: Handle) -> None:
+        self._runtime.streamSynchronize(stream)
+
+    @_here
+    def event(self) -> Handle:
+        return int(self._runtime.eventCreateWithFlags(self._runtime.eventDefault))
+
+    @_here
+    def end_event(self, event: Handle) -> None:
+        self._runtime.eventDestroy(event)
+
+    @_here
+    def record(self, event: Handle, stream: Handle) -> None:
+        self._runtime.eventRecord(event, stream)
+
+    @_here
+    def reached(self, event: Handle) -> bool:
+        code = int(self._runtime.eventQuery(event))
+        if code not in (0, NOT_READY):
+            self._runtime.check_status(code)
+        return code == 0
+
+    @_here
+    def wait(self, event: Handle) -> None:
+        self._runtime.eventSynchronize(event)
+
+    @_here
+    def wait_in_stream(self, stream: Handle, event: Handle) -> None:
+        self._runtime.streamWaitEvent(stream, event)
+
+    @_here
+    def seconds_between(self, first: Handle, last: Handle) -> float:
+        return float(self._runtime.eventElapsedTime(first, last)) / 1e3
+
+    @_here
+    def call(self, stream: Handle, work: Callable[[], None]) -> None:
+        self._runtime.launchHostFunc(stream, lambda _: work(), 0)
+
+    @_here
+    def function(self, source: str, name: str, options: Sequence[str] = ()) -> Function:
+        key = source, name, tuple(options)
+        with self._lock:
+            if key not in self._kernels:
+                module = self._module(source, name, key[2])
+                self._kernels[key] = int(self._driver.moduleGetFunction(module, name))
+            return self._kernels[key]
+
+    def _module(self, source: str, name: str, options: tuple[str, ...]) -> int:
+        if (source, options) not in self._modules:
+            image = CompiledKernels(self.properties.capability, self._compile).image(
+                source, name, options
+            )
+            self._modules[source, options] = int(self._driver.moduleLoadData(image))
+        return self._modules[source, options]
+
+    def _compile(self, source: str, name: str, options: Sequence[str]) -> bytes:
+        """Machine code by NVRTC, which comes with CuPy."""
+        from cupy_backends.cuda.libs import nvrtc
+
+        program = nvrtc.createProgram(source, f"{name}.cu", [], [])
+        try:
+            nvrtc.compileProgram(program, options)
+            return bytes(nvrtc.getCUBIN(program))
+        except nvrtc.NVRTCError as error:
+            log = nvrtc.getProgramLog(program) or str(error)
+            raise does_not_compile(name, f"gpu:{self.number}", log) from error
+        finally:
+            nvrtc.destroyProgram(program)
+
+    @_here
+    def launch(
+        self,
+        function: Function,
+        grid: Extent,
+        block: Extent,
+        arguments: Sequence[Argument],
+        shared: int,
+        stream: Handle,
+    ) -> None:
+        if shared > USUAL_SHARED_MEMORY:
+            self._driver.funcSetAttribute(function, DYNAMIC_SHARED_MEMORY, shared)
+        # Each argument by its address; they are read before the call returns.
+        values = [np.asarray(np.uint64(a) if isinstance(a, int) else a) for a in arguments]
+        addresses = (ctypes.c_void_p * max(1, len(values)))(*(value.ctypes.data for value in values))
+        parameters = ctypes.addressof(addresses)
+        self._driver.launchKernel(function, *grid, *block, shared, stream, parameters, 0)
+
+    @_here
+    def begin_capture(self, stream: Handle) -> None:
+        self._runtime.streamBeginCapture(stream, self._runtime.streamCaptureModeThreadLocal)
+
+    @_here
+    def end_capture(self, stream: Handle) -> Handle:
+        graph = self._runtime.streamEndCapture(stream)
+        try:
+            return int(self._runtime.graphInstantiate(graph))
+        finally:
+            self._runtime.graphDestroy(graph)
+
+    @_here
+    def launch_graph(self, graph: Handle, stream: Handle) -> None:
+        self._runtime.graphLaunch(graph, stream)
+
+    @_here
+    def end_graph(self, graph: Handle) -> None:
+        self._runtime.graphExecDestroy(graph)

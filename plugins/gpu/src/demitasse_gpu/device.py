@@ -1,0 +1,112 @@
+"""The devices of this process: each with its driver, its default stream, and its pool of memory."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from demitasse import CompositionError, unknown
+from demitasse_gpu.pool import PinnedPool, Pool
+
+if TYPE_CHECKING:
+    from demitasse_gpu.driver import Driver, Function, Handle
+
+SPACE = "gpu"
+_asked_for: list[Device] = []
+OPTIONS = ("graphs", "libraries", "driver")
+LOCAL_RANKS = (
+    "OMPI_COMM_WORLD_LOCAL_RANK",
+    "MPI_LOCALRANKID",
+    "MV2_COMM_WORLD_LOCAL_RANK",
+    "PALS_LOCAL_RANKID",
+    "SLURM_LOCALID",
+)
+"""Where launchers of processes say which one of its host a process is."""
+
+
+class Device:
+    """One device: all kernels and library calls of its worker go to ``stream``. ``graphs`` says whether
+    works in line become graphs, ``libraries`` whether NVIDIA's compute what they can, and ``opened`` has
+    those that were opened for it, by name."""
+
+    def __init__(self, driver: Driver, graphs: bool = True, libraries: bool = True) -> None:
+        self.driver, self.graphs = driver, graphs
+        self.libraries = libraries and driver.properties.libraries
+        self.number, self.space = driver.number, f"{SPACE}:{driver.number}"
+        self.stream: Handle = driver.stream()
+        self.pool, self.pinned = Pool(driver, self.stream), PinnedPool(driver)
+        self.opened: dict[str, Any] = {}
+        self.functions: dict[str, Function] = {}
+
+    def function(self, source: str, name: str, options: tuple[str, ...] = ()) -> Function:
+        """A kernel of CUDA source text."""
+        return self.driver.function(source, name, options)
+
+    def synchronise(self) -> None:
+        """Wait until all in the default stream is done."""
+        self.driver.synchronise(self.stream)
+
+    def keep_graph(self, owner: object, graph: Handle) -> None:
+        """Forget ``graph`` when its owner is gone."""
+        weakref.finalize(owner, self.driver.end_graph, graph).atexit = False
+
+    def __repr__(self) -> str:
+        return f"<{self.space}, {self.driver.properties.name}>"
+
+
+def device(space: str, options: Mapping[str, Any]) -> Device | None:
+    """The device of a memory space, the same one whoever asks; None for another plugin's space. ``gpu``
+    is the process's own: of the devices in turn, by the process's number on its host."""
+    kind, _, number = space.partition(":")
+    if kind != SPACE:
+        return None
+    for name in options:
+        if name not in OPTIONS:
+            raise CompositionError(unknown("option of plugin 'gpu'", name, OPTIONS))
+    make = options.get("driver", _cupy)
+    wishes = {name: options.get(name, True) for name in OPTIONS if name != "driver"}
+    for name, wish in wishes.items():
+        if not isinstance(wish, bool):
+            raise CompositionError(f"options of plugin 'gpu': {name} = {wish!r} (valid: true, false)")
+    if not callable(make):
+        told = f"options of plugin 'gpu': driver = {make!r}"
+        raise CompositionError(f"{told} (valid: what makes one of a device's number, given from Python)")
+    if number and not number.isdecimal():
+        raise CompositionError(
+            f"memory space {space!r}: a device's number follows the colon, as in gpu:0"
+        )
+    found = _device(make, int(number) if number else _mine(), **wishes)
+    _asked_for[:] = [found]
+    return found
+
+
+def latest() -> Device | None:
+    """The device that was asked for last: a worker asks for its memory before it plans. That tells for
+    which devices kernels are wanted, as a request names the kind of memory alone."""
+    return _asked_for[0] if _asked_for else None
+
+
+def _cupy(number: int) -> Driver:
+    from demitasse_gpu.cupy_driver import CupyDriver
+
+    return CupyDriver(number)
+
+
+@lru_cache(maxsize=64)
+def _device(make: Callable[[int], Driver], number: int, graphs: bool, libraries: bool) -> Device:
+    return Device(make(number), graphs, libraries)
+
+
+def local_rank() -> int:
+    """Which process of its host this one is, as its launcher says; 0 for one that was started alone."""
+    told = (os.environ.get(name, "") for name in LOCAL_RANKS)
+    return next((int(value) for value in told if value.isdecimal()), 0)
+
+
+def _mine() -> int:
+    from demitasse_gpu.machine import device_count
+
+    return local_rank() % max(1, device_count())

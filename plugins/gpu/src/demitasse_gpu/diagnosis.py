@@ -1,0 +1,85 @@
+"""What this plugin finds here: the driver, the GPUs, CuPy, and NVIDIA's libraries."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+
+from demitasse import Finding
+from demitasse_gpu.libraries.loading import library, why_not
+from demitasse_gpu.machine import Driver, cuda, listed
+from demitasse_gpu.problems import INSTALL, NO_DEVICE, OLD_DRIVER
+
+NEEDED = {"12": 12000, "13": 13000}
+"""The driver's version that a CuPy for a CUDA version needs."""
+
+
+def findings(driver: Driver | None = None, cupy: str | None = None) -> Iterator[Finding]:
+    """What there is and what is missing; on a machine without GPUs one line. ``driver`` and ``cupy``,
+    the CUDA version that CuPy is for, are what the machine says where they are not given."""
+    found = driver or cuda()
+    if not found.devices:
+        yield _no_device(found, bool(listed()))
+        return
+    said = f"{found.version // 1000}.{found.version % 1000 // 10}"
+    yield Finding("ok", "CUDA driver", f"for CUDA {said} and older")
+    for number, name in enumerate(found.devices):
+        yield Finding("ok", f"gpu:{number}", name)
+    made_for = cupy_version() if cupy is None else cupy
+    if not made_for:
+        yield Finding("problem", "CuPy", "not installed: no GPU is used", INSTALL)
+        return
+    if found.version < NEEDED.get(made_for, 0):
+        remedy = f"update the driver, or pip install 'demitasse-gpu[cuda{found.version // 1000}]'"
+        old = f"it is for CUDA {made_for}, the driver for {said}: the driver is too old for it"
+        yield Finding("problem", "CuPy", old, remedy)
+        return
+    yield Finding("ok", "CuPy", f"for CUDA {made_for}")
+    for name, distribution in (("cudnn", "cuDNN"), ("cublasLt", "cuBLASLt")):
+        if library(name) is None:
+            reason = f"{why_not(name)}: the plugin's own kernels compute instead, several times as slow"
+            yield Finding("note", distribution, reason, INSTALL)
+        else:
+            yield Finding("ok", distribution, _version(name))
+    yield Finding("note", "use", "GPUs are used where a description says so", "--hw hwdesc/one-gpu.toml")
+
+
+def _no_device(found: Driver, there: bool) -> Finding:
+    """Why there is no GPU to use: there is none, or its driver does not let us."""
+    if found.error in OLD_DRIVER:
+        return Finding("problem", "CUDA driver", found.reason, "update the driver")
+    if found.error and found.error not in NO_DEVICE:
+        remedy = "nvidia-smi and the system's log (dmesg, Xid) say why; reset the device or the machine"
+        return Finding("problem", "CUDA driver", f"{found.reason} (error {found.error})", remedy)
+    if there:
+        remedy = "install the driver's libraries in this container or environment (libcuda.so.1)"
+        hidden = found.reason or "CUDA_VISIBLE_DEVICES hides them"
+        return Finding("problem", "GPU", f"the system has some, CUDA none: {hidden}", remedy)
+    return Finding("ok", "GPU", "none here")
+
+
+def cupy_version() -> str:
+    """The CUDA version that the installed CuPy is for, ``12`` or ``13``; empty where there is none."""
+    if importlib.util.find_spec("cupy") is None:
+        return ""
+    for made_for in NEEDED:
+        try:
+            version(f"cupy-cuda{made_for}x")
+        except PackageNotFoundError:
+            continue
+        return made_for
+    return "unknown"
+
+
+def _version(name: str) -> str:
+    found = library(name)
+    assert found is not None
+    if name == "cudnn":
+        found.cudnnGetVersion.restype = ctypes.c_size_t
+        number = int(found.cudnnGetVersion())
+        return f"{number // 10000}.{number % 10000 // 100}.{number % 100}"
+    found.cublasLtGetVersion.restype = ctypes.c_size_t
+    number = int(found.cublasLtGetVersion())
+    return f"{number // 10000}.{number % 10000 // 100}.{number % 100}"

@@ -1,0 +1,241 @@
+"""Streams of a device: copies, events and calls of the host in order, beside who drives it."""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from demitasse_gpu.array import DeviceArray, host_array
+
+if TYPE_CHECKING:
+    from demitasse import EngineEvent, EngineStream
+    from demitasse_gpu.device import Device
+    from demitasse_gpu.driver import Handle
+
+ANCHOR_SECONDS = 4.0
+"""The device tells the time between two events in milliseconds of float32, which 4 s after the first has
+steps of a quarter of a microsecond: by then another first one is needed."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An error that a call raised, and which of its stream's calls and waits it was."""
+
+    position: int
+    error: BaseException
+
+
+class Anchor:
+    """An event whose time is known by the clock of the host."""
+
+    def __init__(self, device: Device, before: Anchor | None) -> None:
+        self.device, self.before = device, before
+        self.event = _event(self, device)
+        device.driver.record(self.event, device.stream)
+        self.recorded = time.perf_counter()
+        self._seconds: float | None = None
+        if before is None:
+            device.driver.wait(self.event)
+            self._seconds = (self.recorded + time.perf_counter()) / 2
+
+    @property
+    def seconds(self) -> float:
+        """When it was reached: as long after the one before as the device says."""
+        if self._seconds is None:
+            assert self.before is not None
+            passed = self.device.driver.seconds_between(self.before.event, self.event)
+            self._seconds, self.before = self.before.seconds + passed, None
+        return self._seconds
+
+
+class DeviceEvent:
+    """A point in a stream of a device."""
+
+    def __init__(self, stream: DeviceStream, anchor: Anchor) -> None:
+        self.stream, self._anchor = stream, anchor
+        self._driver, self.position = stream.device.driver, stream.position
+        self.device, self.event = stream.device, _event(self, stream.device)
+        self._driver.record(self.event, stream.handle)
+
+    @property
+    def done(self) -> bool:
+        """Whether it was reached. Does not wait."""
+        return self._driver.reached(self.event)
+
+    @property
+    def seconds(self) -> float:
+        """When it was reached, by the clock of ``time.perf_counter``."""
+        self._driver.wait(self._anchor.event)
+        return self._anchor.seconds + self._driver.seconds_between(self._anchor.event, self.event)
+
+    def wait(self) -> None:
+        """Wait until it is reached. Raises what a call before it in its stream raised."""
+        self._driver.wait(self.event)
+        self.stream.check(self.position)
+
+
+class DeviceStream:
+    """Work that a device does in order. What follows a call that failed is not called either; copies
+    that were enqueued behind it before it failed are done."""
+
+    def __init__(self, engine: DeviceEngine, name: str, handle: Handle) -> None:
+        self.name, self.handle, self.device = name, handle, engine.device
+        self._engine, self.position = engine, 0
+        self._lock = threading.Lock()  # positions are in the order of what the device is given
+        self._failure: Failure | None = None
+        self._behind: dict[DeviceStream, tuple[int, int]] = {}
+
+    def copy(self, target: Any, source: Any) -> None:
+        """Copy ``source`` to ``target``, contiguous arrays of one size and type, each in a device's
+        memory or the host's. Raises ValueError for others."""
+        self._engine.check_open()
+        (to, target_kind), (at, source_kind) = _place(target), _place(source)
+        if target.size != source.size or target.dtype != source.dtype:
+            both = f"{source.shape} of {source.dtype} to {target.shape} of {target.dtype}"
+            where = f"{self.device.space}, stream {self.name!r}"
+            raise ValueError(f"{where}: a copy from {both} (valid: as many elements, of one type)")
+        if target.size and self.failure(self.position) is None:
+            kind = f"{source_kind}2{target_kind}"
+            self.device.driver.copy(to, at, target.nbytes, kind, self.handle)
+
+    def call(self, work: Callable[[], None]) -> None:
+        """Call ``work`` on a thread of the host, in order with what else is in the stream."""
+        self._engine.check_open()
+        with self._lock:
+            self.position += 1
+            number = self.position
+
+            def guarded() -> None:
+                if self.failure(number) is not None:
+                    return
+                try:
+                    work()
+                except BaseException as error:  # noqa: BLE001 - raised by the next wait
+                    self._failure = Failure(number, error)
+
+            self.device.driver.call(self.handle, guarded)
+
+    def record(self) -> DeviceEvent:
+        """The point in the stream that is here now."""
+        self._engine.check_open()
+        anchor = self._engine.anchor()
+        with self._lock:
+            return DeviceEvent(self, anchor)
+
+    def wait(self, event: EngineEvent) -> None:
+        """Let what is enqueued from now on wait for an event, also one of another engine."""
+        self._engine.check_open()
+        if isinstance(event, DeviceEvent):
+            with self._lock:
+                self.device.driver.wait_in_stream(self.handle, event.event)
+                if event.stream is not self:
+                    self.position += 1
+                    self._behind[event.stream] = event.position, self.position
+        else:
+            event.wait()  # of an engine that this device knows nothing of: the caller waits instead
+
+    def synchronise(self) -> None:
+        """Wait until all that was enqueued is done. Raises the first error of it."""
+        self._engine.check_open()
+        self.device.driver.synchronise(self.handle)
+        self.check(self.position)
+
+    def check(self, position: int) -> None:
+        """Raise what a call up to a position raised, or one that was waited for until there."""
+        if (error := self.failure(position)) is not None:
+            raise error
+
+    def failure(self, position: int, asking: tuple[DeviceStream, ...] = ()) -> BaseException | None:
+        """The error that ended the stream up to a position, its own or that of a stream that it waited
+        for; streams may have waited for each other by turns."""
+        if self._failure is not None and self._failure.position <= position:
+            return self._failure.error
+        asking = (*asking, self)
+        for stream, (theirs, since) in list(self._behind.items()):
+            if since > position or stream in asking:
+                continue
+            if (error := stream.failure(theirs, asking)) is not None:
+                return error
+        return None
+
+
+class DeviceEngine:
+    """The streams of one device. ``default`` is the one that the device's kernels run in."""
+
+    def __init__(self, device: Device) -> None:
+        self.device, self.place = device, device.space
+        self._open, self._lock = True, threading.Lock()
+        default = DeviceStream(self, "default", device.stream)
+        self.default: EngineStream = default
+        self._streams = {"default": default}
+        self._anchor = Anchor(device, None)
+
+    def stream(self, name: str) -> DeviceStream:
+        """The stream of that name, made when it is first asked for."""
+        self.check_open()
+        with self._lock:
+            if name not in self._streams:
+                self._streams[name] = DeviceStream(self, name, self.device.driver.stream())
+            return self._streams[name]
+
+    def pinned(self, shape: Sequence[int], dtype: str) -> np.ndarray:
+        """Host memory, zero at first, that devices copy to and from at the link's full speed. It is
+        given back with its last view."""
+        self.check_open()
+        return pinned(self.device, shape, dtype)
+
+    def anchor(self) -> Anchor:
+        """The event by which the time of others is told now."""
+        with self._lock:
+            if time.perf_counter() - self._anchor.recorded > ANCHOR_SECONDS:
+                self._anchor = Anchor(self.device, self._anchor)
+            return self._anchor
+
+    def check_open(self) -> None:
+        """Raise RuntimeError once it is closed."""
+        if not self._open:
+            raise RuntimeError(f"the streams of {self.place} were closed")
+
+    def close(self) -> None:
+        """End the streams once what is enqueued is done."""
+        if not self._open:
+            return
+        self._open = False
+        driver = self.device.driver
+        for stream in self._streams.values():
+            driver.synchronise(stream.handle)
+            if stream is not self.default:
+                driver.end_stream(stream.handle)
+
+
+def pinned(device: Device, shape: Sequence[int], dtype: str) -> np.ndarray:
+    """Zeroed host memory that is never paged out, given back with its last view."""
+    owner = device.pinned.take(prod(shape) * np.dtype(dtype).itemsize)
+    array = host_array(owner.address, shape, dtype, owner)
+    array[...] = 0
+    return array
+
+
+def _event(owner: object, device: Device) -> Handle:
+    """A new event that is forgotten with its owner."""
+    event = device.driver.event()
+    weakref.finalize(owner, device.driver.end_event, event).atexit = False
+    return event
+
+
+def _place(array: Any) -> tuple[int, str]:
+    """Where an array is: its address, and whether that is a device's or the host's."""
+    if isinstance(array, DeviceArray):
+        return array.address, "d"
+    if not isinstance(array, np.ndarray) or not array.flags.c_contiguous:
+        raise ValueError(
+            f"a copy of {type(array).__name__}: contiguous arrays of host or device are copied"
+        )
+    return array.ctypes.data, "h"

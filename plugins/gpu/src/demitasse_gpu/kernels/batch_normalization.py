@@ -1,0 +1,308 @@
+"""Batch normalisation by a batch's or by kept statistics, and scales along an axis."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import prod
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from demitasse import PLAIN, Candidate, Layout, Request, TensorSpec, Work
+from demitasse_gpu.kernels.launches import (
+    THREADS,
+    Source,
+    blocks,
+    cut,
+    device_of,
+    real_type,
+    room,
+    spec,
+    structure,
+)
+from demitasse_gpu.kernels.layouts import by_channels, is_innermost
+
+if TYPE_CHECKING:
+    from demitasse_gpu.device import Device
+
+KERNEL = "CUDA"
+_EXTENTS = (("outer", "i8"), ("channels", "i4"), ("inner", "i4"))
+_COLUMNS, _SHARES = 32, 16  # channels that a block settles, and threads to each
+_SLABS = 512
+"""Parts that a channel's sum is cut into at most: 64 channels of four or eight to a thread are one block
+wide, and an H200 runs over a thousand blocks at a time."""
+
+
+class Channels(NamedTuple):
+    """``outer`` x ``channels`` x ``inner`` elements in memory, in ``layout``; how kernels walk them."""
+
+    layout: Layout
+    outer: int
+    channels: int
+    inner: int
+    source: Source
+
+    @property
+    def extents(self) -> Any:
+        return structure(_EXTENTS, self.outer, self.channels, self.inner)
+
+    @property
+    def _pack(self) -> int:
+        return self.source.pack if self.channels % self.source.pack == 0 else 1
+
+    @property
+    def block(self) -> tuple[int, int]:
+        """Groups of channels, and lines; of planes elements, one plane after the other."""
+        if self.inner > 1:
+            return (THREADS, 1)
+        wide = 1
+        while wide < min(32, -(-self.channels // self._pack)):
+            wide *= 2
+        return wide, THREADS // wide
+
+    @property
+    def _across(self) -> int:
+        """Blocks side by side that all channels take."""
+        if self.inner > 1:
+            return self.channels
+        return -(-self.channels // (self.block[0] * self._pack))
+
+    @property
+    def slabs(self) -> int:
+        """Parts in which sums are made: eight lines (or elements) to a thread at least."""
+        high = self.block[1] if self.inner == 1 else self.block[0]
+        lines = self.outer if self.inner == 1 else self.outer * self.inner
+        return max(1, min(_SLABS, -(-lines // (8 * high)), -(-2048 // self._across)))
+
+    @property
+    def sums(self) -> tuple[int, int]:
+        """The grid of kernels that sum."""
+        return self._across, self.slabs
+
+    def everywhere(self, device: Device) -> tuple[int, int]:
+        """The grid of kernels that write each element."""
+        if self.inner > 1:
+            return blocks(device, self.outer * self.channels * self.inner), 1
+        return self._across, max(1, min(-(-self.outer // (4 * self.block[1])), -(-4096 // self._across)))
+
+    @property
+    def settled(self) -> tuple[int, tuple[int, int]]:
+        """The grid and block of kernels that add up slabs."""
+        return -(-self.channels // _COLUMNS), (_COLUMNS, _SHARES)
+
+    @property
+    def partial(self) -> tuple[str, int]:
+        """What sums are left in."""
+        return self.source.real, 2 * self.slabs * self.channels
+
+
+def channels_of(
+    request: Request, leader: TensorSpec, real: str, axis: int = 1, extents: int = 1, file: str = ""
+) -> Channels:
+    """How the tensors of a request lie, ``extents`` axes from ``axis`` on being the channels."""
+    shape, layout = leader.shape, by_channels(request, leader)
+    if is_innermost(layout) and (axis, extents) != (1, 1):
+        layout = Layout(layout.name, stored=layout.stored) if layout.stored else PLAIN
+    outer, channels = prod(shape[:axis]), prod(shape[axis : axis + extents])
+    inner = prod(shape[axis + extents :])
+    if is_innermost(layout):
+        outer, inner = outer * inner, 1
+    source = Source(file or "batch_normalization.cu", real, layout.stored)
+    return Channels(layout, outer, channels, inner, source)
+
+
+def statistics(source: Source, mean: Any, spread: Any, factor: Any, epsilon: float, kept: bool) -> Any:
+    """Where a kernel finds the statistics of channels."""
+    fields = (
+        ("mean", "u8"),
+        ("spread", "u8"),
+        ("factor", "u8"),
+        ("epsilon", source.real),
+        ("kept", "i4"),
+    )
+    addresses = (0 if array is None else array.address for array in (mean, spread, factor))
+    return structure(fields, *addresses, epsilon, int(kept))
+
+
+def batch_norm(request: Request) -> Iterable[Candidate]:
+    x = spec(request.inputs[0])
+    if not (real := real_type(*request.inputs, *request.outputs)):
+        return ()
+    form = channels_of(request, x, real)
+    keep, epsilon = (float(request.attributes[name]) for name in ("keep", "epsilon"))
+    rectified = int(request.attributes["relu"])
+    pieces = (form.partial, (real, form.channels), (real, form.channels))
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
+        from demitasse_gpu.launch import in_order
+
+        given, mean, variance, factor, w, b = (*inputs, None, None)[:6]
+        partial, *instead = cut(workspace, *pieces)
+        average, inverse = (
+            spare if array is None else array
+            for array, spare in zip((*outputs, None, None)[1:3], instead, strict=True)
+        )
+        device, number = device_of(inputs), form.source.number
+        grid, block = form.settled
+        known = statistics(form.source, average, inverse, None, epsilon, kept=False)
+        kept = (number(keep), number(epsilon), mean, variance, factor, average, inverse)
+        launch, extents = form.source.launch, form.extents
+        return in_order(
+            [
+                launch(device, "moments", form.sums, form.block, extents, given, partial),
+                launch(device, "settle", grid, block, extents, given, partial, form.slabs, *kept),
+                launch(
+                    device,
+                    "normalise",
+                    form.everywhere(device),
+                    form.block,
+                    *(extents, known, given, w, b, outputs[0], rectified),
+                ),
+            ]
+        )
+
+    layouts = (form.layout, *(PLAIN,) * 5)[: len(request.inputs)], _outputs(request, form.layout)
+    return (Candidate(KERNEL, bind, *layouts, workspace=room(*pieces)),)
+
+
+def batch_norm_inference(request: Request) -> Iterable[Candidate]:
+    x = spec(request.inputs[0])
+    if not (real := real_type(*request.inputs, *request.outputs)):
+        return ()
+    form = channels_of(request, x, real)
+    epsilon, rectified = float(request.attributes["epsilon"]), int(request.attributes["relu"])
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
+        given, mean, variance, factor, w, b = (*inputs, None, None)[:6]
+        known = statistics(form.source, mean, variance, factor, epsilon, kept=True)
+        device = device_of(inputs)
+        arguments = (form.extents, known, given, w, b, outputs[0], rectified)
+        grid = form.everywhere(device)
+        return form.source.launch(device, "normalise", grid, form.block, *arguments)
+
+    layouts = (form.layout, *(PLAIN,) * 5)[: len(request.inputs)], (form.layout,)
+    return (Candidate(KERNEL, bind, *layouts),)
+
+
+def batch_norm_backward(request: Request) -> Iterable[Candidate]:
+    return _backward(request, of_batch=True)
+
+
+def batch_norm_inference_backward(request: Request) -> Iterable[Candidate]:
+    return _backward(request, of_batch=False)
+
+
+def _backward(request: Request, of_batch: bool) -> Iterable[Candidate]:
+    """By the batch's statistics, which follow w and b, or the kept ones, which they follow."""
+    x = spec(request.inputs[1])  # as the forward pass left it
+    if not (real := real_type(*request.inputs, *request.outputs)):
+        return ()
+    form = channels_of(request, x, real)
+    rectified = int(request.attributes["relu"])
+    wanted = [each is not None for each in (*request.outputs, None, None)[:3]]
+    summed = of_batch or any(wanted[1:])
+    pieces = (form.partial, (real, form.channels), (real, form.channels)) if summed else ()
+    share = 1.0 / (form.outer * form.inner) if of_batch else 0.0
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
+        from demitasse_gpu.launch import in_order
+
+        dx, dw, db = (*outputs, None, None)[:3]
+        if of_batch:
+            dy, given, w, b, average, inverse = inputs
+            known = statistics(form.source, average, inverse, None, 0.0, kept=False)
+        else:
+            dy, given, mean, variance, factor, w, b = (*inputs, None, None)[:7]
+            epsilon = float(request.attributes["epsilon"])
+            known = statistics(form.source, mean, variance, factor, epsilon, kept=True)
+        device, launch, extents, stages = (
+            device_of(inputs),
+            form.source.launch,
+            form.extents,
+            list[Work](),
+        )
+        if summed:
+            partial, *instead = cut(workspace, *pieces)
+            dw, db = (
+                spare if array is None else array for array, spare in zip((dw, db), instead, strict=True)
+            )
+            sums = (extents, known, dy, given, w, b, rectified, partial)
+            stages.append(launch(device, "gradient_sums", form.sums, form.block, *sums))
+            settled = (extents, known, partial, form.slabs, dw, db)
+            stages.append(launch(device, "settle_gradients", *form.settled, *settled))
+        if dx is not None:
+            grid = form.everywhere(device)
+            last = (extents, known, dy, given, w, b, dw, db, dx, rectified, form.source.number(share))
+            stages.append(launch(device, "normalise_backward", grid, form.block, *last))
+        return in_order(stages)
+
+    layouts = (form.layout, form.layout, *(PLAIN,) * 5)[: len(request.inputs)]
+    return (Candidate(KERNEL, bind, layouts, _outputs(request, form.layout), workspace=room(*pieces)),)
+
+
+def _outputs(request: Request, layout: Layout) -> tuple[Layout, ...]:
+    """The first output in a layout, what is of channels plain."""
+    return (layout, PLAIN, PLAIN)[: len(request.outputs)]
+
+
+def scale(request: Request) -> Iterable[Candidate]:
+    """Also ``scale_relu``."""
+    x, w = spec(request.inputs[0]), spec(request.inputs[1])
+    if not (real := real_type(*request.inputs, *request.outputs)):
+        return ()
+    form = channels_of(request, x, real, int(request.attributes["axis"]), len(w.shape))
+    rectified = int(request.operation.name == "scale_relu")
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
+        arguments = (form.extents, *(*inputs, None)[:3], outputs[0], rectified)
+        device = device_of(inputs)
+        return form.source.launch(device, "scale", form.everywhere(device), form.block, *arguments)
+
+    layouts = (form.layout, PLAIN, PLAIN)[: len(request.inputs)]
+    return (Candidate(KERNEL, bind, layouts, (form.layout,)),)
+
+
+def scale_backward(request: Request) -> Iterable[Candidate]:
+    x, w = spec(request.inputs[1]), spec(request.inputs[2])
+    if not (real := real_type(*request.inputs, *request.outputs)):
+        return ()
+    form = channels_of(request, x, real, int(request.attributes["axis"]), len(w.shape))
+    summed = any(each is not None for each in request.outputs[1:])
+    pieces = (form.partial,) if summed else ()
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
+        from demitasse_gpu.launch import in_order
+
+        dy, given, w = inputs
+        dx, dw, db = (*outputs, None, None)[:3]
+        device, stages = device_of(inputs), list[Work]()
+        if summed:
+            stages += channel_sums(form, dy, given, dw, db, cut(workspace, *pieces)[0])
+        if dx is not None:
+            arguments = (form.extents, dy, w, None, dx, 0)
+            grid = form.everywhere(device)
+            stages.append(form.source.launch(device, "scale", grid, form.block, *arguments))
+        return in_order(stages)
+
+    layouts = (form.layout, form.layout, PLAIN), _outputs(request, form.layout)
+    return (Candidate(KERNEL, bind, *layouts, workspace=room(*pieces)),)
+
+
+def channel_sums(form: Channels, dy: Any, x: Any, dw: Any, db: Any, partial: Any) -> list[Work]:
+    """Work that leaves each channel's sum of dy * x in dw and of dy in db, where those are wanted."""
+    none = statistics(form.source, None, None, None, 0.0, kept=False)
+    grid, block = form.settled
+    launch, extents = form.source.launch, form.extents
+    return [
+        launch(dy.device, "product_sums", form.sums, form.block, extents, dy, x, partial),
+        launch(dy.device, "settle_gradients", grid, block, extents, none, partial, form.slabs, dw, db),
+    ]
+
+
+FACTORIES = {
+    "batch_norm": batch_norm,
+    "batch_norm_backward": batch_norm_backward,
+    "batch_norm_inference": batch_norm_inference,
+    "batch_norm_inference_backward": batch_norm_inference_backward,
+    "scale": scale,
+    "scale_relu": scale,
+    "scale_backward": scale_backward,
+}

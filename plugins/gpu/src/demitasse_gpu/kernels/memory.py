@@ -1,0 +1,172 @@
+"""Constants, running totals, images made into blobs, and changes of layout."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import prod
+from typing import Any
+
+from demitasse import PLAIN, Bind, Candidate, Request, TensorSpec, Work
+from demitasse_gpu.kernels.launches import (
+    REALS,
+    TYPES,
+    Source,
+    blocks,
+    device_of,
+    philox_key,
+    real_type,
+    spec,
+    structure,
+)
+from demitasse_gpu.kernels.layouts import NHWC, NHWC_BF16
+
+KERNEL = "CUDA"
+_DIMENSIONS = 8
+_MOST = 2**31
+_NARROW = 8  # rows or columns, such as an image's three colours, that would leave most of a tile empty
+
+
+def fill(request: Request) -> Iterable[Candidate]:
+    x = spec(request.inputs[0])
+    if x.layout.blocks or x.layout.stored or x.dtype not in TYPES or x.dtype == "bfloat16":
+        return ()
+    source = Source("reorder.cu", "float32", types=(("FROM", x.dtype), ("TO", x.dtype)))
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
+        import numpy as np
+
+        value = np.dtype(x.dtype).type(request.attributes["value"])
+        return source.flat(device_of(inputs), "set_all", prod(x.shape), inputs[0], value, pack=1)
+
+    return (Candidate(KERNEL, bind, (x.layout,)),)
+
+
+def accumulate(request: Request) -> Iterable[Candidate]:
+    total = spec(request.inputs[0])
+    if not (real := real_type(*request.inputs)) or total.layout.stored or total.layout.blocks:
+        return ()
+    source = Source("elementwise.cu", real)
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
+        return source.flat(device_of(inputs), "accumulate", prod(total.shape), *inputs)
+
+    return (Candidate(KERNEL, bind, (total.layout, total.layout)),)
+
+
+_IMAGES = (
+    *("samples", "channels", "height", "width", "rows", "columns"),
+    *("mean_channel", "mean_row", "mean_column", "random", "mirror", "innermost"),
+)
+
+
+def image_transform(request: Request) -> Iterable[Candidate]:
+    """Written as convolutions read it: channels innermost, halved where the plan's precision says so."""
+    x, mean, iteration, sample = request.inputs
+    x, y = spec(x), spec(request.outputs[0])
+    served = len(x.shape) == 4 and x.dtype in (*REALS, "uint8", "int8") and y.dtype in REALS
+    if not served or {spec(iteration).dtype, spec(sample).dtype} != {"uint64"} or prod(x.shape) >= _MOST:
+        return ()
+    if mean is not None and mean.dtype != y.dtype:
+        return ()
+    halved = request.precision == "bf16" and y.dtype == "float32"
+    layout = NHWC_BF16 if halved else NHWC
+    source = Source("image_transform.cu", y.dtype, layout.stored, (("FROM", x.dtype),))
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
+        device, given = device_of(inputs), request.attributes
+        extents = (1, 1, 1) if mean is None else mean.shape
+        steps = [prod(extents[i + 1 :]) if n > 1 else 0 for i, n in enumerate(extents)]
+        chance = int(given["random"]), int(given["mirror"] and given["random"])
+        if not given["crop"] and not chance[1]:
+            chance = 0, 0
+        fields = [*((name, "i4") for name in _IMAGES), ("key", "u4"), ("key2", "u4")]
+        images = structure(fields, *x.shape, *y.shape[2:], *steps, *chance, 1, *philox_key(request))
+        grid = blocks(device, prod(y.shape))
+        factor = source.number(given["scale"])
+        return source.launch(device, "image_transform", grid, 256, images, *inputs, outputs[0], factor)
+
+    return (Candidate("CUDA, Philox", bind, (PLAIN,) * 4, (layout,), in_place=False),)
+
+
+def reorder(request: Request) -> Iterable[Candidate]:
+    """Between any two orders; numbers are converted where the stored types differ."""
+    x, y = spec(request.inputs[0]), spec(request.outputs[0])
+    if x.layout.blocks or y.layout.blocks or len(x.shape) > _DIMENSIONS or prod(x.shape) == 0:
+        return ()
+    if x.stored not in TYPES or y.stored not in TYPES or x.dtype == "bfloat16":
+        return ()
+    bind = _transposition(x, y) or _permutation(x, y)
+    return (Candidate(KERNEL, bind, (x.layout,), (y.layout,), in_place=False),)
+
+
+def _source(x: TensorSpec, y: TensorSpec) -> Source:
+    whole = {x.stored, y.stored} == {"int32", "int16"}
+    types = (("FROM", x.stored), ("TO", y.stored))
+    real = "float64" if x.dtype == "float64" else "float32"
+    return Source("reorder.cu", real, types=types, macros=("WHOLE_NUMBERS",) if whole else ())
+
+
+def _outer(s: TensorSpec) -> list[int]:
+    """The dimensions that tell where elements lie, outermost first."""
+    order = s.layout.order or tuple(range(len(s.shape)))
+    return [d for d in order if s.shape[d] > 1]
+
+
+def _transposition(x: TensorSpec, y: TensorSpec) -> Bind | None:
+    """Images between planes and channels innermost, and what else is matrices transposed."""
+    before, after = _outer(x), _outer(y)
+    if before == after:
+        return None
+    # The leading dimensions that stay are matrices; of the others, a head and a tail change places.
+    lead = 0
+    while before[lead] == after[lead]:
+        lead += 1
+    cut = before.index(after[lead])
+    if before[cut:] + before[lead:cut] != after[lead:]:
+        return None
+    matrices = prod(x.shape[d] for d in before[:lead])
+    rows, columns = (prod(x.shape[d] for d in part) for part in (before[lead:cut], before[cut:]))
+    if min(rows, columns) < _NARROW or rows > 32 * 65535:
+        return None
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
+        device, source = device_of(inputs), _source(x, y)
+        wide, high = -(-columns // 32), -(-rows // 32)
+        grid = wide, high, min(matrices, 65535)
+        arguments = (inputs[0], outputs[0], matrices, rows, columns)
+        return source.launch(device, "transpose", grid, (32, 8), *arguments)
+
+    return bind
+
+
+def _permutation(x: TensorSpec, y: TensorSpec) -> Bind:
+    before, after = _outer(x), _outer(y)
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
+        device, source, count = device_of(inputs), _source(x, y), prod(x.shape)
+        if before == after:
+            return source.flat(device, "convert", count, inputs[0], outputs[0])
+        extents, steps = list[int](), list[int]()
+        for i, d in enumerate(after):
+            place = before.index(d)
+            if i and place and before[place - 1] == after[i - 1]:  # one dimension as far as memory goes
+                extents[-1] *= x.shape[d]
+                steps[-1] //= x.shape[d]
+            else:
+                extents.append(x.shape[d])
+                steps.append(prod(x.shape[e] for e in before[place + 1 :]))
+        fields = (("rank", "i4"), ("extents", "u4", _DIMENSIONS), ("steps", "i8", _DIMENSIONS))
+        padded = [[*given, *[1] * _DIMENSIONS][:_DIMENSIONS] for given in (extents, steps)]
+        permutation = structure(fields, len(extents), *padded)
+        arguments = (inputs[0], outputs[0], permutation)
+        return source.flat(device, "permute", count, *arguments, pack=1)
+
+    return bind
+
+
+FACTORIES = {
+    "fill": fill,
+    "accumulate": accumulate,
+    "image_transform": image_transform,
+    "reorder": reorder,
+}

@@ -1,0 +1,121 @@
+"""Work in a device's default stream: launches of kernels and library calls, and graphs of what stands in
+line."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from demitasse import DemitasseError
+from demitasse_gpu.array import DeviceArray
+
+if TYPE_CHECKING:
+    from demitasse import Work
+    from demitasse_gpu.device import Device
+    from demitasse_gpu.driver import Function
+
+_WARM = 1
+"""Calls that a row of works makes one by one before it is captured: in its first call libraries load
+code and set up what may not be captured."""
+
+
+class Launch:
+    """One launch of a kernel. ``arguments`` are DeviceArrays (their address is passed; None is a null
+    address), addresses, or NumPy scalars of the parameters' types; what they hold in memory is read when
+    the kernel runs, and memory that they are in lives as long as this work."""
+
+    def __init__(
+        self,
+        device: Device,
+        function: Function,
+        grid: int | Sequence[int],
+        block: int | Sequence[int],
+        arguments: Sequence[Any],
+        shared: int = 0,
+    ) -> None:
+        self.join, self.device = _join, device
+        self._function, self._shared, self._held = function, shared, tuple(arguments)
+        self._grid, self._block = _extent(grid), _extent(block)
+        self._arguments = tuple(
+            each.address if isinstance(each, DeviceArray) else 0 if each is None else each
+            for each in arguments
+        )
+        self._launch, self._stream = device.driver.launch, device.stream
+
+    def __call__(self) -> None:
+        self._launch(
+            self._function, self._grid, self._block, self._arguments, self._shared, self._stream
+        )
+
+
+class Call:
+    """A call into a library, ``call(stream)``, that enqueues work and nothing else: it may be captured.
+    ``held`` is what must live as long as it may be called."""
+
+    def __init__(self, device: Device, call: Callable[[int], object], held: object = None) -> None:
+        self.join, self.device = _join, device
+        self._call, self._held, self._stream = call, held, device.stream
+
+    def __call__(self) -> None:
+        self._call(self._stream)
+
+
+class Row:
+    """Works in line as one: called one by one at first, then captured into a graph, which is launched
+    from then on. Numbers that change from step to step are in device memory, so the graph stays true."""
+
+    def __init__(self, device: Device, works: Sequence[Launch | Call]) -> None:
+        self.join, self.device, self.works = _join, device, tuple(works)
+        self._calls, self._graph = 0, 0
+
+    def __call__(self) -> None:
+        driver, stream = self.device.driver, self.device.stream
+        if self._graph:
+            driver.launch_graph(self._graph, stream)
+            return
+        self._calls += 1
+        if self._calls <= _WARM or not self.device.graphs:
+            for work in self.works:
+                work()
+            return
+        driver.begin_capture(stream)
+        try:
+            for work in self.works:
+                work()
+        except BaseException:
+            with contextlib.suppress(DemitasseError):  # a capture that failed has no graph
+                driver.end_graph(driver.end_capture(stream))
+            raise
+        graph = driver.end_capture(stream)
+        self._graph = graph
+        self.device.keep_graph(self, graph)
+        driver.launch_graph(graph, stream)
+
+
+def in_order(works: Sequence[Work]) -> Work:
+    """Work that does ``works`` one after the other."""
+    if len(works) == 1:
+        return works[0]
+    if all(isinstance(work, Launch | Call | Row) for work in works):
+        return _join(works)  # type: ignore[arg-type]
+
+    def run() -> None:
+        for work in works:
+            work()
+
+    return run
+
+
+def _join(works: Sequence[Launch | Call | Row]) -> Work:
+    """Works in line as one; all of a step are of one device."""
+    if len(works) == 1:
+        return works[0]
+    parts = [part for work in works for part in (work.works if isinstance(work, Row) else [work])]
+    return Row(works[0].device, parts)
+
+
+def _extent(extent: int | Sequence[int]) -> tuple[int, int, int]:
+    sizes = (extent,) if isinstance(extent, int) else tuple(extent)
+    x, y, z = (*sizes, 1, 1, 1)[:3]
+    return x, y, z

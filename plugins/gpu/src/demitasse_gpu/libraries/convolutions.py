@@ -1,0 +1,278 @@
+"""Convolutions by cuDNN, by that one of its plans that takes least, measured when a step is bound.
+
+What its heuristics have for Hopper (cuDNN 9.28): for TF32 and bfloat16, engines that read channels
+innermost, most without scratch memory, where other layouts are reordered first; for exact float32
+engines on plain images, and on others hardly any. So images are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from demitasse import PLAIN, Candidate, Layout, PlanError, Request, Work
+from demitasse_gpu.launch import Call, Launch, in_order
+from demitasse_gpu.libraries import cudnn
+from demitasse_gpu.libraries.cudnn import Plan, Tensor, strides_of
+from demitasse_gpu.libraries.epilogue import Table, add_bias, column_sums, widened
+from demitasse_gpu.libraries.measuring import quickest
+
+if TYPE_CHECKING:
+    from demitasse_gpu.device import Device
+
+INNERMOST = (0, 2, 3, 1)
+LEAST, MOST = 32 * 2**20, 2**30
+"""The scratch memory that plans may need is twice what a convolution reads and writes, within these
+bounds. It lies in the arena while the convolution runs."""
+TRIED = 8
+"""How many of the heuristics' plans are measured for each convolution."""
+KINDS = {
+    "convolution": cudnn.FORWARD,
+    "convolution_relu": cudnn.FORWARD,
+    "convolution_backward_data": cudnn.BACKWARD_DATA,
+    "convolution_backward_weights": cudnn.BACKWARD_WEIGHTS,
+}
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """A convolution or one of its gradients: extents of x, w and y, stride, pad and dilation, the
+    element type of activations in memory, whether TF32 will do, whether there are a bias (or its
+    gradient) and ReLU."""
+
+    kind: int
+    x: tuple[int, ...]
+    w: tuple[int, ...]
+    y: tuple[int, ...]
+    geometry: tuple[tuple[int, ...], ...]
+    stored: str
+    tf32: bool
+    bias: bool = False
+    relu: bool = False
+
+    @property
+    def half(self) -> bool:
+        """Whether activations are bfloat16."""
+        return self.stored == "bfloat16"
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """How the dimensions of images and filters lie."""
+        return INNERMOST if self.half or self.tf32 else ()
+
+    @property
+    def table(self) -> Table:
+        """y, with a column for each filter."""
+        inner = 1 if self.order else prod(self.y[2:])
+        return Table(prod(self.y) // self.y[1], self.y[1], self.stored, inner)
+
+    @property
+    def limit(self) -> int:
+        """The scratch memory, in bytes, that its plan may need."""
+        moved = (prod(self.x) + prod(self.y)) * (2 if self.half else 4)
+        return max(LEAST, min(MOST, 2 * moved))
+
+    @property
+    def unwanted(self) -> set[int]:
+        """What engines may not do: sums in another order in each run, and less precision than asked."""
+        if self.half:
+            return {cudnn.NONDETERMINISTIC, cudnn.REDUCED}
+        exact = set() if self.tf32 else {cudnn.TENSOR_CORE}
+        return {cudnn.NONDETERMINISTIC, cudnn.REDUCED, cudnn.DOWN_CONVERTED, *exact}
+
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
+        """x, w and y."""
+        x, w, y = (
+            Tensor(number, extents, strides_of(extents, self.order), self.stored)
+            for number, extents in enumerate((self.x, self.w, self.y), 1)
+        )
+        return x, w, y
+
+
+def candidates(request: Request) -> list[Candidate]:
+    """An offer for a convolution of images, or one of its gradients, in float32 or bfloat16."""
+    found = described(request)
+    if found is None:
+        return []
+    if found.order:
+        stored = "bfloat16" if found.half else ""
+        images = Layout("NHWC bf16" if stored else "NHWC", found.order, stored=stored)
+        filters = Layout("KRSC bf16" if stored else "KRSC", found.order, stored=stored)
+        biases = Layout("bf16", stored=stored) if stored else PLAIN
+        kept = Layout("KRSC", found.order)  # a parameter's gradient is as the parameter is
+    else:
+        images = filters = biases = kept = PLAIN
+    layouts: dict[int, tuple[tuple[Layout, ...], tuple[Layout, ...]]] = {
+        cudnn.FORWARD: ((images, filters, biases), (images,)),
+        cudnn.BACKWARD_DATA: ((images, filters), (images,)),
+        cudnn.BACKWARD_WEIGHTS: ((images, images), (kept, PLAIN)),
+    }
+    binds = {
+        cudnn.FORWARD: _forward,
+        cudnn.BACKWARD_DATA: _data,
+        cudnn.BACKWARD_WEIGHTS: _weights,
+    }
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
+        return binds[found.kind](found, inputs, outputs, workspace)
+
+    precision = "bf16" if found.half else "tf32" if found.tf32 else "f32"
+    inputs, outputs = layouts[found.kind]
+    return [Candidate(f"cuDNN {precision}", bind, inputs, outputs, _room(found))]
+
+
+def described(request: Request) -> Convolution | None:
+    """What a request asks for; None where it is nothing for cuDNN."""
+    specs = [spec for spec in (*request.inputs, *request.outputs) if spec is not None]
+    kind = KINDS.get(request.operation.name)
+    if kind is None or {spec.dtype for spec in specs} != {"float32"}:
+        return None
+    told = request.attributes
+    bias = kind == cudnn.FORWARD and request.inputs[2] is not None
+    if kind == cudnn.FORWARD:
+        x, w, y = specs[0].shape, specs[1].shape, _shape(request.outputs[0])
+    elif kind == cudnn.BACKWARD_DATA:
+        x, w, y = told["shape"], specs[1].shape, specs[0].shape
+    else:
+        x, w, y = specs[1].shape, told["shape"], specs[0].shape
+        bias = len(request.outputs) > 1 and request.outputs[1] is not None
+    if len(x) != 4 or not prod(x) or not prod(y):
+        return None
+    geometry = tuple(tuple(told[name]) for name in ("stride", "pad", "dilation"))
+    half = request.precision == "bf16"
+    stored, tf32 = "bfloat16" if half else "float32", request.precision == "tf32"
+    relu = request.operation.name.endswith("relu")
+    return Convolution(kind, tuple(x), tuple(w), tuple(y), geometry, stored, tf32, bias, relu)
+
+
+def _shape(spec: Any) -> tuple[int, ...]:
+    return tuple(spec.shape)
+
+
+def _room(asked: Convolution) -> int:
+    """Scratch memory: the plan's, and for filters' gradients the parts of sums over dy, and they
+    themselves in bfloat16, as no engine makes float32 of that."""
+    if asked.kind != cudnn.BACKWARD_WEIGHTS:
+        return asked.limit
+    sums = asked.table.partial_bytes if asked.bias else 0
+    return asked.limit + max(sums, 2 * prod(asked.w) if asked.half else 0)
+
+
+def _forward(asked: Convolution, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
+    """The quicker of: convolution, bias and ReLU in one plan; a plan, and a kernel for the others."""
+    (x, w, b), (y,) = inputs, outputs
+    device: Device = y.device
+    tensors, library = asked.tensors(), opened(device)
+    operation = library.convolution(asked.kind, *tensors, asked.geometry)
+    addresses = x.address, w.address, y.address
+    ways = _ways(library, asked, [operation], tensors, addresses, workspace)
+    if b is not None or asked.relu:
+        after = add_bias(device, asked.table, y, b, asked.relu)
+        ways = [_both(way, after) for way in ways]
+        operations, given = _fused(library, asked, tensors)
+        places = (*addresses[:2], b.address, y.address) if b is not None else addresses
+        ways += _ways(library, asked, operations, given, places, workspace)
+    return _quickest(library, asked, ways, (x, w, b, y, workspace))
+
+
+def _fused(
+    library: cudnn.Cudnn, asked: Convolution, tensors: Sequence[Tensor]
+) -> tuple[list[cudnn.Descriptor], list[Tensor]]:
+    """The convolution with the bias and the ReLU behind it, and the tensors that are not virtual."""
+    x, w, y = tensors
+    made, number = Tensor(10, y.extents, y.strides, "float32", virtual=True), 10
+    operations = [library.convolution(asked.kind, x, w, made, asked.geometry)]
+    given = [x, w]
+    if asked.bias:
+        channels = y.extents[1]
+        b = Tensor(4, (1, channels, 1, 1), (channels, 1, channels, channels), asked.stored)
+        number += 1
+        added = Tensor(number, y.extents, y.strides, "float32", virtual=True) if asked.relu else y
+        operations.append(library.on_each(cudnn.ADD, made, added, b))
+        given.append(b)
+        made = added
+    if asked.relu:
+        operations.append(library.on_each(cudnn.RELU, made, y))
+    return operations, [*given, y]
+
+
+def _data(asked: Convolution, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
+    (dy, w), (dx,) = inputs, outputs
+    tensors, library = asked.tensors(), opened(dx.device)
+    operation = library.convolution(asked.kind, *tensors, asked.geometry)
+    addresses = dx.address, w.address, dy.address
+    ways = _ways(library, asked, [operation], tensors, addresses, workspace)
+    return _quickest(library, asked, ways, (dy, w, dx, workspace))
+
+
+def _weights(asked: Convolution, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
+    (dy, x), (dw, db) = inputs, (*outputs, None)[:2]
+    device: Device = dy.device
+    works, rest = list[Work](), workspace[asked.limit :]
+    if dw is not None:
+        library, tensors = opened(device), asked.tensors()
+        made = rest.address if asked.half else dw.address
+        operation = library.convolution(asked.kind, *tensors, asked.geometry)
+        addresses = x.address, made, dy.address
+        ways = _ways(library, asked, [operation], tensors, addresses, workspace)
+        works.append(_quickest(library, asked, ways, (dy, x, dw, workspace)))
+        if asked.half:
+            works.append(widened(device, rest, dw, prod(asked.w), asked.stored))
+    if db is not None:
+        works += column_sums(device, asked.table, dy, db, rest)
+    return in_order(works)
+
+
+def _ways(
+    library: cudnn.Cudnn,
+    asked: Convolution,
+    operations: Sequence[cudnn.Descriptor],
+    tensors: Sequence[Tensor],
+    addresses: Sequence[int],
+    workspace: Any,
+) -> list[Callable[[int], None]]:
+    """What runs each plan that cuDNN has for the operations. Plans know nothing of addresses, and serve
+    all convolutions that are alike."""
+    key = asked, len(operations)
+    if key not in library.known:
+        library.known[key] = library.plans(operations, asked.limit, asked.unwanted, TRIED)
+    plans = library.known[key]
+    return [_running(plan, plan.bind(tensors, addresses, workspace.address)) for plan in plans]
+
+
+def _running(plan: Plan, pack: cudnn.Descriptor) -> Callable[[int], None]:
+    return lambda stream: plan.run(pack)
+
+
+def _both(way: Callable[[int], None], after: Launch) -> Callable[[int], None]:
+    def run(stream: int) -> None:
+        way(stream)
+        after()
+
+    return run
+
+
+def _quickest(
+    library: cudnn.Cudnn, asked: Convolution, ways: Sequence[Callable[[int], None]], held: object
+) -> Call:
+    """The quickest of the ways; a convolution that was measured before is not measured again."""
+    if not ways:
+        shapes = ", ".join("x".join(map(str, extents)) for extents in (asked.x, asked.w))
+        raise PlanError(
+            f"{library.device.space}: cuDNN has no engine for a convolution of {shapes}; leave it out "
+            f"([options.gpu] libraries = false)"
+        )
+    if asked not in library.chosen:
+        library.chosen[asked] = quickest(library.device, ways)
+    return Call(library.device, ways[library.chosen[asked]], held)
+
+
+def opened(device: Device) -> cudnn.Cudnn:
+    """The library for a device, opened once. Libraries go to the device that the calling thread drives,
+    which it does from its first call of the driver on."""
+    device.synchronise()
+    if "cudnn" not in device.opened:
+        device.opened["cudnn"] = cudnn.Cudnn(device)
+    found: cudnn.Cudnn = device.opened["cudnn"]
+    return found

@@ -1,0 +1,246 @@
+"""cuDNN's graphs, through the C interface of its version 9 (cudnn_graph.h): tensors, operations on them,
+the engines that its heuristics propose, and plans that run."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from demitasse import PlanError
+from demitasse_gpu.libraries.loading import library
+from demitasse_gpu.problems import explained
+
+if TYPE_CHECKING:
+    from demitasse_gpu.device import Device
+
+# cudnnBackendDescriptorType_t.
+POINTWISE, CONVOLUTION, ENGINE, ENGINE_CONFIG, HEURISTICS, PLAN = 0, 1, 2, 3, 4, 5
+FORWARD, BACKWARD_WEIGHTS, BACKWARD_DATA, ON_EACH = 10, 11, 12, 13
+GRAPH, VARIANT, TENSOR = 15, 16, 17
+# cudnnBackendAttributeType_t, and what C has for it.
+KINDS: dict[str, tuple[int, Any]] = {
+    "handle": (0, ctypes.c_void_p),
+    "data type": (1, ctypes.c_int),
+    "boolean": (2, ctypes.c_bool),
+    "int64": (3, ctypes.c_int64),
+    "float": (4, ctypes.c_float),
+    "double": (5, ctypes.c_double),
+    "pointer": (6, ctypes.c_void_p),
+    "convolution mode": (7, ctypes.c_int),
+    "heuristics mode": (8, ctypes.c_int),
+    "numerical note": (11, ctypes.c_int),
+    "pointwise mode": (14, ctypes.c_int),
+    "descriptor": (15, ctypes.c_void_p),
+}
+TYPES = {"float32": 0, "float64": 1, "bfloat16": 9}
+"""cudnnDataType_t of the elements."""
+CROSS_CORRELATION, ADD, RELU = 1, 0, 100
+MODES = (3, 2)
+"""Decision-tree heuristics, then engines that always work."""
+TENSOR_CORE, DOWN_CONVERTED, REDUCED, NONDETERMINISTIC = 0, 1, 2, 4
+"""cudnnBackendNumericalNote_t: what an engine says of its numbers."""
+OUT_OF_MEMORY = (4003, 4004)
+ASKED = 100
+"""Configurations that heuristics are asked for: for exact float32 the first dozens are of no use."""
+ALIGNMENT = 16
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor of a graph: its number there, extents and strides in elements, in logical order, its
+    element type, and whether it is only ever between two operations."""
+
+    number: int
+    extents: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: str
+    virtual: bool = False
+
+
+def strides_of(extents: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
+    """The strides, in elements, of dimensions that lie in ``order``, outermost first; () as they are."""
+    strides, size = [0] * len(extents), 1
+    for dimension in reversed(order or range(len(extents))):
+        strides[dimension] = size
+        size *= extents[dimension]
+    return tuple(strides)
+
+
+class Descriptor:
+    """One of cuDNN's descriptors, with what it refers to."""
+
+    def __init__(self, owner: Cudnn, kind: int) -> None:
+        self._owner, self.value = owner, ctypes.c_void_p()
+        self._held: list[object] = []
+        owner.call("cudnnBackendCreateDescriptor", kind, ctypes.byref(self.value))
+
+    def set(self, attribute: int, kind: str, *values: Any) -> Descriptor:
+        """Give an attribute its values."""
+        number, of = KINDS[kind]
+        self._held.append(values)
+        plain = [value.value if isinstance(value, Descriptor) else value for value in values]
+        array = (of * len(plain))(*plain)
+        count = ctypes.c_int64(len(plain))
+        self._owner.call("cudnnBackendSetAttribute", self.value, attribute, number, count, array)
+        return self
+
+    def finalise(self) -> Descriptor:
+        """Have it checked. Raises PlanError where cuDNN cannot do what it describes."""
+        self._owner.call("cudnnBackendFinalize", self.value)
+        return self
+
+    def get(self, attribute: int, kind: str, most: int = 1) -> list[Any]:
+        """At most so many values of an attribute."""
+        number, of = KINDS[kind]
+        values, count = (of * most)(), ctypes.c_int64(0)
+        asked = attribute, number, ctypes.c_int64(most), ctypes.byref(count), values
+        self._owner.call("cudnnBackendGetAttribute", self.value, *asked)
+        return list(values[: count.value])
+
+    def get_descriptors(self, attribute: int, of: int, most: int) -> list[Descriptor]:
+        """At most so many descriptors that an attribute consists of."""
+        made = [Descriptor(self._owner, of) for _ in range(most)]
+        values = (ctypes.c_void_p * most)(*(each.value for each in made))
+        number, count = KINDS["descriptor"][0], ctypes.c_int64(0)
+        asked = attribute, number, ctypes.c_int64(most), ctypes.byref(count), values
+        self._owner.call("cudnnBackendGetAttribute", self.value, *asked)
+        return made[: count.value]
+
+    def __del__(self) -> None:
+        self._owner.destroy(self.value)
+
+
+class Plan:
+    """An engine for a graph, ready to run, and the scratch memory that it needs, in bytes."""
+
+    def __init__(self, owner: Cudnn, config: Descriptor) -> None:
+        self._owner = owner
+        self._plan = owner.of_device(Descriptor(owner, PLAN), PLAN)
+        self._plan.set(401, "descriptor", config).finalise()
+        (self.workspace,) = self._plan.get(402, "int64")
+
+    def bind(self, tensors: Sequence[Tensor], addresses: Sequence[int], workspace: int) -> Descriptor:
+        """The addresses of the tensors that are not virtual, and of scratch memory."""
+        pack = Descriptor(self._owner, VARIANT)
+        pack.set(1000, "int64", *(tensor.number for tensor in tensors))
+        pack.set(1001, "pointer", *addresses)
+        return pack.set(1003, "pointer", workspace).finalise()
+
+    def run(self, pack: Descriptor) -> None:
+        """Run it in the stream of the library."""
+        self._owner.call("cudnnBackendExecute", self._owner.handle, self._plan.value, pack.value)
+
+
+class Cudnn:
+    """The library, opened for one device and its default stream."""
+
+    def __init__(self, device: Device, loaded: Any = None) -> None:
+        found = loaded or library("cudnn")
+        if found is None:
+            raise PlanError("cuDNN is not here")
+        if loaded is None:
+            found.cudnnGetErrorString.restype = ctypes.c_char_p
+        self.device, self._library = device, found
+        self.handle = ctypes.c_void_p()
+        self.call("cudnnCreate", ctypes.byref(self.handle))
+        self.call("cudnnSetStream", self.handle, ctypes.c_void_p(device.stream))
+        self.chosen: dict[Any, int] = {}
+        self.known: dict[Any, list[Plan]] = {}
+
+    def call(self, name: str, *arguments: Any) -> None:
+        """Call one of its functions. Raises what its status means."""
+        if status := getattr(self._library, name)(*arguments):
+            text = (self._library.cudnnGetErrorString(status) or b"").decode("utf-8", "replace")
+            if status in OUT_OF_MEMORY:
+                raise explained(2, text, name, self.device.space)
+            raise PlanError(f"{self.device.space}: {name}: {text or status}")
+
+    def destroy(self, descriptor: ctypes.c_void_p) -> None:
+        """Forget a descriptor."""
+        self._library.cudnnBackendDestroyDescriptor(descriptor)
+
+    def of_device(self, made: Descriptor, kind: int) -> Descriptor:
+        """A graph, heuristics or a plan, told whose it is; heuristics have that from their graph."""
+        attribute = {GRAPH: 800, PLAN: 400}.get(kind)
+        return made if attribute is None else made.set(attribute, "handle", self.handle)
+
+    def tensor(self, tensor: Tensor) -> Descriptor:
+        """A tensor's descriptor."""
+        made = Descriptor(self, TENSOR).set(901, "data type", TYPES[tensor.dtype])
+        made.set(902, "int64", *tensor.extents).set(903, "int64", *tensor.strides)
+        made.set(906, "int64", tensor.number).set(900, "int64", ALIGNMENT)
+        return made.set(907, "boolean", tensor.virtual).finalise()
+
+    def convolution(
+        self, kind: int, x: Tensor, w: Tensor, y: Tensor, geometry: Sequence[Sequence[int]]
+    ) -> Descriptor:
+        """An operation that convolves: ``kind`` is FORWARD, BACKWARD_DATA or BACKWARD_WEIGHTS, and makes
+        y, x or w of the others. ``geometry`` is stride, pad and dilation. Sums are of float32."""
+        stride, pad, dilation = geometry
+        about = Descriptor(self, CONVOLUTION).set(100, "data type", TYPES["float32"])
+        about.set(101, "convolution mode", CROSS_CORRELATION).set(106, "int64", len(stride))
+        about.set(102, "int64", *dilation).set(103, "int64", *stride)
+        about.set(105, "int64", *pad).set(104, "int64", *pad).finalise()
+        # alpha, beta, convolution, x, w, y
+        names = {
+            FORWARD: (700, 701, 702, 704, 703, 705),
+            BACKWARD_DATA: (706, 707, 708, 710, 709, 711),
+            BACKWARD_WEIGHTS: (712, 713, 714, 716, 715, 717),
+        }[kind]
+        operation = Descriptor(self, kind).set(names[0], "float", 1.0).set(names[1], "float", 0.0)
+        operation.set(names[2], "descriptor", about)
+        for name, tensor in zip(names[3:], (x, w, y), strict=True):
+            operation.set(name, "descriptor", self.tensor(tensor))
+        return operation.finalise()
+
+    def on_each(self, mode: int, x: Tensor, y: Tensor, b: Tensor | None = None) -> Descriptor:
+        """An operation on each element: ADD x and b, or RELU of x, gives y."""
+        about = Descriptor(self, POINTWISE).set(0, "pointwise mode", mode)
+        about.set(1, "data type", TYPES["float32"]).finalise()
+        operation = Descriptor(self, ON_EACH).set(750, "descriptor", about)
+        operation.set(751, "descriptor", self.tensor(x)).set(753, "descriptor", self.tensor(y))
+        if b is not None:
+            operation.set(752, "descriptor", self.tensor(b))
+        return operation.finalise()
+
+    def plans(
+        self, operations: Sequence[Descriptor], limit: int, without: Iterable[int], most: int
+    ) -> list[Plan]:
+        """At most ``most`` plans for the operations together, as the heuristics order them, that need at
+        most ``limit`` bytes and whose engines have none of the notes ``without``. None where cuDNN has
+        none."""
+        graph = self.of_device(Descriptor(self, GRAPH), GRAPH)
+        made = list[Plan]()
+        try:
+            graph.set(801, "descriptor", *operations).finalise()
+        except PlanError:
+            return made
+        for mode in MODES:
+            if made:  # engines that always work are slow ones
+                break
+            for config in self._configs(graph, mode):
+                if len(made) < most and not self._notes(config) & set(without):
+                    made += self._plan(config, limit)
+        return made
+
+    def _configs(self, graph: Descriptor, mode: int) -> list[Descriptor]:
+        heuristics = self.of_device(Descriptor(self, HEURISTICS), HEURISTICS)
+        heuristics.set(201, "descriptor", graph)
+        heuristics.set(200, "heuristics mode", mode)
+        try:
+            return heuristics.finalise().get_descriptors(202, ENGINE_CONFIG, ASKED)
+        except PlanError:
+            return []  # it knows no engine for such a graph
+
+    def _notes(self, config: Descriptor) -> set[int]:
+        (engine,) = config.get_descriptors(300, ENGINE, 1)
+        return set(engine.get(1303, "numerical note", 10))
+
+    def _plan(self, config: Descriptor, limit: int) -> list[Plan]:
+        try:
+            plan = Plan(self, config)
+        except PlanError:
+            return []  # what the heuristics propose is not all there is here
+        return [plan] if plan.workspace <= limit else []

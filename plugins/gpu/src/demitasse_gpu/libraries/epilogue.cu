@@ -1,0 +1,67 @@
+// What the libraries leave to do around their products: biases, ReLU, sums over rows, and bfloat16.
+// ELEMENT is float, double or bf16, and SUM what is added up in.
+
+struct bf16 {
+    unsigned short bits;
+};
+
+static __device__ float read(const float x) { return x; }
+static __device__ double read(const double x) { return x; }
+static __device__ float read(const bf16 x) {
+    union {
+        unsigned int bits;
+        float value;
+    } both;
+    both.bits = (unsigned int)x.bits << 16;
+    return both.value;
+}
+static __device__ void write(float *to, float x) { *to = x; }
+static __device__ void write(double *to, double x) { *to = x; }
+static __device__ void write(bf16 *to, float x) {
+    union {
+        float value;
+        unsigned int bits;
+    } both;
+    both.value = x;
+    // To the nearest, of two equally near ones the even; what is no number stays none.
+    unsigned int nearest = (both.bits + 0x7FFF + (both.bits >> 16 & 1)) >> 16;
+    to->bits = x != x ? 0x7FC0 : (unsigned short)nearest;
+}
+
+// y = y + b (nothing where b is null), then ReLU where it is asked for. y is (rows / inner, columns, inner).
+extern "C" __global__ void add_bias(ELEMENT *y, const ELEMENT *b, long long rows, int columns, int inner, int relu) {
+    long long step = (long long)gridDim.x * blockDim.x, count = rows * columns;
+    for (long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) {
+        SUM value = read(y[i]);
+        if (b) value += read(b[i / inner % columns]);
+        write(y + i, relu && !(value > 0) ? (value != value ? value : (SUM)0) : value);
+    }
+}
+
+// Sums of columns over parts of the rows of x, which is (rows / inner, columns, inner): part p of ``parts``
+// into partial[p]. One thread a column and part.
+extern "C" __global__ void sum_parts(
+    const ELEMENT *x, SUM *partial, long long rows, int columns, int inner, int parts) {
+    int column = blockIdx.x * blockDim.x + threadIdx.x, part = blockIdx.y;
+    if (column >= columns) return;
+    long long first = rows * part / parts, last = rows * (part + 1) / parts;
+    SUM total = 0;
+    for (long long row = first; row < last; row++)
+        total += read(x[(row / inner * columns + column) * inner + row % inner]);
+    partial[(long long)part * columns + column] = total;
+}
+
+// The parts' sums added up, always in the same order.
+extern "C" __global__ void sum_up(const SUM *partial, SUM *total, int columns, int parts) {
+    int column = blockIdx.x * blockDim.x + threadIdx.x;
+    if (column >= columns) return;
+    SUM sum = 0;
+    for (int part = 0; part < parts; part++) sum += partial[(long long)part * columns + column];
+    total[column] = sum;
+}
+
+// to = from, as SUM.
+extern "C" __global__ void widen(const ELEMENT *from, SUM *to, long long count) {
+    long long step = (long long)gridDim.x * blockDim.x;
+    for (long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) to[i] = read(from[i]);
+}

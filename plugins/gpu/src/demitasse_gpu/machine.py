@@ -1,0 +1,88 @@
+"""The GPUs of this machine: as the system's files list them, and as the driver counts them."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from demitasse import Level
+
+FILES = Path("/proc/driver/nvidia")
+LIBRARY = "libcuda.so.1"
+
+
+@dataclass(frozen=True)
+class Driver:
+    """What the CUDA driver says: its version (13000 is 13.0), the devices by name, and why it does not
+    work here, in CUDA's words and number."""
+
+    version: int = 0
+    devices: tuple[str, ...] = ()
+    error: int = 0
+    reason: str = ""
+
+
+def with_devices(levels: Iterable[Level], files: Path = FILES) -> tuple[Level, ...]:
+    """The levels, the outermost with the GPUs that the system's files list. That loads no library:
+    a process in which CUDA has begun must not be forked."""
+    found = tuple(levels)
+    names = listed(files)
+    if not found or not names:
+        return found
+    told = tuple(f"gpu:{number} {name}" for number, name in enumerate(names))
+    return (replace(found[0], devices=(*found[0].devices, *told)), *found[1:])
+
+
+def listed(files: Path = FILES) -> list[str]:
+    """The GPUs' names by the kernel's driver, in the order of their addresses on the bus."""
+    names = []
+    for information in sorted(files.glob("gpus/*/information")):
+        lines = information.read_text("utf-8", "replace").splitlines()
+        model = (line.partition(":")[2].strip() for line in lines if line.startswith("Model:"))
+        names.append(next(model, "NVIDIA GPU"))
+    return names
+
+
+def device_count() -> int:
+    """How many devices this process may use."""
+    return len(cuda().devices)
+
+
+@cache
+def cuda() -> Driver:
+    """What the driver says, asked once."""
+    try:
+        library = ctypes.CDLL(LIBRARY)
+    except OSError as error:
+        return Driver(reason=str(error))
+    return ask(library)
+
+
+def ask(library: ctypes.CDLL) -> Driver:
+    """What the driver's library says of itself and the devices."""
+    version, count = ctypes.c_int(0), ctypes.c_int(0)
+    if code := library.cuInit(0):
+        library.cuDriverGetVersion(ctypes.byref(version))
+        return Driver(version.value, (), code, _words(library, code))
+    library.cuDriverGetVersion(ctypes.byref(version))
+    library.cuDeviceGetCount(ctypes.byref(count))
+    return Driver(version.value, tuple(_name(library, number) for number in range(count.value)))
+
+
+def _name(library: ctypes.CDLL, number: int) -> str:
+    device, name, memory = ctypes.c_int(0), ctypes.create_string_buffer(128), ctypes.c_size_t(0)
+    library.cuDeviceGet(ctypes.byref(device), number)
+    library.cuDeviceGetName(name, 128, device)
+    library.cuDeviceTotalMem_v2(ctypes.byref(memory), device)
+    return f"{name.value.decode('utf-8', 'replace')}, {memory.value / 2**30:.0f} GiB"
+
+
+def _words(library: ctypes.CDLL, code: int) -> str:
+    text = ctypes.c_char_p()
+    library.cuGetErrorString(code, ctypes.byref(text))
+    return (text.value or b"unknown error").decode("utf-8", "replace")

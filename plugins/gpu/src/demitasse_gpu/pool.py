@@ -1,0 +1,148 @@
+"""A device's memory, taken from the driver in segments, cut into blocks, and kept for the next; and
+pinned memory of the host, kept likewise."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from demitasse_gpu.problems import out_of_memory
+
+if TYPE_CHECKING:
+    from demitasse_gpu.driver import Address, Driver, Handle
+
+ALIGNMENT = 512
+PINNED = 4096
+SEGMENT = 2 * 2**20
+"""A segment is a multiple of this: the driver gives memory in pages of 2 MiB anyway."""
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Bytes that blocks have now, had at most, and that the driver gave; how many segments those are,
+    and how many blocks were made of kept memory."""
+
+    used: int
+    peak: int
+    held: int
+    segments: int
+    reused: int
+
+
+class Block:
+    """Part of a segment; given back when it is closed or forgotten."""
+
+    def __init__(self, pool: Pool, address: Address, nbytes: int) -> None:
+        self.address, self.nbytes = address, nbytes
+        self.close = weakref.finalize(self, pool.give, address, nbytes)
+        self.close.atexit = False  # the driver may be gone by then
+
+
+class Pool:
+    """The segments of one device. What is given back is joined to what lies free beside it; where
+    nothing free is large enough a segment is taken, and where there is none either all unused ones are
+    given back first. Blocks are handed out zeroed, when all that used them is done."""
+
+    def __init__(self, driver: Driver, stream: Handle) -> None:
+        self._driver, self._stream = driver, stream
+        self._lock = threading.RLock()
+        self._segments: dict[Address, int] = {}
+        self._free: dict[Address, int] = {}
+        self._used = self._peak = self._reused = 0
+
+    def take(self, nbytes: int) -> Block:
+        """A zeroed block. Raises MemoryError with what was asked for and what there is."""
+        size = -(-max(1, nbytes) // ALIGNMENT) * ALIGNMENT
+        with self._lock:
+            fitting = [(free, address) for address, free in self._free.items() if free >= size]
+            if fitting:
+                free, address = min(fitting)
+                del self._free[address]
+                self._reused += 1
+            else:
+                free = -(-size // SEGMENT) * SEGMENT
+                address = self._segment(free, size)
+            if free > size:
+                self._free[address + size] = free - size
+            self._used += size
+            self._peak = max(self._peak, self._used)
+        block = Block(self, address, size)
+        self._driver.clear(address, size, self._stream)
+        self._driver.synchronise(self._stream)  # other streams may use it at once
+        return block
+
+    def give(self, address: Address, nbytes: int) -> None:
+        """Have a block back."""
+        with self._lock:
+            self._used -= nbytes
+            before = next((a for a, size in self._free.items() if a + size == address), None)
+            if before is not None and address not in self._segments:
+                address, nbytes = before, nbytes + self._free.pop(before)
+            after = address + nbytes
+            if after in self._free and after not in self._segments:
+                nbytes += self._free.pop(after)
+            self._free[address] = nbytes
+
+    def trim(self) -> None:
+        """Give the driver all segments that nobody uses a part of."""
+        with self._lock:
+            unused = [a for a, size in self._segments.items() if self._free.get(a) == size]
+            if unused:
+                self._driver.synchronise(self._stream)
+            for address in unused:
+                del self._free[address], self._segments[address]
+                self._driver.free(address)
+
+    @property
+    def statistics(self) -> Statistics:
+        """How much it has, and had."""
+        with self._lock:
+            held = sum(self._segments.values())
+            return Statistics(self._used, self._peak, held, len(self._segments), self._reused)
+
+    def _segment(self, nbytes: int, asked: int) -> Address:
+        try:
+            address = self._driver.allocate(nbytes)
+        except MemoryError:
+            self.trim()
+            try:
+                address = self._driver.allocate(nbytes)
+            except MemoryError as error:
+                free, total = self._driver.memory()
+                where = f"gpu:{self._driver.number}"
+                raise out_of_memory(where, asked, free, total, self._used) from error
+        self._segments[address] = nbytes
+        return address
+
+
+class PinnedPool:
+    """Host memory that is never paged out. What is given back is kept: to free it waits for all that is
+    under way on the device, and whoever drops an array is to wait for nothing."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver, self._lock = driver, threading.RLock()
+        self._free: dict[int, list[Address]] = {}
+
+    def take(self, nbytes: int) -> PinnedBlock:
+        """A block with anything in it."""
+        unit = SEGMENT if nbytes > SEGMENT else PINNED
+        size = -(-max(1, nbytes) // unit) * unit
+        with self._lock:
+            kept = self._free.get(size)
+            address = kept.pop() if kept else self._driver.allocate_pinned(size)
+        return PinnedBlock(self, address, size)
+
+    def give(self, address: Address, nbytes: int) -> None:
+        """Have a block back."""
+        with self._lock:
+            self._free.setdefault(nbytes, []).append(address)
+
+
+class PinnedBlock:
+    """Pinned memory; given back when it is forgotten."""
+
+    def __init__(self, pool: PinnedPool, address: Address, nbytes: int) -> None:
+        self.address, self.nbytes = address, nbytes
+        weakref.finalize(self, pool.give, address, nbytes).atexit = False

@@ -1,0 +1,108 @@
+"""CUDA sources compiled with g++: each kernel becomes a function of a shared library."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import re
+import shutil
+import subprocess
+import tempfile
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).parent
+FLAGS = ("-std=c++17", "-O1", "-fPIC", "-ffp-contract=off", "-fno-strict-aliasing")
+LINKED = ("-shared", "-Wl,-Bsymbolic")
+"""A kernel of the name of a function of the C library is the kernel."""
+
+WARNINGS = ("-Wall", "-Wno-unknown-pragmas", "-Wno-unused-function", "-Wno-unused-variable")
+_KERNEL = re.compile(r'extern\s+"C"\s+__attribute__\(\(used\)\)\s+void\s+(\w+)\s*\(')
+_WRITTEN = re.compile(r'extern\s+"C"\s+__global__\s+void\s+(\w+)\s*\(')
+_BY_MACRO = re.compile(r'\\\n\s*extern\s+"C"\s+__global__')
+_MOST_PARAMETERS = 64
+
+
+@functools.cache
+def compiler() -> str | None:
+    """The C++ compiler, None where there is none."""
+    return shutil.which("g++") or shutil.which("clang++")
+
+
+def kernels_of(source: str, options: Sequence[str] = ()) -> list[str]:
+    """The names of the kernels that a source defines, by macros too: those only the compiler finds, in a
+    tenth of a second."""
+    if not _BY_MACRO.search(source):
+        return _WRITTEN.findall(source)
+    given = ("-include", str(HERE / "cuda.h"), *options)
+    return _KERNEL.findall(_compiled(("-E", "-P", *given, "-"), source))
+
+
+def _compiled(options: Sequence[str], text: str) -> str:
+    """What the compiler writes to its output. Raises RuntimeError with what it says."""
+    command = [compiler() or "g++", "-x", "c++", *FLAGS, *WARNINGS, *options]
+    done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(done.stderr)
+    return done.stdout
+
+
+@dataclass(frozen=True)
+class EmulatedFunction:
+    """A kernel as a function on the host. ``kinds`` has a letter for each parameter (p pointer, i and u
+    integer, f floating point, s structure), ``sizes`` its bytes."""
+
+    name: str
+    run: ctypes._CFuncPtr
+    kinds: str
+    sizes: tuple[int, ...]
+
+
+class Compiled:
+    """Libraries by source and options, each compiled once in the life of this object."""
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="cuda-on-cpu-")
+        self._libraries: dict[str, tuple[ctypes.CDLL, list[str]]] = {}
+        self._lock = threading.Lock()
+        self._blocks: ctypes.CDLL | None = None
+
+    def function(self, source: str, name: str, options: Sequence[str]) -> EmulatedFunction:
+        """A kernel of a source. Raises RuntimeError with what the compiler says, ValueError for a name
+        that the source does not define."""
+        with self._lock:
+            library, names = self._library(source, tuple(options))
+        if name not in names:
+            raise ValueError(f"the source has no kernel {name!r}; it has {', '.join(names)}")
+        kinds = ctypes.create_string_buffer(_MOST_PARAMETERS)
+        sizes = (ctypes.c_int * _MOST_PARAMETERS)()
+        count = getattr(library, f"describe_{name}")(kinds, sizes)
+        run = getattr(library, f"run_{name}")
+        return EmulatedFunction(name, run, kinds.raw[:count].decode(), tuple(sizes[:count]))
+
+    def _library(self, source: str, options: tuple[str, ...]) -> tuple[ctypes.CDLL, list[str]]:
+        key = hashlib.sha256("\0".join((source, *options)).encode()).hexdigest()[:24]
+        if key not in self._libraries:
+            if self._blocks is None:
+                text = (HERE / "blocks.cpp").read_text(encoding="utf-8")
+                self._blocks = ctypes.CDLL(self._compile("blocks", text, ()), mode=ctypes.RTLD_GLOBAL)
+            names = kernels_of(source, options)
+            shims = "\n".join(f"CUDA_ON_CPU({name})" for name in names)
+            given = ("-include", str(HERE / "cuda.h"), *options)
+            path = self._compile(key, f"{source}\n{shims}\n", given)
+            self._libraries[key] = ctypes.CDLL(path), names
+        return self._libraries[key]
+
+    def _compile(self, key: str, text: str, options: Sequence[str]) -> str:
+        path = str(Path(self._folder.name) / f"{key}.so")
+        _compiled((*LINKED, *options, "-", "-o", path), text)
+        return path
+
+
+@functools.cache
+def compiled() -> Compiled:
+    """What this process compiled: drivers share it."""
+    return Compiled()

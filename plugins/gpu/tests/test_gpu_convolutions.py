@@ -1,0 +1,192 @@
+"""What cuDNN is asked for: layouts, geometry, plans and what is done around them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from cuda_on_cpu.driver import EmulatedDriver
+from stand_in_cudnn import StandIn, back_to_data, back_to_weights, convolved
+
+from demitasse import PLAIN, Place, PlanError, Request, TensorSpec
+from demitasse.operations import VOCABULARY
+from demitasse_gpu.array import empty
+from demitasse_gpu.device import Device
+from demitasse_gpu.libraries import convolutions, cudnn
+from demitasse_gpu.libraries.convolutions import Convolution
+from demitasse_gpu.libraries.cudnn import strides_of
+
+GEOMETRIES = {
+    "plain": {"stride": (1, 1), "pad": (0, 0), "dilation": (1, 1), "groups": 1},
+    "all": {"stride": (2, 1), "pad": (2, 1), "dilation": (1, 2), "groups": 2},
+}
+TOLERANCE = {"f32": 1e-5, "tf32": 1e-5, "bf16": 2e-2}
+
+
+def device_with(library: StandIn) -> Device:
+    made = Device(EmulatedDriver())
+    made.opened["cudnn"] = cudnn.Cudnn(made, library)
+    return made
+
+
+def request(name: str, inputs: Sequence[Any], told: dict[str, Any], precision: str) -> Request:
+    word = VOCABULARY[name.removesuffix("_relu")]
+    attributes = {**word.attributes, **told}
+    specs = tuple(None if x is None else TensorSpec(x.shape, "float32") for x in inputs)
+    names = [operand.name for operand in word.inputs]
+    shapes = {n: None if x is None else x.shape for n, x in zip(names, specs, strict=False)}
+    outputs = tuple(TensorSpec(tuple(s), "float32") for s in word.shapes(shapes, attributes))
+    place = Place("gpu", "gpu")
+    return Request(replace(word, name=name), specs, outputs, attributes, place, precision)
+
+
+def computed(device: Device, asked: Request, inputs: Sequence[Any]) -> list[np.ndarray]:
+    """What the offer gives, in logical order, of operands packed as it asks for them."""
+    (candidate,) = convolutions.candidates(asked)
+    given: list[Any] = []
+    for x, layout in zip(inputs, candidate.input_layouts, strict=True):
+        packed = None if x is None else layout.pack(x)
+        given.append(None if packed is None else empty(device, packed.shape, packed.dtype))
+        if packed is not None:
+            given[-1][...] = packed
+    specs = [
+        replace(spec, layout=layout)
+        for spec, layout in zip(asked.outputs, candidate.output_layouts, strict=False)
+        if spec is not None
+    ]
+    made = [empty(device, spec.physical, spec.array_type) for spec in specs]
+    work = candidate.bind(given, made, empty(device, (candidate.workspace,), "uint8"))
+    for array in made:
+        array[...] = 77
+    work()
+    return [s.layout.unpack(np.asarray(a), s.shape) for s, a in zip(specs, made, strict=True)]
+
+
+def operands(groups: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    random = np.random.default_rng(3)
+    x, w, b = ((3, 4, 7, 6), (6, 4 // groups, 3, 2), (6,))
+    return tuple(random.normal(size=shape).astype(np.float32) for shape in (x, w, b))  # type: ignore[return-value]
+
+
+def geometry(told: dict[str, Any]) -> tuple[Any, Any, Any]:
+    return told["stride"], told["pad"], told["dilation"]
+
+
+@pytest.mark.parametrize("precision", TOLERANCE)
+@pytest.mark.parametrize("told", GEOMETRIES.values(), ids=GEOMETRIES)
+@pytest.mark.parametrize("fuses", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("name", ["convolution", "convolution_relu"])
+def test_forward(name: str, bias: bool, fuses: bool, told: dict[str, Any], precision: str) -> None:
+    library = StandIn(fuses=fuses)
+    x, w, b = operands(told["groups"])
+    expected = convolved(x.astype(np.float64), w.astype(np.float64), *geometry(told))
+    expected = expected + b[:, None, None] if bias else expected
+    expected = np.maximum(expected, 0) if name.endswith("relu") else expected
+    given = [x, w, b if bias else None]
+    (y,) = computed(device_with(library), request(name, given, told, precision), given)
+    within = TOLERANCE[precision]
+    assert np.allclose(y, expected, rtol=within, atol=within * np.abs(expected).max())
+    several = any(len(kinds) > 1 for kinds in library.executed)
+    assert several == (fuses and (bias or name.endswith("relu")))
+
+
+@pytest.mark.parametrize("precision", TOLERANCE)
+@pytest.mark.parametrize("told", GEOMETRIES.values(), ids=GEOMETRIES)
+def test_gradients(told: dict[str, Any], precision: str) -> None:
+    device = device_with(StandIn())
+    x, w, _ = operands(told["groups"])
+    y = convolved(x, w, *geometry(told))
+    dy = np.random.default_rng(4).normal(size=y.shape).astype(np.float32)
+    within = TOLERANCE[precision]
+    asked = request("convolution_backward_data", [dy, w], {**told, "shape": x.shape}, precision)
+    (dx,) = computed(device, asked, [dy, w])
+    expected = back_to_data(dy.astype(np.float64), w, x.shape, *geometry(told))
+    assert np.allclose(dx, expected, atol=within * np.abs(expected).max())
+    asked = request("convolution_backward_weights", [dy, x], {**told, "shape": w.shape}, precision)
+    dw, db = computed(device, asked, [dy, x])
+    expected = back_to_weights(dy.astype(np.float64), x, w.shape, *geometry(told))
+    assert dw.dtype == np.float32
+    assert np.allclose(dw, expected, atol=within * np.abs(expected).max())
+    assert np.allclose(db, dy.sum((0, 2, 3)), atol=within * np.abs(dy.sum((0, 2, 3))).max())
+
+
+def test_tensor_cores_read_channels_innermost_and_exact_float32_plain_images() -> None:
+    x, w, b = operands(1)
+    for precision, order in (("f32", ()), ("tf32", (0, 2, 3, 1)), ("bf16", (0, 2, 3, 1))):
+        (offer,) = convolutions.candidates(request("convolution", [x, w, b], {}, precision))
+        assert offer.kernel == f"cuDNN {precision}"
+        assert {layout.order for layout in offer.input_layouts[:2]} == {order}
+        asked = request("convolution_backward_weights", [x, x], {"shape": (4, 4, 1, 1)}, precision)
+        (offer,) = convolutions.candidates(asked)
+        assert not offer.output_layouts[0].stored, "a parameter's gradient stays float32"
+        assert offer.output_layouts[1] == PLAIN
+
+
+@pytest.mark.parametrize(
+    ("precision", "notes", "taken"),
+    [
+        ("f32", [[cudnn.TENSOR_CORE], [cudnn.DOWN_CONVERTED], []], 1),
+        ("tf32", [[cudnn.TENSOR_CORE], [cudnn.NONDETERMINISTIC], [cudnn.REDUCED]], 1),
+        ("bf16", [[cudnn.TENSOR_CORE], [cudnn.NONDETERMINISTIC], [9]], 2),
+    ],
+)
+def test_engines_that_are_not_exact_or_not_always_the_same_are_left_out(
+    precision: str, notes: list[list[int]], taken: int
+) -> None:
+    library = StandIn(notes)
+    x, w, _ = operands(1)
+    computed(device_with(library), request("convolution", [x, w, None], {}, precision), [x, w, None])
+    measured = 0 if taken == 1 else taken * 6  # ROUNDS and the first
+    assert len(library.executed) == measured + 1
+
+
+def test_a_convolution_that_was_measured_is_not_measured_again() -> None:
+    library = StandIn([[], []])
+    device, (x, w, _) = device_with(library), operands(1)
+    asked = request("convolution", [x, w, None], {}, "tf32")
+    computed(device, asked, [x, w, None])
+    before = len(library.executed)
+    computed(device, asked, [x, w, None])
+    assert len(library.executed) == before + 1
+
+
+def test_a_convolution_that_it_has_no_engine_for_says_so() -> None:
+    x, w, _ = operands(1)
+    asked = request("convolution", [x, w, None], {}, "f32")
+    with pytest.raises(
+        PlanError, match=r"no engine for a convolution of 3x4x7x6, 6x4x3x2.*libraries = false"
+    ):
+        computed(device_with(StandIn(notes=[])), asked, [x, w, None])
+
+
+def test_what_it_does_not_compute_is_left_to_others() -> None:
+    x = np.zeros((2, 3, 8), np.float32)
+    line = {"stride": (1,), "pad": (0,), "dilation": (1,)}
+    asked = request("convolution", [x, np.zeros((4, 3, 2), np.float32), None], line, "f32")
+    assert convolutions.candidates(asked) == []
+    doubles = replace(asked, inputs=tuple(s and replace(s, dtype="float64") for s in asked.inputs))
+    assert convolutions.candidates(doubles) == []
+
+
+def test_scratch_memory_is_bounded_by_what_is_read_and_written() -> None:
+    def limit(samples: int) -> int:
+        shape = (samples, 64, 56, 56)
+        about = ((1, 1), (1, 1), (1, 1)), "float32", True
+        return Convolution(cudnn.FORWARD, shape, (64, 64, 3, 3), shape, *about).limit
+
+    assert limit(1) == convolutions.LEAST
+    assert limit(64) == 2 * 2 * 4 * 64 * 64 * 56 * 56
+    assert limit(4096) == convolutions.MOST
+
+
+@pytest.mark.parametrize("order", [(), (0, 2, 3, 1), (1, 0, 3, 2)])
+def test_strides_are_those_of_an_array_in_that_order(order: tuple[int, ...]) -> None:
+    shape = (2, 3, 4, 5)
+    physical = np.zeros([shape[d] for d in order or range(4)], np.uint8)
+    logical = physical.transpose(np.argsort(order)) if order else physical
+    assert logical.shape == shape
+    assert strides_of(shape, order) == logical.strides

@@ -1,0 +1,327 @@
+"""The driver of GPUs, over a stand-in for CuPy: what CUDA's errors become, and what is asked of it."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import threading
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from demitasse import CompositionError, PlanError, WorkerError
+from demitasse_gpu import compiled, cupy_driver, problems
+from demitasse_gpu.cupy_driver import CupyDriver
+from demitasse_gpu.device import Device
+from demitasse_gpu.pool import Pool
+
+TOLD = {
+    "name": b"NVIDIA H200",
+    "major": 9,
+    "minor": 0,
+    "totalGlobalMem": 2**37,
+    "multiProcessorCount": 132,
+}
+
+
+class CudaError(RuntimeError):
+    """As CuPy's: the run-time's number, and its name and words as the message."""
+
+    def __init__(self, status: int, words: str) -> None:
+        super().__init__(words)
+        self.status = status
+
+
+class Runtime(SimpleNamespace):
+    """CuPy's run-time: notes what it is asked, and fails where it is told to."""
+
+    def __init__(self) -> None:
+        constants = {"hostAllocPortable": 1, "streamNonBlocking": 1, "eventDefault": 0}
+        super().__init__(
+            **constants, streamCaptureModeThreadLocal=1, cudaDevAttrMaxSharedMemoryPerBlockOptin=97
+        )
+        self.calls: list[tuple[Any, ...]] = []
+        self.errors: dict[str, CudaError] = {}
+        self.answers: dict[str, Any] = {
+            "getDeviceProperties": TOLD,
+            "deviceGetAttribute": 232448,
+            "driverGetVersion": 13000,
+            "getDeviceCount": 1,
+            "memGetInfo": (2**30, 2**37),
+            "eventQuery": 600,
+            "eventElapsedTime": 1500.0,
+        }
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*arguments: Any) -> Any:
+            self.calls.append((name, *arguments))
+            if name in self.errors:
+                raise self.errors[name]
+            return self.answers.get(name, 4096)
+
+        return call
+
+
+@pytest.fixture
+def runtime(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Runtime:
+    """A CuPy that is there, as far as the driver asks it."""
+    made = Runtime()
+    modules = {
+        name: ModuleType(name)
+        for name in (
+            "cupy",
+            "cupy.cuda",
+            "cupy_backends",
+            "cupy_backends.cuda",
+            "cupy_backends.cuda.libs",
+        )
+    }
+    modules["cupy.cuda"].runtime = made  # type: ignore[attr-defined]
+    modules["cupy.cuda"].driver = made  # type: ignore[attr-defined]
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setattr(cupy_driver, "_current", threading.local())
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return made
+
+
+ERRORS = [
+    (2, "cudaErrorMemoryAllocation: out of memory", MemoryError, "use a smaller batch"),
+    (35, "cudaErrorInsufficientDriver: too old", CompositionError, "update it, or pip install"),
+    (100, "cudaErrorNoDevice: no device", CompositionError, "nvidia-smi lists the devices"),
+    (46, "cudaErrorDevicesUnavailable: busy", WorkerError, "end it, or choose another device"),
+    (214, "cudaErrorECCUncorrectable: uncorrectable", WorkerError, "the device was lost"),
+    (719, "cudaErrorLaunchFailure: unspecified", WorkerError, "go on from the last snapshot"),
+    (700, "cudaErrorIllegalAddress: illegal access", WorkerError, "CUDA_LAUNCH_BLOCKING=1"),
+    (999, "cudaErrorUnknown: unknown error", WorkerError, "go on from the last snapshot"),
+    (209, "cudaErrorNoKernelImageForDevice: no image", PlanError, "remove the cache of kernels"),
+    (701, "cudaErrorLaunchOutOfResources: too many", PlanError, "more than this device has"),
+    (400, "cudaErrorInvalidResourceHandle: invalid", WorkerError, "demitasse doctor"),
+]
+
+
+@pytest.mark.parametrize(
+    ("code", "words", "kind", "remedy"), ERRORS, ids=[e[1].split(":")[0] for e in ERRORS]
+)
+def test_an_error_is_one_line_that_says_where_what_and_what_to_do(
+    runtime: Runtime, code: int, words: str, kind: type[Exception], remedy: str
+) -> None:
+    driver = CupyDriver(0)
+    runtime.errors["streamSynchronize"] = CudaError(code, words)
+    with pytest.raises(kind) as raised:
+        driver.synchronise(1)
+    told = str(raised.value)
+    assert told.startswith(f"gpu:0: synchronise: {words}; ")
+    assert remedy in told
+    assert "\n" not in told
+
+
+def test_an_error_that_is_none_of_cudas_stays_as_it_is(runtime: Runtime) -> None:
+    driver = CupyDriver(0)
+    runtime.streamSynchronize = lambda stream: (_ for _ in ()).throw(RuntimeError("of somebody else"))
+    with pytest.raises(RuntimeError, match=r"^of somebody else$"):
+        driver.synchronise(1)
+
+
+def test_a_driver_that_is_too_old_is_found_when_the_device_is_opened(runtime: Runtime) -> None:
+    runtime.errors["setDevice"] = CudaError(35, "cudaErrorInsufficientDriver: too old")
+    with pytest.raises(CompositionError, match=r"gpu:1: properties: .*update it"):
+        CupyDriver(1)
+
+
+def test_cupy_that_is_missing_is_named_with_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    monkeypatch.setitem(sys.modules, "cupy.cuda", None)
+    with pytest.raises(CompositionError, match=r"needs CuPy: .*demitasse-gpu\[cuda13\]"):
+        CupyDriver(0)
+
+
+def test_out_of_memory_gives_kept_memory_back_first_then_says_what_is_free(runtime: Runtime) -> None:
+    driver = CupyDriver(0)
+    pool = Pool(driver, 1)
+    pool.take(1000).close()
+    runtime.errors["malloc"] = CudaError(2, "cudaErrorMemoryAllocation: out of memory")
+    with pytest.raises(
+        MemoryError, match=rf"free are {2**30:,} of {2**37:,} \(0 are this process's own\)"
+    ):
+        pool.take(2**33)
+    assert ("free", 4096) in runtime.calls
+
+
+def test_each_thread_chooses_the_device_before_it_asks_it(runtime: Runtime) -> None:
+    runtime.answers["getDeviceCount"] = 0
+    first, second = CupyDriver(0), CupyDriver(1)
+    runtime.calls.clear()
+    for driver in (first, first, second, first):
+        driver.memory()
+    thread = threading.Thread(target=first.memory)
+    thread.start()
+    thread.join()
+    names = [call if call[0] == "setDevice" else call[0] for call in runtime.calls]
+    assert names == [
+        *(("setDevice", 0), "memGetInfo", "memGetInfo", ("setDevice", 1), "memGetInfo"),
+        *(("setDevice", 0), "memGetInfo", ("setDevice", 0), "memGetInfo"),
+    ]
+
+
+def test_devices_reach_each_other_where_they_can(runtime: Runtime) -> None:
+    runtime.answers |= {"getDeviceCount": 3, "deviceCanAccessPeer": 1}
+    CupyDriver(1)
+    assert [call[1] for call in runtime.calls if call[0] == "deviceEnablePeerAccess"] == [0, 2]
+    runtime.errors["deviceEnablePeerAccess"] = CudaError(704, "cudaErrorPeerAccessAlreadyEnabled: twice")
+    CupyDriver(1)
+    runtime.errors["deviceEnablePeerAccess"] = CudaError(711, "cudaErrorTooManyPeers: too many")
+    with pytest.raises(WorkerError, match="too many"):
+        CupyDriver(1)
+
+
+def test_a_device_says_what_it_is(runtime: Runtime) -> None:
+    told = CupyDriver(0).properties
+    assert (told.name, told.capability, told.memory) == ("NVIDIA H200", (9, 0), 2**37)
+    assert (told.multiprocessors, told.shared_memory, told.driver) == (132, 232448, 13000)
+    assert told.libraries
+
+
+def test_arguments_of_a_launch_are_read_by_their_addresses(runtime: Runtime) -> None:
+    seen: list[Any] = []
+
+    def launch(function: int, *rest: Any) -> None:
+        *extents, shared, stream, parameters, extra = rest
+        places = (ctypes.c_void_p * 3).from_address(parameters)
+        seen.append((function, extents, shared, stream, extra))
+        seen.append(ctypes.c_uint64.from_address(places[0]).value)
+        seen.append(ctypes.c_int32.from_address(places[1]).value)
+        seen.append(ctypes.c_double.from_address(places[2]).value)
+
+    runtime.launchKernel = launch
+    driver = CupyDriver(0)
+    driver.launch(11, (2, 3, 4), (5, 6, 7), (2**40, np.int32(-5), np.float64(0.1)), 0, 9)
+    assert seen == [(11, [2, 3, 4, 5, 6, 7], 0, 9, 0), 2**40, -5, 0.1]
+    runtime.calls.clear()
+    driver.launch(11, (1, 1, 1), (1, 1, 1), (0, np.int32(0), np.float64(0)), 100_000, 9)
+    assert ("funcSetAttribute", 11, 8, 100_000) in runtime.calls
+
+
+def test_events_tell_the_time_in_seconds_and_whether_they_were_reached(runtime: Runtime) -> None:
+    driver = CupyDriver(0)
+    assert driver.seconds_between(1, 2) == 1.5
+    assert not driver.reached(1)
+    runtime.answers["eventQuery"] = 0
+    assert driver.reached(1)
+    runtime.answers["eventQuery"] = 700
+    runtime.errors["check_status"] = CudaError(700, "cudaErrorIllegalAddress: illegal access")
+    with pytest.raises(WorkerError, match="gpu:0: reached: cudaErrorIllegalAddress"):
+        driver.reached(1)
+
+
+def test_a_graph_is_made_of_what_was_captured_which_is_then_forgotten(runtime: Runtime) -> None:
+    runtime.answers |= {"streamEndCapture": 5, "graphInstantiate": 6}
+    driver = CupyDriver(0)
+    runtime.calls.clear()
+    driver.begin_capture(3)
+    assert driver.end_capture(3) == 6
+    driver.launch_graph(6, 3)
+    driver.end_graph(6)
+    assert [call for call in runtime.calls if "raph" in call[0] or "Capture" in call[0]] == [
+        ("streamBeginCapture", 3, 1),
+        ("streamEndCapture", 3),
+        ("graphInstantiate", 5),
+        ("graphDestroy", 5),
+        ("graphLaunch", 6, 3),
+        ("graphExecDestroy", 6),
+    ]
+
+
+class Nvrtc(ModuleType):
+    """CuPy's binding of the compiler."""
+
+    class NVRTCError(RuntimeError):
+        pass
+
+    def __init__(self) -> None:
+        super().__init__("nvrtc")
+        self.compilations: list[tuple[str, ...]] = []
+        self.log = ""
+
+    def createProgram(self, source: str, name: str, headers: Any, names: Any) -> str:
+        return source
+
+    def compileProgram(self, program: str, options: Any) -> None:
+        self.compilations.append(tuple(options))
+        if self.log:
+            raise self.NVRTCError("compilation")
+
+    def getProgramLog(self, program: str) -> str:
+        return self.log
+
+    def getCUBIN(self, program: str) -> bytes:
+        return program.encode()
+
+    def destroyProgram(self, program: str) -> None:
+        self.destroyed = program
+
+
+@pytest.fixture
+def nvrtc(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> Nvrtc:
+    made = Nvrtc()
+    monkeypatch.setattr(sys.modules["cupy_backends.cuda.libs"], "nvrtc", made, raising=False)
+    return made
+
+
+def test_a_kernel_is_compiled_once_for_its_device_and_kept_for_other_processes(
+    runtime: Runtime, nvrtc: Nvrtc, tmp_path: Path
+) -> None:
+    for driver in (CupyDriver(0), CupyDriver(0)):
+        for name in ("f", "g", "f"):
+            driver.function("source", name, ("-DN=3",))
+    assert nvrtc.compilations == [("--std=c++17", "--gpu-architecture=sm_90", "-DN=3")]
+    assert len(list((tmp_path / "demitasse" / "gpu").iterdir())) == 1
+    assert [call[2] for call in runtime.calls if call[0] == "moduleGetFunction"] == ["f", "g"] * 2
+    CupyDriver(0).function("source", "f", ("-DN=4",))
+    assert len(nvrtc.compilations) == 2
+
+
+def test_a_kernel_is_compiled_again_when_a_header_changes(
+    runtime: Runtime, nvrtc: Nvrtc, tmp_path: Path
+) -> None:
+    header = tmp_path / "numbers.cuh"
+    for text in ("int a;", "int a;", "int b;"):
+        header.write_text(text)
+        CupyDriver(0).function("source", "f", (f"-I{tmp_path}",))
+    assert len(nvrtc.compilations) == 2
+
+
+def test_source_that_does_not_compile_is_told_by_its_first_error(runtime: Runtime, nvrtc: Nvrtc) -> None:
+    nvrtc.log = "f.cu(1): warning\nf.cu(3): error: identifier x is undefined\nf.cu(9): error: another"
+    with pytest.raises(PlanError) as raised:
+        CupyDriver(0).function("source", "f")
+    words = "gpu:0: kernel 'f' does not compile here: f.cu(3): error: identifier x is undefined"
+    assert str(raised.value) == words
+    assert nvrtc.destroyed == "source"
+
+
+def test_a_cache_that_cannot_be_written_costs_time_only(
+    runtime: Runtime, nvrtc: Nvrtc, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(compiled, "cache_folder", lambda: tmp_path / "file" / "gpu")
+    for _ in range(2):
+        CupyDriver(0).function("source", "f")
+    assert len(nvrtc.compilations) == 2
+
+
+def test_a_device_has_a_stream_of_its_own(runtime: Runtime) -> None:
+    device = Device(CupyDriver(0))
+    assert ("streamCreateWithFlags", 1) in runtime.calls
+    assert (device.space, device.stream) == ("gpu:0", 4096)
+    assert device.libraries
+
+
+def test_every_remedy_is_one_line() -> None:
+    for code in range(1000):
+        told = str(problems.explained(code, "words", "doing", "gpu:0"))
+        assert told.startswith("gpu:0: doing: words; ")
+        assert "\n" not in told

@@ -1,0 +1,91 @@
+"""Every CUDA kernel of our own compiles without a GPU: by NVRTC where its wheel is, else by a toolkit's
+nvcc."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import nvrtc
+import pytest
+
+from demitasse_gpu.kernels.launches import CUDA, Source
+
+NVCC = shutil.which("nvcc")
+SOURCES = sorted(path.relative_to(CUDA.parent) for path in CUDA.parent.rglob("*.cu"))
+needs_compiler = pytest.mark.skipif(nvrtc.library() is None and NVCC is None, reason=nvrtc.NO_COMPILER)
+
+FORMS: dict[str, list[Source]] = {
+    "image_transform.cu": [
+        Source("image_transform.cu", "float32", "bfloat16", (("FROM", "uint8"),)),
+        Source("image_transform.cu", "float64", "", (("FROM", "int8"),)),
+    ],
+    "inner_product.cu": [
+        Source(
+            "inner_product.cu", "float32", kind, (("LEFT", kind), ("RIGHT", kind), ("RESULT", "float32"))
+        )
+        for kind in ("bfloat16", "float32")
+    ],
+    "pooling.cu": [
+        Source("pooling.cu", "float32", "bfloat16", (("PLACE", "int16"),)),
+        Source("pooling.cu", "float32", "", (("PLACE", "int32"),)),
+    ],
+    "reorder.cu": [
+        Source("reorder.cu", "float32", types=(("FROM", "float32"), ("TO", "bfloat16"))),
+        Source("reorder.cu", "float32", types=(("FROM", "bfloat16"), ("TO", "float32"))),
+        Source("reorder.cu", "float32", "", (("FROM", "int32"), ("TO", "int16")), ("WHOLE_NUMBERS",)),
+        Source("reorder.cu", "float32", types=(("FROM", "uint8"), ("TO", "uint8"))),
+    ],
+    "softmax.cu": [Source("softmax.cu", "float32", "bfloat16", (("LABEL", "int32"),))],
+}
+"""Element types that kernels are compiled for beyond the usual ones."""
+
+
+EPILOGUES = [("bf16", "float"), ("double", "double")]
+"""What the libraries' kernels are compiled for."""
+
+TARGETS = ("sm_90", "compute_80")
+"""Machine code for Hopper; for Ampere what a driver makes machine code of."""
+
+_SUPPRESSED = "-diag-suppress=177"  # functions of a header that a source does not use
+
+
+def forms(path: Path) -> list[tuple[str, ...]]:
+    """Options that a source is compiled with, by what it is compiled for."""
+    if path.parent.name == "libraries":
+        return [(f"-DELEMENT={element}", f"-DSUM={total}") for element, total in EPILOGUES]
+    if path.parent.name != "cuda":
+        return [()]
+    usual = [Source(path.name, "float32", "bfloat16"), Source(path.name, "float64")]
+    return [form.options for form in FORMS.get(path.name, usual)]
+
+
+def compile_source(path: Path, options: Sequence[str], folder: Path) -> int:
+    """The bytes of machine code that come of it. Raises nvrtc.CompileError where it does not compile."""
+    if nvrtc.library() is not None:
+        return len(nvrtc.compiled(path.read_text("utf-8"), path.name, options))
+    told = ["-cubin" if "sm_" in options[0] else "-ptx", "-Werror=all-warnings", *options]
+    command = [str(NVCC), *told, "-o", str(folder / "kernels"), str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise nvrtc.CompileError(done.stderr)
+    return (folder / "kernels").stat().st_size
+
+
+@needs_compiler
+@pytest.mark.parametrize("path", SOURCES, ids=str)
+def test_kernels_compile(path: Path, tmp_path: Path) -> None:
+    for number, form in enumerate(forms(path)):
+        target = f"--gpu-architecture={TARGETS[number % 2]}"
+        options = [target, "--std=c++17", _SUPPRESSED, *form]
+        assert compile_source(CUDA.parent / path, options, tmp_path) > 1000
+
+
+@needs_compiler
+def test_a_mistake_is_told_with_its_line(tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong.cu"
+    wrong.write_text('extern "C" __global__ void f(float *x) {\n    x[0] = y;\n}\n', encoding="utf-8")
+    with pytest.raises(nvrtc.CompileError, match=r'wrong.cu\(2\).*identifier "y" is undefined'):
+        compile_source(wrong, ["--gpu-architecture=compute_80"], tmp_path)

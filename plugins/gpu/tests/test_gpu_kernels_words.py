@@ -1,0 +1,274 @@
+"""Our CUDA kernels for the words that Caffe's layers add, and for solvers' updates, give what the
+reference's give."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from agreement import WORDS, Case, Values
+from cuda_on_cpu import NO_COMPILER, EmulatedDriver, compiler
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from kernels_on_cpu import ORDERS, check
+from test_kernels_agree import joined
+from test_loss_layers import CASES as LOSSES
+
+from demitasse.operations import VOCABULARY
+from demitasse_gpu.device import Device
+from demitasse_gpu.kernels import FACTORIES
+from demitasse_gpu.kernels.functions import ATTRIBUTES
+
+pytestmark = pytest.mark.skipif(compiler() is None, reason=NO_COMPILER)
+
+
+@pytest.fixture(scope="module")
+def device() -> Device:
+    return Device(EmulatedDriver())
+
+
+CHOICES: dict[str, dict[str, tuple[float, ...]]] = {
+    "clip": {"least": (-0.75,), "most": (0.5,)},
+    "elu": {"alpha": (1.0, 0.3)},
+    "exponential": {"scale": (1.0, -0.5), "shift": (0.0, 1.5)},
+    "greater": {"threshold": (0.3,)},
+    "leaky_relu": {"negative_slope": (-0.5, 0.0, 0.25)},
+    "logarithm": {"factor": (1.0, 1.5), "scale": (1.0, 0.5), "shift": (9.0,)},
+    "power": {
+        "power": (0.0, 0.5, 1.0, 2.0, -1.0, 2.5, -0.75),
+        "scale": (1.0, 0.5, 0.0),
+        "shift": (9.0,),
+    },
+    "swish": {"beta": (1.0, -0.5)},
+}
+
+
+def _function(name: str, v: Values) -> Case:
+    shape = v.shape()
+    attributes = {key: v.one_of(*values) for key, values in CHOICES.get(name, {}).items()}
+    return [v.real(*shape)], attributes
+
+
+def _function_backward(name: str, v: Values) -> Case:
+    (x,), attributes = _function(name, v)
+    return [v.real(*x.shape), x], attributes
+
+
+def _product(v: Values) -> Case:
+    shape = v.shape()
+    return [v.positive(*shape) for _ in range(v.number(1, 5))], {}
+
+
+def _product_backward(v: Values) -> Case:
+    xs, _ = _product(v)
+    shapes = tuple(x.shape for x in xs)
+    return [v.real(*xs[0].shape), *xs], {"by_division": v.one_of(True, False), "shapes": shapes}
+
+
+def _maximum(v: Values) -> Case:
+    shape = v.shape()
+    return [v.random.integers(0, 3, shape).astype(v.dtype) for _ in range(v.number(1, 4))], {}
+
+
+def _maximum_backward(v: Values) -> Case:
+    shape, count = v.shape(), v.number(1, 4)
+    argmax = v.random.integers(0, count, shape).astype(np.int32)
+    return [v.real(*shape), argmax], {"shapes": (shape,) * count}
+
+
+def _slopes(v: Values, x: Any) -> Any:
+    return v.real(x.shape[1]) if v.one_of(True, False) else np.array(v.real(1)[0])
+
+
+def _parametric_relu(v: Values) -> Case:
+    x = v.real(*v.shape())
+    return [x, _slopes(v, x)], {}
+
+
+def _parametric_relu_backward(v: Values) -> Case:
+    x = v.real(*v.shape())
+    return [v.real(*x.shape), x, _slopes(v, x)], {}
+
+
+def _total(v: Values) -> Case:
+    x = v.real(*v.shape())
+    return [x], {"axis": v.number(0, x.ndim), "coefficient": v.one_of(1.0, -0.5)}
+
+
+def _total_backward(reads: bool, v: Values) -> Case:
+    (x,), attributes = _total(v)
+    dy = v.real(*x.shape[: attributes["axis"]])
+    dy = np.asarray(dy, v.dtype)
+    return ([dy, x], attributes) if reads else ([dy], {**attributes, "shape": x.shape})
+
+
+def _largest(v: Values) -> Case:
+    shape = v.shape()
+    axis = v.number(0, len(shape) - 1)
+    x = v.random.integers(0, 4, shape).astype(v.dtype)  # so that there are equals
+    give = v.one_of("places", "values", "both")
+    return [x], {"axis": axis, "count": v.number(1, shape[axis]), "give": give}
+
+
+def _by_row(v: Values) -> Case:
+    x = v.real(*v.shape())
+    return [x], {"axis": v.number(0, x.ndim - 1), "epsilon": 0.01}
+
+
+def _standardize_backward(v: Values) -> Case:
+    (x,), attributes = _by_row(v)
+    deviation = np.asarray(v.positive(*x.shape[: attributes["axis"]]), v.dtype)
+    return [v.real(*x.shape), x, deviation], attributes
+
+
+def _slice(v: Values) -> Case:
+    shapes, axis = joined(v)
+    whole = list(shapes[0])
+    whole[axis] = sum(shape[axis] for shape in shapes)
+    return [v.real(*whole)], {"axis": axis, "shapes": tuple(shapes)}
+
+
+def _crop(v: Values) -> Case:
+    shape = v.shape()
+    offset = tuple(v.number(0, n - 1) for n in shape)
+    extent = tuple(v.number(1, n - o) for n, o in zip(shape, offset, strict=True))
+    return [v.real(*shape)], {"offset": offset, "extent": extent}
+
+
+def _crop_backward(v: Values) -> Case:
+    (x,), attributes = _crop(v)
+    return [v.real(*attributes["extent"])], {"offset": attributes["offset"], "shape": x.shape}
+
+
+def _tile(v: Values) -> Case:
+    x = v.real(*v.shape())
+    return [x], {"axis": v.number(0, x.ndim - 1), "tiles": v.number(1, 4)}
+
+
+def _tile_backward(v: Values) -> Case:
+    (x,), attributes = _tile(v)
+    axis = attributes["axis"]
+    dy = np.concatenate([v.real(*x.shape) for _ in range(attributes["tiles"])], axis)
+    return [dy], {**attributes, "shape": x.shape}
+
+
+def _gather(v: Values) -> Case:
+    x, shape = v.real(*v.shape()), tuple(v.number(1, 4) for _ in range(v.number(1, 2)))
+    index = v.random.integers(0, len(x), shape).astype(v.one_of("int32", "float32", "uint8"))
+    return [x, index], {"source": "a test"}
+
+
+def _gather_backward(v: Values) -> Case:
+    (x, index), _ = _gather(v)
+    return [v.real(*index.shape, *x.shape[1:]), index], {"shape": x.shape}
+
+
+CASES: dict[str, Callable[[Values], Case]] = {
+    "crop": _crop,
+    "crop_backward": _crop_backward,
+    "tile": _tile,
+    "tile_backward": _tile_backward,
+    "gather": _gather,
+    "gather_backward": _gather_backward,
+    **LOSSES,
+    "slice": _slice,
+    **{name: lambda v, name=name: _function(name, v) for name in ATTRIBUTES},
+    **{
+        f"{name}_backward": lambda v, name=name: _function_backward(name, v)
+        for name in ATTRIBUTES
+        if name not in ("greater", "leaky_relu")
+    },
+    "product": _product,
+    "product_backward": _product_backward,
+    "maximum": _maximum,
+    "maximum_backward": _maximum_backward,
+    "parametric_relu": _parametric_relu,
+    "parametric_relu_backward": _parametric_relu_backward,
+    "total": _total,
+    "total_backward": lambda v: _total_backward(False, v),
+    "absolute_total": _total,
+    "absolute_total_backward": lambda v: _total_backward(True, v),
+    "square_total": _total,
+    "square_total_backward": lambda v: _total_backward(True, v),
+    "largest": _largest,
+    "centre": _by_row,
+    "standardize": _by_row,
+    "standardize_backward": _standardize_backward,
+}
+
+UPDATES: dict[str, dict[str, float]] = {
+    "momentum_update": {"momentum": 0.9},
+    "nesterov_update": {"momentum": 0.9},
+    "adagrad_update": {"delta": 1e-3},
+    "rmsprop_update": {"rms_decay": 0.9, "delta": 1e-3},
+    "adadelta_update": {"momentum": 0.9, "delta": 1e-3},
+    "adam_update": {"momentum": 0.9, "momentum2": 0.99, "delta": 1e-3},
+    "lars_update": {"momentum": 0.9, "trust": 0.01},
+    "squares": {},
+}
+
+
+def test_every_word_that_is_served_has_a_case() -> None:
+    """Those of the core stand in test_gpu_kernels_agree.py, or are fused, or the change of layouts."""
+    fused = {f"{word.name}_{name}" for word in VOCABULARY.values() for name in word.fuses}
+    assert set(FACTORIES) - set(VOCABULARY) - fused == {*CASES, *UPDATES} - {"momentum_update"}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bf16"])
+@pytest.mark.parametrize("name", sorted(CASES))
+@settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+@given(data=st.data())
+def test_cuda_agrees_with_reference(device: Device, name: str, dtype: str, data: st.DataObject) -> None:
+    inputs, attributes = CASES[name](Values(data.draw, "float32"))
+    order = data.draw(st.sampled_from(ORDERS))
+    check(device, name, inputs, attributes, dtype, order)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", sorted(UPDATES))
+@settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+@given(data=st.data())
+def test_updates_agree_with_reference(
+    device: Device, name: str, dtype: str, data: st.DataObject
+) -> None:
+    """Of few segments and of more than a launch is told of, and larger than a block's chunk."""
+    sizes = data.draw(
+        st.one_of(
+            st.lists(st.integers(1, 40), min_size=1, max_size=4),
+            st.just([1] * 70),
+            st.just([3, 20_000, 5]),
+        )
+    )
+    inputs, attributes = update_case(name, sizes, dtype, data.draw)
+    check(device, name, inputs, attributes, dtype)
+
+
+def update_case(name: str, sizes: list[int], dtype: str, draw: Callable[[Any], Any]) -> Case:
+    edges = np.cumsum([0, *sizes]).tolist()
+    multipliers = st.tuples(st.sampled_from([0.5, 1.0, 2.0]), st.sampled_from([0.0, 1.0, 3.0]))
+    pair = draw(multipliers)
+    segments = tuple((a, b, *pair) for a, b in itertools.pairwise(edges))
+    random = np.random.default_rng(draw(st.integers(0, 2**32)))
+    kept = name in ("momentum_update", "nesterov_update", "lars_update", "adam_update")
+    values: dict[str, Any] = {
+        operand: random.standard_normal(edges[-1]).astype(dtype)
+        for operand in ("parameter", "gradient", "history", "second")
+    }
+    if not kept:
+        values["history"] = np.abs(values["history"])
+    values["second"] = np.abs(values["second"])
+    values["rate"] = np.array([draw(st.sampled_from([0.0, 0.01, 1.0]))])
+    values["iteration"] = np.array([draw(st.integers(0, 10**6))], np.uint64)
+    values["scale"] = draw(st.sampled_from([None, np.array([0.25])]))
+    values["squares"] = random.uniform(0, 2, 2 * len(segments)).round(1)
+    values["total"] = np.full(2 * len(segments), np.nan)
+    attributes: dict[str, Any] = {
+        **UPDATES[name],
+        "decay": draw(st.sampled_from([0.0, 0.004])),
+        "regularization": draw(st.sampled_from(["L1", "L2"])),
+        "segments": segments,
+    }
+    return [values[operand.name] for operand in WORDS[name].inputs], attributes

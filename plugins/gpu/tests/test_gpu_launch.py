@@ -1,0 +1,126 @@
+"""Works in line become graphs that do the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from threaded_driver import ThreadedDriver
+
+from demitasse_gpu.array import array_function, empty
+from demitasse_gpu.device import Device
+from demitasse_gpu.launch import Call, Launch, Row, in_order
+
+
+class Counting(ThreadedDriver):
+    """Counts what it is told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: dict[str, int] = {}
+
+    def launch(self, *arguments: Any) -> None:
+        self.told["launch"] = self.told.get("launch", 0) + 1
+        super().launch(*arguments)
+
+    def launch_graph(self, *arguments: Any) -> None:
+        self.told["graph"] = self.told.get("graph", 0) + 1
+        super().launch_graph(*arguments)
+
+
+@pytest.fixture
+def device() -> Device:
+    return Device(Counting())
+
+
+def adding(device: Device, total: Any, x: Any) -> Launch:
+    function = array_function(device, "add_float64")
+    return Launch(device, function, 1, 32, (total, x, np.int64(x.size)))
+
+
+def test_a_row_is_launched_alone_then_captured_then_launched_as_one(device: Device) -> None:
+    total, x = empty(device, (5,), "float64"), empty(device, (5,), "float64")
+    works = [adding(device, total, x) for _ in range(3)]
+    row = works[0].join(works)
+    x[...] = 1
+    device.driver.told.clear()  # type: ignore[attr-defined]
+    told = []
+    for _ in range(4):
+        row()
+        told.append(dict(device.driver.told))  # type: ignore[attr-defined]
+    assert told == [
+        {"launch": 3},
+        {"launch": 6, "graph": 1},
+        {"launch": 6, "graph": 2},
+        {"launch": 6, "graph": 3},
+    ]
+    assert np.array_equal(np.asarray(total), np.full(5, 12))
+
+
+def test_a_graph_reads_what_memory_holds_when_it_is_launched(device: Device) -> None:
+    total, x = empty(device, (5,), "float64"), empty(device, (5,), "float64")
+    row = in_order([adding(device, total, x), adding(device, total, x)])
+    for number in range(5):
+        x[...] = number
+        row()
+    assert np.array_equal(np.asarray(total), np.full(5, 2 * sum(range(5))))
+
+
+def test_rows_join_to_one_and_calls_of_libraries_with_them(device: Device) -> None:
+    total, x = empty(device, (5,), "float64"), empty(device, (5,), "float64")
+    x[...] = 1
+    copy = Call(device, lambda stream: device.driver.copy(x.address, total.address, 40, "d2d", stream))
+    pair = in_order([adding(device, total, x), copy])
+    assert isinstance(pair, Row)
+    whole = pair.join([pair, adding(device, total, x), pair])
+    assert isinstance(whole, Row)
+    assert len(whole.works) == 5
+    for _ in range(3):
+        whole()
+    assert np.array_equal(np.asarray(total), np.full(5, 3 * 6 * 6))
+
+
+def test_one_work_stays_as_it_is_and_others_are_done_in_order(device: Device) -> None:
+    work = adding(device, *(empty(device, (5,), "float64") for _ in range(2)))
+    assert in_order([work]) is work
+    done = list[str]()
+    in_order([work, lambda: done.append("a"), lambda: done.append("b")])()
+    assert done == ["a", "b"]
+
+
+def test_without_graphs_each_work_is_launched(device: Device) -> None:
+    device.graphs = False
+    total, x = empty(device, (5,), "float64"), empty(device, (5,), "float64")
+    row = in_order([adding(device, total, x), adding(device, total, x)])
+    for _ in range(4):
+        row()
+    assert "graph" not in device.driver.told  # type: ignore[attr-defined]
+
+
+def test_a_graph_goes_with_its_row(device: Device) -> None:
+    total, x = empty(device, (5,), "float64"), empty(device, (5,), "float64")
+    row = in_order([adding(device, total, x), adding(device, total, x)])
+    row()
+    row()
+    assert len(device.driver._graphs) == 1  # type: ignore[attr-defined]
+    del row
+    assert len(device.driver._graphs) == 0  # type: ignore[attr-defined]
+
+
+def test_an_error_while_a_row_is_captured_ends_the_capture(device: Device) -> None:
+    total, x = empty(device, (5,), "float64"), empty(device, (5,), "float64")
+    calls = list[int]()
+
+    def once(stream: int) -> None:
+        calls.append(stream)
+        if len(calls) == 2:
+            raise ValueError("in a capture")
+
+    row = in_order([adding(device, total, x), Call(device, once)])
+    row()
+    with pytest.raises(ValueError, match="in a capture"):
+        row()
+    assert device.driver._captured == {}  # type: ignore[attr-defined]
+    assert device.driver._graphs == {}  # type: ignore[attr-defined]
+    device.synchronise()

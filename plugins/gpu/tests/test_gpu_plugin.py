@@ -1,0 +1,286 @@
+"""The plugin is found, its manifest is true, and it says what it finds and what is missing."""
+
+from __future__ import annotations
+
+import ctypes
+import inspect
+import shutil
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import entry_points
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import nvrtc
+import pytest
+from cuda_on_cpu.driver import EmulatedDriver
+
+import demitasse
+from demitasse import CompositionError, Level, Machine, MemorySpace, fingerprint
+from demitasse_gpu import device as devices
+from demitasse_gpu import diagnosis, machine
+from demitasse_gpu.libraries import library_candidates, loading
+from demitasse_gpu.libraries.epilogue import ELEMENTS
+
+PLUGINS = ["caffe", "training", "datasets", "gpu", "cpu", "reference"]
+
+
+def plugin() -> Any:
+    (entry,) = entry_points(group="demitasse.plugins", name="gpu")
+    return entry.load()
+
+
+def test_manifest_declares_the_hooks_that_are_implemented() -> None:
+    manifest = tomllib.loads(files("demitasse_gpu").joinpath("plugin.toml").read_text("utf-8"))
+    implemented = {
+        name
+        for name, member in inspect.getmembers(plugin(), inspect.isfunction)
+        if hasattr(member, "demitasse_impl")
+    }
+    assert manifest["name"] == "gpu"
+    assert set(manifest["roles"]) == implemented
+
+
+def test_composing_it_imports_nothing_heavy() -> None:
+    code = (
+        "import demitasse, sys; demitasse.compose(plugins=['gpu', 'caffe', 'training', 'cpu'])"
+        "; print(sorted({'cupy', 'numba', 'torch'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_memory_and_streams_of_other_spaces_are_left_to_others() -> None:
+    nobody: Any = Machine("x", ())
+    for space in ("host", "numa:0", "gpus"):
+        assert plugin().allocator(space, {}) is None
+        assert plugin().stream_engine(space, nobody, {}) is None
+
+
+def test_a_machine_without_a_description_trains_on_its_processors() -> None:
+    with demitasse.compose(plugins=PLUGINS) as runtime:
+        assert {m.space for level in runtime.machine.levels for m in level.memory} <= {"host"}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"graph": True}, "unknown option of plugin 'gpu' 'graph'; did you mean 'graphs'"),
+        ({"graphs": "no"}, "graphs = 'no'"),
+        ({"libraries": 1}, "libraries = 1"),
+        ({"driver": "cupy"}, "driver = 'cupy'"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(CompositionError, match=words.replace("'", ".")):
+        plugin().allocator("gpu:0", options)
+
+
+def test_a_space_names_a_device_or_the_processs_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {"driver": EmulatedDriver}
+    assert plugin().allocator("gpu:3", options).space == "gpu:3"
+    with pytest.raises(CompositionError, match="as in gpu:0"):
+        plugin().allocator("gpu:first", options)
+    monkeypatch.setattr(machine, "device_count", lambda: 4)
+    for name in devices.LOCAL_RANKS:
+        monkeypatch.delenv(name, raising=False)
+    assert plugin().allocator("gpu", options).space == "gpu:0"
+    monkeypatch.setenv("SLURM_LOCALID", "6")
+    assert plugin().allocator("gpu", options).space == "gpu:2"
+    monkeypatch.setenv("OMPI_COMM_WORLD_LOCAL_RANK", "5")
+    assert plugin().allocator("gpu", options).space == "gpu:1"
+
+
+def test_memory_and_streams_of_a_space_are_of_one_device() -> None:
+    options = {"driver": EmulatedDriver}
+    allocator = plugin().allocator("gpu:1", options)
+    engine = plugin().stream_engine("gpu:1", Machine("x", ()), options)
+    assert engine.device is allocator.device
+    assert engine.place == allocator.space == "gpu:1"
+    engine.close()
+
+
+def test_a_gpu_that_is_not_there_is_an_error_that_says_what_to_do() -> None:
+    if machine.device_count():
+        pytest.skip("there is a GPU here")
+    gpu = Level("gpu", workers="streams", memory=(MemorySpace("gpu", at="gpu:*"),))
+    described = Machine("one", (Level("node"), gpu), fingerprint=fingerprint())
+    with demitasse.compose(described, PLUGINS) as runtime, pytest.raises(CompositionError) as raised:
+        runtime.allocator("gpu:0")
+    assert "pip install" in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_libraries_are_asked_for_real_devices_only() -> None:
+    plugin().allocator("gpu:0", {"driver": EmulatedDriver})
+    asked: Any = None
+    found = devices.latest()
+    assert found is not None
+    assert not found.libraries
+
+    class Request:
+        place = demitasse.Place("gpu", "gpu")
+
+    asked = Request()
+    assert list(library_candidates(asked)) == []
+
+
+# What the machine says.
+
+
+def listing(folder: Path, *names: str) -> Path:
+    """The files of a kernel's driver that found these GPUs."""
+    for number, name in enumerate(names):
+        place = folder / "gpus" / f"0000:{number:02x}:00.0"
+        place.mkdir(parents=True)
+        (place / "information").write_text(f"Model: \t\t {name}\nIRQ: 5\n")
+    return folder
+
+
+def test_detection_shows_gpus_and_lets_nobody_work_in_them(tmp_path: Path) -> None:
+    node, domain = Level("node", devices=("nvme0",)), Level("numa", 2)
+    found = machine.with_devices((node, domain), listing(tmp_path, "NVIDIA H200", "NVIDIA H200"))
+    assert found[0].devices == ("nvme0", "gpu:0 NVIDIA H200", "gpu:1 NVIDIA H200")
+    assert found[1] == domain
+    assert machine.with_devices((node, domain), tmp_path / "nothing") == (node, domain)
+    assert machine.with_devices((), tmp_path) == ()
+
+
+class Library:
+    """CUDA's driver, or what it answers."""
+
+    def __init__(self, error: int = 0, *names: str) -> None:
+        self.error, self.names = error, names
+
+    def cuInit(self, flags: int) -> int:
+        return self.error
+
+    def cuDriverGetVersion(self, place: Any) -> int:
+        place._obj.value = 13000
+        return 0
+
+    def cuDeviceGetCount(self, place: Any) -> int:
+        place._obj.value = len(self.names)
+        return 0
+
+    def cuDeviceGet(self, place: Any, number: int) -> int:
+        place._obj.value = number
+        return 0
+
+    def cuDeviceGetName(self, buffer: Any, size: int, device: Any) -> int:
+        buffer.value = self.names[device.value].encode()
+        return 0
+
+    def cuDeviceTotalMem_v2(self, place: Any, device: Any) -> int:
+        place._obj.value = 141 * 2**30
+        return 0
+
+    def cuGetErrorString(self, code: int, place: Any) -> int:
+        place._obj.value = ctypes.c_char_p(b"unknown error").value
+        return 0
+
+
+def test_the_driver_is_asked_without_cupy() -> None:
+    two: Any = Library(0, "NVIDIA H200", "NVIDIA H200")
+    assert machine.ask(two) == machine.Driver(13000, ("NVIDIA H200, 141 GiB",) * 2)
+    lost: Any = Library(999)
+    assert machine.ask(lost) == machine.Driver(13000, (), 999, "unknown error")
+
+
+WORKING = machine.Driver(13000, ("NVIDIA H200, 141 GiB",))
+
+
+@pytest.mark.parametrize(
+    ("driver", "cupy", "level", "subject", "words"),
+    [
+        (machine.Driver(), "", "ok", "GPU", "none here"),
+        (machine.Driver(12000, (), 999, "unknown error"), "", "problem", "CUDA driver", "error 999"),
+        (machine.Driver(0, (), 35, "too old"), "", "problem", "CUDA driver", "too old"),
+        (WORKING, "", "problem", "CuPy", "not installed"),
+        (machine.Driver(12080, WORKING.devices), "13", "problem", "CuPy", "too old for it"),
+    ],
+)
+def test_doctor_lists_what_would_fail(
+    monkeypatch: pytest.MonkeyPatch,
+    driver: machine.Driver,
+    cupy: str,
+    level: str,
+    subject: str,
+    words: str,
+) -> None:
+    monkeypatch.setattr(diagnosis, "listed", list)
+    last = list(diagnosis.findings(driver, cupy))[-1]
+    assert (last.level, last.subject) == (level, subject)
+    assert words in last.message
+    assert bool(last.remedy) == (level == "problem")
+
+
+def test_doctor_says_when_the_system_has_gpus_that_cuda_does_not_see(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(diagnosis, "listed", lambda: ["NVIDIA H200"])
+    (found,) = diagnosis.findings(machine.Driver(reason="libcuda.so.1: cannot open"))
+    assert found.level == "problem"
+    assert "libcuda.so.1: cannot open" in found.message
+
+
+def test_doctor_names_libraries_that_are_missing_and_what_that_costs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(diagnosis, "library", lambda name: None)
+    monkeypatch.setattr(diagnosis, "why_not", lambda name: f"lib{name}.so: not found")
+    found = {each.subject: each for each in diagnosis.findings(WORKING, "13")}
+    assert found["cuDNN"].level == found["cuBLASLt"].level == "note"
+    assert "several times as slow" in found["cuDNN"].message
+    assert "pip install" in found["cuDNN"].remedy
+    assert found["gpu:0"].message == "NVIDIA H200, 141 GiB"
+
+
+def test_libraries_are_looked_for_in_packages_then_wherever_the_system_does(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in (
+        "cublas/lib/libcublasLt.so.12",
+        "cu13/lib/libcublasLt.so.13",
+        "x/lib/libcublasLt.so.11",
+    ):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True)
+        path.write_text("no library")
+    monkeypatch.setattr(loading, "_folders", lambda: [tmp_path])
+    assert loading.candidates("cublasLt") == [
+        str(tmp_path / "cu13/lib/libcublasLt.so.13"),
+        str(tmp_path / "cublas/lib/libcublasLt.so.12"),
+        "libcublasLt.so.13",
+        "libcublasLt.so.12",
+    ]
+
+
+# Our own CUDA sources.
+
+SOURCES = [
+    ("array.cu", "fill", ()),
+    *(
+        ("libraries/epilogue.cu", "add_bias", (f"-DELEMENT={element}", f"-DSUM={total}"))
+        for element, total in ELEMENTS.values()
+    ),
+]
+
+
+@pytest.mark.parametrize(("path", "name", "options"), SOURCES, ids=lambda value: str(value)[-20:])
+def test_sources_compile_without_a_gpu(
+    path: str, name: str, options: tuple[str, ...], tmp_path: Path
+) -> None:
+    source = files("demitasse_gpu").joinpath(path).read_text("utf-8")
+    if nvrtc.library() is not None:
+        assert nvrtc.compiled(source, name, options)
+        return
+    if (compiler := shutil.which("nvcc")) is None:
+        pytest.skip(f"{nvrtc.NO_COMPILER}, and no nvcc")
+    target = tmp_path / "kernel.ptx"
+    command = [compiler, "-ptx", "-arch=sm_90", "--std=c++17", *options, "-o", str(target)]
+    (tmp_path / "kernel.cu").write_text(source)
+    subprocess.run([*command, str(tmp_path / "kernel.cu")], check=True, capture_output=True)
+    assert name in target.read_text()

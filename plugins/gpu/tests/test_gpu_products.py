@@ -1,0 +1,189 @@
+"""What cuBLASLt is asked for: matrices by columns, transposes, epilogues. A stand-in does so."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from cuda_on_cpu.driver import EmulatedDriver
+
+from demitasse import Place, PlanError, Request, TensorSpec
+from demitasse.operations import VOCABULARY
+from demitasse_gpu.array import empty
+from demitasse_gpu.device import Device
+from demitasse_gpu.libraries import cublaslt, products
+
+GPU = Place("gpu", "gpu")
+SCALARS = {0: ctypes.c_float, 1: ctypes.c_double}
+TYPES = {0: "float32", 1: "float64", 14: "uint16"}
+
+
+class Told:
+    """A library whose functions note what they are given and multiply as cublasLt.h says."""
+
+    def __init__(self, failing: dict[str, int] | None = None) -> None:
+        self.failing, self.made, self.products = failing or {}, dict[int, dict[str, Any]](), 0
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self.failing:
+            return lambda *arguments: self.failing[name]
+        return lambda *arguments: self._do(name.removeprefix("cublasLt"), *arguments) or 0
+
+    def _new(self, place: Any, **about: Any) -> None:
+        place._obj.value = len(self.made) + 1
+        self.made[place._obj.value] = about
+
+    def _do(self, name: str, *a: Any) -> None:
+        match name:
+            case "Create" | "MatmulPreferenceCreate":
+                self._new(a[0])
+            case "MatmulDescCreate":
+                self._new(a[0], compute=a[1], scale=a[2])
+            case "MatrixLayoutCreate":
+                self._new(a[0], type=a[1], rows=a[2].value, columns=a[3].value, apart=a[4].value)
+            case "MatmulDescSetAttribute" | "MatmulPreferenceSetAttribute":
+                assert a[3].value == ctypes.sizeof(a[2]._obj)
+                self.made[a[0].value][a[1]] = a[2]._obj.value
+            case "MatmulAlgoGetHeuristic":
+                limit = self.made[a[6].value][cublaslt.MAX_WORKSPACE]
+                for number, each in enumerate(a[8][:3]):
+                    each.state, each.workspace = (0, 0, 15)[number], (0, limit + 1, 0)[number]
+                a[9]._obj.value = 3
+            case "Matmul":
+                self._multiply(*a)
+            case "MatmulPreferenceDestroy":
+                del self.made[a[0].value]
+            case _:
+                raise AssertionError(name)
+
+    def _matrix(self, address: Any, layout: Any) -> np.ndarray:
+        about = self.made[layout.value]
+        assert about["apart"] == about["rows"]
+        dtype = np.dtype(TYPES[about["type"]])
+        size = about["rows"] * about["columns"]
+        block = (ctypes.c_uint8 * (size * dtype.itemsize)).from_address(address.value)
+        return np.frombuffer(block, dtype).reshape(about["columns"], about["rows"]).T
+
+    def _multiply(self, handle: Any, description: Any, alpha: Any, *rest: Any) -> None:
+        self.products += 1
+        a, of_a, b, of_b, beta, _, _, d, of_d, *_ = rest
+        told = self.made[description.value]
+        assert (alpha._obj.value, beta._obj.value) == (1.0, 0.0)
+        assert isinstance(alpha._obj, SCALARS[told["scale"]])
+        x, y, z = (self._matrix(*pair) for pair in ((a, of_a), (b, of_b), (d, of_d)))
+        x, y = (m.T if told[t] else m for m, t in ((x, cublaslt.TRANSA), (y, cublaslt.TRANSB)))
+        made = x.astype(np.float64) @ y
+        epilogue = told[cublaslt.EPILOGUE]
+        if epilogue & 4:
+            block = (ctypes.c_uint8 * (z.itemsize * len(z))).from_address(told[cublaslt.BIAS_POINTER])
+            made += np.frombuffer(block, z.dtype)[:, None]
+        z[...] = np.maximum(made, 0) if epilogue & 2 else made
+
+
+@pytest.fixture
+def device() -> Device:
+    made = Device(EmulatedDriver())
+    made.opened["cublasLt"] = cublaslt.CublasLt(made, Told())
+    return made
+
+
+def request(name: str, inputs: Sequence[Any], attributes: dict[str, Any], **about: Any) -> Request:
+    word = VOCABULARY[name.removesuffix("_relu")]
+    if name.endswith("_relu"):
+        from dataclasses import replace
+
+        word = replace(word, name=name)
+    given = {**word.attributes, **attributes}
+    specs = tuple(None if x is None else TensorSpec(x.shape, str(x.dtype)) for x in inputs)
+    names = [operand.name for operand in word.inputs]
+    shapes = word.shapes(
+        {n: x if x is None else x.shape for n, x in zip(names, specs, strict=False)}, given
+    )
+    outputs = tuple(TensorSpec(tuple(shape), str(inputs[0].dtype)) for shape in shapes)
+    return Request(word, specs, outputs, given, GPU, **about)
+
+
+def computed(device: Device, asked: Request, inputs: Sequence[Any]) -> list[np.ndarray]:
+    (candidate,) = products.candidates(asked)
+    given = []
+    for x in inputs:
+        given.append(None if x is None else empty(device, x.shape, x.dtype))
+        if x is not None:
+            given[-1][...] = x
+    made = [empty(device, spec.shape, spec.dtype) for spec in asked.outputs if spec is not None]
+    work = candidate.bind(given, made, empty(device, (candidate.workspace,), "uint8"))
+    for array in made:
+        array[...] = 99
+    work()
+    return [np.asarray(array) for array in made]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("transpose", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("name", ["inner_product", "inner_product_relu"])
+def test_forward(device: Device, name: str, bias: bool, transpose: bool, dtype: str) -> None:
+    random = np.random.default_rng(1)
+    x, w = random.normal(size=(7, 3, 4)).astype(dtype), random.normal(size=(5, 12)).astype(dtype)
+    b = random.normal(size=5).astype(dtype) if bias else None
+    expected = x.reshape(7, 12) @ w.T + (0 if b is None else b)
+    expected = np.maximum(expected, 0) if name.endswith("relu") else expected
+    given = [x, np.ascontiguousarray(w.T) if transpose else w, b]
+    (y,) = computed(device, request(name, given, {"transpose": transpose}), given)
+    assert np.allclose(y, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("transpose", [False, True])
+@pytest.mark.parametrize("axis", [1, 2])
+def test_gradients(device: Device, axis: int, transpose: bool) -> None:
+    random = np.random.default_rng(2)
+    x = random.normal(size=(6, 3, 4)).astype(np.float32)
+    rows, inputs = (6, 12) if axis == 1 else (18, 4)
+    w = random.normal(size=(5, inputs)).astype(np.float32)
+    dy = random.normal(size=(*x.shape[:axis], 5)).astype(np.float32)
+    flat, slope = x.reshape(rows, inputs), dy.reshape(rows, 5)
+    stored = np.ascontiguousarray(w.T) if transpose else w
+    about = {"axis": axis, "transpose": transpose}
+    asked = request("inner_product_backward_data", [dy, stored], {**about, "shape": x.shape})
+    (dx,) = computed(device, asked, [dy, stored])
+    assert np.allclose(dx.reshape(rows, inputs), slope @ w, atol=1e-5)
+    asked = request("inner_product_backward_weights", [dy, x], {**about, "shape": stored.shape})
+    dw, db = computed(device, asked, [dy, x])
+    assert np.allclose(dw.T if transpose else dw, slope.T @ flat, atol=1e-5)
+    assert np.allclose(db, slope.sum(0), atol=1e-5)
+
+
+def test_precisions_choose_how_products_are_computed(device: Device) -> None:
+    x, w = np.ones((4, 8), np.float32), np.ones((2, 8), np.float32)
+    for precision, stored in (("f32", ""), ("tf32", ""), ("bf16", "bfloat16")):
+        asked = request("inner_product", [x, w, None], {}, precision=precision)
+        (candidate,) = products.candidates(asked)
+        assert candidate.kernel == f"cublasLt {precision}"
+        assert {layout.stored for layout in candidate.input_layouts} == {stored}
+    assert cublaslt.COMPUTE == {"f32": 68, "tf32": 77, "f64": 70}
+
+
+def test_a_product_is_measured_once(device: Device) -> None:
+    library: Told = device.opened["cublasLt"]._library
+    x, w = np.ones((4, 8), np.float32), np.ones((2, 8), np.float32)
+    asked = request("inner_product", [x, w, None], {})
+    for _ in range(3):
+        computed(device, asked, [x, w, None])
+    assert library.products == 3  # one algorithm alone is usable, which is not measured
+
+
+def test_what_it_does_not_compute_is_left_to_others() -> None:
+    whole = np.ones((4, 8), np.int32)
+    assert products.candidates(request("inner_product", [whole, whole[:2], None], {})) == []
+    assert products.candidates(request("relu", [np.ones((4, 8), np.float32)], {})) == []
+
+
+def test_what_fails_is_said_in_words() -> None:
+    device = Device(EmulatedDriver())
+    with pytest.raises(PlanError, match=r"^gpu:0: cublasLtCreate: it is not initialised$"):
+        cublaslt.CublasLt(device, Told({"cublasLtCreate": 1}))
+    with pytest.raises(MemoryError, match="use a smaller batch"):
+        cublaslt.CublasLt(device, Told({"cublasLtCreate": 3}))

@@ -1,0 +1,148 @@
+"""Whole trainings on a stand-in for a GPU: the same CUDA sources, compiled for this processor."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cuda_on_cpu.driver import EmulatedDriver
+from threaded_driver import ThreadedDriver
+
+import demitasse
+from demitasse import Level, Machine, MemorySpace, SyncSpec, fingerprint
+
+ROOT = Path(__file__).resolve().parents[3]
+SOLVER = ROOT / "examples" / "digits" / "digits_solver.prototxt"
+PLUGINS = ["caffe", "training", "datasets", "gpu", "cpu", "reference", "snapshots"]
+
+
+def machine(**about: Any) -> Machine:
+    gpu = Level("gpu", workers="streams", memory=(MemorySpace("gpu", at="gpu:*"),), **about)
+    host = Level("node", memory=(MemorySpace("host"),))
+    return Machine("stand-in", (host, gpu), fingerprint=fingerprint())
+
+
+def on_gpu(driver: Any, **options: Any) -> demitasse.Runtime:
+    return demitasse.compose(machine(), PLUGINS, {"gpu": {"driver": driver, **options}})
+
+
+def on_cpu(plugin: str) -> demitasse.Runtime:
+    names = ["caffe", "training", "datasets", plugin, "snapshots"]
+    return demitasse.compose(Machine("host", (Level("node"),), fingerprint=fingerprint()), names)
+
+
+def losses(trainer: Any, iterations: int) -> list[float]:
+    return [trainer.step().loss for _ in range(iterations)]
+
+
+@pytest.fixture(scope="module")
+def reference() -> list[float]:
+    """Losses of the same training by the readable kernels."""
+    with on_cpu("reference") as runtime:
+        return losses(runtime.trainer(SOLVER), 4)
+
+
+@pytest.fixture
+def gpu() -> Iterator[demitasse.Runtime]:
+    """A device whose streams are threads: who forgets to wait for it is found."""
+    with on_gpu(ThreadedDriver) as runtime:
+        yield runtime
+
+
+@pytest.mark.parametrize("driver", [EmulatedDriver, ThreadedDriver])
+def test_losses_agree_with_the_reference_kernels(driver: Any, reference: list[float]) -> None:
+    with on_gpu(driver) as runtime:
+        trainer = runtime.trainer(SOLVER)
+        assert np.allclose(losses(trainer, 4), reference, rtol=1e-5)
+        (worker,) = trainer._workers
+        assert {entry.plugin for entry in worker.plan.entries} == {"gpu"}
+
+
+@pytest.mark.parametrize("scheme", ["cgdp", "typical"])
+def test_two_devices_train_as_one(scheme: str, reference: list[float]) -> None:
+    sync = SyncSpec("cgdp", {"scheme": scheme})
+    two = machine(count=2, sync=sync)
+    with demitasse.compose(two, [*PLUGINS, "cgdp"], {"gpu": {"driver": ThreadedDriver}}) as runtime:
+        assert np.allclose(losses(runtime.trainer(SOLVER), 4), reference, rtol=1e-5)
+
+
+def test_without_graphs_a_step_gives_the_same_bits(gpu: demitasse.Runtime) -> None:
+    trainer = gpu.trainer(SOLVER)
+    graphs = losses(trainer, 4)
+    with on_gpu(EmulatedDriver, graphs=False) as runtime:
+        assert losses(runtime.trainer(SOLVER), 4) == graphs
+
+
+def test_scores_and_parameters_are_those_of_the_host(gpu: demitasse.Runtime) -> None:
+    trainer = gpu.trainer(SOLVER)
+    losses(trainer, 2)
+    with on_cpu("cpu") as runtime:
+        other = runtime.trainer(SOLVER)
+        losses(other, 2)
+        mine, theirs = trainer.net.params, other.net.params
+        assert mine.keys() == theirs.keys()
+        for layer in mine:
+            for a, b in zip(mine[layer], theirs[layer], strict=True):
+                assert np.allclose(a, b, rtol=1e-4, atol=1e-6)
+        ours, expected = trainer.test(), other.test()
+        assert ours.keys() == expected.keys()
+        for name, value in expected.items():
+            assert np.allclose(ours[name], value, rtol=1e-4)
+
+
+def test_a_training_goes_on_from_its_snapshot_as_if_it_had_not_stopped(
+    gpu: demitasse.Runtime, tmp_path: Path
+) -> None:
+    first = gpu.trainer(SOLVER)
+    losses(first, 2)
+    path = first.snapshot(tmp_path / "digits")
+    expected = losses(first, 2)
+    with on_gpu(EmulatedDriver) as runtime:
+        assert losses(runtime.trainer(SOLVER, resume=path), 2) == expected
+
+
+def test_a_snapshot_of_a_gpu_goes_on_on_the_host(tmp_path: Path) -> None:
+    with on_gpu(EmulatedDriver) as runtime:
+        trainer = runtime.trainer(SOLVER)
+        losses(trainer, 2)
+        path = trainer.snapshot(tmp_path / "digits")
+        expected = losses(trainer, 2)
+    with on_cpu("cpu") as runtime:
+        assert np.allclose(losses(runtime.trainer(SOLVER, resume=path), 2), expected, rtol=1e-4)
+
+
+def test_half_precision_trains_close_to_single(gpu: demitasse.Runtime, reference: list[float]) -> None:
+    trainer = gpu.trainer(SOLVER, precision="bf16")
+    assert np.allclose(losses(trainer, 4), reference, rtol=2e-2)
+
+
+def test_a_net_runs_forward_with_arrays_of_the_host(gpu: demitasse.Runtime) -> None:
+    path = SOLVER.parent / "digits_train_test.prototxt"
+    net = gpu.net(path)
+    with on_cpu("reference") as runtime:
+        other = runtime.net(path)
+        for name, value in other.forward().items():
+            assert np.allclose(net.forward()[name], value, rtol=1e-4, atol=1e-6)
+            break
+
+
+def test_memory_is_given_back_when_a_runtime_is_closed() -> None:
+    drivers: list[EmulatedDriver] = []
+
+    def make(number: int) -> EmulatedDriver:
+        drivers.append(EmulatedDriver(number))
+        return drivers[-1]
+
+    with demitasse.compose(machine(), PLUGINS, {"gpu": {"driver": make}}) as runtime:
+        trainer = runtime.trainer(SOLVER)
+        losses(trainer, 1)
+        pool = runtime.allocator("gpu:0").device.pool
+        assert pool.statistics.used > 0
+        trainer.close()
+        del trainer
+    gc.collect()
+    assert pool.statistics.used == 0

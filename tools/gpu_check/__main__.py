@@ -1,0 +1,155 @@
+"""``python tools/gpu_check``: build, check and measure the gpu plugin on a GPU, in ten minutes.
+
+Nothing needs to be installed but NumPy, pluggy, packaging, msgpack, protobuf, CuPy, cuDNN and cuBLAS;
+with PyTorch there, its speed is measured beside ours. Each part runs in a process of its own, the most
+important first, with a limit on its time; what came of it is written to the JSON file at once, so that
+a run that is cut off leaves what it has. ``--stand-in`` runs on the processor, with small nets, to try
+the script where there is no GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+PATHS = (
+    "core/src",
+    *(f"plugins/{path.parent.name}/src" for path in sorted(ROOT.glob("plugins/*/src"))),
+    *("tools", "tools/gpu_check", "plugins/gpu/tests"),
+)
+PARTS: dict[str, float] = {
+    "about": 30,
+    "engine": 60,
+    "agreement": 120,
+    "speed": 260,
+    "small": 90,
+    "copies": 30,
+    "memory": 60,
+    "kernels": 150,
+}
+"""The parts in order of importance, and the seconds that each may take; together more than there are, as
+most take less."""
+LEFT = 5.0
+"""Seconds kept to write the result."""
+
+
+def options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="gpu_check", description=(__doc__ or "").partition("\n\n")[0])
+    add = parser.add_argument
+    add(
+        "--json",
+        type=Path,
+        default=Path("gpu_check.json"),
+        help="where the result goes (gpu_check.json)",
+    )
+    add("--seconds", type=float, default=570.0, help="for all parts together (570)")
+    add("--parts", default=",".join(PARTS), help=f"of {', '.join(PARTS)} (all, in this order)")
+    add("--stand-in", action="store_true", help="on the processor, with small nets: tries the script")
+    add("--part", choices=tuple(PARTS), help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    for name in chosen.parts.split(","):
+        if name not in PARTS:
+            parser.error(f"unknown part {name!r} (valid: {', '.join(PARTS)})")
+    return chosen
+
+
+def run(chosen: argparse.Namespace) -> int:
+    """Run the parts, each as far as its time goes; 1 when one failed, else 0."""
+    start, result, failed = time.monotonic(), dict[str, Any](), list[str]()
+    write(chosen.json, result)
+    for name in chosen.parts.split(","):
+        left = chosen.seconds - (time.monotonic() - start) - LEFT
+        if left < min(20.0, PARTS[name]):
+            result[name] = {"skipped": f"{left:.0f} s were left"}
+            continue
+        result[name] = part(name, min(left, PARTS[name]), chosen.stand_in)
+        if "error" in result[name] or result[name].get("wrong"):
+            failed.append(name)
+        result["seconds"] = time.monotonic() - start
+        write(chosen.json, result)
+        print(f"{name}: {summary(result[name])}", flush=True)
+    write(chosen.json, result)
+    print(
+        f"{', '.join(failed)} failed" if failed else "all parts passed", f"; see {chosen.json}", sep=""
+    )
+    return 1 if failed else 0
+
+
+def part(name: str, limit: float, stand_in: bool) -> dict[str, Any]:
+    """What a part prints, line by line a JSON table, put together; also of one that was cut off."""
+    paths = os.pathsep.join(str(ROOT / path) for path in PATHS)
+    before = os.environ.get("PYTHONPATH")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [paths, before]))}
+    command = [sys.executable, "-u", str(Path(__file__).parent), "--part", name]
+    command += ["--seconds", str(limit), *(["--stand-in"] if stand_in else [])]
+    start = time.monotonic()
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, cwd=ROOT
+    )
+    try:
+        out, err = process.communicate(timeout=limit + 10)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        out, err = process.communicate()
+        err += f"\ncut off after {limit:.0f} s"
+    found: dict[str, Any] = {}
+    for line in out.splitlines():
+        merge(found, line)
+    found["seconds"] = time.monotonic() - start
+    if process.returncode:
+        found["error"] = f"ended with status {process.returncode}: " + " | ".join(err.splitlines()[-12:])
+    return found
+
+
+def merge(found: dict[str, Any], line: str) -> None:
+    """Put what one line of a part's output says into its result; other output is kept as it is."""
+    try:
+        said = json.loads(line)
+    except ValueError:
+        said = None
+    if not isinstance(said, dict):
+        found.setdefault("output", []).append(line[:500])
+        return
+    for key, value in said.items():
+        if isinstance(value, list):
+            found.setdefault(key, []).extend(value)
+        else:
+            found[key] = value
+
+
+def summary(found: dict[str, Any]) -> str:
+    """A part's result in a line."""
+    told = [f"{found['seconds']:.0f} s"]
+    told += [f"{key}: {found[key]}" for key in ("error", "wrong", "ratios", "rates") if found.get(key)]
+    return "; ".join(told)
+
+
+def write(path: Path, result: dict[str, Any]) -> None:
+    """Whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_suffix(".new")
+    new.write_text(json.dumps(result, indent=1, default=str), encoding="utf-8")
+    new.replace(path)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    chosen = options()
+    if chosen.part is None:
+        return run(chosen)
+    from parts import RUN
+
+    for said in RUN[chosen.part](chosen.seconds, chosen.stand_in):
+        print(json.dumps(said, default=str), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,131 @@
+"""Demitasse on a GPU: composed of modules, whether or not they are installed, and trained on a net."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import tempfile
+import tomllib
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from bench import prototxt, values
+from bench.layers import Net
+
+import demitasse
+from demitasse import Level, Machine, MemorySpace, SyncSpec, fingerprint
+
+COMMON = ("caffe", "training", "datasets", "snapshots")
+
+
+def plugins(*names: str) -> list[Any]:
+    """Plugins as objects that stand for themselves: their modules with their manifests."""
+    made = []
+    for name in names:
+        module = importlib.import_module(f"demitasse_{name}.plugin")
+        text = files(f"demitasse_{name}").joinpath("plugin.toml").read_text("utf-8")
+        module.manifest = tomllib.loads(text)  # type: ignore[attr-defined]
+        made.append(module)
+    return made
+
+
+def driver(stand_in: bool) -> dict[str, Any]:
+    """The option that chooses the driver: a GPU's, or the processor's."""
+    if not stand_in:
+        return {}
+    from threaded_driver import ThreadedDriver
+
+    return {"driver": ThreadedDriver}
+
+
+def on_gpu(stand_in: bool, workers: int = 1, sync: SyncSpec | None = None, **wishes: Any) -> Any:
+    """A runtime with workers on the first GPU."""
+    at = MemorySpace("gpu", at="gpu:0")
+    gpu = Level("gpu", workers, workers="streams", memory=(at,), sync=sync)
+    machine = Machine("gpu_check", (Level("node"), gpu), fingerprint=fingerprint())
+    more = [sync.plugin] if sync is not None else []
+    named = plugins(*COMMON, "gpu", "cpu", *more)
+    return demitasse.compose(machine, named, {"gpu": {**driver(stand_in), **wishes}})
+
+
+def on_cpu() -> Any:
+    """A runtime with a worker on the processors."""
+    import os
+
+    machine = Machine("host", (Level("node", cores=os.cpu_count() or 1),), fingerprint=fingerprint())
+    return demitasse.compose(machine, plugins(*COMMON, "cpu", "reference"))
+
+
+def trainer(runtime: Any, net: Net, precision: str, **wishes: Any) -> Any:
+    """A trainer of a net, its parameters filled at random, on random samples."""
+    samples = values.samples(net, net.batch)
+    with tempfile.TemporaryDirectory() as folder:
+        path = prototxt.write(net, Path(folder))
+        train = Path(folder) / "train.prototxt"
+        filled = re.sub(
+            r"(convolution_param|inner_product_param) \{",
+            r'\1 { weight_filler { type: "msra" }',
+            train.read_text(),
+        )
+        train.write_text(filled)
+        return runtime.trainer(path, data={"train": samples}, precision=precision, **wishes)
+
+
+class Training:
+    """Steps of a training whose samples stay where they are, as a benchmark of kernels wants it."""
+
+    def __init__(self, net: Net, precision: str, stand_in: bool) -> None:
+        self.runtime = on_gpu(stand_in)
+        self.trainer = trainer(self.runtime, net, precision)
+        self.losses = [float(self.trainer.step().loss)]
+        (worker,) = self.trainer._workers
+        worker.step.reads.clear()
+        self.device = self.runtime.allocator("gpu:0").device
+        self.losses += [float(self.trainer.step().loss) for _ in range(3)]
+
+    def run(self, steps: int) -> None:
+        """Some steps, to their end."""
+        self.trainer.step(steps)
+        self.device.synchronise()
+
+    @property
+    def memory(self) -> int:
+        """Bytes of device memory that it has."""
+        return int(self.device.pool.statistics.used)
+
+    def kernels(self) -> dict[str, int]:
+        """How many entries of the plan each kernel computes."""
+        found: dict[str, int] = {}
+        (worker,) = self.trainer._workers
+        for entry in worker.plan.entries:
+            name = f"{entry.operation}: {entry.kernel}"
+            found[name] = found.get(name, 0) + 1
+        return found
+
+    def slowest(self, count: int = 12) -> list[list[Any]]:
+        """The entries of the plan that take most, with their microseconds one by one."""
+        times: dict[str, float] = {}
+        (worker,) = self.trainer._workers
+        driver, stream = self.device.driver, self.device.stream
+        begin, end = driver.event(), driver.event()
+        for entry, work in worker.step.works:
+            driver.record(begin, stream)
+            work()
+            driver.record(end, stream)
+            driver.wait(end)
+            name = f"{entry.layer} {entry.operation} {entry.kernel}"
+            times[name] = times.get(name, 0.0) + driver.seconds_between(begin, end)
+        ranked = sorted(times.items(), key=lambda item: -item[1])
+        return [[name, round(1e6 * seconds, 1)] for name, seconds in ranked[:count]]
+
+    def close(self) -> None:
+        self.runtime.close()
+        self.device.pool.trim()
+
+
+def relative(a: np.ndarray, b: np.ndarray) -> float:
+    """The largest difference, of the largest magnitude."""
+    scale = float(np.abs(b).max(initial=0.0))
+    return float(np.abs(a.astype(np.float64) - b).max(initial=0.0)) / scale if scale else 0.0

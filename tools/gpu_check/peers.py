@@ -1,0 +1,65 @@
+"""PyTorch on a GPU in its best settings, on the nets that tools/bench describes."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+from bench import values
+from bench.contenders import pytorch as peers
+from bench.layers import Net
+
+
+class Training:
+    """Steps of a training with its samples on the device, channels_last (planes in f32), cuDNN
+    autotuned, the optimizer fused. ``setting`` is eager, compiled, or reduce-overhead, which is compiled
+    with CUDA graphs."""
+
+    def __init__(self, net: Net, precision: str, setting: str) -> None:
+        import torch
+
+        self.torch = torch
+        torch.backends.cudnn.benchmark = True
+        torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
+        arrays = {**values.weights(net), **values.samples(net, net.batch)}
+        # cuDNN's exact float32 is for planes.
+        form = "planes" if precision == "f32" else "channels_last"
+        model, data = peers.make(net, form, arrays)
+        self.model, self.data = model.cuda(), data.cuda()
+        self.label = torch.from_numpy(arrays["label"].astype(np.int64)).cuda()
+        self.half = precision == "bf16"
+        self.weights = [x.numbers["weight"] for x in net.layers if x.kind == "softmax_loss"]
+        about = {"momentum": 0.9, "weight_decay": net.decay, "fused": True}
+        self.optimizer = torch.optim.SGD(self.model.parameters(), net.rate, **about)
+        modes = {"eager": None, "compiled": "default", "reduce-overhead": "reduce-overhead"}
+        mode = modes[setting]
+        self.objective: Any = self._loss if mode is None else torch.compile(self._loss, mode=mode)
+        torch.cuda.reset_peak_memory_stats()
+        self.run(5)
+
+    def _loss(self, data: Any, label: Any) -> Any:
+        torch = self.torch
+        mixed = torch.autocast("cuda", dtype=torch.bfloat16) if self.half else nullcontext()
+        with mixed:
+            logits = self.model(data)
+            losses = [torch.nn.functional.cross_entropy(each.float(), label) for each in logits]
+        return sum(w * loss for w, loss in zip(self.weights, losses, strict=True))
+
+    def run(self, steps: int) -> None:
+        """Some steps, to their end; the loss is read once, which is as favourable as it can be."""
+        for _ in range(steps):
+            self.optimizer.zero_grad(set_to_none=True)
+            loss = self.objective(self.data, self.label)
+            loss.backward()
+            self.optimizer.step()
+        self.torch.cuda.synchronize()
+
+    @property
+    def memory(self) -> int:
+        return int(self.torch.cuda.max_memory_allocated())
+
+    def close(self) -> None:
+        del self.model, self.data, self.optimizer, self.objective
+        self.torch.compiler.reset()
+        self.torch.cuda.empty_cache()
