@@ -2,7 +2,8 @@
 //
 // Arrays are outer x channels x inner in memory. With inner = 1 (images in NHWC, vectors) they are walked
 // as lines: the block is so many groups of channels wide (x) and so many lines high (y), and a thread keeps
-// its channels' numbers in registers. Else (NCHW) they are walked as planes, a block to a channel.
+// its channels' numbers in registers. Else (NCHW) they are walked as planes, a row of the block's threads to
+// each.
 //
 // Sums are made in two steps, in an order that the launch's shape alone decides: `slabs` blocks leave
 // partial sums of the type of sums, then those of each channel are added up in double.
@@ -69,19 +70,24 @@ __device__ inline void sums_of_lines(const Extents &s, real *partial, const Term
     }
 }
 
+// visit(numbers, i) for the elements of the plane that starts at `start`, by the threads of a row of the
+// block.
+template <class Numbers, class Visit>
+__device__ inline void plane(const Extents &s, Offset start, const Numbers &numbers, Visit &visit) {
+#pragma unroll 4
+    for (int i = threadIdx.x; i < s.inner; i += blockDim.x) visit(numbers, start + i);
+}
+
 template <class Term>
 __device__ inline void sums_of_planes(const Extents &s, real *partial, const Term &term) {
     const int channel = blockIdx.x;
     const auto numbers = term.template start<1>(channel);
-    real first[1] = {0}, second[1] = {0};
-    const Offset count = s.outer * s.inner;
-    const Offset step = (Offset)gridDim.y * blockDim.x;
-    for (Offset t = (Offset)blockIdx.y * blockDim.x + threadIdx.x; t < count; t += step) {
-        const unsigned line = (unsigned)t / s.inner, within = (unsigned)t % s.inner;
-        term.template add<1>(numbers, ((Offset)line * s.channels + channel) * s.inner + within, first, second);
-    }
-    const real totals[2] = {block_sum(first[0]), block_sum(second[0])};
-    if (threadIdx.x == 0)
+    Adding<1, Term> sums = {term, {}, {}};
+    for (Offset line = (Offset)blockIdx.y * blockDim.y + threadIdx.y; line < s.outer;
+         line += (Offset)gridDim.y * blockDim.y)
+        plane(s, (line * s.channels + channel) * s.inner, numbers, sums);
+    const real totals[2] = {block_sum(sums.first[0]), block_sum(sums.second[0])};
+    if (threadIdx.x == 0 && threadIdx.y == 0)
         for (int which = 0; which < 2; ++which)
             partial[((Offset)blockIdx.y * 2 + which) * s.channels + channel] = totals[which];
 }
@@ -104,9 +110,10 @@ template <class Term> __device__ inline void everywhere(const Extents &s, const 
         Applying<kWidth, Term> some = {term};
         lines<kWidth>(s, term, some);
     } else {
-        const Offset count = s.outer * s.channels * s.inner;
-        for (Offset i = thread_of_grid(); i < count; i += threads_of_grid())
-            term.template apply<1>(term.template start<1>((int)((unsigned)i / s.inner % s.channels)), i);
+        Applying<1, Term> one = {term};
+        for (Offset p = (Offset)blockIdx.x * blockDim.y + threadIdx.y; p < s.outer * s.channels;
+             p += (Offset)gridDim.x * blockDim.y)
+            plane(s, p * s.inner, term.template start<1>((int)((unsigned)p % (unsigned)s.channels)), one);
     }
 }
 

@@ -10,17 +10,18 @@ struct Largest {
     template <class T> static __device__ T of(T a, T b) { return a > b || a != a ? a : b; }
 };
 
-// The block is a row of threads, whole warps.
+// The block is whole warps.
 template <class Join, class T> __device__ inline T over_block(T value) {
     __shared__ T parts[32];
 #pragma unroll
     for (int lanes = 16; lanes; lanes /= 2) value = Join::of(value, __shfl_xor_sync(0xffffffffu, value, lanes));
-    if (blockDim.x == 32) return value;
+    const int thread = threadIdx.y * blockDim.x + threadIdx.x, threads = blockDim.x * blockDim.y;
+    if (threads == 32) return value;
     __syncthreads();
-    if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = value;
+    if (thread % 32 == 0) parts[thread / 32] = value;
     __syncthreads();
     T result = parts[0];
-    for (int warp = 1; warp < (int)blockDim.x / 32; ++warp) result = Join::of(result, parts[warp]);
+    for (int warp = 1; warp < threads / 32; ++warp) result = Join::of(result, parts[warp]);
     return result;
 }
 

@@ -50,11 +50,10 @@ class Channels(NamedTuple):
 
     @property
     def block(self) -> tuple[int, int]:
-        """Groups of channels, and lines; of planes elements, one plane after the other."""
-        if self.inner > 1:
-            return (THREADS, 1)
-        wide = 1
-        while wide < min(32, -(-self.channels // self._pack)):
+        """Groups of channels, and lines; or elements of a plane, and planes."""
+        units = -(-self.channels // self._pack) if self.inner == 1 else self.inner
+        most, wide = 32 if self.inner == 1 else THREADS, 1
+        while wide < min(most, units):
             wide *= 2
         return wide, THREADS // wide
 
@@ -68,9 +67,9 @@ class Channels(NamedTuple):
     @property
     def slabs(self) -> int:
         """Parts in which sums are made: eight lines (or elements) to a thread at least."""
-        high = self.block[1] if self.inner == 1 else self.block[0]
-        lines = self.outer if self.inner == 1 else self.outer * self.inner
-        return max(1, min(_SLABS, -(-lines // (8 * high)), -(-2048 // self._across)))
+        wide, high = self.block
+        each = 1 if self.inner == 1 else -(-self.inner // wide)  # elements of a plane to a thread
+        return max(1, min(_SLABS, -(-self.outer * each // (8 * high)), -(-2048 // self._across)))
 
     @property
     def sums(self) -> tuple[int, int]:
@@ -80,7 +79,7 @@ class Channels(NamedTuple):
     def everywhere(self, device: Device) -> tuple[int, int]:
         """The grid of kernels that write each element."""
         if self.inner > 1:
-            return blocks(device, self.outer * self.channels * self.inner), 1
+            return blocks(device, self.outer * self.channels * self.block[0]), 1
         return self._across, max(1, min(-(-self.outer // (4 * self.block[1])), -(-4096 // self._across)))
 
     @property

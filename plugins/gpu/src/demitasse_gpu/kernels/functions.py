@@ -158,12 +158,12 @@ def maximum_backward(request: Request) -> Iterable[Candidate]:
 
 
 def _slopes(request: Request, x: int, w: int, real: str) -> Channels:
-    """Slopes of channels, or one of all, which then are one channel."""
+    """Slopes of channels, or one of all, which then are one channel's elements, line by line."""
     lead, rank = spec(request.inputs[x]), len(spec(request.inputs[w]).shape)
     if rank:
         return channels_of(request, lead, real, file="reduction.cu")
     layout = like(request, lead)
-    return Channels(layout, 1, 1, prod(lead.shape), Source("reduction.cu", real, layout.stored))
+    return Channels(layout, prod(lead.shape), 1, 1, Source("reduction.cu", real, layout.stored))
 
 
 def parametric_relu(request: Request) -> Iterable[Candidate]:
