@@ -204,7 +204,8 @@ class Runtime:
                 self._open.append(engine)
                 return engine  # type: ignore[no-any-return]
         nobody = f"level {worker.place.level!r}: no composed plugin has streams in {worker.space!r}"
-        raise errors.CompositionError(f"{nobody}; compose one with the role stream_engine")
+        some = ", ".join(each.name for each in demitasse.discover() if "stream_engine" in each.roles)
+        raise errors.CompositionError(f"{nobody}; compose one that has (installed: {some or 'none'})")
 
     def close(self) -> None:
         """Close what was made, the latest first, and all of it whatever one of them raises."""

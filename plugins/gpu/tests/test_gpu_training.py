@@ -146,3 +146,27 @@ def test_memory_is_given_back_when_a_runtime_is_closed() -> None:
         del trainer
     gc.collect()
     assert pool.statistics.used == 0
+
+
+@pytest.mark.parametrize("graphs", [True, False])
+@pytest.mark.parametrize("type_", ["SGD", "Nesterov", "AdaGrad", "RMSProp", "AdaDelta", "Adam"])
+def test_a_loss_that_is_no_number_reaches_no_parameter(type_: str, graphs: bool) -> None:
+    asked = {"type": type_, "momentum": 0.9 if type_ in ("SGD", "Nesterov", "AdaDelta", "Adam") else 0.0}
+    asked |= {"rms_decay": 0.9} if type_ == "RMSProp" else {}
+    with on_gpu(ThreadedDriver, graphs=graphs) as runtime:
+        trainer = runtime.trainer(SOLVER, overrides={**asked, "delta": 1e-6})
+        trainer.step(3)
+        (worker,) = trainer._workers
+        good = trainer.net.params["ip2"][1].copy()
+        flat = worker.flat.parameters
+        bias = next(slot for slot in worker.plan.slots if slot.owners[0] == ("ip2", 1))
+        flat[bias.span.start : bias.span.start + 1] = np.nan
+        before = np.array(flat), {name: np.array(state) for name, state in worker.flat.state.items()}
+        with pytest.raises(demitasse.NumericsError, match="'ip2'"):
+            trainer.step()
+        assert np.array_equal(np.array(flat), before[0], equal_nan=True)
+        for name, state in worker.flat.state.items():
+            assert np.array_equal(np.array(state), before[1][name])
+        flat[bias.span.start : bias.span.start + 1] = good[:1]
+        after = trainer.step(2).loss
+    assert np.isfinite(after) and trainer.iteration == 5

@@ -62,6 +62,7 @@ template <class Rule> struct Updated {
 template <class Factor, class Rule>
 __device__ inline void update(const Segments &s, const Slice &given, Factor factor, Rule rule) {
     constexpr int N = 16 / sizeof(real);
+    if (*given.rate < 0) return;  // a loss that is no finite number made it so: nothing may change
     __shared__ real step;
     const Chunk chunk = chunk_of(s);
     if (threadIdx.x == 0) step = (real)(*given.rate * s.rate[chunk.segment] * factor(chunk.segment));

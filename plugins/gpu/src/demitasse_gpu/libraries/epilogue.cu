@@ -5,9 +5,9 @@ struct bf16 {
     unsigned short bits;
 };
 
-static __device__ float read(const float x) { return x; }
-static __device__ double read(const double x) { return x; }
-static __device__ float read(const bf16 x) {
+__device__ inline float read(const float x) { return x; }
+__device__ inline double read(const double x) { return x; }
+__device__ inline float read(const bf16 x) {
     union {
         unsigned int bits;
         float value;
@@ -15,9 +15,9 @@ static __device__ float read(const bf16 x) {
     both.bits = (unsigned int)x.bits << 16;
     return both.value;
 }
-static __device__ void write(float *to, float x) { *to = x; }
-static __device__ void write(double *to, double x) { *to = x; }
-static __device__ void write(bf16 *to, float x) {
+__device__ inline void write(float *to, float x) { *to = x; }
+__device__ inline void write(double *to, double x) { *to = x; }
+__device__ inline void write(bf16 *to, float x) {
     union {
         float value;
         unsigned int bits;
