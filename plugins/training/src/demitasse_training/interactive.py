@@ -81,7 +81,7 @@ class InteractiveTrainer(Trainer):
         for call in after:
             call()
         self.apply_update()
-        self._pace.iteration += 1
+        self.iteration += 1
         self._recent.append(loss)
         smoothed = sum(self._recent) / len(self._recent)
         if self.listeners:
@@ -109,7 +109,7 @@ class InteractiveTrainer(Trainer):
         """Go on from a snapshot: parameters, solver state and iteration. Raises SnapshotError."""
         saved = self.runtime.read(path).weights()
         resume(self._workers[0], saved, path, self._setting)
-        self._pace.iteration = saved.iteration or 0
+        self.iteration = saved.iteration or 0
         self.trained.rewind(self.iteration * self.solver.passes)
 
     def close(self) -> None:

@@ -137,8 +137,13 @@ class Trainer:
 
     @property
     def iteration(self) -> int:
-        """How many iterations were done."""
+        """How many iterations were done. Whoever sets it has the next ones be those that follow: their
+        samples, where it is set before the first step, their random numbers and their rate."""
         return self._pace.iteration
+
+    @iteration.setter
+    def iteration(self, iteration: int) -> None:
+        self._pace.iteration = iteration
 
     @property
     def rate(self) -> float:
