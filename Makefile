@@ -34,8 +34,8 @@ bench: setup .venv-bench/installed ## training and inference beside PyTorch and 
 	.venv-bench/bin/python -m pip install --quiet torch==2.13.0 tensorflow-cpu==2.21.0 numpy
 	@touch $@
 
-test: setup ## the tests of every package
-	$(BIN)/python -m pytest
+test: setup ## the tests of every package, two files at a time
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 check: setup ## format, lint, types and import contracts
 	$(BIN)/ruff format --check .

@@ -68,4 +68,4 @@ def test_it_does_not_grow_with_the_samples_or_the_workers(tmp_path: Path, no_thr
     few = calls_in_an_iteration(2, 8, tmp_path)
     assert 0 < few <= MOST
     for workers, batch in ((2, 64), (4, 64)):
-        assert abs(calls_in_an_iteration(workers, batch, tmp_path) - few) <= few // 10
+        assert calls_in_an_iteration(workers, batch, tmp_path) <= few + few // 10

@@ -62,10 +62,9 @@ def test_a_flipped_bit_is_skipped_and_counted(
         out = epoch(source)
         epoch(source)
     assert [str(fault)[: len(WHERE)] for fault in source.faults.found.values()] == [WHERE]
-    ahead = not source.records.direct  # a second batch was prepared each time
-    assert source.faults.skipped in ((2, 3, 4) if ahead else (2,)) and source.faults.by_stripe() == {
-        1: 1
-    }
+    # Once in each epoch's batch, and in those of the next that are prepared by then.
+    most = 2 if source.records.direct else 2 * (1 + source.options.ahead)
+    assert 2 <= source.faults.skipped <= most and source.faults.by_stripe() == {1: 1}
     assert sum(WHERE in message for message in caplog.messages) == 1
     # Another sample, whole, with its own label, took its place; all others are where they were.
     assert out["label"][32] != 32
