@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 SHORTEST = 60e-6
 """Seconds that are worth a sleep: Linux ends one some 50 us late."""
 
+LATE = 1e-3
+"""Seconds too long of a sleep by which the next ones may be shorter. While the machine stood still for
+longer, a device would have had nothing to do: there is nothing to make up for."""
+
 OPTIONS = ("peak",)
 
 
@@ -64,12 +68,12 @@ def waiting(seconds: float) -> Work:
     clock = CLOCK
 
     def wait() -> None:
-        """Short waits add up until they are worth a sleep, and what a sleep took too long, by whatever
-        else the machine did, is taken from the next."""
+        """Short waits add up until they are worth a sleep, and what a sleep took too long is taken from
+        the next."""
         clock.owed += seconds
         if clock.owed >= SHORTEST:
             start = time.perf_counter()
             time.sleep(clock.owed)
-            clock.owed -= time.perf_counter() - start
+            clock.owed = max(-LATE, clock.owed - (time.perf_counter() - start))
 
     return wait
