@@ -112,7 +112,8 @@ def test_a_missing_stripe_is_skipped_and_its_replacements_differ(
     out = epoch(source)
     gone = made.columns["label"][np.arange(101) // 6 % 4 == 3]
     assert not set(out["label"]) & set(gone)
-    assert len(source.faults.found) == len(gone) == 24 and source.faults.skipped in (24, 48)
+    assert len(source.faults.found) == len(gone) == 24
+    assert 24 <= source.faults.skipped <= 24 * (1 + source.options.ahead)
     assert len(set(out["label"][gone])) > len(gone) // 2
     assert (out["data"] == made.columns["data"][out["label"]]).all()
 
