@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 DISTRIBUTIONS := core $(sort $(patsubst %/pyproject.toml,%,$(wildcard plugins/*/pyproject.toml)))
 
-.PHONY: help setup demo bench test check format wheels clean
+.PHONY: help setup demo bench test check format wheels
 
 help: ## what there is to make
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/'

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -61,3 +62,12 @@ def test_cifar10_quick_starts(solver: str, tmp_path: Path) -> None:
     # Ten classes and small weights: the first loss is near log(10) = 2.303.
     assert report["history"][0][1] == pytest.approx(2.303, abs=0.05)
     assert report["snapshot"] == "out/cifar10_quick_iter_3.demitasse"
+
+
+def test_the_solver_of_ones_own_learns_the_digits(tmp_path: Path) -> None:
+    program = [sys.executable, str(EXAMPLES / "own_solver" / "lion.py")]
+    done = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    iteration, accuracy = re.fullmatch(r"iteration (\d+): accuracy ([\d.]+)\n", done.stdout).groups()
+    assert iteration == "300"
+    assert float(accuracy) > 0.95

@@ -6,8 +6,9 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -249,6 +250,24 @@ def test_an_option_for_a_plugin_that_is_not_composed_is_refused() -> None:
         compose(MACHINE, ["null"], {"nul": {}})
 
 
+def test_an_option_that_a_plugin_does_not_take_is_refused(toy: ModuleType) -> None:
+    given = toy.plugin("abacus", kernels=lambda request: (), manifest={"options": ["beads", "rods"]})
+    words = "options.abacus: unknown option 'bead'; did you mean 'beads'"
+    with pytest.raises(CompositionError, match=words):
+        compose(MACHINE, [given], {"abacus": {"bead": 3}})
+    machine = replace(MACHINE, options={"abacus": {"bead": 3}})
+    with pytest.raises(CompositionError, match=words):
+        compose(machine, [given])
+    with compose(MACHINE, [given], {"abacus": {"rods": 3}}) as runtime:
+        assert runtime.options == {"abacus": {"rods": 3}}
+
+
+def test_a_plugin_that_names_no_options_is_given_any(toy: ModuleType) -> None:
+    given = toy.plugin("abacus", kernels=lambda request: ())
+    with compose(MACHINE, [given], {"abacus": {"beads": 3}}) as runtime:
+        assert runtime.options == {"abacus": {"beads": 3}}
+
+
 # Plugins that need or exclude each other.
 
 
@@ -378,6 +397,20 @@ def test_an_object_is_checked_like_an_installed_plugin(toy: ModuleType) -> None:
     given = toy.plugin("abacus", kernels=lambda operation: ())
     with pytest.raises(PluginError, match="'abacus' breaks a hook's contract"):
         compose(MACHINE, [given])
+
+
+@pytest.mark.parametrize(
+    "given", [object(), SimpleNamespace(manifest=3), SimpleNamespace(manifest={"api": ">=0.1"})], ids=str
+)
+def test_an_object_that_is_no_plugin_is_refused(given: object) -> None:
+    with pytest.raises(PluginError, match=r"is no plugin .valid: a name, or an object with a manifest"):
+        compose(MACHINE, [given, "null"])
+
+
+def test_blanks_and_nothing_between_commas_are_no_names(install: Install) -> None:
+    install("abacus")
+    with compose(MACHINE, " abacus, null,") as runtime:
+        assert [*runtime.explain().versions] == ["abacus", "null"]
 
 
 def test_hooks_are_served_by_what_the_manifest_says_of_them(toy: ModuleType) -> None:

@@ -18,7 +18,7 @@ from demitasse.machine import Machine
 
 HOOKS = tuple(n for n, value in vars(hookspecs).items() if hasattr(value, "demitasse_spec"))
 _KEYS: dict[str, Any] = {"name": "", "summary": "", "api": "", "automatic": False}
-_KEYS |= {"requires": (), "conflicts": (), "roles": {}}
+_KEYS |= {"requires": (), "conflicts": (), "options": ("*",), "roles": {}}
 _KINDS = {str: "a text", bool: "true or false", tuple: "a list", dict: "a table"}
 
 
@@ -34,8 +34,8 @@ class Finding:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a plugin says of itself, not imported. ``roles`` maps each hook that it serves to the facts
-    that choose it (priority, spaces, ...); ``problem`` is why it cannot be used; ``module`` its code."""
+    """What a plugin says of itself, not imported: the ``options`` that it takes (``*``: any); ``roles``,
+    each hook that it serves to the facts that choose it (priority, ...); why it cannot be used."""
 
     name: str
     distribution: str = ""
@@ -45,6 +45,7 @@ class Manifest:
     automatic: bool = False
     requires: tuple[str, ...] = ()
     conflicts: tuple[str, ...] = ()
+    options: tuple[str, ...] = ("*",)
     roles: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False)
     module: Any = None
     problem: str = ""
@@ -164,12 +165,15 @@ def compose_plugins(machine: Machine, wanted: Sequence[Any] | None) -> Compositi
     plugins by priority. An object with a ``manifest`` mapping (as in ``plugin.toml``) and hooks stands
     for itself. Raises PluginError or CompositionError that name the plugin and the remedy."""
     known = {manifest.name: manifest for manifest in discover()}
-    names = []
+    names = list[str]()
     for item in wanted.split(",") if isinstance(wanted, str) else wanted or ():
         if not isinstance(item, str):
-            bare = Manifest(item.manifest["name"], "given", __version__, module=item)
-            known[bare.name] = _manifest(item.manifest, bare, f"plugin {bare.name!r}")
-        names.append(item if isinstance(item, str) else item.manifest["name"])
+            if not isinstance(given := getattr(item, "manifest", None), Mapping) or "name" not in given:
+                raise PluginError(f"{item!r} is no plugin (valid: a name, or an object with a manifest)")
+            bare = Manifest(given["name"], "given", __version__, module=item)
+            known[bare.name] = _manifest(given, bare, f"plugin {bare.name!r}")
+            item = bare.name
+        names += filter(None, [item.strip()])
     reasons, rejected = _reasons(machine, names, known)
     for name, reason in reasons.items():
         if name not in known:

@@ -132,10 +132,9 @@ def make_plan(
     ``retain="all"`` gives every blob memory of its own; ``bucket_bytes`` joins neighbouring layers'
     gradients until a bucket has that many; ``brief_gradients`` lets gradients share memory with
     activations, for updates made as soon as they are final, and each stretch of a large one if a kernel
-    makes it so; ``fixed_parameters`` promises that what
-    depends on them alone need not be done at every step; ``like`` is a sibling's plan, whose parameters
-    and gradients this one's lie like. Raises PlanError for an operation that nobody computes,
-    ShapeError for a parameter that is not as the other plan has it."""
+    makes it so; ``fixed_parameters`` promises that what depends on them alone need not be done at every
+    step; ``like`` is a sibling's plan, whose parameters and gradients this one's lie like. Raises
+    PlanError for an operation that nobody computes, ShapeError for a parameter unlike the other's."""
     planner = _Planner(graph, kernels, place, slots, retain == "all", precision)
     planner.lie_like(like)
     planner.choose_kernels()
@@ -188,12 +187,12 @@ class _Planner:
 
     def choose_kernels(self) -> None:
         """A kernel for each node that somebody needs, and transforms where layouts disagree."""
-        needed = self.pinned | set(self.gradients)
-        alive = []
+        needed, alive = self.pinned | set(self.gradients), list[Node]()
         for node in reversed(self.graph.nodes):
             updates = any(operand.updated for operand in node.operation.inputs)
             if updates or self.retain_all or any(t in needed for t in node.outputs):
-                needed.update(t for t in node.inputs if t is not None)
+                kept = node.outputs if self.retain_all and node.phase == "backward" else []
+                needed.update(t for t in (*node.inputs, *kept) if t is not None)
                 for i, operand in enumerate(node.operation.outputs):
                     if operand.optional and node.outputs[i] not in needed:
                         node.outputs[i] = None
@@ -209,8 +208,7 @@ class _Planner:
 
     def _fused(self, nodes: Sequence[Node]) -> list[Node]:
         """The nodes, an operation and the only reader of its result as one where a kernel does both."""
-        readers, gone = defaultdict[Tensor | None, list[Node]](list), set[int]()
-        fused = list(nodes)
+        readers, gone, fused = defaultdict[Tensor | None, list[Node]](list), set[int](), list(nodes)
         for node in nodes:
             for tensor in node.inputs:
                 readers[tensor].append(node)
@@ -219,12 +217,8 @@ class _Planner:
             if len(after) != 1 or node.outputs[0] in self.pinned:
                 continue
             (reader,) = after
-            name, usual = reader.operation.name, reader.operation.attributes
-            if (
-                name in node.operation.fuses
-                and reader.attributes == usual
-                and reader.phase == node.phase
-            ):
+            name, usual = reader.operation.name, reader.attributes == reader.operation.attributes
+            if name in node.operation.fuses and usual and reader.phase == node.phase:
                 both = replace(node.operation, name=f"{node.operation.name}_{name}")
                 one = replace(node, operation=both, outputs=[*reader.outputs, *node.outputs[1:]])
                 found, apart = (self.kernels.find(self._request(each))[0] for each in (one, node))
@@ -248,9 +242,8 @@ class _Planner:
             if tensor is not None:
                 layout = candidate.input_layouts[i] if candidate.input_layouts else PLAIN
                 if tensor.kind == "parameter":
-                    self.layouts.setdefault(
-                        tensor, PLAIN if self.retain_all else replace(layout, stored="")
-                    )
+                    own = PLAIN if self.retain_all else replace(layout, stored="")
+                    self.layouts.setdefault(tensor, own)
                 made.inputs[i] = self._in_layout(tensor, layout, node)
         self.chosen.append(_Choice(made, plugin, candidate, reason))
         for operand, tensor, twin in zip(node.operation.inputs, node.inputs, made.inputs, strict=False):
@@ -276,8 +269,7 @@ class _Planner:
             tuple(self._spec(t) if t is not None else None for t in tensors)
             for tensors in (node.inputs, node.outputs)
         )
-        about = node.attributes, self.place, self.precision
-        return Request(node.operation, inputs, outputs, *about)
+        return Request(node.operation, inputs, outputs, node.attributes, self.place, self.precision)
 
     def _in_layout(self, tensor: Tensor, layout: Layout, near: Node) -> Tensor:
         if self._layout(tensor) == layout:

@@ -61,11 +61,14 @@ class Runtime:
         self, machine: Machine, composition: Composition, options: Mapping[str, Mapping[str, Any]]
     ) -> None:
         self.machine, self.composition = machine, composition
-        names = composition.versions
-        for name in (*machine.options, *options):
-            if name not in names:
-                raise errors.CompositionError(errors.unknown("plugin in options", name, names))
-        self.options = {n: {**machine.options.get(n, {}), **options.get(n, {})} for n in names}
+        known = {manifest.name: manifest.options for manifest in composition.plugins}
+        for name, given in (*machine.options.items(), *options.items()):
+            if name not in known:
+                raise errors.CompositionError(errors.unknown("plugin in options", name, known))
+            for key in () if "*" in known[name] else sorted({*given} - {*known[name]}):
+                where = f"options.{name}"
+                raise errors.CompositionError(errors.unknown("option", key, known[name], where))
+        self.options = {n: {**machine.options.get(n, {}), **options.get(n, {})} for n in known}
         self.vocabulary: Mapping[str, Operation] = VOCABULARY
         for name, hook in composition.serving("operations"):
             self.vocabulary = extend(self.vocabulary, hook(), name)
@@ -103,8 +106,10 @@ class Runtime:
     def program(self, name: str, *arguments: Any, **options: Any) -> Any:
         """What a plugin's program makes of this runtime. Raises CompositionError for none."""
         if name not in self._programs:
+            offered = {m.name: m.roles.get("programs", {}) for m in demitasse.discover()}
+            able = ", ".join(n for n, facts in offered.items() if name in facts.get("programs", ()))
             known = errors.unknown("program", name, self._programs)
-            raise errors.CompositionError(f"{known}; compose a plugin that offers it")
+            raise errors.CompositionError(f"{known}; compose a plugin that offers it ({able or 'none'})")
         made = self._programs[name](self, *arguments, **options)
         if hasattr(made, "close"):
             self._open.append(weakref.ref(made))  # who drops a net has its memory back at once
@@ -168,7 +173,7 @@ class Runtime:
 
     def _tuner(self, space: str) -> Tuner | None:
         for name, hook in self.composition.serving("tuner", space=space):
-            if space not in self._tuners:
+            if self._tuners.get(space) is None:
                 about = {"versions": self.composition.versions, "options": self.options[name]}
                 self._tuners[space] = made = hook(allocator=self.allocator(space), **about)
                 self._open.append(made)

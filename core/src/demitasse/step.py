@@ -73,8 +73,7 @@ class Step:
                 after[final].append(self._timed(work) if levels else work)
         self.first, self.forward = list[Work](), list[Work]()
         self.backward, self.last = list[Work](), list[Work]()
-        self.works = list[tuple[Entry, Work]]()
-        self.once = list[Work]()
+        self.once, self.works = list[Work](), list[tuple[Entry, Work]]()
         for i, entry in enumerate(plan.entries):
             if entry.stretches:
                 parts = self._bind_parts(entry)

@@ -129,6 +129,9 @@ class FakeTrainer:
         )
         return SimpleNamespace(iteration=self.iteration, loss=loss, seconds=0.4, phases={"read": 0.04})
 
+    def check_snapshots(self) -> None:
+        """A snapshot can be written."""
+
     def profile(self, iterations: int) -> list[tuple[Entry, float]]:
         self.profiled += iterations
         return PROFILE

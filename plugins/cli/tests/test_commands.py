@@ -290,6 +290,17 @@ def test_the_doctor_finds_a_command_claimed_twice(
     assert found["message"] == "is claimed by the plugins one and two"
 
 
+def test_a_plugin_that_lists_its_commands_without_help_harms_no_other(
+    install: Install, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hook = "from demitasse import hookimpl\n@hookimpl\ndef commands(): return {}\n"
+    install("terse", API + '[roles.commands]\ncommands = ["greet"]\n', hook)
+    assert main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    assert "greet" in shown
+    assert "Train a net from a solver file" in shown
+
+
 def test_the_doctor_knows_a_thread_count_from_nonsense(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

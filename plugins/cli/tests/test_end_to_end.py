@@ -105,6 +105,14 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Folder, str, dict
 Trained = tuple[Folder, str, dict[str, Any]]
 
 
+def test_a_prefix_that_cannot_be_written_is_told_before_training(folder: Folder) -> None:
+    (folder.path / "saved").write_text("a file")
+    done = folder.run("train", "small_solver.prototxt", "--plugins", PLUGINS, status=2)
+    assert done.stdout == ""
+    assert done.stderr.startswith("demitasse: snapshots with prefix 'saved/small' ")
+    assert done.stderr.count("\n") == 1
+
+
 def test_digits_are_learnt_and_the_run_is_told(trained: Trained) -> None:
     _, said, result = trained
     lines = said.splitlines()

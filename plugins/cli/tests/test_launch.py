@@ -13,7 +13,7 @@ from demitasse_cli.main import main
 
 @pytest.fixture(autouse=True)
 def started_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (*launch.SIZES, *launch.RANKS):
+    for name in (*launch.SIZES, *launch.RANKS, launch.TASKS, "SLURM_MPI_TYPE", "SLURM_PROCID"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -34,6 +34,25 @@ def test_a_launcher_s_processes_are_counted(
     monkeypatch.setenv(size, "4")
     monkeypatch.setenv(rank, "2")
     assert (launch.processes(), launch.rank()) == (4, 2)
+
+
+def test_srun_s_processes_that_meet_by_pmix_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PMIX_RANK", "2")
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "4")
+    assert (launch.processes(), launch.rank()) == (4, 2)
+
+
+def test_srun_s_processes_without_mpi_are_warned_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "4")
+    monkeypatch.setenv("SLURM_MPI_TYPE", "none")
+    for task in ("0", "1"):
+        monkeypatch.setenv("SLURM_PROCID", task)
+        launch.check_together(runtime())
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    assert "srun --mpi=none has started 4 processes that each train alone" in told
 
 
 def test_processes_that_would_train_alone_are_told_what_is_missing(

@@ -87,17 +87,6 @@ def test_a_start_that_fails_is_one_line(runtime: Any, capsys: pytest.CaptureFixt
     assert capsys.readouterr() == ("", "demitasse: s.prototxt:3: no\n")
 
 
-def test_a_prefix_that_cannot_be_written_is_told_before_training(
-    runtime: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "taken").write_text("a file")
-    assert main(["train", "taken/s.prototxt"]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("demitasse: snapshot_prefix 'taken/s': ")
-    assert error.count("\n") == 1
-    assert runtime.made.iteration == 0
-
-
 @pytest.mark.parametrize("resume", ["a.demitasse", "auto"])
 def test_weights_and_a_snapshot_are_not_both_taken(
     resume: str, runtime: Any, capsys: pytest.CaptureFixture[str]

@@ -13,7 +13,7 @@ import pytest
 
 from demitasse import (
     CompositionError,
-    DescriptionError,
+    DemitasseError,
     Event,
     Level,
     Machine,
@@ -115,7 +115,7 @@ def test_a_second_trainer_of_a_runtime_has_workers_of_its_own_choice(
 def test_a_wrong_option_of_the_plugin_is_named(
     composed: Composed, toy: ModuleType, options: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(DescriptionError, match=message):
+    with pytest.raises(DemitasseError, match=message):
         losses(composed(**options), toy)
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 
-from demitasse import CompositionError, ModelError, ShapeError
+from demitasse import CompositionError, ModelError, ShapeError, compose
 
 Make = Callable[..., Any]
 
@@ -178,3 +179,21 @@ def test_an_interactive_trainer_has_one_worker(runtime: Make, toy: ModuleType) -
     made = runtime(2, arrays=toy.images(30))
     with pytest.raises(CompositionError, match=r"an interactive trainer has one worker; .* has 2"):
         made.program("interactive trainer", toy.solver(toy.classifier()))
+
+
+def test_the_gradient_of_an_input_that_a_scale_layer_reads_is_kept(tmp_path: Path) -> None:
+    """Its backward has several outputs, of which nobody but the user reads this one."""
+    (tmp_path / "net.prototxt").write_text("""
+        layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 } } }
+        layer { name: "scaled" type: "Scale" bottom: "x" top: "y"
+                scale_param { bias_term: true filler { type: "constant" value: 3 } } }
+    """)
+    with compose() as runtime:
+        net = runtime.net(
+            tmp_path / "net.prototxt", precision="f64", retain="all", backward="every blob"
+        )
+        net.forward(x=np.ones((2, 3)))
+        given = np.random.default_rng(3).normal(size=(2, 3))
+        net.walk.diff("y")[...] = given
+        net.walk.backward()
+        assert np.allclose(net.walk.diff("x"), 3 * given, atol=1e-14)

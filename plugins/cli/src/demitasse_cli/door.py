@@ -11,16 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from demitasse import DemitasseError, WorkerError, __version__, discover, unknown
+from demitasse import DemitasseError, PluginError, WorkerError, __version__, discover, unknown
 from demitasse_cli import launch
 from demitasse_cli.flags import command_first
-from demitasse_cli.main import INTERRUPTED
+from demitasse_cli.main import BROKEN_PIPE, INTERRUPTED
 
 if TYPE_CHECKING:
     from demitasse import Manifest
 
 MISTAKE = 2
-BROKEN_PIPE = 141
 
 CAFFES_TOOLS = {
     "device_query": "detect",
@@ -45,6 +44,8 @@ class Door(click.Group):
         found: dict[str, list[tuple[Manifest, str]]] = {}
         for manifest in sorted(self.manifests, key=lambda manifest: manifest.name != "cli"):
             offered = manifest.roles.get("commands", {}).get("commands", {})
+            if not isinstance(offered, dict):  # a list of names: each without a word of help
+                offered = dict.fromkeys(map(str, offered), "")
             for name, summary in () if manifest.problem else offered.items():
                 found.setdefault(name, []).append((manifest, summary))
         return found
@@ -96,8 +97,6 @@ class Door(click.Group):
 
 def load(manifest: Manifest, name: str) -> click.Command:
     """Import a plugin and ask it for one of its commands. Raises PluginError."""
-    from demitasse import PluginError
-
     try:
         plugin = importlib.import_module(manifest.module)
         command = plugin.commands()[name]

@@ -17,11 +17,13 @@ if TYPE_CHECKING:
 
 SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_SIZE", "MPI_WORLD_SIZE")
 RANKS = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "MPI_WORLD_RANK")
+TASKS = "SLURM_STEP_NUM_TASKS"
+"""How many srun has started, which tells nothing else of it to those that meet by PMIx."""
 
 
 def processes() -> int:
-    """How many a launcher has started; 1 where there was none."""
-    return max((_number(name) for name in SIZES), default=0) or 1
+    """How many a launcher has started to be one run; 1 where there was none."""
+    return max(_number(name) for name in SIZES) or ("PMIX_RANK" in os.environ and _number(TASKS)) or 1
 
 
 def rank() -> int | None:
@@ -117,9 +119,18 @@ def outlive_others() -> None:
 
 
 def check_together(runtime: Runtime) -> None:
-    """Raise CompositionError when several processes were started that would each train alone."""
+    """Raise CompositionError when several processes were started that would each train alone; where it
+    can be meant, as srun --mpi=none may be, say so."""
     from demitasse import CompositionError
 
+    if processes() == 1 and _number(TASKS) > 1 and os.environ.get("SLURM_MPI_TYPE") == "none":
+        if os.environ.get("SLURM_PROCID") == "0":
+            print(
+                f"demitasse: srun --mpi=none has started {_number(TASKS)} processes that each train "
+                f"alone and write the same files; for one run, name an MPI that srun --mpi=list shows",
+                file=sys.stderr,
+            )
+        return
     if processes() == 1 or runtime.processes.size > 1:
         return
     machine = runtime.machine

@@ -6,7 +6,8 @@ import os
 import sys
 from collections.abc import Sequence
 
-INTERRUPTED = 130
+INTERRUPTED, BROKEN_PIPE = 130, 141
+"""Exit statuses as shells have them: 128 and the number of SIGINT, of SIGPIPE."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -97,7 +97,7 @@ def command(
         workers = getattr(subject, "workers", 1)
         subject.profile(1)
         rows = by_layer(subject.profile(iterations))
-        composition = runtime.composition.to_dict()
+        composition, simulated = runtime.composition.to_dict(), runtime.machine.simulated
     total = sum(row.seconds for row in rows)
     speed = batch / total if total else 0.0
     what = f"{speed:.0f} samples/s" if batch else "inputs are given, not read"
@@ -111,7 +111,8 @@ def command(
         split = "  ".join(f"{phase} {seconds * 1e3:.3f} ms" for phase, seconds in phases.items())
         click.echo(
             f"total {total * 1e3:.3f} ms ({split})  {what}  "
-            f"measured, mean of {report.counted(iterations, 'iteration')}"
+            f"measured{' here, not on the machine described' if simulated else ''}, "
+            f"mean of {report.counted(iterations, 'iteration')}"
         )
     if json_path is not None:
         report.write_json(

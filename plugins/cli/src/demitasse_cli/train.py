@@ -17,14 +17,13 @@ import click
 from demitasse_cli import flags, launch, report
 from demitasse_cli import options as shared
 from demitasse_cli.interrupts import Interrupts
+from demitasse_cli.main import BROKEN_PIPE
 from demitasse_cli.progress import Live, Meter, shown
 from demitasse_cli.timeline import Timeline
 from demitasse_cli.until import Until
 
 if TYPE_CHECKING:
     from demitasse import Event, Runtime, Solver
-
-BROKEN_PIPE = 141
 
 HISTORY = 10_000
 """Losses kept for the report; a longer run keeps every second, then every fourth, and so on."""
@@ -167,7 +166,7 @@ def command(
             )
         first = trainer.processes.rank == 0
         if first:
-            check_prefix(trainer.solver)
+            trainer.check_snapshots()
         if not quiet and first:
             print(composed(runtime), file=stream)
             for path, loaded in trainer.loaded.items():
@@ -313,24 +312,6 @@ def effective(trainer: Any, scaling: str, resume: str | None) -> str:
         f"learning rate {trainer.solver.rate(trainer.iteration):.4g}{rule}  "
         f"{begin} to {trainer.solver.max_iterations}"
     )
-
-
-def check_prefix(solver: Solver) -> None:
-    """Raise SnapshotError now, not after the run, when snapshots cannot be written where the solver
-    wants them."""
-    from demitasse import SnapshotError
-
-    if not (solver.snapshot_interval or solver.snapshot_last):
-        return
-    folder = Path(solver.snapshot_prefix or "snapshot").parent
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        report.check_folder(folder)
-    except OSError as error:
-        raise SnapshotError(
-            f"snapshot_prefix {solver.snapshot_prefix!r}: snapshots cannot be written to {folder}: "
-            f"{error.strerror or error}"
-        ) from error
 
 
 def newest_good(runtime: Runtime, solver: Solver) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,7 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from demitasse import GradientSync, Phases, Step, Workers
+from demitasse import GradientSync, Phases, PlanError, Step, WorkerError, Workers
 from demitasse_training.worker import Worker
 
 T = TypeVar("T")
@@ -22,6 +23,7 @@ class Crew:
         self.workers: list[Worker] = []
         self._threads: Workers | None = None
         self._binding = threading.Lock()
+        self._process, self._one_thread = os.getpid(), threading.RLock()
 
     @property
     def asynchronous(self) -> bool:
@@ -36,7 +38,21 @@ class Crew:
 
     def run(self, task: Callable[[int], T]) -> list[T]:
         """``task(worker)`` by each worker, in its own thread where there are several, which is told
-        first that it computes with its memory."""
+        first that it computes with its memory. Raises PlanError in a forked process, which has none of
+        the threads that would be waited for."""
+        if self._process != os.getpid():
+            raise PlanError(
+                "this trainer was made before its process was forked, and would wait for threads that "
+                "stayed behind: make it in the process that runs it"
+            )
+        if not self._one_thread.acquire(blocking=False):
+            raise WorkerError("this trainer is at work in another thread: it is one thread's at a time")
+        try:
+            return self._run(task)
+        finally:
+            self._one_thread.release()
+
+    def _run(self, task: Callable[[int], T]) -> list[T]:
         if len(self.workers) == 1:
             return [task(0)]
         if self._threads is None:

@@ -21,6 +21,7 @@ from demitasse import (
     Node,
     Parameter,
     PlanError,
+    PluginError,
     ShapeError,
     Tensor,
     by_operand,
@@ -179,6 +180,10 @@ class NetGraph(Graph):
                 tops = kind.build(layer, [self.blobs[bottom] for bottom in layer.bottoms], self)
             except ValueError as error:
                 raise ModelError(f"{self._where()}: {error}") from error
+            if not isinstance(tops, list | tuple) or not all(isinstance(top, Tensor) for top in tops):
+                raise PluginError(
+                    f"{self._where()}: the layer type's build returned {tops!r}, not a list of tensors"
+                )
             if len(tops) < len(layer.tops):
                 raise ModelError(
                     f"{self._where()}: makes {len(tops)} tops, {len(layer.tops)} are named: "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -74,6 +75,7 @@ class Net:
         partial: bool = False,
     ) -> None:
         self.runtime, self.phase, self.seed, self._retain = runtime, phase, seed, retain
+        self._one_at_a_time = threading.RLock()
         self.loaded: dict[str, parameters.Loaded] = {}
         self.precision = chosen_precision(runtime, precision)
         self.dtype = PRECISIONS[self.precision]
@@ -125,26 +127,28 @@ class Net:
     # What a user calls.
 
     def forward(self, **inputs: Any) -> dict[str, np.ndarray]:
-        """Run all layers; ``inputs`` by blob name replace what is there. Copies of the outputs.
+        """Run all layers; ``inputs`` by blob name replace what is there. Copies of the outputs. Threads
+        that call at once are served one after the other.
 
         Raises ModelError for what is no input or no numbers, ShapeError when the net cannot take a
         shape; the net is then as it was.
         """
         about = self.definition, self.graph, self._declared
         arrays = {name: given_input(*about, name, value) for name, value in inputs.items()}
-        given, present = {name: array.shape for name, array in arrays.items()}, self._made.shapes
-        if (wanted := {**present, **given}) != present:
-            self._replan(wanted, given)
-        step = self.step
-        for name, array in arrays.items():
-            self._input(name)[...] = array
-        for stream, out in self._streams:
-            out.take(stream)
-        for work in step.once if self._lent else ():
-            work()
-        for work in step.forward:
-            work()
-        return self.outputs()
+        with self._one_at_a_time:
+            given, present = {name: array.shape for name, array in arrays.items()}, self._made.shapes
+            if (wanted := {**present, **given}) != present:
+                self._replan(wanted, given)
+            step = self.step
+            for name, array in arrays.items():
+                self._input(name)[...] = array
+            for stream, out in self._streams:
+                out.take(stream)
+            for work in step.once if self._lent else ():
+                work()
+            for work in step.forward:
+                work()
+            return self.outputs()
 
     def outputs(self) -> dict[str, np.ndarray]:
         """Copies of the blobs that no layer reads, as the last forward left them."""

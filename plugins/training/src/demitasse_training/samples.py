@@ -9,6 +9,7 @@ import numpy as np
 
 from demitasse import (
     Buffer,
+    DataError,
     DataSource,
     DataSpec,
     DemitasseError,
@@ -35,6 +36,15 @@ def opener(
     arrays = (data or {}).get(phase)
 
     def open_source(spec: DataSpec) -> DataSource:
+        if data and arrays is None and isinstance(spec.source, str):
+            try:
+                return _once(spec)
+            except DataError as error:
+                given = ", ".join(map(repr, data))
+                raise DataError(f"{error}; data has arrays for {given}, none for {phase!r}") from error
+        return _once(spec)
+
+    def _once(spec: DataSpec) -> DataSource:
         if arrays is not None and spec.kind != "fillers":  # what a layer makes up stays made up
             spec = DataSpec(arrays, "arrays", spec.shuffle, spec.seed, {}, spec.location)
         key = f"{id(arrays) if arrays is not None else spec}"

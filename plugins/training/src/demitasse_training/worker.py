@@ -18,6 +18,7 @@ from demitasse import (
     Group,
     ModelError,
     Plan,
+    PluginError,
     Runtime,
     Solver,
     Span,
@@ -68,6 +69,7 @@ class Worker:
         for plugin, group in place.groups:
             group = replace(group, engine=self.engine)
             level = modules[plugin].gradient_sync(group=group)
+            check_level(plugin, level, group)
             if level.size > 1:
                 self.levels.append(level)
                 self._groups.append(group)
@@ -324,3 +326,18 @@ class Worker:
 
     def _read(self, number: int, out: Destination) -> Work:
         return lambda: out.take(self.streams[number])
+
+
+def check_level(plugin: str, level: object, group: Group) -> None:
+    """Raise PluginError for what is no synchronisation of a worker with all of its group's siblings."""
+    if not isinstance(level, GradientSync):
+        raise PluginError(
+            f"plugin {plugin!r}: gradient_sync returned {level!r}, which is no GradientSync"
+        )
+    siblings = group.team.size if group.team is not None else 1
+    if level.size < siblings:
+        raise PluginError(
+            f"plugin {plugin!r}: {type(level).__name__} has size {level.size} where there are "
+            f"{siblings} siblings, which would train apart; set its index and size (group.index and "
+            f"group.team.size)"
+        )
