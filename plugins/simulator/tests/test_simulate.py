@@ -320,11 +320,23 @@ def test_here_rates_are_measured_and_remembered_and_the_step_is_not_run(
         assert (count > 0) is taken
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "hwdesc").glob("*.toml")), ids=lambda path: path.stem)
-def test_every_description_of_the_house_parses_and_can_be_simulated(path: Path, solver: Path) -> None:
+def described_elsewhere() -> list[Path]:
+    """The descriptions of machines that are not here, less those whose kernels sw26010's tests plan."""
+    files = sorted((ROOT / "hwdesc").glob("*.toml"))
+    machines = ((path, load_machine(path)) for path in files)
+    return [path for path, m in machines if m.simulated and "sw26010" not in (m.plugins or ())]
+
+
+DESCRIBED = described_elsewhere()
+
+
+def test_most_descriptions_of_the_house_are_of_machines_that_are_not_here() -> None:
+    assert len(DESCRIBED) >= 8
+
+
+@pytest.mark.parametrize("path", DESCRIBED, ids=lambda path: path.stem)
+def test_every_described_machine_of_the_house_can_be_simulated(path: Path, solver: Path) -> None:
     described = load_machine(path)
-    if not described.simulated or "sw26010" in (described.plugins or ()):
-        return
     machine, _ = standing_in(described)
     with demitasse.compose(machine) as runtime:
         done = runtime.simulate(solver, samples=SAMPLES, scaling="weak")

@@ -197,5 +197,6 @@ def link(
     # An addition reads two numbers and writes one.
     made.gamma = 3 / (bandwidth * alike)
     rate = 1 / made.gamma / 1e9 if math.isfinite(1 / made.gamma) else 0.0
-    made.lines.append(f"additions {rate:.3g} GB/s: three passes over {alike} memory(s) of a node")
+    memories = "the memory" if alike == 1 else f"the {alike} memories"
+    made.lines.append(f"additions {rate:.3g} GB/s: three passes over {memories} of a node")
     return made

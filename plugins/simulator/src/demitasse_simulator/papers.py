@@ -25,11 +25,12 @@ def gather(
     names = list(plugins) if plugins is not None else [f"+{name}" for name in known]
     cells: list[dict[str, Any]] = []
     notes: list[str] = []
-    answered = False
+    answered, asked = False, list[str]()
     with compose("auto", names) as runtime:
         # This plugin's own cells begin where others' end, so it comes last.
         serving = sorted(runtime.composition.serving("reproductions"), key=lambda each: each[0] == ME)
         for name, hook in serving:
+            asked.append(name)
             if progress is not None:
                 progress(f"{paper}: asking {name}")
             if name == ME:
@@ -45,9 +46,7 @@ def gather(
             notes += map(str, answer.get("notes", ()))
     if not answered:
         papers = {each for facts in known.values() for each in facts.get("papers", ())}
-        raise ModelError(
-            f"{unknown('paper', paper, papers)}; composed were {', '.join(known) or 'none'}"
-        )
+        raise ModelError(f"{unknown('paper', paper, papers)}; asked: {', '.join(asked) or 'none'}")
     return {"paper": paper, "cells": cells, "notes": notes}
 
 

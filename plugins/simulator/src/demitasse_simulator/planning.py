@@ -33,6 +33,9 @@ from demitasse import (
 )
 from demitasse_simulator.described import Described
 
+OWN = ("threads", "streams")
+"""Whose siblings are workers of one process; others are endpoints of the network."""
+
 
 class CountedMemory:
     """A block that is not there: every view of it is one element, seen under every index."""
@@ -246,15 +249,14 @@ class Drawing(Runtime):
 
 def network_levels(machine: Machine) -> tuple[Level, ...]:
     """Levels with siblings that are not threads of one process, outermost first."""
-    own = ("threads", "streams")
-    inner = [i for i, level in enumerate(machine.levels) if level.workers in own]
+    inner = [i for i, level in enumerate(machine.levels) if level.workers in OWN]
     first = inner[0] if inner else len(machine.levels)
     reached = [i for i, level in enumerate(machine.levels) if level.workers in ("mpi", "simulated")]
     last = max(reached, default=-1)
     return tuple(
         level
         for i, level in enumerate(machine.levels)
-        if level.count > 1 and level.workers not in own and (i <= last or (i < first and reached))
+        if level.count > 1 and level.workers not in OWN and (i <= last or (i < first and reached))
     )
 
 
@@ -310,17 +312,17 @@ def draft(
         feeds = [b for name, b in plan.buffers.items() if "." in name and b.region == "fixed"]
         first = feeds[0].spec.shape[0] if feeds and feeds[0].spec.shape else 0
         return Draft(
-            bare,
-            plan,
-            places[0],
-            workers,
-            int(trainer.batch),
-            first,
-            drawing.recorders[0],
-            requests,
-            chains,
-            memory,
-            drawing.vocabulary,
+            solver=bare,
+            plan=plan,
+            worker=places[0],
+            workers=workers,
+            batch=int(trainer.batch),
+            share=first,
+            kernels=drawing.recorders[0],
+            requests=requests,
+            chains=chains,
+            memory=memory,
+            vocabulary=drawing.vocabulary,
         )
 
 

@@ -23,7 +23,7 @@ from demitasse import (
     TensorSpec,
 )
 from demitasse_simulator.exchange import Link, link
-from demitasse_simulator.planning import Draft, draft, network_levels
+from demitasse_simulator.planning import OWN, Draft, draft, network_levels
 from demitasse_simulator.rates import Call, Costed, Measured, Rates, Roofline, Table, table_file
 from demitasse_simulator.reading import reading
 from demitasse_simulator.step import Happening, Player
@@ -122,8 +122,7 @@ def simulate(
         samples=samples,
     )
     place = made.worker.place
-    own = ("threads", "streams")
-    sharing = {level.name: level.count for level in machine.levels if level.workers in own}
+    sharing = {level.name: level.count for level in machine.levels if level.workers in OWN}
     if rates is None and not place.simulated:
         rates = _measured(runtime, made, tell)
     bench = rates.bench if isinstance(rates, Measured) else None
@@ -152,23 +151,24 @@ def simulate(
         rates.table.save()
         capacity = None if capacity is None else capacity * made.workers
     need = memory["process"] + memory["runtime"] if rates is not None else memory["worker"]
+    told = (line for each in links for line in each.describe())
     return Simulation(
-        machine.name,
-        made.solver.train.name,
-        precision or machine.precision,
-        made.batch,
-        made.share,
-        made.workers * count,
-        count,
-        seconds,
-        player.phases,
-        memory,
-        capacity,
-        None if capacity is None else need <= capacity,
-        tuple(player.happenings),
-        (*lazily.describe(), *(line for each in links for line in each.describe()), *fed.lines),
-        _exchange(links, made),
-        {**fed.facts, "wait": player.waited} if fed.facts else {},
+        machine=machine.name,
+        net=made.solver.train.name,
+        precision=precision or machine.precision,
+        batch=made.batch,
+        share=made.share,
+        workers=made.workers * count,
+        nodes=count,
+        seconds=seconds,
+        phases=player.phases,
+        memory=memory,
+        capacity=capacity,
+        fits=None if capacity is None else need <= capacity,
+        timeline=tuple(player.happenings),
+        sources=(*lazily.describe(), *told, *fed.lines),
+        exchange=_exchange(links, made),
+        data={**fed.facts, "wait": player.waited} if fed.facts else {},
     )
 
 
@@ -251,10 +251,13 @@ def _measured(runtime: Runtime, made: Draft, tell: Callable[[str], None]) -> Mea
     ]
     evict = EVICT if held > max([*caches, 0.0]) else 0
     bench = Bench(runtime.allocator(place.space), evict)
-    rates = Measured(Table(table_file()), bench, runtime.composition.versions)
-    rates.suffix = "cold" if evict else "warm"
-    rates.tell = lambda kind: tell(f"measuring {kind.partition(' (')[0]}")
-    return rates
+    return Measured(
+        Table(table_file()),
+        bench,
+        runtime.composition.versions,
+        suffix="cold" if evict else "warm",
+        tell=tell,
+    )
 
 
 class _Update:

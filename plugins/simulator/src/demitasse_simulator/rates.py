@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from demitasse import Candidate, Machine, Place, Request, fingerprint, missing_number
 from demitasse_simulator.trials import Bench, wanted
@@ -225,14 +225,22 @@ def _size(flops: float, moved: float) -> float:
 class Measured:
     """Rates of this machine's kernels by kind and size. Where no sample is near, one is taken: a kernel
     of that kind alone, at that size, on memory that the caches do not hold, and remembered. The step
-    itself never runs. ``versions`` are the plugins'."""
+    itself never runs. ``versions`` are the plugins'; ``suffix`` ends the names of the kinds that it
+    measures; ``tell`` is told in a line what that is."""
 
-    def __init__(self, table: Table, bench: Bench, versions: Mapping[str, str]) -> None:
-        self.table, self.bench, self.versions = table, bench, versions
+    def __init__(
+        self,
+        table: Table,
+        bench: Bench,
+        versions: Mapping[str, str],
+        *,
+        suffix: str = "",
+        tell: Callable[[str], None] | None = None,
+    ) -> None:
+        self.table, self.bench, self.versions, self.suffix = table, bench, versions, suffix
         self.taken = self.known = 0
         self._doubtful: dict[tuple[str, int], Callable[[], float]] = {}
-        self.tell: Any = None
-        self.suffix = ""
+        self._tell = tell
 
     def cost(
         self, plugin: str, candidate: Candidate, request: Request, flops: float, moved: float
@@ -275,10 +283,13 @@ class Measured:
         return kind_of(plugin, self.versions.get(plugin, ""), candidate, request) + self.suffix
 
     def _take(self, kind: str, take: Callable[[], T]) -> T:
-        if self.tell is not None:
-            self.tell(kind)
+        self._say("measuring", kind)
         self.taken += 1
         return take()
+
+    def _say(self, what: str, kind: str) -> None:
+        if self._tell is not None:
+            self._tell(f"{what} {kind.partition(' (')[0]}")
 
     def _add(self, kind: str, flops: float, moved: float, seconds: float) -> None:
         self.table.add(kind, Sample(flops, moved, seconds, 1.0 if self.bench.disturbed else ONCE))
@@ -296,8 +307,7 @@ class Measured:
         for (kind, number), take in self._doubtful.items():
             if time.perf_counter() > end:
                 break
-            if self.tell is not None:
-                self.tell(f"measuring again: {kind.partition(' (')[0]}")
+            self._say("measuring again:", kind)
             sample, seconds = self.table.kinds[kind][number], take()
             still = 1.0 if self.bench.disturbed else 0.0
             if sample.doubt < 1 and still:

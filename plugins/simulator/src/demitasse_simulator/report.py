@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
@@ -23,11 +24,13 @@ def write(path: str, text: str) -> None:
         click.echo(text, nl=False)
         return
     target = Path(path)
-    beside = target.with_name(f".{target.name}.{os.getpid()}")
+    # A name that nobody foresees: what is not there cannot be somebody's link to another file.
+    beside = target.with_name(f".{target.name[:200]}.{os.getpid()}-{secrets.token_hex(4)}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
-            beside.write_text(text, encoding="utf-8")
+            with beside.open("x", encoding="utf-8") as file:
+                file.write(text)
             beside.replace(target)
         finally:
             beside.unlink(missing_ok=True)

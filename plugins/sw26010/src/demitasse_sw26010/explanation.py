@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
-from demitasse import Entry, Plan
 from demitasse_sw26010.kernels.program import Binder
 from demitasse_sw26010.model.cost import Cost
 from demitasse_sw26010.model.figures import LDM_BYTES
@@ -41,10 +39,3 @@ def report_of(binder: Binder) -> KernelReport:
     parts = {part.program.kernel: None for part in binder.parts}
     ldm = {b.name: b.nbytes for part in binder.parts for b in part.program.ldm.buffers}
     return KernelReport(", ".join(parts), cost, tuple(ldm.items()), tuple(cost.findings()))
-
-
-def explain_plan(plan: Plan) -> Iterator[tuple[Entry, KernelReport]]:
-    """The entries of a plan that this plugin's kernels compute, each with its report."""
-    for entry in plan.entries:
-        if isinstance(binder := entry.candidate.bind, Binder):
-            yield entry, report_of(binder)

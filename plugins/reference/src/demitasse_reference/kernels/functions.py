@@ -6,11 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from demitasse_reference.kernels.activation import relu
 from demitasse_reference.kernels.arrays import Extents, Kernels, Reals, Values
-
-
-def leaky_relu(x: Reals, *, negative_slope: float) -> Reals:
-    return np.where(x > 0, x, negative_slope * x)
 
 
 def _slopes(w: Reals, rank: int) -> Reals:
@@ -19,6 +16,7 @@ def _slopes(w: Reals, rank: int) -> Reals:
 
 
 def parametric_relu(x: Reals, w: Reals) -> Reals:
+    """He et al. 2015, a slope for each channel or one for all."""
     return np.where(x > 0, x, _slopes(w, x.ndim) * x)
 
 
@@ -53,6 +51,7 @@ def clip_backward(dy: Reals, x: Reals, *, least: float, most: float) -> Reals:
 
 
 def elu(x: Reals, *, alpha: float) -> Reals:
+    """Clevert, Unterthiner and Hochreiter 2016."""
     return np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0)))
 
 
@@ -104,6 +103,7 @@ def sigmoid_backward(dy: Reals, y: Reals) -> Reals:
 
 
 def swish(x: Reals, *, beta: float) -> Reals:
+    """Ramachandran, Zoph and Le 2017."""
     return x * sigmoid(beta * x)
 
 
@@ -153,7 +153,7 @@ def maximum_backward(dy: Reals, argmax: Values, *, shapes: Sequence[Extents]) ->
 
 
 KERNELS: Kernels = {
-    "leaky_relu": leaky_relu,
+    "leaky_relu": relu,
     "parametric_relu": parametric_relu,
     "parametric_relu_backward": parametric_relu_backward,
     "absolute": absolute,

@@ -14,7 +14,7 @@ from demitasse_reference.kernels.arrays import Extents, Index, Kernels, Reals, V
 def pooling_max(
     x: Reals, *, kernel: Extents, stride: Extents, pad: Extents, rounding: str
 ) -> tuple[Reals, Values]:
-    outputs = _outputs(x.shape, kernel, stride, pad, rounding)
+    outputs = output_extents(x.shape, kernel, stride, pad, rounding)
     y = np.zeros((*x.shape[:2], *outputs))
     argmax = np.zeros(y.shape, np.int32)
     plane = np.arange(prod(x.shape[2:])).reshape(x.shape[2:])
@@ -36,7 +36,7 @@ def pooling_max_backward(dy: Reals, argmax: Values, *, shape: Extents) -> Reals:
 
 
 def pooling_average(x: Reals, *, kernel: Extents, stride: Extents, pad: Extents, rounding: str) -> Reals:
-    outputs = _outputs(x.shape, kernel, stride, pad, rounding)
+    outputs = output_extents(x.shape, kernel, stride, pad, rounding)
     y = np.zeros((*x.shape[:2], *outputs))
     spatial = tuple(range(2, x.ndim))
     for output, window, size in _windows(x.shape, outputs, kernel, stride, pad):
@@ -53,7 +53,7 @@ def pooling_average_backward(
     return dx
 
 
-def _outputs(
+def output_extents(
     shape: Extents, kernel: Extents, stride: Extents, pad: Extents, rounding: str
 ) -> tuple[int, ...]:
     """How many windows there are along each spatial dimension, by the vocabulary's rule."""

@@ -10,6 +10,7 @@ from demitasse_reference.kernels.arrays import Kernels, Reals
 def lstm(
     z: Reals, w: Reals, cont: Reals, h: Reals, c: Reals, s: Reals | None
 ) -> tuple[Reals, Reals, Reals, Reals, Reals, Reals]:
+    """Hochreiter and Schmidhuber 1997 with forget gates; ``cont`` 0 begins a sequence anew."""
     goes_on = cont[:, :, None]
     (steps, streams, _), units = z.shape, w.shape[1]
     y, carried, cells = np.zeros((3, steps, streams, units))

@@ -8,8 +8,8 @@ from math import prod
 import numpy as np
 
 from demitasse import philox4x32
-from demitasse.operations import VOCABULARY
 from demitasse_reference.kernels.arrays import Extents, Index, Kernels, Reals, Values
+from demitasse_reference.kernels.pooling import output_extents
 
 _LOW = 2**32 - 1
 
@@ -54,7 +54,8 @@ def pooling_stochastic(
     seed: int,
     stream: int,
 ) -> tuple[Reals, Values]:
-    outputs = _outputs(x.shape, kernel, stride, pad, rounding)
+    """Zeiler and Fergus 2013: of a window's values one by chance, in proportion to them."""
+    outputs = output_extents(x.shape, kernel, stride, pad, rounding)
     y = np.zeros((*x.shape[:2], *outputs))
     choice = np.zeros(y.shape, np.int32)
     share = (_words(y.shape, int(iteration[0]), int(sample[0]), int(seed), int(stream)) + 1.0) / 2**32
@@ -85,7 +86,8 @@ def _words(shape: Extents, iteration: int, sample: int, seed: int, stream: int) 
 def pooling_self_weighted(
     x: Reals, *, kernel: Extents, stride: Extents, pad: Extents, rounding: str
 ) -> Reals:
-    outputs = _outputs(x.shape, kernel, stride, pad, rounding)
+    """What stochastic pooling gives on the average: values weighted by themselves."""
+    outputs = output_extents(x.shape, kernel, stride, pad, rounding)
     y = np.zeros((*x.shape[:2], *outputs))
     spatial = tuple(range(2, x.ndim))
     for output, window in _windows(outputs, kernel, stride):
@@ -104,14 +106,6 @@ def pooling_self_weighted_backward(
         slope = (2 * x[window] - y[output].reshape(apart)) / total
         dx[window] += np.where(total > 0, dy[output].reshape(apart) * slope, 0)
     return dx
-
-
-def _outputs(
-    shape: Extents, kernel: Extents, stride: Extents, pad: Extents, rounding: str
-) -> tuple[int, ...]:
-    attributes = {"kernel": kernel, "stride": stride, "pad": pad, "rounding": rounding}
-    (y,) = VOCABULARY["pooling_average"].shapes({"x": shape}, attributes)
-    return y[2:]
 
 
 def _windows(outputs: Extents, kernel: Extents, stride: Extents) -> Iterator[tuple[Index, Index]]:

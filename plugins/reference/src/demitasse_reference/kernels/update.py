@@ -24,6 +24,7 @@ def momentum_update(
     regularization: str,
     segments: Segments,
 ) -> tuple[Reals, Reals]:
+    """Stochastic gradient descent with momentum, in Caffe's order: the rate is in the history."""
     parameter, history = parameter.copy(), history.copy()
     slope = _regularized(parameter, gradient, scale, decay, regularization, segments)
     for part, step in _rates(rate, segments):
@@ -44,6 +45,7 @@ def nesterov_update(
     regularization: str,
     segments: Segments,
 ) -> tuple[Reals, Reals]:
+    """Nesterov's accelerated gradient (Sutskever et al. 2013), at the point looked ahead to."""
     parameter, history = parameter.copy(), history.copy()
     slope = _regularized(parameter, gradient, scale, decay, regularization, segments)
     for part, step in _rates(rate, segments):
@@ -65,6 +67,7 @@ def adagrad_update(
     regularization: str,
     segments: Segments,
 ) -> tuple[Reals, Reals]:
+    """Duchi, Hazan and Singer 2011."""
     parameter = parameter.copy()
     slope = _regularized(parameter, gradient, scale, decay, regularization, segments)
     history = history + slope**2
@@ -86,6 +89,7 @@ def rmsprop_update(
     regularization: str,
     segments: Segments,
 ) -> tuple[Reals, Reals]:
+    """Tieleman and Hinton 2012, lecture 6.5."""
     parameter = parameter.copy()
     slope = _regularized(parameter, gradient, scale, decay, regularization, segments)
     history = rms_decay * history + (1 - rms_decay) * slope**2
@@ -108,6 +112,7 @@ def adadelta_update(
     regularization: str,
     segments: Segments,
 ) -> tuple[Reals, Reals, Reals]:
+    """Zeiler 2012, algorithm 1."""
     parameter = parameter.copy()
     slope = _regularized(parameter, gradient, scale, decay, regularization, segments)
     history = momentum * history + (1 - momentum) * slope**2
@@ -134,6 +139,7 @@ def adam_update(
     regularization: str,
     segments: Segments,
 ) -> tuple[Reals, Reals, Reals]:
+    """Kingma and Ba 2015, in the order that section 2 calls more efficient."""
     parameter = parameter.copy()
     slope = _regularized(parameter, gradient, scale, decay, regularization, segments)
     history = momentum * history + (1 - momentum) * slope
@@ -158,6 +164,7 @@ def lars_update(
     decay: float,
     segments: Segments,
 ) -> tuple[Reals, Reals]:
+    """You, Gitman and Ginsburg 2017, algorithm 1; what does not decay keeps the global rate."""
     parameter, history = parameter.copy(), history.copy()
     slope = _regularized(parameter, gradient, scale, decay, "L2", segments)
     lengths = np.sqrt(squares.reshape(-1, 2))

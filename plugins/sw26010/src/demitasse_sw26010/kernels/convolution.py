@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
+from typing import NamedTuple
 
 from demitasse import PLAIN, Candidate, Layout, Request
 from demitasse_sw26010.kernels.program import given, is_single, program_candidate, up
@@ -30,27 +31,64 @@ GEMM = (
     LdmBuffer("b", (TILE_K, TILE_N), copies=2),
     LdmBuffer("result", (TILE_M, PANEL), "float64"),
 )
-Shape = tuple[int, ...]
 
 
-def _shape(x: Shape, w: Shape, y: Shape, request: Request) -> Shape | None:
-    """N, C, H, W, K, R, S, P, Q, strides, pads, dilations, groups; None for what is no image."""
+class Geometry(NamedTuple):
+    """What the loops know of a convolution of images, in this order: x is n, c, h, w; the weights are k,
+    channels of a group, r, s; y is n, k, p, q."""
+
+    n: int
+    c: int
+    h: int
+    w: int
+    k: int
+    r: int
+    s: int
+    p: int
+    q: int
+    stride_h: int
+    stride_w: int
+    pad_h: int
+    pad_w: int
+    dilation_h: int
+    dilation_w: int
+    groups: int
+
+    @property
+    def outputs(self) -> int:
+        """Output channels of a group."""
+        return self.k // self.groups
+
+    @property
+    def depth(self) -> int:
+        """Rows of a group's columns: a number for each of its input channels and taps."""
+        return self.c // self.groups * self.r * self.s
+
+    @property
+    def plane(self) -> int:
+        """Columns of an image: a number for each place of y."""
+        return self.p * self.q
+
+
+def _geometry(
+    x: tuple[int, ...], w: tuple[int, ...], y: tuple[int, ...], request: Request
+) -> Geometry | None:
+    """None for what is no image, and for operands that are not float32."""
     about = request.attributes
-    if len(x) != 4:
+    if len(x) != 4 or not is_single(*request.inputs):
         return None
     pairs = (*about["stride"], *about["pad"], *about["dilation"])
-    return (*x, w[0], *w[2:], *y[2:], *pairs, about["groups"])
+    return Geometry._make((*x, w[0], *w[2:], *y[2:], *pairs, about["groups"]))
 
 
 def forward(request: Request) -> Iterable[Candidate]:
     """Explicit, then implicit."""
     x, w, y = given(request.inputs[0]), given(request.inputs[1]), given(request.outputs[0])
-    shape = _shape(x.shape, w.shape, y.shape, request)
-    if shape is None or not is_single(*request.inputs):
+    shape = _geometry(x.shape, w.shape, y.shape, request)
+    if shape is None:
         return
-    group, groups = shape[4] // shape[15], shape[15]
-    depth, plane = shape[1] // groups * shape[5] * shape[6], shape[7] * shape[8]
-    mk, kp, np, mp = up(group, TILE_K), up(depth, TILE_K), up(plane, TILE_N), up(group, TILE_M)
+    mk, mp = up(shape.outputs, TILE_K), up(shape.outputs, TILE_M)
+    kp, np = up(shape.depth, TILE_K), up(shape.plane, TILE_N)
     yield program_candidate(
         request,
         "explicit gemm",
@@ -58,7 +96,7 @@ def forward(request: Request) -> Iterable[Candidate]:
         _explicit_ldm(shape),
         (("in", 0), ("in", 1), ("in", 2), ("out", 0)),
         (shape,),
-        workspace=4 * (groups * mk * kp + (kp + mp) * np),
+        workspace=4 * (shape.groups * mk * kp + (kp + mp) * np),
         in_place=False,
     )
     if _implicit(shape, LEAST_FORWARD):
@@ -66,10 +104,10 @@ def forward(request: Request) -> Iterable[Candidate]:
             request,
             "implicit gemm",
             ("implicit", "convolve"),
-            _blocks(shape[1], shape[4]),
+            _blocks(shape.c, shape.k),
             (("in", 0), ("in", 1), ("in", 2), ("out", 0)),
             (shape, False),
-            workspace=4 * shape[1] * shape[4] * shape[5] * shape[6],
+            workspace=4 * shape.c * shape.k * shape.r * shape.s,
             layouts=((RCNB, PLAIN, PLAIN), (RCNB,)),
             in_place=False,
         )
@@ -78,12 +116,10 @@ def forward(request: Request) -> Iterable[Candidate]:
 def backward_data(request: Request) -> Iterable[Candidate]:
     """Explicit, then implicit."""
     dy, w, dx = given(request.inputs[0]), given(request.inputs[1]), given(request.outputs[0])
-    shape = _shape(dx.shape, w.shape, dy.shape, request)
-    if shape is None or not is_single(*request.inputs):
+    shape = _geometry(dx.shape, w.shape, dy.shape, request)
+    if shape is None:
         return
-    group, groups = shape[4] // shape[15], shape[15]
-    depth, plane = shape[1] // groups * shape[5] * shape[6], shape[7] * shape[8]
-    kp, mp, np = up(group, TILE_K), up(depth, TILE_M), up(plane, TILE_N)
+    kp, mp, np = up(shape.outputs, TILE_K), up(shape.depth, TILE_M), up(shape.plane, TILE_N)
     yield program_candidate(
         request,
         "explicit gemm",
@@ -91,7 +127,7 @@ def backward_data(request: Request) -> Iterable[Candidate]:
         _explicit_ldm(shape),
         (("in", 0), ("in", 1), ("out", 0)),
         (shape,),
-        workspace=4 * (groups * kp * mp + (kp + mp) * np),
+        workspace=4 * (shape.groups * kp * mp + (kp + mp) * np),
         in_place=False,
     )
     if _implicit(shape, LEAST_BACKWARD):
@@ -99,10 +135,10 @@ def backward_data(request: Request) -> Iterable[Candidate]:
             request,
             "implicit gemm",
             ("implicit", "convolve"),
-            _blocks(shape[4], shape[1]),
+            _blocks(shape.k, shape.c),
             (("in", 0), ("in", 1), ("in", 2), ("out", 0)),
             (shape, True),
-            workspace=4 * shape[1] * shape[4] * shape[5] * shape[6],
+            workspace=4 * shape.c * shape.k * shape.r * shape.s,
             layouts=((RCNB, PLAIN), (RCNB,)),
             in_place=False,
         )
@@ -111,13 +147,11 @@ def backward_data(request: Request) -> Iterable[Candidate]:
 def backward_weights(request: Request) -> Iterable[Candidate]:
     """Explicit, then implicit."""
     dy, x, dw = given(request.inputs[0]), given(request.inputs[1]), given(request.outputs[0])
-    shape = _shape(x.shape, dw.shape, dy.shape, request)
-    if shape is None or not is_single(*request.inputs):
+    shape = _geometry(x.shape, dw.shape, dy.shape, request)
+    if shape is None:
         return
-    group = shape[4] // shape[15]
-    depth, plane = shape[1] // shape[15] * shape[5] * shape[6], shape[7] * shape[8]
-    together = max(1, min(shape[0], COLUMNS_BYTES // (4 * depth * plane)))
-    kp, mp, np = up(together * plane, TILE_K), up(group, TILE_M), up(depth, TILE_N)
+    together = max(1, min(shape.n, COLUMNS_BYTES // (4 * shape.depth * shape.plane)))
+    kp, mp, np = up(together * shape.plane, TILE_K), up(shape.outputs, TILE_M), up(shape.depth, TILE_N)
     places = (("in", 0), ("in", 1), ("out", 0), ("out", 1))
     yield program_candidate(
         request,
@@ -130,15 +164,15 @@ def backward_weights(request: Request) -> Iterable[Candidate]:
         in_place=False,
     )
     if _implicit(shape, LEAST_BACKWARD):
-        outputs, inputs = up(min(shape[4], BLOCK), 8), up(min(shape[1], BLOCK), 8)
-        while shape[6] * outputs * inputs * 8 + (outputs + inputs) * COLUMNS * 4 > 64 * LDM_BYTES:
+        outputs, inputs = up(min(shape.k, BLOCK), 8), up(min(shape.c, BLOCK), 8)
+        while shape.s * outputs * inputs * 8 + (outputs + inputs) * COLUMNS * 4 > 64 * LDM_BYTES:
             inputs = up(inputs // 2, 8)
         yield program_candidate(
             request,
             "implicit gemm",
             ("implicit", "weigh"),
             (
-                LdmBuffer("dw", (shape[6], outputs, inputs), "float64"),
+                LdmBuffer("dw", (shape.s, outputs, inputs), "float64"),
                 LdmBuffer("x", (COLUMNS, inputs)),
                 LdmBuffer("dy", (outputs, COLUMNS)),
             ),
@@ -149,20 +183,20 @@ def backward_weights(request: Request) -> Iterable[Candidate]:
         )
 
 
-def _explicit_ldm(shape: Shape) -> tuple[LdmBuffer, ...]:
+def _explicit_ldm(shape: Geometry) -> tuple[LdmBuffer, ...]:
     """The product's tiles, a row of the image and a line of columns on each CPE; what those need is
     taken from the panel of the result."""
-    row, line = LdmBuffer("row", (64 * shape[3],)), LdmBuffer("line", (64 * max(shape[8], 64),))
+    row, line = LdmBuffer("row", (64 * shape.w,)), LdmBuffer("line", (64 * max(shape.q, 64),))
     room = LDM_BYTES - GEMM[0].nbytes - GEMM[1].nbytes - row.nbytes - line.nbytes
     panel = max(1, min(PANEL, room // (TILE_M // 8) // TILE_N * TILE_N))
     return (*GEMM[:2], LdmBuffer("result", (TILE_M, panel), "float64"), row, line)
 
 
-def _implicit(shape: Shape, least: int) -> bool:
+def _implicit(shape: Geometry, least: int) -> bool:
     """Whether the mesh can share the batch evenly and has channels enough."""
-    plain = shape[13:] == (1, 1, 1)
-    fits = shape[0] % 8 == 0 and (COLUMNS % shape[0] == 0 or shape[0] % COLUMNS == 0)
-    return plain and fits and min(shape[1], shape[4]) >= least and shape[6] <= 7
+    plain = (shape.dilation_h, shape.dilation_w, shape.groups) == (1, 1, 1)
+    fits = shape.n % 8 == 0 and (COLUMNS % shape.n == 0 or shape.n % COLUMNS == 0)
+    return plain and fits and min(shape.c, shape.k) >= least and shape.s <= 7
 
 
 def _blocks(inputs: int, outputs: int) -> tuple[LdmBuffer, ...]:

@@ -16,6 +16,7 @@ from demitasse_sw26010.kernels.program import (
     is_single,
     part,
     program_candidate,
+    random_key,
 )
 from demitasse_sw26010.model.ldm import LdmBuffer
 
@@ -59,9 +60,7 @@ def dropout(request: Request) -> Iterable[Candidate]:
     x = given(request.inputs[0])
     if not is_single(x):
         return ()
-    seed, stream = int(request.attributes["seed"]), int(request.attributes["stream"])
-    low = 2**32 - 1
-    key = (seed & low, ((seed >> 32) + stream * 0x9E3779B9) & low)
+    key = random_key(int(request.attributes["seed"]), int(request.attributes["stream"]))
     places = (("in", 0), ("in", 1), ("in", 2), ("out", 0), ("out", 1))
     numbers = (key, x.shape[0], prod(x.shape[1:]), float(request.attributes["ratio"]))
     loop = ("elementwise", "dropout")

@@ -8,11 +8,10 @@ from types import MappingProxyType
 
 from demitasse import Candidate, Request
 from demitasse_sw26010.kernels.convolution import GEMM, TILE_K, TILE_M, TILE_N
-from demitasse_sw26010.kernels.program import given, is_single, program_candidate, up
+from demitasse_sw26010.kernels.program import Place, given, is_single, program_candidate, up
 from demitasse_sw26010.model.ldm import LdmBuffer
 
 LINE = LdmBuffer("line", (64 * 256,))
-Place = tuple[str, int]
 Sizes = tuple[int, int]
 
 

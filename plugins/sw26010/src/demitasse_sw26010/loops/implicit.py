@@ -1,6 +1,5 @@
 """Convolution by implicit GEMM: no columns, but a product for each tap; tensors lie (R, C, N, B).
 
-
 Blocked on width (so many columns of the image that with the batch they make 256) and on channels (up
 to 512 each way). Padding is coordinates that are not fetched. Each tap's operands are waited for: LDM
 goes to larger blocks, not to two sets of smaller ones.

@@ -162,7 +162,7 @@ class PricedNet:
         if readers > 1:
             self.add("sum", (x,) * readers, (x,))
 
-    def loss(self, x: Shape, label: Shape | None = None) -> None:
+    def loss(self, x: Shape) -> None:
         """Softmax with its loss."""
         labels = spec((x[0],))
         self.add("softmax_loss", (x, labels), ((), x))
