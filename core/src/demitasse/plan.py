@@ -136,10 +136,10 @@ def make_plan(
     step; ``like`` is a sibling's plan, whose parameters and gradients this one's lie like. Raises
     PlanError for an operation that nobody computes, ShapeError for a parameter unlike the other's."""
     planner = _Planner(graph, kernels, place, slots, retain == "all", precision)
+    planner.fixed = fixed_parameters
     planner.lie_like(like)
     planner.choose_kernels()
-    if fixed_parameters:
-        planner.find_fixed()
+    planner.find_fixed()
     planner.trace_lifetimes()
     planner.share_in_place()
     return planner.finish(name, bucket_bytes, brief_gradients)
@@ -160,7 +160,7 @@ class _Planner:
         self.graph, self.kernels, self.place, self.retain_all = graph, kernels, place, retain_all
         self.precision = "f32" if retain_all and precision == "bf16" else precision
         self.given = {owner: slot for slot in given for owner in slot.owners}
-        self.item = TensorSpec((), graph.dtype).nbytes
+        self.item, self.fixed = TensorSpec((), graph.dtype).nbytes, False
         self.layouts, self.root = dict[Tensor, Layout](), dict[Tensor, Tensor]()
         self.reordered: dict[tuple[Tensor, Layout], Tensor] = {}
         self.chosen, self.in_place, self.once = list[_Choice](), set[int](), set[int]()
@@ -269,7 +269,8 @@ class _Planner:
             tuple(self._spec(t) if t is not None else None for t in tensors)
             for tensors in (node.inputs, node.outputs)
         )
-        return Request(node.operation, inputs, outputs, node.attributes, self.place, self.precision)
+        about = node.attributes, self.place, self.precision, self.fixed
+        return Request(node.operation, inputs, outputs, *about)
 
     def _in_layout(self, tensor: Tensor, layout: Layout, near: Node) -> Tensor:
         if self._layout(tensor) == layout:
@@ -302,9 +303,9 @@ class _Planner:
         return self.root.get(tensor, tensor)
 
     def find_fixed(self) -> None:
-        """What depends on parameters and constants alone: it is pinned, and done once."""
+        """What depends on fixed parameters and constants alone: it is pinned, and done once."""
         fixed = {parameter.tensor for parameter in self.graph.parameters} | set(self.graph.constants)
-        for i, (node, *_) in enumerate(self.chosen):
+        for i, (node, *_) in enumerate(self.chosen if self.fixed else ()):
             updates = any(operand.updated for operand in node.operation.inputs)
             if not updates and fixed.issuperset(map(self._find, filter(None, node.inputs))):
                 self.once.add(i)

@@ -95,7 +95,7 @@ class Step:
         for row in (self.first, self.forward, self.backward, self.last):
             row[:] = in_rows(row)
         self.begin = [w for level in levels if (w := level.begin()) is not None]
-        self.end = [w for level in levels if (w := level.end()) is not None]
+        self.end = [self._timed(w) for level in levels if (w := level.end()) is not None]
         if clear is not None and any(e.operation == "accumulate" for e in plan.entries):
             self.begin.append(clear)
 
@@ -131,8 +131,7 @@ class Step:
             start = clock()
             for work in self.reads:
                 work()
-            read = clock()
-            before = phases.synchronise
+            read, before = clock(), phases.synchronise
             for work in self.forward if number else self.first:
                 work()
             loss += self.loss() / self.passes

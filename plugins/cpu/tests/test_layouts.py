@@ -289,6 +289,15 @@ def test_reorders_of_any_rank(shape: tuple[int, ...]) -> None:
         moved(x, source, target)
 
 
+@pytest.mark.parametrize("shape", [(500, 800), (10, 97), (1, 3)])
+def test_rows_side_by_side(shape: tuple[int, ...]) -> None:
+    x = np.random.default_rng(7).standard_normal(shape).astype(np.float32)
+    rows = Layout("ab16b64a", blocks=((1, 16), (0, 64)))
+    pairs = Layout("ab8b64a2b", blocks=((1, 8), (0, 64), (1, 2)))
+    for target in (pairs, replace(pairs, stored="bfloat16")):
+        moved(x, rows, target)
+
+
 def test_places_are_widened_when_they_leave_their_layout() -> None:
     x = np.random.default_rng(6).integers(0, 2**15, (2, 5, 4, 3)).astype(np.int32)
     moved(x, Layout("NHWC int16", NHWC.order, stored="int16"), PLAIN)

@@ -42,6 +42,7 @@ REQUESTS = st.builds(
     st.dictionaries(WORDS, VALUES, max_size=2),
     st.builds(Place, st.just("machine"), WORDS, st.integers(1, 3)),
     st.sampled_from(["f32", "bf16"]),
+    st.booleans(),
 )
 
 
@@ -55,7 +56,8 @@ def exact(value):
 
 
 def meaning(plugin, request):
-    about = (request.operation.name, request.inputs, request.outputs, request.precision)
+    operands = request.operation.name, request.inputs, request.outputs
+    about = (*operands, request.precision, request.fixed)
     return plugin, about, request.place, exact(dict(request.attributes))
 
 
@@ -67,7 +69,7 @@ def test_requests_that_differ_never_share_a_key(plugin, request, other_plugin, o
 
 @given(REQUESTS, st.data())
 def test_a_change_of_any_part_changes_the_key(request, data):
-    part = data.draw(st.sampled_from(["inputs", "outputs", "attributes", "precision", "place"]))
+    part = data.draw(st.sampled_from(["inputs", "outputs", "attributes", "precision", "place", "fixed"]))
     other = replace(request, **{part: getattr(data.draw(REQUESTS), part)})
     same = meaning("p", request) == meaning("p", other)
     assert (request_key("p", request) == request_key("p", other)) is same

@@ -6,6 +6,7 @@ import gc
 import importlib.metadata
 import tomllib
 import weakref
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -249,6 +250,15 @@ def test_parameters_take_the_layout_of_their_first_reader_for_nothing():
     assert seconds(first, (plain, NHWC, plain)) == 0
     assert seconds(first, (plain, PLAIN_BF16, plain)) == pytest.approx(1.5 * big.nbytes / COPY)
     assert seconds(later, (plain, NHWC)) == pytest.approx(2 * big.nbytes / COPY)
+
+
+def test_what_is_made_once_of_fixed_parameters_costs_nothing():
+    big, x = TensorSpec((512, 512, 3, 3), "float32"), TensorSpec((8, 512, 8, 8), "float32")
+    plain = Layout("plain")
+    request = Request(VOCABULARY["convolution"], (x, big, None), (x,), {}, Place("machine"))
+    wants = (NHWC, PLAIN_BF16, plain)
+    assert seconds(request, wants) == pytest.approx((2 * x.nbytes + 1.5 * big.nbytes) / COPY)
+    assert seconds(replace(request, fixed=True), wants) == pytest.approx(2 * x.nbytes / COPY)
 
 
 def test_small_operands_and_results_cost_nothing_but_gradients_of_parameters_do():

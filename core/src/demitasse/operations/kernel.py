@@ -140,7 +140,8 @@ class Place:
 class Request:
     """An operation to be computed. A variadic operand's tensors stand in line with the others; an absent
     optional operand is None. Layouts are those the inputs have now; a candidate may ask for others, and
-    where ``precision`` is bf16 for such as are stored so; sums, losses and parameters stay."""
+    where ``precision`` is bf16 for such as are stored so; sums, losses and parameters stay. ``fixed``
+    parameters stay as they are: what is made of them alone is made once."""
 
     operation: Operation
     inputs: tuple[TensorSpec | None, ...]
@@ -148,6 +149,7 @@ class Request:
     attributes: Mapping[str, Any]
     place: Place
     precision: str = "f32"
+    fixed: bool = False
 
 
 Bind: TypeAlias = Callable[[Sequence[Any], Sequence[Any], Any], Work]

@@ -22,6 +22,7 @@ def request_key(plugin: str, request: Request) -> str:
     """
     place = request.place
     about = f"threads {place.threads}, {_word(request.precision)}, {_word(place.space)}"
+    about += ", fixed" * request.fixed
     attributes = "".join(
         f" {_word(name)}={_value(value)}" for name, value in sorted(request.attributes.items())
     )

@@ -146,11 +146,12 @@ def _take_turns(
 def reorder_seconds(request: Request, candidate: Candidate) -> float:
     """What it takes to bring the operands into the layouts that a candidate wants and, of parameters'
     gradients, to bring them back: the bytes read and those written at ``COPY`` a thread. Other results
-    lie as their kernel leaves them."""
+    lie as their kernel leaves them. Parameters that are fixed are brought once, which is not counted."""
     count, moved = len(request.inputs), 0
     wants = wanted(request, candidate)
     for i, (lies, wish) in enumerate(zip(request.inputs, wants, strict=False)):
-        if lies is not None and wish is not None:
+        once = request.fixed and operand(request, i).name in PARAMETERS
+        if lies is not None and wish is not None and not once:
             moved += _moved(_settled(request, i, lies, wish), wish)
     results = zip(request.operation.outputs, request.outputs, wants[count:], strict=False)
     for result, lies, wish in results:

@@ -6,6 +6,7 @@ serve. numba and the loops are imported when a candidate is bound.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 
@@ -25,8 +26,11 @@ from demitasse_cpu.kernels import (
     pooling,
     recurrent,
     reduction,
+    reorder,
     spatial,
+    spread_products,
     update,
+    wide_weights,
     winograd,
 )
 
@@ -48,20 +52,37 @@ FACTORIES: Mapping[str, Callable[[Request], Iterable[Candidate]]] = MappingProxy
     | update.FACTORIES
 )
 
-LIGHTER: Mapping[str, Callable[[Request], Iterable[Candidate]]] = MappingProxyType(winograd.FACTORIES)
-"""Kernels that need less arithmetic where they serve; for a tuner to try."""
+LIGHTER = (winograd.FACTORIES, wide_weights.FACTORIES, spread_products.FACTORIES)
+"""Kernels that need less arithmetic or memory where they serve; for a tuner to try."""
+
+
+_FEW_BYTES, _MANY_BYTES = 2**16, 2**20
+"""Reorders of how many bytes are not tried: to load another kernel for a trial takes 10 to 40 ms, which
+is not won back in thousands of steps."""
 
 
 def candidates(request: Request) -> Iterable[Candidate]:
-    """The kernels for a request, those of oneDNN first and loops of our own where it has none; of
-    convolutions also those that need less arithmetic, for a tuner to try. None where the reference has
-    to serve."""
+    """The kernels for a request, those of oneDNN first and loops of our own where it has none; also
+    those that need less arithmetic or memory, for a tuner to try. None where the reference has to
+    serve."""
     if request.place.space != "host":
         return ()
     name = request.operation.name
     offered = onednn.candidates(request)
-    if (not offered or name == "reorder") and name in FACTORIES:
-        ours = list(FACTORIES[name](request))
-        blocked = any(spec and spec.layout.blocks for spec in (*request.inputs, *request.outputs))
-        offered = [*offered, *ours] if blocked else [*ours, *offered]
-    return [*offered, *LIGHTER[name](request)] if name in LIGHTER else offered
+    if name == "reorder":
+        return _reorders(request, list(FACTORIES[name](request)), offered)
+    if not offered and name in FACTORIES:
+        offered = list(FACTORIES[name](request))
+    lighter = [family[name](request) for family in LIGHTER if name in family]
+    return [*offered, *itertools.chain.from_iterable(lighter)]
+
+
+def _reorders(request: Request, ours: list[Candidate], theirs: list[Candidate]) -> list[Candidate]:
+    """Our loops where numbers stay in line or there are no blocks, and for few bytes, where oneDNN's
+    take longer to begin; else its kernel. Of many bytes both, for a tuner to try."""
+    size = max(s.nbytes for s in (*request.inputs, *request.outputs) if s is not None)
+    blocked = any(s and s.layout.blocks for s in (*request.inputs, *request.outputs))
+    if reorder.is_in_line(request):
+        return ours
+    both = [*theirs, *ours] if blocked and size >= _FEW_BYTES else [*ours, *theirs]
+    return both if size >= _MANY_BYTES else both[:1]

@@ -119,7 +119,7 @@ def _parts(request: Request, product: _Product) -> int:
     return parts_for(request, max(product.rows, product.columns), flop / _FLOP_A_UNIT_OF_WORK)
 
 
-def _room(request: Request, product: _Product) -> tuple[int, int]:
+def _room(product: _Product) -> tuple[int, int]:
     """The bytes of a part's panel, and of its sums."""
     terms = min(product.terms, _BLOCK_TERMS)
     rows = min(product.rows, _BLOCK_ROWS) + _SPARE_ROWS
@@ -127,7 +127,7 @@ def _room(request: Request, product: _Product) -> tuple[int, int]:
 
 
 def _candidate(request: Request, product: _Product, bind: Any) -> Candidate:
-    workspace = _parts(request, product) * sum(_room(request, product))
+    workspace = _parts(request, product) * sum(_room(product))
     return Candidate(KERNEL, bind, workspace=workspace, in_place=False)
 
 
@@ -172,7 +172,7 @@ def _work(
         ranges = [(_scaled(part, _ROW_UNIT, product.rows), whole[1]) for part in divide(rows, parts)]
     else:
         ranges = [(whole[0], _scaled(part, widest, product.columns)) for part in divide(columns, parts)]
-    rooms = cut(workspace, a.dtype, *_room(request, product) * parts)
+    rooms = cut(workspace, a.dtype, *_room(product) * parts)
     shares = []
     for i, (mine_down, mine_across) in enumerate(ranges):
         panel, sums = rooms[2 * i : 2 * i + 2]

@@ -165,7 +165,8 @@ def _spread(request: Request, layout: Layout, index: Layout) -> Iterable[Candida
         from demitasse_cpu.loops import pooling_by_channels as loops
 
         geometry = _windows(request.attributes, spec(request.outputs[0]).shape, dy.shape)
-        arguments = (geometry, channels, *map(flat, inputs), flat(outputs[0]))
+        arrays = [array.view("int16") if layout.stored else array for array in (inputs[0], outputs[0])]
+        arguments = (geometry, channels, flat(arrays[0]), flat(inputs[1]), flat(arrays[1]))
         return spread(loops.maxima_backward_apart, arguments, lines, parts)
 
     return (Candidate(BY_CHANNELS, bind, (layout, index), (layout,), in_place=False),)

@@ -21,15 +21,23 @@ def reorder(request: Request) -> Iterable[Candidate]:
     x, y = spec(request.inputs[0]), spec(request.outputs[0])
     if x.dtype == "uint16":  # which is what bfloat16 looks like
         return ()
-    bind = _same_order(request, x, y) or _transposition(request, x, y) or _any_order(request, x, y)
+    ways = (_same_order, _side_by_side, _transposition)
+    way = next((found for find in ways if (found := find(request, x, y))), None)
+    bind = way or _any_order(request, x, y)
     return (Candidate(*bind, (x.layout,), (y.layout,), in_place=False),)
+
+
+def is_in_line(request: Request) -> bool:
+    """Whether our kernel reads and writes numbers in line, and is as quick as memory is."""
+    x, y = spec(request.inputs[0]), spec(request.outputs[0])
+    return x.dtype != "uint16" and bool(_same_order(request, x, y) or _side_by_side(request, x, y))
 
 
 _Way = tuple[str, Any]
 
 
 def _same_order(request: Request, x: TensorSpec, y: TensorSpec) -> _Way | None:
-    if _order(x) != _order(y) or x.layout.blocks != y.layout.blocks:
+    if x.layout.places(x.shape)[:2] != y.layout.places(y.shape)[:2]:
         return None
     size = prod(x.physical)
     parts = parts_for(request, size, size)
@@ -40,6 +48,27 @@ def _same_order(request: Request, x: TensorSpec, y: TensorSpec) -> _Way | None:
         return spread(loops.converted, (flat(inputs[0]), flat(outputs[0])), size, parts)
 
     return "numba loop", bind
+
+
+def _side_by_side(request: Request, x: TensorSpec, y: TensorSpec) -> _Way | None:
+    """Blocks of rows, two of which are to lie side by side: from how the gradient of an inner product's
+    weights leaves oneDNN to how pairs of bfloat16 are read. Of 500 x 800 numbers two cores took 0.10 ms
+    with oneDNN's reorder."""
+    if _order(x) != _order(y) or len(x.layout.blocks) != 2 or not is_real(x, y):
+        return None
+    (d, rows), (other, width) = x.layout.blocks
+    if d == other or rows % 2 or y.layout.blocks != ((d, rows // 2), (other, width), (d, 2)):
+        return None
+    size = prod(x.physical)
+    pairs = size // (2 * width)
+    parts = parts_for(request, pairs, size)
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
+        from demitasse_cpu.loops import reorder as loops
+
+        return spread(loops.side_by_side, (flat(inputs[0]), flat(outputs[0]), width), pairs, parts)
+
+    return "numba loop over pairs", bind
 
 
 def _transposition(request: Request, x: TensorSpec, y: TensorSpec) -> _Way | None:

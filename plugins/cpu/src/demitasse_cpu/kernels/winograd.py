@@ -6,27 +6,30 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any
 
 from demitasse import PLAIN, Candidate, Layout, Request, TensorSpec, Work
 from demitasse_cpu.kernels.layouts import NHWC, NHWC_BF16
 from demitasse_cpu.kernels.requests import aligned, cut, flat, spec
+from demitasse_cpu.kernels.winograd_geometry import (
+    FLOAT,
+    KEPT_WEIGHTS,
+    LINE,
+    PANEL,
+    SPARE_ROWS,
+    SQUARE_ROWS,
+    Sizes,
+    lie_room,
+    sizes_of,
+    tiles_of,
+    whole,
+)
 from demitasse_cpu.kernels.work import ready
 from demitasse_cpu.native import at_once, in_order
 from demitasse_cpu.threads import divide
 
 KERNELS = {3: "Winograd F(4x4, 3x3)", 5: "Winograd F(4x4, 5x5)"}
 """The kernels by their number of taps in a line."""
-
-_FLOAT = 4
-_LINE = 16
-_RESULTS = 4
-
-# What any processor's loops need, whose panels have 8 to 64 channels: loops.winograd has the panels
-# of this one, but is not imported before a kernel is bound.
-_PANEL = 64
-_SPARE_ROWS = 8
-_SQUARE_ROWS = 66
 
 _BLOCK, _LARGE_BLOCK = 48, 200
 """Tiles that a thread takes from images to results at a time. 48 of 64 channels stay in the second
@@ -39,79 +42,9 @@ _GRADIENT_BLOCK = 100
 _FEWEST_CHANNELS = 8
 """Of fewer a panel of 16 lanes would be mostly zeros."""
 
-_KEPT_WEIGHTS = 12 << 20
-"""Bytes of transformed weights that the third cache keeps beside the rest."""
-
-_FEW_TILES = 256
-"""Up to so many, all of them are transformed first, and many weights are used up panel by panel,
-their gradients summed square by square: one core took 11 ms for 128 tiles of 512 channels, and 14
-in blocks."""
-
-
 _GRADIENT_FEW_TILES = 512
 """The same for the gradient of the weights: of 392 tiles of 512 channels both ways take 27 ms, and in
 blocks each thread has sums of its own, 143 MB with the rest where it is 56 by squares."""
-
-
-class _Sizes(NamedTuple):
-    """A convolution's numbers, in (rows, columns) where there are two; channels are those of a group."""
-
-    taps: int
-    samples: int
-    groups: int
-    channels: int
-    outputs: int
-    image: tuple[int, int]
-    result: tuple[int, int]
-    pad: tuple[int, int]
-    threads: int
-
-    @property
-    def points(self) -> int:
-        """Pixels in a line of a tile."""
-        return _RESULTS + self.taps - 1
-
-    @property
-    def pair(self) -> int:
-        """Weights between a channel and an output."""
-        return self.taps**2
-
-    @property
-    def patch(self) -> int:
-        """Bytes for the weights that are put in order together."""
-        return self.pair * 8 * _LINE * _FLOAT
-
-    @property
-    def tiles(self) -> int:
-        return self.grid[2]
-
-    @property
-    def grid(self) -> tuple[int, int, int]:
-        """How the images are laid out, down and across, for the fewest tiles; and how many those are."""
-        grids = [(n, self.samples // n) for n in range(self.samples, 0, -1) if self.samples % n == 0]
-        counts = [_joined(self, 0, n)[0] * _joined(self, 1, m)[0] for n, m in grids]
-        fewest = counts.index(min(counts))
-        return *grids[fewest], counts[fewest]
-
-    @property
-    def weights(self) -> int:
-        """Transformed, in bytes."""
-        outputs = _whole(self.outputs, _LINE)
-        return self.points**2 * (self.channels * outputs + outputs) * _FLOAT
-
-    def has_many_weights(self, few: int = _FEW_TILES) -> bool:
-        """Too many for so few tiles to go through them block by block."""
-        return self.weights > _KEPT_WEIGHTS and self.tiles <= few
-
-    @property
-    def parts(self) -> int:
-        """Threads that have work, where they divide the tiles."""
-        return max(1, min(self.threads, self.tiles // 6))
-
-    def block(self, most: int) -> int:
-        """Tiles of a block: of each part about as many, and not more than ``most``."""
-        mine = -(-self.tiles // self.parts)
-        return -(-mine // -(-mine // most))
 
 
 def forward(request: Request, relu: bool = False) -> Iterable[Candidate]:
@@ -121,7 +54,7 @@ def forward(request: Request, relu: bool = False) -> Iterable[Candidate]:
     y = request.outputs[0]
     if not _serves(request, w, x, b, y):
         return ()
-    return (_correlating(request, _sizes(request, spec(x), spec(w).shape, spec(y)), relu=relu),)
+    return (_correlating(request, sizes_of(request, spec(x), spec(w).shape, spec(y)), relu=relu),)
 
 
 def backward_data(request: Request) -> Iterable[Candidate]:
@@ -130,7 +63,7 @@ def backward_data(request: Request) -> Iterable[Candidate]:
     dx = request.outputs[0]
     if not _serves(request, w, dy, dx):
         return ()
-    s = _sizes(request, spec(dx), spec(w).shape, spec(dy))
+    s = sizes_of(request, spec(dx), spec(w).shape, spec(dy))
     turned = s._replace(
         channels=s.outputs,
         outputs=s.channels,
@@ -147,7 +80,7 @@ def backward_weights(request: Request) -> Iterable[Candidate]:
     dw, db = (*request.outputs, None)[:2]
     if not _serves(request, dw, dy, x, db):
         return ()
-    s = _sizes(request, spec(x), spec(dw).shape, spec(dy))
+    s = sizes_of(request, spec(x), spec(dw).shape, spec(dy))
     if s.has_many_weights(_GRADIENT_FEW_TILES):
         return (_gradient_by_squares(request, s),)
     return (_gradient_by_tiles(request, s),)
@@ -174,124 +107,41 @@ def _serves(request: Request, w: TensorSpec | None, *others: TensorSpec | None) 
     )
 
 
-def _sizes(request: Request, x: TensorSpec, w: Sequence[int], y: TensorSpec) -> _Sizes:
-    groups = request.attributes["groups"]
-    return _Sizes(
-        taps=w[2],
-        samples=x.shape[0],
-        groups=groups,
-        channels=w[1],
-        outputs=w[0] // groups,
-        image=(x.shape[2], x.shape[3]),
-        result=(y.shape[2], y.shape[3]),
-        pad=tuple(request.attributes["pad"]),
-        threads=max(1, request.place.threads),
-    )
-
-
-def _tiles(s: _Sizes) -> Any:
-    import numpy as np
-
-    from demitasse_cpu.loops import winograd as loops
-
-    down, across, _ = s.grid
-    pixel, result_pixel = s.groups * s.channels, s.groups * s.outputs
-    line, result_line = s.image[1] * pixel, s.result[1] * result_pixel
-    image, result = s.image[0] * line, s.result[0] * result_line
-    rows, result_rows = _places(s, 0, down, (across * image, line), (across * result, result_line))
-    columns, result_columns = _places(s, 1, across, (image, pixel), (result, result_pixel))
-    return loops.Tiles(
-        form=tuple(range(s.taps)),
-        channels=s.channels,
-        outputs=s.outputs,
-        across=len(columns) // s.points,
-        rows=np.array(rows),
-        columns=np.array(columns),
-        down_step=line,
-        across_step=pixel,
-        result_rows=np.array(result_rows),
-        result_columns=np.array(result_columns),
-        result_down_step=result_line,
-        result_across_step=result_pixel,
-    )
-
-
-def _joined(s: _Sizes, d: int, images: int) -> tuple[int, bool]:
-    """Tiles along ``images`` in line, and whether they are joined: with nothing between them but one
-    border's zeros, so that a tile may have results of two. Of 13 x 13 results 8 x 4 joined images
-    have 28 x 14 tiles, where each alone has 4 x 4."""
-    apart = images * -(-s.result[d] // _RESULTS)
-    joined = -(-((images - 1) * (s.image[d] + s.pad[d]) + s.result[d]) // _RESULTS)
-    return min(joined, apart), joined < apart
-
-
-def _places(
-    s: _Sizes, d: int, images: int, of_image: tuple[int, int], of_result: tuple[int, int]
-) -> tuple[list[int], list[int]]:
-    """Where the lines and the lines of results of each tile along ``images`` begin, -1 for
-    those that no image has; ``of_image`` and ``of_result`` are distances of images and of lines."""
-    count, joined = _joined(s, d, images)
-    period = s.image[d] + s.pad[d] if joined else _whole(s.result[d], _RESULTS)
-    places: list[int] = []
-    results: list[int] = []
-    for tile in range(count):
-        first = 0 if joined else _RESULTS * tile // period
-        start = _RESULTS * tile - first * period
-        for table, lines, at, extent, (image_step, step) in (
-            (places, s.points, start - s.pad[d], s.image[d], of_image),
-            (results, _RESULTS, start, s.result[d], of_result),
-        ):
-            for line in range(at, at + lines):
-                image, inner = (line // period, line % period) if joined else (0, line)
-                there = 0 <= first + image < images and 0 <= inner < extent
-                table.append((first + image) * image_step + inner * step if there else -1)
-    return places, results
-
-
 def _images(request: Request) -> Layout:
     """How x, y and their gradients lie."""
     return NHWC_BF16 if request.precision == "bf16" else NHWC
 
 
-def _whole(count: int, unit: int) -> int:
-    return -(-count // unit) * unit
-
-
-def _lie_room(s: _Sizes, channels: int, tiles: int) -> int:
-    """Bytes for transformed tiles of so many channels, in panels or not."""
-    spare = _SPARE_ROWS * channels + _PANEL
-    return (s.points**2 * _whole(channels, _PANEL) * (tiles + 1) + spare) * _FLOAT
-
-
-def _correlating(request: Request, s: _Sizes, to_data: bool = False, relu: bool = False) -> Candidate:
+def _correlating(request: Request, s: Sizes, to_data: bool = False, relu: bool = False) -> Candidate:
     """A forward pass, or one to the data."""
     by_panels = s.has_many_weights()
     parts = s.threads if by_panels else s.parts
-    block = s.block(_LARGE_BLOCK if s.weights > _KEPT_WEIGHTS and not by_panels else _BLOCK)
+    block = s.block(_LARGE_BLOCK if s.weights > KEPT_WEIGHTS and not by_panels else _BLOCK)
     held = s.tiles if by_panels else block
-    biases = s.groups * _whole(s.outputs, _LINE) * _FLOAT
-    panel = s.points**2 * (s.channels * _PANEL + _LINE) * _FLOAT
-    m = (s.points**2 * (block * _PANEL + _LINE) + _SPARE_ROWS * _PANEL) * _FLOAT
-    v = _lie_room(s, s.channels, held)
+    biases = s.groups * whole(s.outputs, LINE) * FLOAT
+    panel = s.points**2 * (s.channels * PANEL + LINE) * FLOAT
+    m = (s.points**2 * (block * PANEL + LINE) + SPARE_ROWS * PANEL) * FLOAT
+    v = lie_room(s, s.channels, held)
     # v is shared and the weights are each part's own, or the other way round.
     shared, own = (v, panel) if by_panels else (s.weights, v)
     sizes = [biases, shared, *[own, m, s.patch] * parts]
 
     def bind(inputs: Sequence[Any], targets: Sequence[Any], workspace: Any) -> Work:
         from demitasse_cpu.loops import winograd as loops
+        from demitasse_cpu.loops import winograd_blocks as blocks
 
-        g = _tiles(s)
-        line = _whole(s.outputs, _LINE)
-        row = _whole(s.channels, _LINE)
-        lie = loops.Lie(loops.PANEL, held * row + _LINE, row)
+        g = tiles_of(s)
+        line = whole(s.outputs, LINE)
+        row = whole(s.channels, LINE)
+        lie = blocks.Lie(blocks.PANEL, held * row + LINE, row)
         steps = (s.pair * s.outputs, s.pair) if to_data else (s.pair, s.pair * s.channels)
-        taps = loops.Taps(*steps, to_data)
+        taps = blocks.Taps(*steps, to_data)
         floor = 0.0 if relu else -inf
         biases, shared, *rooms = cut(workspace, "float32", *sizes)
         own, ms, patches = rooms[::3], rooms[1::3], rooms[2::3]
         b = inputs[2] if not to_data and len(inputs) > 2 and inputs[2] is not None else biases[:0]
         stages: list[Work] = [ready(loops.spread_bias, b, biases, s.outputs, line)]
-        panels = list(enumerate(divide(-(-s.outputs // loops.PANEL), parts)))
+        panels = list(enumerate(divide(-(-s.outputs // blocks.PANEL), parts)))
         tiles = list(enumerate(divide(s.tiles, parts)))
         x, w, y = flat(inputs[0]), flat(inputs[1]), flat(targets[0])
         for group in range(s.groups):
@@ -332,20 +182,21 @@ def _correlating(request: Request, s: _Sizes, to_data: bool = False, relu: bool 
     )
 
 
-def _gradient_by_tiles(request: Request, s: _Sizes) -> Candidate:
+def _gradient_by_tiles(request: Request, s: Sizes) -> Candidate:
     """Each thread sums what its tiles give to all weights, a block at a time."""
     parts, block = s.parts, s.block(_GRADIENT_BLOCK)
-    sums = _whole(s.outputs, _LINE) * _FLOAT
-    channels, outputs = _whole(s.channels, _PANEL), _whole(s.outputs, _PANEL)
+    sums = whole(s.outputs, LINE) * FLOAT
+    channels, outputs = whole(s.channels, PANEL), whole(s.outputs, PANEL)
     # With panels of 8 channels, squares have 12 rows of 8 and a vector.
-    du = aligned(s.points**2 * channels * outputs * 8 // 5 * _FLOAT)
-    v, d = (_lie_room(s, n, block) for n in (s.channels, s.outputs))
+    du = aligned(s.points**2 * channels * outputs * 8 // 5 * FLOAT)
+    v, d = (lie_room(s, n, block) for n in (s.channels, s.outputs))
     sizes = [parts * sums, parts * du, *[v, d, s.patch] * parts]
 
     def bind(inputs: Sequence[Any], targets: Sequence[Any], workspace: Any) -> Work:
-        from demitasse_cpu.loops import winograd as loops
+        from demitasse_cpu.loops import winograd_blocks as blocks
+        from demitasse_cpu.loops import winograd_gradient as loops
 
-        g, squares = _tiles(s), _squares(s, loops.PANEL)
+        g, squares = tiles_of(s), _squares(s, blocks.PANEL)
         v_lie, d_lie = (_panels_apart(s, block, n) for n in (s.channels, s.outputs))
         all_sums, all_du, *rooms = cut(workspace, "float32", *sizes)
         each_sums, each_du = all_sums.reshape(parts, -1), all_du.reshape(parts, -1)
@@ -370,18 +221,19 @@ def _gradient_by_tiles(request: Request, s: _Sizes) -> Candidate:
     return _gradient(bind, sizes, request, s)
 
 
-def _gradient_by_squares(request: Request, s: _Sizes) -> Candidate:
+def _gradient_by_squares(request: Request, s: Sizes) -> Candidate:
     """Each thread sums what all tiles give to its squares of channels and outputs."""
     tiles = divide(s.tiles, s.threads)
-    sums = _whole(s.outputs, _LINE) * _FLOAT
-    v, d = (_lie_room(s, n, s.tiles) for n in (s.channels, s.outputs))
-    du = s.points**2 * (_SQUARE_ROWS * _PANEL + _LINE) * _FLOAT
+    sums = whole(s.outputs, LINE) * FLOAT
+    v, d = (lie_room(s, n, s.tiles) for n in (s.channels, s.outputs))
+    du = s.points**2 * (SQUARE_ROWS * PANEL + LINE) * FLOAT
     sizes = [len(tiles) * sums, v, d, *[du, s.patch] * s.threads]
 
     def bind(inputs: Sequence[Any], targets: Sequence[Any], workspace: Any) -> Work:
-        from demitasse_cpu.loops import winograd as loops
+        from demitasse_cpu.loops import winograd_blocks as blocks
+        from demitasse_cpu.loops import winograd_gradient as loops
 
-        g, squares = _tiles(s), _squares(s, loops.PANEL)
+        g, squares = tiles_of(s), _squares(s, blocks.PANEL)
         v_lie, d_lie = (_panels_apart(s, s.tiles, n) for n in (s.channels, s.outputs))
         all_sums, v, d, *rooms = cut(workspace, "float32", *sizes)
         each_sums, dus, patches = all_sums.reshape(len(tiles), -1), rooms[::2], rooms[1::2]
@@ -403,7 +255,7 @@ def _gradient_by_squares(request: Request, s: _Sizes) -> Candidate:
     return _gradient(bind, sizes, request, s)
 
 
-def _gradient(bind: Any, sizes: Sequence[int], request: Request, s: _Sizes) -> Candidate:
+def _gradient(bind: Any, sizes: Sequence[int], request: Request, s: Sizes) -> Candidate:
     return Candidate(
         KERNELS[s.taps],
         bind,
@@ -414,21 +266,21 @@ def _gradient(bind: Any, sizes: Sequence[int], request: Request, s: _Sizes) -> C
     )
 
 
-def _squares(s: _Sizes, panel: int) -> int:
+def _squares(s: Sizes, panel: int) -> int:
     return -(-s.channels // panel) * -(-s.outputs // panel)
 
 
-def _panels_apart(s: _Sizes, tiles: int, channels: int) -> Any:
+def _panels_apart(s: Sizes, tiles: int, channels: int) -> Any:
     """Rows of one panel each, so that the terms of a tile of sums lie in line."""
-    from demitasse_cpu.loops import winograd as loops
-    from demitasse_cpu.loops.winograd_tiles import LANES
+    from demitasse_cpu.loops import winograd_blocks as blocks
+    from demitasse_cpu.loops.vectors import LANES
 
-    row = min(loops.PANEL, _whole(channels, _LINE))
+    row = min(blocks.PANEL, whole(channels, LINE))
     position = tiles * row + LANES
-    return loops.Lie(s.points**2 * position, position, row)
+    return blocks.Lie(s.points**2 * position, position, row)
 
 
-def _of_groups(s: _Sizes, inputs: Sequence[Any], targets: Sequence[Any]) -> Iterable[tuple[Any, ...]]:
+def _of_groups(s: Sizes, inputs: Sequence[Any], targets: Sequence[Any]) -> Iterable[tuple[Any, ...]]:
     """dy, x, dw and db of each group."""
     dy, x = map(flat, inputs)
     dw, db = (*targets, None)[:2]

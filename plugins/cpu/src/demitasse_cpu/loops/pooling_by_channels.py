@@ -1,4 +1,6 @@
-"""Pooling of images whose channels lie innermost: vectors run along the channels of one point.
+"""Pooling of images whose channels lie innermost: vectors run along the channels of one point, and the
+last of them ends where the channels end: what two vectors share is done twice. Of 20 channels 16 in a
+vector and 4 one by one took two to three times as long.
 
 Windows that lie wholly in x and have one of the usual sizes are taken in one pass, others point by point
 with the results so far in the nearest cache. Gradients are gathered, each point of dx from the windows
@@ -11,6 +13,9 @@ from typing import Any
 
 from demitasse_cpu.loops.bfloat16 import got, number, prefetch, put, widen
 from demitasse_cpu.loops.compiled import Array, compiled, inlined
+
+_BLOCK = 16
+"""Channels that are taken at once, a number that the compiler knows."""
 
 
 @inlined
@@ -28,12 +33,21 @@ def _next(value: Any, place: Any, best: Any, where: Any) -> Any:
 
 @inlined
 def _largest_of_four(
-    x: Array, at: int, down: int, n: int, place: Any, line: Any, y: Array, index: Array, to: int
+    x: Array,
+    at: int,
+    down: int,
+    n: int,
+    place: Any,
+    line: Any,
+    y: Array,
+    index: Array,
+    to: int,
+    count: int,
 ) -> None:
-    """Of 2 x 2 points of ``n`` channels; ``down`` and ``line`` lead to the point below, in elements and
-    in places."""
+    """Of 2 x 2 points of ``n`` channels, of which ``count`` are looked at; ``down`` and ``line`` lead to
+    the point below, in elements and in places."""
     one = index.dtype.type(1)
-    for i in range(n):
+    for i in range(count):
         best, where = got(x, at + i), place
         best, where = _next(got(x, at + n + i), place + one, best, where)
         best, where = _next(got(x, at + down + i), place + line, best, where)
@@ -44,12 +58,21 @@ def _largest_of_four(
 
 @inlined
 def _largest_of_nine(
-    x: Array, at: int, down: int, n: int, place: Any, line: Any, y: Array, index: Array, to: int
+    x: Array,
+    at: int,
+    down: int,
+    n: int,
+    place: Any,
+    line: Any,
+    y: Array,
+    index: Array,
+    to: int,
+    count: int,
 ) -> None:
     one, two = index.dtype.type(1), index.dtype.type(2)
     below, bottom = place + line, place + line + line
     at_below, at_bottom = at + down, at + 2 * down
-    for i in range(n):
+    for i in range(count):
         # Three chains of comparisons, not one: each waits for the one before it.
         best, where = got(x, at + i), place
         best, where = _next(got(x, at + n + i), place + one, best, where)
@@ -81,6 +104,7 @@ def maxima(g: Any, channels: int, x: Array, y: Array, index: Array, begin: int, 
     """``begin`` and ``end`` count the lines of y of all images. bfloat16 stays what it is: the largest
     of some numbers is one of them."""
     n, small = channels, index.dtype.type
+    whole = n if n >= _BLOCK else 0
     down, line_places = g.width * n, small(g.width)
     for line in range(begin, end):
         image, row = line // g.rows * g.height, line % g.rows
@@ -94,9 +118,17 @@ def maxima(g: Any, channels: int, x: Array, y: Array, index: Array, begin: int, 
             place = small(top * g.width + left)
             _fetch_ahead(g, x, image + bottom, min(g.height - bottom, g.stride_down), left, n)
             if bottom - top == 3 and right - left == 3:
-                _largest_of_nine(x, at, down, n, place, line_places, y, index, to)
+                for i in range(0, whole, _BLOCK):
+                    c = min(i, n - _BLOCK)
+                    _largest_of_nine(x, at + c, down, n, place, line_places, y, index, to + c, _BLOCK)
+                if whole == 0:
+                    _largest_of_nine(x, at, down, n, place, line_places, y, index, to, n)
             elif bottom - top == 2 and right - left == 2:
-                _largest_of_four(x, at, down, n, place, line_places, y, index, to)
+                for i in range(0, whole, _BLOCK):
+                    c = min(i, n - _BLOCK)
+                    _largest_of_four(x, at + c, down, n, place, line_places, y, index, to + c, _BLOCK)
+                if whole == 0:
+                    _largest_of_four(x, at, down, n, place, line_places, y, index, to, n)
             else:
                 best, where = y[to : to + n], index[to : to + n]
                 for i in range(n):
@@ -177,30 +209,49 @@ def maxima_backward(
                     put(dx, to + i, total[i])
 
 
+@inlined
+def _spread_four(
+    dy: Array,
+    index: Array,
+    at: int,
+    dx: Array,
+    to: int,
+    n: int,
+    down: int,
+    place: Any,
+    line: Any,
+    count: int,
+) -> None:
+    """``count`` channels of a point of dy to the four points of its window."""
+    one, none, low = index.dtype.type(1), dy.dtype.type(0), to + down
+    for i in range(count):
+        value, where = got(dy, at + i), got(index, at + i)
+        put(dx, to + i, value if where == place else none)
+        put(dx, to + n + i, value if where == place + one else none)
+        put(dx, low + i, value if where == place + line else none)
+        put(dx, low + n + i, value if where == place + line + one else none)
+
+
 @compiled()
 def maxima_backward_apart(
     g: Any, channels: int, dy: Array, index: Array, dx: Array, begin: int, end: int
 ) -> None:
     """Of windows of 2 x 2 that cover x side by side; ``begin`` and ``end`` count the lines of dy of all
     images. No windows have to be looked for, which for each point of 20 channels took longer than the
-    rest. Numbers are moved as they are stored."""
-    n, none = channels, dy.dtype.type(0)
-    one, below = index.dtype.type(1), index.dtype.type(g.width)
+    rest. Numbers are moved as they are stored: bfloat16 comes as int16."""
+    n, down = channels, g.width * channels
+    two, below = index.dtype.type(2), index.dtype.type(g.width)
     for line in range(begin, end):
-        at, to = line * g.columns * n, 2 * line * g.width * n
+        at, to = line * g.columns * n, 2 * line * down
         place = index.dtype.type(2 * (line % g.rows) * g.width)
         for _ in range(g.columns):
-            low = to + g.width * n
-            picked, where = dy[at : at + n], index[at : at + n]
-            left, right = dx[to : to + n], dx[to + n : to + 2 * n]
-            low_left, low_right = dx[low : low + n], dx[low + n : low + 2 * n]
-            for i in range(n):
-                left[i] = picked[i] if where[i] == place else none
-                right[i] = picked[i] if where[i] == place + one else none
-            for i in range(n):
-                low_left[i] = picked[i] if where[i] == place + below else none
-                low_right[i] = picked[i] if where[i] == place + below + one else none
-            at, to, place = at + n, to + 2 * n, place + one + one
+            if n >= _BLOCK:
+                for i in range(0, n, _BLOCK):
+                    c = min(i, n - _BLOCK)
+                    _spread_four(dy, index, at + c, dx, to + c, n, down, place, below, _BLOCK)
+            else:
+                _spread_four(dy, index, at, dx, to, n, down, place, below, n)
+            at, to, place = at + n, to + 2 * n, place + two
 
 
 @compiled()

@@ -103,6 +103,18 @@ def gathered(
 
 
 @compiled()
+def side_by_side(x: Array, y: Array, width: int, begin: int, end: int) -> None:
+    """Of every two rows of ``width`` numbers one, in which those of a column are neighbours; ``begin``
+    and ``end`` count the pairs of rows."""
+    for pair in range(begin, end):
+        first, second = x[2 * pair * width :][:width], x[(2 * pair + 1) * width :][:width]
+        target = y[2 * pair * width :][: 2 * width]
+        for i in range(width):
+            target[2 * i] = narrow(widen(first[i]), y)
+            target[2 * i + 1] = narrow(widen(second[i]), y)
+
+
+@compiled()
 def columns(x: Array, first: int, y: Array) -> None:
     """y, of as many rows as x, holds those of its columns that begin with the ``first``."""
     for row in range(y.shape[0]):

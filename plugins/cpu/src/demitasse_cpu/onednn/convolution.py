@@ -114,7 +114,7 @@ def forward(request: Request) -> Iterable[Candidate]:
     if convolution is None:
         return
     relu = request.operation.name.endswith("_relu")
-    for layout in _layouts(request, spec(x)):
+    for layout in _layouts(spec(x)):
         try:
             primitive = convolution.forward(layout, layout, b is not None, relu)
         except UnimplementedError:
@@ -130,7 +130,7 @@ def backward_data(request: Request) -> Iterable[Candidate]:
     convolution = _convolution(request, spec(request.outputs[0]).shape, w.shape, dy.shape)
     if convolution is None:
         return
-    for layout in _layouts(request, dy):
+    for layout in _layouts(dy):
         try:
             primitive = convolution.backward("convolution_backward_data", layout, layout)
         except UnimplementedError:
@@ -213,7 +213,7 @@ def _convolution(
     return _Convolution(lib, request.place.threads, x, w, y, *about)
 
 
-def _layouts(request: Request, x: TensorSpec) -> Iterator[Layout]:
+def _layouts(x: TensorSpec) -> Iterator[Layout]:
     """The activations' layouts worth trying, the usual one first."""
     yield _BY_CHANNELS[len(x.shape)]
     if replace(x.layout, stored="") == BLOCKED:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from math import prod
 from typing import Any
 
@@ -77,7 +79,7 @@ def forward(request: Request) -> Iterable[Candidate]:
     relu = request.operation.name.endswith("_relu")
     for product in _products(request, spec(x).shape, spec(w).shape):
         order = [SRC, WEIGHTS, BIAS][: len(request.inputs)], [DST]
-        given = [None, spec(w).layout]
+        given = [None, *_settled(request, spec(w).layout)]
         yield from _offers(product, "inner_product_forward", order, given, b is not None, relu)
 
 
@@ -98,6 +100,44 @@ def backward_weights(request: Request) -> Iterable[Candidate]:
         order = [DIFF_DST, SRC], [DIFF_WEIGHTS, DIFF_BIAS][: len(request.outputs)]
         given = [spec(dw).layout, None]
         yield from _offers(product, "inner_product_backward_weights", order, given, db is not None)
+
+
+def _settled(request: Request, layout: Layout) -> list[Layout]:
+    """The layout that weights have, if it may serve beside oneDNN's own. Plain ones do in float32; in a
+    bf16 plan they never were the quickest, and to make a kernel for them takes 20 ms."""
+    return [layout] if layout != PLAIN or request.precision != "bf16" else []
+
+
+def has_pairs(request: Request) -> bool:
+    """Whether a bf16 plan's products are best made of pairs of bfloat16 by AVX512-BF16: where oneDNN has
+    kernels for that and none for a processor's matrix unit."""
+    lib = library()
+    if lib is None or request.precision != "bf16" or request.place.simulated:
+        return False
+    # For another processor LLVM might not have the instruction, and would end the process.
+    return not {"NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES"} & set(os.environ) and _has_pairs(lib)
+
+
+@cache
+def _has_pairs(lib: Library) -> bool:
+    try:
+        name = Product(lib, 1, 64, 64, 64, "bfloat16").made("inner_product_forward", None, False).name
+    except PlanError:
+        return False
+    return name.endswith("avx512_core_bf16")
+
+
+def gradient_layout(request: Request, rows: int, inputs: int, outputs: int) -> Layout | None:
+    """How oneDNN would have the gradient of a bf16 plan's weights lie; None where it does not say."""
+    lib = library()
+    if lib is None:
+        return None
+    product = Product(lib, request.place.threads, rows, inputs, outputs, "bfloat16")
+    try:
+        primitive = product.made("inner_product_backward_weights", None, False)
+    except PlanError:
+        return None
+    return layout_of(lib, primitive.descriptor(DIFF_WEIGHTS), (outputs, inputs), "float32")
 
 
 def _products(request: Request, x: tuple[int, ...], w: tuple[int, ...]) -> Iterator[Product]:

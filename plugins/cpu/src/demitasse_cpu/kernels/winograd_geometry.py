@@ -1,0 +1,172 @@
+"""Where the tiles of Winograd's convolution lie in images and results, and what memory their transforms
+take; see loops.winograd."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from demitasse import Request, TensorSpec
+
+FLOAT = 4
+LINE = 16
+_RESULTS = 4
+
+# What any processor's loops need, whose panels have 8 to 64 channels: loops.winograd_blocks has those
+# of this one, but is not imported before a kernel is bound.
+PANEL = 64
+SPARE_ROWS = 8
+SQUARE_ROWS = 66
+
+KEPT_WEIGHTS = 12 << 20
+"""Bytes of transformed weights that the third cache keeps beside the rest."""
+
+FEW_TILES = 256
+"""Up to so many, all of them are transformed first, and many weights are used up panel by panel,
+their gradients summed square by square: one core took 11 ms for 128 tiles of 512 channels, and 14
+in blocks."""
+
+
+class Sizes(NamedTuple):
+    """A convolution's numbers, in (rows, columns) where there are two; channels are those of a group."""
+
+    taps: int
+    samples: int
+    groups: int
+    channels: int
+    outputs: int
+    image: tuple[int, int]
+    result: tuple[int, int]
+    pad: tuple[int, int]
+    threads: int
+
+    @property
+    def points(self) -> int:
+        """Pixels in a line of a tile."""
+        return _RESULTS + self.taps - 1
+
+    @property
+    def pair(self) -> int:
+        """Weights between a channel and an output."""
+        return self.taps**2
+
+    @property
+    def patch(self) -> int:
+        """Bytes for the weights that are put in order together."""
+        return self.pair * 8 * LINE * FLOAT
+
+    @property
+    def tiles(self) -> int:
+        return self.grid[2]
+
+    @property
+    def grid(self) -> tuple[int, int, int]:
+        """How the images are laid out, down and across, for the fewest tiles; and how many those are."""
+        grids = [(n, self.samples // n) for n in range(self.samples, 0, -1) if self.samples % n == 0]
+        counts = [_joined(self, 0, n)[0] * _joined(self, 1, m)[0] for n, m in grids]
+        fewest = counts.index(min(counts))
+        return *grids[fewest], counts[fewest]
+
+    @property
+    def weights(self) -> int:
+        """Transformed, in bytes."""
+        outputs = whole(self.outputs, LINE)
+        return self.points**2 * (self.channels * outputs + outputs) * FLOAT
+
+    def has_many_weights(self, few: int = FEW_TILES) -> bool:
+        """Too many for so few tiles to go through them block by block."""
+        return self.weights > KEPT_WEIGHTS and self.tiles <= few
+
+    @property
+    def parts(self) -> int:
+        """Threads that have work, where they divide the tiles."""
+        return max(1, min(self.threads, self.tiles // 6))
+
+    def block(self, most: int) -> int:
+        """Tiles of a block: of each part about as many, and not more than ``most``."""
+        mine = -(-self.tiles // self.parts)
+        return -(-mine // -(-mine // most))
+
+
+def sizes_of(request: Request, x: TensorSpec, w: Sequence[int], y: TensorSpec) -> Sizes:
+    groups = request.attributes["groups"]
+    return Sizes(
+        taps=w[2],
+        samples=x.shape[0],
+        groups=groups,
+        channels=w[1],
+        outputs=w[0] // groups,
+        image=(x.shape[2], x.shape[3]),
+        result=(y.shape[2], y.shape[3]),
+        pad=tuple(request.attributes["pad"]),
+        threads=max(1, request.place.threads),
+    )
+
+
+def tiles_of(s: Sizes) -> Any:
+    import numpy as np
+
+    from demitasse_cpu.loops import winograd_blocks as loops
+
+    down, across, _ = s.grid
+    pixel, result_pixel = s.groups * s.channels, s.groups * s.outputs
+    line, result_line = s.image[1] * pixel, s.result[1] * result_pixel
+    image, result = s.image[0] * line, s.result[0] * result_line
+    rows, result_rows = _places(s, 0, down, (across * image, line), (across * result, result_line))
+    columns, result_columns = _places(s, 1, across, (image, pixel), (result, result_pixel))
+    return loops.Tiles(
+        form=tuple(range(s.taps)),
+        channels=s.channels,
+        outputs=s.outputs,
+        across=len(columns) // s.points,
+        rows=np.array(rows),
+        columns=np.array(columns),
+        down_step=line,
+        across_step=pixel,
+        result_rows=np.array(result_rows),
+        result_columns=np.array(result_columns),
+        result_down_step=result_line,
+        result_across_step=result_pixel,
+    )
+
+
+def _joined(s: Sizes, d: int, images: int) -> tuple[int, bool]:
+    """Tiles along ``images`` in line, and whether they are joined: with nothing between them but one
+    border's zeros, so that a tile may have results of two. Of 13 x 13 results 8 x 4 joined images
+    have 28 x 14 tiles, where each alone has 4 x 4."""
+    apart = images * -(-s.result[d] // _RESULTS)
+    joined = -(-((images - 1) * (s.image[d] + s.pad[d]) + s.result[d]) // _RESULTS)
+    return min(joined, apart), joined < apart
+
+
+def _places(
+    s: Sizes, d: int, images: int, of_image: tuple[int, int], of_result: tuple[int, int]
+) -> tuple[list[int], list[int]]:
+    """Where the lines and the lines of results of each tile along ``images`` begin, -1 for
+    those that no image has; ``of_image`` and ``of_result`` are distances of images and of lines."""
+    count, joined = _joined(s, d, images)
+    period = s.image[d] + s.pad[d] if joined else whole(s.result[d], _RESULTS)
+    places: list[int] = []
+    results: list[int] = []
+    for tile in range(count):
+        first = 0 if joined else _RESULTS * tile // period
+        start = _RESULTS * tile - first * period
+        for table, lines, at, extent, (image_step, step) in (
+            (places, s.points, start - s.pad[d], s.image[d], of_image),
+            (results, _RESULTS, start, s.result[d], of_result),
+        ):
+            for line in range(at, at + lines):
+                image, inner = (line // period, line % period) if joined else (0, line)
+                there = 0 <= first + image < images and 0 <= inner < extent
+                table.append((first + image) * image_step + inner * step if there else -1)
+    return places, results
+
+
+def whole(count: int, unit: int) -> int:
+    return -(-count // unit) * unit
+
+
+def lie_room(s: Sizes, channels: int, tiles: int) -> int:
+    """Bytes for transformed tiles of so many channels, in panels or not."""
+    spare = SPARE_ROWS * channels + PANEL
+    return (s.points**2 * whole(channels, PANEL) * (tiles + 1) + spare) * FLOAT

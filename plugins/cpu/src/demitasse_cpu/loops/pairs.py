@@ -1,0 +1,215 @@
+"""Products of pairs of bfloat16 by the processor's instruction for them (AVX512-BF16), which adds in
+float32.
+
+A panel has, for each pair of terms, two vectors of 16 results with the two terms side by side. All are
+parts of the compiler's own (intrinsics): numba does not see a change here, so one that changes results
+needs a change in the loops that use them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+ROWS = 8
+"""Samples whose sums stay in registers, of two vectors each."""
+
+WIDE = 32
+"""Results of a panel."""
+
+_LANES = 16
+
+
+class _BFloat(ir.Type):  # type: ignore[misc]
+    """LLVM's own bfloat, which llvmlite has no name for."""
+
+    def __str__(self) -> str:
+        return "bfloat"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _BFloat)
+
+    def __hash__(self) -> int:
+        return hash(_BFloat)
+
+
+_I32, _I64, _F32, _BF16 = ir.IntType(32), ir.IntType(64), ir.FloatType(), _BFloat()
+_SUMS, _PAIRS = ir.VectorType(_F32, _LANES), ir.VectorType(_BF16, 2 * _LANES)
+_WORDS = ir.VectorType(_I32, _LANES)
+
+
+def _data(context: Any, builder: Any, signature: Any, args: Any, position: int, at: int) -> Any:
+    """The address of an array argument's number that the argument at ``at`` counts."""
+    array = context.make_array(signature.args[position])(context, builder, args[position])
+    return builder.gep(array.data, [args[at]])
+
+
+def _vector(builder: Any, pointer: Any, offset: Any, kind: Any) -> Any:
+    return builder.bitcast(builder.gep(pointer, [offset]), kind.as_pointer())
+
+
+def _loaded(builder: Any, pointer: Any, offset: Any, kind: Any, align: int) -> Any:
+    value = builder.load(_vector(builder, pointer, offset, kind))
+    value.align = align
+    return value
+
+
+def _rounded(builder: Any, first: Any, second: Any) -> Any:
+    """Two vectors of float32 as one of bfloat16, the first one's numbers first."""
+    kind = ir.FunctionType(_PAIRS, [_SUMS, _SUMS])
+    name = "llvm.x86.avx512bf16.cvtne2ps2bf16.512"
+    function = cgutils.get_or_insert_function(builder.module, kind, name)  # type: ignore[no-untyped-call]
+    return builder.call(function, [second, first])
+
+
+def _shuffled(builder: Any, pair: tuple[Any, Any], lanes: list[int]) -> Any:
+    mask = ir.Constant(ir.VectorType(_I32, len(lanes)), lanes)
+    return builder.shuffle_vector(*pair, mask)
+
+
+def _pairs_of_rows_typed(
+    context: Any, w: Any, at: Any, step: Any, panel: Any, to: Any, count: Any
+) -> Any:
+    """Rows of two vectors, ``step`` apart, two by two: ``count`` pairs of rows to as many of a panel."""
+    signature = types.void(w, types.int64, types.int64, panel, types.int64, types.int64)
+    side_by_side = [lane // 2 + lane % 2 * _LANES for lane in range(2 * _LANES)]
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        source = _data(context, builder, signature, args, 0, 1)
+        target = _data(context, builder, signature, args, 3, 4)
+        step, words = args[2], ir.VectorType(ir.IntType(16), 2 * _LANES)
+        with cgutils.for_range(builder, args[5]) as loop:
+            row = builder.mul(loop.index, builder.mul(step, _I64(2)))
+            for j in range(2):
+                first = builder.add(row, _I64(j * _LANES))
+                both = [
+                    _loaded(builder, source, place, _SUMS, 4)
+                    for place in (first, builder.add(first, step))
+                ]
+                bits = builder.bitcast(_rounded(builder, *both), words)
+                value = _shuffled(builder, (bits, bits), side_by_side)
+                place = builder.add(builder.mul(loop.index, _I64(4 * _LANES)), _I64(j * 2 * _LANES))
+                builder.store(value, _vector(builder, target, place, words)).align = 2
+        return context.get_dummy_value()
+
+    return signature, generate
+
+
+def _pairs_in_rows_typed(context: Any, w: Any, at: Any, step: Any, panel: Any, to: Any) -> Any:
+    """Sixteen rows, ``step`` apart, of 32 terms: a square of 16 pairs that is turned, to one vector of
+    16 pairs of a panel."""
+    signature = types.void(w, types.int64, types.int64, panel, types.int64)
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        source = _data(context, builder, signature, args, 0, 1)
+        target = _data(context, builder, signature, args, 3, 4)
+        rows = []
+        for i in range(_LANES):
+            at = builder.mul(args[2], _I64(i))
+            both = [
+                _loaded(builder, source, builder.add(at, _I64(j * _LANES)), _SUMS, 4) for j in range(2)
+            ]
+            rows.append(builder.bitcast(_rounded(builder, *both), _WORDS))
+        far = _LANES // 2
+        while far:
+            kept = [lane + _LANES - far if lane & far else lane for lane in range(_LANES)]
+            other = [lane + _LANES if lane & far else lane + far for lane in range(_LANES)]
+            for i in (i for i in range(_LANES) if not i & far):
+                pair = rows[i], rows[i + far]
+                rows[i], rows[i + far] = (_shuffled(builder, pair, which) for which in (kept, other))
+            far //= 2
+        for i, row in enumerate(rows):
+            place = _vector(builder, target, _I64(i * 4 * _LANES), _WORDS)
+            builder.store(row, place).align = 2
+        return context.get_dummy_value()
+
+    return signature, generate
+
+
+def _tile_typed(
+    context: Any,
+    x: Any,
+    x_at: Any,
+    x_row: Any,
+    panel: Any,
+    sums: Any,
+    sums_at: Any,
+    sums_row: Any,
+    pairs: Any,
+    more: Any,
+    w: Any,
+    ahead: Any,
+) -> Any:
+    """sums[r, :32] (+)= sum over pairs of x[r, pair] * panel[pair, :32]; ``more`` adds to what is
+    there. Meanwhile a line for each pair is fetched of w, from ``ahead`` on."""
+    n = types.int64
+    signature = types.void(x, n, n, panel, sums, n, n, n, n, w, n)
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kind = ir.FunctionType(_SUMS, [_SUMS, _PAIRS, _PAIRS])
+        name = "llvm.x86.avx512bf16.dpbf16ps.512"
+        dot = cgutils.get_or_insert_function(builder.module, kind, name)  # type: ignore[no-untyped-call]
+        source = _data(context, builder, signature, args, 0, 1)
+        weights = context.make_array(signature.args[3])(context, builder, args[3]).data
+        out = _data(context, builder, signature, args, 4, 5)
+        coming = _data(context, builder, signature, args, 9, 10)
+        rows = [builder.mul(args[2], _I64(r)) for r in range(ROWS)]
+        cells = [
+            builder.add(builder.mul(args[6], _I64(r)), _I64(j * _LANES))
+            for r in range(ROWS)
+            for j in range(2)
+        ]
+        entry = builder.block
+        resumed, body, done = (builder.append_basic_block(name) for name in ("resumed", "terms", "done"))
+        builder.cbranch(builder.icmp_signed("!=", args[8], _I64(0)), resumed, body)
+        builder.position_at_end(resumed)
+        before = [_loaded(builder, out, cell, _SUMS, 4) for cell in cells]
+        builder.branch(body)
+        builder.position_at_end(body)
+        t = builder.phi(_I64)
+        totals = [builder.phi(_SUMS) for _ in cells]
+        byte = ir.IntType(8).as_pointer()
+        place = builder.gep(coming, [builder.mul(t, _I64(_LANES))])
+        fetch = builder.module.declare_intrinsic(
+            "llvm.prefetch", [byte], ir.FunctionType(ir.VoidType(), [byte, _I32, _I32, _I32])
+        )
+        builder.call(fetch, [builder.bitcast(place, byte), _I32(0), _I32(2), _I32(1)])  # to the second
+        first = builder.mul(t, _I64(4 * _LANES))
+        terms = [
+            _loaded(builder, weights, builder.add(first, _I64(j * 2 * _LANES)), _PAIRS, 2)
+            for j in range(2)
+        ]
+        after = []
+        for r, row in enumerate(rows):
+            at = builder.add(row, builder.mul(t, _I64(2)))
+            pair = _loaded(builder, source, at, _I32, 2)
+            nothing = ir.Constant(_WORDS, ir.Undefined)
+            lane = builder.insert_element(nothing, pair, _I32(0))
+            everywhere = builder.bitcast(_shuffled(builder, (lane, nothing), [0] * _LANES), _PAIRS)
+            for j in range(2):
+                after.append(builder.call(dot, [totals[2 * r + j], everywhere, terms[j]]))
+        following = builder.add(t, _I64(1))
+        zero = ir.Constant(_SUMS, [0.0] * _LANES)
+        t.add_incoming(_I64(0), entry)
+        t.add_incoming(_I64(0), resumed)
+        t.add_incoming(following, body)
+        for total, old, new in zip(totals, before, after, strict=True):
+            total.add_incoming(zero, entry)
+            total.add_incoming(old, resumed)
+            total.add_incoming(new, body)
+        builder.cbranch(builder.icmp_signed("<", following, args[7]), body, done)
+        builder.position_at_end(done)
+        for cell, total in zip(cells, after, strict=True):
+            builder.store(total, _vector(builder, out, cell, _SUMS)).align = 4
+        return context.get_dummy_value()
+
+    return signature, generate
+
+
+pairs_of_rows: Any = intrinsic(_pairs_of_rows_typed)
+pairs_in_rows: Any = intrinsic(_pairs_in_rows_typed)
+tile: Any = intrinsic(_tile_typed)

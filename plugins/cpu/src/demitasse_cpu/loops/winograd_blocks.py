@@ -1,0 +1,148 @@
+"""What the loops of Winograd's convolution share: where tiles lie, a block's transforms and products.
+
+numba keeps a compiled loop while the file that it stands in is unchanged: whoever changes a part here
+touches ``winograd`` and ``winograd_gradient`` too.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from demitasse_cpu.loops.compiled import Array, inlined
+from demitasse_cpu.loops.tiles import ROWS
+from demitasse_cpu.loops.vectors import LANES
+from demitasse_cpu.loops.winograd_tiles import TILE_1, TILE_2, TILE_3, TILE_4
+from demitasse_cpu.loops.winograd_transforms import IMAGE, IMAGE_EDGE, IMAGE_PART, RESULTS
+
+PANEL = (len(ROWS) - 1) * LANES
+"""Channels that are multiplied together: as many vectors as a tile of sums can have."""
+
+_DEPTH = 128
+"""Terms that a tile of sums takes at a time: so many rows of a panel lie in the first cache."""
+
+BATCH = 8
+"""Channels whose weights are put in order together."""
+
+
+class Tiles(NamedTuple):
+    """Where tiles lie in images of ``channels`` and results of ``outputs``, channels innermost.
+
+    ``form`` has as many numbers as there are taps in a line; loops are compiled for each count. Tile
+    t is tile row t // across, tile column t % across. The lines of x, six or eight, that tile row r
+    reads begin at ``rows[lines * r + i]``, and its pixels in a line at ``columns``; so do the four
+    lines and pixels of y at ``result_rows`` and ``result_columns``. A negative one stands for zeros
+    of x, and for what of y is not there. Neighbours lie ``down_step`` and ``across_step`` apart
+    unless an edge is between them.
+    """
+
+    form: tuple[int, ...]
+    channels: int
+    outputs: int
+    across: int
+    rows: Array
+    columns: Array
+    down_step: int
+    across_step: int
+    result_rows: Array
+    result_columns: Array
+    result_down_step: int
+    result_across_step: int
+
+
+class Lie(NamedTuple):
+    """How transformed tiles lie: panel q of channels, position p, tile t begin at
+    ``q * panel + p * position + t * row``."""
+
+    panel: int
+    position: int
+    row: int
+
+
+class Taps(NamedTuple):
+    """Distances in w between channels and between outputs of the weights of a pair, and whether
+    these are taken backwards, as for the gradient of the data."""
+
+    channel_step: int
+    output_step: int
+    turned: bool
+
+
+@inlined
+def multiply(
+    a: Array,
+    a_at: int,
+    a_row: int,
+    a_step: int,
+    b: Array,
+    b_at: int,
+    b_step: int,
+    c: Array,
+    c_at: int,
+    c_row: int,
+    rows: int,
+    count: int,
+    more: int,
+    vectors: int,
+) -> None:
+    """The sums of ``rows`` rows over ``count`` terms, tile by tile, while a part of b that the first
+    cache holds is used by all rows. Rows that the last tile has beyond ``rows`` are rubbish."""
+    for start in range(0, count, _DEPTH):
+        n = min(_DEPTH, count - start)
+        from_a, from_b, adding = a_at + start * a_step, b_at + start * b_step, more + start
+        for m in range(0, rows, ROWS[vectors]):
+            at, out = from_a + m * a_row, c_at + m * c_row
+            if vectors == 1:
+                TILE_1(a, at, a_row, a_step, b, from_b, b_step, c, out, c_row, n, adding)
+            elif vectors == 2:
+                TILE_2(a, at, a_row, a_step, b, from_b, b_step, c, out, c_row, n, adding)
+            elif vectors == 3:
+                TILE_3(a, at, a_row, a_step, b, from_b, b_step, c, out, c_row, n, adding)
+            else:
+                TILE_4(a, at, a_row, a_step, b, from_b, b_step, c, out, c_row, n, adding)
+
+
+@inlined
+def vectors_of(channels: int, panel: int) -> int:
+    return min(PANEL // LANES, (channels - panel * PANEL + LANES - 1) // LANES)
+
+
+@inlined
+def points_of(g: Any) -> int:
+    """Pixels in a line of a tile."""
+    return RESULTS + len(g.form) - 1
+
+
+@inlined
+def is_whole(table: Array, first: int, count: int, step: int) -> bool:
+    """Whether the lines from first on are there, and a step apart."""
+    whole: bool = table[first] >= 0
+    for i in range(1, count):
+        whole &= table[first + i] - table[first] == i * step
+    return whole
+
+
+@inlined
+def transform_images(g: Any, x: Array, v: Array, lie: Any, patch: Array, begin: int, end: int) -> None:
+    """B' x B of tiles ``begin`` to ``end``. ``patch`` has room for a vector of zeros."""
+    form, down, across = g.form, g.down_step, g.across_step
+    points = points_of(g)
+    out_down = points * lie.position
+    whole = g.channels // LANES * LANES
+    rows, columns = g.rows, g.columns
+    patch[:LANES] = 0
+    for tile in range(begin, end):
+        r, k = points * (tile // g.across), points * (tile % g.across)
+        out = (tile - begin) * lie.row
+        if is_whole(rows, r, points, down) and is_whole(columns, k, points, across):
+            at = rows[r] + columns[k]
+            for c in range(0, whole, LANES):
+                to = out + c // PANEL * lie.panel + c % PANEL
+                IMAGE(form, x, at + c, down, across, v, to, out_down, lie.position)
+        else:
+            for c in range(0, whole, LANES):
+                to = out + c // PANEL * lie.panel + c % PANEL
+                IMAGE_EDGE(form, x, c, LANES, rows, r, columns, k, v, to, out_down, lie.position, patch)
+        live = g.channels - whole
+        if live > 0:
+            to = out + whole // PANEL * lie.panel + whole % PANEL
+            IMAGE_PART(form, x, whole, live, rows, r, columns, k, v, to, out_down, lie.position, patch)

@@ -1,0 +1,222 @@
+"""The gradient of the weights by Winograd's minimal filtering, ``dw = G' [(A dy A') * (B' x B)] G``
+summed over the tiles; see ``winograd``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from demitasse_cpu.loops.bfloat16 import widen
+from demitasse_cpu.loops.compiled import Array, compiled, inlined
+from demitasse_cpu.loops.tiles import ROWS
+from demitasse_cpu.loops.vectors import LANES
+from demitasse_cpu.loops.winograd_blocks import (
+    BATCH,
+    PANEL,
+    is_whole,
+    multiply,
+    points_of,
+    transform_images,
+    vectors_of,
+)
+from demitasse_cpu.loops.winograd_transforms import (
+    RESULT,
+    RESULT_EDGE,
+    RESULT_PART,
+    RESULTS,
+    WEIGHT_GRADIENT,
+)
+
+_SQUARE_ROWS = max(-(-PANEL // rows) * rows for rows in ROWS[1:])
+
+
+@inlined
+def _square(g: Any) -> int:
+    """Numbers in the transformed gradient of a panel of channels under a panel of outputs."""
+    return points_of(g) ** 2 * (_SQUARE_ROWS * PANEL + LANES)
+
+
+@inlined
+def _transform_results(
+    g: Any, dy: Array, d: Array, lie: Any, sums: Array, patch: Array, begin: int, end: int
+) -> None:
+    """A dy A' of tiles ``begin`` to ``end``, and what they add to ``sums`` of the outputs."""
+    form, down, across = g.form, g.result_down_step, g.result_across_step
+    out_down = points_of(g) * lie.position
+    whole = g.outputs // LANES * LANES
+    patch[:LANES] = 0
+    rows, columns = g.result_rows, g.result_columns
+    for tile in range(begin, end):
+        r, k = RESULTS * (tile // g.across), RESULTS * (tile % g.across)
+        out = (tile - begin) * lie.row
+        if is_whole(rows, r, RESULTS, down) and is_whole(columns, k, RESULTS, across):
+            at = rows[r] + columns[k]
+            for c in range(0, whole, LANES):
+                to = out + c // PANEL * lie.panel + c % PANEL
+                RESULT(form, dy, at + c, down, across, d, to, out_down, lie.position)
+        else:
+            for c in range(0, whole, LANES):
+                to = out + c // PANEL * lie.panel + c % PANEL
+                RESULT_EDGE(
+                    form, dy, c, LANES, rows, r, columns, k, d, to, out_down, lie.position, patch
+                )
+        live = g.outputs - whole
+        if live > 0:
+            to = out + whole // PANEL * lie.panel + whole % PANEL
+            RESULT_PART(form, dy, whole, live, rows, r, columns, k, d, to, out_down, lie.position, patch)
+        total = sums[: g.outputs]
+        for i in range(RESULTS):
+            for j in range(RESULTS):
+                if rows[r + i] >= 0 and columns[k + j] >= 0:
+                    start = rows[r + i] + columns[k + j]
+                    part = dy[start : start + g.outputs]
+                    for c in range(g.outputs):
+                        total[c] += widen(part[c])
+
+
+@inlined
+def _accumulate(
+    g: Any,
+    v: Array,
+    v_lie: Any,
+    d: Array,
+    d_lie: Any,
+    du: Array,
+    at: int,
+    square: int,
+    tiles: int,
+    more: int,
+) -> None:
+    """What tiles give to a square of a panel of channels and a panel of outputs."""
+    panels = (g.channels + PANEL - 1) // PANEL
+    of_channels, of_outputs = square % panels, square // panels
+    rows = min(PANEL, g.channels - of_channels * PANEL)
+    vectors = vectors_of(g.outputs, of_outputs)
+    width = vectors * LANES
+    for p in range(points_of(g) ** 2):
+        a = of_channels * v_lie.panel + p * v_lie.position
+        b = of_outputs * d_lie.panel + p * d_lie.position
+        c = at + p * (_SQUARE_ROWS * width + LANES)
+        multiply(v, a, 1, v_lie.row, d, b, d_lie.row, du, c, width, rows, tiles, more, vectors)
+
+
+@inlined
+def _weight_gradient(g: Any, du: Array, at: int, dw: Array, square: int, patch: Array) -> None:
+    """G' du G of a square."""
+    panels = (g.channels + PANEL - 1) // PANEL
+    first_channel, first = square % panels * PANEL, square // panels * PANEL
+    channels = min(PANEL, g.channels - first_channel)
+    width = vectors_of(g.outputs, square // panels) * LANES
+    position = _SQUARE_ROWS * width + LANES
+    extent, points = len(g.form), points_of(g)
+    square_of_taps = extent * extent
+    for j in range(0, width, LANES):
+        live = min(g.outputs - first - j, LANES)
+        for batch in range(0, channels, BATCH):
+            count = min(BATCH, channels - batch)
+            for c in range(count):
+                source, to = at + (batch + c) * width + j, square_of_taps * c * LANES
+                WEIGHT_GRADIENT(
+                    g.form, du, source, points * position, position, patch, to, extent * LANES, LANES
+                )
+            for lane in range(live):
+                start = (first + j + lane) * g.channels + first_channel + batch
+                pairs = dw[start * square_of_taps : (start + count) * square_of_taps]
+                for i in range(count * square_of_taps):
+                    pairs[i] = patch[i * LANES + lane]
+
+
+@compiled()
+def gradient_by_tiles(
+    g: Any,
+    x: Array,
+    dy: Array,
+    v: Array,
+    v_lie: Any,
+    d: Array,
+    d_lie: Any,
+    du: Array,
+    sums: Array,
+    patch: Array,
+    block: int,
+    begin: int,
+    end: int,
+) -> None:
+    """What tiles ``begin`` to ``end`` give to all squares, and to the ``sums`` of the outputs."""
+    panels = (g.channels + PANEL - 1) // PANEL
+    squares = panels * ((g.outputs + PANEL - 1) // PANEL)
+    sums[:] = 0
+    for start in range(begin, end, block):
+        stop = min(start + block, end)
+        transform_images(g, x, v, v_lie, patch, start, stop)
+        _transform_results(g, dy, d, d_lie, sums, patch, start, stop)
+        for square in range(squares):
+            at, more = square * _square(g), start - begin
+            _accumulate(g, v, v_lie, d, d_lie, du, at, square, stop - start, more)
+
+
+@compiled()
+def add_up(
+    g: Any, du: Array, parts: int, part: int, dw: Array, patch: Array, begin: int, end: int
+) -> None:
+    """The gradients of squares ``begin`` to ``end`` from those of ``parts``, ``part`` numbers each."""
+    size = _square(g)
+    for square in range(begin, end):
+        at = square * size
+        total = du[at : at + size]
+        for other in range(1, parts):
+            more = du[other * part + at : other * part + at + size]
+            for i in range(size):
+                total[i] += more[i]
+        _weight_gradient(g, du, at, dw, square, patch)
+
+
+@compiled()
+def gradient_tiles(
+    g: Any,
+    x: Array,
+    dy: Array,
+    v: Array,
+    v_lie: Any,
+    d: Array,
+    d_lie: Any,
+    sums: Array,
+    patch: Array,
+    begin: int,
+    end: int,
+) -> None:
+    """The transforms of tiles ``begin`` to ``end`` of both, and the sums of the outputs in these."""
+    sums[:] = 0
+    transform_images(g, x, v[begin * v_lie.row :], v_lie, patch, begin, end)
+    _transform_results(g, dy, d[begin * d_lie.row :], d_lie, sums, patch, begin, end)
+
+
+@compiled()
+def gradient_by_squares(
+    g: Any,
+    v: Array,
+    v_lie: Any,
+    d: Array,
+    d_lie: Any,
+    du: Array,
+    dw: Array,
+    patch: Array,
+    tiles: int,
+    begin: int,
+    end: int,
+) -> None:
+    """The gradients of squares ``begin`` to ``end`` from all ``tiles``: for few tiles with many
+    weights, of which each square is summed in the second cache."""
+    for square in range(begin, end):
+        _accumulate(g, v, v_lie, d, d_lie, du, 0, square, tiles, 0)
+        _weight_gradient(g, du, 0, dw, square, patch)
+
+
+@compiled()
+def bias_gradient(sums: Array, parts: int, db: Array) -> None:
+    """The sum of what each of the parts summed."""
+    part = sums.size // parts
+    for k in range(db.size):
+        total = sums[k]
+        for other in range(1, parts):
+            total += sums[other * part + k]
+        db[k] = total

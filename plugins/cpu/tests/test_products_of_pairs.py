@@ -1,0 +1,196 @@
+"""Kernels of pairs of bfloat16 against NumPy's products, in float64, of what was rounded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from demitasse import Candidate, Layout, Place, Request, TensorSpec
+from demitasse.operations import VOCABULARY
+from demitasse_cpu.kernels import spread_products, wide_weights
+from demitasse_cpu.onednn.inner_product import has_pairs
+
+ROUNDING = 2.0**-8
+BFLOAT16 = Layout("bf16", stored="bfloat16")
+
+
+def ask(
+    name: str,
+    operands: Sequence[tuple[int, ...]],
+    result: tuple[int, ...],
+    attributes: dict[str, Any],
+    threads: int,
+    precision: str = "bf16",
+    layouts: Sequence[Layout] = (),
+) -> Request:
+    """A request for float32 operands; the first lie in ``layouts``, the others plain."""
+    plain = Layout("plain")
+    specs = [
+        TensorSpec(shape, "float32", layouts[i] if i < len(layouts) else plain)
+        for i, shape in enumerate(operands)
+    ]
+    outputs = (TensorSpec(result, "float32"),)
+    given = {**VOCABULARY[name].attributes, **attributes}
+    return Request(
+        VOCABULARY[name], tuple(specs), outputs, given, Place("test", threads=threads), precision
+    )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def a_processor_with_pairs() -> None:
+    if not has_pairs(ask("inner_product", [(8, 32), (32, 32)], (8, 32), {}, 1)):
+        pytest.skip("this processor has no AVX512-BF16, or a matrix unit that is quicker; or no oneDNN")
+
+
+def rounded(array: Any) -> Any:
+    """The nearest numbers of bfloat16, in float64."""
+    return BFLOAT16.unpack(BFLOAT16.pack(array), array.shape).astype(np.float64)
+
+
+def compute(candidate: Candidate, request: Request, operands: Sequence[Any]) -> Any:
+    """What the kernel leaves in memory full of rubbish, which in float32 and bfloat16 is no number."""
+    layouts = candidate.input_layouts
+    sources = [layout.pack(x).copy() for layout, x in zip(layouts, operands, strict=True)]
+    (layout,), (spec,) = candidate.output_layouts, request.outputs
+    assert spec is not None
+    target = np.full(layout.physical(spec.shape), 0xFFFF, np.uint16)
+    room = np.full(candidate.workspace + 64, 255, np.uint8)
+    start = -room.ctypes.data % 64
+    work = candidate.bind(sources, [target], room[start : start + candidate.workspace])
+    work()
+    work()
+    return layout.unpack(target, spec.shape)
+
+
+def near(found: Any, expected: Any, terms: Any) -> None:
+    """Within the rounding of the result, and of sums in float32 of ``terms``' size."""
+    bound = ROUNDING * np.abs(expected) + 1e-5 * np.max(terms, initial=1.0)
+    assert np.all(np.abs(found - expected) <= bound)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    samples=st.sampled_from([8, 16, 64]),
+    blocks=st.integers(1, 40),
+    outputs=st.sampled_from([32, 50, 64, 97, 160, 500]),
+    threads=st.integers(1, 3),
+    bias=st.booleans(),
+)
+def test_inner_products_of_rounded_weights(
+    samples: int, blocks: int, outputs: int, threads: int, bias: bool
+) -> None:
+    inputs, random = 16 * blocks, np.random.default_rng(blocks)
+    x, w, b, dy = (
+        random.standard_normal(shape).astype(np.float32)
+        for shape in ((samples, inputs), (outputs, inputs), (outputs,), (samples, outputs))
+    )
+    operands = [x, w, b] if bias else [x, w]
+    shapes = [array.shape for array in operands]
+    request = ask("inner_product", shapes, dy.shape, {}, threads)
+    candidates = list(wide_weights.forward(request))
+    assume(candidates)
+    expected = rounded(x) @ rounded(w).T + (b if bias else 0)
+    size = np.abs(rounded(x)) @ np.abs(rounded(w)).T
+    near(compute(candidates[0], request, operands), expected, size)
+
+    layout = candidates[0].input_layouts[1]
+    attributes = {"shape": x.shape}
+    back = ask(
+        "inner_product_backward_data",
+        [dy.shape, w.shape],
+        x.shape,
+        attributes,
+        threads,
+        layouts=[Layout("plain"), layout],
+    )
+    offered = list(wide_weights.backward_data(back))
+    assert len(offered) == (outputs % 2 == 0)
+    for candidate in offered:
+        size = np.abs(rounded(dy)) @ np.abs(rounded(w))
+        near(compute(candidate, back, [dy, w]), rounded(dy) @ rounded(w), size)
+
+
+def test_none_where_numba_compiles_for_another_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes = [(8, 48), (64, 48)]
+    request = ask("inner_product", shapes, (8, 64), {}, 2)
+    assert list(wide_weights.forward(request))
+    monkeypatch.setenv("NUMBA_CPU_FEATURES", "+avx2")
+    assert not list(wide_weights.forward(request))
+
+
+def test_some_shapes_are_served() -> None:
+    for samples, inputs, outputs in ((8, 48, 64), (32, 9216, 4096), (64, 800, 500)):
+        shapes = [(samples, inputs), (outputs, inputs)]
+        assert list(wide_weights.forward(ask("inner_product", shapes, (samples, outputs), {}, 2)))
+
+
+@pytest.mark.parametrize(
+    ("samples", "inputs", "precision", "transpose"),
+    [(7, 64, "bf16", False), (128, 64, "bf16", False), (8, 50, "bf16", False), (8, 64, "f32", False)],
+)
+def test_others_are_not(samples: int, inputs: int, precision: str, transpose: bool) -> None:
+    shapes = [(samples, inputs), (64, inputs)]
+    attributes = {"transpose": transpose}
+    request = ask("inner_product", shapes, (samples, 64), attributes, 1, precision)
+    assert not list(wide_weights.forward(request))
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    images=st.integers(1, 5),
+    channels=st.sampled_from([1, 3, 10, 20, 50, 97]),
+    outputs=st.sampled_from([2, 10, 20, 50]),
+    rows=st.integers(1, 4),
+    taps=st.tuples(st.integers(1, 5), st.integers(2, 5)),
+    stride=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    beyond=st.tuples(st.integers(0, 2), st.integers(0, 2)),
+    threads=st.integers(1, 3),
+)
+def test_products_are_added_where_windows_lie(
+    images: int,
+    channels: int,
+    outputs: int,
+    rows: int,
+    taps: tuple[int, int],
+    stride: tuple[int, int],
+    beyond: tuple[int, int],
+    threads: int,
+) -> None:
+    result = (rows, 8)
+    extents = [
+        (r - 1) * s + t + min(more, s - 1)
+        for r, s, t, more in zip(result, stride, taps, beyond, strict=True)
+    ]
+    random = np.random.default_rng(channels)
+    w = random.standard_normal((outputs, channels, *taps)).astype(np.float32)
+    dy = random.standard_normal((images, outputs, *result)).astype(np.float32)
+    shape = (images, channels, *extents)
+    attributes = {"stride": stride, "shape": shape}
+    request = ask("convolution_backward_data", [dy.shape, w.shape], shape, attributes, threads)
+    (candidate,) = spread_products.backward_data(request)
+    expected, size = np.zeros(shape), np.zeros(shape)
+    dy64, w64 = rounded(dy), rounded(w)
+    for i in range(taps[0]):
+        for j in range(taps[1]):
+            down = slice(i, i + (result[0] - 1) * stride[0] + 1, stride[0])
+            across = slice(j, j + (result[1] - 1) * stride[1] + 1, stride[1])
+            for total, a, b in ((expected, dy64, w64), (size, np.abs(dy64), np.abs(w64))):
+                total[:, :, down, across] += np.einsum("noyx,oc->ncyx", a, b[:, :, i, j])
+    near(compute(candidate, request, [dy, w]), expected, size)
+
+
+@pytest.mark.parametrize(
+    "attributes", [{"pad": (1, 1)}, {"dilation": (2, 2)}, {"groups": 2}, {"odd": True}]
+)
+def test_what_products_cannot_be_added_up_to_is_left_to_others(attributes: dict[str, Any]) -> None:
+    outputs = 5 if attributes.pop("odd", False) else 4
+    shape = (2, 4 // attributes.get("groups", 1), 3, 3)
+    operands = [(2, outputs, 8, 8), (outputs, *shape[1:])]
+    given = {**attributes, "shape": (2, 4, 10, 10)}
+    request = ask("convolution_backward_data", operands, (2, 4, 10, 10), given, 1)
+    assert not list(spread_products.backward_data(request))
