@@ -220,6 +220,11 @@ def test_a_lab_that_cannot_be_is_refused(arguments, says):
         Netlab(**arguments)
 
 
+def test_a_window_that_no_connection_fills_is_refused():
+    with pytest.raises(LabError, match="window"):
+        Plan(2, 1, 50e6, 1, window=1024).check()
+
+
 def test_a_wrong_unit_is_refused():
     with pytest.raises(demitasse.DescriptionError, match="400 Mbits"):
         Netlab(bandwidth="400 Mbits")

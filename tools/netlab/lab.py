@@ -49,8 +49,9 @@ def rate(text: str) -> float:
 class Netlab:
     """Hosts as network namespaces, ``hosts`` of them in ``supernodes`` equal groups. Each has its
     ``bandwidth`` to and from the others of its supernode; those of one supernode share ``hosts /
-    supernodes * bandwidth / oversubscription`` each way to all the others. A context manager: the lab
-    is there inside, and nothing is left of it afterwards, also after errors and signals.
+    supernodes * bandwidth / oversubscription`` each way to all the others. ``window`` bytes may be
+    under way on a TCP connection. A context manager: the lab is there inside, and nothing is left of
+    it afterwards, also after errors and signals.
 
     Raises LabError where there can be no such lab (``netlab.missing()`` says why beforehand)."""
 
@@ -60,8 +61,9 @@ class Netlab:
         supernodes: int = 2,
         bandwidth: str = "400 Mbit/s",
         oversubscription: float = 4,
+        window: int = network.WINDOW,
     ) -> None:
-        self.plan = Plan(hosts, supernodes, rate(bandwidth), oversubscription)
+        self.plan = Plan(hosts, supernodes, rate(bandwidth), oversubscription, window)
         self.plan.check()
         self.name = f"{network.PREFIX}-{network.identity(os.getpid())}-{next(SERIAL)}"
         self.folder: tempfile.TemporaryDirectory[str] | None = None

@@ -31,16 +31,14 @@ QUEUE = 64 * 1024 * 1024
 like the credits of InfiniBand, and unlike retransmissions, that gives each its share."""
 
 WINDOW = 256 * 1024
-"""Bytes that a TCP connection may have under way, which bounds the queues. 128 KB to 512 KB gave the
-same rates; with 64 KB MPI came to a halt."""
+"""Bytes that a TCP connection may have under way, which bounds the queues, unless a lab asks for more.
+128 KB to 512 KB gave the same rates; with 64 KB MPI came to a halt."""
 
 SETTINGS = {
     "net/ipv6/conf/all/disable_ipv6": "1",
     "net/ipv4/tcp_congestion_control": "reno",
     "net/ipv4/tcp_slow_start_after_idle": "0",
     "net/ipv4/tcp_no_metrics_save": "1",
-    "net/ipv4/tcp_rmem": f"4096 {2 * WINDOW} {2 * WINDOW}",
-    "net/ipv4/tcp_wmem": f"4096 {WINDOW} {WINDOW}",
 }
 
 
@@ -91,12 +89,23 @@ def shaped(device: str, rate: float) -> str:
 
 @dataclass(frozen=True)
 class Plan:
-    """A lab's shape: hosts are numbered supernode by supernode; rates in bytes a second each way."""
+    """A lab's shape: hosts are numbered supernode by supernode; rates in bytes a second each way, and
+    the bytes of a TCP window."""
 
     hosts: int
     supernodes: int
     rate: float
     oversubscription: float
+    window: int = WINDOW
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """What is written to /proc/sys on each host."""
+        windows = {
+            "net/ipv4/tcp_rmem": f"4096 {2 * self.window} {2 * self.window}",
+            "net/ipv4/tcp_wmem": f"4096 {self.window} {self.window}",
+        }
+        return SETTINGS | windows
 
     @property
     def inside(self) -> int:
@@ -124,6 +133,10 @@ class Plan:
             )
         if not 0 < self.oversubscription <= 1000:
             raise LabError(f"oversubscription {self.oversubscription:g} (valid: above 0, to 1000)")
+        if not WINDOW // 2 <= self.window <= QUEUE // 8:
+            raise LabError(
+                f"a TCP window of {self.window:,} bytes (valid: {WINDOW // 2:,} to {QUEUE // 8:,})"
+            )
         if min(self.rate, self.trunk) < 1e5:
             raise LabError(
                 f"{self.rate * 8e-6:g} Mbit/s a host and {self.trunk * 8e-6:g} Mbit/s a trunk "
@@ -147,7 +160,7 @@ def build(name: str, plan: Plan) -> None:
             batch("tc", f"{name}-{part}", [shaped(device, plan.trunk)])
     for number, host in enumerate(hosts):
         switch = switches[plan.supernode(number)]
-        settings = " && ".join(f"echo {text!r} > /proc/sys/{key}" for key, text in SETTINGS.items())
+        settings = " && ".join(f"echo {text!r} > /proc/sys/{key}" for key, text in plan.settings.items())
         command("ip", "netns", "exec", f"{name}-{host}", "sh", "-c", settings)
         join(name, (host, DATA), (switch, host))
         join(name, (host, CONTROL), (FRONT, host))

@@ -166,6 +166,25 @@ def test_what_a_communicator_keeps_goes_with_it(mpiexec: Callable[..., str]) -> 
     mpiexec(2, script)
 
 
+def test_short_integers_wrap_around_whatever_is_quickest(mpiexec: Callable[..., str]) -> None:
+    script = """
+    from demitasse_allreduce import allreduce
+    from demitasse_allreduce.call import _attach
+    state = _attach(comm)
+    state._chosen = {bits: "mpi" for bits in range(40)}
+    kinds = {"int8": "shared", "uint16": "shared", "int32": "mpi", "float32": "mpi"}
+    for dtype, way in kinds.items():
+        assert state._choose(np.ones(16, dtype), None) == way, dtype
+    for dtype in ("int8", "uint8", "int16", "uint16"):
+        largest = np.iinfo(dtype).max
+        array = np.full(33, largest, dtype)
+        allreduce(array)
+        assert (array == np.full(33, largest, dtype) + np.full(33, largest, dtype)).all(), array
+    print("wraps")
+    """
+    assert mpiexec(2, script).count("wraps") == 2
+
+
 def test_a_rank_that_dies_in_a_sum_is_an_error_elsewhere(mpiexec: Callable[..., str]) -> None:
     script = """
     import os, signal
@@ -181,4 +200,4 @@ def test_a_rank_that_dies_in_a_sum_is_an_error_elsewhere(mpiexec: Callable[..., 
         print(error, flush=True)
     os._exit(0)
     """
-    assert "rank 1 of the node" in mpiexec(2, script, fails=True, options="-disable-auto-cleanup")
+    assert "rank 1 of the node" in mpiexec(2, script, fails=None, options="-disable-auto-cleanup")

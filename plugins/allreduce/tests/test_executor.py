@@ -132,7 +132,7 @@ def test_a_check_that_raises_ends_a_wait_for_a_message(mpiexec: Callable[..., st
         comm.Recv(np.ones(1), 0, 77)
     os._exit(0)
     """
-    assert "rank 1 stalls at layer conv1" in mpiexec(2, script)
+    assert "rank 1 stalls at layer conv1" in mpiexec(2, script, fails=None)
 
 
 def test_arrays_and_communicators_that_do_not_fit_are_said(mpiexec: Callable[..., str]) -> None:

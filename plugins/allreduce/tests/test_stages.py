@@ -27,7 +27,7 @@ from demitasse import (
 )
 from demitasse_allreduce import plugin
 from demitasse_allreduce.launch import FAMILIES, with_processes
-from demitasse_allreduce.stages.lane import Lane
+from demitasse_allreduce.stages.lane import LONG, LONGEST, Lane
 from demitasse_allreduce.stages.options import BUCKET, Options
 from demitasse_allreduce.stages.parcels import Part, inside, merged, parcels, shares
 
@@ -231,6 +231,35 @@ def test_two_postings_under_way_make_room_when_the_first_of_them_is_done() -> No
     hold.set()
     lane.wait(third)
     assert log[3:] == ["a ends", "c starts", "c ends"]
+    lane.close()
+
+
+def test_naps_grow_with_what_the_shortest_under_way_took_last_time() -> None:
+    lane = Lane("test", lambda: None, lambda name, start, stop: None)
+    begun, hold = threading.Event(), threading.Event()
+
+    class Held(Steps):
+        def start(self) -> None:
+            begun.set()
+
+        def progress(self) -> bool:
+            return hold.is_set() and super().progress()
+
+    assert lane.longest() == LONG  # of nothing
+    tickets = lane.post([(Held([], "a", 1), "a"), (Held([], "b", 1), "b")])
+    assert begun.wait(30)
+    for known, nap in (
+        ({}, LONG),
+        ({"a": 32e-3, "b": 70e-3}, 0.5e-3),
+        ({"a": 1e-3, "b": 70e-3}, LONG),
+        ({"a": 1.0, "b": 2.0}, LONGEST),
+    ):
+        lane._took = known
+        assert lane.longest() == pytest.approx(nap)
+    hold.set()
+    for ticket in tickets:
+        lane.wait(ticket)
+    assert {*lane._took} == {"a", "b"}
     lane.close()
 
 

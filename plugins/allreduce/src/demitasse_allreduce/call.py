@@ -24,6 +24,10 @@ TRIED = 2**20
 """Bytes up to which a node's shared memory and the library's own sum are tried before one is used;
 above, the memory's traffic decides, and shared memory has the least."""
 
+WRAPS = 2
+"""Bytes of integers that the library's own sum is not chosen for: Open MPI's (5.0.11) then stop at the
+largest number, where NumPy's and all others here wrap around."""
+
 _ACROSS = ("mpi", "recursive-halving-doubling", "ring")  # tried where ranks are on several nodes
 _GROUPED = ("nodes", "two-level", "chain-chain", "chain-binomial")  # and where some share one
 _TRIALS = 7
@@ -200,7 +204,10 @@ class _State:
             names = ("shared", "mpi") if self.node is not None else several
             elements = max(1, min(array.nbytes, _MOST) // 4)
             self._chosen[bucket] = self._quickest(names, np.zeros(elements, np.float32), check)
-        return self._chosen[bucket]
+        chosen = self._chosen[bucket]
+        if chosen == "mpi" and array.dtype.kind in "iu" and array.dtype.itemsize <= WRAPS:
+            return "shared" if self.node is not None else "recursive-halving-doubling"
+        return chosen
 
     def _quickest(self, names: tuple[str, ...], trial: Array, check: Check | None) -> str:
         made = [partial(self._make(name, trial), trial, check) for name in names]

@@ -5,11 +5,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import importlib.metadata
 import itertools
-import os
-import secrets
-import socket
 import sys
 import time
 from collections.abc import Iterable, Mapping
@@ -28,7 +24,7 @@ from demitasse import (
     WorkerError,
     unknown,
 )
-from demitasse_allreduce import addresses, launch, library
+from demitasse_allreduce import addresses, launch, library, meeting
 from demitasse_allreduce.channel import Channel, neighbours
 from demitasse_allreduce.star import Star
 from demitasse_allreduce.watch import Person, Watch
@@ -132,7 +128,7 @@ class MpiProcesses(Processes):
         atexit.register(end_open)
         try:
             self._own, self.communicator = self._duplicate(base), self._duplicate(base)
-            self._meet({**_facts(given, host), "error": error})
+            self._meet({**meeting.introduction(given, host), "error": error})
         except BaseException as failure:
             self.fail(failure)
             self.close()
@@ -299,14 +295,9 @@ class MpiProcesses(Processes):
     def _meet(self, mine: dict[str, Any]) -> None:
         """Get to know the others, and begin to watch each other."""
         facts = self.gather(mine)
-        _check_errors(facts)
-        for rank, fact in enumerate(facts):
-            if fact["version"] != facts[0]["version"]:
-                raise WorkerError(
-                    f"rank {rank} of {self.size} on host {fact['host']} has demitasse-allreduce "
-                    f"{fact['version']}, rank 0 {facts[0]['version']}; install the same on all hosts"
-                )
-        self.hosts = _host_names(facts)
+        meeting.check_errors(facts)
+        meeting.check_versions(facts)
+        self.hosts = meeting.host_names(facts)
         near = [fact for fact in facts if fact["machine"] == mine["machine"]]
         self.sharing = sum(bool({*fact["cores"]} & {*mine["cores"]}) for fact in near)
         self._crowded = self.sharing > len(mine["cores"])
@@ -351,7 +342,7 @@ class MpiProcesses(Processes):
         missing = self.gather(sorted({*partners} - linked))
         self._watch.complete = True
         if self.rank == 0 and any(missing):
-            library.log.warning("%s", _unlinked(missing, self.hosts))
+            library.log.warning("%s", meeting.unlinked(missing, self.hosts))
 
     def _failed_in_mpi(self, error: BaseException) -> None:
         """Raise what is behind an error of MPI's: mostly another process's end, known in a moment."""
@@ -370,64 +361,6 @@ def end_open() -> None:
         error = getattr(sys, "last_value", None)
         processes.fail(error or WorkerError("the program has ended without closing its runtime"))
         processes.close()
-
-
-def _facts(given: Mapping[str, float], host: str | None) -> dict[str, Any]:
-    """What processes tell each other of themselves to begin with."""
-    return {
-        "version": _version(),
-        "host": host or socket.gethostname(),
-        "process": os.getpid(),
-        "machine": addresses.machine(),
-        "network": addresses.network() if host is None else f"{addresses.network()} {host}",
-        "addresses": addresses.addresses(),
-        "cores": sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [],
-        "token": secrets.token_bytes(16),
-        "timeouts": dict(given),
-    }
-
-
-def _check_errors(facts: list[dict[str, Any]]) -> None:
-    """Raise WorkerError where some have met an error before they came here, and not all the same one."""
-    words = [fact["error"] for fact in facts]
-    if len({*words}) > 1:
-        rank = next(rank for rank, error in enumerate(words) if error is not None)
-        who = f"host {facts[rank]['host']}, process {facts[rank]['process']}"
-        raise WorkerError(
-            f"rank {rank} of {len(facts)} ({who}) failed before it met the others: {words[rank]}"
-        )
-
-
-def _version() -> str:
-    try:
-        return importlib.metadata.version("demitasse-allreduce")
-    except importlib.metadata.PackageNotFoundError:
-        return "not installed"
-
-
-def _host_names(facts: list[dict[str, Any]]) -> tuple[str, ...]:
-    """A name for each rank's host: with an address where two networks' hosts are called the same."""
-    networks: dict[str, set[str]] = {}
-    for fact in facts:
-        networks.setdefault(fact["host"], set()).add(fact["network"])
-    return tuple(
-        " ".join([fact["host"], *fact["addresses"][:1]])
-        if len(networks[fact["host"]]) > 1
-        else fact["host"]
-        for fact in facts
-    )
-
-
-def _unlinked(missing: list[list[int]], hosts: tuple[str, ...]) -> str:
-    """What is said of connections that did not come about; ``missing`` has each rank's."""
-    lacking = {rank: others for rank, others in enumerate(missing) if others}
-    rank, others = next(iter(lacking.items()))
-    first = f"rank {rank} on {hosts[rank]} to rank {others[0]} on {hosts[others[0]]}"
-    return (
-        f"{len(lacking)} of {len(missing)} processes cannot connect to all of their neighbours over TCP "
-        f"(the first: {first}): one that dies or stops may be noticed only by MPI itself, or after "
-        f"stall_timeout; open TCP ports between the hosts"
-    )
 
 
 def _packed(value: Any) -> bytes:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from demitasse import Proof, Schedule, Topology
     from demitasse_allreduce.choice import Way
 
-MOST_MOVES = 2000
+MOST_MOVES = 256
 """Moves up to which every one is printed; beyond, a line for each round."""
 
 PAPER = {"alpha": 1e-6, "bandwidth": 12e9, "oversubscription": 4.0}
@@ -78,7 +78,7 @@ def schedule(
     network = _network(hw, supernodes, ranks)
     way, table = _way(algorithm, order, chunks, chain, network, ranks, size, goal)
     made = way.schedule(size, network, ranks, goal, root)
-    seconds = _seconds(made, way, network)
+    seconds = _seconds(made, network)
     proof = check(made) if proves else None
     groups = network.groups(ranks)
     cost = f"{seconds['seconds'] * 1e6:,.1f} us (simulated)"
@@ -166,7 +166,7 @@ def _way(
     )
 
 
-def _seconds(made: Schedule, way: Way, network: Topology) -> dict[str, Any]:
+def _seconds(made: Schedule, network: Topology) -> dict[str, Any]:
     from dataclasses import asdict
 
     from demitasse import cost, rounds_of

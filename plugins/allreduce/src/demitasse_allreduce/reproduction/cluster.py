@@ -40,17 +40,21 @@ class Constants:
     - ``passing_on``: how many times as long a message takes whose device gets one and sends another at
       once, one of them to another node. Receiving and sending in turn explains 2; the rest is what
       Table 2's row CC-8 leaves, on which it was calibrated.
-    - ``staged``: how many times as long a step of MVAPICH2's own reduction takes, which goes by host
-      memory: two copies for one. A whole number, from the row SC-B of Table 2.
+    - ``host``: how many times as long a step of MVAPICH2's own reduction takes, among the hosts'
+      memories and added by their processors, as one among devices; from the row SC-B of Table 2.
     """
 
     chunks: int = 11
     step: float = 83.5e-6
     passing_on: float = 3.4
-    staged: float = 2.0
+    host: float = 1.627
 
 
 CALIBRATED = Constants()
+
+STAGED = 3
+"""Whole copies between device and host that MVAPICH2's own reduction of a device's buffers makes, by its
+published source: both of the root's buffers down before, the result up after."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +105,15 @@ def ideal_chain(constants: Constants = CALIBRATED, most: int = 64) -> int:
     logarithm as it is, or each power of two's successor would win) and 2."""
     n = constants.chunks
     return max(range(2, most + 1), key=lambda p: log2(p) / equation_2(p, n, 1 / n))
+
+
+def ideal_chains(constants: Constants = CALIBRATED, chain: int = 8, most: int = 20) -> int:
+    """The number of processes at which a chain of chains of ``chain`` leads a binomial tree of a large
+    buffer most: ``ideal_chain`` for two levels, of up to ``most`` chains."""
+    n = constants.chunks
+    lower = equation_2(chain, n, 1 / n)
+    ahead = {chain * p: log2(chain * p) / (lower + equation_2(p, n, 1 / n)) for p in range(2, most + 1)}
+    return max(ahead, key=lambda processes: ahead[processes])
 
 
 def chain_crossover(processes: int = 8, constants: Constants = CALIBRATED) -> float:
@@ -154,8 +167,9 @@ CB = {size: Reduction("chain-binomial", size) for size in (4, 8, 16)}
 
 
 def mvapich2(processes: int, size: float, constants: Constants = CALIBRATED) -> float:
-    """Seconds of MVAPICH2's own reduction: equation 1's tree, staged through host memory."""
-    return constants.staged * BINOMIAL.seconds(processes, size, constants)
+    """Seconds of MVAPICH2's own reduction: equation 1's tree among hosts, copied there and back."""
+    copies = STAGED * size / DEVICE_BANDWIDTH
+    return copies + constants.host * BINOMIAL.seconds(processes, size, constants)
 
 
 def tuned(processes: int, size: float, constants: Constants = CALIBRATED) -> tuple[float, Reduction]:
