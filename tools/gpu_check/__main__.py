@@ -2,22 +2,27 @@
 
 Nothing needs to be installed but NumPy, pluggy, packaging, msgpack, protobuf, CuPy, cuDNN and cuBLAS;
 with PyTorch there, its speed is measured beside ours. Each part runs in a process of its own, the most
-important first, with a limit on its time; what came of it is written to the JSON file at once, so that
-a run that is cut off leaves what it has. ``--stand-in`` runs on the processor, with small nets, to try
-the script where there is no GPU.
+important first, with a limit on its time, and goes on behind a case that fails, kills it or hangs;
+what came of it, with tracebacks, is written to the JSON file at once, so that a run that is cut off
+leaves what it has. ``--stand-in`` runs on the processor, with small nets, to try the script where there
+is no GPU.
 """
 
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import json
+import math
 import os
-import subprocess
+import signal
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import isolated
 
 ROOT = Path(__file__).resolve().parents[2]
 PATHS = (
@@ -50,10 +55,11 @@ def options() -> argparse.Namespace:
         default=Path("gpu_check.json"),
         help="where the result goes (gpu_check.json)",
     )
-    add("--seconds", type=float, default=570.0, help="for all parts together (570)")
+    add("--seconds", type=float, default=540.0, help="for all parts together (540)")
     add("--parts", default=",".join(PARTS), help=f"of {', '.join(PARTS)} (all, in this order)")
     add("--stand-in", action="store_true", help="on the processor, with small nets: tries the script")
     add("--part", choices=tuple(PARTS), help=argparse.SUPPRESS)
+    add("--without", action="append", default=[], help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     for name in chosen.parts.split(","):
         if name not in PARTS:
@@ -84,45 +90,17 @@ def run(chosen: argparse.Namespace) -> int:
 
 
 def part(name: str, limit: float, stand_in: bool) -> dict[str, Any]:
-    """What a part prints, line by line a JSON table, put together; also of one that was cut off."""
+    """What a part finds, also one that fails or is cut off."""
     paths = os.pathsep.join(str(ROOT / path) for path in PATHS)
     before = os.environ.get("PYTHONPATH")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [paths, before]))}
-    command = [sys.executable, "-u", str(Path(__file__).parent), "--part", name]
-    command += ["--seconds", str(limit), *(["--stand-in"] if stand_in else [])]
-    start = time.monotonic()
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, cwd=ROOT
-    )
-    try:
-        out, err = process.communicate(timeout=limit + 10)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        out, err = process.communicate()
-        err += f"\ncut off after {limit:.0f} s"
-    found: dict[str, Any] = {}
-    for line in out.splitlines():
-        merge(found, line)
-    found["seconds"] = time.monotonic() - start
-    if process.returncode:
-        found["error"] = f"ended with status {process.returncode}: " + " | ".join(err.splitlines()[-12:])
-    return found
 
+    def command(without: Sequence[str], seconds: float) -> list[str]:
+        told = [sys.executable, "-u", str(Path(__file__).parent), "--part", name]
+        told += ["--seconds", str(seconds), *(["--stand-in"] if stand_in else [])]
+        return [*told, *(f"--without={case}" for case in without)]
 
-def merge(found: dict[str, Any], line: str) -> None:
-    """Put what one line of a part's output says into its result; other output is kept as it is."""
-    try:
-        said = json.loads(line)
-    except ValueError:
-        said = None
-    if not isinstance(said, dict):
-        found.setdefault("output", []).append(line[:500])
-        return
-    for key, value in said.items():
-        if isinstance(value, list):
-            found.setdefault(key, []).extend(value)
-        else:
-            found[key] = value
+    return isolated.part(command, limit, env=environment, cwd=ROOT)
 
 
 def summary(found: dict[str, Any]) -> str:
@@ -136,17 +114,27 @@ def write(path: Path, result: dict[str, Any]) -> None:
     """Whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_suffix(".new")
-    new.write_text(json.dumps(result, indent=1, default=str), encoding="utf-8")
+    new.write_text(json.dumps(finite(result), indent=1, default=str), encoding="utf-8")
     new.replace(path)
+
+
+def finite(value: Any) -> Any:
+    """A table without what JSON has no number for."""
+    if isinstance(value, dict):
+        return {key: finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(each) for each in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     chosen = options()
     if chosen.part is None:
         return run(chosen)
+    faulthandler.register(signal.SIGUSR1)  # by which one that is cut off is asked where it is
     from parts import RUN
 
-    for said in RUN[chosen.part](chosen.seconds, chosen.stand_in):
+    for said in RUN[chosen.part](chosen.seconds, chosen.stand_in, frozenset(chosen.without)):
         print(json.dumps(said, default=str), flush=True)
     return 0
 

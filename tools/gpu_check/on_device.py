@@ -8,7 +8,6 @@ from typing import Any
 
 import cuda_on_cpu
 
-import demitasse_gpu.device as devices
 import demitasse_gpu.kernels as own
 from demitasse_gpu.machine import device_count
 
@@ -21,17 +20,11 @@ def _driver(number: int = 0, **about: Any) -> Any:
 
 if device_count():
     cuda_on_cpu.EmulatedDriver = _driver
-    _candidates, _make = own.candidates, devices.Device
+    _candidates = own.candidates
 
     def _all(request: Any) -> Iterable[Any]:
         from demitasse_gpu.libraries import library_candidates
 
-        return [*library_candidates(request), *_candidates(request)]
-
-    def _device(*arguments: Any, **about: Any) -> Any:
-        made = _make(*arguments, **about)
-        devices._asked_for[:] = [made]
-        return made
+        return [*library_candidates(request, {}), *_candidates(request)]
 
     own.candidates = _all
-    devices.Device = _device

@@ -40,6 +40,19 @@ def driver(stand_in: bool) -> dict[str, Any]:
     return {"driver": ThreadedDriver}
 
 
+def is_alive(stand_in: bool) -> bool:
+    """Whether this process may go on with the first GPU."""
+    from demitasse_gpu.device import device
+
+    try:
+        found = device("gpu:0", driver(stand_in))
+        if found is not None:
+            found.synchronise()
+    except Exception:  # noqa: BLE001 - why it may not is of no interest: something failed before
+        return False
+    return True
+
+
 def on_gpu(stand_in: bool, workers: int = 1, sync: SyncSpec | None = None, **wishes: Any) -> Any:
     """A runtime with workers on the first GPU."""
     at = MemorySpace("gpu", at="gpu:0")

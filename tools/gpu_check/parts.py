@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gc
 import importlib.util
+import itertools
 import statistics
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,6 +22,8 @@ from bench.nets import NETS
 import demitasse
 
 Table = dict[str, Any]
+Cases = frozenset[str]
+"""Cases that a part was begun with before: in the last of them it ended badly."""
 ROUNDS = 7
 TOLERANCE = 2e-3
 """Of a blob or a gradient against the host's in float32, of its largest: sums of up to a million numbers
@@ -44,7 +48,17 @@ class Runner(Protocol):
     def close(self) -> None: ...
 
 
-def about(seconds: float, stand_in: bool) -> Iterator[Table]:
+def failed(what: str, error: Exception, stand_in: bool) -> Table:
+    """An error as a part's result, for the next case may do. Raises it where none can: a device that has
+    failed is lost to its process."""
+    print(traceback.format_exc(), file=sys.stderr)
+    if not ours.is_alive(stand_in):
+        raise error
+    last = traceback.format_exc()[-3000:]
+    return {"wrong": [f"{what}: {type(error).__name__}: {error}"], "tracebacks": [last]}
+
+
+def about(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]:
     """The machine, the versions, and what ``doctor`` says."""
     from demitasse_gpu.diagnosis import findings
 
@@ -58,7 +72,7 @@ def about(seconds: float, stand_in: bool) -> Iterator[Table]:
         yield {"device": vars(runtime.allocator("gpu:0").device.driver.properties)}
 
 
-def engine(seconds: float, stand_in: bool) -> Iterator[Table]:
+def engine(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]:
     """The streams, held to the kit that all engines are held to, check by check."""
     import functools
 
@@ -78,6 +92,9 @@ def engine(seconds: float, stand_in: bool) -> Iterator[Table]:
 
     passed = 0
     for check in conformance.CHECKS:
+        if check.__name__ in without:
+            continue
+        yield {"begun": check.__name__, "limit": 70}
         run = functools.partial(bench.on_bench, lambda: DeviceEngine(found), array, 20.0, check)
         try:
             bench.within(60.0, check, run)
@@ -86,27 +103,33 @@ def engine(seconds: float, stand_in: bool) -> Iterator[Table]:
             # A device goes on to a copy behind a call without asking how the call ended.
             known = check.__name__ == "errors_of_calls"
             yield {"known" if known else "wrong": [f"{check.__name__}: {error}"]}
+        except Exception as error:  # noqa: BLE001 - the next check may do
+            yield failed(check.__name__, error, stand_in)
         yield {"passed": passed}
 
 
-def agreement(seconds: float, stand_in: bool) -> Iterator[Table]:
+def agreement(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]:
     """Every blob and gradient of a step, and the losses of several, against the host's."""
     nets = ("lenet",) if stand_in else ("lenet", "cifar10_quick", "alexnet", "googlenet", "resnet50")
-    end = time.monotonic() + seconds
-    for name in nets:
-        if time.monotonic() > end - 15:
-            yield {"skipped": [name]}
+    end, first = time.monotonic() + seconds, dict[str, float]()
+    for name, precision in itertools.product(nets, ("f32", "tf32", "bf16")):
+        if (case := f"{name} {precision}") in without:
             continue
+        if time.monotonic() > end - 15:
+            yield {"skipped": [case]}
+            continue
+        yield {"begun": case, "limit": 60}
         net = NETS[name]()
         net.batch = 4 if name in ("lenet", "cifar10_quick") else 2
         try:
-            found = _agrees(name, net, stand_in)
+            if precision == "f32":
+                found = _agrees(name, net, stand_in)
+                first[name] = found["nets"][0]["losses"][0][1]
+                yield found
+            else:
+                yield from _precision(name, net, precision, stand_in, first)
         except Exception as error:  # noqa: BLE001 - the next net may do
-            yield {"wrong": [f"{name}: {type(error).__name__}: {error}"]}
-            continue
-        yield found
-        for precision in ("tf32", "bf16"):
-            yield from _precision(name, net, precision, found["nets"][0]["losses"][0][1], stand_in)
+            yield failed(case, error, stand_in)
 
 
 def _agrees(name: str, net: Net, stand_in: bool) -> Table:
@@ -135,49 +158,60 @@ def _agrees(name: str, net: Net, stand_in: bool) -> Table:
     return {**table, "wrong": far[:10]} if far else table
 
 
-def _precision(name: str, net: Net, precision: str, expected: float, stand_in: bool) -> Iterator[Table]:
-    """The first loss in another precision, which may differ by a few bits of that."""
-    try:
-        with ours.on_gpu(stand_in) as runtime:
-            loss = float(ours.trainer(runtime, net, precision).step().loss)
-    except Exception as error:  # noqa: BLE001 - one precision's failure leaves the others
-        yield {"wrong": [f"{name} {precision}: {type(error).__name__}: {error}"]}
-        return
+def _precision(
+    name: str, net: Net, precision: str, stand_in: bool, first: dict[str, float]
+) -> Iterator[Table]:
+    """The first loss in another precision, which may differ by a few bits of that from the host's in
+    float32: of nets whose ``first`` loss is known, else found now."""
+    with ours.on_gpu(stand_in) as runtime:
+        loss = float(ours.trainer(runtime, net, precision).step().loss)
+    if name not in first:
+        with ours.on_cpu() as runtime:
+            first[name] = float(ours.trainer(runtime, net, "f32").step().loss)
+    expected = first[name]
     off = abs(loss - expected) / abs(expected)
     yield {"precisions": [[name, precision, loss, expected]]}
     if off > {"tf32": 1e-2, "bf16": 5e-2}[precision]:
         yield {"wrong": [f"{name} {precision}: the first loss is {loss}, in float32 {expected}"]}
 
 
-def speed(seconds: float, stand_in: bool) -> Iterator[Table]:
+def speed(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]:
     """Images a second of training, ours and PyTorch's by turns in the same run."""
     cases = (("lenet", "f32", 16),) if stand_in else SPEED
     end = time.monotonic() + seconds
     settings = [(case, "eager") for case in cases]
     settings += [(case, "compiled") for case in cases[:1] + cases[4:5] + cases[1:4] + cases[5:8]]
-    yield from _race(settings, end, 5, stand_in)
+    yield from _race(settings, end, 5, stand_in, without)
 
 
-def small(seconds: float, stand_in: bool) -> Iterator[Table]:
+def small(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]:
     """The nets in which launches dominate."""
     cases = [
         (net, precision, 64) for net in ("lenet", "cifar10_quick") for precision in ("tf32", "bf16")
     ]
     settings = [(case, how) for how in ("eager", "reduce-overhead") for case in cases]
     end = time.monotonic() + seconds
-    yield from _race(settings[:1] if stand_in else settings, end, 2 if stand_in else 100, stand_in)
+    some, steps = (settings[:1], 2) if stand_in else (settings, 100)
+    yield from _race(some, end, steps, stand_in, without)
 
 
 def _race(
-    settings: list[tuple[tuple[str, str, int], str]], end: float, steps: int, stand_in: bool
+    settings: list[tuple[tuple[str, str, int], str]],
+    end: float,
+    steps: int,
+    stand_in: bool,
+    without: Cases,
 ) -> Iterator[Table]:
     peer = None
     if not stand_in and importlib.util.find_spec("torch") is not None:
         import peers as peer  # type: ignore[no-redef]
     for (name, precision, batch), setting in settings:
-        if time.monotonic() > end - (45 if setting == "compiled" else 15):
-            yield {"skipped": [f"{name} {precision} {setting}"]}
+        if (case := f"{name} {precision} {setting}") in without:
             continue
+        if time.monotonic() > end - (15 if setting == "eager" else 45):
+            yield {"skipped": [case]}
+            continue
+        yield {"begun": case, "limit": 90 if setting == "eager" else 150}
         net = NETS[name]()
         net.batch = batch
         said: Table = {"net": name, "precision": precision, "batch": batch, "peer": setting}
@@ -207,13 +241,14 @@ def _race(
                 said |= {"kernels": mine.kernels(), "slowest": mine.slowest()}
         except Exception as error:  # noqa: BLE001 - the next net may do
             said["error"] = f"{type(error).__name__}: {error}"
-            yield {"wrong": [f"{name} {precision} {setting}: {said['error']}"]}
+            yield {"races": [said], **failed(case, error, stand_in)}
+        else:
+            yield {"races": [said]}
         for each in (mine, theirs):
             if each is not None:
                 each.close()
         del mine, theirs
         gc.collect()
-        yield {"races": [said]}
 
 
 def by_turns(runners: dict[str, Runner], steps: int) -> dict[str, list[float]]:
@@ -227,7 +262,7 @@ def by_turns(runners: dict[str, Runner], steps: int) -> dict[str, list[float]]:
     return times
 
 
-def copies(seconds: float, stand_in: bool) -> Iterator[Table]:
+def copies(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]:
     """GB/s of large copies in each direction, beside what the link is said to carry."""
     from demitasse_gpu.array import empty
     from demitasse_gpu.device import device
@@ -274,12 +309,15 @@ def link() -> str:
         return f"unknown: {error}"
 
 
-def memory(seconds: float, stand_in: bool) -> Iterator[Table]:
+def memory(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]:
     """Device memory of CGDP and of the typical scheme, two replicas on one device."""
     from demitasse import SyncSpec
 
     name = "lenet" if stand_in else "alexnet"
     for scheme in ("cgdp", "typical"):
+        if scheme in without:
+            continue
+        yield {"begun": scheme, "limit": 30}
         sync = SyncSpec("cgdp", {"scheme": scheme, **({"chunk": 1} if scheme == "cgdp" else {})})
         net = NETS[name]()
         with ours.on_gpu(stand_in, 2, sync) as runtime:
@@ -298,7 +336,7 @@ def memory(seconds: float, stand_in: bool) -> Iterator[Table]:
         pool.trim()
 
 
-def kernels(seconds: float, stand_in: bool) -> Iterator[Table]:
+def kernels(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]:
     """Every kernel on random requests beside the reference's: the plugin's own tests, on this device."""
     tests = Path(__file__).parents[2] / "plugins/gpu/tests/test_gpu_kernels_agree.py"
     command = [
@@ -325,6 +363,6 @@ def kernels(seconds: float, stand_in: bool) -> Iterator[Table]:
         yield {"wrong": wrong}
 
 
-RUN: dict[str, Callable[[float, bool], Iterator[Table]]] = {
+RUN: dict[str, Callable[[float, bool, Cases], Iterator[Table]]] = {
     each.__name__: each for each in (about, engine, agreement, speed, small, copies, memory, kernels)
 }

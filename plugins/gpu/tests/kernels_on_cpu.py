@@ -58,6 +58,15 @@ class Guarded:
         return bool((host[:_GUARD] == _MARK).all() and (host[len(host) - _GUARD :] == _MARK).all())
 
 
+def bound(device: Device, candidate: Candidate, inputs: Sequence[Any]) -> tuple[list[Any], Any]:
+    """A device's arrays with a candidate's inputs as they are, and its scratch memory."""
+    arrays = []
+    for x in inputs:
+        arrays.append(empty(device, x.shape, x.dtype))
+        arrays[-1][...] = x
+    return arrays, empty(device, (max(1, candidate.workspace),), "uint8")
+
+
 def run(device: Device, candidate: Candidate, request: Request, inputs: Sequence[Any]) -> list[Any]:
     """What a candidate leaves in the inputs and outputs, in logical order."""
     taken = candidate.input_layouts or (PLAIN,) * len(inputs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from threaded_driver import ThreadedDriver
 from demitasse_gpu.allocator import DeviceAllocator
 from demitasse_gpu.array import DeviceArray, empty
 from demitasse_gpu.device import Device
+from demitasse_gpu.engine import pinned
 from demitasse_gpu.guard import Guard
 from demitasse_gpu.pool import SEGMENT, Pool
 
@@ -100,6 +102,28 @@ def test_a_source_may_change_as_soon_as_it_was_assigned(device: Device) -> None:
         source[...] = number
         arrays.append(having(device, source))
     assert [float(array[0]) for array in arrays] == list(range(20))
+
+
+@pytest.mark.parametrize("where", ["pinned memory", "another device"])
+def test_to_assign_what_is_copied_from_where_it_lies_waits_for_the_copy(
+    device: Device, where: str
+) -> None:
+    source = (
+        pinned(device, (5,), "float32")
+        if where == "pinned memory"
+        else empty(Device(ThreadedDriver(1)), (5,), "float32")
+    )
+    target, gate = empty(device, (5,), "float32"), threading.Event()
+    source[...] = 3
+    device.driver.call(device.stream, lambda: gate.wait(20) and None)
+    thread = threading.Thread(target=target.__setitem__, args=(Ellipsis, source))
+    thread.start()
+    thread.join(0.05)
+    waits = thread.is_alive()
+    gate.set()
+    thread.join()
+    assert waits
+    assert np.array_equal(np.asarray(target), np.full(5, 3))
 
 
 def test_shapes_and_types_are_seen_anew_without_a_copy(device: Device) -> None:
@@ -250,3 +274,34 @@ def test_a_loss_that_is_not_finite_makes_the_rate_negative(
         guard.work()
         assert guard.read() == loss + 1.5 or np.isnan(loss)
         assert rate[0] == (0.1 if np.isfinite(loss) else -1)
+
+
+def test_a_block_may_be_forgotten_while_its_pool_is_asked(device: Device) -> None:
+    """A collector runs at any moment: here while the pool looks through what is free."""
+    pool = Pool(device.driver, device.stream)
+    blocks = [pool.take(1000) for _ in range(6)]
+
+    class Free(dict[int, int]):
+        def items(self) -> Any:
+            for item in super().items():
+                blocks.clear()
+                yield item
+
+    pool._free = Free(pool._free)
+    pool.take(500).close()
+    assert blocks == []
+    assert pool.statistics.used == 0
+
+
+def test_who_forgets_memory_waits_for_nobody(device: Device) -> None:
+    """It may be CUDA's own thread, which calls back, while another one waits for it."""
+    pool, pinned_pool, done = device.pool, device.pinned, threading.Event()
+    blocks: list[object] = [pool.take(1000), pinned_pool.take(1000)]
+
+    def forget() -> None:
+        blocks.clear()
+        done.set()
+
+    with pool._lock, pinned_pool._lock:
+        threading.Thread(target=forget).start()
+        assert done.wait(20)

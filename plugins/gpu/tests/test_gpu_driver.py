@@ -119,6 +119,18 @@ def test_an_error_is_one_line_that_says_where_what_and_what_to_do(
     assert "\n" not in told
 
 
+def test_cupy_that_cannot_be_loaded_is_told_by_its_cause() -> None:
+    rule = "=" * 64
+    told = str(
+        problems.no_cupy(
+            f"\n{rule}\nFailed to import CuPy.\n\nIf you installed CuPy via wheels, make\n\n"
+            f"Original error:\n  ImportError: libcuda.so.1: cannot open shared object file\n{rule}\n"
+        )
+    )
+    assert told.startswith("the gpu plugin needs CuPy: ImportError: libcuda.so.1: cannot open")
+    assert "\n" not in told
+
+
 def test_an_error_that_is_none_of_cudas_stays_as_it_is(runtime: Runtime) -> None:
     driver = CupyDriver(0)
     runtime.streamSynchronize = lambda stream: (_ for _ in ()).throw(RuntimeError("of somebody else"))
@@ -182,7 +194,6 @@ def test_a_device_says_what_it_is(runtime: Runtime) -> None:
     told = CupyDriver(0).properties
     assert (told.name, told.capability, told.memory) == ("NVIDIA H200", (9, 0), 2**37)
     assert (told.multiprocessors, told.shared_memory, told.driver) == (132, 232448, 13000)
-    assert told.libraries
 
 
 def test_arguments_of_a_launch_are_read_by_their_addresses(runtime: Runtime) -> None:
@@ -225,6 +236,7 @@ def test_a_graph_is_made_of_what_was_captured_which_is_then_forgotten(runtime: R
     assert driver.end_capture(3) == 6
     driver.launch_graph(6, 3)
     driver.end_graph(6)
+    driver.synchronise(3)
     assert [call for call in runtime.calls if "raph" in call[0] or "Capture" in call[0]] == [
         ("streamBeginCapture", 3, 1),
         ("streamEndCapture", 3),
@@ -233,6 +245,20 @@ def test_a_graph_is_made_of_what_was_captured_which_is_then_forgotten(runtime: R
         ("graphLaunch", 6, 3),
         ("graphExecDestroy", 6),
     ]
+
+
+def test_what_is_forgotten_is_ended_by_a_thread_that_waits(runtime: Runtime) -> None:
+    """It may be forgotten in a thread of CUDA's that calls back, or while a graph is captured: there
+    neither may be asked to end anything."""
+    driver = CupyDriver(0)
+    runtime.calls.clear()
+    driver.end_event(7)
+    driver.end_graph(8)
+    assert runtime.calls == []
+    driver.synchronise(3)
+    assert runtime.calls == [("streamSynchronize", 3), ("eventDestroy", 7), ("graphExecDestroy", 8)]
+    driver.synchronise(3)
+    assert runtime.calls[3:] == [("streamSynchronize", 3)]
 
 
 class Nvrtc(ModuleType):
@@ -244,9 +270,11 @@ class Nvrtc(ModuleType):
     def __init__(self) -> None:
         super().__init__("nvrtc")
         self.compilations: list[tuple[str, ...]] = []
-        self.log = ""
+        self.log = self.missing = ""
 
     def createProgram(self, source: str, name: str, headers: Any, names: Any) -> str:
+        if self.missing:
+            raise RuntimeError(self.missing)
         return source
 
     def compileProgram(self, program: str, options: Any) -> None:
@@ -303,6 +331,13 @@ def test_source_that_does_not_compile_is_told_by_its_first_error(runtime: Runtim
     assert nvrtc.destroyed == "source"
 
 
+def test_a_compiler_that_is_missing_is_told_in_a_line(runtime: Runtime, nvrtc: Nvrtc) -> None:
+    nvrtc.missing = 'Failure finding "libnvrtc.so.13": No such file: libnvrtc.so.13\n'
+    with pytest.raises(CompositionError, match=r"^gpu:0: CuPy finds no NVRTC .*pip install") as raised:
+        CupyDriver(0).function("source", "f")
+    assert "\n" not in str(raised.value)
+
+
 def test_a_cache_that_cannot_be_written_costs_time_only(
     runtime: Runtime, nvrtc: Nvrtc, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -317,7 +352,6 @@ def test_a_device_has_a_stream_of_its_own(runtime: Runtime) -> None:
     device = Device(CupyDriver(0))
     assert ("streamCreateWithFlags", 1) in runtime.calls
     assert (device.space, device.stream) == ("gpu:0", 4096)
-    assert device.libraries
 
 
 def test_every_remedy_is_one_line() -> None:

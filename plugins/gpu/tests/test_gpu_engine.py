@@ -110,6 +110,22 @@ def test_times_of_events_stay_true_when_the_first_event_is_long_ago(
     engine.close()
 
 
+def test_an_event_is_recorded_while_the_default_stream_is_captured(
+    devices: list[Device], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who copies beside a worker does not put anything into the graph that this one captures."""
+    monkeypatch.setattr(engines, "ANCHOR_SECONDS", 0.0)
+    device, engine = devices[0], DeviceEngine(devices[0])
+    before = engine.stream("h2d").record()
+    device.driver.begin_capture(device.stream)
+    event = engine.stream("h2d").record()
+    event.wait()
+    assert event.seconds >= before.seconds
+    assert device.driver._captured[device.stream] == []  # type: ignore[attr-defined]
+    device.driver.end_graph(device.driver.end_capture(device.stream))
+    engine.close()
+
+
 def test_a_device_has_one_default_stream_and_an_engine_leaves_it_open(devices: list[Device]) -> None:
     for _ in range(2):
         engine = DeviceEngine(devices[0])

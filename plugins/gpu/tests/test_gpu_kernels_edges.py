@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 from agreement import WORDS, Values, make_request
 from cuda_on_cpu import NO_COMPILER, EmulatedDriver, compiler
-from kernels_on_cpu import GPU, ORDERS, Guarded, check, request_of, run
+from kernels_on_cpu import GPU, ORDERS, Guarded, bound, check, request_of, run
 from test_gpu_kernels_agree import SERVED
 from test_gpu_kernels_words import CASES
 
-from demitasse import PLAIN, Layout, Request, TensorSpec
+from demitasse import PLAIN, DataError, Layout, Request, TensorSpec
 from demitasse.operations import VOCABULARY
 from demitasse_caffe.operations import OPERATIONS as CAFFE_WORDS
+from demitasse_gpu.array import empty
 from demitasse_gpu.device import Device
 from demitasse_gpu.kernels import FACTORIES, candidates
 from demitasse_gpu.kernels.layouts import NHWC, NHWC_BF16, PLAIN_BF16
@@ -218,13 +219,28 @@ def test_what_is_not_a_number_stays_so(device: Device) -> None:
         check(device, "pooling_max", [image], windows, "float32", order)
 
 
-def test_a_label_that_is_no_class_makes_the_loss_no_number(device: Device) -> None:
-    """A device cannot raise an error that names the sample; the trainer stops at such a loss."""
-    for wrong in (7, -1, 0.5):
+def test_a_label_that_is_no_class_makes_the_loss_no_number_and_is_named(device: Device) -> None:
+    """In a step nobody looks; who seeks the error calls the work alone."""
+    for name, wrong in itertools.product(("softmax_loss", "hinge_loss"), (7, -1, 0.5, np.nan)):
+        attributes = {"ignore_label": None} if name == "softmax_loss" else {"norm": "L1"}
         inputs = [real(3, 5), np.array([1, wrong, 2], np.float32)]
-        request = request_of("softmax_loss", inputs, {"ignore_label": None}, "float32")
+        request = request_of(name, inputs, attributes, "float32")
         (candidate,) = candidates(request)
-        assert np.isnan(run(device, candidate, request, inputs)[2])
+        with pytest.raises(DataError, match=rf"label {wrong:g} of sample 1 of the batch is no class"):
+            run(device, candidate, request, inputs)
+        given, room = bound(device, candidate, inputs)
+        loss = empty(device, (), "float32")
+        work: Any = candidate.bind(given, [loss, None][: len(request.outputs)], room)
+        work.join([work])()
+        assert np.isnan(np.asarray(loss))
+
+
+def test_a_label_that_is_ignored_is_none_that_is_wrong(device: Device) -> None:
+    inputs = [real(3, 5), np.array([1, 255, 9], np.float32)]
+    request = request_of("softmax_loss", inputs, {"ignore_label": 255}, "float32")
+    (candidate,) = candidates(request)
+    with pytest.raises(DataError, match=r"label 9 of sample 2 .* from 0 to 4, or 255, which is ignored"):
+        run(device, candidate, request, inputs)
 
 
 ORDERED = [

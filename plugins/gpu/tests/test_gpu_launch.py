@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from threaded_driver import ThreadedDriver
 
 from demitasse_gpu.array import array_function, empty
 from demitasse_gpu.device import Device
-from demitasse_gpu.launch import Call, Launch, Row, in_order
+from demitasse_gpu.launch import Call, Checked, Launch, Row, in_order
 
 
 class Counting(ThreadedDriver):
@@ -124,3 +125,54 @@ def test_an_error_while_a_row_is_captured_ends_the_capture(device: Device) -> No
     assert device.driver._captured == {}  # type: ignore[attr-defined]
     assert device.driver._graphs == {}  # type: ignore[attr-defined]
     device.synchronise()
+
+
+def test_what_another_thread_enqueues_is_never_captured(device: Device) -> None:
+    """Two workers on one device run at the same time; each in its second call would be captured."""
+    totals, x = [empty(device, (5,), "float64") for _ in range(2)], empty(device, (5,), "float64")
+    x[...] = 1
+    together = threading.Barrier(2)
+
+    def meet(stream: int) -> None:
+        together.wait(20)
+
+    def use(total: Any) -> None:
+        row = in_order([adding(device, total, x), Call(device, meet), adding(device, total, x)])
+        for _ in range(4):
+            row()
+
+    threads = [threading.Thread(target=use, args=(total,)) for total in totals]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [np.asarray(total).tolist() for total in totals] == [[8.0] * 5] * 2
+
+
+def test_a_device_that_another_thread_has_left_is_captured_again(device: Device) -> None:
+    total, x = empty(device, (5,), "float64"), empty(device, (5,), "float64")
+    elsewhere = in_order([adding(device, total, x), adding(device, total, x)])
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    row = in_order([adding(device, total, x), adding(device, total, x)])
+    row()
+    row()
+    assert "graph" not in device.driver.told  # type: ignore[attr-defined]
+    del elsewhere, thread
+    row()
+    assert device.driver.told["graph"] == 1  # type: ignore[attr-defined]
+
+
+def test_works_are_checked_when_they_are_called_alone_and_in_a_step_never(device: Device) -> None:
+    total, x = empty(device, (5,), "float64"), empty(device, (5,), "float64")
+    looks = list[float]()
+    checked = Checked(device, [adding(device, total, x)] * 2, lambda: looks.append(total.sum()))
+    x[...] = 1
+    whole = checked.join([checked, adding(device, total, x)])
+    alone = checked.join([checked])
+    for work in (whole, alone):
+        work()
+    assert looks == []
+    checked()
+    assert looks == [5 * 7.0]

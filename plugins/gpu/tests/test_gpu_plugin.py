@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from dataclasses import replace
 from importlib.metadata import entry_points
 from importlib.resources import files
 from pathlib import Path
@@ -18,7 +19,8 @@ import pytest
 from cuda_on_cpu.driver import EmulatedDriver
 
 import demitasse
-from demitasse import CompositionError, Level, Machine, MemorySpace, fingerprint
+from demitasse import CompositionError, Level, Machine, MemorySpace, TensorSpec, fingerprint
+from demitasse.operations import VOCABULARY
 from demitasse_gpu import device as devices
 from demitasse_gpu import diagnosis, machine
 from demitasse_gpu.libraries import library_candidates, loading
@@ -71,6 +73,8 @@ def test_a_machine_without_a_description_trains_on_its_processors() -> None:
         ({"graphs": "no"}, "graphs = 'no'"),
         ({"libraries": 1}, "libraries = 1"),
         ({"driver": "cupy"}, "driver = 'cupy'"),
+        ({"workspace": "much"}, "options of plugin 'gpu': workspace = .*much"),
+        ({"workspace": 2**20}, "workspace = 1048576 .valid: a text like '512 MiB'"),
     ],
 )
 def test_options_that_cannot_be_are_refused(options: dict[str, Any], words: str) -> None:
@@ -113,18 +117,33 @@ def test_a_gpu_that_is_not_there_is_an_error_that_says_what_to_do() -> None:
     assert "\n" not in str(raised.value)
 
 
-def test_libraries_are_asked_for_real_devices_only() -> None:
-    plugin().allocator("gpu:0", {"driver": EmulatedDriver})
-    asked: Any = None
-    found = devices.latest()
-    assert found is not None
-    assert not found.libraries
+def test_libraries_are_asked_for_real_devices_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "library", lambda name: object())
+    x, w = TensorSpec((8, 3, 9, 9), "float32"), TensorSpec((4, 3, 3, 3), "float32")
+    y, word = TensorSpec((8, 4, 7, 7), "float32"), VOCABULARY["convolution"]
+    real = demitasse.Place("gpu", "gpu")
+    asked = demitasse.Request(word, (x, w, None), (y,), word.attributes, real)
+    described = replace(asked, place=replace(real, simulated=True))
+    (candidate,) = library_candidates(asked, {})
+    assert candidate.kernel == "cuDNN f32"
+    assert library_candidates(described, {}) == []
+    assert library_candidates(asked, {"libraries": False}) == []
+    assert library_candidates(asked, {"driver": EmulatedDriver}) == []
 
-    class Request:
-        place = demitasse.Place("gpu", "gpu")
 
-    asked = Request()
-    assert list(library_candidates(asked)) == []
+def test_scratch_memory_of_convolutions_is_at_most_what_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(loading, "library", lambda name: object())
+    x, w = TensorSpec((64, 64, 112, 112), "float32"), TensorSpec((64, 64, 3, 3), "float32")
+    word = VOCABULARY["convolution"]
+    attributes = {**word.attributes, "pad": (1, 1)}
+    asked = demitasse.Request(word, (x, w, None), (x,), attributes, demitasse.Place("gpu", "gpu"))
+    rooms = [
+        library_candidates(asked, {"workspace": f"{size} MiB"})[0].workspace  # type: ignore[index]
+        for size in (16, 100, 100_000)
+    ]
+    assert rooms == [16 * 2**20, 100 * 2**20, 4 * 2 * x.nbytes // 2]
 
 
 # What the machine says.
@@ -200,6 +219,7 @@ WORKING = machine.Driver(13000, ("NVIDIA H200, 141 GiB",))
         (machine.Driver(0, (), 35, "too old"), "", "problem", "CUDA driver", "too old"),
         (WORKING, "", "problem", "CuPy", "not installed"),
         (machine.Driver(12080, WORKING.devices), "13", "problem", "CuPy", "too old for it"),
+        (WORKING, "13", "problem", "CuPy", "cannot compile kernels: no libnvrtc.so.13"),
     ],
 )
 def test_doctor_lists_what_would_fail(
@@ -211,7 +231,7 @@ def test_doctor_lists_what_would_fail(
     words: str,
 ) -> None:
     monkeypatch.setattr(diagnosis, "listed", list)
-    last = list(diagnosis.findings(driver, cupy))[-1]
+    last = list(diagnosis.findings(driver, cupy, "no libnvrtc.so.13"))[-1]
     assert (last.level, last.subject) == (level, subject)
     assert words in last.message
     assert bool(last.remedy) == (level == "problem")
@@ -231,7 +251,7 @@ def test_doctor_names_libraries_that_are_missing_and_what_that_costs(
 ) -> None:
     monkeypatch.setattr(diagnosis, "library", lambda name: None)
     monkeypatch.setattr(diagnosis, "why_not", lambda name: f"lib{name}.so: not found")
-    found = {each.subject: each for each in diagnosis.findings(WORKING, "13")}
+    found = {each.subject: each for each in diagnosis.findings(WORKING, "13", "")}
     assert found["cuDNN"].level == found["cuBLASLt"].level == "note"
     assert "several times as slow" in found["cuDNN"].message
     assert "pip install" in found["cuDNN"].remedy

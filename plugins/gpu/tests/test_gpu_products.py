@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,6 +27,8 @@ class Told:
 
     def __init__(self, failing: dict[str, int] | None = None) -> None:
         self.failing, self.made, self.products = failing or {}, dict[int, dict[str, Any]](), 0
+        self.aligned: list[list[int]] = []
+        self.plain = False  # whether it has no epilogues
 
     def __getattr__(self, name: str) -> Any:
         if name in self.failing:
@@ -49,6 +52,10 @@ class Told:
                 self.made[a[0].value][a[1]] = a[2]._obj.value
             case "MatmulAlgoGetHeuristic":
                 limit = self.made[a[6].value][cublaslt.MAX_WORKSPACE]
+                self.aligned.append([self.made[a[6].value][each] for each in cublaslt.ALIGNMENTS])
+                if self.plain and self.made[a[1].value][cublaslt.EPILOGUE] != cublaslt.NOTHING:
+                    a[9]._obj.value = 0
+                    return
                 for number, each in enumerate(a[8][:3]):
                     each.state, each.workspace = (0, 0, 15)[number], (0, limit + 1, 0)[number]
                 a[9]._obj.value = 3
@@ -121,6 +128,12 @@ def computed(device: Device, asked: Request, inputs: Sequence[Any]) -> list[np.n
     return [np.asarray(array) for array in made]
 
 
+def values(*extents: int) -> list[np.ndarray]:
+    """Two matrices of which the second has as many rows as the first has columns."""
+    draw = np.random.default_rng(3).normal
+    return [draw(size=pair).astype(np.float32) for pair in itertools.pairwise(extents)]
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("transpose", [False, True])
 @pytest.mark.parametrize("bias", [False, True])
@@ -173,6 +186,26 @@ def test_a_product_is_measured_once(device: Device) -> None:
     for _ in range(3):
         computed(device, asked, [x, w, None])
     assert library.products == 3  # one algorithm alone is usable, which is not measured
+
+
+def test_the_library_is_told_how_memory_is_aligned(device: Device) -> None:
+    asked = request("inner_product_backward_data", values(6, 5, 3), {"shape": (6, 3)})
+    (candidate,) = products.candidates(asked)
+    room = empty(device, (10_000,), "float32")
+    room = room[-room.address % 512 // 4 :]
+    dy, w, dx = (room[at : at + size] for at, size in ((16, 30), (64, 15), (1028, 18)))
+    candidate.bind([dy, w], [dx], empty(device, (candidate.workspace,), "uint8"))
+    library = device.opened["cublasLt"]._library
+    assert library.aligned == [[256, 64, 16, 16]]  # a, b, c and d
+
+
+def test_where_it_has_no_epilogue_a_kernel_of_our_own_adds_the_bias(device: Device) -> None:
+    device.opened["cublasLt"]._library.plain = True
+    x, w = values(6, 5, 3)[0], np.random.default_rng(4).normal(size=(4, 5)).astype(np.float32)
+    b = np.arange(4, dtype=np.float32) - 2
+    asked = request("inner_product_relu", [x, w, b], {})
+    (y,) = computed(device, asked, [x, w, b])
+    assert np.allclose(y, np.maximum(x @ w.T + b, 0), rtol=1e-5)
 
 
 def test_what_it_does_not_compute_is_left_to_others() -> None:

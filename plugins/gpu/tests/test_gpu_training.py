@@ -170,3 +170,19 @@ def test_a_loss_that_is_no_number_reaches_no_parameter(type_: str, graphs: bool)
         flat[bias.span.start : bias.span.start + 1] = good[:1]
         after = trainer.step(2).loss
     assert np.isfinite(after) and trainer.iteration == 5
+
+
+@pytest.mark.parametrize("graphs", [True, False])
+def test_a_label_that_is_no_class_is_named_with_its_sample(graphs: bool) -> None:
+    draw = np.random.default_rng(5)
+    data = draw.normal(size=(192, 1, 8, 8)).astype(np.float32)
+    label = draw.integers(0, 10, size=192).astype(np.float32)
+    label[128 + 7] = 12
+    with on_gpu(ThreadedDriver, graphs=graphs) as runtime:
+        trainer = runtime.trainer(SOLVER, data={"train": {"data": data, "label": label}})
+        trainer.step(2)
+        (worker,) = trainer._workers
+        before = np.array(worker.flat.parameters)
+        with pytest.raises(demitasse.DataError, match=r"label 12 of sample 7 of the batch is no class"):
+            trainer.step()
+        assert np.array_equal(np.array(worker.flat.parameters), before)

@@ -127,6 +127,8 @@ class DeviceArray:
             source = np.ascontiguousarray(source, part.dtype)
             if source.size:
                 self._copy(part.address, source.ctypes.data, part.nbytes, "h2d")
+                # From pinned memory it is on its way when the call returns, from other memory perhaps.
+                self.device.synchronise()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         """A copy on the host, once all before it in the default stream is done."""
@@ -189,6 +191,8 @@ class DeviceArray:
             source.device.synchronise()
         if self.size and source.address != self.address:  # as it is after ``part += other``
             self._copy(self.address, source.address, self.nbytes, "d2d")
+        if source.device is not self.device:
+            self.device.synchronise()
 
     def _copy(self, target: Address, source: Address, nbytes: int, kind: str) -> None:
         self.device.driver.copy(target, source, nbytes, kind, self.device.stream)

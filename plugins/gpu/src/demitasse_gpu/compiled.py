@@ -15,8 +15,10 @@ STANDARD = ("--std=c++17",)
 
 def cache_folder() -> Path:
     """Where compiled kernels are kept, as the system asks for it."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "demitasse" / "gpu"
+    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    if not base.is_absolute():  # unset; and the specification has relative ones ignored
+        base = Path.home() / ".cache"
+    return base / "demitasse" / "gpu"
 
 
 class CompiledKernels:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import wraps
 from typing import Any, TypeVar
 
@@ -12,7 +14,7 @@ import numpy as np
 
 from demitasse_gpu.compiled import CompiledKernels
 from demitasse_gpu.driver import Address, Argument, Extent, Function, Handle, Properties
-from demitasse_gpu.problems import does_not_compile, explained, no_cupy
+from demitasse_gpu.problems import does_not_compile, explained, no_compiler, no_cupy
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -59,6 +61,7 @@ class CupyDriver:
         self._kernels: dict[tuple[str, str, tuple[str, ...]], Function] = {}
         self._modules: dict[tuple[str, tuple[str, ...]], int] = {}
         self._lock = threading.Lock()
+        self._over: deque[tuple[Callable[[int], None], Handle]] = deque()
         self.properties = self._properties()
         self._reach_peers()
 
@@ -75,7 +78,6 @@ class CupyDriver:
                 runtime.deviceGetAttribute(runtime.cudaDevAttrMaxSharedMemoryPerBlockOptin, self.number)
             ),
             driver=int(runtime.driverGetVersion()),
-            libraries=True,
         )
 
     @_here
@@ -130,14 +132,19 @@ class CupyDriver:
     @_here
     def synchronise(self, stream: Handle) -> None:
         self._runtime.streamSynchronize(stream)
+        with suppress(IndexError):  # another thread may have taken the last one
+            while True:
+                end, handle = self._over.popleft()
+                end(handle)
 
     @_here
     def event(self) -> Handle:
         return int(self._runtime.eventCreateWithFlags(self._runtime.eventDefault))
 
-    @_here
     def end_event(self, event: Handle) -> None:
-        self._runtime.eventDestroy(event)
+        """Later, from a thread that waits: an owner may be forgotten in any thread, in one of CUDA's
+        that calls back, where nothing of CUDA may be called, or between two works that are captured."""
+        self._over.append((self._runtime.eventDestroy, event))
 
     @_here
     def record(self, event: Handle, stream: Handle) -> None:
@@ -184,10 +191,13 @@ class CupyDriver:
         return self._modules[source, options]
 
     def _compile(self, source: str, name: str, options: Sequence[str]) -> bytes:
-        """Machine code by NVRTC, which comes with CuPy."""
+        """Machine code by NVRTC, which CuPy finds, and does not bring."""
         from cupy_backends.cuda.libs import nvrtc
 
-        program = nvrtc.createProgram(source, f"{name}.cu", [], [])
+        try:
+            program = nvrtc.createProgram(source, f"{name}.cu", [], [])
+        except RuntimeError as error:
+            raise no_compiler(f"gpu:{self.number}", str(error)) from error
         try:
             nvrtc.compileProgram(program, options)
             return bytes(nvrtc.getCUBIN(program))
@@ -231,6 +241,6 @@ class CupyDriver:
     def launch_graph(self, graph: Handle, stream: Handle) -> None:
         self._runtime.graphLaunch(graph, stream)
 
-    @_here
     def end_graph(self, graph: Handle) -> None:
-        self._runtime.graphExecDestroy(graph)
+        """Later, as ``end_event``."""
+        self._over.append((self._runtime.graphExecDestroy, graph))

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import os
+import threading
 import weakref
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from demitasse import CompositionError, unknown
+from demitasse import CompositionError
+from demitasse_gpu.options import Options
 from demitasse_gpu.pool import PinnedPool, Pool
 
 if TYPE_CHECKING:
     from demitasse_gpu.driver import Driver, Function, Handle
+    from demitasse_gpu.launch import Row
 
 SPACE = "gpu"
-_asked_for: list[Device] = []
-OPTIONS = ("graphs", "libraries", "driver")
 LOCAL_RANKS = (
     "OMPI_COMM_WORLD_LOCAL_RANK",
     "MPI_LOCALRANKID",
@@ -29,17 +30,17 @@ LOCAL_RANKS = (
 
 class Device:
     """One device: all kernels and library calls of its worker go to ``stream``. ``graphs`` says whether
-    works in line become graphs, ``libraries`` whether NVIDIA's compute what they can, and ``opened`` has
-    those that were opened for it, by name."""
+    works in line become graphs, and ``opened`` has the libraries that were opened for it, by name."""
 
-    def __init__(self, driver: Driver, graphs: bool = True, libraries: bool = True) -> None:
+    def __init__(self, driver: Driver, graphs: bool = True) -> None:
         self.driver, self.graphs = driver, graphs
-        self.libraries = libraries and driver.properties.libraries
         self.number, self.space = driver.number, f"{SPACE}:{driver.number}"
         self.stream: Handle = driver.stream()
         self.pool, self.pinned = Pool(driver, self.stream), PinnedPool(driver)
         self.opened: dict[str, Any] = {}
         self.functions: dict[str, Function] = {}
+        self._rows: weakref.WeakSet[Row] = weakref.WeakSet()
+        self._lock = threading.Lock()
 
     def function(self, source: str, name: str, options: tuple[str, ...] = ()) -> Function:
         """A kernel of CUDA source text."""
@@ -48,6 +49,16 @@ class Device:
     def synchronise(self) -> None:
         """Wait until all in the default stream is done."""
         self.driver.synchronise(self.stream)
+
+    def keep_row(self, row: Row) -> None:
+        """Know of works in line that have run, as long as they may run again."""
+        with self._lock:
+            self._rows.add(row)
+
+    def is_shared(self) -> bool:
+        """Whether another thread than this one has run works in line here."""
+        with self._lock:
+            return any(row.thread != threading.get_ident() for row in self._rows)
 
     def keep_graph(self, owner: object, graph: Handle) -> None:
         """Forget ``graph`` when its owner is gone."""
@@ -63,30 +74,13 @@ def device(space: str, options: Mapping[str, Any]) -> Device | None:
     kind, _, number = space.partition(":")
     if kind != SPACE:
         return None
-    for name in options:
-        if name not in OPTIONS:
-            raise CompositionError(unknown("option of plugin 'gpu'", name, OPTIONS))
-    make = options.get("driver", _cupy)
-    wishes = {name: options.get(name, True) for name in OPTIONS if name != "driver"}
-    for name, wish in wishes.items():
-        if not isinstance(wish, bool):
-            raise CompositionError(f"options of plugin 'gpu': {name} = {wish!r} (valid: true, false)")
-    if not callable(make):
-        told = f"options of plugin 'gpu': driver = {make!r}"
-        raise CompositionError(f"{told} (valid: what makes one of a device's number, given from Python)")
+    asked = Options.read(options)
     if number and not number.isdecimal():
         raise CompositionError(
             f"memory space {space!r}: a device's number follows the colon, as in gpu:0"
         )
-    found = _device(make, int(number) if number else _mine(), **wishes)
-    _asked_for[:] = [found]
-    return found
-
-
-def latest() -> Device | None:
-    """The device that was asked for last: a worker asks for its memory before it plans. That tells for
-    which devices kernels are wanted, as a request names the kind of memory alone."""
-    return _asked_for[0] if _asked_for else None
+    make = asked.driver or _cupy
+    return _device(make, int(number) if number else _mine(), asked.graphs)
 
 
 def _cupy(number: int) -> Driver:
@@ -96,8 +90,8 @@ def _cupy(number: int) -> Driver:
 
 
 @lru_cache(maxsize=64)
-def _device(make: Callable[[int], Driver], number: int, graphs: bool, libraries: bool) -> Device:
-    return Device(make(number), graphs, libraries)
+def _device(make: Callable[[int], Driver], number: int, graphs: bool) -> Device:
+    return Device(make(number), graphs)
 
 
 def local_rank() -> int:

@@ -10,15 +10,18 @@ from importlib.metadata import PackageNotFoundError, version
 from demitasse import Finding
 from demitasse_gpu.libraries.loading import library, why_not
 from demitasse_gpu.machine import Driver, cuda, listed
-from demitasse_gpu.problems import INSTALL, NO_DEVICE, OLD_DRIVER
+from demitasse_gpu.problems import INSTALL, NO_DEVICE, OLD_DRIVER, cause
 
 NEEDED = {"12": 12000, "13": 13000}
 """The driver's version that a CuPy for a CUDA version needs."""
 
 
-def findings(driver: Driver | None = None, cupy: str | None = None) -> Iterator[Finding]:
-    """What there is and what is missing; on a machine without GPUs one line. ``driver`` and ``cupy``,
-    the CUDA version that CuPy is for, are what the machine says where they are not given."""
+def findings(
+    driver: Driver | None = None, cupy: str | None = None, compiler: str | None = None
+) -> Iterator[Finding]:
+    """What there is and what is missing; on a machine without GPUs one line. ``driver``, ``cupy``, the
+    CUDA version that CuPy is for, and ``compiler``, why it cannot compile ("" where it can), are what
+    the machine says where they are not given."""
     found = driver or cuda()
     if not found.devices:
         yield _no_device(found, bool(listed()))
@@ -35,6 +38,9 @@ def findings(driver: Driver | None = None, cupy: str | None = None) -> Iterator[
         remedy = f"update the driver, or pip install 'demitasse-gpu[cuda{found.version // 1000}]'"
         old = f"it is for CUDA {made_for}, the driver for {said}: the driver is too old for it"
         yield Finding("problem", "CuPy", old, remedy)
+        return
+    if reason := (why_no_compiler() if compiler is None else compiler):
+        yield Finding("problem", "CuPy", f"it cannot compile kernels: {reason}", INSTALL)
         return
     yield Finding("ok", "CuPy", f"for CUDA {made_for}")
     for name, distribution in (("cudnn", "cuDNN"), ("cublasLt", "cuBLASLt")):
@@ -58,6 +64,17 @@ def _no_device(found: Driver, there: bool) -> Finding:
         hidden = found.reason or "CUDA_VISIBLE_DEVICES hides them"
         return Finding("problem", "GPU", f"the system has some, CUDA none: {hidden}", remedy)
     return Finding("ok", "GPU", "none here")
+
+
+def why_no_compiler() -> str:
+    """Why CuPy, which is there, cannot compile kernels, in a line; empty where it can."""
+    try:
+        from cupy_backends.cuda.libs import nvrtc
+
+        nvrtc.getVersion()
+    except (ImportError, RuntimeError) as error:
+        return cause(str(error))
+    return ""
 
 
 def cupy_version() -> str:

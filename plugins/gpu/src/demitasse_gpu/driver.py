@@ -28,8 +28,8 @@ Extent: TypeAlias = tuple[int, int, int]
 @dataclass(frozen=True)
 class Properties:
     """What a device is: its name, compute capability, bytes of memory, multiprocessors, the largest
-    shared memory of a block (bytes, asked for when a kernel is launched), the version of its driver
-    (13000 is 13.0), and whether NVIDIA's libraries may be given its streams and memory."""
+    shared memory of a block (bytes, asked for when a kernel is launched), and the version of its driver
+    (13000 is 13.0)."""
 
     name: str
     capability: tuple[int, int]
@@ -37,7 +37,6 @@ class Properties:
     multiprocessors: int
     shared_memory: int
     driver: int
-    libraries: bool = False
 
 
 class Driver(Protocol):

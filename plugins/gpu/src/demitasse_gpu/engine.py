@@ -37,10 +37,11 @@ class Failure:
 
 
 class Anchor:
-    """An event whose time is known by the clock of the host."""
+    """An event whose time is known by the clock of the host. It is in a stream in which nothing else is:
+    the default one may just then be captured, into a graph, and an event in it with all else."""
 
-    def __init__(self, device: Device, before: Anchor | None) -> None:
-        self.device, self.before = device, before
+    def __init__(self, device: Device, stream: Handle, before: Anchor | None) -> None:
+        self.device, self.stream, self.before = device, stream, before
         self._seconds: float | None = None
         self._record()
         if before is None:
@@ -49,7 +50,7 @@ class Anchor:
     def _record(self) -> None:
         self.event = _event(self, self.device)
         self.recorded = time.perf_counter()
-        self.device.driver.record(self.event, self.device.stream)
+        self.device.driver.record(self.event, self.stream)
 
     def _find_time(self) -> None:
         """The event came between being recorded and its wait's end: of some tries the surest, as who
@@ -196,7 +197,8 @@ class DeviceEngine:
         default = DeviceStream(self, "default", device.stream)
         self.default: EngineStream = default
         self._streams = {"default": default}
-        self._anchor = Anchor(device, None)
+        self._clock = device.driver.stream()
+        self._anchor = Anchor(device, self._clock, None)
 
     def stream(self, name: str) -> DeviceStream:
         """The stream of that name, made when it is first asked for."""
@@ -216,7 +218,7 @@ class DeviceEngine:
         """The event by which the time of others is told now."""
         with self._lock:
             if time.perf_counter() - self._anchor.recorded > ANCHOR_SECONDS:
-                self._anchor = Anchor(self.device, self._anchor)
+                self._anchor = Anchor(self.device, self._clock, self._anchor)
             return self._anchor
 
     def check_open(self) -> None:
@@ -234,6 +236,8 @@ class DeviceEngine:
             driver.synchronise(stream.handle)
             if stream is not self.default:
                 driver.end_stream(stream.handle)
+        driver.synchronise(self._clock)
+        driver.end_stream(self._clock)
 
 
 def pinned(device: Device, shape: Sequence[int], dtype: str) -> np.ndarray:

@@ -4,6 +4,7 @@ line."""
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -63,19 +64,26 @@ class Call:
 
 class Row:
     """Works in line as one: called one by one at first, then captured into a graph, which is launched
-    from then on. Numbers that change from step to step are in device memory, so the graph stays true."""
+    from then on. Numbers that change from step to step are in device memory, so the graph stays true.
+
+    Where another thread drives the device too (two workers that a description puts on one), nothing is
+    captured: what that thread enqueues meanwhile would go into the graph, and not be done."""
 
     def __init__(self, device: Device, works: Sequence[Launch | Call]) -> None:
         self.join, self.device, self.works = _join, device, tuple(works)
         self._calls, self._graph = 0, 0
+        self.thread = 0
 
     def __call__(self) -> None:
         driver, stream = self.device.driver, self.device.stream
         if self._graph:
             driver.launch_graph(self._graph, stream)
             return
+        if not self._calls:
+            self.device.keep_row(self)
+        self.thread = threading.get_ident()
         self._calls += 1
-        if self._calls <= _WARM or not self.device.graphs:
+        if self._calls <= _WARM or not self.device.graphs or self.device.is_shared():
             for work in self.works:
                 work()
             return
@@ -91,6 +99,22 @@ class Row:
         self._graph = graph
         self.device.keep_graph(self, graph)
         driver.launch_graph(graph, stream)
+
+
+class Checked(Row):
+    """Works in line that are looked at when they are called alone, as who seeks an error calls them:
+    ``check`` follows, which may read what they have made, and raises what is wrong. In a step they are
+    parts of a longer row, which asks nothing."""
+
+    def __init__(
+        self, device: Device, works: Sequence[Launch | Call], check: Callable[[], None]
+    ) -> None:
+        super().__init__(device, works)
+        self._check = check
+
+    def __call__(self) -> None:
+        super().__call__()
+        self._check()
 
 
 def in_order(works: Sequence[Work]) -> Work:
@@ -109,7 +133,7 @@ def in_order(works: Sequence[Work]) -> Work:
 
 def _join(works: Sequence[Launch | Call | Row]) -> Work:
     """Works in line as one; all of a step are of one device."""
-    if len(works) == 1:
+    if len(works) == 1 and not isinstance(works[0], Checked):
         return works[0]
     parts = [part for work in works for part in (work.works if isinstance(work, Row) else [work])]
     return Row(works[0].device, parts)

@@ -21,12 +21,12 @@ def probe(levels: Iterable[Level] = ()) -> Iterable[Level]:
 
 
 @hookimpl
-def kernels(request: Request) -> Iterable[Candidate]:
+def kernels(request: Request, options: Mapping[str, Any]) -> Iterable[Candidate]:
     """What cuDNN and cuBLAS compute where they are, and CUDA kernels for all that the nets need."""
     from demitasse_gpu.kernels import candidates
     from demitasse_gpu.libraries import library_candidates
 
-    return [*library_candidates(request), *candidates(request)]
+    return [*library_candidates(request, options), *candidates(request)]
 
 
 @hookimpl

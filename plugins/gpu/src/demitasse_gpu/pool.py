@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -43,19 +45,24 @@ class Block:
 class Pool:
     """The segments of one device. What is given back is joined to what lies free beside it; where
     nothing free is large enough a segment is taken, and where there is none either all unused ones are
-    given back first. Blocks are handed out zeroed, when all that used them is done."""
+    given back first. Blocks are handed out zeroed, when all that used them is done.
+
+    What comes back is noted, and joined when somebody asks for memory: a block may be forgotten in any
+    thread at any moment, also while this one looks through what is free."""
 
     def __init__(self, driver: Driver, stream: Handle) -> None:
         self._driver, self._stream = driver, stream
         self._lock = threading.RLock()
         self._segments: dict[Address, int] = {}
         self._free: dict[Address, int] = {}
+        self._back: deque[tuple[Address, int]] = deque()
         self._used = self._peak = self._reused = 0
 
     def take(self, nbytes: int) -> Block:
         """A zeroed block. Raises MemoryError with what was asked for and what there is."""
         size = -(-max(1, nbytes) // ALIGNMENT) * ALIGNMENT
         with self._lock:
+            self._join()
             fitting = [(free, address) for address, free in self._free.items() if free >= size]
             if fitting:
                 free, address = min(fitting)
@@ -74,20 +81,13 @@ class Pool:
         return block
 
     def give(self, address: Address, nbytes: int) -> None:
-        """Have a block back."""
-        with self._lock:
-            self._used -= nbytes
-            before = next((a for a, size in self._free.items() if a + size == address), None)
-            if before is not None and address not in self._segments:
-                address, nbytes = before, nbytes + self._free.pop(before)
-            after = address + nbytes
-            if after in self._free and after not in self._segments:
-                nbytes += self._free.pop(after)
-            self._free[address] = nbytes
+        """Have a block back. Waits for nobody."""
+        self._back.append((address, nbytes))
 
     def trim(self) -> None:
         """Give the driver all segments that nobody uses a part of."""
         with self._lock:
+            self._join()
             unused = [a for a, size in self._segments.items() if self._free.get(a) == size]
             if unused:
                 self._driver.synchronise(self._stream)
@@ -99,8 +99,23 @@ class Pool:
     def statistics(self) -> Statistics:
         """How much it has, and had."""
         with self._lock:
+            self._join()
             held = sum(self._segments.values())
             return Statistics(self._used, self._peak, held, len(self._segments), self._reused)
+
+    def _join(self) -> None:
+        """Join what has come back to what lies free beside it."""
+        with suppress(IndexError):
+            while True:
+                address, nbytes = self._back.popleft()
+                self._used -= nbytes
+                before = next((a for a, size in self._free.items() if a + size == address), None)
+                if before is not None and address not in self._segments:
+                    address, nbytes = before, nbytes + self._free.pop(before)
+                after = address + nbytes
+                if after in self._free and after not in self._segments:
+                    nbytes += self._free.pop(after)
+                self._free[address] = nbytes
 
     def _segment(self, nbytes: int, asked: int) -> Address:
         try:
@@ -122,22 +137,21 @@ class PinnedPool:
     under way on the device, and whoever drops an array is to wait for nothing."""
 
     def __init__(self, driver: Driver) -> None:
-        self._driver, self._lock = driver, threading.RLock()
-        self._free: dict[int, list[Address]] = {}
+        self._driver, self._lock = driver, threading.Lock()
+        self._free: dict[int, deque[Address]] = {}
 
     def take(self, nbytes: int) -> PinnedBlock:
         """A block with anything in it."""
         unit = SEGMENT if nbytes > SEGMENT else PINNED
         size = -(-max(1, nbytes) // unit) * unit
         with self._lock:
-            kept = self._free.get(size)
+            kept = self._free.setdefault(size, deque())
             address = kept.pop() if kept else self._driver.allocate_pinned(size)
         return PinnedBlock(self, address, size)
 
     def give(self, address: Address, nbytes: int) -> None:
-        """Have a block back."""
-        with self._lock:
-            self._free.setdefault(nbytes, []).append(address)
+        """Have a block back. Waits for nobody, as in ``Pool``."""
+        self._free[nbytes].append(address)
 
 
 class PinnedBlock:

@@ -64,9 +64,22 @@ def explained(code: int, text: str, doing: str, where: str) -> Exception:
     return WorkerError(f"{told}; demitasse doctor says what is missing here")
 
 
+def cause(reason: str) -> str:
+    """What CuPy says, in a line: where it cannot be loaded it takes many, with the cause on the one
+    behind "Original error:"."""
+    lines = [line.strip(" =") for line in reason.partition("Original error:")[2].splitlines()]
+    return next(filter(None, lines), " ".join(reason.split()))
+
+
 def no_cupy(reason: str) -> DemitasseError:
     """CuPy cannot be imported."""
-    return CompositionError(f"the gpu plugin needs CuPy: {reason}; {INSTALL}")
+    return CompositionError(f"the gpu plugin needs CuPy: {cause(reason)}; {INSTALL}")
+
+
+def no_compiler(where: str, reason: str) -> DemitasseError:
+    """NVRTC, which compiles kernels, cannot be loaded."""
+    told = f"{where}: CuPy finds no NVRTC to compile kernels with: {cause(reason)}"
+    return CompositionError(f"{told}; {INSTALL}")
 
 
 def out_of_memory(where: str, asked: int, free: int, total: int, ours: int) -> MemoryError:

@@ -18,7 +18,10 @@ extern "C" __global__ void into_box(const real *dy, real *dx, Box box, Offset co
     for (Offset i = thread_of_grid(); i < count; i += threads_of_grid()) {
         unsigned rest = (unsigned)i;
         Offset place = 0;
-        for (int d = box.rank - 1; d >= 0; --d) {
+        // Unrolled: what is indexed by a variable would be copied to local memory.
+#pragma unroll
+        for (int d = 7; d >= 0; --d) {
+            if (d >= box.rank) continue;
             place += rest % box.extents[d] * box.steps[d];
             rest /= box.extents[d];
         }

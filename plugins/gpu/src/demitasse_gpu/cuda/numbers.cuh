@@ -30,7 +30,7 @@ template <class T> struct Narrow {
 template <> struct Narrow<bfloat16> {
     template <class X> static __device__ bfloat16 of(X x) {
         const float value = (float)x;
-#ifdef __CUDA_ARCH__
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
         // One instruction instead of seven, which would take longer than the memory does.
         unsigned short rounded;
         asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(rounded) : "f"(value));

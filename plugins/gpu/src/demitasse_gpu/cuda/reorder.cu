@@ -75,7 +75,10 @@ extern "C" __global__ void permute(const from_type *x, to_type *y, Permutation p
     for (Offset i = thread_of_grid(); i < count; i += threads_of_grid()) {
         unsigned rest = (unsigned)i;
         Offset place = 0;
-        for (int d = p.rank - 1; d >= 0; --d) {
+        // Unrolled: what is indexed by a variable would be copied to local memory.
+#pragma unroll
+        for (int d = 7; d >= 0; --d) {
+            if (d >= p.rank) continue;
             place += rest % p.extents[d] * p.steps[d];
             rest /= p.extents[d];
         }

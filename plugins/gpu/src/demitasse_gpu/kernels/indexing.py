@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from demitasse import Candidate, Request, Work
+from demitasse_gpu.kernels.labels import checked_rows
 from demitasse_gpu.kernels.launches import Source, device_of, real_type, spec, structure
 from demitasse_gpu.kernels.loss import is_label
 
@@ -99,7 +100,7 @@ def tile_backward(request: Request) -> Iterable[Candidate]:
 
 
 def gather(request: Request) -> Iterable[Candidate]:
-    """An index that is no row makes a row of what is no number: a device cannot raise an error."""
+    """An index that is no row makes a row of what is no number."""
     return _gathered(request, "gather", spec(request.inputs[0]).shape, backward=False)
 
 
@@ -120,7 +121,10 @@ def _gathered(request: Request, name: str, x: Sequence[int], backward: bool) -> 
 
         rows = prod(index.shape) if backward else x[0]
         arguments = (*inputs, *outputs, np.int64(rows), np.int64(prod(x[1:])))
-        return source.flat(device_of(inputs), name, size, *arguments, pack=1)
+        work = source.flat(device_of(inputs), name, size, *arguments, pack=1)
+        if backward:
+            return work
+        return checked_rows([work], inputs[1], rows, str(request.attributes["source"]))
 
     return (Candidate(KERNEL, bind, in_place=False),)
 

@@ -8,6 +8,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from demitasse import PLAIN, Candidate, Request, Work
+from demitasse_gpu.kernels.labels import checked
 from demitasse_gpu.kernels.launches import (
     TYPES,
     Source,
@@ -94,6 +95,7 @@ class Labelled:
         given = request.attributes
         shape = spec(request.inputs[x]).shape
         self.rows, self.classes, self.inner = rows_along(shape, given["axis"])
+        self.samples = shape[0] if given["axis"] else 1
         ignored = given["ignore_label"]
         self.ignored = 0.0 if ignored is None else float(ignored)
         self.ignores = int(ignored is not None)
@@ -123,6 +125,11 @@ class Labelled:
         numbers = (self.rows, self.classes, self.ignores, np.float64(self.ignored))
         return self.source(real).launch(device, "count_labels", 1, 256, label, count, *numbers)
 
+    def checked(self, works: Sequence[Any], label: Any) -> Work:
+        """A loss's works, with a look at its labels for who seeks an error."""
+        ignored = self.ignored if self.ignores else None
+        return checked(works, label, self.classes, self.rows // self.samples, ignored)
+
     def is_served(self, real: str) -> bool:
         return bool(real) and is_label(self.kind)
 
@@ -133,8 +140,7 @@ def is_label(kind: str) -> bool:
 
 
 def softmax_loss(request: Request) -> Iterable[Candidate]:
-    """A label that is no class makes the loss not a number, which stops the step: a device cannot say
-    which sample it was."""
+    """A label that is no class makes the loss not a number, which stops the step."""
     x, (loss, probability) = spec(request.inputs[0]), (*request.outputs, None)[:2]
     about, real = Labelled(request, 0, 1), real_type(x, loss, probability)
     if not about.is_served(real):
@@ -145,20 +151,15 @@ def softmax_loss(request: Request) -> Iterable[Candidate]:
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
         import numpy as np
 
-        from demitasse_gpu.launch import in_order
-
         device, (losses, counts) = device_of(inputs), cut(workspace, *pieces)
-        kept = (*outputs, None)[1]
+        kept, launch, threads = (*outputs, None)[1], source.launch, threads_for(about.classes)
         arrays = (*inputs, kept, losses, counts)
         total = (losses, counts, outputs[0], about.rows, np.float64(about.normaliser))
-        return in_order(
-            [
-                source.launch(
-                    device, "row_losses", about.rows, threads_for(about.classes), *arrays, *about.numbers
-                ),
-                source.launch(device, "total_loss", 1, 256, *total),
-            ]
-        )
+        works = [
+            launch(device, "row_losses", about.rows, threads, *arrays, *about.numbers),
+            launch(device, "total_loss", 1, 256, *total),
+        ]
+        return about.checked(works, inputs[1])
 
     return (Candidate(KERNEL, bind, workspace=room(*pieces)),)
 

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from demitasse import Candidate, Request, Work
+from demitasse_gpu.kernels.labels import checked
 from demitasse_gpu.kernels.launches import THREADS, Source, cut, device_of, real_type, room, spec
 from demitasse_gpu.kernels.loss import KERNEL, Labelled, is_label, threads_for
 
@@ -28,9 +29,10 @@ def _summed(
     parts: int,
     normaliser: float,
     real: str,
+    look: Callable[[Sequence[Any], Any], Work] | None = None,
 ) -> Iterable[Candidate]:
     """A loss of two kernels: ``first(device, losses, counts, inputs, outputs)`` leaves ``parts`` sums,
-    which the second adds up."""
+    which the second adds up; ``look(works, labels)`` has labels looked at, the second input."""
     pieces = ((real, parts), ("int32", parts))
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
@@ -41,7 +43,8 @@ def _summed(
         device, (losses, counts) = device_of(inputs), cut(workspace, *pieces)
         total = (losses, counts, outputs[0], parts, np.float64(normaliser))
         last = Source("softmax.cu", real).launch(device, "total_loss", 1, THREADS, *total)
-        return in_order([first(device, losses, counts, inputs, outputs), last])
+        works: list[Work] = [first(device, losses, counts, inputs, outputs), last]
+        return in_order(works) if look is None else look(works, inputs[1])
 
     return (Candidate(KERNEL, bind, workspace=room(*pieces)),)
 
@@ -97,7 +100,8 @@ def _by_label(name: str, request: Request) -> Iterable[Candidate]:
         arguments = (*inputs, losses, counts, classes, *norm, np.int64(count))
         return source.launch(device, name, parts, THREADS, *arguments)
 
-    return _summed(first, parts, float(samples), real)
+    look = partial(checked, classes=classes, of_sample=1)
+    return _summed(first, parts, float(samples), real, look)
 
 
 def _by_label_backward(name: str, request: Request) -> Iterable[Candidate]:
@@ -186,7 +190,7 @@ def infogain_loss(request: Request) -> Iterable[Candidate]:
         threads = threads_for(about.classes)
         return source.launch(device, "infogain_loss", about.rows, threads, *arguments)
 
-    return _summed(first, about.rows, about.normaliser, real)
+    return _summed(first, about.rows, about.normaliser, real, about.checked)
 
 
 def infogain_loss_backward(request: Request) -> Iterable[Candidate]:

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from demitasse import Candidate, Request
 
 
-def library_candidates(request: Request) -> Iterable[Candidate]:
+def library_candidates(request: Request, options: Mapping[str, Any]) -> Iterable[Candidate]:
     """What the libraries that are here can compute of a request; nothing for a device that is only
-    described or stood in for."""
-    from demitasse_gpu.device import latest
+    described, or stood in for by a driver of the options."""
     from demitasse_gpu.libraries import convolutions, products
     from demitasse_gpu.libraries.loading import library
+    from demitasse_gpu.options import Options
 
-    device = latest()
-    if request.place.simulated or device is None or not device.libraries:
+    asked = Options.read(options)
+    if request.place.simulated or asked.driver is not None or not asked.libraries:
         return []
     if request.operation.family == "convolution" and library("cudnn") is not None:
-        return convolutions.candidates(request)
+        return convolutions.candidates(request, asked.workspace)
     if request.operation.family == "inner product" and library("cublasLt") is not None:
         return products.candidates(request)
     return []

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from demitasse_gpu.device import Device
 
 INNERMOST = (0, 2, 3, 1)
-LEAST, MOST = 32 * 2**20, 2**30
-"""The scratch memory that plans may need is twice what a convolution reads and writes, within these
-bounds. It lies in the arena while the convolution runs."""
+LEAST = 32 * 2**20
+"""The scratch memory that plans may need is twice what a convolution reads and writes, this at least,
+and at most what the plugin's options allow. It lies in the arena while the convolution runs."""
 TRIED = 8
 """How many of the heuristics' plans are measured for each convolution."""
 KINDS = {
@@ -39,7 +39,7 @@ KINDS = {
 class Convolution:
     """A convolution or one of its gradients: extents of x, w and y, stride, pad and dilation, the
     element type of activations in memory, whether TF32 will do, whether there are a bias (or its
-    gradient) and ReLU."""
+    gradient) and ReLU, and the most scratch memory that it may take, in bytes."""
 
     kind: int
     x: tuple[int, ...]
@@ -50,6 +50,7 @@ class Convolution:
     tf32: bool
     bias: bool = False
     relu: bool = False
+    most: int = 2**30
 
     @property
     def half(self) -> bool:
@@ -71,7 +72,7 @@ class Convolution:
     def limit(self) -> int:
         """The scratch memory, in bytes, that its plan may need."""
         moved = (prod(self.x) + prod(self.y)) * (2 if self.half else 4)
-        return max(LEAST, min(MOST, 2 * moved))
+        return min(self.most, max(LEAST, 2 * moved))
 
     @property
     def unwanted(self) -> set[int]:
@@ -90,9 +91,10 @@ class Convolution:
         return x, w, y
 
 
-def candidates(request: Request) -> list[Candidate]:
-    """An offer for a convolution of images, or one of its gradients, in float32 or bfloat16."""
-    found = described(request)
+def candidates(request: Request, most: int = 2**30) -> list[Candidate]:
+    """An offer for a convolution of images, or one of its gradients, in float32 or bfloat16, that takes
+    at most so many bytes of scratch memory."""
+    found = described(request, most)
     if found is None:
         return []
     if found.order:
@@ -122,7 +124,7 @@ def candidates(request: Request) -> list[Candidate]:
     return [Candidate(f"cuDNN {precision}", bind, inputs, outputs, _room(found))]
 
 
-def described(request: Request) -> Convolution | None:
+def described(request: Request, most: int = 2**30) -> Convolution | None:
     """What a request asks for; None where it is nothing for cuDNN."""
     specs = [spec for spec in (*request.inputs, *request.outputs) if spec is not None]
     kind = KINDS.get(request.operation.name)
@@ -143,7 +145,7 @@ def described(request: Request) -> Convolution | None:
     half = request.precision == "bf16"
     stored, tf32 = "bfloat16" if half else "float32", request.precision == "tf32"
     relu = request.operation.name.endswith("relu")
-    return Convolution(kind, tuple(x), tuple(w), tuple(y), geometry, stored, tf32, bias, relu)
+    return Convolution(kind, tuple(x), tuple(w), tuple(y), geometry, stored, tf32, bias, relu, most)
 
 
 def _shape(spec: Any) -> tuple[int, ...]:

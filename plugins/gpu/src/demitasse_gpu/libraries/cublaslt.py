@@ -24,8 +24,8 @@ COMPUTE = {"f32": 68, "tf32": 77, "f64": 70}
 """cublasComputeType_t: products of float32 in float32, by TF32, of float64."""
 TRANSA, TRANSB, EPILOGUE, BIAS_POINTER = 3, 4, 7, 8
 """cublasLtMatmulDescAttributes_t."""
-MAX_WORKSPACE = 1
-"""cublasLtMatmulPreferenceAttributes_t."""
+MAX_WORKSPACE, ALIGNMENTS = 1, (5, 6, 7, 8)
+"""cublasLtMatmulPreferenceAttributes_t: bytes, and by how many bytes a, b, c and d are aligned."""
 NOTHING, RELU, BIAS, RELU_BIAS = 1, 2, 4, 6
 """cublasLtEpilogue_t."""
 EPILOGUES = {
@@ -95,7 +95,7 @@ class CublasLt:
         handle = ctypes.c_void_p()
         self.call("cublasLtCreate", ctypes.byref(handle))
         self._handle = handle
-        self._chosen: dict[tuple[Product, int], int] = {}
+        self._chosen: dict[tuple[Product, int, tuple[int, ...]], int] = {}
 
     def call(self, name: str, *arguments: Any) -> None:
         """Call one of its functions. Raises what its status means."""
@@ -116,7 +116,9 @@ class CublasLt:
         layouts = [self._layout(matrix) for matrix in (product.a, product.b, product.d)]
         kind = ctypes.c_double if product.compute == "f64" else ctypes.c_float
         one, zero = kind(1.0), kind(0.0)
-        found = self._algorithms(description, layouts, limit)
+        # What it takes for granted unless it is told, 256 bytes, is more than a plan's memory has.
+        alignments = tuple(min(256, address & -address) for address in (a, b, d, d))
+        found = self._algorithms(description, layouts, limit, alignments)
 
         def run(algorithm: Algorithm, stream: int) -> None:
             # Library and descriptors live as long as this function.
@@ -131,7 +133,7 @@ class CublasLt:
             )
 
         ways = [lambda stream, way=way: run(way, stream) for way in found]
-        key = product, limit
+        key = product, limit, alignments
         if key not in self._chosen:
             self._chosen[key] = quickest(self.device, ways)
         return ways[self._chosen[key]]
@@ -160,13 +162,18 @@ class CublasLt:
         return layout
 
     def _algorithms(
-        self, description: ctypes.c_void_p, layouts: list[ctypes.c_void_p], limit: int
+        self,
+        description: ctypes.c_void_p,
+        layouts: list[ctypes.c_void_p],
+        limit: int,
+        alignments: tuple[int, ...],
     ) -> list[Algorithm]:
         preference = ctypes.c_void_p()
         self.call("cublasLtMatmulPreferenceCreate", ctypes.byref(preference))
-        self._set(
-            "cublasLtMatmulPreferenceSetAttribute", preference, MAX_WORKSPACE, ctypes.c_uint64(limit)
-        )
+        setting = "cublasLtMatmulPreferenceSetAttribute"
+        self._set(setting, preference, MAX_WORKSPACE, ctypes.c_uint64(limit))
+        for attribute, nbytes in zip(ALIGNMENTS, alignments, strict=True):
+            self._set(setting, preference, attribute, ctypes.c_uint32(nbytes))
         found, count = (Algorithm * ASKED)(), ctypes.c_int(0)
         a, b, d = layouts
         try:
@@ -179,7 +186,10 @@ class CublasLt:
             self.call("cublasLtMatmulPreferenceDestroy", preference)
         usable = [each for each in found[: count.value] if each.state == 0 and each.workspace <= limit]
         if not usable:
-            raise PlanError(f"{self.device.space}: cuBLASLt has no algorithm for this product")
+            raise PlanError(
+                f"{self.device.space}: cuBLASLt has no algorithm for this product; leave it out "
+                f"([options.gpu] libraries = false)"
+            )
         return usable
 
     def _set(self, function: str, owner: ctypes.c_void_p, attribute: int, value: Any) -> None:

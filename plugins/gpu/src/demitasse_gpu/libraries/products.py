@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from demitasse import PLAIN, Candidate, Layout, Request, Work
+from demitasse import PLAIN, Candidate, Layout, PlanError, Request, Work
 from demitasse_gpu.launch import Call, in_order
 from demitasse_gpu.libraries import cublaslt
 from demitasse_gpu.libraries.cublaslt import Matrix, Product
@@ -110,9 +111,10 @@ def _forward(
 ) -> Work:
     (x, w, b), y = inputs, outputs[0]
     epilogue = cublaslt.EPILOGUES[b is not None, relu]
+    # In float64 the library has no epilogues, in other types not for all extents.
     if compute != "f64":
-        return _work(forward(sizes, stored, compute, epilogue), w, x, y, b, workspace)
-    # In float64 the library has no epilogues.
+        with suppress(PlanError):
+            return _work(forward(sizes, stored, compute, epilogue), w, x, y, b, workspace)
     work = _work(forward(sizes, stored, compute, cublaslt.NOTHING), w, x, y, None, workspace)
     if epilogue == cublaslt.NOTHING:
         return work

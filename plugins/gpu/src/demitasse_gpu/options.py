@@ -1,0 +1,51 @@
+"""What a description or a program may ask of the plugin (``options.gpu``)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from demitasse import CompositionError, DescriptionError, Quantity, unknown
+
+if TYPE_CHECKING:
+    from demitasse_gpu.driver import Driver
+
+WHERE = "options of plugin 'gpu'"
+
+
+@dataclass(frozen=True)
+class Options:
+    """Whether works in line become graphs; whether NVIDIA's libraries compute what they can; the most
+    scratch memory, in bytes, that one convolution may take; and what makes the driver of a device's
+    number, where that is no GPU's (given from Python alone)."""
+
+    graphs: bool = True
+    libraries: bool = True
+    workspace: int = 2**30
+    driver: Callable[[int], Driver] | None = None
+
+    @classmethod
+    def read(cls, given: Mapping[str, Any]) -> Options:
+        """What is asked for. Raises CompositionError for an option that is none, or a value that cannot
+        be."""
+        names = [field.name for field in fields(cls)]
+        for name, value in given.items():
+            if name not in names:
+                raise CompositionError(unknown("option of plugin 'gpu'", name, names))
+            if name in ("graphs", "libraries") and not isinstance(value, bool):
+                raise CompositionError(f"{WHERE}: {name} = {value!r} (valid: true, false)")
+            if name == "driver" and not callable(value):
+                told = "valid: what makes one of a device's number, given from Python"
+                raise CompositionError(f"{WHERE}: driver = {value!r} ({told})")
+            if name == "workspace" and not isinstance(value, str):
+                raise CompositionError(f"{WHERE}: workspace = {value!r} (valid: a text like '512 MiB')")
+        asked = dict(given)
+        if "workspace" in asked:
+            where = f"{WHERE}: workspace = "
+            try:
+                size = Quantity.parse(asked["workspace"], unit="B", where=where)
+            except DescriptionError as error:
+                raise CompositionError(str(error)) from error
+            asked["workspace"] = int(size.value)
+        return cls(**asked)

@@ -1,0 +1,128 @@
+"""A part of the check in a process of its own, which may fail, die or hang: what it has said by then is
+kept, and it is begun anew behind the case that it failed at.
+
+A part prints JSON tables, a line each. One with ``begun`` names the case that begins, and with ``limit``
+the seconds that it may take.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+Table = dict[str, Any]
+Command = Callable[[Sequence[str], float], Sequence[str]]
+"""What runs a part without the cases that are named, for so many seconds."""
+
+LOOK = 0.25
+"""Seconds between looks at what a part has said."""
+LAST_WORDS = 2.0
+"""Seconds in which a part that is cut off may say where it is."""
+WORTH = 20.0
+"""Seconds that must be left to begin a part anew."""
+KEPT = 6000
+"""Characters of a traceback that are kept."""
+
+
+def part(command: Command, limit: float, **about: Any) -> Table:
+    """What a part finds in at most ``limit`` seconds, begun anew behind each case in which it ends badly
+    as long as there is time; ``about`` is as for Popen."""
+    start, found = time.monotonic(), Table()
+    while True:
+        left = limit - (time.monotonic() - start)
+        before = len(found.get("begun", ()))
+        problem = _attempt(command(found.get("begun", ()), left), left, found, about)
+        if problem:
+            found.setdefault("failures", []).append(problem)
+        begun = found.get("begun", [])
+        if not problem or len(begun) == before or limit - (time.monotonic() - start) < WORTH:
+            break
+    found["seconds"] = time.monotonic() - start
+    if failures := found.get("failures"):
+        found["error"] = failures[-1]["error"]
+    return found
+
+
+def _attempt(command: Sequence[str], limit: float, found: Table, about: Table) -> Table:
+    """Run it once; what it says is put into ``found``. What went wrong, with a traceback, if anything
+    did."""
+    with tempfile.TemporaryDirectory() as folder:
+        # Files, and no pipes: a pipe is open as long as any process that it has started lives.
+        said, told = Path(folder) / "out", Path(folder) / "err"
+        with said.open("wb") as out, told.open("wb") as err:
+            process = subprocess.Popen(command, stdout=out, stderr=err, start_new_session=True, **about)
+        with said.open(encoding="utf-8", errors="replace") as lines:
+            cut = _watch(process, limit, lines, found)
+        text = told.read_text("utf-8", "replace")[-KEPT:]
+    if not cut and not process.returncode:
+        return {}
+    ends = [line for line in text.splitlines() if line.strip()]
+    how = f"ended with status {process.returncode}: {ends[-1] if ends else 'it said nothing'}"
+    case = found.get("begun", [""])[-1]
+    return {"case": case, "error": f"{case}: {cut or how}".removeprefix(": "), "traceback": text}
+
+
+def _watch(process: subprocess.Popen[bytes], limit: float, lines: Any, found: Table) -> str:
+    """Wait until it ends, or its time is over; why it was cut off, if it was."""
+    start = began = time.monotonic()
+    patience, rest = limit, ""
+    while True:
+        ended = _ends(process, LOOK)
+        *whole, rest = (rest + lines.read()).split("\n")
+        for line in whole:
+            if "begun" in (said := merge(found, line)):
+                began, patience = time.monotonic(), float(said.get("limit", limit))
+        if ended:
+            if rest:
+                merge(found, rest)
+            return ""
+        now = time.monotonic()
+        if now - start > limit or now - began > patience:
+            over = min(limit, patience)
+            return f"cut off after {over:.0f} s" + ("" if _end(process) else ", and not to be ended")
+
+
+def _end(process: subprocess.Popen[bytes]) -> bool:
+    """Have it say where it is, and end it with all that it has started; whether it has ended."""
+    with suppress(ProcessLookupError):
+        process.send_signal(signal.SIGUSR1)
+    _ends(process, LAST_WORDS)
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    return _ends(process, 10.0)  # one that waits for a device that hangs may not
+
+
+def _ends(process: subprocess.Popen[bytes], seconds: float) -> bool:
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(seconds)
+        return True
+    return False
+
+
+def merge(found: Table, line: str) -> Table:
+    """Put what one line of a part's output says into its result, and give it; other output is kept as it
+    is."""
+    try:
+        said = json.loads(line)
+    except ValueError:
+        said = None
+    if not isinstance(said, dict):
+        found.setdefault("output", []).append(line[:500])
+        return {}
+    if "begun" in said:
+        found.setdefault("begun", []).append(said["begun"])
+        return said
+    for key, value in said.items():
+        if isinstance(value, list):
+            found.setdefault(key, []).extend(value)
+        else:
+            found[key] = value
+    return said
