@@ -237,8 +237,26 @@ def test_a_damaged_real_file_gives_a_net_or_a_users_error(
 
 
 def test_an_escape_that_is_none_is_an_error(read: Any) -> None:
-    with pytest.raises(ModelError, match=r"net\.prototxt: a quoted text has an unknown escape: '\\l'"):
-        read(r'layer { name: "a\lb" type: "Split" }')
+    with pytest.raises(ModelError, match=r"net\.prototxt:2: a quoted text has an unknown escape: '\\l'"):
+        read('name: "net"\n' + r'layer { name: "a\lb" type: "Split" }')
+
+
+@pytest.mark.parametrize("form", ["utf-16", "utf-16-be"])
+def test_text_in_another_unicode_form_is_named(form: str, tmp_path: Path) -> None:
+    path = tmp_path / "net.prototxt"
+    path.write_bytes(("\ufeff" if form.endswith("be") else "").encode(form) + NET.encode(form))
+    with pytest.raises(ModelError, match=r"net\.prototxt: is text in UTF-16; save it as UTF-8"):
+        model_reader(path, {})
+
+
+def test_values_of_words_may_be_numbers_and_a_wrong_number_is_told_with_the_valid_ones(
+    read: Any,
+) -> None:
+    text = 'layer {{ name: "p" type: "Pooling" bottom: "x" top: "y" pooling_param {{ pool: {} }} }}'
+    (layer,) = read(text.format(1)).net("test").layers
+    assert layer.parameters.pooling_param.pool == layer.parameters.pooling_param.AVE
+    with pytest.raises(ModelError, match=r":1:72: pool has no value 7 \(valid: MAX \(0\), AVE \(1\)"):
+        read(text.format(7))
 
 
 def test_the_field_before_the_mistake_is_named_on_a_long_line(read: Any) -> None:

@@ -52,7 +52,7 @@ def convert_model(runtime: Runtime, source: str | Path, target: str | Path) -> d
     read = _read_binary if _is_binary(source) else _read_text
     found = read(source, messages)
     upgraded = _upgrade(found, source, messages)
-    _write(found, target, messages)
+    _write(found, target)
     nets = [found.message] if found.kind == "NetParameter" else list(_nets_of(found.message))
     return {
         "kind": "net" if found.kind == "NetParameter" else "solver",
@@ -108,7 +108,7 @@ def _upgrade(found: _Source, path: Path, messages: Schema) -> bool:
     return bool(found.message.SerializeToString(deterministic=True) != before)
 
 
-def _write(found: _Source, target: Path, messages: Schema) -> None:
+def _write(found: _Source, target: Path) -> None:
     try:
         if target.suffix in TEXT:
             data = text_format.MessageToString(found.message, as_utf8=True).encode()

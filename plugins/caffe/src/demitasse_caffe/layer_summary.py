@@ -25,20 +25,22 @@ FAMILIES: dict[str, tuple[str, str]] = {
 
 _MEMBERS = {
     "data": "Data DummyData HDF5Data HDF5Output ImageData Input MemoryData WindowData Parameter",
-    "convolution": "Convolution Deconvolution Im2col",
+    "convolution": "Convolution ConvolutionDepthwise Deconvolution DepthwiseConvolution Im2col",
     "inner product": "InnerProduct Embed",
     "pooling": "Pooling SPP",
-    "activation": "AbsVal BNLL Clip Dropout ELU Exp Log PReLU Power ReLU Sigmoid Softmax Swish TanH "
-    "Threshold",
+    "activation": "AbsVal BNLL Clip Dropout ELU Exp Log PReLU Power ReLU ReLU6 Sigmoid Softmax Swish "
+    "TanH Threshold",
     "normalization": "BatchNorm Bias LRN MVN Scale",
-    "combination": "Concat Eltwise Slice Split",
-    "shape": "ArgMax BatchReindex Crop Filter Flatten Reduction Reshape Silence Tile",
+    "combination": "Axpy Concat Eltwise Slice Split",
+    "shape": "ArgMax BatchReindex Crop Filter Flatten Reduction Reshape ShuffleChannel Silence Tile",
     "recurrent": "LSTM LSTMUnit RNN",
     "loss": "Accuracy ContrastiveLoss EuclideanLoss HingeLoss InfogainLoss MultinomialLogisticLoss "
     "SigmoidCrossEntropyLoss SoftmaxWithLoss",
 }
 _FAMILY = {kind: family for family, kinds in _MEMBERS.items() for kind in kinds.split()}
-_BORROWED = {"Deconvolution": "convolution_param", "Im2col": "convolution_param"}
+_BORROWED = dict.fromkeys(
+    ("ConvolutionDepthwise", "Deconvolution", "DepthwiseConvolution", "Im2col"), "convolution_param"
+)
 _MOST = 3
 
 
@@ -157,7 +159,9 @@ def _text(field: Any, value: Any) -> str:
 
 _DESCRIBED: dict[str, Callable[[Any], list[str]]] = {
     "Convolution": _convolution,
+    "ConvolutionDepthwise": _convolution,
     "Deconvolution": _convolution,
+    "DepthwiseConvolution": _convolution,
     "Im2col": lambda message: _convolution(message)[:-1],
     "Pooling": _pooling,
     "InnerProduct": _inner_product,

@@ -136,6 +136,8 @@ def read_text(path: Path) -> str:
     """The text of a file. Raises ModelError when it is not text."""
     data = read_whole(path)
     strange = next((byte for byte in data if byte < 32 and byte not in b"\t\n\r\f\v"), None)
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise ModelError(f"{path}: is text in UTF-16; save it as UTF-8, which Caffe's files are in")
     if strange is not None:
         raise ModelError(
             f"{path}: is not text (it holds a byte {strange:#04x}); weights end in .caffemodel"
@@ -183,7 +185,7 @@ def parse(
     except text_format.ParseError as error:
         raise ModelError(_syntax(path, text, outline, error)) from error
     except DeprecationWarning as error:
-        raise ModelError(f"{path}: a quoted text has an unknown escape: {_escape(error)}") from error
+        raise ModelError(_unknown_escape(path, text, error)) from error
     except (UnicodeDecodeError, ValueError) as error:
         raise ModelError(f"{path}: {error}") from error
     return message
@@ -260,6 +262,12 @@ def _open(block: Block) -> str:
 
 def _check_enum(path: Path, entry: Entry, descriptor: Any) -> None:
     value = entry.value or ""
+    if descriptor.enum_type is not None and re.fullmatch(r"\d+", value):
+        numbers = descriptor.enum_type.values_by_number
+        if int(value) not in numbers:
+            told = ", ".join(f"{each.name} ({number})" for number, each in sorted(numbers.items()))
+            where = f"{path}:{entry.line}:{entry.column}"
+            raise ModelError(f"{where}: {entry.name} has no value {value} (valid: {told})")
     if descriptor.enum_type is None or not re.fullmatch(r"[\"']?[A-Za-z_]\w*[\"']?", value):
         return
     bare = value.strip("\"'")
@@ -281,9 +289,16 @@ def _check_enum(path: Path, entry: Entry, descriptor: Any) -> None:
         raise ModelError(f"{where}: {entry.name} is written without quotes: {entry.name}: {bare}")
 
 
-def _escape(error: Warning) -> str:
+def _unknown_escape(path: Path, text: str, error: Warning) -> str:
+    """The sentence for a backslash before what is no escape, most often in a path of Windows."""
     found = re.search(r"'(.*?)'", str(error).rpartition(": ")[2])
-    return found[0] if found else str(error)
+    what = found[1] if found else ""
+    place = text.find(what) if what else -1
+    line = f":{text.count(chr(10), 0, place) + 1}" if place >= 0 else ""
+    return (
+        f"{path}{line}: a quoted text has an unknown escape: '{what}'; a backslash itself is written "
+        f"twice, and a path with /"
+    )
 
 
 def _syntax(path: Path, text: str, outline: Outline, error: Any) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,14 +21,12 @@ def read_whole(path: Path) -> bytes:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """An empty file beside ``path``, which takes its place at the end of the block; it is gone where
-    that or the block raises."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    os.close(handle)
-    temporary = Path(name)
+    """An empty file beside ``path``, with the rights that the user's umask gives to any, which takes its
+    place at the end of the block; it is gone where that or the block raises."""
+    temporary = path.with_name(f".{path.name[:200]}.{os.getpid()}-{secrets.token_hex(4)}")
+    os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
     try:
         yield temporary
-        temporary.chmod(0o644)
         temporary.replace(path)
     except BaseException:
         with contextlib.suppress(OSError):

@@ -26,6 +26,8 @@ TOGETHER = 256
 FIRST_MAP = 1 << 28
 NOTHING_LEFT = 1 << 20
 """Free bytes below which a disk is called full."""
+FILES = {"data.mdb", "lock.mdb"}
+"""All that a database's folder holds."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,8 @@ def convert_samples(
     target = Path(target)
     if target.exists() and not force:
         raise DataError(f"{target} is there already; force overwrites it")
+    if target.is_dir() and (others := sorted({path.name for path in target.iterdir()} - FILES)):
+        raise DataError(f"{target} is no LMDB database and is left alone: it holds {others[0]!r}")
     if (height == 0) != (width == 0) or min(height, width) < 0:
         raise DataError(f"images are resized to a height and a width, not ({height}, {width})")
     ending = "" if encoded is True else f".{str(encoded).lstrip('.')}" if encoded else None
@@ -128,7 +132,7 @@ def from_files(
 
         for_each(pool, len(some), one)
         for number, (each, record) in enumerate(zip(some, made, strict=True), start):
-            yield f"{number:08d}_{each.path}".encode(), record
+            yield f"{number:08d}_{each.path}".encode(errors="surrogateescape"), record
 
 
 def _file_record(file: Path, label: int, form: Form) -> Datum:
@@ -192,26 +196,48 @@ def write_lmdb(
         import lmdb
     except ImportError as error:
         raise DataError(f"the package lmdb is needed ({error}); pip install lmdb") from error
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
+    _check_replaceable(target)
     try:
-        with lmdb.open(str(temporary), map_size=FIRST_MAP, metasync=False, sync=False) as database:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
+    except FileExistsError as error:
+        raise DataError(f"{target}: cannot be written: {error.filename} is no folder") from error
+    except OSError as error:
+        raise DataError(f"{target}: cannot be written: {error}") from error
+    made = temporary / "new"
+    try:
+        made.mkdir()
+        # Nobody else knows the folder. A lock's file is written through mapped memory, which on a full
+        # disk in memory is no error but the end of the process.
+        with lmdb.open(
+            str(made), map_size=FIRST_MAP, metasync=False, sync=False, lock=False
+        ) as database:
             count = _put_all(database, entries, lmdb.MapFullError, progress)
             database.sync(True)
-        (temporary / "lock.mdb").unlink(missing_ok=True)
-        temporary.chmod(0o755)
-        if target.is_dir():
-            shutil.rmtree(target)
-        elif target.exists():
-            target.unlink()
-        temporary.replace(target)
+        if target.exists():
+            target.replace(temporary / "old")
+        made.replace(target)
     except (OSError, lmdb.Error) as error:
         # LMDB calls a full disk an input/output error.
         full = " (the disk is full)" if shutil.disk_usage(temporary).free < NOTHING_LEFT else ""
         raise DataError(f"{target}: cannot be written: {error}{full}") from error
     finally:
+        if not target.exists() and (temporary / "old").exists():
+            (temporary / "old").replace(target)
         shutil.rmtree(temporary, ignore_errors=True)
     return count
+
+
+def _check_replaceable(target: Path) -> None:
+    """Raise DataError for a folder that has more than a database in it: it would be lost."""
+    if not target.is_dir():
+        return
+    others = sorted(p.name for p in target.iterdir() if p.name not in ("data.mdb", "lock.mdb"))
+    if others and not (target / "CURRENT").is_file():
+        raise DataError(
+            f"{target}: is a folder with more than a database in it ({', '.join(others[:3])}), and is "
+            f"not overwritten"
+        )
 
 
 def _put_all(

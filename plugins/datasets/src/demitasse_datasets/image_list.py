@@ -26,12 +26,14 @@ class Listed:
     label: int
 
 
-def text_of(path: Path) -> str:
-    """A list's text. Raises DataError for what cannot be read, is too long, or is no text."""
+def text_of(path: Path, strict: bool = False) -> str:
+    """A list's text, without the mark of a byte order. Names of files need not be UTF-8: other bytes are
+    kept as they are, unless ``strict``. Raises DataError for what cannot be read, is too long, or is no
+    text."""
     try:
         if path.stat().st_size > LONGEST_LIST:
             raise DataError(f"{path}: is longer than any list ({path.stat().st_size:,} bytes)")
-        return path.read_bytes().decode()
+        return path.read_bytes().decode("utf-8-sig", "strict" if strict else "surrogateescape")
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -53,6 +55,7 @@ def read_list(path: Path) -> list[Listed]:
         name, _, label = line.replace("\t", " ").rpartition(" ")
         name = line[: len(name)].rstrip()
         if not name or not (label.isascii() and label.lstrip("+-").isdecimal() and len(label) < 12):
+            text_of(path, strict=True)  # an image or a database given for a list
             raise DataError(
                 f"{path}:{number}: {line[:200]!r} is not a path, a blank and a label (a whole number)"
             )

@@ -12,10 +12,11 @@ from demitasse import DataError, DataSpec, nearest, unknown
 from demitasse_datasets.cifar import FORMATS, is_cifar, open_cifar
 from demitasse_datasets.database import kind_of
 from demitasse_datasets.digits import open_digits
-from demitasse_datasets.files import SUFFIXES, bare_name, missing, natural
+from demitasse_datasets.files import SUFFIXES, SampleFile, bare_name, missing, natural
 from demitasse_datasets.hdf5 import is_hdf5
 from demitasse_datasets.idx import is_idx, labels_beside, open_idx
 from demitasse_datasets.opening import OPTIONS, open_file, open_filler
+from demitasse_datasets.pickled import is_pickled
 from demitasse_datasets.samples import ArraySamples, Samples
 
 KINDS = ("arrays", "idx", "cifar10", "cifar100", "digits", *OPTIONS)
@@ -97,6 +98,7 @@ def _open_files(
     elif kind is None:
         kind = _kind_of(paths)
         if kind is None:
+            _refuse_archive(paths[0])
             return None
     if kind == "idx":
         if len(paths) > 1:
@@ -124,6 +126,23 @@ def _kind_of(paths: list[Path]) -> str | None:
     if all(is_cifar(path) for path in paths):
         return "cifar"
     return "idx" if is_idx(paths[0]) else None
+
+
+def _refuse_archive(path: Path) -> None:
+    try:
+        with SampleFile(path) as file:
+            start, compression = file.read(512), file.compression
+    except DataError:
+        return
+    tar = start[257:262] == b"ustar"
+    if tar or start.startswith(b"PK\x03\x04"):
+        what = (
+            "a tar archive" + (f" in {compression}" if compression else "") if tar else "a zip archive"
+        )
+        raise DataError(
+            f"{path}: is {what}; unpack it, and name a file in it, or its folder with ?split=train or "
+            f"?split=test"
+        )
 
 
 def _paths(text: str) -> list[Path]:
@@ -164,7 +183,9 @@ def _in_folder(folder: Path, kind: str | None, split: str | None) -> tuple[str, 
         **{name: {"train": form.train, "test": form.test} for name, form in FORMATS.items()},
     }
     present: dict[tuple[str, str], list[Path]] = {}
-    entries = sorted(folder.iterdir(), key=lambda path: SUFFIXES.index(_ending(path)))
+    entries = sorted(
+        folder.iterdir(), key=lambda path: (SUFFIXES.index(_ending(path)), not _is_binary(path))
+    )
     # What is left where the making of an LMDB database was broken off.
     if all(entry.name == "lock.mdb" for entry in entries):
         raise DataError(f"{folder} has no samples: the folder is empty ({UNDERSTOOD})")
@@ -172,17 +193,14 @@ def _in_folder(folder: Path, kind: str | None, split: str | None) -> tuple[str, 
         for part, pattern in splits.items():
             files: dict[str, Path] = {}
             for entry in entries:
-                # Plain before compressed: each batch once.
-                if re.fullmatch(pattern, bare_name(entry)) and entry.is_file():
-                    files.setdefault(bare_name(entry), entry)
+                # Plain before compressed, binary before pickled: each batch once.
+                if not re.fullmatch(pattern, bare_name(entry)) or not entry.is_file():
+                    continue
+                if name not in FORMATS or _is_binary(entry) or is_pickled(entry):
+                    files.setdefault(bare_name(entry).removesuffix(".bin"), entry)
             if files and kind in (None, name):
                 present[name, part] = sorted(files.values(), key=natural)
     if not present and kind is None and split is None:
-        if re.search(r"data_batch_1\b", " ".join(entry.name for entry in entries)):
-            raise DataError(
-                f"{folder} has CIFAR's batches as Python pickles, which are programs and not read; "
-                f"use the binary version (data_batch_1.bin)"
-            )
         return None
     choices = [key for key in present if split in (None, key[1])]
     if len(choices) == 1:
@@ -198,6 +216,10 @@ def _in_folder(folder: Path, kind: str | None, split: str | None) -> tuple[str, 
         f"looked for the names of MNIST (train-images-idx3-ubyte), CIFAR-10 (data_batch_1.bin) and "
         f"CIFAR-100 (train.bin)"
     )
+
+
+def _is_binary(path: Path) -> bool:
+    return bare_name(path).endswith(".bin")
 
 
 def _ending(path: Path) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import tempfile
+import os
+import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -213,20 +214,17 @@ class Exporter:
 
 
 def _write_whole(path: Path, model: onnx.ModelProto) -> None:
-    temporary = None
+    temporary = path.with_name(f".{path.name[:200]}.{os.getpid()}-{secrets.token_hex(4)}")
     try:
         data = model.SerializeToString()
     except (EncodeError, ValueError) as error:
         raise ModelError(f"{path}: the model is too large for one file: {error}") from error
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-            temporary = Path(file.name)
+        with temporary.open("xb") as file:
             file.write(data)
-        temporary.chmod(0o644)
         temporary.replace(path)
     except OSError as error:
-        if temporary is not None:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
+        with contextlib.suppress(OSError):
+            temporary.unlink()
         raise ModelError(f"{path}: cannot be written: {error.strerror}") from error

@@ -21,6 +21,7 @@ from demitasse_caffe.layers.base import CaffeLayer
 from demitasse_caffe.layers.convolution import SPP, Convolution, Deconvolution, Im2col, Pooling
 from demitasse_caffe.layers.data import Data, ImageData, WindowData
 from demitasse_caffe.layers.elementwise import Concat, Eltwise
+from demitasse_caffe.layers.forks import Axpy, DepthwiseConvolution, ReLU6, ShuffleChannel
 from demitasse_caffe.layers.hdf5 import HDF5Data, HDF5Output
 from demitasse_caffe.layers.indexing import (
     BatchReindex,
@@ -50,6 +51,7 @@ from demitasse_caffe.layers.shape import Flatten, Reshape, Silence, Split
 LAYER_TYPES: tuple[CaffeLayer, ...] = (
     Accuracy(),
     ArgMax(),
+    Axpy(),
     BatchNorm(),
     BatchReindex(),
     Bias(),
@@ -60,6 +62,8 @@ LAYER_TYPES: tuple[CaffeLayer, ...] = (
     Crop(),
     Data(),
     Deconvolution(),
+    DepthwiseConvolution("ConvolutionDepthwise"),
+    DepthwiseConvolution("DepthwiseConvolution"),
     Dropout(),
     DummyData(),
     ELU(),
@@ -90,11 +94,13 @@ LAYER_TYPES: tuple[CaffeLayer, ...] = (
     Power(),
     RNN(),
     ReLU(),
+    ReLU6(),
     Reduction(),
     Reshape(),
     SPP(),
     Scale(),
     SigmoidCrossEntropyLoss(),
+    ShuffleChannel(),
     Silence(),
     Slice(),
     Softmax(),

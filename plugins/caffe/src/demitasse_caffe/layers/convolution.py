@@ -32,7 +32,8 @@ class Convolution(CaffeLayer):
             raise ValueError(f"has {len(bottoms)} bottoms and {len(layer.tops)} tops; each has its own")
         axis = canonical(convolution.axis, x)
         kernel, windows = _windows(convolution, len(x.shape) - axis - 1)
-        outputs, groups, channels = convolution.num_output, convolution.group, x.shape[axis]
+        outputs, channels = convolution.num_output, x.shape[axis]
+        groups = self._groups(convolution, channels)
         if outputs < 1:
             raise ValueError("convolution_param needs a num_output of 1 or more")
         if groups < 1 or channels % groups or outputs % groups:
@@ -53,6 +54,9 @@ class Convolution(CaffeLayer):
             y = self._emit(layer, images, w, b, graph, outputs, {**windows, "groups": groups})
             made.append(_as_before(each, axis, y, graph))
         return made
+
+    def _groups(self, convolution: Any, channels: int) -> int:
+        return int(convolution.group)
 
     def _ends(self, channels: int, outputs: int, groups: int) -> Shape:
         """The first two extents of the weights."""

@@ -96,7 +96,7 @@ class BatchReindex(CaffeLayer):
         x, index = bottoms
         if len(index.shape) != 1:
             raise ValueError(f"its second bottom is a row of sample numbers, not {index!r}")
-        return [graph.apply("gather", x, index, source=_source(layer))]
+        return [graph.apply("gather", x, index, source=place_of(layer))]
 
 
 class Embed(CaffeLayer):
@@ -114,7 +114,7 @@ class Embed(CaffeLayer):
             raise ValueError("embed_param needs an input_dim and a num_output of 1 or more")
         w = learned(graph, message, 0, (rows, outputs), embed.weight_filler)
         b = learned(graph, message, 1, (outputs,), embed.bias_filler) if embed.bias_term else None
-        y = graph.apply("gather", w, x, source=_source(layer))
+        y = graph.apply("gather", w, x, source=place_of(layer))
         return [y if b is None else biased(layer, y, b, len(x.shape), graph)]
 
 
@@ -160,5 +160,6 @@ class Parameter(CaffeLayer):
         return [learned(graph, message, 0, shape, message.bias_param.filler)]
 
 
-def _source(layer: Layer) -> str:
+def place_of(layer: Layer) -> str:
+    """Where a layer stands and what it is, for errors of a step."""
     return f"{layer.location}: layer {layer.name!r} ({layer.type})"

@@ -1,0 +1,148 @@
+"""Layer types of widespread forks: what they emit and compute, and what is said of wrong ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import demitasse
+
+INPUT = "layer {{ name: 'in{0}' type: 'Input' top: '{0}' input_param {{ shape {{ {1} }} }} }}\n"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Any:
+    """Run a net of layers below inputs of random numbers; its inputs, its outputs and its parameters."""
+
+    def run(layers: str, **shapes: tuple[int, ...]) -> Any:
+        dims = {name: " ".join(f"dim: {extent}" for extent in shape) for name, shape in shapes.items()}
+        path = tmp_path / "net.prototxt"
+        path.write_text("".join(INPUT.format(*each) for each in dims.items()) + layers)
+        random = np.random.default_rng(0)
+        given = {name: random.normal(0, 4, shape).astype("f4") for name, shape in shapes.items()}
+        with demitasse.compose(plugins=["-tuning"]) as runtime:
+            net = runtime.net(path, phase="test")
+            made = {name: np.array(array) for name, array in net.forward(**given).items()}
+            learned = {name: [np.array(a) for a in arrays] for name, arrays in net.params.items()}
+            net.close()
+        return given, made, learned
+
+    return run
+
+
+def depthwise(kind: str, more: str = "", outputs: int = 3) -> str:
+    return (
+        f"layer {{ name: 'c' type: '{kind}' bottom: 'x' top: 'y' convolution_param {{ {more} "
+        f"num_output: {outputs} kernel_size: 3 weight_filler {{ type: 'gaussian' std: 1 }} }} }}"
+    )
+
+
+@pytest.mark.parametrize("kind", ["ConvolutionDepthwise", "DepthwiseConvolution"])
+@pytest.mark.parametrize("more", ["", "group: 3"])
+def test_a_depthwise_convolution_has_a_kernel_for_each_channel(kind: str, more: str, run: Any) -> None:
+    given, made, learned = run(depthwise(kind, more), x=(2, 3, 5, 6))
+    w, _ = learned["c"]
+    assert w.shape == (3, 1, 3, 3)
+    windows = np.lib.stride_tricks.sliding_window_view(given["x"], (3, 3), axis=(2, 3))
+    expected = np.einsum("nchwij,cij->nchw", windows, w[:, 0])
+    np.testing.assert_allclose(made["y"], expected, rtol=1e-4, atol=1e-4)
+
+
+def test_one_of_the_two_names_pays_no_heed_to_a_group(run: Any) -> None:
+    _, _, learned = run(depthwise("ConvolutionDepthwise", "group: 2"), x=(2, 3, 5, 6))
+    assert learned["c"][0].shape == (3, 1, 3, 3)
+
+
+def test_relu6_is_clipped_at_6(run: Any) -> None:
+    given, made, _ = run("layer { name: 'r' type: 'ReLU6' bottom: 'x' top: 'y' }", x=(4, 3, 5))
+    assert given["x"].max() > 6
+    np.testing.assert_array_equal(made["y"], np.clip(given["x"], 0, 6))
+
+
+@pytest.mark.parametrize("tail", [(), (1, 1)])
+def test_axpy_scales_each_channel_and_adds(tail: tuple[int, ...], run: Any) -> None:
+    text = "layer { name: 'e' type: 'Axpy' bottom: 'a' bottom: 'x' bottom: 'z' top: 'y' }"
+    given, made, _ = run(text, a=(2, 3, *tail), x=(2, 3, 4, 5), z=(2, 3, 4, 5))
+    expected = given["a"].reshape(2, 3, 1, 1) * given["x"] + given["z"]
+    np.testing.assert_allclose(made["y"], expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("groups", [1, 2, 3, 6])
+def test_channels_are_dealt_out_by_groups(groups: int, run: Any) -> None:
+    text = (
+        "layer { name: 's' type: 'ShuffleChannel' bottom: 'x' top: 'y' "
+        f"shuffle_channel_param {{ group: {groups} }} }}"
+    )
+    given, made, _ = run(text, x=(2, 6, 3, 4))
+    order = [row * (6 // groups) + column for column in range(6 // groups) for row in range(groups)]
+    np.testing.assert_array_equal(made["y"], given["x"][:, order])
+
+
+@pytest.mark.parametrize(
+    ("layer", "message"),
+    [
+        (depthwise("DepthwiseConvolution", "group: 2"), "a group for each of its 3 channels, not 2"),
+        (depthwise("DepthwiseConvolution", outputs=4), "group 3 does not divide 3 .* num_output 4"),
+        (
+            "layer { name: 'c' type: 'ShuffleChannel' bottom: 'x' top: 'y' "
+            "shuffle_channel_param { group: 2 } }",
+            "group 2 does not divide 3 channels",
+        ),
+        (
+            "layer { name: 'c' type: 'Axpy' bottom: 'x' bottom: 'x' bottom: 'x' top: 'y' }",
+            "no number for each channel",
+        ),
+        (
+            "layer { name: 'c' type: 'ShuffleChannel' bottom: 'x' top: 'y' "
+            "shuffle_channel_param { groups: 3 } }",
+            "unknown field 'groups'; did you mean 'group'",
+        ),
+    ],
+)
+def test_a_wrong_layer_is_named_with_what_is_wrong(layer: str, message: str, run: Any) -> None:
+    with pytest.raises(demitasse.DemitasseError, match=message) as caught:
+        run(layer, x=(2, 3, 5, 6))
+    assert "net.prototxt" in str(caught.value)
+
+
+def test_gradients_pass_through_all_of_them(tmp_path: Path) -> None:
+    """By differences of the loss, in float64's place with a tolerance for float32."""
+    text = (
+        depthwise("ConvolutionDepthwise", outputs=6).replace("'x'", "'data'")
+        + "layer { name: 's' type: 'ShuffleChannel' bottom: 'y' top: 's' "
+        "shuffle_channel_param { group: 3 } }"
+        "layer { name: 'r' type: 'ReLU6' bottom: 's' top: 'r' }"
+        "layer { name: 'm' type: 'Pooling' bottom: 's' top: 'm' "
+        "pooling_param { pool: AVE global_pooling: true } }"
+        "layer { name: 'e' type: 'Axpy' bottom: 'm' bottom: 'r' bottom: 's' top: 'e' }"
+        "layer { name: 'l' type: 'Reduction' bottom: 'e' top: 'l' loss_weight: 1 "
+        "reduction_param { operation: SUMSQ coeff: 0.001 } }"
+    )
+    import demitasse_caffe.pycaffe as caffe
+
+    path = tmp_path / "net.prototxt"
+    path.write_text(
+        "force_backward: true\n" + INPUT.format("data", "dim: 2 dim: 3 dim: 4 dim: 4") + text
+    )
+    net = caffe.Net(str(path), caffe.TRAIN)
+    net.blobs["data"].data[...] = np.random.default_rng(1).normal(0, 1, (2, 3, 4, 4))
+    w = net.params["c"][0].data
+
+    def loss() -> float:
+        return float(net.forward()["l"])
+
+    loss()
+    net.backward()
+    gradient = net.params["c"][0].diff.copy()
+    assert np.abs(gradient).max() > 0.01
+    for place in [(0, 0, 0, 0), (2, 0, 1, 1), (5, 0, 2, 1)]:
+        kept = w[place]
+        w[place] = kept + 0.01
+        above = loss()
+        w[place] = kept - 0.01
+        below = loss()
+        w[place] = kept
+        assert gradient[place] == pytest.approx((above - below) / 0.02, rel=0.03, abs=0.01)
