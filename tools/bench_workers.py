@@ -6,7 +6,10 @@
     python tools/bench_workers.py memory alexnet --workers 1 2 3
 
 All that is compared takes turns in one process: a round of some steps each, and the medians of the
-rounds. With ``--sync`` another plugin synchronises; ``--model`` is the parameter server's.
+rounds. Synchronising is told apart: what a worker's own update takes, what comes on top of it (summing
+its slice of all gradients, and leaving gates once the last one has come), and waiting for the slower
+worker. It is from the last gradient to the next iteration; the update is the rest of it, Python's part
+too. With ``--sync`` another plugin synchronises; ``--model`` is the parameter server's.
 """
 
 from __future__ import annotations
@@ -37,6 +40,7 @@ from demitasse import Level, Machine, SyncSpec, compose
 PLUGINS = ("caffe", "training", "datasets", "cpu", "reference", "system")
 SAMPLES = 512
 WARM = 5
+PARTS = "waiting", "leaving", "summing"
 
 
 def machine(workers: int, threads: int, sync: SyncSpec) -> Machine:
@@ -67,13 +71,35 @@ class Contender:
             solver = prototxt.write(net, Path(folder))
             self.trainer = self.runtime.trainer(solver, data={"train": arrays}, scaling=scaling)
         self.seconds = list[float]()
-        self.synchronising = list[float]()
+        self.synchronising = list[dict[str, float]]()
         self.name = f"{workers} x {threads}"
 
     def round(self, steps: int) -> None:
+        before = self._times()
         result = self.trainer.step(steps)
         self.seconds.append(result.seconds / steps)
-        self.synchronising.append(result.phases["synchronise"] / steps)
+        taken = {name: (value - before[name]) / steps for name, value in self._times().items()}
+        self.synchronising.append(taken)
+
+    def _times(self) -> dict[str, float]:
+        """Seconds so far, a worker's mean: ``all`` between gradients and new parameters, and where the
+        synchronisation counts them, its parts (``ThreadServer.times``) and the ``update``, the rest."""
+        found: dict[str, float] = {}
+        for worker in self.trainer._workers:
+            bound = worker.step.phases.synchronise if worker.step is not None else 0.0
+            told = [level.times() for level in worker.levels if hasattr(level, "times")]
+            each = told[0] if told else {}
+            spent = sum(each.get(name, 0.0) for name in PARTS)
+            ending = each.get("ending", 0.0)
+            parts = {"all": bound + ending, **{name: each.get(name, 0.0) for name in PARTS}}
+            parts["update"] = bound + ending - spent if told else 0.0
+            for name, value in parts.items():
+                found[name] = found.get(name, 0.0) + value / self.workers
+        return found
+
+    def part(self, name: str) -> float:
+        """A part of synchronising, as a share of the step."""
+        return median(each[name] for each in self.synchronising) / self.step
 
     @property
     def step(self) -> float:
@@ -108,8 +134,15 @@ def speed(args: argparse.Namespace) -> None:
             print(
                 f"{name:<14} {each.name:>6}  {each.step * 1e3:9.3f} ms  "
                 f"{each.samples / each.step:9.0f} samples/s  {single / each.step:5.2f} times  "
-                f"synchronising {median(each.synchronising) / each.step:6.2%}"
+                f"synchronising {each.part('all'):6.2%}"
             )
+            if each.workers > 1 and each.part("summing"):
+                beyond = each.part("summing") + each.part("leaving")
+                print(
+                    f"{'':<14} {'':>6}  its own update {each.part('update'):.2%}, summing "
+                    f"{each.part('summing'):.2%}, leaving gates {each.part('leaving'):.2%}: beyond its "
+                    f"update {beyond:.2%}; waiting for the slower {each.part('waiting'):.2%}"
+                )
             each.close()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,6 +18,7 @@ from demitasse import (
     Machine,
     Processes,
     SyncSpec,
+    WorkerError,
     compose,
 )
 from demitasse_parameter_server.gradient_sync import server_of
@@ -107,6 +108,22 @@ class Two(Processes):
 def test_what_cannot_work_across_processes_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises((CompositionError, DescriptionError), match=message):
         server_of(Group(("node",), 0, None, "float32", options, remote=True, processes=Two()))
+
+
+class OneLost(Two):
+    """One of two processes of which the other is lost."""
+
+    communicator = None
+    lost: Mapping[int, str] = {1: "rank 1 of 2 (host a, process 7) died"}
+
+    def tolerate(self, ranks: Iterable[int]) -> None:
+        """It was told before."""
+
+
+def test_no_share_is_given_to_who_is_lost() -> None:
+    options = {"model": "asp"}
+    with pytest.raises(WorkerError, match=r"rank 1 of 2 .*died: a share of each batch would be"):
+        server_of(Group(("node",), 0, None, "float32", options, remote=True, processes=OneLost()))
 
 
 def test_threads_inside_that_synchronise_too_are_refused_where_processes_go_apart(

@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from demitasse import Bucket, CompositionError, FlatMemory, Group, Span, Work
+from demitasse import Bucket, CompositionError, FlatMemory, Group, Span, Work, WorkerError
 from demitasse_parameter_server.keeper import PULLED, RESTED, Keeper
 from demitasse_parameter_server.messages import END, PULL, PUSH, REST
 from demitasse_parameter_server.options import Options
 from demitasse_parameter_server.pace import Pace
+from demitasse_parameter_server.peers import Expendable
 from demitasse_parameter_server.shards import Sharded
 
 BUCKET_BYTES = 1 << 20
@@ -25,20 +26,26 @@ class ApartServer(Sharded):
 
     A process without a server that dies, fails, falls silent or stalls is dropped: nobody waits for it,
     and nobody trains on its share of each batch. A server's end ends the run with its name: its shard is
-    gone. Raises CompositionError for processes of which none may be lost.
+    gone. Raises CompositionError for processes of which none may be lost, WorkerError where one is.
     """
 
     asynchronous = True
 
     def __init__(self, group: Group, options: Options, where: str) -> None:
-        if not hasattr(group.processes, "tolerate"):
+        peers = group.processes
+        if not isinstance(peers, Expendable):
             raise CompositionError(
                 f"{where}: model = {options.model!r} needs processes that a run can go on without, not "
-                f"those of {type(group.processes).__name__}; add the plugin 'allreduce', or say "
+                f"those of {type(peers).__name__}; add the plugin 'allreduce', or say "
                 f'model = "bsp"'
             )
+        if peers.lost:
+            raise WorkerError(
+                f"{where}: {'; '.join(peers.lost.values())}: a share of each batch would be nobody's; "
+                f"start as many processes anew and go on from the last snapshot"
+            )
         super().__init__(group, options, where, BUCKET_BYTES)
-        self._peers: Any = group.processes  # of a kind that has more to it than all have
+        self._peers: Expendable = peers
         self.options, self._where = options, where
         self.pace = Pace(options.delay_of(self.index), self.check)
         self.keeper: Keeper | None = None

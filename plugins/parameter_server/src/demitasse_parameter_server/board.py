@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
@@ -17,14 +16,19 @@ T = TypeVar("T")
 PATIENCE = 50_000
 """Microseconds between looks at whether a sibling failed, while one waits."""
 
+WAITED, LEFT, SUMMED, SINCE = range(4)
+SPENT = 4
+"""A worker's nanoseconds: waiting until the last one came to a gate, leaving it from then on, summing;
+and when it came to a gate last."""
+
 
 class Shared:
     """What siblings have in common since the last failure: a gate, and what else one of them makes."""
 
-    def __init__(self) -> None:
-        from demitasse_parameter_server.loops import WORDS
+    def __init__(self, siblings: int) -> None:
+        from demitasse_parameter_server.loops import LINE, TURNS
 
-        self.gate = np.zeros(WORDS, np.int64)
+        self.gate = np.zeros(TURNS + siblings * LINE, np.int64)
         self._making, self._kept = threading.Lock(), dict[Hashable, Any]()
 
     def kept(self, key: Hashable, make: Callable[[], T]) -> T:
@@ -41,7 +45,8 @@ class Board:
 
     def __init__(self, team: Team) -> None:
         self.barrier = team.barrier
-        self._lock, self._shared = threading.Lock(), (-1, Shared())
+        self._lock, self._size = threading.Lock(), team.size
+        self._shared = -1, Shared(team.size)
         self._master: Any = None
         self._following = False
 
@@ -50,7 +55,7 @@ class Board:
         all of them have stopped."""
         with self._lock:
             if self._shared[0] != failures:
-                self._shared = failures, Shared()
+                self._shared = failures, Shared(self._size)
             return self._shared[1]
 
     def check(self) -> None:
@@ -89,8 +94,3 @@ def board_of(team: Team) -> Board:
     """The board of a team, made for the first who asks."""
     with _LOCK:
         return _TEAMS.setdefault(team, Board(team))
-
-
-def processors() -> int:
-    """How many this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

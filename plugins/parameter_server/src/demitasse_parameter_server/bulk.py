@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from demitasse import Bucket, FlatMemory, Group, Span, Team, Work
+from demitasse_parameter_server.board import PATIENCE, SUMMED
 from demitasse_parameter_server.gradient_sync import ThreadServer, compiled_for, is_outermost
 from demitasse_parameter_server.options import Options
 
@@ -53,8 +54,26 @@ class BulkServer(ThreadServer):
             compiled_for(memory.gradients)
 
     def begin(self) -> Work | None:
-        """See what siblings share now."""
-        return self.begun if self.size > 1 else None
+        """See what siblings share now. Of more siblings than processors, one begins when another that
+        began has come to its first gate: each computes in caches that no other takes meanwhile."""
+        if self.size == 1:
+            return None
+        self.bind_thread()
+        if not self._behind(self.index):
+            return self.begun
+        from demitasse_parameter_server.loops import take_turn
+
+        def work() -> None:
+            self.begun()
+            gate = self.shared.gate
+            while not take_turn(gate, self.index, PATIENCE):
+                self.board.check()
+
+        return work
+
+    def _behind(self, index: int) -> bool:
+        """Whether a sibling waits for its turn."""
+        return self.crowded and not self.options.delay and index >= self.abreast
 
     def owned(self, span: Span) -> Span:
         """This worker's slice."""
@@ -64,19 +83,37 @@ class BulkServer(ThreadServer):
         """Wait for all, and add up this worker's slice of their gradients."""
         if self.size == 1:
             return None
-        from demitasse_parameter_server.loops import BLOCK, add_up
+        from demitasse_parameter_server.loops import (
+            BLOCK,
+            SPIN,
+            come_and_add,
+            give_turn,
+            stay,
+            timed_sum,
+        )
 
-        part, meet, memories = self.owned(span), self.meeting(), self.team.memory
-        if not part:
-            return meet
+        part, memories = self.owned(span), self.team.memory
         offset = part.start * self._item
         addresses = np.array([each.gradients.ctypes.data + offset for each in memories], np.int64)
         target, count = int(addresses[self._holder]), len(part)
         room = np.empty(BLOCK, memories[0].gradients.dtype)
+        size, spin, check, pace = self.size, 0 if self.crowded else SPIN, self.board.check, self.pace
+        spent, sums = self.spent[0], (self.spent[0], addresses, target, count, room)
+        following = self.index + self.abreast
+        leads = bucket.index == 0 and following < size and self._behind(following)
 
         def work() -> None:
-            meet()
-            add_up(addresses, target, count, room)
+            start, summed, gate = pace.now(), int(spent[SUMMED]), self.shared.gate
+            if leads:
+                give_turn(gate, following)
+            ended = come_and_add(gate, size, spin, PATIENCE, *sums)
+            late = ended >= 0
+            while ended >= 0:
+                check()
+                ended = stay(gate, ended, PATIENCE, spent)
+            if late:
+                timed_sum(*sums)
+            pace.waited(start + (int(spent[SUMMED]) - summed) * 1e-9)
 
         return work
 

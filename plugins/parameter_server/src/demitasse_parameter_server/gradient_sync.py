@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from demitasse import CompositionError, DescriptionError, GradientSync, Group, Team, Work
-from demitasse_parameter_server.board import PATIENCE, Shared, board_of, processors
+from demitasse_parameter_server.board import PATIENCE, SINCE, SPENT, Shared, board_of
 from demitasse_parameter_server.options import Options
 from demitasse_parameter_server.pace import Pace
+from demitasse_parameter_server.placement import bind, processors
 
 
 def server_of(group: Group) -> GradientSync:
@@ -75,25 +78,43 @@ class ThreadServer(GradientSync):
         self.board = board_of(team)
         self.shared: Shared = self.board.shared(team.failures)
         self.pace = Pace(options.delay_of(self.index), self.board.check)
+        available = len(processors())
+        self.crowded = self.size > available
+        # One more than there are processors where the system places them: one may be without.
+        self.abreast = available + (self.size % available > 0)
+        self.spent: Any = np.zeros((2, SPENT), np.int64)  # before updates, and at the end
+        self._machine = group.machine
+
+    def bind_thread(self) -> None:
+        """In the worker's thread, before it starts others: have processors of its own."""
+        if self.options.bind:
+            bind(self.index, self.size, self._machine)
 
     def begun(self) -> None:
         """The start of an iteration: what siblings share now, and a straggler's delay."""
         self.shared = self.board.shared(self.team.failures)
         self.pace.begun()
 
+    def times(self) -> dict[str, float]:
+        """Seconds so far by what this worker spent them on: waiting for the slowest to come, leaving
+        gates when it had, summing; and of these, ``ending``, what came after its updates."""
+        waiting, leaving, summing = (self.spent[:, :SINCE].sum(axis=0) * 1e-9).tolist()
+        ending = float(self.spent[1, :SINCE].sum()) * 1e-9
+        return {"waiting": waiting, "leaving": leaving, "summing": summing, "ending": ending}
+
     def meeting(self) -> Work:
         """Work that waits for all siblings. Raises threading.BrokenBarrierError once one has failed."""
-        from demitasse_parameter_server.loops import SPINS, come, stay
+        from demitasse_parameter_server.loops import SPIN, come, stay
 
-        size, check, pace = self.size, self.board.check, self.pace
-        spins = SPINS if size <= processors() else 0
+        size, check, pace, spent = self.size, self.board.check, self.pace, self.spent[1]
+        spin = 0 if self.crowded else SPIN
 
         def meet() -> None:
             start, gate = pace.now(), self.shared.gate
-            ended = come(gate, size, spins, PATIENCE)
+            ended = come(gate, size, spin, PATIENCE, spent)
             while ended >= 0:
                 check()
-                ended = stay(gate, ended, PATIENCE)
+                ended = stay(gate, ended, PATIENCE, spent)
             pace.waited(start)
 
         return meet
@@ -129,11 +150,13 @@ def check_alone(group: Group, model: str, where: str) -> None:
 
 def compiled_for(gradients: Any) -> None:
     """Compile now what the steps call, for gradients of this type."""
-    import numpy as np
+    from demitasse_parameter_server import loops
 
-    from demitasse_parameter_server.loops import BLOCK, WORDS, add_up, come, stay
-
-    gate = np.zeros(WORDS, np.int64)
-    come(gate, 1, 0, 0)
-    stay(gate, 0, 0)
-    add_up(np.zeros(1, np.int64), 0, 0, np.empty(BLOCK, gradients.dtype))
+    gate, spent = np.zeros(loops.TURNS + loops.LINE, np.int64), np.zeros(SPENT, np.int64)
+    nothing = np.zeros(1, np.int64), 0, 0, np.empty(loops.BLOCK, gradients.dtype)
+    loops.come_and_add(gate, 1, 0, 0, spent, *nothing)
+    loops.timed_sum(spent, *nothing)
+    loops.come(gate, 1, 0, 0, spent)
+    loops.stay(gate, 0, 0, spent)
+    loops.give_turn(gate, 0)
+    loops.take_turn(gate, 0, 0)

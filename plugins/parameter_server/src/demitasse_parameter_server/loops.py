@@ -1,15 +1,16 @@
 """What siblings do together, compiled and without the GIL: meet at a gate, sum slices of gradients.
 
-A gate is some words, each in a cache line of its own: how many have come in all, and the number of the
-round that the last one of each ends. Who waits looks for some microseconds where each sibling has a
-processor of its own, and then sleeps in the kernel until the round ends (a futex on Linux, naps
-elsewhere): threads without a processor keep none from those who work.
+A gate is some words, each in a cache line of its own: how many have come in all, the number of the round
+that the last one of each ends, when that one came, and for each sibling whether it may begin. Who waits
+looks for a while where each sibling has a processor of its own, and then sleeps in the kernel until the
+round ends (a futex on Linux, naps elsewhere): threads without a processor keep none from those who work.
 """
 
 from __future__ import annotations
 
 import platform
 import sys
+import time
 from collections.abc import Callable
 from typing import Any, TypeAlias, TypeVar
 
@@ -20,6 +21,8 @@ from numba import types
 from numba.core import cgutils as _code
 from numba.extending import intrinsic
 
+from demitasse_parameter_server.board import LEFT, SINCE, SUMMED, WAITED
+
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Loop = TypeVar("Loop", bound=Callable[..., Any])
 
@@ -29,11 +32,14 @@ carray: Any = vars(numba)["carray"]
 LINE = 8
 """Words from one word of a gate to the next."""
 
-CAME, ROUND = 0, LINE
-WORDS = 2 * LINE
+CAME, ROUND, LAST, TURNS = 0, LINE, 2 * LINE, 3 * LINE
 
-SPINS = 2000
-"""Looks at a gate before sleeping, some tens of microseconds, where nobody needs the processor."""
+SPIN = 300_000
+"""Nanoseconds of looking at a gate before sleeping, where each sibling has a processor. Workers of LeNet
+come some 100 us apart, and whoever sleeps is 50 us late."""
+
+LOOKS = 100
+"""Looks between looks at the clock."""
 
 NAP = 50
 """Microseconds between looks where the system has no futex."""
@@ -74,14 +80,14 @@ def _look_typed(context: Any, gate: Any, word: Any) -> Any:
     return types.int64(gate, types.int64), generate
 
 
-def _add_typed(context: Any, gate: Any, word: Any) -> Any:
-    """Add 1 to a word, after all that was written before; what it was."""
+def _add_typed(context: Any, gate: Any, word: Any, amount: Any) -> Any:
+    """Add to a word, after all that was written before; what it was."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         place = _word(context, builder, signature, arguments)
-        return builder.atomic_rmw("add", place, ir.Constant(_I64, 1), "seq_cst")
+        return builder.atomic_rmw("add", place, arguments[2], "seq_cst")
 
-    return types.int64(gate, types.int64), generate
+    return types.int64(gate, types.int64, types.int64), generate
 
 
 def _futex_typed(context: Any, gate: Any, word: Any, what: Any, value: Any, patience: Any) -> Any:
@@ -114,6 +120,23 @@ def _nap_typed(context: Any, microseconds: Any) -> Any:
     return types.int32(types.int64), generate
 
 
+def _now_typed(context: Any) -> Any:
+    """Nanoseconds of the system's clock that is never set back."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pair = cgutils.alloca_once(builder, ir.ArrayType(_I64, 2))
+        zero, one = ir.Constant(_I32, 0), ir.Constant(_I32, 1)
+        kind = ir.FunctionType(_I32, [_I32, ir.PointerType(_I64)])
+        function = cgutils.get_or_insert_function(builder.module, kind, "clock_gettime")
+        seconds, rest = (builder.gep(pair, [zero, word]) for word in (zero, one))
+        builder.call(function, [ir.Constant(_I32, clock), seconds])
+        whole = builder.mul(builder.load(seconds), ir.Constant(_I64, 1_000_000_000))
+        return builder.add(whole, builder.load(rest))
+
+    clock = int(getattr(time, "CLOCK_MONOTONIC", 1))
+    return types.int64(), generate
+
+
 def _elements_typed(context: Any, address: Any, like: Any) -> Any:
     """The address as a pointer to elements of ``like``'s type."""
     pointer: Any = vars(types)["CPointer"](like.dtype)
@@ -128,27 +151,21 @@ _look: Any = intrinsic(_look_typed)
 _add: Any = intrinsic(_add_typed)
 _futex: Any = intrinsic(_futex_typed)
 _nap: Any = intrinsic(_nap_typed)
+_now: Any = intrinsic(_now_typed)
 _elements: Any = intrinsic(_elements_typed)
 
 
 @compiled
-def come(gate: Array, size: int, spins: int, patience: int) -> int:
-    """Come to a gate and wait there for ``size`` siblings: -1 when all have come, or after about
-    ``patience`` microseconds the round that is still open, to be waited for with ``stay``."""
-    ended = _look(gate, ROUND)
-    if (_add(gate, CAME) + 1) % size == 0:
-        _add(gate, ROUND)
-        if FUTEX >= 0:
-            _futex(gate, ROUND, _WAKE, _ALL, 0)
-        return -1
-    for _ in range(spins):
-        if _look(gate, ROUND) != ended:
-            return -1
-    return stay(gate, ended, patience)
+def _left(gate: Array, spent: Array) -> int:
+    """Account for a wait that is over."""
+    last = max(gate[LAST], spent[SINCE])
+    spent[WAITED] += last - spent[SINCE]
+    spent[LEFT] += max(0, _now() - last)
+    return -1
 
 
 @compiled
-def stay(gate: Array, ended: int, patience: int) -> int:
+def stay(gate: Array, ended: int, patience: int, spent: Array) -> int:
     """Wait until more than ``ended`` rounds have ended: -1 then, ``ended`` when patience is."""
     if FUTEX >= 0:
         if _look(gate, ROUND) == ended:
@@ -156,9 +173,29 @@ def stay(gate: Array, ended: int, patience: int) -> int:
     else:
         for _ in range(0, patience, NAP):
             if _look(gate, ROUND) != ended:
-                return -1
+                break
             _nap(NAP)
-    return -1 if _look(gate, ROUND) != ended else ended
+    return _left(gate, spent) if _look(gate, ROUND) != ended else ended
+
+
+@compiled
+def come(gate: Array, size: int, spin: int, patience: int, spent: Array) -> int:
+    """Come to a gate and wait there for ``size`` siblings: -1 when all have come, or after about
+    ``patience`` microseconds the round that is still open, to be waited for with ``stay``. ``spin``: for
+    how many nanoseconds to look before sleeping."""
+    spent[SINCE] = _now()
+    ended = _look(gate, ROUND)
+    if (_add(gate, CAME, 1) + 1) % size == 0:
+        gate[LAST] = _now()
+        _add(gate, ROUND, 1)
+        if FUTEX >= 0:
+            _futex(gate, ROUND, _WAKE, _ALL, 0)
+        return -1
+    while spin > 0 and _now() < spent[SINCE] + spin:
+        for _ in range(LOOKS):
+            if _look(gate, ROUND) != ended:
+                return _left(gate, spent)
+    return stay(gate, ended, patience, spent)
 
 
 @compiled
@@ -184,3 +221,57 @@ def add_up(addresses: Array, target: int, count: int, room: Array) -> None:
                 total[i] += part[i]
         for i in range(n):
             result[i] = total[i]
+
+
+@compiled
+def timed_sum(spent: Array, addresses: Array, target: int, count: int, room: Array) -> None:
+    """``add_up``, with its time."""
+    start = _now()
+    add_up(addresses, target, count, room)
+    spent[SUMMED] += _now() - start
+
+
+@compiled
+def come_and_add(
+    gate: Array,
+    size: int,
+    spin: int,
+    patience: int,
+    spent: Array,
+    addresses: Array,
+    target: int,
+    count: int,
+    room: Array,
+) -> int:
+    """``come``, and ``add_up`` when all have: between the two nobody waits for the interpreter."""
+    ended = come(gate, size, spin, patience, spent)
+    if ended < 0:
+        timed_sum(spent, addresses, target, count, room)
+    return ended
+
+
+@compiled
+def give_turn(gate: Array, sibling: int) -> None:
+    """Let a sibling begin."""
+    word = TURNS + sibling * LINE
+    _add(gate, word, 1)
+    if FUTEX >= 0:
+        _futex(gate, word, _WAKE, 1, 0)
+
+
+@compiled
+def take_turn(gate: Array, sibling: int, patience: int) -> bool:
+    """Begin if one's turn comes within ``patience`` microseconds, and whether it has."""
+    word = TURNS + sibling * LINE
+    if FUTEX >= 0:
+        if _look(gate, word) == 0:
+            _futex(gate, word, _WAIT, 0, patience)
+    else:
+        for _ in range(0, patience, NAP):
+            if _look(gate, word) > 0:
+                break
+            _nap(NAP)
+    if _look(gate, word) > 0:
+        _add(gate, word, -1)
+        return True
+    return False

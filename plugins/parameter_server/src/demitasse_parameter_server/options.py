@@ -18,13 +18,15 @@ class Options:
     iterations a worker may be ahead of the slowest. ``delay``: by worker, how many times its own step a
     worker is held up at each, to see what stragglers do. ``bucket_bytes``: up to so many bytes of
     neighbouring layers' gradients are summed, or pushed, together. ``servers``: across processes, how
-    many of them hold a shard of the parameters, the first ones."""
+    many of them hold a shard of the parameters, the first ones. ``bind``: whether each worker has
+    processors of its own, where all then have as much to do."""
 
     model: str = "bsp"
     staleness: int = 3
     delay: tuple[float, ...] = ()
     bucket_bytes: int | None = None
     servers: int = 2
+    bind: bool = True
 
     @classmethod
     def read(cls, given: Mapping[str, Any], where: str) -> Options:
@@ -47,6 +49,7 @@ class Options:
             _delays(given.get("delay", []), place),
             _whole(given, "bucket_bytes", None, 1, place),
             _whole(given, "servers", cls.servers, 2, place),
+            _flag(given, "bind", cls.bind, place),
         )
 
     @property
@@ -68,6 +71,13 @@ def _whole(given: Mapping[str, Any], name: str, default: Any, least: int, place:
     value = given.get(name, default)
     if value is not default and (type(value) is not int or value < least):
         raise DescriptionError(f"{place}: {name} = {value!r} (valid: a whole number from {least})")
+    return value
+
+
+def _flag(given: Mapping[str, Any], name: str, default: bool, place: str) -> bool:
+    value = given.get(name, default)
+    if not isinstance(value, bool):
+        raise DescriptionError(f"{place}: {name} = {value!r} (valid: true, false)")
     return value
 
 

@@ -10,6 +10,7 @@ from demitasse import Bucket, CompositionError, FlatMemory, GradientSync, Group,
 from demitasse_parameter_server.bulk import slices
 from demitasse_parameter_server.messages import Post
 from demitasse_parameter_server.options import Options
+from demitasse_parameter_server.peers import Joined
 
 BUCKET_BYTES = 1 << 22
 
@@ -31,8 +32,7 @@ class Sharded(GradientSync):
             group.processes.rank,
             group.processes.size,
         )
-        base = getattr(self.processes, "communicator", None)
-        if base is None:
+        if not isinstance(self.processes, Joined):
             raise CompositionError(
                 f"{where}: plugin 'parameter_server' needs processes that MPI joins, not those of "
                 f"{type(self.processes).__name__}; add the plugin 'allreduce', which serves them"
@@ -41,7 +41,7 @@ class Sharded(GradientSync):
         self.bucket_bytes = options.bucket_bytes or bucket_bytes
         self._item = np.dtype(group.dtype).itemsize
         self.processes.gather(None)  # all have come: what follows cannot be polled
-        self.comm = base.Dup()
+        self.comm = self.processes.communicator.Dup()
         self.post = Post(self.comm, self.check, self.index)
         self._memory: FlatMemory | None = None
         self._iteration = 0

@@ -69,6 +69,7 @@ class StaleServer(ThreadServer):
 
     def begin(self) -> Work | None:
         """Wait for slower siblings as the model says."""
+        self.bind_thread()
 
         def work() -> None:
             self.begun()

@@ -27,8 +27,8 @@ class Server:
 SERVERS = {
     "Sandy Bridge": Server("numa-sandy-bridge.toml", 4, 8, 2.7e9, 345.6e9, 51.2e9, 32e9, False),
     "KNL": Server(
-        "numa-knights-landing.toml", 4, 16, 1.3e9, 1331.2e9, 25.6e9, 80e9, True, 100e9, on_die=True
+        "numa-knights-landing.toml", 4, 16, 1.3e9, 1331.2e9, 25.6e9, 80e9, True, 120e9, on_die=True
     ),
     "Broadwell": Server("numa-broadwell.toml", 4, 14, 2e9, 896e9, 85e9, 48e9, True),
-    "AMD": Server("numa-opteron.toml", 8, 6, 1.9e9, 91.2e9, 21.3e9, 25.6e9, False),
+    "AMD": Server("numa-opteron.toml", 8, 6, 1.9e9, 91.2e9, 21.3e9, 32e9, False),
 }
