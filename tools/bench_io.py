@@ -5,8 +5,9 @@ one run.
 
 FOLDER keeps what is made up (some 8 GB; the next run finds it there). PATH is a Python that has torch,
 and for more peers webdataset and pillow. All contenders take turns, the medians of which are shown; all
-are warmed up; worker processes are started before the clock is. What counts is mini-batches that are
-ready: contiguous arrays of pixels with their labels.
+are warmed up; worker processes are started before the clock is, and ended after it, so that nothing is
+prepared for one contender while another is measured. What counts is mini-batches that are ready:
+contiguous arrays of pixels with their labels.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -205,7 +206,9 @@ def striped(folder: Path, name: str, **options: Any) -> Task:
                 stream.read(buffers[k % 2])
             else:
                 stream.take()  # where it was prepared, as the loaders of others give theirs
-        return batches * batch, time.perf_counter() - start
+        seconds = time.perf_counter() - start
+        stream.cursor = stream.cursor  # ends what is read ahead: the cores are the next contender's
+        return batches * batch, seconds
 
     return work
 
@@ -213,26 +216,19 @@ def striped(folder: Path, name: str, **options: Any) -> Task:
 # --- peers, in a Python of their own -------------------------------------------------------------------
 
 
-def loader(folder: Path, name: str, workers: int) -> Iterator[Any]:
+def loader(folder: Path, name: str, workers: int) -> Generator[Any]:
     """PyTorch's DataLoader over a memory-mapped array, or over photos through Pillow."""
     import torch
 
+    data: Any
     if name == "photos":
         from PIL import Image
 
-        files = (folder / "photos.txt").read_text().split("\n")
+        def decoded(file: str) -> np.ndarray:
+            image = Image.open(file).convert("RGB")
+            return np.asarray(image.resize(PHOTO[::-1], Image.Resampling.BILINEAR)).copy()
 
-        class Photos(torch.utils.data.Dataset):
-            def __len__(self) -> int:
-                return len(files)
-
-            def __getitem__(self, i: int) -> Any:
-                image = (
-                    Image.open(files[i]).convert("RGB").resize(PHOTO[::-1], Image.Resampling.BILINEAR)
-                )
-                return torch.from_numpy(np.asarray(image).copy()), 0
-
-        data: Any = Photos()
+        data = _photos(folder, decoded)
     else:
         count, shape = SETS[name]
         pixels = np.memmap(folder / f"{name}.bin", np.uint8, "r", shape=(count, *shape))
@@ -245,13 +241,46 @@ def loader(folder: Path, name: str, workers: int) -> Iterator[Any]:
                 return torch.from_numpy(np.array(pixels[i])), i % 1000
 
         data = Pixels()
-    batch = PHOTOS_BATCH if name == "photos" else BATCH
+    yield from _loaded(data, PHOTOS_BATCH if name == "photos" else BATCH, workers)
+
+
+def opencv_loader(folder: Path, name: str, workers: int) -> Generator[Any]:
+    """The same over photos, with the decoder and the resizing of the striped set's."""
+    import cv2
+
+    cv2.setNumThreads(1)
+
+    def decoded(file: str) -> np.ndarray:
+        pixels: np.ndarray = cv2.resize(cv2.imread(file), PHOTO[::-1], interpolation=cv2.INTER_LINEAR)
+        return pixels
+
+    yield from _loaded(_photos(folder, decoded), PHOTOS_BATCH, workers)
+
+
+def _photos(folder: Path, decoded: Callable[[str], np.ndarray]) -> Any:
+    import torch
+
+    files = (folder / "photos.txt").read_text().split("\n")
+
+    class Photos(torch.utils.data.Dataset):
+        def __len__(self) -> int:
+            return len(files)
+
+        def __getitem__(self, i: int) -> Any:
+            return torch.from_numpy(decoded(files[i])), 0
+
+    return Photos()
+
+
+def _loaded(data: Any, batch: int, workers: int) -> Generator[Any]:
+    import torch
+
     made = torch.utils.data.DataLoader(data, batch, shuffle=True, num_workers=workers, drop_last=True)
     while True:
         yield from made
 
 
-def shards(folder: Path, name: str, workers: int) -> Iterator[Any]:
+def shards(folder: Path, name: str, workers: int) -> Generator[Any]:
     """WebDataset over tar shards, shuffled as its documentation does."""
     import torch
     import webdataset
@@ -271,24 +300,22 @@ def shards(folder: Path, name: str, workers: int) -> Iterator[Any]:
 
 def serve(folder: Path) -> None:
     """Answer on standard output how long a peer's batches take: lines ``KIND NAME WORKERS BATCHES``."""
-    running: dict[str, Iterator[Any]] = {}
-    kinds = {"dataloader": loader, "webdataset": shards}
+    kinds = {"dataloader": loader, "dataloader_opencv": opencv_loader, "webdataset": shards}
     for line in sys.stdin:
         kind, name, workers, batches = line.split()
-        key = f"{kind} {name} {workers}"
+        running = kinds[kind](folder, name, int(workers))
         try:
-            if key not in running:
-                running.clear()
-                running[key] = kinds[kind](folder, name, int(workers))
             # What workers had ready before the clock runs does not count.
             for _ in range(2 * int(workers) + 1):
-                batch = next(running[key])
+                batch = next(running)
             start = time.perf_counter()
             for _ in range(int(batches)):
-                batch = next(running[key])
+                batch = next(running)
             answer = {"samples": int(batches) * len(batch[0]), "seconds": time.perf_counter() - start}
         except ImportError as error:
             answer = {"missing": str(error)}
+        # Workers go on preparing batches that nobody takes, on the cores of the next contender.
+        running.close()
         print(json.dumps(answer), flush=True)
 
 
@@ -296,7 +323,8 @@ class Peers:
     """The other Python, with a contender for each kind and number of workers."""
 
     def __init__(self, python: str, folder: Path) -> None:
-        command = [python, __file__, str(folder), "--serve"]
+        # Three workers on two cores are more than it recommends, and measured all the same.
+        command = [python, "-W", "ignore::UserWarning", __file__, str(folder), "--serve"]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
@@ -345,8 +373,8 @@ def cold(folder: Path) -> dict[str, Task]:
     size = SETS["imagenet"][0] * int(np.prod(SETS["imagenet"][1]))
     tasks: dict[str, Task] = {}
 
-    def fio(engine: str, jobs: int, depth: int, block: str) -> Task:
-        command = ["fio", "--rw=read", "--direct=1", "--readonly", "--output-format=json"]
+    def fio(way: str, engine: str, jobs: int, depth: int, block: str) -> Task:
+        command = ["fio", f"--rw={way}", "--direct=1", "--readonly", "--output-format=json"]
         command += [f"--ioengine={engine}", f"--bs={block}", f"--iodepth={depth}", "--group_reporting"]
         for job in range(jobs):
             part = ":".join(map(str, stripes[job::jobs]))
@@ -363,15 +391,24 @@ def cold(folder: Path) -> dict[str, Task]:
         return work
 
     if shutil.which("fio"):
-        for engine, jobs, depth, block in (
-            *(("psync", 1, 1, "4m"), ("psync", 4, 1, "1m")),
-            *(("libaio", 1, 16, "1m"), ("io_uring", 1, 16, "1m"), ("io_uring", 2, 8, "4m")),
+        for setting in (
+            *(
+                ("read", "psync", 1, 1, "4m"),
+                ("read", "psync", 8, 1, "1m"),
+                ("read", "libaio", 1, 16, "1m"),
+            ),
+            *(("read", "io_uring", 1, 16, "1m"), ("read", "io_uring", 2, 8, "4m")),
+            # One record at a time, as in order "sample": threads, and the same number in a ring.
+            *(("randread", "psync", 8, 1, "192k"), ("randread", "io_uring", 1, 8, "192k")),
+            ("randread", "io_uring", 1, 16, "192k"),
         ):
-            tasks[f"fio {engine} {jobs} x {depth} x {block}"] = fio(engine, jobs, depth, block)
+            way, engine, jobs, depth, block = setting
+            tasks[f"fio {way} {engine} {jobs} x {depth} x {block}"] = fio(*setting)
     for label, options in (
         ("striped, direct, block order", {"order": "block", "io": "direct"}),
         ("striped, direct, sample order", {"order": "sample", "io": "direct"}),
         ("striped, page cache, block order", {"order": "block"}),
+        ("striped, page cache, sample order", {"order": "sample"}),
     ):
         work = striped(folder, "imagenet", memory=0, verify="never", **options)
 
@@ -383,8 +420,7 @@ def cold(folder: Path) -> dict[str, Task]:
     return tasks
 
 
-# --- running
-# --------------------------------------------------------------------------------------------
+# --- running ------------------------------------------------------------------------------------------
 
 
 def warm(folder: Path, name: str, label: str) -> None:
@@ -457,11 +493,10 @@ def main() -> None:
                 given.folder, name, order="sample", memory=1
             )
             tasks["LMDB, random"] = random_lmdb(given.folder, name)
-        for kind in ("dataloader", "webdataset") if peers else ():
-            if name == "photos" and kind == "webdataset":
-                continue
-            for workers in (0, 1, 2) if kind == "dataloader" else (0, 2):
-                batches = 4 if name != "cifar" else 40
+        kinds = ("dataloader", "dataloader_opencv" if name == "photos" else "webdataset")
+        for kind in kinds if peers else ():
+            for workers in (0, 2) if kind == "webdataset" else (0, 1, 2, 3):
+                batches = {"imagenet": 4, "cifar": 40, "photos": 12}[name]
                 assert peers is not None
                 tasks[f"{kind}, {workers} workers"] = peers.task(kind, name, workers, batches)
         able = {label: work for label, work in tasks.items() if work is not None}
@@ -475,7 +510,8 @@ def main() -> None:
 def report(name: str, rates: dict[str, float], size: int, path: Path | None) -> None:
     """A table, and one more entry of a JSON file."""
     first = next(iter(rates.values()))
-    print(f"\n{name}: samples/s, GB/s, of the first")
+    load = os.getloadavg()[0]
+    print(f"\n{name}: samples/s, GB/s, of the first (load {load:.1f}, our own included)")
     for label, rate in rates.items():
         gigabytes = f"{rate * size / 1e9:8.2f}" if size else " " * 8
         print(f"  {label:42} {rate:12,.0f} {gigabytes} {rate / first:8.1%}", flush=True)

@@ -161,6 +161,9 @@ def test_a_stripe_that_gives_less_than_the_others_is_told_by_what_was_counted() 
     assert slow_stripes(tally) == {3: (pytest.approx(10e9 / 90), pytest.approx(1e9))}
     tally[3, 1] = 1000  # too little to say
     assert slow_stripes(tally) == {}
+    tally[3] = (9, 10_000_000, 49_000_000, 9)  # as slow as that by a time slice or two
+    tally[:3, 2] = tally[4, 2] = 5_000_000
+    assert slow_stripes(tally) == {}
 
 
 def test_a_rate_is_kept_to_by_letting_wait_for_what_was_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
@@ -48,6 +49,25 @@ def test_orders_differ_from_epoch_to_epoch_and_by_seed() -> None:
         assert (again.numbers(150, 100) == np.concatenate([first[150:], second[:50]])).all()
         for each in (one, other, again):
             each.close()
+
+
+@pytest.mark.parametrize("runs", [None, Runs(bounds(200, 20), 4, 5)], ids=["sample", "block"])
+def test_only_the_first_epoch_is_drawn_by_who_reads(
+    runs: Runs | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[tuple[int, bool]] = []
+    made = ShuffledOrder._made
+
+    def noted(order: ShuffledOrder, epoch: int) -> np.ndarray:
+        drawn.append((epoch, threading.current_thread() is threading.main_thread()))
+        return made(order, epoch)
+
+    monkeypatch.setattr(ShuffledOrder, "_made", noted)
+    order = ShuffledOrder(200, 1, runs)
+    for first in range(0, 1000, 40):
+        order.numbers(first, 40)
+        order.close()  # waits for the epoch that is drawn ahead
+    assert drawn == [(0, True), *((epoch, False) for epoch in range(1, 6))]
 
 
 def test_the_files_order_begins_again_after_the_last() -> None:

@@ -17,6 +17,9 @@ SLOW = 4.0
 """A stripe is called slow that gives less than the others' median divided by this."""
 JUDGED = 1 << 22
 """Bytes that must have been read from a stripe before its rate says anything."""
+LOST = 50_000_000
+"""Nanoseconds that a slow stripe must have cost: a small set is read within milliseconds, where one
+time slice given to another process looks like a slow disk."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +109,10 @@ def slow_stripes(tally: np.ndarray) -> dict[int, tuple[float, float]]:
     found = {}
     for stripe, rate in rates.items():
         others = [other for i, other in rates.items() if i != stripe]
-        if others and rate * SLOW < median(others):
-            found[stripe] = (float(rate), float(median(others)))
+        if not others:
+            continue
+        usual = median(others)
+        lost = tally[stripe, 2] - tally[stripe, 1] / usual * 1e9
+        if rate * SLOW < usual and lost > LOST:
+            found[stripe] = (float(rate), float(usual))
     return found
