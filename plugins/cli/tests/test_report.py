@@ -103,10 +103,10 @@ def test_scores_are_named_and_arrays_averaged() -> None:
 def test_a_full_disk_is_told_with_the_file_that_was_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(path: Path, text: str, encoding: str) -> int:
+    def full(path: Path, target: Path) -> Path:
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
-    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr(Path, "replace", full)
     path = tmp_path / "r.json"
     with pytest.raises(OSError, match=r"could not be written: No space left on device$") as caught:
         write_text(path, "{}")

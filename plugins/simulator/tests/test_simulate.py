@@ -375,3 +375,13 @@ def test_samples_that_are_not_here_need_only_a_shape(
         pytest.raises(demitasse.DataError, match="needs only their shapes"),
     ):
         runtime.simulate(solver)
+
+
+def test_a_machine_of_accelerators_that_are_not_here_is_simulated_without_their_libraries() -> None:
+    """Its description fits any machine that has one."""
+    machine, _ = standing_in(load_machine(ROOT / "hwdesc" / "one-gpu.toml"))
+    with demitasse.compose(machine) as runtime:
+        solver = ROOT / "examples" / "digits" / "digits_solver.prototxt"
+        found = runtime.simulate(solver)
+    assert {"conv1", "loss"} <= {each.name for each in found.timeline}
+    assert found.seconds > 0

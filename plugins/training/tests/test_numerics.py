@@ -92,3 +92,18 @@ def test_the_message_is_told_once_for_each_worker_that_saw_it(toy: ModuleType, t
     with pytest.raises(NumericsError) as caught:
         trainer.step(1)
     assert str(caught.value).count("the first layer whose output") == 1
+
+
+def test_no_snapshot_takes_the_last_good_one_s_place_when_an_update_overflowed(
+    train: Train, tmp_path: Path
+) -> None:
+    """No loss has seen the last update."""
+    trainer = train()
+    trainer.step(1)
+    good = trainer.snapshot(tmp_path / "toy")
+    trainer.step(1)
+    trainer.net.params["first"][0][0, 0, 0, 0] = np.nan
+    words = rf"iteration 2: parameter 0 of layer 'first' is no longer finite.*last snapshot is {good}"
+    with pytest.raises(NumericsError, match=words):
+        trainer.snapshot(tmp_path / "toy")
+    assert [path.name for path in tmp_path.iterdir()] == [good.name]

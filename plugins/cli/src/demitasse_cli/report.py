@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import secrets
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -52,11 +53,13 @@ def check_folder(folder: Path) -> None:
 def write_text(path: Path, text: str) -> None:
     """A file, whole or not at all: written beside its place, then moved there. Raises OSError that
     names the file."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    # A name that nobody foresees: what is not there cannot be somebody's link to another file.
+    beside = path.with_name(f".{path.name[:200]}.{os.getpid()}-{secrets.token_hex(4)}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            beside.write_text(text, encoding="utf-8")
+            with beside.open("x", encoding="utf-8") as file:
+                file.write(text)
             beside.replace(path)
         finally:
             beside.unlink(missing_ok=True)

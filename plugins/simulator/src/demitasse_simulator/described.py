@@ -60,6 +60,12 @@ def standing_in(machine: Machine) -> tuple[Machine, list[str]]:
     that synchronises a described machine is not installed, this one stands in by the options of its
     ``sync``; what stands in for what, in lines."""
     lines: list[str] = []
+    if machine.fingerprint == "any" and any(
+        level.workers == "streams" and memory.space != "host"
+        for level in machine.levels
+        for memory in level.memory
+    ):  # its accelerators need not be here to be simulated
+        machine = replace(machine, fingerprint="described")
     if machine.plugins is None:
         return machine, lines
     there = {manifest.name: manifest for manifest in discover()}

@@ -35,6 +35,11 @@ def agree(processes: Processes, facts: Mapping[str, str]) -> None:
     if processes.size == 1:
         return
     told = processes.gather(dict(facts))
+    if None in told:  # of one that an earlier trainer of this runtime went on without
+        raise WorkerError(
+            f"{_ranks([r for r, each in enumerate(told) if each is None])} of {processes.size} "
+            f"ended before; start as many processes anew and go on from the last snapshot"
+        )
     names = dict.fromkeys(name for each in told for name in each)
     for name in names:
         values = [each.get(name, "not there") for each in told]

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from demitasse import CompositionError, Runtime, SnapshotError, Solver, Weights
+import numpy as np
+
+from demitasse import CompositionError, NumericsError, Runtime, SnapshotError, Solver, Weights
 from demitasse_training import parameters
 from demitasse_training.worker import Worker
 
@@ -55,6 +57,18 @@ def write(runtime: Runtime, path: Path, weights: Weights) -> Path:
         return runtime.write(path, weights)
     except OSError as error:
         raise SnapshotError(f"{path}: the snapshot could not be written: {_reason(error)}") from error
+
+
+def check_numbers(weights: Weights, kept: str) -> None:
+    """Raise NumericsError that names a layer whose parameters are no numbers any more, for the update
+    after the last loss is looked at by none, and a snapshot of it would take a good one's place."""
+    for layer, arrays in weights.parameters.items():
+        for number, array in enumerate(arrays):
+            if not np.isfinite(array).all():
+                raise NumericsError(
+                    f"iteration {weights.iteration}: parameter {number} of layer {layer!r} is no longer "
+                    f"finite; no snapshot of it is written; {kept}"
+                )
 
 
 def gathered(worker: Worker, iteration: int, facts: Mapping[str, Any]) -> Weights:

@@ -38,7 +38,7 @@ from demitasse_training.pace import Ask, Pace
 from demitasse_training.profiling import timed
 from demitasse_training.resume import resume, seed_of
 from demitasse_training.samples import opener
-from demitasse_training.saving import check_writable, gathered, paths_of, write
+from demitasse_training.saving import check_numbers, check_writable, gathered, paths_of, write
 from demitasse_training.scores import Scores
 from demitasse_training.sizes import sizes
 from demitasse_training.update import Update
@@ -175,7 +175,7 @@ class Trainer:
         """Write weights, solver state and cursors to ``<prefix>_iter_<iteration>.demitasse``, and what
         the solver asks for in other formats beside it, each whole or not at all; the first one's path.
         Of several processes number 0 writes; all must call it. Raises SnapshotError that names it and
-        the reason."""
+        the reason, NumericsError where the last update has left no numbers to keep."""
         self._crew.quiesce()
         if self.processes.rank > 0:
             self.processes.gather(None)  # until it is there, or the first has failed
@@ -183,6 +183,7 @@ class Trainer:
             return self._last_snapshot
         self.processes.report(self.iteration, "a snapshot")
         weights = gathered(self._workers[0], self.iteration, {"seed": self.seed, **self._setting})
+        check_numbers(weights, self._kept())
         written = list[Path]()
         for path in paths_of(self.solver, self.iteration, prefix):
             written.append(write(self.runtime, path, weights))
