@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from demitasse import DataError, DataSpec, Field
+from demitasse import DataError, DataSpec, Field, permutation
 from demitasse_datasets.order import Order
 from demitasse_datasets.plugin import data_source
+from demitasse_datasets.samples import ArraySamples
 from demitasse_datasets.source import Source
 
 
@@ -54,12 +55,17 @@ def divisions(draw):
     return size, shares, steps, draw(st.integers(0, steps)), draw(st.integers(0, 2**32))
 
 
-@settings(max_examples=60, deadline=None)
-@given(divisions())
-def test_any_division_over_workers_killed_and_resumed_reads_the_same_global_order(division):
+def in_an_array(size):
+    """The same samples, whose runs are gathered as they are asked for."""
+    return ArraySamples("numbered", {"data": np.arange(size)})
+
+
+@settings(max_examples=100, deadline=None)
+@given(divisions(), st.sampled_from([Numbered, in_an_array]))
+def test_any_division_over_workers_killed_and_resumed_reads_the_same_global_order(division, samples):
     size, shares, steps, killed, seed = division
     batch = sum(shares)
-    source = Source(Numbered(size), True, seed)
+    source = Source(samples(size), True, seed)
     offsets = [sum(shares[:worker]) for worker in range(len(shares))]
     streams = [source.stream(o, n, batch) for o, n in zip(offsets, shares, strict=True)]
     order = []
@@ -67,7 +73,7 @@ def test_any_division_over_workers_killed_and_resumed_reads_the_same_global_orde
         if step == killed:
             cursors = [stream.cursor for stream in streams]
             source.close()
-            source = Source(Numbered(size), True, seed)
+            source = Source(samples(size), True, seed)
             streams = [source.stream(c, n, batch) for c, n in zip(cursors, shares, strict=True)]
         for stream, count in zip(streams, shares, strict=True):
             order += read(stream, count)
@@ -235,10 +241,12 @@ def test_a_stream_that_nobody_closes_is_collected_and_its_thread_ends():
 def test_open_streams_do_not_keep_the_process_alive():
     program = (
         "import numpy as np\n"
-        "from demitasse import DataSpec\n"
-        "from demitasse_datasets.plugin import data_source\n"
-        "source = data_source(spec=DataSpec({'data': np.zeros((4, 2))}, shuffle=True))\n"
-        "stream = source.stream(0, 3, 3)\n"
+        "from demitasse import Field\n"
+        "from demitasse_datasets.source import Source\n"
+        "class Zeros:\n"
+        "    name, fields, size = 'zeros', {'data': Field((2,), 'float64')}, 4\n"
+        "    def gather(self, numbers, out, first): out['data'][...] = 0\n"
+        "stream = Source(Zeros(), True, 0).stream(0, 3, 3)\n"
         "stream.read({'data': np.empty((3, 2))})\n"
         "print('read')\n"
     )
@@ -260,3 +268,38 @@ def test_two_sources_of_the_same_arrays_shuffle_independently():
     for source in sources:
         source.close()
     assert runs[0] == runs[1] != runs[2]
+
+
+def test_what_is_in_memory_is_read_without_a_thread():
+    before = threading.active_count()
+    source = Source(in_an_array(10), False, 0)
+    stream = source.stream(0, 4, 4)
+    assert (read(stream, 4), stream.cursor, threading.active_count()) == ([0, 1, 2, 3], 4, before)
+    stream.cursor = 8
+    assert read(stream, 4) == [8, 9, 0, 1]
+    with pytest.raises(DataError, match="of a run has shape"):
+        read(stream, 3)
+    source.close()
+    with pytest.raises(DataError, match="the stream is closed"):
+        read(stream, 4)
+
+
+def test_what_is_cast_in_portions_is_all_there(monkeypatch):
+    monkeypatch.setattr("demitasse_datasets.stream.PORTION", 100)
+    columns = np.random.default_rng(0).integers(0, 256, (50, 30), np.uint8)
+    source = Source(ArraySamples("bytes", {"data": columns}), True, 3)
+    out = np.zeros((20, 30), np.float32)
+    source.stream(7, 20, 20).read({"data": out})
+    source.close()
+    assert (out == columns[permutation(3, 0, 50)[7:27]]).all()
+
+
+def test_what_lies_in_a_file_is_read_ahead(tmp_path):
+    np.save(tmp_path / "columns.npy", np.arange(10))
+    mapped = np.load(tmp_path / "columns.npy", mmap_mode="r")
+    source = Source(ArraySamples("a file", {"data": mapped[2:]}), False, 0)
+    before = threading.active_count()
+    stream = source.stream(0, 4, 4)
+    assert threading.active_count() == before + 1
+    assert read(stream, 4) == [2, 3, 4, 5]
+    stream.close()

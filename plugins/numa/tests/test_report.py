@@ -69,7 +69,7 @@ def test_a_processs_pages_are_summed_by_node(tmp_path: Path) -> None:
 
 @placed
 def test_the_listener_reports_trainings_in_several_domains_only(
-    machine: Make, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    machine: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     array = np.ones(5000)
     event = Event("end", 3, {"arrays": lambda: iter([(0, "x", array), (1, "y", array)])})
@@ -83,4 +83,4 @@ def test_the_listener_reports_trainings_in_several_domains_only(
     monkeypatch.setattr("demitasse_numa.listener.this_machine", lambda: two)
     listener(event)
     assert listener.found is not None
-    assert "pages" in capsys.readouterr().err
+    assert "pages" in caplog.text

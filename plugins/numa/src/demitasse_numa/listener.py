@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import sys
+import logging
 
 from demitasse import Event
 from demitasse_numa import pages
 from demitasse_numa.machine import this_machine
 from demitasse_numa.report import Placement, placement
+
+log = logging.getLogger("demitasse.numa")
 
 
 class Listener:
@@ -25,4 +27,4 @@ class Listener:
             return
         self.found = placement(event.values["arrays"](), machine)
         if len(self.found.workers) > 1:
-            print(self.found.line(), file=sys.stderr)
+            log.warning("%s", self.found.line())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import logging
 import weakref
 from typing import TYPE_CHECKING
 
@@ -11,10 +11,13 @@ from demitasse import Event
 if TYPE_CHECKING:
     from demitasse_striped_io.source import Source
 
+log = logging.getLogger("demitasse.striped_io")
+
 LIMIT = 0.05
 """Of the time of iterations: what is waited for samples above it is worth a line."""
-WARMING, LEAST = 2, 10
-"""First iterations that say nothing of the pace, and how many more are judged."""
+WARMING, LEAST, SHORTEST = 2, 10, 1.0
+"""First iterations that say nothing of the pace, how many more are judged, and how many seconds of
+them: what is over in less is a try."""
 
 OPENED: weakref.WeakSet[Source] = weakref.WeakSet()
 """The striped sets of this process. They stand here since a training that reads none should not import
@@ -43,10 +46,11 @@ class Listener:
         elif event.kind == "end":
             self.lines = self._said()
             for line in self.lines:
-                print(line, file=sys.stderr)
+                log.warning("%s", line)
 
     def _said(self) -> list[str]:
-        if self._iterations < WARMING + LEAST or self._waited <= LIMIT * self._seconds:
+        judged = self._iterations >= WARMING + LEAST and self._seconds >= SHORTEST
+        if not judged or self._waited <= LIMIT * self._seconds:
             return []
         share = self._waited / self._seconds
         head = (
