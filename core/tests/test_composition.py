@@ -400,7 +400,9 @@ def test_an_object_is_checked_like_an_installed_plugin(toy: ModuleType) -> None:
 
 
 @pytest.mark.parametrize(
-    "given", [object(), SimpleNamespace(manifest=3), SimpleNamespace(manifest={"api": ">=0.1"})], ids=str
+    "given",
+    [object(), SimpleNamespace(manifest=3), SimpleNamespace(manifest={"api": ">=0.1"})],
+    ids=["no manifest", "a manifest that is no mapping", "a manifest without a name"],
 )
 def test_an_object_that_is_no_plugin_is_refused(given: object) -> None:
     with pytest.raises(PluginError, match=r"is no plugin .valid: a name, or an object with a manifest"):

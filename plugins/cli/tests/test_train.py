@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -200,6 +201,19 @@ def test_a_run_that_fails_still_reports_what_it_had(
     assert result["error"].startswith("NumericsError: iteration 3")
 
 
+@pytest.fixture
+def heard() -> Iterator[None]:
+    """No signal is ignored, also where nohup or a shell's & has started the tests."""
+    before = {number: signal.getsignal(number) for number, _ in SIGNALS}
+    for number in before:
+        usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+        signal.signal(number, usual)
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("heard")
 @pytest.mark.parametrize(("number", "status"), SIGNALS)
 def test_a_signal_saves_and_stops(
     number: signal.Signals,
