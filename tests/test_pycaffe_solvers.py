@@ -272,7 +272,11 @@ def test_a_loss_that_is_no_number_stops_before_it_is_learnt(solver: Make) -> Non
     assert np.array_equal(made.net.params["hidden"][0].data, before)
 
 
-def test_nets_outlive_their_solver_and_end_their_reading(solver: Make) -> None:
+def test_nets_outlive_their_solver_and_end_their_reading(
+    solver: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As if the samples lay in a file: a thread reads ahead.
+    monkeypatch.setattr("demitasse_datasets.samples.ArraySamples.mapped", True)
     made = solver()
     net = made.net
     del made
