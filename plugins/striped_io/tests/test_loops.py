@@ -92,10 +92,3 @@ def test_records_are_gathered_by_number() -> None:
     numbers, out = np.array([3, 4, 5, 0, 49, 48]), np.zeros(6 * 24, np.uint8)
     loops.gather(records.reshape(-1), numbers, 24, out)
     assert (out.reshape(6, 24) == records[numbers]).all()
-
-
-def test_records_are_gathered_as_numbers() -> None:
-    records = np.random.default_rng(3).integers(0, 256, (50, 700), np.uint8)
-    numbers, out = np.array([3, 4, 5, 0, 49, 48]), np.zeros(6 * 700, np.float32)
-    loops.gather_widened(records.reshape(-1), numbers, 700, out)
-    assert (out.reshape(6, 700) == records[numbers]).all()

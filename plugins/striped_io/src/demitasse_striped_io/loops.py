@@ -293,23 +293,6 @@ def gather(records: Array, numbers: Array, size: int, out: Array) -> None:
 
 
 @compiled
-def gather_widened(records: Array, numbers: Array, size: int, out: Array) -> None:
-    """The same as float32 (``out``, flat). Bytes become numbers on their way: a copy in between would be
-    written and read once more."""
-    count = len(numbers)
-    for i in range(count):
-        start = numbers[i] * size
-        later = records.ctypes.data + numbers[min(i + 2, count - 1)] * size
-        for begin in range(0, size, PIECE):
-            end = min(begin + PIECE, size)
-            for line in range(begin, end, LINE):
-                _prefetch(later + line)
-            source, target = records[start + begin : start + end], out[i * size + begin : i * size + end]
-            for j in range(len(source)):
-                target[j] = source[j]
-
-
-@compiled
 def gather_mapped(
     maps: Array, geometry: Array, seen: Array, numbers: Array, out: Array, tally: Array
 ) -> bool:

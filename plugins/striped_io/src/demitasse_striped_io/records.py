@@ -6,7 +6,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 import numpy as np
 
@@ -16,9 +16,6 @@ from demitasse_striped_io.augmentation import Transform, draws, places
 from demitasse_striped_io.decoding import decode, opencv
 from demitasse_striped_io.faults import Fault
 from demitasse_striped_io.store import Store
-
-Gather: TypeAlias = Callable[[np.ndarray, np.ndarray, int, np.ndarray], None]
-"""Records by number into a batch, as ``loops.gather`` does it."""
 
 PORTION = 1 << 20
 """Bytes that are read, then cast or transformed while they are in the cache."""
@@ -73,23 +70,20 @@ class RawRecords:
             flat = out[wanted[0]].reshape(-1).view(np.uint8)
             if records is None:
                 return self._store.read(numbers, flat)
-            self._copy(records, numbers, flat, loops.gather)
-            return self._loaded(numbers)
-        if records is not None and self._transform is None and _widened(out[wanted[0]], self._main):
-            self._copy(records, numbers, out[wanted[0]].reshape(-1), loops.gather_widened)
+            self._copy(records, numbers, flat)
             return self._loaded(numbers)
         return self._in_portions(numbers, where, {name: out[name] for name in wanted}, records)
 
-    def _copy(self, records: np.ndarray, numbers: np.ndarray, flat: np.ndarray, loop: Gather) -> None:
+    def _copy(self, records: np.ndarray, numbers: np.ndarray, flat: np.ndarray) -> None:
         size = self._store.index.record
-        parts = min(self._store.options.workers, 1 + flat.nbytes // (2 * PORTION))
+        parts = min(self._store.options.workers, 1 + len(flat) // (2 * PORTION))
         if parts == 1:
-            loop(records, numbers, size, flat)
+            loops.gather(records, numbers, size, flat)
             return
         cuts = np.arange(parts + 1) * len(numbers) // parts
 
         def part(i: int) -> None:
-            loop(records, numbers[cuts[i] : cuts[i + 1]], size, flat[cuts[i] * size :])
+            loops.gather(records, numbers[cuts[i] : cuts[i + 1]], size, flat[cuts[i] * size :])
 
         self._store.divide(part, parts)
 
@@ -161,12 +155,6 @@ def drawn_by(draw: Callable[[int, int], np.ndarray], where: np.ndarray) -> np.nd
 def _plain(array: np.ndarray, main: Mapping[str, Field]) -> bool:
     (field,) = main.values()
     return array.flags.c_contiguous and array.dtype == field.dtype
-
-
-def _widened(array: np.ndarray, main: Mapping[str, Field]) -> bool:
-    fields = list(main.values())
-    bytes_alone = len(fields) == 1 and fields[0].dtype == "uint8"
-    return bytes_alone and array.flags.c_contiguous and array.dtype == np.float32
 
 
 class EncodedRecords:
