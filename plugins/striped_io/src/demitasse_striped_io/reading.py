@@ -3,14 +3,12 @@ read."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 
 from demitasse import DataError
 from demitasse_striped_io.faults import Faults
 from demitasse_striped_io.order import Order
-from demitasse_striped_io.records import Records
+from demitasse_striped_io.records import Fill, Records
 
 GOLDEN = 0.6180339887498949
 """Of an epoch: how far on a sample's replacement stands. Multiples of it fall evenly, so neighbours that
@@ -29,35 +27,28 @@ class Reading:
         """The records of samples, shape (count,) int64."""
         return self.order.numbers(first + self.skip, count)
 
-    def fill(self, first: int, count: int, out: Mapping[str, np.ndarray]) -> None:
-        """Write samples ``first`` to ``first + count`` into ``out``. Raises DataError for a sample that
-        cannot be read, unless such are skipped: then another of its epoch takes its place."""
-        numbers = self.numbers(first, count)
-        where = np.arange(first, first + count)
+    def fill(self, first: int, count: int, fill: Fill) -> None:
+        """Read samples ``first`` to ``first + count``. Raises DataError for a sample that cannot be
+        read, unless such are skipped: then another of its epoch takes its place."""
+        numbers, where = self.numbers(first, count), range(first, first + count)
         if not self.faults.found:
-            found = self.records.fill(numbers, where, out)
+            found = fill(numbers, where)
             if not found:
                 return
             self.faults.met(found)
             bad = np.flatnonzero(np.isin(numbers, [fault.sample for fault in found]))
         else:
             bad = np.flatnonzero([int(n) in self.faults.found for n in numbers])
-        self.faults.replaced(self._replace(numbers, where, bad, out))
+        self.faults.replaced(self._replace(numbers, where, bad, fill))
 
-    def _replace(
-        self,
-        numbers: np.ndarray,
-        where: np.ndarray,
-        bad: np.ndarray,
-        out: Mapping[str, np.ndarray],
-    ) -> int:
+    def _replace(self, numbers: np.ndarray, where: range, bad: np.ndarray, fill: Fill) -> int:
         """Read a batch with others for the bad ones, until all could be read; how many were replaced."""
         numbers, turns = numbers.copy(), np.zeros(len(numbers), np.int64)
         replaced = set(bad.tolist())
         for _ in range(ATTEMPTS):
             for i in bad:
-                numbers[i], turns[i] = self._other(int(where[i]), int(turns[i]))
-            found = self.records.fill(numbers, where, out)
+                numbers[i], turns[i] = self._other(where[i], int(turns[i]))
+            found = fill(numbers, where)
             if not found:
                 return len(replaced)
             self.faults.met(found)

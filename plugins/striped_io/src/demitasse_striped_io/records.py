@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import numpy as np
@@ -21,6 +21,11 @@ PORTION = 1 << 20
 """Bytes that are read, then cast or transformed while they are in the cache."""
 
 
+Fill = Callable[[np.ndarray, range], list[Fault]]
+"""Reads the samples of some records, int64; those that cannot be read are returned. The range are their
+numbers in the global order."""
+
+
 class Records(Protocol):
     """Samples by the numbers of their records. ``direct`` says that they are copied as they are, from
     the page cache or memory: then nothing is gained by preparing them in a buffer of one's own."""
@@ -28,9 +33,9 @@ class Records(Protocol):
     fields: Mapping[str, Field]
     direct: bool
 
-    def fill(self, numbers: np.ndarray, where: np.ndarray, out: Mapping[str, np.ndarray]) -> list[Fault]:
-        """Write samples into ``out`` (some fields or all; values are cast); those that cannot be read
-        are returned. ``where`` are their numbers in the global order."""
+    def into(self, out: Mapping[str, np.ndarray]) -> Fill:
+        """What fills ``out`` (some fields or all; values are cast). The same arrays are filled batch
+        after batch, so all that depends on them alone is found out here."""
 
 
 class RawRecords:
@@ -58,28 +63,34 @@ class RawRecords:
             self._places[name] = (at, size)
             at += size
 
-    def fill(self, numbers: np.ndarray, where: np.ndarray, out: Mapping[str, np.ndarray]) -> list[Fault]:
-        for name, field in out.items():
-            if name in self._small:
-                field[...] = self._store.table[name][numbers]
-        wanted = [name for name in self._main if name in out]
-        if not wanted:
-            return []
-        records = self._store.resident()
-        if len(self._main) == 1 and self._transform is None and _plain(out[wanted[0]], self._main):
-            flat = out[wanted[0]].reshape(-1).view(np.uint8)
+    def into(self, out: Mapping[str, np.ndarray]) -> Fill:
+        store, size = self._store, self._store.index.record
+        small = [store.small(name, out[name]) for name in self._small if name in out]
+        wanted = {name: out[name] for name in self._main if name in out}
+        flat = _plain(wanted, self._main) if self._transform is None else None
+        divided = flat is not None and len(flat) >= 2 * PORTION
+
+        def fill(numbers: np.ndarray, where: range) -> list[Fault]:
+            for copy in small:
+                copy(numbers)
+            if not wanted:
+                return []
+            records = store.resident()
+            if flat is None:
+                return self._in_portions(numbers, where, wanted, records)
             if records is None:
-                return self._store.read(numbers, flat)
-            self._copy(records, numbers, flat)
+                return store.read(numbers, flat)
+            if divided:
+                self._copy(records, numbers, flat)
+            else:
+                loops.gather(records, numbers, size, flat)
             return self._loaded(numbers)
-        return self._in_portions(numbers, where, {name: out[name] for name in wanted}, records)
+
+        return fill
 
     def _copy(self, records: np.ndarray, numbers: np.ndarray, flat: np.ndarray) -> None:
         size = self._store.index.record
         parts = min(self._store.options.workers, 1 + len(flat) // (2 * PORTION))
-        if parts == 1:
-            loops.gather(records, numbers, size, flat)
-            return
         cuts = np.arange(parts + 1) * len(numbers) // parts
 
         def part(i: int) -> None:
@@ -94,7 +105,7 @@ class RawRecords:
     def _in_portions(
         self,
         numbers: np.ndarray,
-        where: np.ndarray,
+        where: range,
         out: Mapping[str, np.ndarray],
         records: np.ndarray | None,
     ) -> list[Fault]:
@@ -120,15 +131,10 @@ class RawRecords:
                     faults.extend(found)
                 self._spread(raw.reshape(count, size), where[some], some, out)
 
-        if parts == 1:
-            part(0)
-        else:
-            self._store.divide(part, parts)
+        self._store.divide(part, parts)
         return faults
 
-    def _spread(
-        self, raw: np.ndarray, where: np.ndarray, some: slice, out: Mapping[str, np.ndarray]
-    ) -> None:
+    def _spread(self, raw: np.ndarray, where: range, some: slice, out: Mapping[str, np.ndarray]) -> None:
         for name, array in out.items():
             at, size = self._places[name]
             field = self._main[name]
@@ -139,22 +145,18 @@ class RawRecords:
                 np.copyto(target, values, casting="unsafe")
             else:
                 made = target if target.dtype == np.float32 else np.empty(target.shape, np.float32)
-                self._transform.apply(values, drawn_by(self._transform.places, where), made)
+                self._transform.apply(values, self._transform.places(where.start, len(where)), made)
                 if made is not target:
                     np.copyto(target, made, casting="unsafe")
 
 
-def drawn_by(draw: Callable[[int, int], np.ndarray], where: np.ndarray) -> np.ndarray:
-    """What ``draw(first, count)`` gives for numbers of the global order, most of which follow each
-    other."""
-    breaks = np.flatnonzero(np.diff(where) != 1) + 1
-    parts: Sequence[np.ndarray] = np.split(where, breaks)
-    return np.concatenate([draw(int(part[0]), len(part)) for part in parts])
-
-
-def _plain(array: np.ndarray, main: Mapping[str, Field]) -> bool:
-    (field,) = main.values()
-    return array.flags.c_contiguous and array.dtype == field.dtype
+def _plain(out: Mapping[str, np.ndarray], main: Mapping[str, Field]) -> np.ndarray | None:
+    """The bytes into which records go as they are, where they can."""
+    if len(main) != 1 or not out:
+        return None
+    ((name, array),) = out.items()
+    straight = array.flags.c_contiguous and array.dtype == main[name].dtype
+    return array.reshape(-1).view(np.uint8) if straight else None
 
 
 class EncodedRecords:
@@ -200,12 +202,18 @@ class EncodedRecords:
         height, width, channels = decode(raw, self._gray, None).shape
         return channels, height, width
 
-    def fill(self, numbers: np.ndarray, where: np.ndarray, out: Mapping[str, np.ndarray]) -> list[Fault]:
-        for name, field in out.items():
-            if name in self._store.index.small:
-                field[...] = self._store.table[name][numbers]
-        if self._name not in out:
-            return []
+    def into(self, out: Mapping[str, np.ndarray]) -> Fill:
+        small = [self._store.small(name, out[name]) for name in self._store.index.small if name in out]
+        target = out.get(self._name)
+
+        def fill(numbers: np.ndarray, where: range) -> list[Fault]:
+            for copy in small:
+                copy(numbers)
+            return [] if target is None else self._decoded(numbers, where, target)
+
+        return fill
+
+    def _decoded(self, numbers: np.ndarray, where: range, target: np.ndarray) -> list[Fault]:
         lengths = self._store.layout.lengths(numbers)
         ends = np.cumsum(lengths)
         raw = np.empty(int(ends[-1]), np.uint8)
@@ -214,9 +222,9 @@ class EncodedRecords:
         there = time.perf_counter()
         bad = {fault.sample for fault in faults}
         options = self._store.options
-        cropped = drawn_by(lambda f, n: draws(self._seed, options.stream, f, n), where)
-        moved = drawn_by(self._transform.places, where) if self._transform else None
-        count, target = len(numbers), out[self._name]
+        count, first = len(numbers), where.start
+        cropped = draws(self._seed, options.stream, first, count)
+        moved = self._transform.places(first, count) if self._transform else None
         parts = min(options.workers, count)
         lock = threading.Lock()
         turn = iter(range(count))
@@ -246,10 +254,7 @@ class EncodedRecords:
                 elif not straight:
                     target[i] = made[0]
 
-        if parts == 1:
-            part(0)
-        else:
-            self._store.divide(part, parts)
+        self._store.divide(part, parts)
         with self._counting:
             self.seconds["reading"] += there - begin
             self.seconds["decoding"] += time.perf_counter() - there

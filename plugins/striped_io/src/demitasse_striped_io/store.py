@@ -49,6 +49,7 @@ class Store:
             raise DataError(f"{path}: its index is damaged: its records end elsewhere than its stripes")
         self.tally = np.zeros((len(self.index.stripes), 4), np.int64)
         self._checks = self.table["xxh64"]
+        self._small: dict[tuple[str, str], np.ndarray] = {}
         self._seen = np.zeros(self.index.samples, np.uint8)
         self._lock, self._loading = threading.Lock(), threading.Lock()
         self._closed = False
@@ -118,7 +119,9 @@ class Store:
         could not be read are returned. Raises DataError when the store is closed."""
         if self._closed:
             raise DataError(f"{self.name}: the source is closed")
-        parts = min(self.options.workers, len(numbers), 1 + out.nbytes // DIVIDED)
+        parts = min(len(numbers), 1 + out.nbytes // DIVIDED)
+        if parts > 1:
+            parts = min(parts, self.options.workers)
         if self._copied(numbers, out, parts):
             return []
         pieces = self.layout.pieces(numbers)
@@ -212,9 +215,20 @@ class Store:
                     self._mappable = False  # records are read by system calls, which name a fault
             return self._maps
 
+    def small(self, name: str, out: np.ndarray) -> Callable[[np.ndarray], Any]:
+        """What writes a field that is kept with the index, of the records by number, into ``out``."""
+        key = name, out.dtype.str
+        if key not in self._small:
+            self._small[key] = self.table[name].astype(out.dtype, copy=False)
+        take = self._small[key].take
+        return lambda numbers: take(numbers, 0, out, "clip")  # they are in range; "raise" copies twice
+
     def divide(self, part: Callable[[int], None], parts: int) -> None:
         """``part`` of every number below ``parts``, in threads, the last in this one. Raises what the
         first of them raised."""
+        if parts == 1:
+            part(0)
+            return
         with self._lock:
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(self.options.workers, thread_name_prefix="stripe reader")

@@ -12,6 +12,7 @@ import threading
 import time
 import weakref
 from collections.abc import Mapping
+from operator import is_
 from queue import Empty, SimpleQueue
 
 import numpy as np
@@ -19,6 +20,7 @@ import numpy as np
 from demitasse import Allocator, DataError, Field, unknown
 from demitasse_striped_io.buffers import batch
 from demitasse_striped_io.reading import Reading
+from demitasse_striped_io.records import Fill
 from demitasse_striped_io.store import Store
 
 Run = dict[str, np.ndarray]
@@ -38,6 +40,11 @@ def check_batch(
                 f"{name}: field {field!r} of a run has shape {shape}, the array to read it into has "
                 f"{array.shape}"
             )
+
+
+def _same(one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -> bool:
+    """Whether they have the very same arrays, by the same names."""
+    return len(one) == len(other) and all(map(is_, map(one.get, other), other.values()))
 
 
 class _Thread:
@@ -65,7 +72,7 @@ class _Thread:
             self.ready.put(None)
 
     def prepare(self, run: Run) -> None:
-        self.reading.fill(self.first, self.count, run)
+        self.reading.fill(self.first, self.count, self.reading.records.into(run))
 
     def stop(self) -> None:
         self.stopped = True
@@ -165,18 +172,26 @@ class ThroughStream(_Stream):
         self._announcer: _Announcer | None = None
         self._collected: weakref.finalize[..., _Stream] | None = None
         self._own: list[Run] = []
+        self._out: Mapping[str, np.ndarray] = {}
+        self._fill: Fill = reading.records.into({})
 
     def read(self, out: Mapping[str, np.ndarray]) -> None:
         """Write the next run into ``out`` (some or all fields, values are cast) and move the cursor by
         the step. Raises DataError and leaves the cursor when a sample cannot be read."""
+        start = time.perf_counter()
         self._check_open()
-        check_batch(self._name, self._reading.records.fields, self._count, out)
+        if not _same(out, self._out):
+            self._aim(out)
         if self._store.announced:
             self._announce()
-        start = time.perf_counter()
-        self._reading.fill(self._cursor, self._count, out)
-        self.waited += time.perf_counter() - start
+        self._reading.fill(self._cursor, self._count, self._fill)
         self._cursor += self._step
+        self.waited += time.perf_counter() - start
+
+    def _aim(self, out: Mapping[str, np.ndarray]) -> None:
+        """Read into ``out`` from now on."""
+        check_batch(self._name, self._reading.records.fields, self._count, out)
+        self._out, self._fill = dict(out), self._reading.records.into(out)
 
     def take(self) -> Mapping[str, np.ndarray]:
         """The next run in a buffer of the stream's own, good until the next but one is taken."""
