@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from demitasse import DataError
-from demitasse_striped_io.data_command import Bytes, command
+from demitasse_striped_io.data_command import Bytes, Progress, command
 
 
 def run(*arguments: Any, fails: bool = False) -> Result:
@@ -92,3 +92,22 @@ def test_convert_and_measure(tmp_path: Path) -> None:
 )
 def test_numbers_of_bytes(text: str, number: int) -> None:
     assert Bytes().convert(text, None, None) == number
+
+
+def test_what_is_left_is_told_by_the_pace_since_the_first_report(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = 100.0
+    monkeypatch.setattr("demitasse_striped_io.data_command.time.monotonic", lambda: now)
+    progress = Progress(["written", "verified"])
+    for seconds, done in ((30, 1000), (2, 3000), (1, 5000), (3, 1000), (3, 4000)):
+        now += seconds
+        progress(done, 5000)
+    lines = [line.rstrip() for line in capsys.readouterr().err.splitlines()]
+    assert lines == [
+        "written 1,000 of 5,000",
+        "written 3,000 of 5,000, 2 s left",
+        "written 5,000 of 5,000",
+        "verified 1,000 of 5,000",
+        "verified 4,000 of 5,000, 1 s left",
+    ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -41,23 +42,24 @@ class Progress:
     """Says on standard error how far it is, every few seconds; on a terminal in one line."""
 
     def __init__(self, what: Sequence[str]) -> None:
-        self._what, self._phase = what, 0
-        self._before = 0
-        self._begin = self._said = time.monotonic()
+        self._what, self._phase = what, -1
+        self._before = math.inf
+        self._said = time.monotonic()
 
     def __call__(self, done: int, size: int) -> None:
-        if done < self._before:
-            self._phase += 1
-            self._begin = time.monotonic()
-        self._before = done
         now = time.monotonic()
+        if done < self._before:  # the pace counts from here: before it much may have been unpacked
+            self._phase += 1
+            self._first, self._begin = done, now
+        self._before = done
         if now - self._said < PATIENCE and done < size:
             return
         self._said = now
-        rate = done / max(1e-9, now - self._begin)
         what = self._what[min(self._phase, len(self._what) - 1)]
         end = "\r" if sys.stderr.isatty() and done < size else "\n"
-        left = f", {(size - done) / rate:.0f} s left" if done < size else ""
+        left = ""
+        if self._first < done < size:
+            left = f", {(size - done) * (now - self._begin) / (done - self._first):.0f} s left"
         click.echo(f"{what} {done:,} of {size:,}{left}".ljust(60) + end, err=True, nl=False)
 
 
