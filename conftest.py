@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -23,6 +24,16 @@ def cache_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder of real files."""
+    from real_files import DATA
+
+    if not DATA.is_dir():
+        pytest.skip(f"no real files at {DATA}; DEMITASSE_SHARED names the folder that `data` is in")
+    return DATA
 
 
 @pytest.fixture(scope="session")

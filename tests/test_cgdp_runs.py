@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from small_nets import TWO_PRODUCTS
 
 import demitasse
 
@@ -38,15 +39,6 @@ workers = "streams"
 memory = [{{ space = "host", at = "accelerator:*" }}]
 sync = {{ plugin = "cgdp", scheme = "{scheme}" }}
 """
-NET = """
-name: "two products"
-layer { name: "data" type: "Data" top: "data" top: "label" data_param { source: "given" batch_size: 8 } }
-layer { name: "one" type: "InnerProduct" bottom: "data" top: "one"
-        inner_product_param { num_output: 5 weight_filler { type: "gaussian" std: 0.5 } } }
-layer { name: "two" type: "InnerProduct" bottom: "one" top: "two"
-        inner_product_param { num_output: 3 weight_filler { type: "gaussian" std: 0.5 } } }
-layer { name: "loss" type: "SoftmaxWithLoss" bottom: "two" bottom: "label" }
-"""
 SOLVER = """
 net: "net.prototxt" base_lr: 0.5 lr_policy: "fixed" max_iter: 4 random_seed: 4 weight_decay: 0.1
 momentum: 0.9 snapshot_after_train: false
@@ -62,7 +54,7 @@ def machine(path: Path, scheme: str, count: int, outside: str = "") -> Path:
 
 def trained(folder: Path, more: str, hw: Any) -> list[np.ndarray]:
     """All parameters after some steps."""
-    (folder / "net.prototxt").write_text(NET)
+    (folder / "net.prototxt").write_text(TWO_PRODUCTS)
     (folder / "solver.prototxt").write_text(SOLVER + more)
     random = np.random.default_rng(7)
     samples = {"data": random.normal(size=(8, 6)) * 3, "label": np.arange(8) % 3}

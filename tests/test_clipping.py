@@ -7,38 +7,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from small_nets import TWO_PRODUCTS, WORKERS
 
 import demitasse
 
-NET = """
-name: "two products"
-layer { name: "data" type: "Data" top: "data" top: "label" data_param { source: "given" batch_size: 8 } }
-layer { name: "one" type: "InnerProduct" bottom: "data" top: "one"
-        inner_product_param { num_output: 5 weight_filler { type: "gaussian" std: 0.5 } } }
-layer { name: "two" type: "InnerProduct" bottom: "one" top: "two"
-        inner_product_param { num_output: 3 weight_filler { type: "gaussian" std: 0.5 } } }
-layer { name: "loss" type: "SoftmaxWithLoss" bottom: "two" bottom: "label" }
-"""
 SOLVER = """
 net: "net.prototxt" base_lr: 0.5 lr_policy: "fixed" max_iter: 3 random_seed: 4 weight_decay: 0.1
 momentum: 0.9 snapshot_after_train: false {more}
-"""
-WORKERS = """
-schema = 1
-name = "{count} workers"
-[[level]]
-name = "worker"
-count = {count}
-workers = "threads"
-cores = {count}
-sync = {{ plugin = "reference" }}
 """
 Parameters = dict[str, list[np.ndarray]]
 
 
 def trained(folder: Path, more: str, workers: int, steps: int) -> list[Parameters]:
     """The parameters before the first step and after each."""
-    (folder / "net.prototxt").write_text(NET)
+    (folder / "net.prototxt").write_text(TWO_PRODUCTS)
     (folder / "solver.prototxt").write_text(SOLVER.format(more=more))
     (folder / "machine.toml").write_text(WORKERS.format(count=workers))
     random = np.random.default_rng(7)
@@ -117,7 +99,7 @@ def test_lars_takes_the_norms_of_whole_parameters(tmp_path: Path, workers: int) 
 
 def test_clipping_works_with_fast_kernels_and_several_passes(tmp_path: Path) -> None:
     """Twice the samples in two passes of half the batch: the norm is that of the mean gradient."""
-    (tmp_path / "net.prototxt").write_text(NET)
+    (tmp_path / "net.prototxt").write_text(TWO_PRODUCTS)
     random = np.random.default_rng(7)
     samples = {"data": random.normal(size=(8, 6)) * 3, "label": np.arange(8) % 3}
     results = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import cv2
 import h5py
 import numpy as np
 import pytest
+from real_files import DATA
 
 import demitasse
 from demitasse import DataError, ModelError
@@ -18,7 +18,6 @@ from demitasse_caffe.weights import read_blob
 from demitasse_datasets import convert
 
 ROOT = Path(__file__).parents[1]
-DATA = Path(os.environ.get("DEMITASSE_SHARED", ROOT.parent / "shared")) / "data"
 PHOTOS, CIFAR, HDF5 = DATA / "photos" / "imagenet-sample", DATA / "cifar10", DATA / "hdf5"
 
 needs_data = pytest.mark.skipif(

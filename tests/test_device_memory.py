@@ -1,19 +1,18 @@
 """Training in memory that a host neither reads nor writes but through copies, on streams of its own.
 
-A made-up device: its arrays are no NumPy arrays, and tell nobody their elements but by ``np.asarray``;
-its kernels are the reference's, which alone see what is inside. Whoever in the runtime touches a
-device's memory as if it were a host's fails here.
+Whoever in the runtime touches a device's memory as if it were a host's fails here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from remote_memory import Giver, Remote, kernels_inside
 
 import demitasse
 from demitasse import (
@@ -26,62 +25,11 @@ from demitasse import (
     fingerprint,
     hookimpl,
 )
-from demitasse_reference import plugin as reference
 
 pytestmark = pytest.mark.usefixtures("no_threads_left")
 
 SOLVER = Path("examples/digits/digits_solver.prototxt")
 PLUGINS = ["caffe", "training", "datasets", "reference", "snapshots"]
-
-
-class Remote:
-    """An array of the device."""
-
-    def __init__(self, inside: np.ndarray) -> None:
-        self.inside = inside
-        self.shape, self.dtype, self.size = inside.shape, inside.dtype, inside.size
-        self.nbytes, self.itemsize, self.ndim = inside.nbytes, inside.itemsize, inside.ndim
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        assert copy is not False, "a host has no view of a device's memory"
-        return np.array(self.inside, dtype)
-
-    def __getitem__(self, part: slice) -> Remote:
-        return Remote(self.inside[part])
-
-    def __setitem__(self, part: Any, value: Any) -> None:
-        self.inside[part] = np.asarray(value)
-
-    def view(self, dtype: Any) -> Remote:
-        return Remote(self.inside.view(dtype))
-
-    def reshape(self, *shape: Any) -> Remote:
-        return Remote(self.inside.reshape(*shape))
-
-    def sum(self) -> float:
-        return float(self.inside.sum())
-
-
-class Block:
-    def __init__(self, nbytes: int) -> None:
-        self.nbytes, self._bytes = nbytes, np.zeros(nbytes, np.uint8)
-
-    def view(self, offset: int, shape: Sequence[int], dtype: str) -> Remote:
-        size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
-        return Remote(self._bytes[offset : offset + size].view(dtype).reshape(tuple(shape)))
-
-    def close(self) -> None:
-        """Nothing else holds it."""
-
-
-class Giver:
-    """The allocator of one device."""
-
-    def __init__(self, space: str) -> None:
-        self.space, self.allocations, self.bytes = space, 0, 0
-
-    def allocate(self, nbytes: int) -> Block:
-        return Block(nbytes)
 
 
 class At:
@@ -142,19 +90,7 @@ class Device:
 
     @hookimpl
     def kernels(self, request: demitasse.Request) -> list[demitasse.Candidate]:
-        host = replace(request, place=replace(request.place, space="host"))
-        return [replace(each, bind=_inside(each.bind)) for each in reference.kernels(request=host)]
-
-
-def _inside(bind: Callable[..., Any]) -> Callable[..., Any]:
-    def bound(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Any:
-        def reach(array: Any) -> Any:
-            assert array is None or isinstance(array, Remote), "memory that the device cannot reach"
-            return array.inside if array is not None else None
-
-        return bind([*map(reach, inputs)], [*map(reach, outputs)], reach(workspace))
-
-    return bound
+        return kernels_inside(request)
 
 
 def machine(count: int) -> Machine:

@@ -3,7 +3,6 @@ NumPy's own indexing says what they give. Their gradients are checked beside thi
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,12 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from real_files import DATA
+from small_nets import net_below
 
 import demitasse
 
-PROTOTXTS = (
-    Path(os.environ.get("DEMITASSE_SHARED", Path(__file__).parents[2] / "shared")) / "data" / "prototxt"
-)
+PROTOTXTS = DATA / "prototxt"
 KERNELS = {"reference": ["reference"], "cpu": ["cpu", "reference"]}
 RNG = np.random.default_rng(8)
 X = RNG.standard_normal((4, 6, 5, 7))
@@ -30,24 +29,11 @@ def runtime(request: pytest.FixtureRequest) -> Iterator[demitasse.Runtime]:
         yield composed
 
 
-def net(
-    runtime: demitasse.Runtime, folder: Path, layers: str, precision: str = "f32", **shapes: Any
-) -> Any:
-    """A net of some layers below inputs of the given shapes."""
-    inputs = ""
-    for name, shape in shapes.items():
-        dims = " ".join(f"dim: {extent}" for extent in shape)
-        inputs += f'layer {{ name: "{name}" type: "Input" top: "{name}" '
-        inputs += f"input_param {{ shape {{ {dims} }} }} }}\n"
-    (folder / "net.prototxt").write_text(inputs + layers)
-    return runtime.net(folder / "net.prototxt", precision=precision)
-
-
 def outputs(
     runtime: demitasse.Runtime, folder: Path, layers: str, precision: str = "f32", **arrays: np.ndarray
 ) -> Any:
     shapes = {name: array.shape for name, array in arrays.items()}
-    return net(runtime, folder, layers, precision, **shapes).forward(**arrays)
+    return net_below(runtime, folder, layers, precision, **shapes).forward(**arrays)
 
 
 def layer(kind: str, fields: str = "", bottoms: str = "x", tops: str = "y") -> str:
@@ -116,7 +102,7 @@ def test_words_are_embedded(
 ) -> None:
     filled = 'weight_filler { type: "gaussian" std: 1 } bias_filler { type: "gaussian" std: 1 }'
     fields = f"embed_param {{ input_dim: 300 num_output: 6 bias_term: {str(bias).lower()} {filled} }}"
-    it = net(runtime, tmp_path, layer("Embed", fields), x=shape)
+    it = net_below(runtime, tmp_path, layer("Embed", fields), x=shape)
     words = RNG.integers(0, 300, shape)
     w, *b = it.params["it"]
     assert [array.shape for array in it.params["it"]] == [(300, 6), (6,)][: 1 + bias]
@@ -133,7 +119,7 @@ def test_words_are_embedded(
 def test_a_number_that_is_no_row_stops_the_run(
     runtime: demitasse.Runtime, tmp_path: Path, text: str, index: list[float]
 ) -> None:
-    it = net(runtime, tmp_path, text, x=X.shape, i=(3,))
+    it = net_below(runtime, tmp_path, text, x=X.shape, i=(3,))
     with pytest.raises(demitasse.DataError, match=r"net\.prototxt:3: layer 'it' .* index 4 at place 1"):
         it.forward(x=X, i=np.array(index))
     found = it.forward(x=X, i=np.array([1, 3, 0]))["y"]
@@ -166,7 +152,7 @@ def test_a_learned_blob_starts_as_zeros_and_may_be_shared(
     text = free.format("p") + free.format("q")
     text += layer("Eltwise", bottoms="x p q")
     x = RNG.standard_normal((2, 3))
-    it = net(runtime, tmp_path, text, x=x.shape)
+    it = net_below(runtime, tmp_path, text, x=x.shape)
     np.testing.assert_allclose(it.forward(x=x)["y"], x, rtol=1e-6)
     it.params["p"][0][...] = np.arange(6).reshape(2, 3)
     np.testing.assert_allclose(it.forward(x=x)["y"], x + 2 * np.arange(6).reshape(2, 3), rtol=1e-5)
@@ -243,7 +229,7 @@ def test_what_cannot_be_says_why_and_where(tmp_path: Path, text: str) -> None:
         demitasse.compose(plugins=["caffe", "datasets", "training", "reference"]) as runtime,
         pytest.raises(demitasse.DemitasseError, match=IMPOSSIBLE[text]) as raised,
     ):
-        net(runtime, tmp_path, text, **shapes)
+        net_below(runtime, tmp_path, text, **shapes)
     assert "net.prototxt:5: layer 'it'" in str(raised.value)
 
 

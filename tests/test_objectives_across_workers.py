@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from small_nets import WORKERS
 
 import demitasse
 
@@ -24,16 +25,6 @@ layer {{ name: "score" type: "InnerProduct" bottom: "hidden" top: "score" {weigh
 SOLVER = """
 net: "net.prototxt" base_lr: 1 lr_policy: "fixed" max_iter: 3 random_seed: 4 {more}
 snapshot_after_train: false
-"""
-WORKERS = """
-schema = 1
-name = "{count} workers"
-[[level]]
-name = "worker"
-count = {count}
-workers = "threads"
-cores = {count}
-sync = {{ plugin = "reference" }}
 """
 
 

@@ -6,21 +6,19 @@ that one of the two does not load is no disagreement; ``FOREIGN`` says which tho
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from real_files import DATA
 
 import demitasse
 from demitasse import ModelError, Runtime, Weights
 
 cv2 = pytest.importorskip("cv2", reason="OpenCV 4 is not installed (opencv-python-headless<5)")
 
-ROOT = Path(__file__).parents[1]
-DATA = Path(os.environ.get("DEMITASSE_SHARED", ROOT.parent / "shared")) / "data"
 NETS, MODELS = DATA / "prototxt", DATA / "caffemodel"
 EVERPEACE = "everpeace+caffe/examples"
 ICT = "ICT-CHASE+On-accelerator-training/examples/cifar10"

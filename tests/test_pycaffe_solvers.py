@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import os
 import re
 import threading
 from collections.abc import Callable, Iterator
@@ -14,14 +13,14 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from pycaffe_nets import scripts_run_with
+from real_files import DATA
 
 import demitasse
 import demitasse_caffe.pycaffe as caffe
 from demitasse import ModelError, NumericsError
 from demitasse_caffe.pycaffe import layers as L  # noqa: N812 (its name in every script)
 
-ROOT = Path(__file__).parents[1]
-DATA = Path(os.environ.get("DEMITASSE_SHARED", ROOT.parent / "shared")) / "data"
 LENET = DATA / "caffemodel" / "everpeace+caffe" / "examples" / "mnist"
 needs_data = pytest.mark.skipif(not LENET.is_dir(), reason=f"no caffemodels under {DATA}")
 
@@ -36,10 +35,8 @@ max_iter: 10 snapshot_prefix: "snaps/toy" random_seed: 3
 
 @pytest.fixture(autouse=True)
 def runtime(no_threads_left: None) -> Iterator[demitasse.Runtime]:
-    with demitasse.compose(plugins=PLUGINS) as made:
-        caffe.use(made)
+    with scripts_run_with(PLUGINS) as made:
         yield made
-        caffe.use(None)
 
 
 def spec(source: str, batch: int = 5) -> Any:
@@ -316,8 +313,7 @@ def test_going_on_from_a_state_that_caffe_wrote(tmp_path: Path, monkeypatch: pyt
     Path("net.prototxt").write_text(text)
     solver = (LENET / "lenet_solver.prototxt").read_text()
     Path("solver.prototxt").write_text(re.sub(r'\nnet: "[^"]*"', '\nnet: "net.prototxt"', solver))
-    with demitasse.compose() as runtime:
-        caffe.use(runtime)
+    with scripts_run_with(None):
         made = caffe.SGDSolver("solver.prototxt")
         made.restore(LENET / "lenet_iter_10000.solverstate")
         assert made.iter == 10000
@@ -328,7 +324,6 @@ def test_going_on_from_a_state_that_caffe_wrote(tmp_path: Path, monkeypatch: pyt
             losses.append(float(made.net.blobs["loss"].data))
         assert np.mean(losses) < 0.05
         assert float(made.test_nets[0].forward()["accuracy"]) > 0.97
-        caffe.use(None)
 
 
 def test_fine_tuning_from_a_file(solver: Make) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pycaffe_nets import scripts_run_with
 
 import demitasse
 import demitasse_caffe.pycaffe as caffe
@@ -122,10 +123,8 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.fixture
 def allowed() -> Iterator[demitasse.Runtime]:
-    with demitasse.compose(plugins=[*PLUGINS, "python_layer"]) as made:
-        caffe.use(made)
+    with scripts_run_with([*PLUGINS, "python_layer"]) as made:
         yield made
-        caffe.use(None)
 
 
 @pytest.fixture

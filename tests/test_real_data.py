@@ -1,15 +1,14 @@
 """Real nets on real data: weights that others trained score what they are known to, and training
 learns. The files are not the project's; DEMITASSE_SHARED names their folder."""
 
-import os
 from pathlib import Path
 
 import pytest
+from real_files import DATA
 
 import demitasse
 
 ROOT = Path(__file__).parents[1]
-DATA = Path(os.environ.get("DEMITASSE_SHARED", ROOT.parent / "shared")) / "data"
 MNIST, CIFAR, MODELS = (
     DATA / "mnist",
     DATA / "cifar10",

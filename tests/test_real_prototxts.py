@@ -2,7 +2,6 @@
 both phases and backward where there is a loss; others say what is missing. The files are not the
 project's; DEMITASSE_SHARED names their folder."""
 
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,11 +9,11 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from real_files import DATA
 
 import demitasse
 
-ROOT = Path(__file__).parents[1]
-FILES = Path(os.environ.get("DEMITASSE_SHARED", ROOT.parent / "shared")) / "data" / "prototxt"
+FILES = DATA / "prototxt"
 
 needs_files = pytest.mark.skipif(not FILES.is_dir(), reason=f"no prototxts under {FILES}")
 

@@ -3,18 +3,16 @@ the whole test sets, in every form, and a training run goes on from them."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from real_files import DATA
 
 import demitasse
 from demitasse import Runtime
 
-ROOT = Path(__file__).parents[1]
-DATA = Path(os.environ.get("DEMITASSE_SHARED", ROOT.parent / "shared")) / "data"
 MNIST, CIFAR = DATA / "mnist", DATA / "cifar10"
 EVERPEACE = DATA / "caffemodel/everpeace+caffe/examples"
 ICT = DATA / "caffemodel/ICT-CHASE+On-accelerator-training/examples/cifar10"

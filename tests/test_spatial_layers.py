@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy import signal
+from small_nets import net_below
 
 import demitasse
 
@@ -23,23 +24,6 @@ def runtime(request: pytest.FixtureRequest) -> Iterator[demitasse.Runtime]:
     plugins = ["caffe", "datasets", "training", "snapshots", *KERNELS[request.param]]
     with demitasse.compose(plugins=plugins) as composed:
         yield composed
-
-
-def net(
-    runtime: demitasse.Runtime,
-    folder: Path,
-    layers: str,
-    precision: str = "f32",
-    **shapes: tuple[int, ...],
-) -> Any:
-    """A net of some layers below inputs of the given shapes."""
-    inputs = ""
-    for name, shape in shapes.items():
-        dims = " ".join(f"dim: {extent}" for extent in shape)
-        inputs += f'layer {{ name: "{name}" type: "Input" top: "{name}" '
-        inputs += f"input_param {{ shape {{ {dims} }} }} }}\n"
-    (folder / "net.prototxt").write_text(inputs + layers)
-    return runtime.net(folder / "net.prototxt", precision=precision)
 
 
 def dilated(kernel: np.ndarray, dilation: tuple[int, ...]) -> np.ndarray:
@@ -138,7 +122,7 @@ def test_convolutions_of_any_dimension_are_scipys(
         f'num_output: {outputs} group: {groups} force_nd_im2col: true weight_filler {{ type: "gaussian" '
         f'std: 1 }} bias_filler {{ type: "gaussian" std: 1 }} }} }}'
     )
-    it = net(runtime, tmp_path, layer, precision, x=shape)
+    it = net_below(runtime, tmp_path, layer, precision, x=shape)
     w, b = (np.asarray(array, np.float64) for array in it.params["it"])
     ends = (shape[1], 2) if kind == "Deconvolution" else (outputs, shape[1] // groups)
     assert (w.shape, b.shape) == ((*ends, *kernel), (outputs,))
@@ -168,7 +152,7 @@ def test_what_stands_before_the_channels_axis_counts_as_samples(
         f'layer {{ name: "it" type: "{kind}" bottom: "x" top: "y" convolution_param {{ axis: {axis} '
         f'num_output: 2 {sizes} bias_term: false weight_filler {{ type: "gaussian" std: 1 }} }} }}'
     )
-    it = net(runtime, tmp_path, layer, x=shape)
+    it = net_below(runtime, tmp_path, layer, x=shape)
     w = np.asarray(it.params["it"][0], np.float64)
     channels = axis % len(shape)
     assert w.shape[2:] == kernel
@@ -190,7 +174,7 @@ def test_a_bilinear_deconvolution_interpolates(runtime: demitasse.Runtime, tmp_p
         'weight_filler { type: "bilinear" } } }'
     )
     ramp = np.arange(8.0) * np.ones((1, 3, 8, 1))
-    y = net(runtime, tmp_path, layer, x=ramp.shape).forward(x=ramp)["y"]
+    y = net_below(runtime, tmp_path, layer, x=ramp.shape).forward(x=ramp)["y"]
     assert y.shape == (1, 3, 16, 16)
     np.testing.assert_allclose(
         y[:, :, 1:-1, 1:-1], np.ones((1, 3, 14, 1)) * (np.arange(1, 15) / 2 - 0.25), atol=1e-5
@@ -203,7 +187,7 @@ def test_im2col_lists_what_each_tap_sees(runtime: demitasse.Runtime, tmp_path: P
         "kernel_size: 2 stride: 2 stride: 1 pad: 1 pad: 0 dilation: 1 dilation: 2 } }"
     )
     x = RNG.standard_normal((2, 3, 6, 7))
-    y = net(runtime, tmp_path, layer, x=x.shape).forward(x=x)["y"]
+    y = net_below(runtime, tmp_path, layer, x=x.shape).forward(x=x)["y"]
     expected = np.zeros((2, 3, 3, 2, 3, 5))
     for i, j, row, column in itertools.product(range(3), range(2), range(3), range(5)):
         if 0 <= 2 * row + i - 1 < 6:
@@ -245,7 +229,7 @@ def test_spp_pools_a_pyramid(
             continue  # it has no padding
         layer = f'layer {{ name: "it" type: "SPP" bottom: "x" top: "y" spp_param {{ pool: {pool} '
         layer += f"pyramid_height: {height} }} }}"
-        y = net(runtime, tmp_path, layer, x=x.shape).forward(x=x)["y"]
+        y = net_below(runtime, tmp_path, layer, x=x.shape).forward(x=x)["y"]
         assert y.shape == ((2, 3, 1, 1) if height == 1 else (2, 3 * (4**height - 1) // 3))
         np.testing.assert_allclose(y.reshape(2, -1), pyramid(x, height, formula), rtol=1e-5)
 
@@ -262,7 +246,9 @@ def test_stochastic_pooling_in_tests_is_an_average_by_weight(
     """As in Caffe windows end where the image does, and one of zeros gives 0."""
     x = RNG.uniform(0, 1, (2, 3, 7, 6))
     x[:, :, :3, :3] = 0
-    y = net(runtime, tmp_path, POOL.format("", "kernel_size: 3 stride: 2"), x=x.shape).forward(x=x)["y"]
+    y = net_below(runtime, tmp_path, POOL.format("", "kernel_size: 3 stride: 2"), x=x.shape).forward(
+        x=x
+    )["y"]
     assert y.shape == (2, 3, 3, 3)
     assert np.all(y[:, :, 0, 0] == 0)
     for row, column in list(np.ndindex(3, 3))[1:]:
@@ -275,7 +261,7 @@ def test_stochastic_pooling_in_training_takes_an_element_of_each_window(
     runtime: demitasse.Runtime, tmp_path: Path
 ) -> None:
     x = RNG.uniform(0.1, 1, (2, 3, 6, 6))
-    it = net(runtime, tmp_path, POOL.format("phase: TRAIN", "kernel_size: 2 stride: 2"), x=x.shape)
+    it = net_below(runtime, tmp_path, POOL.format("phase: TRAIN", "kernel_size: 2 stride: 2"), x=x.shape)
     y = it.forward(x=x)["y"]
     parts = x.astype(np.float32).reshape(2, 3, 3, 2, 3, 2).swapaxes(3, 4).reshape(2, 3, 3, 3, 4)
     assert np.all((parts == y[..., None]).sum(axis=-1) == 1)
@@ -321,7 +307,7 @@ def test_windows_that_cannot_be_say_why_and_where(tmp_path: Path, text: str) -> 
     with demitasse.compose(plugins=["caffe", "datasets", "training", "reference"]) as runtime:
         layer = f'layer {{ name: "odd" bottom: "x" top: "y" {text} }}'
         with pytest.raises(demitasse.DemitasseError, match=message) as raised:
-            net(runtime, tmp_path, layer, x=shape)
+            net_below(runtime, tmp_path, layer, x=shape)
     assert "net.prototxt:2" in str(raised.value)
     assert "'odd'" in str(raised.value)
 
@@ -345,7 +331,9 @@ def test_absurd_numbers_are_refused_or_small(tmp_path: Path, kind: str, field: s
     plugins = ["caffe", "datasets", "training", "cpu", "reference"]
     with demitasse.compose(plugins=plugins) as runtime:
         try:
-            y = net(runtime, tmp_path, layer, x=(2, 3, 9, 9)).forward(x=np.zeros((2, 3, 9, 9)))["y"]
+            y = net_below(runtime, tmp_path, layer, x=(2, 3, 9, 9)).forward(x=np.zeros((2, 3, 9, 9)))[
+                "y"
+            ]
         except (demitasse.DemitasseError, MemoryError) as error:
             assert str(error)
         else:

@@ -6,10 +6,11 @@
     python tools/bench_workers.py memory alexnet --workers 1 2 3
 
 All that is compared takes turns in one process: a round of some steps each, and the medians of the
-rounds. Synchronising is told apart: what a worker's own update takes, what comes on top of it (summing
-its slice of all gradients, and leaving gates once the last one has come), and waiting for the slower
-worker. It is from the last gradient to the next iteration; the update is the rest of it, Python's part
-too. With ``--sync`` another plugin synchronises; ``--model`` is the parameter server's.
+rounds. Synchronising, from the last gradient to the next iteration, is told apart: waiting for the
+slower worker; its own update, which is what the updates of its slice take when all workers do theirs at
+once and nothing else (measured by themselves afterwards); and all the rest, which is beyond it: summing,
+leaving gates once the last one has come, Python. With ``--sync`` another plugin synchronises;
+``--model`` is the parameter server's.
 """
 
 from __future__ import annotations
@@ -101,6 +102,37 @@ class Contender:
         """A part of synchronising, as a share of the step."""
         return median(each[name] for each in self.synchronising) / self.step
 
+    def own_update(self, times: int = 9) -> float:
+        """Seconds that workers take, a worker's mean, to update what each owns, all at once, without
+        sums or gates."""
+
+        def works(worker: Any) -> list[Any]:
+            (level,) = worker.levels
+            flat, about = (
+                level.update_memory(worker.flat),
+                (worker.plan, worker.kernels, worker.allocator),
+            )
+            spans = [span for bucket in worker.plan.buckets if (span := level.owned(bucket.span))]
+            return [
+                worker.update.bind(
+                    s, flat, flat.gradients[s.start : s.stop], worker.flat.numbers, *about
+                )
+                for s in spans
+            ]
+
+        mine = [works(worker) for worker in self.trainer._workers]
+        together = threading.Barrier(self.workers)
+
+        def timed(worker: int) -> float:
+            together.wait()
+            start = time.perf_counter()
+            for work in mine[worker]:
+                work()
+            return time.perf_counter() - start
+
+        taken = [sum(self.trainer._crew.run(timed)) / self.workers for _ in range(times)]
+        return median(taken)
+
     @property
     def step(self) -> float:
         return median(self.seconds)
@@ -136,12 +168,12 @@ def speed(args: argparse.Namespace) -> None:
                 f"{each.samples / each.step:9.0f} samples/s  {single / each.step:5.2f} times  "
                 f"synchronising {each.part('all'):6.2%}"
             )
-            if each.workers > 1 and each.part("summing"):
-                beyond = each.part("summing") + each.part("leaving")
+            if each.workers > 1 and each.part("update"):
+                own, waiting = each.own_update() / each.step, each.part("waiting")
                 print(
-                    f"{'':<14} {'':>6}  its own update {each.part('update'):.2%}, summing "
-                    f"{each.part('summing'):.2%}, leaving gates {each.part('leaving'):.2%}: beyond its "
-                    f"update {beyond:.2%}; waiting for the slower {each.part('waiting'):.2%}"
+                    f"{'':<14} {'':>6}  its own update {own:.2%}, beyond it "
+                    f"{each.part('all') - waiting - own:.2%} (leaving gates "
+                    f"{each.part('leaving'):.2%}); waiting for the slower {waiting:.2%}"
                 )
             each.close()
 

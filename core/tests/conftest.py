@@ -7,9 +7,10 @@ from contextlib import ExitStack
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 
-from demitasse import NetDefinition, Runtime, compose
+from demitasse import Layer, NetDefinition, Runtime, compose
 
 Train = Callable[..., Any]
 
@@ -40,3 +41,28 @@ def train(toy: ModuleType, runtime: Callable[..., Runtime]) -> Train:
         return made.trainer(record, **{"precision": "f64", **options})
 
     return make
+
+
+@pytest.fixture
+def samples(toy: ModuleType) -> Layer:
+    return toy.layer("samples", "Samples", "", "data label", batch=4)  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def agree(toy: ModuleType, train: Train) -> Callable[..., Any]:
+    """``agree(net, ...)`` trains a net some steps as planned, and once more with every blob in memory
+    of its own and reference kernels only: the same losses and parameters, to the last bit unless
+    ``kernels`` were given. The trainer as planned."""
+
+    def check(net: NetDefinition, *, kernels: Any = (), **options: Any) -> Any:
+        planned = train(net, kernels=kernels, **options)
+        plain = train(net, retain="all", **options)
+        for _ in range(4):
+            ours, theirs = planned.step(1).loss, plain.step(1).loss
+            assert ours == theirs or (kernels and abs(ours - theirs) < 1e-12)
+        for layer, arrays in plain.net.params.items():
+            for ours, theirs in zip(planned.net.params[layer], arrays, strict=True):
+                assert np.array_equal(ours, theirs) or (kernels and np.allclose(ours, theirs, 1e-11))
+        return planned
+
+    return check

@@ -238,16 +238,33 @@ def test_a_hook_with_an_argument_that_it_is_not_given_is_refused(install: Instal
 def test_two_distributions_of_one_plugin_are_both_named(install: Install) -> None:
     install("abacus")
     install("abacus", distribution="other-abacus", package="toys_other")
-    with pytest.raises(PluginError) as caught:
-        compose(MACHINE, ["abacus"])
-    assert "toys-abacus" in str(caught.value)
-    assert "other-abacus" in str(caught.value)
-    assert "both provide it; remove one" in str(caught.value)
+    for plugins in (["abacus"], ["null"], None):
+        with pytest.raises(PluginError, match=r"'abacus'.*both provide it; remove one") as caught:
+            compose(MACHINE, plugins)
+        assert {"toys-abacus", "other-abacus"} < {*str(caught.value).replace(":", "").split()}
 
 
-def test_an_option_for_a_plugin_that_is_not_composed_is_refused() -> None:
+def test_an_object_takes_the_place_of_what_is_installed_but_not_of_another_object(
+    toy: ModuleType,
+) -> None:
+    given = [toy.plugin("null", kernels=lambda request: ()) for _ in range(2)]
+    with compose(MACHINE, given[:1]) as runtime:
+        assert [manifest.distribution for manifest in runtime.explain().plugins] == ["an object given"]
+    with pytest.raises(PluginError, match="'null': an object given and an object given both provide it"):
+        compose(MACHINE, given)
+
+
+def test_an_option_for_a_plugin_that_is_not_there_is_refused() -> None:
     with pytest.raises(CompositionError, match="unknown plugin in options 'nul'; did you mean 'null'"):
         compose(MACHINE, ["null"], {"nul": {}})
+
+
+def test_an_option_for_a_plugin_that_is_not_composed_says_how_to_compose_it() -> None:
+    words = r"plugin 'reference' in options is installed, but not composed; .*--plugins \+reference"
+    with pytest.raises(CompositionError, match=words):
+        compose(MACHINE, ["null"], {"reference": {}})
+    with pytest.raises(CompositionError, match=words):
+        compose(replace(MACHINE, options={"reference": {}}), ["null"])
 
 
 def test_an_option_that_a_plugin_does_not_take_is_refused(toy: ModuleType) -> None:
@@ -386,7 +403,7 @@ def test_an_object_with_a_manifest_stands_for_itself(toy: ModuleType) -> None:
     with compose(MACHINE, [given, "null"]) as runtime:
         composition = runtime.explain()
     assert [*composition.versions] == ["abacus", "null"]
-    assert composition.modules["abacus"] is given
+    assert composition.modules["abacus"].kernels(request=None) == ()
     assert [name for name, _ in composition.serving("kernels")] == ["abacus", "null"]
 
 

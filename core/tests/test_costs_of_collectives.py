@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from demitasse import Level, Link, Machine, Quantity
 from demitasse.errors import CompositionError, DescriptionError
-from demitasse.machine import Level, Link, Machine, Quantity
 from demitasse_schedules import (
     Algorithm,
     InRounds,

@@ -14,6 +14,7 @@ from demitasse_random import (
     keep_mask,
     permutation,
     philox4x32,
+    random_key,
 )
 
 
@@ -34,10 +35,14 @@ def philox_by_definition(counter: tuple[int, ...], key: tuple[int, int]) -> tupl
     return left0, right0, left1, right1
 
 
+def key_by_definition(seed: int, stream: int) -> tuple[int, int]:
+    return seed % 2**32, (seed // 2**32 + stream * 0x9E3779B9) % 2**32
+
+
 def words(domain: int, seed: int, stream: int, number: int, i: int, j: int) -> tuple[int, ...]:
     """The documented key and counter, as a compiled kernel would form them."""
     seed %= 2**64
-    key = (seed % 2**32, (seed // 2**32 + stream * 0x9E3779B9) % 2**32)
+    key = key_by_definition(seed, stream)
     counter = (i % 2**32, j % 2**32, number % 2**32, number // 2**32 + domain * 2**28)
     return philox_by_definition(counter, key)
 
@@ -73,6 +78,12 @@ def test_philox_gives_the_published_answers(counter: str, key: str, answer: str)
 def test_philox_is_that_of_the_paper(counters: list[tuple[int, ...]], key: tuple[int, int]) -> None:
     result = philox4x32(np.array(counters, np.uint32).reshape(-1, 4), np.array(key, np.uint32))
     assert [tuple(row) for row in result.tolist()] == [philox_by_definition(c, key) for c in counters]
+
+
+@given(SEED, STREAM)
+def test_a_key_is_that_of_its_documented_formula(seed: int, stream: int) -> None:
+    assert random_key(seed, stream) == key_by_definition(seed, stream)
+    assert random_key(np.uint64(seed % 2**64), np.int32(stream)) == random_key(seed % 2**64, stream)
 
 
 @given(SEED, STREAM, NUMBER, st.integers(0, 2**33), st.floats(0, 1))

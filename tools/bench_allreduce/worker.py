@@ -52,13 +52,17 @@ def call() -> tuple[int, Callable[[int], Sum], Sum, Callable[[Any], Sum]]:
     from mpi4py import MPI
 
     from demitasse_allreduce import allreduce
+    from demitasse_allreduce.call import node_of
 
     comm = MPI.COMM_WORLD
+    node = node_of(comm)
+    assert node is not None
 
     def over(array: Any) -> Sum:
         return lambda: allreduce(array, comm)
 
-    return comm.rank, lambda nbytes: over(np.zeros(nbytes // 4, np.float32)), comm.Barrier, over
+    barrier = node.barrier().run
+    return comm.rank, lambda nbytes: over(np.zeros(nbytes // 4, np.float32)), barrier, over
 
 
 def shared() -> tuple[int, Callable[[int], Sum], Sum, Callable[[Any], Sum]]:
@@ -86,7 +90,7 @@ def shared() -> tuple[int, Callable[[int], Sum], Sum, Callable[[Any], Sum]]:
 
         return run
 
-    return comm.rank, make, comm.Barrier, over
+    return comm.rank, make, node.barrier().run, over
 
 
 def check(rank: int, size: int, over: Callable[[Any], Sum]) -> None:

@@ -25,21 +25,35 @@ from demitasse.errors import (
     SnapshotError as SnapshotError,
     WorkerError as WorkerError,
     nearest as nearest,
+    nearest_path as nearest_path,
     unknown as unknown,
 )
 from demitasse.hookspecs import (
     hookimpl as hookimpl,
+)
+from demitasse_host.files import (
+    cache_folder as cache_folder,
+    replacing as replacing,
+)
+from demitasse_host.kernel_files import (
+    KernelFiles as KernelFiles,
+    listed_numbers as listed_numbers,
+)
+from demitasse_host.memory import (
+    HostMemory as HostMemory,
+    available_bytes as available_bytes,
+    zeroed as zeroed,
 )
 from demitasse.machine import (
     Level as Level,
     Link as Link,
     Machine as Machine,
     MemorySpace as MemorySpace,
-    Quantity as Quantity,
     SyncSpec as SyncSpec,
     fingerprint as fingerprint,
 )
 from demitasse_descriptions import (
+    Quantity as Quantity,
     describe as describe,
     load_machine as load_machine,
 )
@@ -82,6 +96,7 @@ from demitasse_random import (
     keep_mask as keep_mask,
     permutation as permutation,
     philox4x32 as philox4x32,
+    random_key as random_key,
 )
 from demitasse.operations.selection import (
     Kernels as Kernels,

@@ -2,18 +2,20 @@
 
 import importlib.metadata
 import importlib.util
+import inspect
 import itertools
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pluggy
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from demitasse import __version__, hookspecs
-from demitasse.errors import CompositionError, PluginError, unknown
+from demitasse.errors import CompositionError, DemitasseError, PluginError, unknown
 from demitasse.machine import Machine
 
 HOOKS = tuple(n for n, value in vars(hookspecs).items() if hasattr(value, "demitasse_spec"))
@@ -50,6 +52,12 @@ class Manifest:
     module: Any = None
     problem: str = ""
 
+    def serves(self, role: str, **facts: str) -> bool:
+        """Whether it has a role, and ``facts`` are among those that it gives for the role, if it gives
+        any (``space="host"`` in ``spaces``)."""
+        given = self.roles.get(role)
+        return given is not None and all(v in given.get(f"{k}s", (v,)) for k, v in facts.items())
+
     @property
     def priority(self) -> int:
         return max((int(facts.get("priority", 0)) for facts in self.roles.values()), default=0)
@@ -67,7 +75,8 @@ class Choice:
 
 @dataclass(frozen=True)
 class Composition:
-    """The plugins of a runtime, preferred first, what each serves, and what is not used."""
+    """The plugins of a runtime, preferred first, what each serves, and what is not used; ``modules``
+    are the plugins' hooks."""
 
     machine: str
     plugins: tuple[Manifest, ...]
@@ -76,11 +85,9 @@ class Composition:
     modules: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def serving(self, role: str, **facts: str) -> Iterator[tuple[str, Callable[..., Any]]]:
-        """(plugin, hook) of those that serve a role, preferred first; ``facts`` must be among the
-        lists that the manifest gives for the role (``space="host"`` in ``spaces``)."""
+        """(plugin, hook) of those that serve a role with such facts, preferred first."""
         for manifest in self.plugins:
-            given = manifest.roles.get(role)
-            if given is not None and all(v in given.get(f"{k}s", (v,)) for k, v in facts.items()):
+            if manifest.serves(role, **facts):
                 yield manifest.name, getattr(self.modules[manifest.name], role)
 
     @property
@@ -103,15 +110,8 @@ class Composition:
 
 def discover() -> tuple[Manifest, ...]:
     """The manifests of all installed plugins, by name, read without importing any of them."""
-    found: dict[str, Manifest] = {}
-    for point in importlib.metadata.entry_points(group="demitasse.plugins"):
-        manifest = _read(point)
-        other = found.get(point.name, manifest)
-        if other.distribution != manifest.distribution:
-            problem = f"{other.distribution} and {manifest.distribution} both provide it; remove one"
-            manifest = replace(manifest, problem=problem)
-        found[point.name] = manifest
-    return tuple(found[name] for name in sorted(found))
+    points = importlib.metadata.entry_points(group="demitasse.plugins")
+    return tuple(map(_read, sorted(points, key=lambda point: point.name)))
 
 
 def _read(point: importlib.metadata.EntryPoint) -> Manifest:
@@ -162,18 +162,19 @@ def _malformed(given: Mapping[str, Any], where: str) -> str:
 def compose_plugins(machine: Machine, wanted: Sequence[Any] | None) -> Composition:
     """Choose, import and check the plugins of a runtime. ``wanted`` lists names, preferred first;
     ``+name`` and ``-name`` change the default instead: the description's list, or else all automatic
-    plugins by priority. An object with a ``manifest`` mapping (as in ``plugin.toml``) and hooks stands
-    for itself. Raises PluginError or CompositionError that name the plugin and the remedy."""
-    known = {manifest.name: manifest for manifest in discover()}
-    names = list[str]()
+    plugins by priority. An object with a ``manifest`` mapping (as in ``plugin.toml``) and hooks takes
+    the place of an installed plugin of its name. Raises PluginError or CompositionError that name the
+    plugin and the remedy."""
+    names, objects = list[str](), list[Manifest]()
     for item in wanted.split(",") if isinstance(wanted, str) else wanted or ():
         if not isinstance(item, str):
             if not isinstance(given := getattr(item, "manifest", None), Mapping) or "name" not in given:
                 raise PluginError(f"{item!r} is no plugin (valid: a name, or an object with a manifest)")
-            bare = Manifest(given["name"], "given", __version__, module=item)
-            known[bare.name] = _manifest(given, bare, f"plugin {bare.name!r}")
+            bare = Manifest(given["name"], "an object given", __version__, module=item)
+            objects.append(_manifest(given, bare, f"plugin {bare.name!r}"))
             item = bare.name
         names += filter(None, [item.strip()])
+    known = _by_name(discover()) | _by_name(objects)
     reasons, rejected = _reasons(machine, names, known)
     for name, reason in reasons.items():
         if name not in known:
@@ -203,6 +204,15 @@ def compose_plugins(machine: Machine, wanted: Sequence[Any] | None) -> Compositi
             subject = " ".join(str(item) for value in lists for item in value) or "all"
             choices.append(Choice(role, subject, manifest.name, reasons[manifest.name]))
     return Composition(machine.name, chosen, tuple(choices), tuple(rejected.items()), modules)
+
+
+def _by_name(manifests: Iterable[Manifest]) -> dict[str, Manifest]:
+    known = dict[str, Manifest]()
+    for each in manifests:
+        if (first := known.setdefault(each.name, each)) is not each:
+            both = f"{first.distribution} and {each.distribution} both provide it; remove one"
+            raise PluginError(f"plugin {each.name!r}: {both}")
+    return known
 
 
 def _reasons(
@@ -247,4 +257,22 @@ def _load(manifest: Manifest, manager: pluggy.PluginManager) -> Any:
     if implemented != declared:
         both = f"its manifest declares the roles {declared}, its module implements {implemented}"
         raise PluginError(f"plugin {name!r}: {both}")
-    return module
+    return SimpleNamespace(**{role: _named(name, role, getattr(module, role)) for role in declared})
+
+
+def _named(plugin: str, role: str, hook: Callable[..., Any]) -> Callable[..., Any]:
+    """A hook whose errors name it and its plugin. It is given what it takes of the arguments, and what
+    it would yield one by one is made at once."""
+    takes = inspect.signature(hook).parameters
+
+    def call(**given: Any) -> Any:
+        try:
+            made = hook(**{name: value for name, value in given.items() if name in takes})
+            return [*made] if inspect.isgenerator(made) else made
+        except DemitasseError:
+            raise
+        except Exception as error:
+            told = f"plugin {plugin!r}: hook {role} raised {type(error).__name__}: {error}"
+            raise PluginError(told) from error
+
+    return call

@@ -1,8 +1,13 @@
 """The one family of errors, and the words that every message needs: what is valid, what is nearest."""
 
+import contextlib
 import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
+
+MANY, FEW = 24, 8
+"""From more names than MANY a message lists the FEW nearest."""
 
 
 class DemitasseError(Exception):
@@ -62,14 +67,34 @@ class Location:
 
 def nearest(name: str, valid: Iterable[str]) -> str | None:
     """The valid name that is closest to ``name``, or None when none is close."""
+    return next(iter(_close(name, valid, 1, 0.5)), None)
+
+
+def _close(name: str, valid: Iterable[str], most: int, likeness: float) -> list[str]:
     folded = {candidate.casefold(): candidate for candidate in reversed(list(valid))}
-    close = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.5)
-    return folded[close[0]] if close else None
+    return [folded[n] for n in difflib.get_close_matches(name.casefold(), folded, most, likeness)]
+
+
+def nearest_path(path: str | Path) -> str:
+    """The end of a sentence about a path that is not there: the first part of it that is missing, if
+    that is a folder, and the nearest name in the folder before that part."""
+    part, others = Path(path), list[str]()
+    with contextlib.suppress(OSError):  # a folder that nobody may look into tells nothing
+        while part.parent != part and not part.parent.is_dir():
+            part = part.parent
+        others = [other.name for other in part.parent.iterdir() if other.name != part.name]
+    close, missing = nearest(part.name, others), part != Path(path)
+    told = [f"there is no folder {str(part)!r}"] if missing else []
+    told += [f"did you mean {str(part.parent / close)!r}?"] if close else []
+    return f"; {', '.join(told)}" if told else ""
 
 
 def unknown(kind: str, name: str, valid: Iterable[str], where: object = None) -> str:
-    """The sentence for a name that is not known: echoes it, suggests the nearest, lists the valid."""
+    """The sentence for a name that is not known: echoes it, suggests the nearest, lists the valid; of
+    many the nearest few."""
     names = sorted(set(valid))
     prefix = f"{where}: " if where is not None else ""
     hint = f"; did you mean {guess!r}?" if (guess := nearest(name, names)) else ""
-    return f"{prefix}unknown {kind} {name!r}{hint} (valid: {', '.join(names) or 'none'})"
+    few = names if len(names) <= MANY else _close(name, names, FEW, 0)
+    more = f" and {len(names) - len(few)} more" if few is not names else ""
+    return f"{prefix}unknown {kind} {name!r}{hint} (valid: {', '.join(few) or 'none'}{more})"

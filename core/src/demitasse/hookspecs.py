@@ -1,6 +1,7 @@
 """Every hook of the microkernel, one sentence and the types each. Hooks are called while composing and
 planning, never in a step. A plugin implements those that its manifest (``plugin.toml``) declares as
-roles, each in a function marked with ``hookimpl``; each function here specifies one."""
+roles, each in a function marked with ``hookimpl`` that takes those of the arguments that it has a use
+for; each function here specifies one."""
 
 from __future__ import annotations
 
@@ -32,8 +33,7 @@ def operations() -> Iterable[Operation]:  # type: ignore[empty-body]
 def kernels(  # type: ignore[empty-body]
     request: demitasse.Request, options: Mapping[str, Any]
 ) -> Iterable[demitasse.Candidate]:
-    """Kernels that can compute a requested operation at its place, the preferred one first; a hook that
-    has no use for ``options`` need not take them."""
+    """Kernels that can compute a requested operation at its place, the preferred one first."""
 
 
 def tuner(

@@ -236,7 +236,7 @@ class _Planner:
         return TensorSpec(tensor.shape, tensor.dtype, self._layout(tensor))
 
     def _choose(self, node: Node) -> None:
-        plugin, candidate, reason = self._ask(node)
+        plugin, candidate, reason = self.kernels.choose(self._request(node), node.layer)
         made = replace(node, inputs=[*node.inputs], outputs=[*node.outputs])
         for i, tensor in enumerate(node.inputs):
             if tensor is not None:
@@ -260,9 +260,6 @@ class _Planner:
                         self.root[twin], self.gradients[twin] = tensor, self.gradients[tensor]
                     else:
                         self._transform(twin, tensor, node)
-
-    def _ask(self, node: Node) -> tuple[str, Candidate, str]:
-        return self.kernels.choose(self._request(node), node.layer)
 
     def _request(self, node: Node) -> Request:
         inputs, outputs = (
@@ -295,7 +292,7 @@ class _Planner:
     def _transform(self, source: Tensor, target: Tensor, near: Node) -> None:
         reorder = self.graph.vocabulary["reorder"]
         node = Node(reorder, [source], [target], {}, near.layer, near.phase)
-        plugin, candidate, _ = self._ask(node)
+        plugin, candidate, _ = self.kernels.choose(self._request(node), node.layer)
         reason = f"{self._spec(source).layout.name} to {self._spec(target).layout.name}"
         self.chosen.append(_Choice(node, plugin, candidate, reason))
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import demitasse
 from demitasse import errors
@@ -20,18 +19,6 @@ from demitasse.operations import VOCABULARY, Operation, extend
 from demitasse.operations.selection import Kernels, Tuner
 from demitasse.synchronisation import ALONE, Processes
 from demitasse.workers import WorkerPlace
-
-if TYPE_CHECKING:
-    from demitasse_models import (
-        DataSource,
-        DataSpec,
-        LayerType,
-        ModelReader,
-        NetDefinition,
-        Solver,
-        Weights,
-    )
-    from demitasse_streams import StreamEngine
 
 Hook: TypeAlias = Callable[..., Any]
 
@@ -49,11 +36,6 @@ class Event:
     values: Mapping[str, Any] = field(default_factory=dict)
 
 
-def takes_options(hook: Hook) -> bool:
-    """Whether a hook wants its plugin's options."""
-    return "options" in inspect.signature(hook).parameters
-
-
 class Runtime:
     """Plugins composed for one machine. Independent of any other runtime; closed by ``with``."""
 
@@ -64,7 +46,11 @@ class Runtime:
         known = {manifest.name: manifest.options for manifest in composition.plugins}
         for name, given in (*machine.options.items(), *options.items()):
             if name not in known:
-                raise errors.CompositionError(errors.unknown("plugin in options", name, known))
+                told = errors.unknown("plugin in options", name, known)
+                if any(name == manifest.name for manifest in demitasse.discover()):
+                    remedy = f"add it to the plugins (--plugins +{name}, or the description's list)"
+                    told = f"plugin {name!r} in options is installed, but not composed; {remedy}"
+                raise errors.CompositionError(told)
             for key in () if "*" in known[name] else sorted({*given} - {*known[name]}):
                 where = f"options.{name}"
                 raise errors.CompositionError(errors.unknown("option", key, known[name], where))
@@ -72,7 +58,7 @@ class Runtime:
         self.vocabulary: Mapping[str, Operation] = VOCABULARY
         for name, hook in composition.serving("operations"):
             self.vocabulary = extend(self.vocabulary, hook(), name)
-        self.layer_types: dict[str, LayerType] = {}
+        self.layer_types: dict[str, demitasse.LayerType] = {}
         owners: dict[str, str] = {}
         for name, hook in composition.serving("layer_types"):
             for kind in hook():
@@ -85,29 +71,28 @@ class Runtime:
         self._open: list[Any] = []
         self._processes: Processes | None = None
         self._tuners: dict[str, Tuner] = {}
-        self._engines: dict[str, StreamEngine] = {}
+        self._engines: dict[str, demitasse.StreamEngine] = {}
 
     def explain(self) -> Composition:
         """The composition: each role, who serves it and why; prints as a table."""
         return self.composition
 
-    def trainer(self, solver: str | Path | Solver, **options: Any) -> Any:
+    def trainer(self, solver: str | Path | demitasse.Solver, **options: Any) -> Any:
         """A solver's trainer; options: weights, resume, overrides, data, scaling, precision, retain."""
         return self.program("trainer", solver, **options)
 
-    def net(self, path: str | Path | NetDefinition, **options: Any) -> Any:
+    def net(self, path: str | Path | demitasse.NetDefinition, **options: Any) -> Any:
         """A net to run forward; its options are weights, phase, precision and retain."""
         return self.program("net", path, **options)
 
-    def simulate(self, solver: str | Path | Solver, **options: Any) -> Any:
+    def simulate(self, solver: str | Path | demitasse.Solver, **options: Any) -> Any:
         """The predicted time and memory of a solver on the runtime's machine."""
         return self.program("simulate", solver, **options)
 
     def program(self, name: str, *arguments: Any, **options: Any) -> Any:
         """What a plugin's program makes of this runtime. Raises CompositionError for none."""
         if name not in self._programs:
-            offered = {m.name: m.roles.get("programs", {}) for m in demitasse.discover()}
-            able = ", ".join(n for n, facts in offered.items() if name in facts.get("programs", ()))
+            able = ", ".join(m.name for m in demitasse.discover() if m.serves("programs", program=name))
             known = errors.unknown("program", name, self._programs)
             raise errors.CompositionError(f"{known}; compose a plugin that offers it ({able or 'none'})")
         made = self._programs[name](self, *arguments, **options)
@@ -115,13 +100,11 @@ class Runtime:
             self._open.append(weakref.ref(made))  # who drops a net has its memory back at once
         return made
 
-    def read(self, path: str | Path) -> ModelReader:
+    def read(self, path: str | Path) -> demitasse.ModelReader:
         """A model file, opened by the plugin whose format it is. Raises ModelError."""
         path = Path(path)
         if not path.is_file():
-            close = errors.nearest(path.name, [other.name for other in path.parent.glob("*")])
-            hint = f"; did you mean {str(path.parent / close)!r}?" if close else ""
-            raise errors.ModelError(f"no such file: {path}{hint}")
+            raise errors.ModelError(f"no such file: {path}{errors.nearest_path(path)}")
         named, others, known = self._by_suffix("model_reader", path)
         for hook in named or others:  # where the name tells nothing, whose content is it?
             if (reader := hook(path=path, layer_types=self.layer_types)) is not None:
@@ -129,7 +112,7 @@ class Runtime:
         nobody = "its content is of no format that the composed plugins read"
         raise errors.ModelError(f"{path}: {nobody} (suffixes: {known})")
 
-    def write(self, path: str | Path, weights: Weights) -> Path:
+    def write(self, path: str | Path, weights: demitasse.Weights) -> Path:
         """Write weights and state in the format of the path's suffix, whole or not at all."""
         path = Path(path)
         writers, _, known = self._by_suffix("model_writer", path)
@@ -149,7 +132,7 @@ class Runtime:
         known = ", ".join(sorted({suffix for each in suffixes.values() for suffix in each}))
         return named, [hook for _, hook in serving], known or "none"
 
-    def open_source(self, spec: DataSpec) -> DataSource:
+    def open_source(self, spec: demitasse.DataSpec) -> demitasse.DataSource:
         """The samples of a specification, from the first plugin that knows them."""
         for name, hook in self.composition.serving("data_source"):
             if (source := hook(spec=spec)) is not None:
@@ -165,10 +148,8 @@ class Runtime:
     def kernels(self, worker: WorkerPlace) -> Kernels:
         """Who computes for a worker, its level's own plugin first, and who tries what they offer."""
         space = worker.place.space
-        serving = [
-            (name, partial(hook, options=self.options[name]) if takes_options(hook) else hook)
-            for name, hook in self.composition.serving("kernels", space=space)
-        ]
+        hooks = self.composition.serving("kernels", space=space)
+        serving = [(name, partial(hook, options=self.options[name])) for name, hook in hooks]
         return Kernels(sorted(serving, key=lambda item: item[0] != worker.kernels), self._tuner(space))
 
     def _tuner(self, space: str) -> Tuner | None:
@@ -197,7 +178,7 @@ class Runtime:
                 return allocator  # type: ignore[no-any-return]
         raise errors.PlanError(f"no composed plugin allocates memory in space {space!r}")
 
-    def engine(self, worker: WorkerPlace) -> StreamEngine | None:
+    def engine(self, worker: WorkerPlace) -> demitasse.StreamEngine | None:
         """The streams of a worker, made when first asked for; None where it computes in none. Raises
         CompositionError when no plugin serves them."""
         if not worker.streams or worker.space in self._engines:
@@ -209,7 +190,7 @@ class Runtime:
                 self._open.append(engine)
                 return engine  # type: ignore[no-any-return]
         nobody = f"level {worker.place.level!r}: no composed plugin has streams in {worker.space!r}"
-        some = ", ".join(each.name for each in demitasse.discover() if "stream_engine" in each.roles)
+        some = ", ".join(each.name for each in demitasse.discover() if each.serves("stream_engine"))
         raise errors.CompositionError(f"{nobody}; compose one that has (installed: {some or 'none'})")
 
     def close(self) -> None:

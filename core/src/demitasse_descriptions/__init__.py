@@ -17,10 +17,11 @@ from demitasse import (
     Location,
     Machine,
     MemorySpace,
-    Quantity,
     SyncSpec,
+    nearest_path,
     unknown,
 )
+from demitasse_descriptions.quantity import Quantity as Quantity
 
 WORKERS = ("threads", "mpi", "streams", "simulated")
 _UNITS = {"latency": "s", "capacity": "B", "bandwidth": "B/s", "peak": "FLOP/s", "clock": "Hz"}
@@ -52,8 +53,8 @@ def load_machine(path: str | Path) -> Machine:
         text = path.read_text(encoding="utf-8")
         table = tomllib.loads(text)
     except OSError as error:
-        where, others = f"{path}: {error.strerror}", path.parent.glob("*.toml")
-        raise DescriptionError(unknown("file", path.name, [x.name for x in others], where)) from error
+        hint = "" if path.exists() else nearest_path(path)
+        raise DescriptionError(f"{path}: {error.strerror}{hint}") from error
     except (ValueError, RecursionError) as error:
         line = [*re.findall(r"at line (\d+)", str(error)), text.count("\n") + 1][0]
         raise DescriptionError(f"{path}:{line}: {error}") from error

@@ -1,6 +1,6 @@
 """Random numbers from counters, the same however the work is divided: Philox4x32-10 (Salmon et al.,
 2011) maps a counter of four 32-bit words and a key of two to four words. Compiled kernels draw with
-    key     = (seed mod 2**32, (seed // 2**32 + stream * 0x9E3779B9) mod 2**32)
+    key     = random_key(seed, stream)
     counter = (i mod 2**32, j mod 2**32, number mod 2**32, number // 2**32 + domain * 2**28)
 ``number`` is an iteration or epoch below 2**60; domains keep the functions' counters apart."""
 
@@ -10,6 +10,12 @@ import numpy as np
 
 LOW, WEYL = 2**32 - 1, 0x9E3779B9
 _BLOCK = 2**13  # counters whose words, and what they are made of, stay in the second-level cache
+
+
+def random_key(seed: int, stream: int) -> tuple[int, int]:
+    """The two 32-bit words (seed mod 2**32, (seed // 2**32 + stream * 0x9E3779B9) mod 2**32)."""
+    seed, stream = int(seed), int(stream)
+    return seed & LOW, ((seed >> 32) + stream * WEYL) & LOW
 
 
 def philox4x32(counter: Any, key: Any) -> Any:
@@ -35,10 +41,9 @@ def _rounds(words: Any, key: Any) -> None:
 
 
 def _words(domain: int, seed: int, stream: int, number: int, i: Any, j: Any) -> Any:
-    seed, stream, number = int(seed), int(stream), int(number)
+    number = int(number)
     words = i & LOW, j & LOW, number & LOW, (number >> 32) + (domain << 28)
-    key = seed & LOW, ((seed >> 32) + stream * WEYL) & LOW
-    return philox4x32(np.stack(np.broadcast_arrays(*words), axis=-1), key)
+    return philox4x32(np.stack(np.broadcast_arrays(*words), axis=-1), random_key(seed, stream))
 
 
 def keep_mask(

@@ -56,6 +56,7 @@ def trained(options: Mapping[str, Any], processes: Processes, dtype: str, steps:
         for i, edges in enumerate(itertools.pairwise(EDGES))
     ]
     sync = gradient_sync(Group(("node",), 0, None, dtype, options, True, None, processes))
+    forecast = list(sync.notes)
     flat = memory(sync, dtype)
     sync.bind(flat)
     before = [sync.before_forward(bucket) for bucket in buckets]
@@ -87,6 +88,7 @@ def trained(options: Mapping[str, Any], processes: Processes, dtype: str, steps:
         "total": (mine if summing is None else total).tolist(),
         "owned": mine.tolist(),
         "notes": list(sync.notes),
+        "forecast": forecast,
         "names": names,
     }
 

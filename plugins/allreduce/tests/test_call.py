@@ -85,6 +85,60 @@ def test_strides_and_element_types_of_all_kinds(mpiexec: Callable[..., str]) -> 
     mpiexec(3, script)
 
 
+def test_what_is_remembered_of_a_communicator_is_for_it_alone(mpiexec: Callable[..., str]) -> None:
+    script = """
+    from demitasse import DataError
+    from demitasse_allreduce import allreduce, call
+    pairs = comm.Split(rank // 2, rank)
+    for turn in range(2):
+        for world, ranks in ((comm, size), (pairs, 2), (None, size)):
+            for n in (7, 5_000):
+                array = np.ones(n, np.float32)
+                allreduce(array, world)
+                assert (array == ranks).all(), (turn, ranks, n)
+    allreduce(array, pairs)
+    pairs.Free()
+    try:
+        allreduce(array, pairs)
+    except (DataError, MPI.Exception):
+        print("freed")
+    """
+    assert mpiexec(4, script).count("freed") == 4
+
+
+def test_an_array_may_move_between_sums(mpiexec: Callable[..., str]) -> None:
+    script = """
+    from demitasse import DataError
+    from demitasse_allreduce import allreduce
+    from demitasse_allreduce.call import node_of
+    from demitasse_allreduce.node import work
+    memory = node_of(comm).allocate(100_000).mappings[rank].view(0, (9_000,), np.float32)
+    bytes_ = np.zeros(36_001, np.uint8)
+    for data in (work.DATA, -1):  # -1: NumPy is asked where an array is
+        work.DATA = data
+        for n in (50, 9_000):
+            plain, fixed = np.empty(n, np.float32), np.empty(n, np.float32)
+            fixed.flags.writeable = False
+            odd = bytes_[1 : 1 + 4 * n].view(np.float32)
+            assert not odd.flags.aligned
+            every_other = np.empty(2 * n, np.float32)[::2]
+            for array in (plain, memory[:n], np.empty((1, n), np.float32), odd, every_other):
+                array[...] = rank + 1
+                allreduce(array, algorithm="shared")
+                assert (array == size * (size + 1) / 2).all(), (n, array.flags)
+            try:
+                allreduce(fixed, algorithm="shared")
+            except DataError as error:
+                print("read-only" in str(error))
+            moved = np.empty(0, np.float32)
+            moved.resize(n, refcheck=False)
+            moved[:] = rank
+            allreduce(moved, algorithm="shared")
+            assert (moved == size * (size - 1) / 2).all()
+    """
+    assert mpiexec(2, script).count("True") == 8
+
+
 def test_arrays_in_shared_memory_are_summed_where_they_lie(mpiexec: Callable[..., str]) -> None:
     script = """
     from demitasse_allreduce import allreduce

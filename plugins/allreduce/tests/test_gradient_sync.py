@@ -104,6 +104,9 @@ def test_ways_of_two_nodes_are_measured_and_the_sums_are_right() -> None:
     assert "reduce of" in rooted and "broadcast of" in rooted and ", measured " in rooted
     for results in found:
         assert len({tuple(note for note in r["notes"] if "bytes" in note) for r in results}) == 1
+        # Before the first sum only what nothing has to be measured for.
+        assert results[0]["forecast"][-1].startswith("the network is not described")
+        assert not any("not described" in note for note in results[0]["notes"])
 
 
 def check(wanted: list[dict[str, Any]], found: list[list[dict[str, Any]]], ranks: int) -> None:

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
-from demitasse_allreduce.choice import Chooser, Fit, Offer, Way
-from demitasse_allreduce.stages.network import CANDIDATES, NEAR, candidates, joined, per_node, steady
+from demitasse import Machine, load_machine
+from demitasse_allreduce.choice import Chooser, Fit, Offer, Way, human, network_of
+from demitasse_allreduce.stages.candidates import CANDIDATES, NEAR, candidates, steady
+from demitasse_allreduce.stages.forecast import LADDER, forecast
+from demitasse_allreduce.stages.links import joined, per_node
+from demitasse_allreduce.stages.network import Network
+from demitasse_allreduce.stages.options import Options
 
 FAST, SLOW = Fit(1e-6, 1e-10), Fit(5e-5, 4e-8)
 
@@ -65,3 +73,85 @@ def test_among_equals_the_prediction_decides() -> None:
     assert steady(measured[2:]) == measured[2:]
     by_cost = [Offer(ring, 1.0, None, 1.0), Offer(tree, 2.0, None, 2.0)]
     assert steady(by_cost) == by_cost
+
+
+class Ranks:
+    """As much of a communicator as is asked before any message."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+
+    def Get_size(self) -> int:
+        return self._size
+
+    def Get_rank(self) -> int:
+        return 0
+
+    def Split(self, color: int, key: int) -> Ranks:
+        return self
+
+
+@pytest.fixture
+def supernodes(tmp_path: Path) -> Machine:
+    """Eight ranks in two supernodes whose trunk is thin."""
+    described = tmp_path / "supernodes.toml"
+    described.write_text("""
+        schema = 1
+        name = "supernodes"
+        plugins = ["allreduce"]
+        [[level]]
+        name = "supernode"
+        count = 2
+        link = { latency = "50 us", bandwidth = "1 Gbit/s", oversubscription = 4, source = "vendor" }
+        [[level]]
+        name = "host"
+        count = 4
+        workers = "mpi"
+        link = { latency = "50 us", bandwidth = "1 Gbit/s", source = "vendor" }
+    """)
+    return load_machine(str(described))
+
+
+def told(machine: Machine | None, goals: tuple[str, ...], **options: Any) -> list[str]:
+    """What is told before any message, by eight ranks."""
+    asked = Options.read(options, "here")
+    network = Network(Ranks(8), asked, machine, lambda: None, list(range(8)), 4)
+    return [*network.notes, *forecast(network, goals)]
+
+
+def test_algorithms_are_told_by_size_with_what_they_are_predicted_to_take(supernodes: Machine) -> None:
+    *lines, trials = told(supernodes, ("allreduce",))
+    assert [int(line.split()[2].replace(",", "")) for line in lines] == list(LADDER)
+    # Latency decides for few bytes, and the trunk for many.
+    assert "recursive-doubling" in lines[0]
+    assert "ring, predicted" in lines[-1]
+    for size, line in zip(LADDER, lines, strict=True):
+        chooser = Chooser(network_of(supernodes), 8)
+        best = chooser.offers(size)[0]
+        assert line.startswith(f"allreduce of {size:,} bytes: {best.way}, predicted")
+        assert human(best.seconds) in line
+    assert "(trials = 3)" in trials
+    assert told(supernodes, ("allreduce",), trials=0)[-1] == "what costs least is taken (trials = 0)"
+
+
+def test_an_algorithm_that_is_asked_for_is_told_for_each_goal(supernodes: Machine) -> None:
+    lines = told(supernodes, ("broadcast", "reduce"), stage="SC-OB", algorithm="binomial")
+    assert len(lines) == 2 * len(LADDER)
+    assert all(": binomial" in line for line in lines)
+    assert not any("next:" in line for line in lines)
+
+
+def test_both_levels_of_communicators_are_told(supernodes: Machine) -> None:
+    levels, *lines = told(supernodes, ("reduce",), stage="SC-OBR", chain=4)
+    assert levels.startswith("two levels of communicators: up to 4 ranks in a row by chain")
+    assert len(lines) == len(LADDER)
+    for line in lines:
+        lower, upper = line.split(", then ")
+        assert "chain" in lower
+        assert "for reduce by 4 ranks, predicted" in lower
+        assert upper.startswith("binomial for reduce by 2 ranks, predicted")
+
+
+def test_a_network_that_nobody_describes_is_said_to_be_measured() -> None:
+    (line,) = told(None, ("allreduce",))
+    assert line.startswith("the network is not described")

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from demitasse_allreduce.node.engine import element_number, zero_of
+from demitasse_allreduce.node.work import element_number, zero_of
 
 SUMS = """
 from demitasse_allreduce.node import Node, SharedAllocator

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from small_nets import inputs
 
 from demitasse import DataSpec, Layer, ModelReader, NetDefinition, Tensor
 from demitasse.operations import REQUIRED, VOCABULARY, extend
@@ -19,16 +19,6 @@ from demitasse_caffe.plugin import model_reader
 
 WORDS = extend(VOCABULARY, OPERATIONS)
 TYPES = {kind.name: kind for kind in LAYER_TYPES}
-
-
-@pytest.fixture(scope="session")
-def shared() -> Path:
-    """The folder of real files."""
-    beside = Path(__file__).parents[3].parent / "shared" / "data"
-    folder = Path(os.environ.get("DEMITASSE_SHARED", beside))
-    if not folder.is_dir():
-        pytest.skip(f"no real Caffe files at {folder}; DEMITASSE_SHARED names their folder")
-    return folder
 
 
 @pytest.fixture
@@ -109,3 +99,15 @@ class Recorder:
 @pytest.fixture
 def recorder() -> type[Recorder]:
     return Recorder
+
+
+@pytest.fixture
+def build(read: Callable[..., Any], recorder: type[Recorder]) -> Callable[..., Recorder]:
+    """Build a layer below inputs ``x`` (and more) of the given shapes."""
+
+    def build(text: str, phase: str = "train", **shapes: tuple[int, ...]) -> Recorder:
+        graph = recorder(phase)
+        graph.expand(read(f"{inputs(**shapes)}layer {{ {text} }}").net(phase))
+        return graph
+
+    return build

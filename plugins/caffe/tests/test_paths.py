@@ -70,6 +70,19 @@ def test_a_missing_file_lists_what_was_tried_and_the_nearest_name(tree: Path) ->
     assert f"did you mean '{solver(tree).with_name('net.prototxt')}'" in str(e.value)
 
 
+def test_a_missing_folder_is_told_with_the_nearest_name(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tree / "caffe")
+    with pytest.raises(ModelError) as e:
+        find_file("exmples/mnist/net.prototx", solver(tree), "net")
+    assert "there is no folder 'exmples', did you mean 'examples'?" in str(e.value)
+    solver(tree).with_name("nets").mkdir()
+    with pytest.raises(ModelError) as e:
+        find_file("netz/small.prototxt", solver(tree), "net")
+    assert f"did you mean '{solver(tree).with_name('nets')}'" in str(e.value)
+
+
 def test_an_absolute_path_is_tried_as_it_is(tree: Path) -> None:
     missing = str(tree / "nowhere/net.prototxt")
     assert find(missing, solver(tree)) == (None, [missing])

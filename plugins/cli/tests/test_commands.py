@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -277,6 +278,19 @@ def test_the_doctor_asks_plugins_for_their_own_findings(
     assert "problem  libasked" in shown
     assert "is not there; remedy: apt install libasked" in shown
     assert "its diagnosis failed: OSError: no bus" in shown
+
+
+def test_the_doctor_finds_two_plugins_of_one_name(
+    install: Install, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hook = "from demitasse import hookimpl\n@hookimpl\ndef observe(): return print\n"
+    metadata = install("twin", API + "[roles.observe]\n", hook).with_name("stranger_twin-1.5.dist-info")
+    other = shutil.copytree(metadata, metadata.with_name("other_twin-1.5.dist-info"))
+    (other / "METADATA").write_text("Metadata-Version: 2.1\nName: other-twin\nVersion: 1.5\n")
+    assert main(["doctor", "--json", "-"]) == 1
+    found = findings(capsys)["plugin twin"]
+    assert found["level"] == "problem"
+    assert {"other-twin", "stranger-twin"} < {*found["message"].replace(":", "").split()}
 
 
 def test_the_doctor_finds_a_command_claimed_twice(

@@ -281,6 +281,20 @@ def test_reorders_between_any_two_layouts(
     moved(x, source, target)
 
 
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    shape=st.tuples(st.integers(1, 3), st.integers(1, 5), st.integers(1, 70), st.integers(1, 70)),
+    stored=st.sampled_from([("", ""), ("", "bfloat16"), ("bfloat16", ""), ("bfloat16", "bfloat16")]),
+    kind=st.sampled_from(["float32", "float64"]),
+)
+def test_images_of_few_channels_become_pixels(
+    shape: tuple[int, ...], stored: tuple[str, str], kind: str
+) -> None:
+    before, after = stored if kind == "float32" else ("", "")
+    x = (np.random.default_rng(8).standard_normal(shape) * 100).astype(kind)
+    moved(x, replace(PLAIN, stored=before), replace(NHWC, stored=after))
+
+
 @pytest.mark.parametrize("shape", [(), (5,), (40, 30), (3, 4, 5), (2, 3, 2, 3, 2)])
 def test_reorders_of_any_rank(shape: tuple[int, ...]) -> None:
     x = np.random.default_rng(5).standard_normal(shape).astype(np.float32)

@@ -11,8 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from demitasse.operations import VOCABULARY
+from demitasse_cpu.kernels.layouts import NHWC, NHWC_BF16, PLAIN_BF16
 
 Compute = Callable[..., list[Any]]
+Lying = Callable[..., tuple[Any, list[Any]]]
 
 
 def windows(x: Any, y: Any, attributes: dict[str, Any]) -> Iterator[tuple[Any, list[slice], int]]:
@@ -103,6 +105,46 @@ def test_gradients_go_where_the_maxima_were(
     for n, c, i, j in np.ndindex(argmax.shape):
         expected[n, c, argmax[n, c, i, j]] += dy[n, c, i, j]
     np.testing.assert_allclose(dx, expected.reshape(shape), rtol=1e-5, atol=1e-5)
+
+
+@few
+@given(
+    geometry=geometries(),
+    channels=st.sampled_from([1, 3, 10, 16, 20, 32, 50, 97]),
+    precision=st.sampled_from(["f32", "bf16"]),
+    seed=st.integers(0, 99),
+)
+def test_maxima_without_their_places(
+    lying: Lying, geometry: Any, channels: int, precision: str, seed: int
+) -> None:
+    (samples, _, *image), attributes = geometry
+    random = np.random.default_rng(seed)
+    x = random.standard_normal((samples, channels, *image)).astype(np.float32)
+    # Numbers that bfloat16 has, and those that comparisons of bits could get wrong.
+    x = PLAIN_BF16.unpack(PLAIN_BF16.pack(x), x.shape)
+    special = np.array([np.nan, -np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-39, -1e-39], np.float32)
+    places = random.integers(0, x.size, x.size // 20)
+    x.reshape(-1)[places] = random.choice(special[:: random.choice([1, -1])], places.size)
+    x = PLAIN_BF16.unpack(PLAIN_BF16.pack(x), x.shape)
+    layout = NHWC_BF16 if precision == "bf16" else NHWC
+    _, (y, nothing) = lying("pooling_max", [x], attributes, [layout], precision, absent=[1])
+    assert nothing is None
+    for (i, j), (rows, columns), _ in windows(image, extents(x, attributes), attributes):
+        np.testing.assert_array_equal(y[:, :, i, j], x[:, :, rows, columns].max((2, 3)))
+
+
+@pytest.mark.parametrize("precision", ["f32", "bf16"])
+@pytest.mark.parametrize("shape", [(2, 20, 37, 900), (1, 320, 21, 65), (4, 64, 180, 190)])
+def test_maxima_of_lines_that_no_cache_keeps(
+    lying: Lying, shape: tuple[int, ...], precision: str
+) -> None:
+    x = np.random.default_rng(5).integers(-128, 128, shape).astype(np.float32)
+    given = {"kernel": (3, 3), "stride": (2, 2), "pad": (1, 0)}
+    layout = NHWC_BF16 if precision == "bf16" else NHWC
+    _, (y, _) = lying("pooling_max", [x], given, [layout], precision, absent=[1])
+    padded = np.pad(x, [(0, 0), (0, 0), (1, 2), (0, 2)], constant_values=-np.inf)
+    best = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (2, 3)).max((4, 5))[:, :, ::2, ::2]
+    assert np.array_equal(y, best[:, :, : y.shape[2], : y.shape[3]])
 
 
 @pytest.mark.parametrize("kernel", [2, 3, 4])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from demitasse import Candidate, Layout, Place, Request, TensorSpec
 from demitasse.operations import VOCABULARY
-from demitasse_cpu.kernels import spread_products, wide_weights
+from demitasse_cpu.kernels import candidates, spread_products, wide_weights
 from demitasse_cpu.onednn.inner_product import has_pairs
 
 ROUNDING = 2.0**-8
@@ -194,3 +195,23 @@ def test_what_products_cannot_be_added_up_to_is_left_to_others(attributes: dict[
     given = {**attributes, "shape": (2, 4, 10, 10)}
     request = ask("convolution_backward_data", operands, (2, 4, 10, 10), given, 1)
     assert not list(spread_products.backward_data(request))
+
+
+def test_fixed_weights_are_kept_in_16_bits() -> None:
+    asked = ask("inner_product", [(8, 320), (320, 320), (320,)], (8, 320), {}, 2)
+    stored = [
+        {candidate.input_layouts[1].stored for candidate in candidates(replace(asked, fixed=fixed))}
+        for fixed in (False, True)
+    ]
+    assert stored == [{"", "bfloat16"}, {"bfloat16"}]
+
+
+def test_few_tiles_do_not_wait_for_many_weights() -> None:
+    def kernels(image: int, channels: int, **more: Any) -> set[str]:
+        x, w = (1, channels, image, image), (channels, channels, 3, 3)
+        asked = ask("convolution", [x, w], x, {"pad": (1, 1)}, 2, **more)
+        return {candidate.kernel.split()[0] for candidate in candidates(replace(asked, fixed=True))}
+
+    assert kernels(14, 256) == {"oneDNN"}
+    assert kernels(56, 256) == kernels(14, 64) == {"oneDNN", "Winograd"}
+    assert kernels(14, 256, precision="f32") == {"oneDNN", "Winograd"}

@@ -6,7 +6,6 @@ import bz2
 import gc
 import gzip
 import lzma
-import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -36,15 +35,6 @@ def no_thread_is_left() -> Iterator[None]:
     for thread in set(threading.enumerate()) - before:
         thread.join(5)
         assert not thread.is_alive(), f"{thread} was left behind"
-
-
-@pytest.fixture(scope="session")
-def shared() -> Path:
-    default = Path(__file__).parents[3].parent / "shared" / "data"
-    folder = Path(os.environ.get("DEMITASSE_SHARED", default))
-    if not folder.is_dir():
-        pytest.skip(f"the shared data is not at {folder}; set DEMITASSE_SHARED")
-    return folder
 
 
 @pytest.fixture

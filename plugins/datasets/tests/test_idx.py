@@ -257,7 +257,7 @@ def test_empty_missing_and_forbidden_files_are_named(tmp_path, pack):
     message = failure(tmp_path / "train-image-idx3-ubyte.gz")
     assert "no such file" in message and f"did you mean {str(there)!r}" in message
     assert "digits:train" in message
-    assert f"there is no '{tmp_path / 'no'}'" in failure(tmp_path / "no" / "such" / "x.idx")
+    assert f"there is no folder '{tmp_path / 'no'}'" in failure(tmp_path / "no" / "such" / "x.idx")
     message = failure(there)
     assert "'train-labels-idx1-ubyte.gz'" in message and "labels=false" in message
     assert "no such file" in failure(there, labels=tmp_path / "nowhere")

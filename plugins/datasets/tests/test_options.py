@@ -43,6 +43,21 @@ def test_a_file_that_is_not_there_is_missed_with_the_nearest_name(tmp_path):
         data_source(spec=DataSpec(tmp_path / "trian.txt", "images"))
 
 
+@pytest.mark.parametrize("name", ["x.h5", "batch_*.bin"])
+def test_a_folder_that_is_not_there_is_missed_with_the_nearest_name(tmp_path, name):
+    (tmp_path / "samples").mkdir()
+    words = "there is no folder '.*/smaples', did you mean '.*/samples'"
+    with pytest.raises(DataError, match=words):
+        data_source(spec=DataSpec(str(tmp_path / "smaples" / name)))
+
+
+def test_a_list_of_files_that_are_not_there_misses_them_with_the_nearest_name(tmp_path):
+    (tmp_path / "train.h5").touch()
+    (tmp_path / "list.txt").write_text(f"{tmp_path}/trian.h5\n")
+    with pytest.raises(DataError, match=r"list\.txt:1: no such file: .*; did you mean '.*/train\.h5'"):
+        data_source(spec=DataSpec(tmp_path / "list.txt", "hdf5"))
+
+
 @pytest.mark.parametrize(
     ("library", "module", "hint"),
     [

@@ -342,7 +342,7 @@ def test_a_cache_that_cannot_be_written_costs_time_only(
     runtime: Runtime, nvrtc: Nvrtc, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("")
-    monkeypatch.setattr(compiled, "cache_folder", lambda: tmp_path / "file" / "gpu")
+    monkeypatch.setattr(compiled, "cache_folder", lambda name: tmp_path / "file" / "gpu")
     for _ in range(2):
         CupyDriver(0).function("source", "f")
     assert len(nvrtc.compilations) == 2

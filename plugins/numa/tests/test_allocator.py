@@ -9,11 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from demitasse import CompositionError, DescriptionError
+from demitasse import CompositionError, DescriptionError, KernelFiles
 from demitasse_numa import pages
 from demitasse_numa.allocator import DomainAllocator, allocate_space
 from demitasse_numa.binding import bind_thread, domain_here, from_within
-from demitasse_numa.kernel_files import KernelFiles
 from demitasse_numa.machine import this_machine
 from demitasse_numa.topology import Domain, topology
 

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from demitasse import CompositionError
+from demitasse import CompositionError, listed_numbers
 from demitasse_numa import hwloc
-from demitasse_numa.kernel_files import listed, shortened
 from demitasse_numa.machine import this_machine
-from demitasse_numa.topology import topology
+from demitasse_numa.topology import shortened, topology
 
 Make = Callable[..., Path]
 
@@ -158,4 +157,4 @@ def test_hwloc_and_the_system_agree_here() -> None:
 
 @pytest.mark.parametrize("text", ["0", "0-3", "0-3,8", "1,3,5-7"])
 def test_lists_are_written_as_they_are_read(text: str) -> None:
-    assert shortened(listed(text)) == text
+    assert shortened(listed_numbers(text)) == text

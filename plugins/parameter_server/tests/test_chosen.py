@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import ModuleType
@@ -82,6 +82,25 @@ def test_all_are_tried_once_and_the_quickest_is_taken(
     trials.remember(own_memory, name, invented)
     assert losses(composed(workers="auto"), toy)[0] == 2
     assert trials.remembered(own_memory, name) == invented
+
+
+def test_the_best_two_take_turns_where_they_are_close(
+    composed: Composed, toy: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured, first = list[tuple[int, ...]](), {1: 1.0, 2: 1.1, 4: 3.0}
+
+    def pretend(trainers: Sequence[Any], seconds: float) -> list[float]:
+        measured.append(tuple(trainer.workers for trainer in trainers))
+        return [1.2, 0.9] if len(trainers) == 2 else [first[trainers[0].workers]]
+
+    monkeypatch.setattr(trials, "_measured", pretend)
+    assert losses(composed(workers="auto"), toy)[0] == 2
+    assert measured == [(1,), (2,), (4,), (1, 2)]
+    trials.memory().unlink()
+    measured.clear()
+    first[2] = 1.5
+    assert losses(composed(workers="auto"), toy)[0] == 1
+    assert measured == [(1,), (2,), (4,)]
 
 
 def test_those_who_watch_a_run_hear_nothing_of_trials(

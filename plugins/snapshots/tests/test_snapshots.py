@@ -426,7 +426,7 @@ if sys.argv[2] == "flushing":
 elif sys.argv[2] == "renaming":
     Path.replace = wait
 else:
-    real, written = os.fdopen, []
+    real, written = Path.open, []
     class Slow:
         def __init__(self, file): self.file = file
         def __enter__(self): return self
@@ -437,7 +437,7 @@ else:
             written.append(len(data))
             if sum(written) > 100_000:
                 wait()
-    os.fdopen = lambda *arguments: Slow(real(*arguments))
+    Path.open = lambda path, mode: Slow(real(path, mode))
 model_writer(path=Path(sys.argv[1]), weights=Weights({"a": [np.zeros(99_999)] * 3}))
 """
 

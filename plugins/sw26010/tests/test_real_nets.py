@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from real_files import DATA
 
 from demitasse import (
     DemitasseError,
@@ -28,7 +28,6 @@ from demitasse_sw26010.allocator import Ddr3Allocator
 from demitasse_sw26010.kernels.program import Binder
 from demitasse_sw26010.model.figures import LDM_BYTES
 
-DATA = Path(os.environ.get("DEMITASSE_SHARED", Path(__file__).parents[4] / "shared")) / "data"
 PLUGINS = ("caffe", "training", "datasets", "sw26010", "snapshots")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import threading
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from real_files import DATA
 
 from demitasse import (
     Bucket,
@@ -29,7 +29,6 @@ from demitasse import (
 from demitasse_sw26010.gradient_sync import HandshakeSum, sum_seconds
 
 ROOT = Path(__file__).parents[3]
-DATA = Path(os.environ.get("DEMITASSE_SHARED", ROOT.parent / "shared")) / "data"
 SOLVER = ROOT / "examples/digits/digits_solver.prototxt"
 PLUGINS = ("caffe", "training", "datasets", "sw26010", "snapshots")
 

@@ -7,11 +7,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from demitasse import Level, Machine, Quantity, load_machine
-from demitasse_system.kernel_files import listed
 from demitasse_system.probe import probed
 
 GIB = 2**30
@@ -214,23 +211,6 @@ def test_storage_is_the_file_system_of_the_directory(tree: Tree, tmp_path: Path)
     assert storage.capacity.source == "measured"
     (elsewhere,) = probed(tree(files), directory=Path("/"))
     assert elsewhere.storage[0].space == "ext4"
-
-
-@given(st.frozensets(st.integers(0, 300)))
-def test_lists_of_numbers_are_read_as_the_kernel_writes_them(numbers: frozenset[int]) -> None:
-    runs: list[list[int]] = []
-    for number in sorted(numbers):
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    text = ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
-    assert listed(text) == numbers
-
-
-@pytest.mark.parametrize("text", ["", "0-x", "a", "1,,2", "-1", "0-3;5"])
-def test_lists_that_are_malformed_are_empty(text: str) -> None:
-    assert listed(text) == frozenset()
 
 
 def test_garbage_in_every_file_breaks_no_probe(tree: Tree, server: dict[str, str]) -> None:

@@ -284,7 +284,5 @@ def test_a_data_source_hook_that_returns_none_or_raises_is_said(
 
     with pytest.raises(PluginError, match=r"plugin 'toy': .*NoSource.* is not a DataSource"):
         runtime(source=lambda spec: NoSource()).net(toy.classifier(20, "test"))
-    with pytest.raises(
-        PluginError, match="samples from 'toy': a data_source hook raised KeyError: 'toy'"
-    ):
+    with pytest.raises(PluginError, match="plugin 'toy': hook data_source raised KeyError: 'toy'"):
         runtime(source=fail).net(toy.classifier(20, "test"))

@@ -46,6 +46,19 @@ def test_threads_that_share_a_net_get_their_own_answers(toy: ModuleType, runtime
     assert wrong == []
 
 
+def test_a_closed_trainer_is_looked_at_and_saved_but_does_not_go_on(
+    toy: ModuleType, runtime: Make, tmp_path: Path
+) -> None:
+    trainer = runtime().trainer(toy.solver(toy.classifier()), precision="f64")
+    trainer.step(2)
+    trainer.close()
+    with pytest.raises(WorkerError, match="this trainer is closed; make another"):
+        trainer.step(1)
+    assert trainer.iteration == 2 and trainer.net.params
+    assert trainer.snapshot(tmp_path / "kept").is_file()
+    trainer.close()
+
+
 def test_a_second_thread_that_steps_a_trainer_is_refused(toy: ModuleType, train: Make) -> None:
     inside, go_on = threading.Event(), threading.Event()
 

@@ -217,7 +217,7 @@ def failing(error: Exception) -> Callable[[Any], None]:
     ("observe", "message"),
     [
         (lambda: 3, "plugin 'broken': observe returned 3, which is no listener"),
-        (lambda: 1 // 0, "plugin 'broken': observe raised ZeroDivisionError"),
+        (lambda: 1 // 0, "plugin 'broken': hook observe raised ZeroDivisionError"),
         (
             lambda: failing(KeyError("loss")),
             "plugin 'broken': its listener raised KeyError at event 'iteration': 'loss'",

@@ -13,7 +13,8 @@ from demitasse_allreduce import library
 from demitasse_allreduce.algorithms import ALGORITHMS, schedule
 from demitasse_allreduce.executor import Collective
 from demitasse_allreduce.hierarchy import Hierarchical, Levels, homes
-from demitasse_allreduce.node.engine import Node, NodeWork, element_number, zero_of
+from demitasse_allreduce.node.engine import Node
+from demitasse_allreduce.node.work import NodeWork, element_number, zero_of
 from demitasse_allreduce.trials import measured
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
@@ -52,20 +53,19 @@ def allreduce(
     ended; DataError for an array that cannot be summed in place; CompositionError for an unknown
     algorithm.
     """
-    if comm is None:
-        comm = library.start().COMM_WORLD
-    state = comm.Get_attr(_KEY[0]) if _KEY else None
-    if state is None:
-        state = _attach(comm)
+    # A sum of a few kilobytes takes a microsecond or two, and each look-up here a tenth.
+    known, state = _latest
+    if comm is not known or state is None:
+        state = _state_of(comm)
     try:
-        contiguous, dtype = array.flags.c_contiguous, array.dtype
-        plan = state.plans.get((array.size, dtype, algorithm))
+        plan = state.plans.get((array.size, array.dtype, algorithm))
+        plain = array.flags.carray
     except AttributeError:
         raise DataError(f"allreduce sums NumPy arrays in place, not {type(array).__name__}") from None
-    if plan is None or not contiguous or not array.flags.writeable:
+    if plan is None or not plain:
         _checked(array, algorithm)
-        if not contiguous:
-            flat = np.ascontiguousarray(array)
+        if not plain:
+            flat = np.require(array, requirements=("C", "A"))
             allreduce(flat, comm, algorithm, check=check)
             array[...] = flat
             return
@@ -76,9 +76,18 @@ def allreduce(
 def node_of(comm: Any) -> Node | None:
     """The node that a communicator's sums use, or None where its ranks are on several. Collective when
     the communicator is seen first."""
-    state = comm.Get_attr(_KEY[0]) if _KEY else None
-    found: Node | None = (state or _attach(comm)).node
-    return found
+    state: _State | None = comm.Get_attr(_KEY[0]) if _KEY else None
+    return (state or _attach(comm)).node
+
+
+def _state_of(comm: Any) -> _State:
+    """What a communicator keeps (None: COMM_WORLD), remembered until another one is asked for."""
+    asked = library.start().COMM_WORLD if comm is None else comm
+    state: _State | None = asked.Get_attr(_KEY[0]) if _KEY else None
+    if state is None:
+        state = _attach(asked)
+    _latest[:] = comm, state
+    return state
 
 
 def _checked(array: Array, algorithm: str) -> None:
@@ -243,13 +252,7 @@ def _shared(node: Node, array: Array) -> Sum:
     _check_shared(array)
     work = NodeWork(node, 0, np.empty(array.size, array.dtype))
     work.forget()
-
-    def run(array: Array, check: Check | None) -> None:
-        work.check = check
-        work.take(array)
-        work.run()
-
-    return run
+    return work.sum
 
 
 def _check_shared(array: Array) -> None:
@@ -278,6 +281,9 @@ def _library(comm: Any, array: Array) -> Sum:
 _KEY: list[int] = []
 """The attribute under which a communicator keeps its state, once the first has one."""
 
+_latest: list[Any] = [None, None]
+"""The communicator that was asked for last, and its state."""
+
 
 def _attach(comm: Any) -> _State:
     from mpi4py import MPI
@@ -292,4 +298,6 @@ def _attach(comm: Any) -> _State:
 
 
 def _detach(comm: Any, key: int, state: _State) -> None:
+    if _latest[1] is state:
+        _latest[:] = None, None
     state.close()

@@ -335,12 +335,13 @@ class Chooser:
         for place, offer in enumerate(offers[:most]):
             mark = "->" if place == 0 else "  "
             source = "measured " if offer.measured is not None else "simulated"
-            lines.append(f"{mark} {_human(offer.seconds)} {source} {offer.way}")
+            lines.append(f"{mark} {human(offer.seconds):>11} {source} {offer.way}")
         if len(offers) > most:
-            lines.append(f"   and {len(offers) - most} more, to {_human(offers[-1].seconds).strip()}")
+            lines.append(f"   and {len(offers) - most} more, to {human(offers[-1].seconds)}")
         return "\n".join(lines)
 
 
-def _human(seconds: float) -> str:
+def human(seconds: float) -> str:
+    """Seconds for people."""
     scale, unit = next(((s, u) for s, u in ((1, "s"), (1e3, "ms")) if seconds * s >= 1), (1e6, "us"))
-    return f"{seconds * scale:8.3f} {unit:2}"
+    return f"{seconds * scale:.3f} {unit}"

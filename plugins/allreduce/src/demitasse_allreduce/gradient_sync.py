@@ -85,7 +85,7 @@ def _everyone(group: Group, options: Options, at_once: bool, where: str) -> Grad
         near = counts[homes[ours]]
         notes.append(f"{near} ranks of this node add slices in shared memory, without a message{nodes}")
     made = EveryoneSync(group, options, stage, at_once, node, network, leaders)
-    made.notes[:0] = notes
+    made.told[:0] = notes
     return made
 
 

@@ -12,6 +12,10 @@ import numpy as np
 NEAR = 1.5
 """Who takes longer than so many times the quickest in a first run is not run again."""
 
+WARM = 3
+"""Runs that do not count: sums in shared memory use another part of it in each of so many, whose first
+use is slow."""
+
 
 def measured(
     comm: Any,
@@ -20,9 +24,9 @@ def measured(
     repeats: int = 1,
     check: Callable[[], object] | None = None,
 ) -> list[float]:
-    """Seconds of each, the slowest rank's: a median of ``rounds``, each of so many ``repeats``, after a
-    run that does not count; of those that the first round shows to be slow that round's. Collective over
-    ``comm``. ``check`` is called in waits between rounds, and ends them by raising."""
+    """Seconds of each, the slowest rank's: a median of ``rounds``, each of so many ``repeats``, after as
+    many up to WARM that do not count; of those that the first round shows to be slow that round's.
+    Collective over ``comm``. ``check`` is called in waits between rounds, and ends them by raising."""
     times: list[list[float]] = [[] for _ in runs]
     left = list(range(len(runs)))
     for turn in range(-1, rounds):
@@ -30,7 +34,7 @@ def measured(
         for i, number in enumerate(left):
             _until(comm.Ibarrier(), check)
             begin = time.perf_counter()
-            for _ in range(repeats if turn >= 0 else 1):
+            for _ in range(repeats if turn >= 0 else min(WARM, repeats)):
                 runs[number]()
             mine[i] = (time.perf_counter() - begin) / repeats
         if turn < 0:

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from demitasse import PLAIN, Candidate, DataError, Request, Work
-from demitasse_caffe.whole_file import replacing
+from demitasse import PLAIN, Candidate, DataError, Request, Work, replacing
 
 
 def candidates(request: Request) -> Iterable[Candidate]:

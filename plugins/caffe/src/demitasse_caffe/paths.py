@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from demitasse import ModelError, nearest
+from demitasse import ModelError, nearest_path
 
 
 def find(name: str, beside: str | Path) -> tuple[str | None, list[str]]:
@@ -31,7 +31,10 @@ def find_file(name: str, beside: str | Path, what: str) -> Path:
     """A file that must be there; ModelError with what was tried, and the nearest name."""
     found, tried = find(name, beside)
     if found is None:
-        guess = hint(Path(name)) or hint(Path(beside).absolute().with_name(Path(name).name))
+        folder = Path(beside).absolute().parent
+        places = Path(name), folder / name, folder / Path(name).name
+        told = map(nearest_path, places)
+        guess = next((each for each in told if each.endswith("?")), "")
         raise ModelError(f"{what} {name!r} is not there; {attempts(tried)}{guess}")
     return Path(found)
 
@@ -41,16 +44,6 @@ def attempts(tried: list[str]) -> str:
     if len(tried) > 4:
         tried = [*tried[:3], f"{len(tried) - 4} folders above", tried[-1]]
     return f"tried {', '.join(tried)}"
-
-
-def hint(path: Path) -> str:
-    """The nearest name in the folder of a missing file, as the end of a sentence."""
-    try:
-        siblings = [entry.name for entry in path.parent.iterdir()]
-    except OSError:
-        return ""
-    close = nearest(path.name, siblings)
-    return f"; did you mean {str(path.parent / close)!r}?" if close else ""
 
 
 def located(source: str, beside: str | Path) -> str:

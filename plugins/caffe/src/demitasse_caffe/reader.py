@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from demitasse import LayerType, ModelError, NetDefinition, Solver, Weights
+from demitasse import LayerType, ModelError, NetDefinition, Solver, Weights, nearest_path
 from demitasse_caffe.binary import NO_OUTLINE, binary_kind, has_weights, parse_binary
 from demitasse_caffe.hdf5_file import is_hdf5
 from demitasse_caffe.net import NetFile, check_phase, define, net_file, state_of
 from demitasse_caffe.overrides import Overrides
-from demitasse_caffe.paths import hint
 from demitasse_caffe.schema import Schema, schema
 from demitasse_caffe.solver import SolverFile
 from demitasse_caffe.text import Outline, not_a_model, parse, read_text, which
@@ -106,7 +105,7 @@ def open_model(path: Path, layer_types: Mapping[str, LayerType]) -> Reader | Non
     """A reader for the file, by its suffix and content; None for another plugin's. Raises ModelError
     with file and line."""
     if not path.is_file():
-        raise ModelError(f"no such file: {path}{hint(path)}")
+        raise ModelError(f"no such file: {path}{nearest_path(path)}")
     if path.name.endswith(WEIGHTS):
         return WeightsReader(path, layer_types)
     if path.suffix == ".h5":

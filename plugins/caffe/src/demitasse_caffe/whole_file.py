@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import secrets
-from collections.abc import Iterator
 from pathlib import Path
 
-from demitasse import ModelError
+from demitasse import ModelError, replacing
 
 
 def read_whole(path: Path) -> bytes:
@@ -17,21 +14,6 @@ def read_whole(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise ModelError(f"{path}: cannot be read: {error.strerror}") from error
-
-
-@contextlib.contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """An empty file beside ``path``, with the rights that the user's umask gives to any, which takes its
-    place at the end of the block; it is gone where that or the block raises."""
-    temporary = path.with_name(f".{path.name[:200]}.{os.getpid()}-{secrets.token_hex(4)}")
-    os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
-    try:
-        yield temporary
-        temporary.replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
 
 
 def write_whole(path: Path, data: bytes) -> None:

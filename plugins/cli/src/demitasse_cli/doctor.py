@@ -162,17 +162,24 @@ def _check(manifest: Manifest, installed: set[str], topics: frozenset[str]) -> I
 
 
 def _claims(manifests: tuple[Manifest, ...]) -> Iterator[Finding]:
-    """Commands that two plugins offer."""
+    """Names that two distributions give a plugin, and commands that two plugins offer."""
     from demitasse import Finding
 
+    makers: dict[str, list[str]] = {}
     owners: dict[str, list[str]] = {}
     for manifest in manifests:
+        makers.setdefault(manifest.name, []).append(manifest.distribution)
         for name in manifest.roles.get("commands", {}).get("commands", {}):
             owners.setdefault(name, []).append(manifest.name)
+    remedy = "uninstall one of them"
+    for name, both in makers.items():
+        if len(both) > 1:
+            message = f"is provided by {' and '.join(both)}: nothing can be composed"
+            yield Finding("problem", f"plugin {name}", message, remedy)
     for name, both in owners.items():
         if len(both) > 1:
             message = f"is claimed by the plugins {' and '.join(both)}"
-            yield Finding("problem", f"command {name}", message, "uninstall one of them")
+            yield Finding("problem", f"command {name}", message, remedy)
 
 
 def _reinstall(manifest: Manifest) -> str:

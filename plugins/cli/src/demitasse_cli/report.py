@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import secrets
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,6 +13,8 @@ from statistics import fmean
 from typing import IO, Any
 
 import click
+
+from demitasse import replacing
 
 
 def write_json(path: str, value: Any) -> None:
@@ -53,16 +54,10 @@ def check_folder(folder: Path) -> None:
 def write_text(path: Path, text: str) -> None:
     """A file, whole or not at all: written beside its place, then moved there. Raises OSError that
     names the file."""
-    # A name that nobody foresees: what is not there cannot be somebody's link to another file.
-    beside = path.with_name(f".{path.name[:200]}.{os.getpid()}-{secrets.token_hex(4)}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with beside.open("x", encoding="utf-8") as file:
-                file.write(text)
-            beside.replace(path)
-        finally:
-            beside.unlink(missing_ok=True)
+        with replacing(path) as partial:
+            partial.write_text(text, encoding="utf-8")
     except OSError as error:
         raise OSError(f"{path} could not be written: {error.strerror or error}") from error
 

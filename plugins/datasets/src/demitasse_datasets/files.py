@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from demitasse import DataError, nearest
+from demitasse import DataError, nearest_path
 
 COMPRESSIONS: dict[bytes, tuple[str, Callable[..., IO[Any]]]] = {
     b"\x1f\x8b": ("gzip", gzip.open),
@@ -134,14 +134,4 @@ def physical_memory() -> int:
 
 def missing(path: Path, understood: str) -> DataError:
     """The error for a path that is not there: the part that is missing and the nearest name."""
-    part = path
-    while not part.parent.is_dir() and part.parent != part:
-        part = part.parent
-    try:
-        siblings = [other.name for other in part.parent.iterdir()]
-    except OSError:
-        siblings = []
-    close = nearest(part.name, siblings)
-    hint = f"; did you mean {str(part.parent / close)!r}?" if close else ""
-    what = "" if part == path else f" (there is no {str(part)!r})"
-    return DataError(f"no such file or folder: {str(path)!r}{what}{hint} ({understood})")
+    return DataError(f"no such file or folder: {str(path)!r}{nearest_path(path)} ({understood})")

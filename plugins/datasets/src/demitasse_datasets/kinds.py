@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from demitasse import DataError, DataSpec, nearest, unknown
+from demitasse import DataError, DataSpec, nearest_path, unknown
 from demitasse_datasets.cifar import FORMATS, is_cifar, open_cifar
 from demitasse_datasets.database import kind_of
 from demitasse_datasets.digits import open_digits
@@ -159,10 +159,7 @@ def _paths(text: str) -> list[Path]:
         names = glob.glob(str(path))  # noqa: PTH207
         found = sorted(map(Path, names), key=natural)
         if not found:
-            there = [each.name for each in path.parent.glob("*")]
-            close = nearest(path.name, there)
-            hint = f"; there is {str(path.with_name(close))!r}" if close else ""
-            raise DataError(f"no file matches {str(path)!r}{hint} ({UNDERSTOOD})")
+            raise DataError(f"no file matches {str(path)!r}{nearest_path(path)} ({UNDERSTOOD})")
         by_name: dict[Path, Path] = {}
         for each in found:
             other = by_name.setdefault(each.with_name(bare_name(each)), each)

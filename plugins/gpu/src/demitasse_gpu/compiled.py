@@ -3,22 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from demitasse import __version__
+from demitasse import __version__, cache_folder, replacing
 
 STANDARD = ("--std=c++17",)
-
-
-def cache_folder() -> Path:
-    """Where compiled kernels are kept, as the system asks for it."""
-    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    if not base.is_absolute():  # unset; and the specification has relative ones ignored
-        base = Path.home() / ".cache"
-    return base / "demitasse" / "gpu"
 
 
 class CompiledKernels:
@@ -34,7 +24,7 @@ class CompiledKernels:
         """The machine code of CUDA source text: kept, or compiled now and kept where a folder for it can
         be written."""
         told = [*STANDARD, self._architecture, *options]
-        path = cache_folder() / f"{_key(source, told)}.cubin"
+        path = cache_folder("gpu") / f"{_key(source, told)}.cubin"
         try:
             return path.read_bytes()
         except OSError:
@@ -58,6 +48,5 @@ def _key(source: str, options: Sequence[str]) -> str:
 def _write(path: Path, image: bytes) -> None:
     """Whole or not at all: other processes may look for it now."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-        file.write(image)
-    Path(file.name).replace(path)
+    with replacing(path) as partial:
+        partial.write_bytes(image)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import bisect
 import mmap
-import os
 import threading
 import weakref
 from collections import deque
 from collections.abc import Sequence
 from math import prod
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from demitasse import HostMemory, available_bytes
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -87,28 +87,6 @@ def pinned(shape: Sequence[int], dtype: str) -> np.ndarray:
     return block.view(dtype).reshape(tuple(shape))
 
 
-class StandInMemory:
-    """One zeroed block of a stand-in's memory."""
-
-    def __init__(self, nbytes: int, space: str) -> None:
-        self.nbytes = nbytes
-        self._block: Bytes | None = block_of(nbytes, space)
-
-    def view(self, offset: int, shape: Sequence[int], dtype: str) -> Any:
-        """An array over part of the block; ``offset`` in bytes. Raises ValueError when the part does
-        not lie in the block, or the block was closed."""
-        size = prod(shape) * np.dtype(dtype).itemsize
-        if self._block is None:
-            raise ValueError("the memory was closed")
-        if offset < 0 or offset + size > self.nbytes:
-            raise ValueError(f"{size} bytes at {offset} do not lie in a block of {self.nbytes}")
-        return self._block[offset : offset + size].view(dtype).reshape(tuple(shape))
-
-    def close(self) -> None:
-        """Give the block back; the system has it again when the last view is gone."""
-        self._block = None
-
-
 class StandInAllocator:
     """Gives blocks of host memory that stand for one accelerator's, and counts all that it ever gave."""
 
@@ -117,14 +95,14 @@ class StandInAllocator:
         self.allocations = 0
         self.bytes = 0
 
-    def allocate(self, nbytes: int) -> StandInMemory:
+    def allocate(self, nbytes: int) -> HostMemory:
         """A new zeroed block. Raises MemoryError with the bytes asked for and those that the host has:
         before they are used, as a system that lends more than it has would end the process then."""
         available = available_bytes()
         try:
             if available is not None and nbytes > available:
                 raise MemoryError
-            memory = StandInMemory(nbytes, self.space)
+            memory = HostMemory(block_of(nbytes, self.space))
         except (MemoryError, OverflowError, ValueError) as error:
             known = "an unknown amount is" if available is None else f"{available:,} are"
             raise MemoryError(
@@ -134,15 +112,3 @@ class StandInAllocator:
         self.allocations += 1
         self.bytes += nbytes
         return memory
-
-
-def available_bytes() -> int | None:
-    """What the system could give without swapping, or None where it does not tell."""
-    meminfo = Path("/proc/meminfo")
-    lines = meminfo.read_text(encoding="ascii").splitlines() if meminfo.exists() else []
-    for line in lines:
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    if "SC_AVPHYS_PAGES" in getattr(os, "sysconf_names", {}):
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return None

@@ -6,16 +6,14 @@ import mmap
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from demitasse import CompositionError, DescriptionError, PlanError, unknown
+from demitasse import CompositionError, DescriptionError, HostMemory, KernelFiles, PlanError, unknown
 from demitasse_numa import pages
 from demitasse_numa.binding import bind_thread, domain_here, from_within
-from demitasse_numa.kernel_files import KernelFiles
 from demitasse_numa.topology import NODES, Domain, Topology
 
 OPTIONS = ("first", "large_pages", "library")
@@ -24,7 +22,7 @@ POPULATE_WRITE = 23
 """madvise's MADV_POPULATE_WRITE (Linux 5.14): touches pages, and reports what a write would die of."""
 
 
-class DomainMemory:
+class DomainMemory(HostMemory):
     """One zeroed block, aligned to 2 MiB when it has as much, else to a page. Its pages are taken at
     the first ``view``, all at once, so that asking whether a net fits costs no time; ``parts`` are
     (bytes, node) in order."""
@@ -32,7 +30,7 @@ class DomainMemory:
     def __init__(
         self, nbytes: int, domain: Domain, parts: Sequence[tuple[int, int]], large: bool
     ) -> None:
-        self.nbytes, self.domain, self.parts = nbytes, domain, tuple(parts)
+        self.domain, self.parts = domain, tuple(parts)
         self._lock, self._placed = threading.Lock(), False
         alignment = pages.LARGE_PAGE if nbytes >= pages.LARGE_PAGE and large else pages.PAGE
         whole = -(-nbytes // pages.PAGE) * pages.PAGE
@@ -40,7 +38,7 @@ class DomainMemory:
         block = mmap.mmap(-1, whole + alignment, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         raw = np.frombuffer(block, np.uint8)
         first = -raw.ctypes.data % alignment
-        self._block: np.ndarray[Any, np.dtype[np.uint8]] | None = raw[first : first + nbytes]
+        super().__init__(raw[first : first + nbytes])
         address = raw.ctypes.data + first
         for size, node in self.parts:
             pages.bind(address, size, [node])
@@ -55,16 +53,12 @@ class DomainMemory:
     def view(self, offset: int, shape: Sequence[int], dtype: str) -> Any:
         """An array over part of the block; ``offset`` in bytes. Raises ValueError when the part does
         not lie in the block, or the block was closed."""
-        size = prod(shape) * np.dtype(dtype).itemsize
-        if self._block is None:
-            raise ValueError("the memory was closed")
-        if offset < 0 or offset + size > self.nbytes:
-            raise ValueError(f"{size} bytes at {offset} do not lie in a block of {self.nbytes}")
+        seen = super().view(offset, shape, dtype)
         with self._lock:
             if not self._placed:
                 from_within(self.domain, self._touch)
                 self._placed = True
-        return self._block[offset : offset + size].view(dtype).reshape(tuple(shape))
+        return seen
 
     def _touch(self) -> None:
         block, mapping = self._block, self._mapping
@@ -78,7 +72,8 @@ class DomainMemory:
 
     def close(self) -> None:
         """Give the block back; the system has it again when the last view is gone."""
-        self._block = self._mapping = None
+        super().close()
+        self._mapping = None
 
 
 class DomainAllocator:
@@ -142,9 +137,9 @@ class DomainAllocator:
         """Bytes that a node could give without swapping: unused ones, and those of cached files. None
         where the system does not tell."""
         path = f"{NODES}/node{node}/meminfo"
-        counts = [self._files.bytes(path, key) for key in ("MemFree", "Inactive(file)", "SReclaimable")]
+        counts = [self._files.size(path, key) for key in ("MemFree", "Inactive(file)", "SReclaimable")]
         if counts[0] is None:
-            return self._files.bytes("proc/meminfo", "MemAvailable")
+            return self._files.size("proc/meminfo", "MemAvailable")
         return sum(count for count in counts if count)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from demitasse_numa.kernel_files import KernelFiles
+from demitasse import KernelFiles
 from demitasse_numa.topology import Topology
 
 SOURCES = "sys/bus/event_source/devices"
@@ -79,7 +79,7 @@ def _described(files: KernelFiles) -> Iterator[Counter]:
             if not re.fullmatch(rf"{kind}(_\d+)*", unit):
                 continue
             folder = f"{SOURCES}/{unit}"
-            number, cpus = files.number(f"{folder}/type"), files.list(f"{folder}/cpumask")
+            number, cpus = files.number(f"{folder}/type"), files.numbers(f"{folder}/cpumask")
             for reads, name in zip((True, False), names, strict=True):
                 config = _config(files, folder, files.text(f"{folder}/events/{name}"))
                 if number is None or config is None:

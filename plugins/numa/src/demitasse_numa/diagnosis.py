@@ -54,7 +54,7 @@ def findings(measure: bool = False, machine: Topology | None = None) -> Iterator
 
 
 def _balancing() -> Iterator[Finding]:
-    from demitasse_numa.kernel_files import KernelFiles
+    from demitasse import KernelFiles
 
     if KernelFiles().number(BALANCING):
         message = "the system moves pages and threads between domains by itself; bound ones stay"

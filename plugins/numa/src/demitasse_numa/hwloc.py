@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from demitasse_numa.kernel_files import KernelFiles, listed
+from demitasse import KernelFiles, listed_numbers
 from demitasse_numa.topology import NODES, Node, Topology, arranged, processors
 
 NAMES = ("libhwloc.so.15", "libhwloc.15.dylib")
@@ -110,7 +110,7 @@ def _read(library: Any, handle: ctypes.c_void_p) -> Topology | None:
     found = [each for each in _objects(library, handle, NUMANODE) if each.attr]
     numbers = sorted(int(each.os_index) for each in found)
     sets = {int(each.os_index): _set(library, each.cpuset) & allowed for each in found}
-    online = sorted(files.list(f"{NODES}/online") or numbers)
+    online = sorted(files.numbers(f"{NODES}/online") or numbers)
     nodes = {}
     for each in found:
         n = int(each.os_index)
@@ -118,7 +118,7 @@ def _read(library: Any, handle: ctypes.c_void_p) -> Topology | None:
         distances = dict(zip(online, (int(word) for word in words if word.isdigit()), strict=False))
         folder = f"{NODES}/node{n}"
         # hwloc gives memory without processors the set of what is near; the system says whose they are.
-        own = files.list(f"{folder}/cpulist") & allowed if Path(f"/{folder}").is_dir() else sets[n]
+        own = files.numbers(f"{folder}/cpulist") & allowed if Path(f"/{folder}").is_dir() else sets[n]
         kind = (each.subtype or b"").decode("ascii", "replace")
         bandwidth = files.number(f"{folder}/access0/initiators/read_bandwidth")
         nodes[n] = Node(n, int(each.attr[0]), own, distances, bandwidth, kind)
@@ -142,4 +142,4 @@ def _set(library: Any, pointer: int | None) -> frozenset[int]:
     size = library.hwloc_bitmap_list_snprintf(None, 0, pointer) + 1
     text = ctypes.create_string_buffer(size)
     library.hwloc_bitmap_list_snprintf(text, size, pointer)
-    return listed(text.value.decode("ascii"))
+    return listed_numbers(text.value.decode("ascii"))

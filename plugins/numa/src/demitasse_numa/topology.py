@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from demitasse import CompositionError
-from demitasse_numa.kernel_files import KernelFiles, listed, shortened
+from demitasse import CompositionError, KernelFiles, listed_numbers
 
 CPUS = "sys/devices/system/cpu"
 NODES = "sys/devices/system/node"
@@ -136,7 +135,7 @@ def arranged(
     working = [node for node in nodes.values() if node.cpus]
     missed = cpus.difference(*(node.cpus for node in working))
     if not working:
-        only = Node(0, files.bytes("proc/meminfo", "MemTotal"), cpus, {})
+        only = Node(0, files.size("proc/meminfo", "MemTotal"), cpus, {})
         return Topology((Domain(0, 0, cpus, cores, (0,)),), (), {0: only}, source)
     if missed:  # processors that belong to no node, as far as the system tells
         first = working[0]
@@ -163,7 +162,7 @@ def arranged(
 
 def processors(files: KernelFiles, affinity: Set[int] | None = None) -> frozenset[int]:
     """The processors that are online and that affinity and cpusets allow; one at least."""
-    cpus = files.list(f"{CPUS}/online") or frozenset(
+    cpus = files.numbers(f"{CPUS}/online") or frozenset(
         int(number) for number in re.findall(r"(?m)^processor\s*:\s*(\d+)", files.text("proc/cpuinfo"))
     )
     if not cpus and files.own:
@@ -173,8 +172,8 @@ def processors(files: KernelFiles, affinity: Set[int] | None = None) -> frozense
     status = re.search(r"Cpus_allowed_list:\s*(\S+)", files.text("proc/self/status"))
     listings = [affinity or frozenset()]
     if affinity is None and status:
-        listings.append(listed(status[1]))
-    listings += [files.list(f"{group}/cpuset.cpus.effective") for group in _groups(files)]
+        listings.append(listed_numbers(status[1]))
+    listings += [files.numbers(f"{group}/cpuset.cpus.effective") for group in _groups(files)]
     for listing in listings:
         # A limit that leaves nothing was misread, or is of another machine.
         cpus = cpus & listing if cpus & listing else cpus
@@ -184,8 +183,8 @@ def processors(files: KernelFiles, affinity: Set[int] | None = None) -> frozense
 def allowed_nodes(files: KernelFiles, nodes: frozenset[int]) -> frozenset[int]:
     """Those of the nodes that this process may take memory from."""
     status = re.search(r"Mems_allowed_list:\s*(\S+)", files.text("proc/self/status"))
-    listings = [listed(status[1])] if status else []
-    listings += [files.list(f"{group}/cpuset.mems.effective") for group in _groups(files)]
+    listings = [listed_numbers(status[1])] if status else []
+    listings += [files.numbers(f"{group}/cpuset.mems.effective") for group in _groups(files)]
     for listing in listings:
         nodes = nodes & listing if nodes & listing else nodes
     return nodes
@@ -207,14 +206,16 @@ def _cores(files: KernelFiles, cpus: frozenset[int]) -> frozenset[frozenset[int]
     cores = set()
     for cpu in cpus:
         folder = f"{CPUS}/cpu{cpu}/topology"
-        siblings = files.list(f"{folder}/core_cpus_list") or files.list(f"{folder}/thread_siblings_list")
+        siblings = files.numbers(f"{folder}/core_cpus_list")
+        siblings = siblings or files.numbers(f"{folder}/thread_siblings_list")
         cores.add((siblings & cpus) | {cpu})
     return frozenset(cores)
 
 
 def _nodes(files: KernelFiles, cpus: frozenset[int]) -> dict[int, Node]:
-    there = files.folders(NODES, "node")
-    online = files.list(f"{NODES}/online") or frozenset(there)
+    suffixes = [name.rpartition("node")[2] for name in files.names(NODES, "node*")]
+    there = [int(suffix) for suffix in suffixes if suffix.isdecimal()]
+    online = files.numbers(f"{NODES}/online") or frozenset(there)
     numbers = [n for n in sorted(online) if n in there]
     nodes = {}
     for n in numbers:
@@ -222,8 +223,8 @@ def _nodes(files: KernelFiles, cpus: frozenset[int]) -> dict[int, Node]:
         values = [int(word) for word in files.text(f"{folder}/distance").split() if word.isdigit()]
         distances = dict(zip(sorted(online), values, strict=False))
         bandwidth = files.number(f"{folder}/access0/initiators/read_bandwidth")
-        size = files.bytes(f"{folder}/meminfo", "MemTotal")
-        nodes[n] = Node(n, size, files.list(f"{folder}/cpulist") & cpus, distances, bandwidth)
+        size = files.size(f"{folder}/meminfo", "MemTotal")
+        nodes[n] = Node(n, size, files.numbers(f"{folder}/cpulist") & cpus, distances, bandwidth)
     return nodes
 
 
@@ -238,3 +239,14 @@ def _fast(node: Node, near: Node, files: KernelFiles) -> bool:
     facts = [re.search(rf"(?m)^{key}\s*:\s*(\d+)", text) for key in ("cpu family", "model")]
     family, model = (int(match[1]) if match else 0 for match in facts)
     return "GenuineIntel" in text and (family, model) in KNIGHTS_LANDING
+
+
+def shortened(numbers: frozenset[int]) -> str:
+    """The list that a kernel would write: 0, 1, 2, 3, 8 is ``0-3,8``."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and runs[-1][1] == number - 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ",".join(f"{a}-{b}" if b > a else f"{a}" for a, b in runs) or "none"

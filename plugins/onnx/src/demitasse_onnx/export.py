@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +11,7 @@ import onnx
 from google.protobuf.message import EncodeError
 from onnx import numpy_helper
 
-from demitasse import Graph, ModelError, Node, Runtime, Tensor, unknown
+from demitasse import Graph, ModelError, Node, Runtime, Tensor, replacing, unknown
 
 OPSETS = (13, 22)
 """The oldest and the newest version of ONNX's operators that is written."""
@@ -214,17 +211,13 @@ class Exporter:
 
 
 def _write_whole(path: Path, model: onnx.ModelProto) -> None:
-    temporary = path.with_name(f".{path.name[:200]}.{os.getpid()}-{secrets.token_hex(4)}")
     try:
         data = model.SerializeToString()
     except (EncodeError, ValueError) as error:
         raise ModelError(f"{path}: the model is too large for one file: {error}") from error
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("xb") as file:
-            file.write(data)
-        temporary.replace(path)
+        with replacing(path) as partial:
+            partial.write_bytes(data)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
         raise ModelError(f"{path}: cannot be written: {error.strerror}") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,8 @@ class BulkServer(ThreadServer):
     one copy for all.
 
     Sums are made in the order of workers: the same bits in every run, and one worker's up to rounding.
-    All meet when a bucket's gradients are final, and once more at the end of an iteration.
+    All meet when a bucket's gradients are final, and once more at the end of an iteration. Who has come
+    and is not the last to, calls ``meanwhile``, if somebody has set it, before it waits.
     """
 
     shares_parameters = True
@@ -47,6 +49,7 @@ class BulkServer(ThreadServer):
         self._item, self._calls = np.dtype(group.dtype).itemsize, 0
         # A level outside this one looks for a worker's sums in the worker's own memory.
         self._holder = 0 if is_outermost(group) else self.index
+        self.meanwhile: Callable[[Bucket], None] | None = None
 
     def bind(self, memory: FlatMemory) -> None:
         """Compile now, not in the first step."""
@@ -88,8 +91,7 @@ class BulkServer(ThreadServer):
             SPIN,
             come_and_add,
             give_turn,
-            stay,
-            timed_sum,
+            wait_and_add,
         )
 
         part, memories = self.owned(span), self.team.memory
@@ -106,13 +108,14 @@ class BulkServer(ThreadServer):
             start, summed, gate = pace.now(), int(spent[SUMMED]), self.shared.gate
             if leads:
                 give_turn(gate, following)
-            ended = come_and_add(gate, size, spin, PATIENCE, *sums)
-            late = ended >= 0
+            meanwhile = self.meanwhile
+            ended = come_and_add(gate, size, spin, 0 if meanwhile else PATIENCE, *sums)
+            if meanwhile and ended >= 0:
+                meanwhile(bucket)
+                ended = wait_and_add(gate, ended, spin, PATIENCE, *sums)
             while ended >= 0:
                 check()
-                ended = stay(gate, ended, PATIENCE, spent)
-            if late:
-                timed_sum(*sums)
+                ended = wait_and_add(gate, ended, 0, PATIENCE, *sums)
             pace.waited(start + (int(spent[SUMMED]) - summed) * 1e-9)
 
         return work

@@ -155,7 +155,7 @@ def compiled_for(gradients: Any) -> None:
     gate, spent = np.zeros(loops.TURNS + loops.LINE, np.int64), np.zeros(SPENT, np.int64)
     nothing = np.zeros(1, np.int64), 0, 0, np.empty(loops.BLOCK, gradients.dtype)
     loops.come_and_add(gate, 1, 0, 0, spent, *nothing)
-    loops.timed_sum(spent, *nothing)
+    loops.wait_and_add(gate, 0, 0, 0, spent, *nothing)
     loops.come(gate, 1, 0, 0, spent)
     loops.stay(gate, 0, 0, spent)
     loops.give_turn(gate, 0)

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any, TypeAlias
 
-from demitasse import DataError, Level, Machine, Runtime, Solver, SyncSpec, fingerprint
+from demitasse import (
+    DataError,
+    Level,
+    Machine,
+    Runtime,
+    Solver,
+    SyncSpec,
+    cache_folder,
+    fingerprint,
+    replacing,
+)
 
 Make: TypeAlias = Callable[..., Any]
 
@@ -21,6 +30,9 @@ WARM = 3
 """Iterations before those that are measured: kernels are tried and compiled in them."""
 
 ROUNDS = 5
+CLOSE = 1.15
+"""Two medians of which one is less than so many times the other may be the machine's mood."""
+
 SCHEMA = 1
 
 
@@ -50,22 +62,42 @@ def arranged(machine: Machine, workers: int, threads: int) -> Machine:
 def tried(runtime: Runtime, make: Make, solver: Solver, seconds: float, **options: Any) -> list[Trial]:
     """Each shape's median iteration on the runtime's machine, measured for about so many seconds, by the
     trainers that ``make(runtime, solver, **options)`` makes. Shapes with more workers than a batch has
-    samples are left out."""
-    machine, found = runtime.machine, list[Trial]()
-    for workers, threads in shapes(cores_of(machine)):
+    samples are left out. The best two, where they are ``CLOSE``, are measured again, by turns: what else
+    a machine does changes from second to second, and would choose between them."""
+    found = dict[tuple[int, int], Trial]()
+
+    def measure(some: Sequence[tuple[int, int]]) -> None:
+        with ExitStack() as stack:
+            trainers = [
+                stack.enter_context(_trainer(runtime, make, solver, *shape, options)) for shape in some
+            ]
+            for shape, taken in zip(some, _measured(trainers, seconds), strict=True):
+                found[shape] = Trial(*shape, taken)
+
+    for shape in shapes(cores_of(runtime.machine)):
         try:
-            shaped = arranged(machine, workers, threads)
-            with Runtime(shaped, runtime.composition, runtime.options) as trial:
-                trainer = make(trial, solver, **options)
-                try:
-                    trainer.listeners.clear()  # who shows a run is not to show its trials
-                    found.append(Trial(workers, threads, _measured(trainer, seconds)))
-                finally:
-                    trainer.close()
+            measure([shape])
         except DataError:
-            if workers == 1:
+            if shape[0] == 1:
                 raise
-    return found
+    best, *others = sorted(found.values(), key=lambda trial: trial.seconds)
+    if others and others[0].seconds < best.seconds * CLOSE:
+        measure([(trial.workers, trial.threads) for trial in (best, others[0])])
+    return list(found.values())
+
+
+@contextmanager
+def _trainer(
+    runtime: Runtime, make: Make, solver: Solver, workers: int, threads: int, options: Mapping[str, Any]
+) -> Iterator[Any]:
+    shaped = arranged(runtime.machine, workers, threads)
+    with Runtime(shaped, runtime.composition, runtime.options) as trial:
+        trainer = make(trial, solver, **options)
+        try:
+            trainer.listeners.clear()  # who shows a run is not to show its trials
+            yield trainer
+        finally:
+            trainer.close()
 
 
 def cores_of(machine: Machine) -> int:
@@ -73,12 +105,19 @@ def cores_of(machine: Machine) -> int:
     return machine.levels[0].cores or 1
 
 
-def _measured(trainer: Any, seconds: float) -> float:
-    trainer.step(WARM)
-    start = time.perf_counter()
-    trainer.step(1)
-    count = max(1, round(seconds / ROUNDS / (time.perf_counter() - start)))
-    return float(median(trainer.step(count).seconds / count for _ in range(ROUNDS)))
+def _measured(trainers: Sequence[Any], seconds: float) -> list[float]:
+    """The seconds of an iteration of each, medians of ``ROUNDS`` turns."""
+    counts = list[int]()
+    for trainer in trainers:
+        trainer.step(WARM)
+        start = time.perf_counter()
+        trainer.step(1)
+        counts.append(max(1, round(seconds / ROUNDS / (time.perf_counter() - start))))
+    turns = [
+        [trainer.step(count).seconds / count for trainer, count in zip(trainers, counts, strict=True)]
+        for _ in range(ROUNDS)
+    ]
+    return [float(median(each)) for each in zip(*turns, strict=True)]
 
 
 def name_of(solver: Solver, machine: Machine, precision: str | None = None) -> str:
@@ -91,10 +130,7 @@ def name_of(solver: Solver, machine: Machine, precision: str | None = None) -> s
 
 def memory() -> Path:
     """The file that remembers trials on this machine."""
-    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    if not base.is_absolute():
-        base = Path.home() / ".cache"
-    return base / "demitasse" / "workers" / f"{fingerprint()}.json"
+    return cache_folder("workers") / f"{fingerprint()}.json"
 
 
 def remembered(path: Path, name: str) -> list[Trial]:
@@ -116,6 +152,5 @@ def remember(path: Path, name: str, trials: list[Trial]) -> None:
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         nets = {}
     nets[name] = [asdict(trial) for trial in trials]
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
-        json.dump({"schema": SCHEMA, "nets": nets}, file, indent=1)
-    Path(file.name).replace(path)
+    with replacing(path) as file:
+        file.write_text(json.dumps({"schema": SCHEMA, "nets": nets}, indent=1), "utf-8")

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeVar
 
-from demitasse import Candidate, Machine, Place, Request, fingerprint, missing_number
+from demitasse import (
+    Candidate,
+    Machine,
+    Place,
+    Request,
+    cache_folder,
+    fingerprint,
+    missing_number,
+    replacing,
+)
 from demitasse_simulator.trials import Bench, wanted
 
 T = TypeVar("T")
@@ -174,23 +182,17 @@ class Table:
         about = {"schema": SCHEMA, "fingerprint": fingerprint(), "process": self.process}
         head = json.dumps(about)[1:-1]
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        beside = self.path.with_name(f".{self.path.name}.{os.getpid()}")
-        try:
-            beside.write_text("{" + head + ', "kinds": {\n' + rows + "\n}}\n", "utf-8")
-            beside.replace(self.path)
-        finally:
-            beside.unlink(missing_ok=True)
+        with replacing(self.path) as partial:
+            partial.write_text("{" + head + ', "kinds": {\n' + rows + "\n}}\n", "utf-8")
         self.changed = False
 
 
 def table_file() -> Path | None:
     """Where this machine's samples are kept; None where the user has no home."""
-    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
     try:
-        folder = base if base.is_absolute() else Path.home() / ".cache"
+        return cache_folder("simulator") / f"{fingerprint()}.json"
     except RuntimeError:
         return None
-    return folder / "demitasse" / "simulator" / f"{fingerprint()}.json"
 
 
 def _read(path: Path) -> tuple[dict[str, list[Sample]], dict[str, float]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-import secrets
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 import msgpack
 import numpy as np
 
-from demitasse import SnapshotError, Weights
+from demitasse import SnapshotError, Weights, replacing
 from demitasse_snapshots.layout import (
     ARRAY,
     DEEPEST,
@@ -55,23 +54,14 @@ def write_snapshot(path: Path, weights: Weights) -> None:
 
 
 def _replace(target: Path, pieces: Pieces) -> None:
-    token = f"{os.getpid()}-{secrets.token_hex(4)}"
-    partial = target.with_name(f".{target.name[:200]}.{token}.partial")
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            digest = hashlib.sha256()
-            for piece in pieces:
-                digest.update(piece)
-                file.write(piece)
-            file.write(digest.digest())
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(target)
-    except BaseException:
-        # Whatever it was, even an interrupt: the rest must not fill the disk further.
-        partial.unlink(missing_ok=True)
-        raise
+    with replacing(target) as partial, partial.open("wb") as file:
+        digest = hashlib.sha256()
+        for piece in pieces:
+            digest.update(piece)
+            file.write(piece)
+        file.write(digest.digest())
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _synchronise_folder(folder: Path) -> None:

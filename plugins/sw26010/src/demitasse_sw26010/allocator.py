@@ -2,39 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from math import prod
-from typing import Any
-
-import numpy as np
-
-from demitasse import Allocator, PlanError
+from demitasse import Allocator, HostMemory, PlanError, zeroed
 
 ALIGNMENT = 128
 """Of a DMA's fastest blocks."""
-
-
-class Ddr3:
-    """One zeroed block."""
-
-    def __init__(self, nbytes: int) -> None:
-        self.nbytes = nbytes
-        raw = np.zeros(nbytes + ALIGNMENT, np.uint8)
-        first = -raw.ctypes.data % ALIGNMENT
-        self._block: np.ndarray[Any, np.dtype[np.uint8]] | None = raw[first : first + nbytes]
-
-    def view(self, offset: int, shape: Sequence[int], dtype: str) -> Any:
-        """An array over part of the block. Raises ValueError when the part does not lie in it."""
-        size = prod(shape) * np.dtype(dtype).itemsize
-        if self._block is None:
-            raise ValueError("the memory was closed")
-        if offset < 0 or offset + size > self.nbytes:
-            raise ValueError(f"{size} bytes at {offset} do not lie in a block of {self.nbytes}")
-        return self._block[offset : offset + size].view(dtype).reshape(tuple(shape))
-
-    def close(self) -> None:
-        """Give the block back, once no view holds it any more."""
-        self._block = None
 
 
 class Ddr3Allocator:
@@ -46,10 +17,10 @@ class Ddr3Allocator:
         self.allocations = 0
         self.bytes = 0
 
-    def allocate(self, nbytes: int) -> Ddr3:
+    def allocate(self, nbytes: int) -> HostMemory:
         """A new zeroed block. Raises MemoryError with the bytes asked for."""
         try:
-            memory = Ddr3(nbytes)
+            memory = HostMemory(zeroed(nbytes, ALIGNMENT))
         except MemoryError as error:
             raise MemoryError(f"ddr3, emulated in host memory: asked for {nbytes:,} bytes") from error
         self.allocations += 1

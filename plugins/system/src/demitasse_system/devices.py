@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from demitasse_system.kernel_files import KernelFiles
+from demitasse import KernelFiles
 
 
 def devices(files: KernelFiles) -> tuple[str, ...]:

@@ -6,9 +6,8 @@ import shutil
 from collections.abc import Iterator, Set
 from pathlib import Path
 
-from demitasse import Finding
+from demitasse import Finding, KernelFiles
 from demitasse_system.devices import devices
-from demitasse_system.kernel_files import KernelFiles
 from demitasse_system.limits import limits
 from demitasse_system.probe import CPUS, domains, memory, processors
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from demitasse_system.kernel_files import KernelFiles
+from demitasse import KernelFiles
 
 MOUNT = "sys/fs/cgroup"
 

@@ -10,9 +10,8 @@ from collections.abc import Set
 from dataclasses import dataclass
 from pathlib import Path
 
-from demitasse import Level, MemorySpace, Quantity
+from demitasse import KernelFiles, Level, MemorySpace, Quantity, listed_numbers
 from demitasse_system.devices import devices
-from demitasse_system.kernel_files import KernelFiles, listed
 from demitasse_system.limits import limits
 
 CPUS = "sys/devices/system/cpu"
@@ -114,7 +113,7 @@ def domains(files: KernelFiles, cpus: Processors) -> tuple[dict[int, int | None]
     online = files.numbers(f"{DOMAINS}/online")
     allowed = re.search(r"Mems_allowed_list:\s*(\S+)", files.text("proc/self/status"))
     if allowed:
-        online &= listed(allowed[1]) or online
+        online &= listed_numbers(allowed[1]) or online
     used: dict[int, int | None] = {}
     spare: dict[int, int | None] = {}
     for domain in sorted(online):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -24,6 +23,7 @@ class Crew:
         self._threads: Workers | None = None
         self._binding = threading.Lock()
         self._process, self._one_thread = os.getpid(), threading.RLock()
+        self._closed = False
 
     @property
     def asynchronous(self) -> bool:
@@ -38,8 +38,10 @@ class Crew:
 
     def run(self, task: Callable[[int], T]) -> list[T]:
         """``task(worker)`` by each worker, in its own thread where there are several, which is told
-        first that it computes with its memory. Raises PlanError in a forked process, which has none of
-        the threads that would be waited for."""
+        first that it computes with its memory. Raises WorkerError once it is closed, and PlanError in a
+        forked process, which has none of the threads that would be waited for."""
+        if self._closed:
+            raise WorkerError("this trainer is closed; make another (resume= goes on from a snapshot)")
         if self._process != os.getpid():
             raise PlanError(
                 "this trainer was made before its process was forked, and would wait for threads that "
@@ -86,7 +88,7 @@ class Crew:
     def clock(self) -> Phases:
         """The first worker's phases so far."""
         step = self.workers[0].step
-        return replace(step.phases) if step is not None else Phases()
+        return Phases(**vars(step.phases)) if step is not None else Phases()
 
     def spans(self) -> list[tuple[str, float, float]]:
         """What the first worker's synchronisation did beside the last step."""
@@ -104,6 +106,7 @@ class Crew:
 
     def close(self) -> None:
         """End threads, reading and synchronising."""
+        self._closed = True
         if self._threads is not None:
             self._threads.close()
         for worker in self.workers:

@@ -11,14 +11,7 @@ from demitasse import DemitasseError, Event, PluginError
 def listener_of(plugin: str, hook: Callable[[], Any]) -> Callable[[Event], None]:
     """What a plugin's ``observe`` hook returns, its errors made PluginErrors. Raises PluginError when
     that is no listener."""
-    try:
-        listener = hook()
-    except DemitasseError:
-        raise
-    except Exception as error:
-        raise PluginError(
-            f"plugin {plugin!r}: observe raised {type(error).__name__}: {error}"
-        ) from error
+    listener = hook()
     if not callable(listener):
         raise PluginError(f"plugin {plugin!r}: observe returned {listener!r}, which is no listener")
 

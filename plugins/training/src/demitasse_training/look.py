@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from demitasse import Buffer, Graph, ModelError, Plan, unknown
 from demitasse_training import parameters
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, repr=False)
@@ -44,6 +46,23 @@ class Blob:
         return self._look.values(self.name, f"d{self.name}")
 
 
+class UnknownNameError(ModelError, KeyError):
+    """A name that a net does not have; a KeyError to whoever looks names up in a mapping."""
+
+    __str__ = Exception.__str__  # not a KeyError's, which shows a sentence in quotation marks
+
+
+class Named(dict[str, T]):
+    """What a net has of a ``kind``, by name. Raises UnknownNameError, which tells the nearest."""
+
+    def __init__(self, kind: str, items: Mapping[str, T]) -> None:
+        super().__init__(items)
+        self._kind = kind
+
+    def __missing__(self, name: str) -> T:
+        raise UnknownNameError(unknown(self._kind, str(name), self))
+
+
 def extents(shape: Sequence[int]) -> str:
     """A shape as people say it: ``64x1x28x28``."""
     return "x".join(map(str, shape)) or "scalar"
@@ -63,12 +82,13 @@ class Look:
     def params(self) -> dict[str, list[np.ndarray]]:
         """Parameters by layer name: live views where layouts are plain,
         else read-only copies; with ``retain="all"`` all are live."""
-        return parameters.by_layer(self.plan, self._flat)
+        return Named("layer with parameters", parameters.by_layer(self.plan, self._flat))
 
     @property
     def blobs(self) -> dict[str, Blob]:
         """Blobs by name."""
-        return {name: Blob(name, t.shape, self) for name, t in self.graph.blobs.items()}
+        blobs = self.graph.blobs.items()
+        return Named("blob", {name: Blob(name, t.shape, self) for name, t in blobs})
 
     def values(self, blob: str, key: str) -> np.ndarray:
         """The values of buffer ``key``, which belongs to ``blob``."""

@@ -36,7 +36,7 @@ from demitasse_training.arguments import (
 )
 from demitasse_training.graph import NetGraph
 from demitasse_training.inputs import against, given_input
-from demitasse_training.look import Blob, Look, extents
+from demitasse_training.look import Blob, Look, Named, extents
 from demitasse_training.planner import Planner, Shapes
 from demitasse_training.profiling import timed
 from demitasse_training.room import check_room
@@ -180,7 +180,7 @@ class Net:
         """Parameters by layer name, in logical (NCHW) order; live views where layouts are plain,
         else read-only copies; with ``retain="all"`` all are live."""
         self._lent = True
-        return parameters.by_layer(self.plan, self._flat)
+        return Named("layer with parameters", parameters.by_layer(self.plan, self._flat))
 
     def reshape(self, shapes: Mapping[str, tuple[int, ...]], first: int | None = None) -> None:
         """Plan for other shapes of inputs; what others hold is kept. With ``first`` only that many of

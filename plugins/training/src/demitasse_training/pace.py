@@ -81,6 +81,7 @@ class Pace:
         def step(worker: int, iteration: int) -> float:
             self._processes.report(iteration)
             kept[worker] = iteration, [np.array(each) for each in workers[worker].statistics]
+            workers[worker].goes_on = iteration + 1 < stretch.last
             return steps[worker].run(iteration, self._solver.rate(iteration) * workers[worker].portion)
 
         try:

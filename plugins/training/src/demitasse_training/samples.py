@@ -12,7 +12,6 @@ from demitasse import (
     DataError,
     DataSource,
     DataSpec,
-    DemitasseError,
     EngineEvent,
     Graph,
     Plan,
@@ -27,10 +26,7 @@ from demitasse_training.arguments import check_data
 def opener(
     runtime: Runtime, data: Mapping[str, Mapping[str, Any]] | None, phase: str
 ) -> Callable[[DataSpec], DataSource]:
-    """What a graph opens its sources with: each specification once, or the arrays given instead.
-
-    What it opens is checked: it raises PluginError for what is no source, or an error of no plugin's.
-    """
+    """What a graph opens its sources with: each specification once, or the arrays given instead."""
     check_data(data)
     opened: dict[str, DataSource] = {}
     arrays = (data or {}).get(phase)
@@ -49,23 +45,15 @@ def opener(
             spec = DataSpec(arrays, "arrays", spec.shuffle, spec.seed, {}, spec.location)
         key = f"{id(arrays) if arrays is not None else spec}"
         if key not in opened:
-            opened[key] = _opened(runtime, spec)
+            try:
+                opened[key] = runtime.open_source(spec)
+            except PluginError as error:  # which of a net's layers asked for them?
+                where = f"{spec.location}: " if spec.location else ""
+                asked = repr(spec.source) if isinstance(spec.source, str) else "arrays"
+                raise PluginError(f"{where}samples from {asked}: {error}") from error
         return opened[key]
 
     return open_source
-
-
-def _opened(runtime: Runtime, spec: DataSpec) -> DataSource:
-    asked = repr(spec.source) if isinstance(spec.source, str) else "arrays"
-    what = f"{spec.location}: samples from {asked}" if spec.location else f"samples from {asked}"
-    try:
-        return runtime.open_source(spec)
-    except DemitasseError:
-        raise
-    except Exception as error:
-        raise PluginError(
-            f"{what}: a data_source hook raised {type(error).__name__}: {error}"
-        ) from error
 
 
 class Destination:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
@@ -10,7 +11,9 @@ from typing import Any
 import numpy as np
 
 from demitasse import (
+    Bucket,
     Buffer,
+    DataError,
     DataSource,
     DataSpec,
     FlatMemory,
@@ -60,8 +63,12 @@ class Worker:
     ) -> None:
         self.runtime, self.place, self.solver = runtime, place, solver
         self.update, self.dtype = update, dtype
+        # Not where an iteration reads several times, or a user looks at what was read.
+        self._may_read_ahead = solver.passes == 1 and retain is None
         self.step: Step | None = None
         self.streams: list[Stream] = []
+        self.goes_on = False  # whether an iteration of the same stretch follows this one
+        self._ahead = set[int]()  # the feeds whose samples for it are there already
         modules = runtime.composition.modules
         self.engine = runtime.engine(place)
         self.levels: list[GradientSync] = []
@@ -198,11 +205,37 @@ class Worker:
 
     def rewind(self) -> None:
         """Close the streams; the next ``bind`` opens them where its iteration begins."""
+        self._ahead.clear()
         while self.streams:
             self.streams.pop().close()
 
+    def read_ahead(self, bucket: Bucket) -> None:
+        """While others are waited for, when ``bucket`` is final: read the next iteration's samples, once
+        nothing reads this one's. What cannot be read is read again, and told of, when it is its turn."""
+        if not self.goes_on or self.plan.final[bucket.index] < self._last_look:
+            return
+        with suppress(DataError):
+            for number, out in enumerate(self._outs):
+                if number not in self._ahead:
+                    out.take(self.streams[number])
+                    self._ahead.add(number)
+
+    @cached_property
+    def _last_look(self) -> int:
+        """The last entry that reads samples."""
+        names = (f"{feed.layer}.{key}" for feed in self.graph.feeds for key in feed.tensors)
+        fed = {(b.region, b.offset) for b in (self.plan.buffers[name] for name in names)}
+        read = [
+            i
+            for i, entry in enumerate(self.plan.entries)
+            if any(buffer and (buffer.region, buffer.offset) in fed for buffer in entry.inputs)
+        ]
+        return max(read, default=-1)
+
     def peek(self, iteration: int) -> None:
         """Read the iteration's first samples without moving the streams."""
+        if self._ahead:  # they would not be where they are looked for
+            self.rewind()
         for feed, out in zip(self.graph.feeds, self._outs, strict=True):
             first = iteration * self.solver.passes * feed.batch + feed.offset
             stream = feed.source.stream(first, feed.count, feed.batch)
@@ -279,6 +312,10 @@ class Worker:
         plan, flat, vocabulary = self.plan, self.flat, self.runtime.vocabulary
         numbers = {name: self.array(buffer) for name, buffer in plan.scalars.items()} | self._sizes
         flat.numbers = numbers
+        if self._may_read_ahead:
+            for level in self.levels:
+                if hasattr(level, "meanwhile"):
+                    level.meanwhile = self.read_ahead
         for level in self.levels:
             flat = level.update_memory(flat)
         numbers = {**numbers, **flat.numbers}  # a master's updates may be of other iterations than these
@@ -325,7 +362,13 @@ class Worker:
         return self.memory["arena"].view(self.plan.brief[bucket.index], (len(span),), self.dtype)
 
     def _read(self, number: int, out: Destination) -> Work:
-        return lambda: out.take(self.streams[number])
+        def read() -> None:
+            if number in self._ahead:
+                self._ahead.remove(number)
+            else:
+                out.take(self.streams[number])
+
+        return read
 
 
 def check_level(plugin: str, level: object, group: Group) -> None:

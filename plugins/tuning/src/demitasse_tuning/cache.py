@@ -6,14 +6,12 @@ import contextlib
 import json
 import logging
 import math
-import os
-import secrets
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from demitasse import DemitasseError, fingerprint
+from demitasse import DemitasseError, cache_folder, fingerprint, replacing
 
 log = logging.getLogger("demitasse.tuning")
 
@@ -49,10 +47,7 @@ def cache_file(folder: str = "") -> Path:
     where the user has no home."""
     if folder:
         return Path(folder).expanduser() / f"{fingerprint()}.json"
-    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    if not base.is_absolute():  # unset; and the specification has relative ones ignored
-        base = Path.home() / ".cache"
-    return base / "demitasse" / "tuning" / f"{fingerprint()}.json"
+    return cache_folder("tuning") / f"{fingerprint()}.json"
 
 
 def read(path: Path) -> dict[str, Choices]:
@@ -149,14 +144,8 @@ class Cache:
             theirs = merged.get(plugin)
             old = theirs.choices if theirs is not None and theirs.version == mine.version else {}
             merged[plugin] = Choices(mine.version, {**old, **mine.choices})
-        partial = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.partial")
-        try:
+        with replacing(path) as partial:
             partial.write_text(_text(merged), "utf-8")
-            partial.replace(path)
-        except BaseException:
-            # Whatever it was, even an interrupt: nobody else removes it.
-            partial.unlink(missing_ok=True)
-            raise
         self._file, self._seen = merged, _signature(path)
 
     def _say(

@@ -5,27 +5,22 @@ from __future__ import annotations
 import ctypes
 import os
 import select
-import time
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from demitasse import PlanError, WorkerError
 from demitasse_allreduce.node.mapping import Mapping, Segment, attach
+from demitasse_allreduce.node.work import SMALL, Array, Check, NodeWork, hear
 
-Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
-Check: TypeAlias = Callable[[], object]
-
-CHUNK = 1024 * 1024
-"""Bytes of an array that a rank stages at a time: of 128 KiB to 2 MiB the quickest, measured for arrays
-of 16 and 100 MB by 2 ranks on two cores with 1 MiB of L2 each and 32 MiB of L3."""
+CHUNKS, STAGED = (256 * 1024, 1024 * 1024), 2 * 1024 * 1024
+"""Least and most bytes of an array that a rank stages at a time, and most that all ranks do, where that
+is not below the least: stages stay in the last cache. 16 MB by 2 ranks on two cores with 1 MiB of L2 and
+32 MiB of L3 took 0.78 ms so, 0.95 by 2 MiB; by 4 ranks 3.2 ms, 3.5 by 1 MiB."""
 
 LINE = 64
 """Bytes of a cache line."""
-
-SMALL = 16 * 1024
-"""Up to here every rank adds everything: one wait, where slices need two."""
 
 PIECE = 256 * 1024
 """Bytes of arrays in shared memory that a rank adds before it takes the next piece."""
@@ -33,12 +28,8 @@ PIECE = 256 * 1024
 PATIENCE = 0.02
 """Seconds of a wait after which a caller looks whether the others are still there."""
 
-HEARSAY = 2.0
-"""Seconds in which the cause of a rank's end may still be told by somebody else."""
-
 _SYS_FUTEX = {"x86_64": 202, "aarch64": 98, "riscv64": 98, "ppc64le": 221}
 _CONTROL_BYTES = 4096
-_BLOCK_BITS = 44  # of a place in shared memory: the block's number above, the offset in bytes below
 
 
 class Block:
@@ -61,12 +52,15 @@ class Node:
     def __init__(self, comm: Any, siblings: Node | None = None) -> None:
         """``siblings``: a Node of the same ranks whose memory is known here too. Raises WorkerError on
         all ranks where one cannot map another's memory."""
+        from demitasse_allreduce.node import loops
+
         self.comm, self.rank, self.size = comm, comm.Get_rank(), comm.Get_size()
         self.blocks: list[Block] = siblings.blocks if siblings else []
         self._count: list[int] = siblings._count if siblings else [0]
         self._current: NodeWork | None = None
         offset = -(-(_CONTROL_BYTES + 128 * self.size) // 4096) * 4096
-        self._segments = self._map(offset + 4 * (CHUNK + LINE))
+        self._chunk = max(CHUNKS[0], min(CHUNKS[1], STAGED // self.size // 4096 * 4096))
+        self._segments = self._map(offset + loops.PARTS * (self._chunk + LINE))
         self._stages = np.array([each.address + offset for each in self._segments], np.int64)
         self._state = self._new_state()
         self.state = self._state.ctypes.data
@@ -126,7 +120,7 @@ class Node:
         state[loops.YIELD] = _address(libc.sched_yield)
         state[loops.NANOSECONDS] = int(PATIENCE * 1e9)
         state[loops.STAGES] = self._stages.ctypes.data
-        state[loops.CHUNK], state[loops.SMALL], state[loops.PIECE] = CHUNK, SMALL, PIECE
+        state[loops.CHUNK], state[loops.SMALL], state[loops.PIECE] = self._chunk, SMALL, PIECE
         return state
 
     def channel(self) -> Node:
@@ -208,7 +202,7 @@ class Node:
             check()
         for rank, descriptor in enumerate(self._watched):
             if descriptor is not None and select.select([descriptor], [], [], 0)[0]:
-                _hear(check)
+                hear(check)
                 raise WorkerError(f"rank {rank} of the node (process {self._pids[rank]}) has ended")
 
     def abort(self) -> None:
@@ -238,180 +232,6 @@ class Node:
             if each is not None:
                 os.close(each)
         self._watched, self._segments = [], []
-
-
-class NodeWork:
-    """A call prepared for one array: ``run`` it whole, or ``start`` it, ``progress`` and ``wait``."""
-
-    def __init__(
-        self,
-        node: Node,
-        kind: int,
-        array: Array,
-        check: Check | None = None,
-        owned: Sequence[tuple[int, int]] = (),
-    ) -> None:
-        from demitasse_allreduce.node import loops
-
-        if not array.flags.c_contiguous:
-            raise PlanError("a node adds contiguous arrays")
-        zero = zero_of(array.dtype)
-        if zero is None:
-            raise PlanError(f"a node does not add {array.dtype}; it adds integers, float32 and float64")
-        self.node, self.check, self._zero = node, check, zero
-        self.array: Array | None = array
-        self._advance = loops.advance
-        found = node.find(array) if array.nbytes > SMALL or owned else None
-        if owned and found is None:
-            raise PlanError("a sum by owners needs arrays from the space shared:node")
-        self._siblings = np.zeros(node.size, np.int64)
-        self._owned = np.array(owned, np.int64).reshape(-1, 2) * array.itemsize
-        self._scratch = np.zeros(2 * node.size + 2, np.int64)
-        self._record = np.zeros(loops.CALL_WORDS, np.int64)
-        tables = {"siblings": self._siblings, "owned": self._owned, "scratch": self._scratch}
-        address = {name: table.ctypes.data for name, table in tables.items()}
-        slices = sum((i + 1) * int(edge) for i, edge in enumerate(self._owned.reshape(-1)))
-        self._record[:] = 0
-        for word, value in (
-            (loops.STATE, node.state),
-            (loops.KIND, kind),
-            (loops.ADDRESS, array.ctypes.data),
-            (loops.NBYTES, array.nbytes),
-            (loops.ELEMENT, element_number(array.dtype) + (slices << 16)),
-            (loops.ITEMSIZE, zero.itemsize),
-            (loops.OWNED, address["owned"]),
-            (loops.SIBLINGS, address["siblings"]),
-            (loops.SCRATCH, address["scratch"]),
-        ):
-            self._record[word] = value
-        self._address = self._record.ctypes.data
-        self._places = loops.ADDRESS, loops.PLACE
-        self._place(found)
-
-    def forget(self) -> None:
-        """Keep no array: ``take`` gives one before each run."""
-        self.array = None
-
-    def take(self, array: Array) -> None:
-        """Sum this array in the next run, contiguous and of the same size and type as the first one."""
-        address = array.__array_interface__["data"][0]
-        self._record[self._places[0]] = address
-        if self.node.blocks and array.nbytes > SMALL:
-            found = self.node.find(array)
-            self._place(found)
-
-    def name(self, element: int, nbytes: int) -> None:
-        """Post these instead of the array's element type and size."""
-        from demitasse_allreduce.node import loops
-
-        self._record[loops.ELEMENT], self._record[loops.NBYTES] = element, nbytes
-
-    def _place(self, found: tuple[Block, int] | None) -> None:
-        """Say where in shared memory the array is."""
-        if found is None:
-            self._record[self._places[1]] = -1
-            return
-        block, offset = found
-        self._siblings[:] = [address + offset for address in block.addresses]
-        self._record[self._places[1]] = block.number << _BLOCK_BITS | offset
-
-    def run(self) -> None:
-        """Do the call. Raises WorkerError where a rank asks for something else, has ended or gave up,
-        and what the check raises; then, but for the first, the node can be used no more."""
-        self._enter()
-        self._finish()
-
-    def start(self) -> None:
-        """Begin: do what needs no other rank."""
-        self._enter()
-        self.progress()
-
-    def progress(self) -> bool:
-        """Go on without waiting; whether the call is done."""
-        if self.node._current is not self:
-            return True
-        try:
-            status = self._advance(self._address, self._zero, False)
-            if status != WAITING:
-                self._end(status)
-        except BaseException:
-            self.node.abort()
-            raise
-        return bool(status != WAITING)
-
-    def wait(self) -> None:
-        """Go on until the call is done."""
-        if self.node._current is self:
-            self._finish()
-
-    def _enter(self) -> None:
-        if self.node._current is not None:
-            raise PlanError("the node is in another call; a second thread needs a channel of its own")
-        self.node._current = self
-
-    def _finish(self) -> None:
-        status = WAITING
-        try:
-            while (status := self._advance(self._address, self._zero, True)) == WAITING:
-                self.node.watch(self.check)
-        except BaseException:
-            self.node.abort()
-            raise
-        self._end(status)
-
-    def _end(self, status: int) -> None:
-        self.node._current = None
-        if status == ABORTED:
-            _hear(self.check)
-            raise WorkerError(f"rank {self.node.aborted_by()} of the node gave up in a sum of all ranks")
-        if status == DIFFERENT:
-            raise WorkerError(self._differences())
-
-    def _differences(self) -> str:
-        asked: dict[tuple[int, int, int, int], list[int]] = {}
-        for rank, post in enumerate(self.node.posts()):
-            asked.setdefault(post, []).append(rank)
-        said = (
-            f"rank{'s'[: len(ranks) > 1]} {', '.join(map(str, ranks))} {_said(*post)}"
-            for post, ranks in asked.items()
-        )
-        return "the ranks ask for different sums: " + "; ".join(said)
-
-
-WAITING, ABORTED, DIFFERENT = 1, 2, 3
-_KINDS = ("allreduce", "reduce_scatter", "allgather", "barrier")
-
-
-def zero_of(dtype: np.dtype[Any]) -> Any:
-    """A zero of the type in which a loop adds elements, or None where loops do not add them: complex
-    numbers as pairs, unsigned integers as signed ones, which have the same bits."""
-    if not dtype.isnative:
-        return None
-    name = {"f": f"f{dtype.itemsize}", "c": f"f{dtype.itemsize // 2}"}.get(dtype.kind)
-    if dtype.kind in "iu":
-        name = f"i{dtype.itemsize}"
-    return np.dtype(name).type(0) if name in ("f4", "f8", "i1", "i2", "i4", "i8") else None
-
-
-def element_number(dtype: np.dtype[Any]) -> int:
-    """A number for an element type, the same in every process."""
-    return ord(dtype.kind) << 8 | dtype.itemsize
-
-
-def _hear(check: Check | None) -> None:
-    """Give who watches processes the time to raise what it knows of a cause: a rank that has ended did
-    so for a reason that others may have heard."""
-    until = time.monotonic() + HEARSAY
-    while check is not None and time.monotonic() < until:
-        check()
-        time.sleep(0.02)
-
-
-def _said(kind: int, nbytes: int, element: int, place: int) -> str:
-    dtype = np.dtype(f"{chr(element >> 8 & 255)}{element & 255}")
-    slices = "" if kind in (0, 3) else f" (slices {element >> 16:#x}, place {place:#x})"
-    name = "allreduce" if kind == _KINDS.index("barrier") else _KINDS[kind]
-    return f"{name} of {nbytes // dtype.itemsize:,} {dtype}{slices}"
 
 
 def _address(function: Any) -> int:

@@ -83,7 +83,7 @@ class ProcessSync(GradientSync):
         self.reach: Callable[[str], None] = _unwatched
         if isinstance(others, MpiProcesses):
             self.reach = others.reach
-        self.notes: list[str] = []
+        self.told: list[str] = []
         self._at_once = at_once
         self._parts: dict[int, Part] = {}
         self._parcels: list[Parcel] = []
@@ -97,6 +97,15 @@ class ProcessSync(GradientSync):
         self._record: deque[Taken] = deque(maxlen=8192)
 
     # What the stages say.
+
+    @property
+    def notes(self) -> list[str]:  # type: ignore[override]
+        """What was chosen and why; before the first iteration, by size, what costs least."""
+        return [*self.told, *([] if self._sums else self.forecast())]
+
+    def forecast(self) -> list[str]:
+        """What is going to be chosen, by size."""
+        return []
 
     def sum_of(self, parcel: Parcel) -> Task:
         """The collective that sums a parcel."""

@@ -12,6 +12,7 @@ from typing import Any
 from demitasse import Bucket, FlatMemory, Group, PlanError, Span, Work
 from demitasse_allreduce.node import Node
 from demitasse_allreduce.stages.base import InLine, ProcessSync
+from demitasse_allreduce.stages.forecast import forecast
 from demitasse_allreduce.stages.lane import Task
 from demitasse_allreduce.stages.network import Network
 from demitasse_allreduce.stages.options import PACKED, Options
@@ -51,7 +52,7 @@ class EveryoneSync(ProcessSync):
         super().__init__(group, options, stage, at_once)
         self._network, self._leaders = network, leaders
         if network is not None:
-            self.notes = network.notes  # to which each sum adds when it is chosen
+            self.told = network.notes  # to which each sum adds when it is chosen
         self._flat = stage == PACKED and not at_once
         self.space = "shared:node" if node is not None else None
         # What is summed at once may as well be one bucket.
@@ -114,6 +115,10 @@ class EveryoneSync(ProcessSync):
     def distribute(self, bucket: Bucket, span: Span) -> Work | None:
         """Where ranks own slices: each one's to all ranks of the node."""
         return None if self._node is None else super().distribute(bucket, span)
+
+    def forecast(self) -> list[str]:
+        """Algorithms of messages, each with its predicted time."""
+        return [] if self._network is None else forecast(self._network, ("allreduce",))
 
     def share_of(self, parcel: Parcel) -> Task:
         """The copies of the other ranks' slices of the parameters."""

@@ -10,14 +10,16 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from demitasse import CompositionError, DescriptionError, Machine, Schedule, StreamEngine, Tier, Topology
+from demitasse import Machine, Schedule, StreamEngine
 from demitasse_allreduce import library
 from demitasse_allreduce.algorithms import ALGORITHMS, algorithm
-from demitasse_allreduce.choice import AUTO, Chooser, Fit, Offer, Way, bucket, fit, network_of
+from demitasse_allreduce.choice import AUTO, Chooser, Way, bucket, fit
 from demitasse_allreduce.executor import Collective
 from demitasse_allreduce.stages.base import InLine
+from demitasse_allreduce.stages.candidates import candidates, steady
 from demitasse_allreduce.stages.device import collective, on_device
 from demitasse_allreduce.stages.lane import Task
+from demitasse_allreduce.stages.links import described, joined, per_node
 from demitasse_allreduce.stages.options import CHAIN, Options
 from demitasse_allreduce.trials import measured
 
@@ -26,18 +28,10 @@ Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 TRIED, ROUNDS = (64, 512 * 1024), (20, 3)
 """Bytes of the messages by which an undescribed network is measured, and how often each."""
 
-CANDIDATES, NEAR = 4, 2.0
-"""Of so many algorithms the cheapest way is run, where its predicted time is no more than so many times
-the least; and the cheapest of those with two levels in any case."""
-
 DEVICE = (
     "a device's memory: staged through pinned memory of the host",
     "a device's memory: messages from and to it, as this MPI library can",
 )
-
-ALIKE = 1.1
-"""Who is measured to take so many times as long as the quickest is as quick: so far apart are runs of
-one algorithm."""
 
 LARGEST = 8 * 2**20
 """Bytes that are run at most: what takes longer is as much slower."""
@@ -83,7 +77,7 @@ class Network:
         self._homes = homes
         self.ranks = comm.Get_size()
         self.notes: list[str] = []
-        self._network = _described(machine, self.ranks)
+        self._network = described(machine, self.ranks)
         self._gamma = 0.0
         self._copies: dict[int, list[Any]] = {}
         self._choosers: dict[tuple[int, str], Chooser] = {}
@@ -127,17 +121,37 @@ class Network:
         if self._lines is None:
             return self._on(self.comm, line, goal, array, self._options.algorithm)
         lower, upper = self._lines.lower, self._lines.upper
-        reduces = [(lower, "reduce", self._lower), (upper, "reduce", self._upper)]
-        casts = [(upper, "broadcast", self._upper), (lower, "broadcast", self._lower)]
-        whole = [reduces[0], (upper, "allreduce", self._upper), casts[1]]
-        turns = {"reduce": reduces, "broadcast": casts, "allreduce": whole}[goal]
         return InLine(
             [
                 self._on(comm, line, each, array, name)
-                for comm, each, name in turns
-                if comm is not None and comm.Get_size() > 1
+                for below, each, name in self._turns(goal)
+                if (comm := lower if below else upper) is not None and comm.Get_size() > 1
             ]
         )
+
+    def _turns(self, goal: str) -> list[tuple[bool, str, str]]:
+        """What two levels of communicators do for a goal: whether the lower one, its goal, how."""
+        reduces = [(True, "reduce", self._lower), (False, "reduce", self._upper)]
+        casts = [(False, "broadcast", self._upper), (True, "broadcast", self._lower)]
+        whole = [reduces[0], (False, "allreduce", self._upper), casts[1]]
+        return {"reduce": reduces, "broadcast": casts, "allreduce": whole}[goal]
+
+    def levels(self, goal: str) -> list[tuple[str, int, str]]:
+        """What a collective is made of: goal, ranks and the algorithm that is asked for, of each."""
+        if self._lines is None:
+            return [(goal, self.ranks, self._options.algorithm)]
+        sizes = {True: self._largest(), False: len({*self._groups()})}
+        return [(each, sizes[low], name) for low, each, name in self._turns(goal) if sizes[low] > 1]
+
+    @property
+    def described(self) -> bool:
+        """Whether costs can be told: a description has the links, or they were measured."""
+        return self._network is not None
+
+    @property
+    def trials(self) -> int:
+        """How often the cheapest few are run."""
+        return self._options.trials
 
     def _on(self, comm: Any, line: int, goal: str, array: Array, name: str) -> Task:
         (way, made), told = self._schedule(comm, goal, array, name)
@@ -167,17 +181,7 @@ class Network:
             self._measure()
         assert self._network is not None
         ranks, size = comm.Get_size(), array.size
-        key = ranks, name
-        if key not in self._choosers:
-            only = () if name == AUTO else (name,)
-            # Ranks of a part of them are anywhere: only the whole has a place in the description.
-            order = self._options.ranks if ranks == self.ranks else "natural"
-            if only and "groups" in algorithm(name).options:
-                order = AUTO
-            self._choosers[key] = Chooser(
-                self._network, ranks, item=self._item, gamma=self._gamma, only=only, order=order
-            )
-        chooser = self._choosers[key]
+        chooser = self.chooser(ranks, name)
         if name == AUTO and self._options.trials and size:
             self._try(comm, chooser, goal, array)
         offers = steady(chooser.offers(size * self._item, goal))
@@ -192,6 +196,21 @@ class Network:
         if offers and offers[0].measured is not None:
             told = f"measured {offers[0].measured * 1e3:.3g} ms, {told}"
         return found, told
+
+    def chooser(self, ranks: int, name: str) -> Chooser:
+        """Who costs an algorithm, or all, for so many ranks; the network is described or measured."""
+        assert self._network is not None
+        key = ranks, name
+        if key not in self._choosers:
+            only = () if name == AUTO else (name,)
+            # Ranks of a part of them are anywhere: only the whole has a place in the description.
+            order = self._options.ranks if ranks == self.ranks else "natural"
+            if only and "groups" in algorithm(name).options:
+                order = AUTO
+            self._choosers[key] = Chooser(
+                self._network, ranks, item=self._item, gamma=self._gamma, only=only, order=order
+            )
+        return self._choosers[key]
 
     def _try(self, comm: Any, chooser: Chooser, goal: str, array: Array) -> None:
         """Run the ways that cost least for a size, once for all of its bucket. Collective."""
@@ -275,57 +294,3 @@ class Network:
                 self._check()
                 os.sched_yield()
         return time.perf_counter() - start
-
-
-def candidates(offers: list[Offer]) -> list[Offer]:
-    """Those that are worth a run: the cheapest of each algorithm, as far as they are near the cheapest
-    of all, and the cheapest with two levels of ranks."""
-    first: dict[str, Offer] = {}
-    for offer in offers:
-        first.setdefault(offer.way.algorithm, offer)
-    ranked = [*first.values()]
-    near = [each for each in ranked if each.seconds <= NEAR * ranked[0].seconds][:CANDIDATES]
-    grouped = [each for each in ranked if "groups" in ALGORITHMS[each.way.algorithm].options]
-    return near + [each for each in grouped[:1] if each not in near]
-
-
-def steady(offers: list[Offer]) -> list[Offer]:
-    """With those first that were measured about as quick as the quickest, in the order of what was
-    predicted: chance does not decide among equals, and runs add in the same order."""
-    least = min((each.measured for each in offers if each.measured is not None), default=0.0)
-    equals = [each for each in offers if each.measured is not None and each.measured <= ALIKE * least]
-    if not equals or offers[0].measured is None:
-        return offers
-    equals.sort(key=lambda each: (each.predicted is None, each.predicted, each.way))
-    return equals + [each for each in offers if each not in equals]
-
-
-def per_node(homes: list[int]) -> int:
-    """How many ranks in a row each node has; 1 where nodes have different numbers, or others."""
-    size = homes.count(homes[0])
-    regular = all(home == rank // size * size for rank, home in enumerate(homes))
-    return size if regular and len(homes) % size == 0 else 1
-
-
-def joined(fits: list[Fit], each: int, ranks: int) -> Topology:
-    """The network of measured messages: of ``each`` ranks in a node, and between nodes, whose ranks
-    share a link that each of them had a part of."""
-    if len(fits) == 1:
-        return fits[0].network(ranks)
-    inner, outer = fits
-    tiers = (
-        Tier("node", ranks // each, outer.alpha, each * outer.network(1).tiers[0].bandwidth, each),
-        Tier("rank", each, inner.alpha, inner.network(1).tiers[0].bandwidth),
-    )
-    return Topology(tiers, tuple(f"{found} (measured)" for found in fits))
-
-
-def _described(machine: Machine | None, ranks: int) -> Topology | None:
-    """The network of a machine's processes; None where it describes none for so many."""
-    if machine is None:
-        return None
-    try:
-        network = network_of(machine)
-    except (CompositionError, DescriptionError):
-        return None
-    return network if network.endpoints >= ranks else None

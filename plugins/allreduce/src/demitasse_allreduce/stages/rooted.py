@@ -10,6 +10,7 @@ from typing import Any
 
 from demitasse import Bucket, Group, Span, Work
 from demitasse_allreduce.stages.base import InLine, ProcessSync
+from demitasse_allreduce.stages.forecast import forecast
 from demitasse_allreduce.stages.lane import Task, Ticket
 from demitasse_allreduce.stages.network import Network
 from demitasse_allreduce.stages.options import NAIVE, SC_B, Options
@@ -30,7 +31,7 @@ class RootedSync(ProcessSync):
 
     def __init__(self, group: Group, options: Options, stage: str, network: Network) -> None:
         super().__init__(group, options, stage, at_once=False)
-        self._network, self.notes = network, network.notes
+        self._network, self.told = network, network.notes
         self._read: dict[int, Bucket] = {}
         self._order: list[int] = []
         self._needed: list[int] = []
@@ -66,6 +67,10 @@ class RootedSync(ProcessSync):
             total[...] = mine
 
         return take
+
+    def forecast(self) -> list[str]:
+        """Algorithms of broadcasts and reductions, each with its predicted time."""
+        return forecast(self._network, ("broadcast", "reduce"))
 
     def sum_of(self, parcel: Parcel) -> Task:
         """The reduction of a parcel to the root."""

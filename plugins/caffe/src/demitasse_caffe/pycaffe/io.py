@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from demitasse import DataError, ModelError, ShapeError, unknown
-from demitasse_caffe.paths import hint
+from demitasse import DataError, ModelError, ShapeError, nearest_path, unknown
 from demitasse_caffe.pycaffe.proto import caffe_pb2
 
 Dims = Sequence[int] | np.ndarray
@@ -26,7 +25,7 @@ def load_image(filename: str | Path, color: bool = True) -> np.ndarray:
         raise DataError("load_image needs OpenCV (pip install opencv-python-headless)") from error
     path = Path(filename)
     if not path.is_file():
-        raise DataError(f"no such image: {path}{hint(path)}")
+        raise DataError(f"no such image: {path}{nearest_path(path)}")
     try:
         pixels = cv2.imdecode(np.frombuffer(path.read_bytes(), np.uint8), cv2.IMREAD_UNCHANGED)
     except cv2.error as error:

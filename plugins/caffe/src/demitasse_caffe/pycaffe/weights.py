@@ -7,17 +7,16 @@ from pathlib import Path
 
 import numpy as np
 
-from demitasse import ModelError, ShapeError, Weights
+from demitasse import ModelError, ShapeError, Weights, nearest_path
 from demitasse_caffe.hdf5_file import is_hdf5
 from demitasse_caffe.hdf5_weights import read_hdf5_weights, write_hdf5_weights
-from demitasse_caffe.paths import hint
 from demitasse_caffe.weights import read_caffemodel, write_caffemodel
 
 
 def read_weights(path: Path) -> Weights:
     """The parameters in a caffemodel, protobuf or HDF5. Raises ModelError."""
     if not path.is_file():
-        raise ModelError(f"no such file: {path}{hint(path)}")
+        raise ModelError(f"no such file: {path}{nearest_path(path)}")
     return read_hdf5_weights(path) if is_hdf5(path) else read_caffemodel(path)
 
 

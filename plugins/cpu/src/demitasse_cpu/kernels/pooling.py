@@ -18,6 +18,15 @@ if TYPE_CHECKING:
 
 KERNEL = "numba loop over windows"
 BY_CHANNELS = "numba loop over channels"
+LARGEST = "numba loop over lines"
+
+_NEAR = 2**14
+"""Bytes of a line whose maxima are kept at a time: with the lines that they come from they stay in the
+nearest cache."""
+
+_FAR = 2**23
+"""Bytes of images of which too few are still in the caches when they are read. To fetch them ahead takes
+a third off 26 MB in bfloat16, and adds two thirds to 6 MB."""
 
 
 def maximum(request: Request) -> Iterable[Candidate]:
@@ -126,21 +135,39 @@ def _maximum_by_channels(request: Request, layout: Layout) -> Iterable[Candidate
     (x,), (y, argmax) = request.inputs, (*request.outputs, None)[:2]
     channels, lines = spec(x).shape[1], spec(y).shape[0] * spec(y).shape[2]
     parts = _parts_by_channels(request, lines, spec(y).shape)
+    if argmax is None:
+        return _largest(request, layout, lines, parts)
     index = _index_layout(layout, spec(x).shape)
-    # Where nobody asks for the places they go where nobody looks.
-    nowhere = TensorSpec(spec(y).shape, "int32", index)
-    room = nowhere.nbytes if argmax is None else 0
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
         from demitasse_cpu.loops import pooling_by_channels as loops
 
         geometry = _windows(request.attributes, spec(x).shape, spec(y).shape)
-        kept = workspace[:room].view(nowhere.array_type) if argmax is None else flat(outputs[1])
-        arguments = (geometry, channels, flat(inputs[0]), flat(outputs[0]), kept)
+        arguments = (geometry, channels, *map(flat, (*inputs, *outputs)))
         return spread(loops.maxima, arguments, lines, parts)
 
-    layouts = (layout, index)[: len(request.outputs)]
-    return (Candidate(BY_CHANNELS, bind, (layout,), layouts, workspace=room, in_place=False),)
+    return (Candidate(BY_CHANNELS, bind, (layout,), (layout, index), in_place=False),)
+
+
+def _largest(request: Request, layout: Layout, lines: int, parts: int) -> Iterable[Candidate]:
+    """Maxima of images with channels innermost, without their places."""
+    x, y = spec(request.inputs[0]), spec(request.outputs[0])
+    channels, window = x.shape[1], request.attributes["kernel"][1]
+    point = channels * (2 if layout.stored else 4 if x.dtype == "float32" else 8)
+    room = aligned(point * min(x.shape[3], max(window, _NEAR // point)))
+    far_away = point * prod(x.shape) // channels > _FAR
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
+        from demitasse_cpu.loops import largest as loops
+
+        geometry = _windows(request.attributes, x.shape, y.shape)
+        arguments = (geometry, channels, flat(inputs[0]), flat(outputs[0]))
+        rooms = cut(workspace, "int16" if layout.stored else x.dtype, *[room] * parts)
+        shares = zip(rooms, divide(lines, parts), strict=False)
+        return at_once([ready(loops.largest, *arguments, near, far_away, *p) for near, p in shares])
+
+    layouts = (layout,), (layout,) * len(request.outputs)
+    return (Candidate(LARGEST, bind, *layouts, parts * room, in_place=False),)
 
 
 def _average_by_channels(request: Request, layout: Layout) -> Iterable[Candidate]:

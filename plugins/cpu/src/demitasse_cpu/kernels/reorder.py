@@ -13,6 +13,7 @@ from demitasse_cpu.kernels.work import spread
 from demitasse_cpu.native import in_order
 
 _SCATTERED = 8  # an element that moves alone takes as long as so many in line
+_FEW, _TILE = (2, 3, 4), 16  # rows, and columns at least, as loops.reorder.interleaved takes them
 
 
 def reorder(request: Request) -> Iterable[Candidate]:
@@ -30,7 +31,10 @@ def reorder(request: Request) -> Iterable[Candidate]:
 def is_in_line(request: Request) -> bool:
     """Whether our kernel reads and writes numbers in line, and is as quick as memory is."""
     x, y = spec(request.inputs[0]), spec(request.outputs[0])
-    return x.dtype != "uint16" and bool(_same_order(request, x, y) or _side_by_side(request, x, y))
+    if x.dtype == "uint16":
+        return False
+    in_line = _same_order(request, x, y) or _side_by_side(request, x, y)
+    return bool(in_line or (_transposition(request, x, y) and _has_few_rows(x, y)))
 
 
 _Way = tuple[str, Any]
@@ -83,12 +87,23 @@ def _transposition(request: Request, x: TensorSpec, y: TensorSpec) -> _Way | Non
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
         from demitasse_cpu.loops import reorder as loops
 
+        arguments = (flat(inputs[0]), flat(outputs[0]), rows, columns)
+        if _has_few_rows(x, y):
+            pieces = images * -(-columns // loops.SPAN)
+            parts = parts_for(request, pieces, prod(x.shape))
+            return spread(loops.interleaved, arguments, pieces, parts)
         bands = images * -(-min(rows, columns) // loops.TILE)
         parts = parts_for(request, bands, 4 * prod(x.shape))
-        arguments = (flat(inputs[0]), flat(outputs[0]), rows, columns)
         return spread(loops.transposed, arguments, bands, parts)
 
     return "numba transposition", bind
+
+
+def _has_few_rows(x: TensorSpec, y: TensorSpec) -> bool:
+    """Whether a transposition is of images of few channels, which come plain: their numbers are put
+    side by side. Of 3 x 227 x 227 one core takes 0.01 ms, one by one 0.14 (to bfloat16)."""
+    came_plain = _order(x) == (0, 1, 2, 3) != _order(y)
+    return came_plain and x.shape[1] in _FEW and prod(x.shape[2:]) >= _TILE
 
 
 def _any_order(request: Request, x: TensorSpec, y: TensorSpec) -> _Way:

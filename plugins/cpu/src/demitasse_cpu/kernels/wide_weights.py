@@ -24,7 +24,9 @@ _MOST_SAMPLES = 64
 
 def forward(request: Request) -> Iterable[Candidate]:
     """The kernel for y = x w' + b, or the part of that above zero; none for weights that lie otherwise
-    than gradients of theirs do, or samples that are not whole tiles."""
+    than gradients of theirs do, or samples that are not whole tiles. Fixed ones are copied but once."""
+    if request.fixed:
+        return
     x, w = map(spec, request.inputs[:2])
     samples, inputs, outputs = _extents(request, x.shape, w.shape)
     layout = _weights(request, samples, inputs, outputs)

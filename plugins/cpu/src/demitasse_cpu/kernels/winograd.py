@@ -19,6 +19,7 @@ from demitasse_cpu.kernels.winograd_geometry import (
     SPARE_ROWS,
     SQUARE_ROWS,
     Sizes,
+    is_bound_by_weights,
     lie_room,
     sizes_of,
     tiles_of,
@@ -54,7 +55,8 @@ def forward(request: Request, relu: bool = False) -> Iterable[Candidate]:
     y = request.outputs[0]
     if not _serves(request, w, x, b, y):
         return ()
-    return (_correlating(request, sizes_of(request, spec(x), spec(w).shape, spec(y)), relu=relu),)
+    s = sizes_of(request, spec(x), spec(w).shape, spec(y))
+    return () if is_bound_by_weights(request, s) else (_correlating(request, s, relu=relu),)
 
 
 def backward_data(request: Request) -> Iterable[Candidate]:

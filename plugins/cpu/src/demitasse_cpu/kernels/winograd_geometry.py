@@ -27,6 +27,10 @@ their gradients summed square by square: one core took 11 ms for 128 tiles of 51
 in blocks."""
 
 
+_FEWEST_TILES, _NEAR_WEIGHTS = 64, 2**18
+"""Tiles, and bytes of weights, of which the first are too few to make up for the second."""
+
+
 class Sizes(NamedTuple):
     """A convolution's numbers, in (rows, columns) where there are two; channels are those of a group."""
 
@@ -101,6 +105,16 @@ def sizes_of(request: Request, x: TensorSpec, w: Sequence[int], y: TensorSpec) -
         pad=tuple(request.attributes["pad"]),
         threads=max(1, request.place.threads),
     )
+
+
+def is_bound_by_weights(request: Request, s: Sizes) -> bool:
+    """Whether to fetch the weights, in float32, and to transform them takes longer than the rest, where
+    another kernel has a copy in 16 bits that is made once. In a trial they lie in the caches: there one
+    image of AlexNet's second convolution took 0.37 ms, but 0.89 in its net, where oneDNN's kernel takes
+    0.54."""
+    size = s.groups * s.channels * s.outputs * s.pair * FLOAT
+    halved = request.fixed and request.precision == "bf16"
+    return halved and s.tiles < _FEWEST_TILES and size > _NEAR_WEIGHTS
 
 
 def tiles_of(s: Sizes) -> Any:

@@ -254,11 +254,26 @@ def maxima_backward_apart(
             at, to, place = at + n, to + 2 * n, place + two
 
 
+@inlined
+def _mean_of_nine(
+    x: Array, at: int, down: int, n: int, size: Any, y: Array, to: int, count: int
+) -> None:
+    """Of 3 x 3 points of ``n`` channels, of which ``count`` are looked at and ``size`` is taken as the
+    number; ``down`` leads to the point below."""
+    below, bottom = at + down, at + 2 * down
+    for i in range(count):
+        first = got(x, at + i) + got(x, at + n + i) + got(x, at + 2 * n + i)
+        second = got(x, below + i) + got(x, below + n + i) + got(x, below + 2 * n + i)
+        third = got(x, bottom + i) + got(x, bottom + n + i) + got(x, bottom + 2 * n + i)
+        put(y, to + i, (first + second + third) / size)
+
+
 @compiled()
 def averages(g: Any, channels: int, x: Array, y: Array, total: Array, begin: int, end: int) -> None:
     """``begin`` and ``end`` count the lines of y of all images. A window's size counts the padding that
     it covers, one pad beyond x at most."""
     n, zero = channels, number(0, x)
+    whole = n if n >= _BLOCK else 0
     total = total[:n]
     for line in range(begin, end):
         image, row = line // g.rows * g.height, line % g.rows
@@ -270,6 +285,15 @@ def averages(g: Any, channels: int, x: Array, y: Array, total: Array, begin: int
             full_width = min(start + g.kernel_width, g.width + g.pad_across) - start
             left, right = max(start, 0), min(start + g.kernel_width, g.width)
             _fetch_ahead(g, x, image + bottom, min(g.height - bottom, g.stride_down), left, n)
+            to, size = (line * g.columns + column) * n, number(full_height * full_width, x)
+            if bottom - top == 3 and right - left == 3:
+                at = ((image + top) * g.width + left) * n
+                for i in range(0, whole, _BLOCK):
+                    c = min(i, n - _BLOCK)
+                    _mean_of_nine(x, at + c, g.width * n, n, size, y, to + c, _BLOCK)
+                if whole == 0:
+                    _mean_of_nine(x, at, g.width * n, n, size, y, to, n)
+                continue
             for i in range(n):
                 total[i] = zero
             for other in range(top, bottom):
@@ -285,7 +309,6 @@ def averages(g: Any, channels: int, x: Array, y: Array, total: Array, begin: int
                         for i in range(n):
                             total[i] += got(x, at + i)
                         j += 1
-            to, size = (line * g.columns + column) * n, number(full_height * full_width, x)
             for i in range(n):
                 put(y, to + i, total[i] / size)
 

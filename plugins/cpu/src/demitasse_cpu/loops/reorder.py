@@ -15,6 +15,9 @@ from demitasse_cpu.loops.compiled import Array, compiled
 TILE = 16
 """Rows and columns that are turned together: a cache line of float32 both ways."""
 
+SPAN = 1024
+"""Columns of a matrix of few rows that are a piece of work."""
+
 
 def _turned_typed(context: Any, x: Any, at: Any, stride: Any, y: Any, y_at: Any, y_stride: Any) -> Any:
     """A square of TILE x TILE numbers in registers, turned by exchanging halves, quarters and so on."""
@@ -53,7 +56,50 @@ def _turned_typed(context: Any, x: Any, at: Any, stride: Any, y: Any, y_at: Any,
     return signature, generate
 
 
+def _side_by_side_typed(rows: int) -> Any:
+    """TILE numbers of each of ``rows`` rows, those of a column side by side."""
+
+    def typed(context: Any, x: Any, at: Any, stride: Any, y: Any, to: Any) -> Any:
+        signature = types.void(x, types.int64, types.int64, y, types.int64)
+
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            source, target = (
+                context.make_array(signature.args[i])(context, builder, args[i]).data for i in (0, 3)
+            )
+            read, mask = ir.VectorType(source.type.pointee, TILE), ir.IntType(32)
+            pieces = []
+            for i in range(rows):
+                along = builder.mul(args[2], ir.IntType(64)(i))
+                place = builder.gep(source, [builder.add(args[1], along)])
+                value = builder.load(builder.bitcast(place, read.as_pointer()))
+                value.align = x.dtype.bitwidth // 8
+                if x.dtype != y.dtype:
+                    value = narrowed_vector(builder, widened_vector(builder, value, x.dtype), y.dtype)
+                pieces.append(value)
+
+            def joined(one: Any, other: Any, lanes: list[int]) -> Any:
+                return builder.shuffle_vector(
+                    one, other, ir.Constant(ir.VectorType(mask, len(lanes)), lanes)
+                )
+
+            pairs = [
+                joined(pieces[i], pieces[min(i + 1, rows - 1)], list(range(2 * TILE)))
+                for i in range(0, rows, 2)
+            ]
+            lanes = [row * TILE + column for column in range(TILE) for row in range(rows)]
+            value = joined(pairs[0], pairs[-1], lanes)
+            place = builder.gep(target, [args[4]])
+            kind = ir.VectorType(target.type.pointee, rows * TILE)
+            builder.store(value, builder.bitcast(place, kind.as_pointer())).align = y.dtype.bitwidth // 8
+            return context.get_dummy_value()
+
+        return signature, generate
+
+    return intrinsic(typed)
+
+
 _turned: Any = intrinsic(_turned_typed)
+_TWO, _THREE, _FOUR = map(_side_by_side_typed, (2, 3, 4))
 
 
 @compiled()
@@ -78,6 +124,23 @@ def transposed(x: Array, y: Array, rows: int, columns: int, begin: int, end: int
             for top in range(0, rows, TILE):
                 i = min(top, rows - TILE)
                 _turned(x, start + i * columns + j, columns, y, start + j * rows + i, rows)
+
+
+@compiled()
+def interleaved(x: Array, y: Array, rows: int, columns: int, begin: int, end: int) -> None:
+    """Matrices of two to four rows turned, ``begin`` to ``end`` of their pieces of SPAN columns."""
+    pieces = (columns + SPAN - 1) // SPAN
+    for number in range(begin, end):
+        start, first = number // pieces * rows * columns, number % pieces * SPAN
+        last = min(first + SPAN, columns)
+        for left in range(first, last, TILE):
+            j = min(left, columns - TILE)
+            if rows == 2:
+                _TWO(x, start + j, columns, y, start + j * rows)
+            elif rows == 3:
+                _THREE(x, start + j, columns, y, start + j * rows)
+            else:
+                _FOUR(x, start + j, columns, y, start + j * rows)
 
 
 @compiled()

@@ -80,7 +80,11 @@ def forward(request: Request) -> Iterable[Candidate]:
     for product in _products(request, spec(x).shape, spec(w).shape):
         order = [SRC, WEIGHTS, BIAS][: len(request.inputs)], [DST]
         given = [None, *_settled(request, spec(w).layout)]
-        yield from _offers(product, "inner_product_forward", order, given, b is not None, relu)
+        name = "inner_product_forward"
+        offered = list(_offers(product, name, order, given, b is not None, relu))
+        yield from offered
+        if offered and request.fixed:
+            return  # weights are copied once: in 16 bits half as much is read of them each time
 
 
 def backward_data(request: Request) -> Iterable[Candidate]:

@@ -150,8 +150,10 @@ def philox_key(request: Request) -> tuple[Any, Any]:
     """The two words of an operation's key; see demitasse's random numbers."""
     import numpy as np
 
-    seed, stream, low = int(request.attributes["seed"]), int(request.attributes["stream"]), 2**32 - 1
-    return np.uint32(seed & low), np.uint32(((seed >> 32) + stream * 0x9E3779B9) & low)
+    from demitasse import random_key
+
+    first, second = random_key(request.attributes["seed"], request.attributes["stream"])
+    return np.uint32(first), np.uint32(second)
 
 
 def aligned(nbytes: int) -> int:

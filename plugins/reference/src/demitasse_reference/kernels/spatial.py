@@ -7,7 +7,7 @@ from math import prod
 
 import numpy as np
 
-from demitasse import philox4x32
+from demitasse import philox4x32, random_key
 from demitasse_reference.kernels.arrays import Extents, Index, Kernels, Reals, Values
 from demitasse_reference.kernels.pooling import output_extents
 
@@ -78,8 +78,7 @@ def _words(shape: Extents, iteration: int, sample: int, seed: int, stream: int) 
     counters[..., 0] = np.arange(counters.shape[1])
     counters[..., 1] = ((np.arange(samples) + sample) & _LOW)[:, None]
     counters[..., 2], counters[..., 3] = iteration & _LOW, iteration >> 32
-    key = seed & _LOW, ((seed >> 32) + stream * 0x9E3779B9) & _LOW
-    words: Values = philox4x32(counters, key).reshape(samples, -1)[:, :elements]
+    words: Values = philox4x32(counters, random_key(seed, stream)).reshape(samples, -1)[:, :elements]
     return words.reshape(shape)
 
 

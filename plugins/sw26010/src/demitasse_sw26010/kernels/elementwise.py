@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import prod
 from types import MappingProxyType
 
-from demitasse import PLAIN, Candidate, Request
+from demitasse import PLAIN, Candidate, Request, random_key
 from demitasse_sw26010.kernels.convolution import RCNB
 from demitasse_sw26010.kernels.program import (
     Place,
@@ -16,7 +16,6 @@ from demitasse_sw26010.kernels.program import (
     is_single,
     part,
     program_candidate,
-    random_key,
 )
 from demitasse_sw26010.model.ldm import LdmBuffer
 
@@ -60,7 +59,7 @@ def dropout(request: Request) -> Iterable[Candidate]:
     x = given(request.inputs[0])
     if not is_single(x):
         return ()
-    key = random_key(int(request.attributes["seed"]), int(request.attributes["stream"]))
+    key = random_key(request.attributes["seed"], request.attributes["stream"])
     places = (("in", 0), ("in", 1), ("in", 2), ("out", 0), ("out", 1))
     numbers = (key, x.shape[0], prod(x.shape[1:]), float(request.attributes["ratio"]))
     loop = ("elementwise", "dropout")

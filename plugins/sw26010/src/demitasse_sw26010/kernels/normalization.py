@@ -7,8 +7,8 @@ from math import prod
 from types import MappingProxyType
 from typing import Any
 
-from demitasse import Candidate, Request
-from demitasse_sw26010.kernels.program import Place, given, is_single, program_candidate, random_key
+from demitasse import Candidate, Request, random_key
+from demitasse_sw26010.kernels.program import Place, given, is_single, program_candidate
 from demitasse_sw26010.model.ldm import LdmBuffer
 
 LINE = LdmBuffer("x", (64 * 2048,), copies=2)
@@ -114,7 +114,7 @@ def image_transform(request: Request) -> Iterable[Candidate]:
     about = request.attributes
     if not is_single(y) or len(x.shape) != 4:
         return ()
-    key = random_key(int(about["seed"]), int(about["stream"]))
+    key = random_key(about["seed"], about["stream"])
     each = mean.shape if mean is not None else (1, 1, 1)
     places: tuple[Place, ...] = (("in", 0), ("in", 1), ("in", 2), ("in", 3), ("out", 0))
     numbers = (x.shape, y.shape[2:], tuple(each), float(about["scale"]), bool(about["random"]))

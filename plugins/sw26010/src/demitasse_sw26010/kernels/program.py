@@ -215,12 +215,6 @@ def elements(operand: TensorSpec | None) -> int:
     return 0 if operand is None else prod(operand.shape)
 
 
-def random_key(seed: int, stream: int) -> tuple[int, int]:
-    """The key of a layer's random numbers, as ``demitasse_random`` has it for compiled kernels."""
-    low = 2**32 - 1
-    return seed & low, ((seed >> 32) + stream * 0x9E3779B9) & low
-
-
 def up(value: int, tile: int) -> int:
     """The next multiple of a tile."""
     return -(-value // tile) * tile

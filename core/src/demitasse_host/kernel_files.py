@@ -1,6 +1,4 @@
-"""The files in which Linux describes its machine, below a root: lists of numbers, sizes, texts."""
-
-from __future__ import annotations
+"""The files in which an operating system's kernel describes its machine (/proc, /sys, /dev)."""
 
 import re
 from dataclasses import dataclass
@@ -30,27 +28,26 @@ class KernelFiles:
         match = re.match(r"-?\d+", self.text(path))
         return int(match[0]) if match else None
 
-    def list(self, path: str) -> frozenset[int]:
-        """The numbers that a file lists: ``0-3,8`` is 0, 1, 2, 3, 8."""
-        return listed(self.text(path))
+    def numbers(self, path: str) -> frozenset[int]:
+        """The list of numbers in a file: ``0-3,8`` is 0, 1, 2, 3, 8."""
+        return listed_numbers(self.text(path))
 
-    def bytes(self, path: str, key: str) -> int | None:
+    def size(self, path: str, key: str) -> int | None:
         """Bytes from a line ``key:  1024 kB``, whatever stands in front of the key."""
         match = re.search(rf"(?m)(?:^|\s){re.escape(key)}:\s*(\d+) kB", self.text(path))
         return int(match[1]) * 1024 if match else None
 
-    def folders(self, folder: str, stem: str) -> tuple[int, ...]:
-        """The numbers N of the folders ``stem<N>`` in a folder, in order."""
+    def names(self, folder: str, pattern: str) -> list[str]:
+        """The paths below ``folder`` that match, in order of the numbers in them."""
         try:
-            names = [path.name for path in (self.root / folder).iterdir()]
+            found = [path.relative_to(self.root) for path in (self.root / folder).glob(pattern)]
         except OSError:
-            return ()
-        found = (re.fullmatch(rf"{re.escape(stem)}(\d+)", name) for name in names)
-        return tuple(sorted(int(match[1]) for match in found if match))
+            return []
+        return sorted(map(str, found), key=lambda n: [int(i) for i in re.findall(r"\d+", n)])
 
 
-def listed(text: str) -> frozenset[int]:
-    """The numbers of a list such as ``0-3,8``; none when it is malformed."""
+def listed_numbers(text: str) -> frozenset[int]:
+    """The numbers that a kernel's list (``0-3,8``) names; none when it is malformed."""
     numbers: set[int] = set()
     for part in text.split(",") if text.strip() else ():
         match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part)
@@ -58,14 +55,3 @@ def listed(text: str) -> frozenset[int]:
             return frozenset()
         numbers.update(range(int(match[1]), int(match[2] or match[1]) + 1))
     return frozenset(numbers)
-
-
-def shortened(numbers: frozenset[int]) -> str:
-    """The list that a kernel would write: 0, 1, 2, 3, 8 is ``0-3,8``."""
-    runs: list[list[int]] = []
-    for number in sorted(numbers):
-        if runs and runs[-1][1] == number - 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    return ",".join(f"{a}-{b}" if b > a else f"{a}" for a, b in runs) or "none"

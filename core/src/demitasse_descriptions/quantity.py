@@ -1,0 +1,52 @@
+"""Numbers with their unit and their source, as descriptions give them."""
+
+import math
+import re
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Self
+
+from demitasse import DescriptionError, nearest, unknown
+
+SOURCES = ("measured", "assumed", "vendor", "paper")
+_EXAMPLES = {"s": "1 us", "B": "8 GiB", "B/s": "12 GB/s", "FLOP/s": "2 GFLOP/s", "Hz": "3 GHz"}
+_SIZES = {p: Decimal(1000) ** i for i, p in enumerate(["n", "u", "m", "", *"kMGTPE"], -3)}
+_SIZES |= {f"{p}i": Decimal(1024) ** i for i, p in enumerate("KMGTP", 1)}
+_SYMBOLS = {f"{prefix}{unit}": (unit, size) for unit in _EXAMPLES for prefix, size in _SIZES.items()
+            if size == 1 or (size < 1) == (unit == "s")}  # fmt: skip
+_SYMBOLS |= {f"{prefix}bit/s": ("B/s", size / 8) for prefix, size in _SIZES.items() if size >= 1}
+_FORM = re.compile(r"(-?\d+(?:\.\d+)?(?:[eE][+-]?\d{1,3})?) *([a-zA-Z/]+) *(?:\((\w+)\))?", re.A)
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A number in its unit (s, B, B/s, FLOP/s or Hz); prints as ``12 GB/s (paper)``."""
+
+    value: float
+    unit: str
+    source: str = "assumed"
+
+    @classmethod
+    def parse(cls, text: str, source: str = "assumed", unit: str | None = None, where: str = "") -> Self:
+        """``12 GB/s``, or ``12 GB/s (paper)`` with a source of its own; in ``unit``, if that is
+        given. Raises DescriptionError, which begins with ``where``."""
+        match = _FORM.fullmatch(text)
+        number, symbol, own = match.groups() if match else ("0", text, None)
+        found, size = _SYMBOLS.get(symbol, ("", Decimal(0)))
+        value = float(Decimal(number) * size)
+        valid = [other for other, (its, _) in _SYMBOLS.items() if unit in (its, None)]
+        if symbol not in valid or not 0 <= value < math.inf or (value == 0 and found != "s"):
+            close = None if found else nearest(symbol, valid)
+            hint = f"; did you mean {close!r}?" if close else ""
+            example = f"a number above 0 with its unit, like {_EXAMPLES[unit or found or 'B/s']!r}"
+            raise DescriptionError(f"{where}{text!r}{hint} (valid: {example})")
+        if (own or source) not in SOURCES:
+            raise DescriptionError(unknown("source", own or source, SOURCES, f"{where}{text!r}"))
+        return cls(value, found, own or source)
+
+    def __str__(self) -> str:
+        exact = Decimal(repr(self.value))
+        sizes = {symbol: size for symbol, (unit, size) in _SYMBOLS.items() if unit == self.unit}
+        texts = [f"{(exact / size).normalize():f} {symbol}" for symbol, size in sizes.items()]
+        texts = [text for text in texts if self.parse(text).value == self.value]
+        return f"{min(texts, key=len)} ({self.source})"

@@ -1,0 +1,33 @@
+"""Files that plugins keep: where, and so that they are there whole or as they were."""
+
+import contextlib
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+
+def cache_folder(name: str) -> Path:
+    """The user's folder for what ``name`` remembers from one process to the next, as the XDG base
+    directory specification has it. Raises RuntimeError where the user has no home."""
+    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    if not base.is_absolute():  # unset; and the specification has relative ones ignored
+        base = Path.home() / ".cache"
+    return base / "demitasse" / name
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """An empty file beside ``path``, with the rights that the user's umask gives to any, which takes its
+    place at the end of the block; it is gone where that or the block raises. Raises OSError."""
+    # A name that nobody foresees: what is not there cannot be somebody's link to another file.
+    partial = path.with_name(f".{path.name[:200]}.{os.getpid()}-{secrets.token_hex(4)}.partial")
+    os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+    try:
+        yield partial
+        partial.replace(path)
+    except BaseException:
+        # Whatever it was, even an interrupt: nobody else removes it.
+        with contextlib.suppress(OSError):
+            partial.unlink()
+        raise

@@ -1,0 +1,51 @@
+"""Host memory as plans want it: zeroed, aligned, seen through views that stay inside."""
+
+import contextlib
+import os
+from collections.abc import Sequence
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+def zeroed(nbytes: int, alignment: int = 64) -> Any:
+    """So many bytes, all zero, that begin at a multiple of ``alignment``; uint8. Raises MemoryError."""
+    raw = np.zeros(nbytes + alignment, np.uint8)
+    first = -raw.ctypes.data % alignment
+    return raw[first : first + nbytes]
+
+
+class HostMemory:
+    """A block of host memory (``demitasse.Memory``) over an array of bytes, which ends with its last
+    view."""
+
+    def __init__(self, block: Any) -> None:
+        self.nbytes: int = block.nbytes
+        self._block = block
+
+    def view(self, offset: int, shape: Sequence[int], dtype: str) -> Any:
+        """An array over part of the block; ``offset`` in bytes. Raises ValueError when the part does
+        not lie in the block, or the block was closed."""
+        size = prod(shape) * np.dtype(dtype).itemsize
+        if self._block is None:
+            raise ValueError("the memory was closed")
+        if offset < 0 or offset + size > self.nbytes:
+            raise ValueError(f"{size} bytes at {offset} do not lie in a block of {self.nbytes}")
+        return self._block[offset : offset + size].view(dtype).reshape(tuple(shape))
+
+    def close(self) -> None:
+        """Give the block back; the system has it again when the last view is gone."""
+        self._block = None
+
+
+def available_bytes() -> int | None:
+    """What the system could give without swapping, or None where it does not tell."""
+    with contextlib.suppress(OSError):  # not Linux
+        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    if "SC_AVPHYS_PAGES" in getattr(os, "sysconf_names", {}):
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return None

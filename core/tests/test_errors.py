@@ -1,0 +1,52 @@
+"""The words that every message needs: what is nearest, what is valid, and what is missing of a path."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from demitasse import nearest, nearest_path, unknown
+
+
+def test_the_nearest_name_is_found_whatever_its_case() -> None:
+    assert nearest("relu", ["ReLU", "PReLU"]) == "ReLU"
+    assert nearest("something else", ["ReLU"]) is None
+
+
+def test_few_valid_names_are_all_listed() -> None:
+    assert unknown("phase", "tets", ["train", "test"], "net") == (
+        "net: unknown phase 'tets'; did you mean 'test'? (valid: test, train)"
+    )
+    assert unknown("phase", "tets", []) == "unknown phase 'tets' (valid: none)"
+
+
+def test_of_many_valid_names_the_nearest_are_listed_and_the_others_counted() -> None:
+    names = [f"Layer{number}" for number in range(70)] + ["Convolution", "Deconvolution"]
+    told = unknown("layer type", "Convolutoin", names)
+    assert "did you mean 'Convolution'? (valid: Convolution, Deconvolution, " in told
+    assert told.endswith(" and 64 more)")
+    assert told.count("Layer") == 6
+
+
+def test_a_missing_file_is_told_with_the_nearest_name_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "solver.prototxt").touch()
+    told = nearest_path(tmp_path / "solvr.prototxt")
+    assert told == f"; did you mean '{tmp_path / 'solver.prototxt'}'?"
+
+
+def test_a_missing_folder_is_told_with_the_nearest_name_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "examples" / "mnist").mkdir(parents=True)
+    wrong = tmp_path / "exmples" / "mnist" / "solver.prototxt"
+    missing, there = tmp_path / "exmples", tmp_path / "examples"
+    assert nearest_path(wrong) == f"; there is no folder '{missing}', did you mean '{there}'?"
+    deeper = tmp_path / "examples" / "cifar" / "solver.prototxt"
+    assert nearest_path(deeper) == f"; there is no folder '{there / 'cifar'}'"
+
+
+def test_a_file_in_the_place_of_a_folder_is_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "net").touch()
+    assert nearest_path(tmp_path / "net" / "weights") == f"; there is no folder '{tmp_path / 'net'}'"
+
+
+def test_nothing_is_told_of_a_path_that_is_like_no_other(tmp_path: Path) -> None:
+    assert nearest_path(tmp_path / "solver.prototxt") == ""
+    assert nearest_path("/") == ""

@@ -1,0 +1,45 @@
+"""Host memory as plans want it: zeroed, aligned, seen through views that stay inside."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from demitasse import HostMemory, available_bytes, zeroed
+
+
+@given(st.integers(0, 5000), st.sampled_from([1, 64, 128, 4096]))
+def test_zeroed_bytes_begin_where_they_are_wanted(nbytes: int, alignment: int) -> None:
+    block = zeroed(nbytes, alignment)
+    assert (block.dtype, block.shape) == (np.uint8, (nbytes,))
+    assert not block.any()
+    assert nbytes == 0 or block.ctypes.data % alignment == 0
+
+
+def test_views_of_one_place_are_of_one_memory() -> None:
+    memory = HostMemory(zeroed(64))
+    memory.view(8, (2, 3), "float32")[1, 2] = 7
+    assert memory.view(8 + 5 * 4, (), "float32") == 7
+    assert memory.nbytes == 64
+
+
+@pytest.mark.parametrize(("offset", "shape"), [(-4, (1,)), (60, (2,)), (0, (17,))])
+def test_a_part_that_does_not_lie_in_the_block_is_refused(offset: int, shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=rf"bytes at {offset} do not lie in a block of 64"):
+        HostMemory(zeroed(64)).view(offset, shape, "float32")
+
+
+def test_closed_memory_gives_no_more_views_but_those_that_are_there_live_on() -> None:
+    memory = HostMemory(zeroed(64))
+    seen = memory.view(0, (16,), "float32")
+    memory.close()
+    seen[...] = 1
+    with pytest.raises(ValueError, match="the memory was closed"):
+        memory.view(0, (1,), "float32")
+
+
+def test_a_host_has_memory_to_give() -> None:
+    available = available_bytes()
+    assert available is None or available > 2**20

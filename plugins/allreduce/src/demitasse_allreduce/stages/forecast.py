@@ -1,0 +1,52 @@
+"""What a synchronisation is going to choose, told before any message: algorithms by size and cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from demitasse_allreduce.choice import AUTO, human
+
+if TYPE_CHECKING:
+    from demitasse_allreduce.stages.network import Network
+
+LADDER = (4 * 2**10, 64 * 2**10, 2**20, 16 * 2**20, 256 * 2**20)
+"""Bytes for which an algorithm is told."""
+
+
+def forecast(network: Network, goals: Sequence[str]) -> list[str]:
+    """A line for each goal and size of the LADDER: what costs least, its predicted time, and the next
+    algorithm's; of two levels of communicators each one's. No rank waits for another."""
+    if not network.described:
+        return [
+            "the network is not described: its latency and bandwidth are measured when the first sum is "
+            "made, and then what costs least is taken"
+        ]
+    lines = [
+        f"{goal} of {size:,} bytes: "
+        + ", then ".join(_cheapest(network, size, *level) for level in levels)
+        for goal in goals
+        if (levels := network.levels(goal))
+        for size in LADDER
+    ]
+    if any(name == AUTO for goal in goals for _, _, name in network.levels(goal)):
+        count = network.trials
+        lines.append(
+            f"the cheapest few are run {count} times for each size that is summed, and the quickest is "
+            f"taken (trials = {count})"
+            if count
+            else "what costs least is taken (trials = 0)"
+        )
+    return lines
+
+
+def _cheapest(network: Network, size: int, goal: str, ranks: int, name: str) -> str:
+    chooser = network.chooser(ranks, name)
+    part = f" for {goal} by {ranks} ranks" if ranks != network.ranks else ""
+    offers = chooser.offers(size, goal)
+    if not offers:  # of so few ranks that a two-level algorithm has one group
+        return name + part
+    best = offers[0]
+    others = (each for each in offers if each.way.algorithm != best.way.algorithm)
+    more = next((f" (next: {each.way}, {human(each.seconds)})" for each in others), "")
+    return f"{best.way}{part}, predicted {human(best.seconds)}{more}"

@@ -1,0 +1,60 @@
+"""What trials of prepared sums count, by a clock that only they move."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from demitasse_allreduce import trials
+
+
+class Alone:
+    """As much of a communicator as trials use; its requests are done at once."""
+
+    def Ibarrier(self) -> Alone:
+        return self
+
+    def Test(self) -> bool:
+        return True
+
+
+class Clock:
+    """Seconds that runs take by themselves."""
+
+    def __init__(self) -> None:
+        self.now, self.calls = 0.0, list[str]()
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    def run(self, name: str, seconds: float, first: float = 0.0) -> Callable[[], None]:
+        """A run of so many seconds, and ``first`` more each in the first three."""
+
+        def work() -> None:
+            self.now += seconds + first * (self.calls.count(name) < 3)
+            self.calls.append(name)
+
+        return work
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The clock of trials."""
+    made = Clock()
+    monkeypatch.setattr(trials, "time", made)
+    monkeypatch.setattr(trials, "_slowest", lambda comm, mine, check: mine.copy())
+    return made
+
+
+def test_memory_that_is_used_for_the_first_time_does_not_count(clock: Clock) -> None:
+    """Each of a stage's parts is slow once, in a run of its own."""
+    runs = [clock.run("shared", 1.0, first=100.0), clock.run("library", 2.0)]
+    assert trials.measured(Alone(), runs, 3, repeats=4) == [1.0, 2.0]
+    assert clock.calls.count("shared") == trials.WARM + 3 * 4
+
+
+def test_who_is_far_behind_is_not_run_again(clock: Clock) -> None:
+    runs = [clock.run("quick", 1.0), clock.run("near", 1.2), clock.run("far", 9.0)]
+    assert trials.measured(Alone(), runs, 3) == pytest.approx([1.0, 1.2, 9.0])
+    assert [clock.calls.count(name) for name in ("quick", "near", "far")] == [4, 4, 2]

@@ -1,0 +1,48 @@
+"""What a net has, by name: an unknown name is told with the nearest, and is a KeyError still."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from demitasse import ModelError
+
+
+@pytest.fixture
+def net(toy: ModuleType, runtime: Callable[..., Any]) -> Any:
+    """A net that is being trained."""
+    return runtime().trainer(toy.solver(toy.classifier())).net
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "message"),
+    [
+        ("blobs", "scors", r"unknown blob 'scors'; did you mean 'scores'\? \(valid: .*scores.*\)$"),
+        ("params", "scors", r"^unknown layer with parameters 'scors'; did you mean 'scores'\?"),
+        ("params", 3, r"unknown layer with parameters '3' \(valid: "),
+    ],
+)
+def test_an_unknown_name_is_told_with_the_nearest(net: Any, kind: str, name: Any, message: str) -> None:
+    for family in (ModelError, KeyError):
+        with pytest.raises(family, match=message):
+            getattr(net, kind)[name]
+
+
+@pytest.mark.parametrize("kind", ["blobs", "params"])
+def test_what_a_net_has_stays_a_mapping(net: Any, kind: str) -> None:
+    found = getattr(net, kind)
+    assert isinstance(found, Mapping)
+    assert "scores" in found and "scors" not in found
+    assert found.get("scors") is None
+    assert found["scores"] is found.get("scores")
+
+
+def test_what_a_net_has_can_be_copied(net: Any) -> None:
+    kept = copy.deepcopy(net.params)
+    assert kept.keys() == net.params.keys()
+    with pytest.raises(KeyError, match="did you mean 'scores'"):
+        kept["scors"]

@@ -1,0 +1,51 @@
+"""Nets and machines that several tests write down: a net below inputs, two products, some workers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import demitasse
+
+TWO_PRODUCTS = """
+name: "two products"
+layer { name: "data" type: "Data" top: "data" top: "label" data_param { source: "given" batch_size: 8 } }
+layer { name: "one" type: "InnerProduct" bottom: "data" top: "one"
+        inner_product_param { num_output: 5 weight_filler { type: "gaussian" std: 0.5 } } }
+layer { name: "two" type: "InnerProduct" bottom: "one" top: "two"
+        inner_product_param { num_output: 3 weight_filler { type: "gaussian" std: 0.5 } } }
+layer { name: "loss" type: "SoftmaxWithLoss" bottom: "two" bottom: "label" }
+"""
+WORKERS = """
+schema = 1
+name = "{count} workers"
+[[level]]
+name = "worker"
+count = {count}
+workers = "threads"
+cores = {count}
+sync = {{ plugin = "reference" }}
+"""
+
+
+def inputs(**shapes: Sequence[int]) -> str:
+    """Input layers of the given shapes, each with a blob of its name."""
+    text = ""
+    for name, shape in shapes.items():
+        dims = " ".join(f"dim: {extent}" for extent in shape)
+        text += f'layer {{ name: "{name}" type: "Input" top: "{name}" '
+        text += f"input_param {{ shape {{ {dims} }} }} }}\n"
+    return text
+
+
+def net_below(
+    runtime: demitasse.Runtime,
+    folder: Path,
+    layers: str,
+    precision: str = "f32",
+    **shapes: Sequence[int],
+) -> Any:
+    """A net of some layers below inputs of the given shapes."""
+    (folder / "net.prototxt").write_text(inputs(**shapes) + layers)
+    return runtime.net(folder / "net.prototxt", precision=precision)

@@ -1,0 +1,174 @@
+"""Nets as ONNX models: the same numbers by ONNX's own evaluator, by OpenCV, and by us again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import small_nets
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from onnx_models import LAYERS, SHAPE, agree, composed, evaluated, exported, filled, in_opencv, small
+from real_files import DATA
+
+from demitasse import ModelError, Runtime
+
+NETS = DATA / "prototxt"
+NOT_READ = ("threshold", "tiles", "sum over space")
+NOT_IN_OPENCV = ("threshold",)
+NOT_IN_ONNX = ("deconvolution in groups",)
+"""What ONNX's evaluator (1.23) cannot compute; OpenCV can."""
+
+
+@pytest.fixture(scope="module")
+def runtime() -> Iterator[Runtime]:
+    with composed() as made:
+        yield made
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_layer_computes_the_same_as_a_model(runtime: Runtime, name: str, tmp_path: Path) -> None:
+    net = small(tmp_path, f'layer {{ name: "layer" bottom: "x" top: "y" {LAYERS[name]} }}')
+    weights, inputs, expected = filled(runtime, net, tmp_path)
+    path = exported(runtime, net, weights, inputs, tmp_path)
+    if name not in NOT_IN_ONNX:
+        agree(evaluated(path, inputs), expected, 1e-5)
+    if name not in NOT_READ:
+        agree(runtime.net(path).forward(**inputs), expected, 1e-6)
+    if name not in NOT_IN_OPENCV:
+        agree(in_opencv(path, inputs), expected)
+
+
+@pytest.mark.parametrize("operation", ["SUM", "PROD", "MAX", "SUM coeff: 1 coeff: -2 coeff: 0.5"])
+def test_several_blobs_become_one_as_a_model(runtime: Runtime, operation: str, tmp_path: Path) -> None:
+    net = small(
+        tmp_path,
+        small_nets.inputs(z=SHAPE),
+        'layer { name: "a" type: "TanH" bottom: "x" top: "a" }',
+        'layer { name: "e" type: "Eltwise" bottom: "x" bottom: "z" bottom: "a" top: "e" '
+        f"eltwise_param {{ operation: {operation} }} }}",
+        'layer { name: "c" type: "Concat" bottom: "e" bottom: "z" top: "c" concat_param { axis: 2 } }',
+    )
+    weights, inputs, expected = filled(runtime, net, tmp_path)
+    path = exported(runtime, net, weights, inputs, tmp_path)
+    agree(evaluated(path, inputs), expected, 1e-5)
+    agree(runtime.net(path).forward(**inputs), expected, 1e-6)
+
+
+@pytest.mark.parametrize("opset", [13, 15, 17, 19, 22])
+def test_every_version_that_is_written_computes_the_same(
+    runtime: Runtime, opset: int, tmp_path: Path
+) -> None:
+    lines = [
+        f'layer {{ name: "l{number}" bottom: "{bottom}" top: "t{number}" {LAYERS[name]} }}'
+        for number, (bottom, name) in enumerate(
+            [("x", "normalisation within"), ("t0", "scale"), ("t1", "inner product")]
+        )
+    ]
+    net = small(tmp_path, *lines, 'layer { name: "p" type: "Softmax" bottom: "t2" top: "p" }')
+    weights, inputs, expected = filled(runtime, net, tmp_path)
+    agree(
+        evaluated(exported(runtime, net, weights, inputs, tmp_path, opset=opset), inputs), expected, 1e-5
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from(["MAX", "AVE"]),
+    st.tuples(st.integers(1, 9), st.integers(1, 9)),
+    st.integers(1, 4),
+    st.integers(1, 4),
+    st.integers(0, 2),
+    st.sampled_from(["CEIL", "FLOOR"]),
+)
+def test_windows_that_are_rounded_up_and_padding_that_counts_are_written_exactly(
+    runtime: Runtime,
+    tmp_path_factory: pytest.TempPathFactory,
+    pool: str,
+    extents: tuple[int, int],
+    kernel: int,
+    stride: int,
+    pad: int,
+    rounding: str,
+) -> None:
+    assume(pad < kernel and min(extents) + 2 * pad >= kernel)
+    folder = tmp_path_factory.mktemp("pool")
+    net = folder / "net.prototxt"
+    net.write_text(
+        f'layer {{ name: "in" type: "Input" top: "x" input_param {{ shape {{ dim: 1 dim: 2 '
+        f"dim: {extents[0]} dim: {extents[1]} }} }} }}\n"
+        f'layer {{ name: "p" type: "Pooling" bottom: "x" top: "y" pooling_param {{ pool: {pool} '
+        f"kernel_size: {kernel} stride: {stride} pad: {pad} round_mode: {rounding} }} }}"
+    )
+    weights, inputs, expected = filled(runtime, net, folder)
+    path = exported(runtime, net, weights, inputs, folder)
+    agree(evaluated(path, inputs), expected, 1e-6)
+    agree(runtime.net(path).forward(**inputs), expected, 1e-6)
+
+
+REAL = {
+    "LeNet": "BVLC+caffe/examples/mnist/lenet.prototxt",
+    "CIFAR-10 quick": "BVLC+caffe/examples/cifar10/cifar10_quick.prototxt",
+    "CIFAR-10 full": "BVLC+caffe/examples/cifar10/cifar10_full.prototxt",
+    "SqueezeNet": "DeepScale+SqueezeNet/SqueezeNet_v1.1/deploy.prototxt",
+}
+
+LARGE = {
+    "MobileNet": "shicai+MobileNet-Caffe/mobilenet_deploy.prototxt",
+    "ResNet-18": "HolmesShuan+ResNet-18-Caffemodel-on-ImageNet/deploy.prototxt",
+    "AlexNet": "BVLC+caffe/models/bvlc_alexnet/deploy.prototxt",
+    "CaffeNet": "BVLC+caffe/models/bvlc_reference_caffenet/deploy.prototxt",
+    "GoogLeNet": "BVLC+caffe/models/bvlc_googlenet/deploy.prototxt",
+    "ResNet-50": "KaimingHe+deep-residual-networks/prototxt/ResNet-50-deploy.prototxt",
+    "MobileNet 2": "shicai+MobileNet-Caffe/mobilenet_v2_deploy.prototxt",
+    "FCN-8s": "shelhamer+fcn.berkeleyvision.org/voc-fcn8s/deploy.prototxt",
+}
+
+
+@pytest.mark.skipif(not NETS.is_dir(), reason=f"no real Caffe files under {NETS}")
+@pytest.mark.parametrize(
+    "name", [*REAL, *(pytest.param(name, marks=pytest.mark.slow) for name in LARGE)]
+)
+def test_a_real_net_gives_the_same_in_opencv_and_when_it_is_read_back(
+    runtime: Runtime, name: str, tmp_path: Path
+) -> None:
+    net = NETS / (REAL | LARGE)[name]
+    weights, inputs, expected = filled(runtime, net, tmp_path)
+    path = exported(runtime, net, weights, inputs, tmp_path)
+    onnx.checker.check_model(str(path), full_check=True)
+    agree(in_opencv(path, inputs), expected)
+    agree(runtime.net(path).forward(**inputs), expected)
+    if name in ("LeNet", "CIFAR-10 quick", "CIFAR-10 full"):
+        agree(evaluated(path, inputs), expected)
+
+
+def test_an_exported_net_keeps_the_names_of_its_layers(runtime: Runtime, tmp_path: Path) -> None:
+    net = small(tmp_path, f'layer {{ name: "fc" bottom: "x" top: "y" {LAYERS["inner product"]} }}')
+    weights, inputs, _ = filled(runtime, net, tmp_path)
+    assert weights is not None
+    path = exported(runtime, net, weights, inputs, tmp_path)
+    ours, theirs = (runtime.read(each).weights().parameters for each in (weights, path))
+    for mine, other in zip(ours["fc"], theirs["fc"], strict=True):
+        np.testing.assert_array_equal(mine, other)
+
+
+def test_what_onnx_has_no_words_for_is_not_exported(runtime: Runtime, tmp_path: Path) -> None:
+    net = small(
+        tmp_path,
+        'layer { name: "s" type: "MVN" bottom: "x" top: "y" mvn_param { across_channels: true } }',
+    )
+    with pytest.raises(ModelError, match=r"layer 's': operation '\w+' has no form in ONNX here"):
+        runtime.program("export_onnx", net, tmp_path / "s.onnx")
+    net = small(
+        tmp_path,
+        'layer { name: "p" type: "Pooling" bottom: "x" top: "y" top: "place" '
+        "pooling_param { kernel_size: 2 } }",
+    )
+    with pytest.raises(ModelError, match="its second result"):
+        runtime.program("export_onnx", net, tmp_path / "p.onnx")
+    assert not list(tmp_path.glob("*.onnx"))
+    with pytest.raises(ModelError, match="valid: 13 to 22"):
+        runtime.program("export_onnx", net, tmp_path / "p.onnx", opset=9)

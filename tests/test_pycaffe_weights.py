@@ -1,0 +1,174 @@
+"""What pycaffe scripts do with the parameters of nets: in files, between nets, in trained nets."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pycaffe_nets import PLUGINS, RANDOM, branching, close, scripts_run_with, through_a_file
+from real_files import DATA
+
+import demitasse
+import demitasse_caffe.pycaffe as caffe
+from demitasse import ModelError, ShapeError
+from demitasse_caffe.pycaffe import layers as L  # noqa: N812 (its name in every script)
+
+LENET = DATA / "caffemodel" / "everpeace+caffe" / "examples" / "mnist"
+
+needs_data = pytest.mark.skipif(not LENET.is_dir(), reason=f"no caffemodels under {DATA}")
+
+Make = Callable[..., caffe.Net]
+
+
+@pytest.fixture(autouse=True)
+def runtime() -> Iterator[demitasse.Runtime]:
+    """The kernels that users have, which ask for layouts of their own; without the trying of them."""
+    with scripts_run_with(PLUGINS) as made:
+        yield made
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Make:
+    """``make(spec, phase, force_backward=...)``: a net through a file."""
+    return partial(through_a_file, tmp_path)
+
+
+@pytest.fixture
+def x() -> np.ndarray:
+    return np.random.default_rng(0).normal(size=(4, 6))
+
+
+@pytest.mark.parametrize("form", ["save", "save_hdf5"])
+def test_parameters_are_saved_and_copied(make: Make, tmp_path: Path, x: np.ndarray, form: str) -> None:
+    net = make(branching())
+    net.params["left"][0].data[...] = 3
+    path = tmp_path / "weights of any name"
+    getattr(net, form)(str(path))
+    other = make(branching(), weights=str(path))
+    for name, blobs in net.params.items():
+        for mine, theirs in zip(blobs, other.params[name], strict=True):
+            assert np.array_equal(mine.data, theirs.data)
+    third = caffe.Net(str(tmp_path / "net.prototxt"), str(path), caffe.TEST)
+    assert np.array_equal(third.forward(data=x)["score"], net.forward(data=x)["score"])
+
+
+def test_copies_pass_over_layers_that_one_of_both_lacks(make: Make, tmp_path: Path) -> None:
+    net = make(branching())
+    path = tmp_path / "old.caffemodel"
+    net.save(path)
+    n = branching()
+    n.fresh = L.InnerProduct(n.relu, num_output=7, weight_filler={"type": "constant", "value": 9})
+    del n["right"], n["score"]
+    tuned = make(n)
+    tuned.copy_from(path)
+    assert np.array_equal(tuned.params["hidden"][0].data, net.params["hidden"][0].data)
+    assert (tuned.params["fresh"][0].data == 9).all()
+    n = branching()
+    n.left = L.InnerProduct(n.relu, num_output=4)
+    n.score = L.Concat(n.left, n.right)
+    other = make(n)
+    before = other.params["hidden"][0].data.copy()
+    with pytest.raises(ShapeError, match=r"layer 'left', parameter 0: .*\(3, 5\), the net's \(4, 5\)"):
+        other.copy_from(path)
+    assert np.array_equal(other.params["hidden"][0].data, before), "nothing is copied then"
+    with pytest.raises(ModelError, match=r"no such file: .*old.caffemodl; did you mean"):
+        other.copy_from(tmp_path / "old.caffemodl")
+
+
+def test_an_inner_product_becomes_a_convolution(make: Make) -> None:
+    """Net surgery: the scores of a window, then of all windows of a larger image."""
+
+    def spec(size: int, whole: bool) -> caffe.NetSpec:
+        n = caffe.NetSpec()
+        n.data = L.Input(shape={"dim": [1, 2, size, size]})
+        n.conv = L.Convolution(n.data, num_output=3, kernel_size=3, weight_filler=RANDOM)
+        n.relu = L.ReLU(n.conv, in_place=True)
+        if whole:
+            n.fc_conv = L.Convolution(n.relu, num_output=4, kernel_size=4)
+        else:
+            n.fc = L.InnerProduct(n.relu, num_output=4, weight_filler=RANDOM, bias_filler=RANDOM)
+        return n
+
+    small, large = make(spec(6, False)), make(spec(9, True))
+    for mine, theirs in (
+        (large.params["conv"], small.params["conv"]),
+        (large.params["fc_conv"], small.params["fc"]),
+    ):
+        mine[0].data.flat = theirs[0].data.flat
+        mine[1].data[...] = theirs[1].data
+    image = np.random.default_rng(4).normal(size=(1, 2, 9, 9))
+    scores = large.forward(data=image)["fc_conv"]
+    assert scores.shape == (1, 4, 4, 4)
+    for y, x in ((0, 0), (1, 3), (3, 2)):
+        window = small.forward(data=image[:, :, y : y + 6, x : x + 6])["fc"]
+        assert close(scores[:, :, y, x], window)
+
+
+def test_nets_share_parameters(make: Make, x: np.ndarray) -> None:
+    one, two = make(branching()), make(branching(), caffe.TRAIN)
+    two.share_with(one)
+    one.params["left"][0].data[...] = 5
+    assert (two.params["left"][0].data == 5).all()
+    assert np.array_equal(one.forward(data=x)["score"], two.forward(data=x)["score"])
+    n = branching()
+    n.more = L.InnerProduct(n.relu, num_output=2)
+    other = make(n)
+    with pytest.raises(ShapeError, match=r"layer 'more'.*no such parameter"):
+        other.share_with(one)
+    assert other.forward(data=x)["more"].shape == (4, 2), "it is as it was"
+
+
+# Real files.
+
+
+@needs_data
+def test_a_trained_net_classifies_as_others_say() -> None:
+    """With the kernels of the default composition: 99.05% of the test set is OpenCV's figure."""
+    with scripts_run_with(None):
+        net = caffe.Net(
+            str(LENET / "lenet.prototxt"), str(LENET / "lenet_iter_10000.caffemodel"), caffe.TEST
+        )
+        images, labels = (
+            np.frombuffer(gzip.decompress((DATA / "mnist" / name).read_bytes()), np.uint8, offset=offset)
+            for name, offset in (("t10k-images-idx3-ubyte.gz", 16), ("t10k-labels-idx1-ubyte.gz", 8))
+        )
+        pixels = images.reshape(-1, 1, 28, 28) / 256
+        prob = net.forward_all(data=pixels)["prob"]
+        assert (prob.argmax(1) == labels).mean() == pytest.approx(0.9905, abs=0.0005)
+        # What a step against the gradient of an image does to its score.
+        net.blobs["data"].reshape(1, 1, 28, 28)
+        before = net.forward(data=pixels[:1])["prob"][0, labels[0]]
+        net.blobs["ip2"].diff[...] = np.eye(10)[labels[:1]]
+        slope = net.backward(start="ip2")["data"]
+        scores = net.forward(data=pixels[:1])["prob"][0].copy(), net.blobs["ip2"].data[0].copy()
+        net.forward(data=pixels[:1] - 0.01 * slope / np.abs(slope).mean())
+        assert net.blobs["ip2"].data[0, labels[0]] < scores[1][labels[0]]
+        assert net.blobs["prob"].data[0, labels[0]] <= before
+
+
+@needs_data
+def test_a_classifier_and_a_detector_of_real_digits(tmp_path: Path) -> None:
+    """Images from files, cropped and scaled as the net wants it."""
+    cv2 = pytest.importorskip("cv2")
+    raw = gzip.decompress((DATA / "mnist" / "t10k-images-idx3-ubyte.gz").read_bytes())
+    digits = np.frombuffer(raw, np.uint8, offset=16).reshape(-1, 28, 28)[:3]
+    labels = [7, 2, 1]
+    wide = np.zeros((40, 100), np.uint8)
+    for i, digit in enumerate(digits):
+        cv2.imwrite(str(tmp_path / f"{i}.png"), digit)
+        wide[6:34, 5 + 31 * i : 33 + 31 * i] = digit
+    cv2.imwrite(str(tmp_path / "wide.png"), wide)
+    model, weights = str(LENET / "lenet.prototxt"), str(LENET / "lenet_iter_10000.caffemodel")
+    net = caffe.Classifier(model, weights, image_dims=(28, 28), raw_scale=255 / 256)
+    images = [caffe.io.load_image(str(tmp_path / f"{i}.png"), color=False) for i in range(3)]
+    assert net.predict(images, oversample=False).argmax(1).tolist() == labels
+    assert net.predict(images).argmax(1).tolist() == labels
+    assert net.predict(images).shape == (3, 10)
+    detector = caffe.Detector(model, weights, raw_scale=255 / 256)
+    windows = [(6, 5 + 31 * i, 34, 33 + 31 * i) for i in range(3)]
+    crops = [detector.crop(caffe.io.load_image(tmp_path / "wide.png", False), w) for w in windows]
+    assert detector.run(crops).argmax(1).tolist() == labels
