@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from demitasse import Machine, load_machine
+from demitasse import Group, Machine, load_machine
 from demitasse_allreduce.choice import Chooser, Fit, Offer, Way, human, network_of
+from demitasse_allreduce.gradient_sync import gradient_sync
 from demitasse_allreduce.stages.candidates import CANDIDATES, NEAR, candidates, steady
 from demitasse_allreduce.stages.forecast import LADDER, forecast
 from demitasse_allreduce.stages.links import joined, per_node
@@ -132,6 +133,22 @@ def test_algorithms_are_told_by_size_with_what_they_are_predicted_to_take(supern
         assert human(best.seconds) in line
     assert "(trials = 3)" in trials
     assert told(supernodes, ("allreduce",), trials=0)[-1] == "what costs least is taken (trials = 0)"
+
+
+def test_one_process_tells_what_those_of_a_description_would(supernodes: Machine) -> None:
+    def alone(machine: Machine | None, **options: Any) -> list[str]:
+        group = Group(("host",), 0, None, "float32", options, machine=machine)
+        return list(gradient_sync(group).notes)
+
+    assert alone(None) == ["one process: nothing is synchronised here"]
+    first, head, stage, *lines = alone(supernodes)
+    assert first == alone(None)[0]
+    assert head == "with the 8 processes that supernodes describes:"
+    assert stage.startswith("stage overlap: ")
+    assert lines == told(supernodes, ("allreduce",))
+    *_, stage, levels, line = alone(supernodes, stage="SC-OBR", chain=4)[:5]
+    assert stage.startswith("stage SC-OBR: ") and levels.startswith("two levels")
+    assert line.startswith(f"broadcast of {LADDER[0]:,} bytes: ")
 
 
 def test_an_algorithm_that_is_asked_for_is_told_for_each_goal(supernodes: Machine) -> None:

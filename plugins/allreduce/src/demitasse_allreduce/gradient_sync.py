@@ -13,9 +13,18 @@ from demitasse_allreduce.stages.options import OVERLAP, PACKED, ROOTED, SC_B, ST
 
 
 class AloneSync(GradientSync):
-    """One process: nothing to do."""
+    """One process: nothing to do. Its notes tell what the processes of a description would."""
 
-    notes = ("one process: nothing is synchronised",)
+    def __init__(self, group: Group, options: Options) -> None:
+        self._group, self._options = group, options
+
+    @property
+    def notes(self) -> list[str]:  # type: ignore[override]
+        from demitasse_allreduce.stages.forecast import foretold
+
+        item = np.dtype(self._group.dtype).itemsize
+        others = foretold(self._group.machine, self._options, item)
+        return ["one process: nothing is synchronised here", *others]
 
 
 def gradient_sync(group: Group) -> GradientSync:
@@ -27,7 +36,7 @@ def gradient_sync(group: Group) -> GradientSync:
     _check_team(group, where)
     processes = group.processes
     if processes.size == 1:
-        return AloneSync()
+        return AloneSync(group, options)
     inner = _inner(group.machine, group.levels)
     if options.stage in ROOTED:
         return _rooted(group, options, inner, where)

@@ -127,7 +127,7 @@ class Trainer:
     @property
     def notes(self) -> list[str]:
         """How the first worker's gradients are synchronised, innermost level first."""
-        levels = self._workers[0].levels
+        levels = [*self._workers[0].levels, *self._workers[0].idle]
         return [f"{type(level).__name__}: {note}" for level in levels for note in level.notes]
 
     @property

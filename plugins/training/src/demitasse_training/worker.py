@@ -72,6 +72,7 @@ class Worker:
         modules = runtime.composition.modules
         self.engine = runtime.engine(place)
         self.levels: list[GradientSync] = []
+        self.idle: list[GradientSync] = []  # that have nobody to synchronise with
         self._groups: list[Group] = []
         for plugin, group in place.groups:
             group = replace(group, engine=self.engine)
@@ -81,6 +82,7 @@ class Worker:
                 self.levels.append(level)
                 self._groups.append(group)
             else:
+                self.idle.append(level)
                 level.close()
         index, count = 0, 1
         for level in reversed(self.levels):

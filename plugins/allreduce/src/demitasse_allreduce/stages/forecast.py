@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from demitasse_allreduce.choice import AUTO, human
+from demitasse import CompositionError, DescriptionError
+from demitasse_allreduce.choice import AUTO, human, network_of
+from demitasse_allreduce.stages.options import OVERLAP, ROOTED, STAGES, Options
 
 if TYPE_CHECKING:
+    from demitasse import Machine
     from demitasse_allreduce.stages.network import Network
 
 LADDER = (4 * 2**10, 64 * 2**10, 2**20, 16 * 2**20, 256 * 2**20)
@@ -38,6 +41,43 @@ def forecast(network: Network, goals: Sequence[str]) -> list[str]:
             else "what costs least is taken (trials = 0)"
         )
     return lines
+
+
+class Described:
+    """Stands in for a communicator (by mpi4py's names) of ranks that a description has and nobody
+    runs."""
+
+    def __init__(self, ranks: int) -> None:
+        self._ranks = ranks
+
+    def Get_size(self) -> int:  # noqa: N802
+        return self._ranks
+
+    def Get_rank(self) -> int:  # noqa: N802
+        return 0
+
+    def Split(self, color: int, key: int) -> Described:  # noqa: N802
+        return self
+
+
+def foretold(machine: Machine | None, options: Options, item: int) -> list[str]:
+    """What the processes that a machine describes would do, by ``forecast``; nothing where it describes
+    no more than one, or no links between them."""
+    from demitasse_allreduce.stages.network import Network
+
+    try:
+        network = network_of(machine) if machine is not None else None
+    except (CompositionError, DescriptionError):
+        network = None
+    if network is None or network.endpoints < 2:
+        return []
+    ranks, inner = network.endpoints, network.endpoints // network.tiers[0].count
+    stage = options.stage or OVERLAP
+    homes = [rank // inner for rank in range(ranks)]
+    made = Network(Described(ranks), options, machine, lambda: None, homes, item)
+    head = f"with the {ranks:,} processes that {machine.name if machine else '?'} describes:"
+    goals = ("broadcast", "reduce") if stage in ROOTED else ("allreduce",)
+    return [head, f"stage {stage}: {STAGES[stage]}", *made.notes, *forecast(made, goals)]
 
 
 def _cheapest(network: Network, size: int, goal: str, ranks: int, name: str) -> str:
