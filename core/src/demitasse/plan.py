@@ -300,14 +300,18 @@ class _Planner:
         return self.root.get(tensor, tensor)
 
     def find_fixed(self) -> None:
-        """What depends on fixed parameters and constants alone: it is pinned, and done once."""
+        """What depends on fixed parameters and constants alone is done once, first; what of it is read
+        later is pinned."""
         fixed = {parameter.tensor for parameter in self.graph.parameters} | set(self.graph.constants)
-        for i, (node, *_) in enumerate(self.chosen if self.fixed else ()):
-            updates = any(operand.updated for operand in node.operation.inputs)
-            if not updates and fixed.issuperset(map(self._find, filter(None, node.inputs))):
-                self.once.add(i)
-                fixed.update(filter(None, node.outputs))
-                self.pinned.update(filter(None, node.outputs))
+        once, later = list[_Choice](), list[_Choice]()
+        for choice in self.chosen if self.fixed else ():
+            updates = any(operand.updated for operand in choice.node.operation.inputs)
+            reads = set(map(self._find, filter(None, choice.node.inputs)))
+            alone = not updates and fixed.issuperset(reads)
+            (once if alone else later).append(choice)
+            fixed.update(filter(None, choice.node.outputs if alone else ()))
+            self.pinned.update(() if alone else fixed & reads)
+        self.chosen, self.once = [*once, *later] or self.chosen, set(range(len(once)))
 
     def trace_lifetimes(self) -> None:
         """When each memory is first written and last used, views counted with what they view."""
@@ -317,8 +321,7 @@ class _Planner:
                 self.born.setdefault(root, i)
                 self.dies[root] = i
         for tensor in self.born if self.retain_all else map(self._find, self.pinned):
-            early = self.retain_all or self.born.get(tensor) in self.once
-            self.born[tensor] = 0 if early else self.born.get(tensor, 0)
+            self.born[tensor] = 0 if self.retain_all else self.born.get(tensor, 0)
             self.dies[tensor] = len(self.chosen)
 
     def share_in_place(self) -> None:

@@ -23,7 +23,7 @@ def test_the_manifest_declares_the_hooks_and_the_programs() -> None:
     hooks = {name for name, value in vars(plugin).items() if hasattr(value, marker)}
     assert manifest["name"] == "training"
     assert manifest["automatic"]
-    assert set(manifest["roles"]) == hooks == {"programs"}
+    assert set(manifest["roles"]) == hooks == {"operations", "programs"}
     assert set(manifest["roles"]["programs"]["programs"]) == set(plugin.programs())
 
 

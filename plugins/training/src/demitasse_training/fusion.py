@@ -17,7 +17,7 @@ def fuse_normalisations(graph: Graph) -> None:
 
     Only where nobody else reads what lies between: no second layer, no objective, no user of the net's
     outputs. The blobs that lie between are in no plan then."""
-    follower = _followers(graph)
+    follower = followers(graph)
     gone = set[int]()
     for node in graph.nodes:
         if node.operation.name not in _NORMALISATIONS:
@@ -39,7 +39,7 @@ def pool_before_rectifying(graph: Graph) -> None:
     gradients change, for max(relu(x)) = relu(max(x)), whose gradient is none where that is 0. What lies
     between is never needed again then, the largest tensors of such nets (VGG-16 keeps 190 of 500 MB less
     for its backward pass), and ReLU and its gradient work on the smaller result."""
-    follower = _followers(graph)
+    follower = followers(graph)
     for rectifier in [node for node in graph.nodes if _rectifies(node)]:
         pool = follower(rectifier)
         if pool is None or pool.operation.name != "pooling_max":
@@ -53,7 +53,7 @@ def pool_before_rectifying(graph: Graph) -> None:
         graph.nodes.insert(graph.nodes.index(pool) + 1, rectifier)
 
 
-def _followers(graph: Graph) -> Callable[[Node], Node | None]:
+def followers(graph: Graph) -> Callable[[Node], Node | None]:
     """Who tells the only reader of a node's first output, where nobody else needs that."""
     readers = defaultdict[Tensor, list[Node]](list)
     for node in graph.nodes:

@@ -106,6 +106,7 @@ class Net:
         # Once somebody has arrays to write parameters through, what depends on parameters alone is done
         # again at every forward.
         self._lent = False
+        self._once: Step | None = None
         self._first: int | None = None
         self._streams: list[tuple[Stream, Destination]] = []
         self._made = self._planner.planned({})
@@ -144,8 +145,8 @@ class Net:
                 self._input(name)[...] = array
             for stream, out in self._streams:
                 out.take(stream)
-            for work in step.once if self._lent else ():
-                work()
+            if self._lent or self._once is not step:
+                self._do_once(step)
             for work in step.forward:
                 work()
             return self.outputs()
@@ -276,13 +277,18 @@ class Net:
             for tensor, value in self.graph.constants.items():
                 if tensor.name in self.plan.buffers:
                     step.array(self.plan.buffers[tensor.name])[...] = value
-            for work in step.once:
-                work()
+            self._do_once(step)
             if self._streams:
                 self._streams = [(s, o) for (s, _), o in zip(self._streams, self._outs(), strict=True)]
             else:
                 self.rewind()
         return self._made.step
+
+    def _do_once(self, step: Step) -> None:
+        """What depends on parameters alone, whose results lie in the arena that all plans have."""
+        for work in step.once:
+            work()
+        self._once = step
 
     def _memory(self) -> dict[str, Any]:
         """The regions of the plan; all plans have one arena, as large as any of them has needed yet."""

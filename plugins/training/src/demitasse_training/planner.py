@@ -21,6 +21,7 @@ from demitasse import (
     WorkerPlace,
     make_plan,
 )
+from demitasse_training.folding import fold_normalisations
 from demitasse_training.graph import NetGraph
 from demitasse_training.shares import Share
 from demitasse_training.walk import Walk
@@ -100,6 +101,9 @@ class Planner:
             graph.differentiate(self.passes, every_blob=everything)
         for parameter in graph.parameters if shapes else ():
             self._check_fit(parameter)
+        fixed = self.owns_parameters and not self.backward
+        if fixed and self.retain is None:
+            fold_normalisations(graph, self.kernels, self.worker.place)
         plan = make_plan(
             graph,
             self.kernels,
@@ -108,7 +112,7 @@ class Planner:
             slots=self.slots,
             retain=self.retain,
             precision=self.precision,
-            fixed_parameters=self.owns_parameters and not self.backward,
+            fixed_parameters=fixed,
         )
         return Planned(graph, plan)
 

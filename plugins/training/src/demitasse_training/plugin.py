@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from demitasse import hookimpl
+from demitasse.operations import Operation
+
+
+@hookimpl
+def operations() -> Iterable[Operation]:
+    """``fold_normalization``, for nets whose parameters stay as they are."""
+    from demitasse_training.folding import FOLD
+
+    return (FOLD,)
 
 
 @hookimpl

@@ -17,6 +17,7 @@ from demitasse_cpu.kernels import (
     batch_normalization,
     convolution,
     elementwise,
+    folding,
     functions,
     indexing,
     inner_product,
@@ -39,6 +40,7 @@ FACTORIES: Mapping[str, Callable[[Request], Iterable[Candidate]]] = MappingProxy
     | batch_normalization.FACTORIES
     | convolution.FACTORIES
     | elementwise.FACTORIES
+    | folding.FACTORIES
     | functions.FACTORIES
     | indexing.FACTORIES
     | inner_product.FACTORIES

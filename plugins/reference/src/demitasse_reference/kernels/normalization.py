@@ -200,11 +200,34 @@ def batch_norm_inference_backward(
     return dz * per_channel(inverse if w is None else w * inverse, x.ndim), dw, db
 
 
+def fold_normalization(
+    w: Reals,
+    b: Reals | None,
+    mean: Reals | None,
+    variance: Reals | None,
+    factor: Reals | None,
+    slope: Reals | None,
+    level: Reals | None,
+    *,
+    axis: int,
+    epsilon: float,
+) -> tuple[Reals, Reals]:
+    """The weights and biases of a product and the normalisation, or scale, of its results in one."""
+    total = np.ones(w.shape[axis]) if slope is None else slope
+    bias = np.zeros(w.shape[axis]) if b is None else b
+    if mean is not None and variance is not None and factor is not None:
+        average, inverse = _kept(mean, variance, factor, epsilon)
+        total, bias = total * inverse, bias - average
+    shaped = total.reshape([-1 if i == axis else 1 for i in range(w.ndim)])
+    return w * shaped, bias * total + (0.0 if level is None else level)
+
+
 KERNELS: Kernels = {
     "batch_norm": batch_norm,
     "batch_norm_backward": batch_norm_backward,
     "batch_norm_inference": batch_norm_inference,
     "batch_norm_inference_backward": batch_norm_inference_backward,
+    "fold_normalization": fold_normalization,
     "lrn_across_channels": lrn_across_channels,
     "lrn_across_channels_backward": lrn_across_channels_backward,
     "lrn_within_channel": lrn_within_channel,

@@ -1,0 +1,115 @@
+"""Normalisations and scales of channels folded into the weights of the layer before them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from demitasse import Graph, Kernels, Node, Place, Request, Tensor, TensorSpec
+from demitasse.operations import Attributes, Shape, Shapes, define, per_element
+from demitasse_training.fusion import followers
+
+_PRODUCTS = ("convolution", "inner_product")
+_FOLLOWERS = ("batch_norm_inference", "scale")
+
+
+def _shapes(shapes: Shapes, attributes: Attributes) -> Sequence[Shape]:
+    w, axis = shapes["w"], attributes["axis"]
+    along = [shapes[name] for name in ("b", "mean", "variance", "slope", "level")]
+    if shapes["factor"] not in (None, (1,)) or any(
+        each not in (None, w[axis : axis + 1]) for each in along
+    ):
+        raise ValueError(f"b, statistics, slope and level {along} do not fit w {w} along axis {axis}")
+    return w, w[axis : axis + 1]
+
+
+FOLD = define(
+    "batch_normalization",
+    "fold_normalization",
+    "folded_w = w * s along axis, folded_b = (b - mean / factor) * s + level; "
+    "s = slope * (variance / factor + epsilon)^-1/2, without statistics s = slope",
+    inputs="w b? mean? variance? factor? slope? level?",
+    outputs="folded_w folded_b",
+    shapes=_shapes,
+    flops=per_element("w"),
+    attributes={"axis": 0, "epsilon": 1e-5},
+)
+"""What a product's weights and biases are together with what follows it."""
+
+
+def fold_normalisations(graph: Graph, kernels: Kernels, place: Place) -> None:
+    """Have each convolution or inner product do what follows it, normalisations of its channels by kept
+    statistics and scales of them by known numbers, by weights and biases that are computed from the
+    parameters; a ReLU that was part of a normalisation follows by itself again, for the product to do.
+
+    For a net of which no gradients are asked, and whose parameters stay as they are: the new weights are
+    then made once. Only where nobody else reads what lies between, and somebody computes them."""
+    if FOLD.name not in graph.vocabulary:
+        return
+    follower, known = followers(graph), _known(graph)
+    for product in [node for node in graph.nodes if node.operation.name in _PRODUCTS]:
+        while (after := follower(product)) is not None and _folds(product, after, known):
+            fold = _fold(graph, product, after)
+            if not kernels.find(_request(fold, place))[1]:
+                break
+            graph.nodes.insert(graph.nodes.index(product), fold)
+            w, b = fold.outputs
+            known.update(filter(None, (w, b)))
+            product.inputs[1:] = [w, b]
+            position = graph.nodes.index(after)
+            if after.attributes.get("relu"):
+                relu = graph.vocabulary["relu"]
+                source, about = product.outputs[0], (dict(relu.attributes), after.layer, after.phase)
+                graph.nodes[position] = Node(relu, [source], after.outputs, *about)
+                break
+            product.outputs[0] = after.outputs[0]
+            del graph.nodes[position]
+
+
+def _known(graph: Graph) -> set[Tensor]:
+    """Parameters that no operation changes, and constants."""
+    changed = {
+        tensor
+        for node in graph.nodes
+        for operand, tensor in zip(node.operation.inputs, node.inputs, strict=False)
+        if operand.updated
+    }
+    return ({parameter.tensor for parameter in graph.parameters} | set(graph.constants)) - changed
+
+
+def _folds(product: Node, after: Node, known: set[Tensor]) -> bool:
+    """Whether what follows is a number for each of the product's channels times it, plus another."""
+    channels = product.operation.name == "convolution" or product.attributes["axis"] == 1
+    learned = [tensor for tensor in after.inputs[1:] if tensor is not None]
+    return (
+        channels
+        and after.operation.name in _FOLLOWERS
+        and after.attributes.get("axis", 1) == 1
+        and all(len(tensor.shape) == 1 for tensor in learned)
+        and known.issuperset([*learned, *filter(None, product.inputs[1:])])
+    )
+
+
+def _fold(graph: Graph, product: Node, after: Node) -> Node:
+    """The operation that computes the weights and biases of both."""
+    w, b = (*product.inputs[1:], None)[:2]
+    assert w is not None
+    kept = after.inputs[1:4] if after.operation.name == "batch_norm_inference" else [None] * 3
+    learned = (*after.inputs[-2:], None)[:2]
+    attributes = {**FOLD.attributes, "axis": int(bool(product.attributes.get("transpose")))}
+    if "epsilon" in after.attributes:
+        attributes["epsilon"] = after.attributes["epsilon"]
+    channels = w.shape[attributes["axis"]]
+    made = [
+        Tensor(f"{after.layer}.folded_w", w.shape, w.dtype, "activation"),
+        Tensor(f"{after.layer}.folded_b", (channels,), w.dtype, "activation"),
+    ]
+    inputs = [w, b, *kept, *learned]
+    return Node(graph.vocabulary[FOLD.name], inputs, list(made), attributes, after.layer, "forward")
+
+
+def _request(node: Node, place: Place) -> Request:
+    inputs, outputs = (
+        tuple(None if t is None else TensorSpec(t.shape, t.dtype) for t in tensors)
+        for tensors in (node.inputs, node.outputs)
+    )
+    return Request(node.operation, inputs, outputs, node.attributes, place, fixed=True)
