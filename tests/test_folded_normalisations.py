@@ -87,12 +87,11 @@ def agree(
     runtime: Runtime, path: Path, precision: str, weights: Path | None = None, **inputs: np.ndarray
 ) -> Any:
     """The net, after it has given what it gives with all layers apart."""
-    net, whole = (
-        runtime.net(path, precision=precision, weights=weights, seed=3, retain=retain)
-        for retain in (None, "all")
-    )
-    for each in (net, whole) if weights is None else ():
-        settle(each)
+    whole = runtime.net(path, precision=precision, weights=weights, seed=3, retain="all")
+    if weights is None:
+        settle(whole)
+        weights = runtime.write(path.with_name("w.demitasse"), demitasse.Weights(dict(whole.params)))
+    net = runtime.net(path, precision=precision, weights=weights)
     (ours,), (theirs,) = (each.forward(**inputs).values() for each in (net, whole))
     size = float(np.abs(theirs).max())
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=TOLERANCE[precision] * size)
@@ -230,10 +229,13 @@ layer { name: "loss" type: "SoftmaxWithLoss" bottom: "score" bottom: "label" top
             assert trainer.test()["loss"] == pytest.approx(deployed.test(2)["loss"], rel=1e-9)
 
 
-def test_what_is_written_to_parameters_is_folded_anew(runtime: Runtime, written: Any) -> None:
+def test_who_takes_parameters_finds_layers_apart(runtime: Runtime, written: Any) -> None:
     path = written(*USUAL)
     net = runtime.net(path, seed=3)
     before = net.forward(x=values())["out"]
+    assert folded(net) == ["norm"]
+    assert len(net.params) == 3 and not folded(net)
+    np.testing.assert_allclose(net.forward()["out"], before, rtol=1e-5)  # of the same x
     for step in range(2):
         others = runtime.net(path, seed=3, retain="all")
         for each in (net, others):

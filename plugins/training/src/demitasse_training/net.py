@@ -34,6 +34,7 @@ from demitasse_training.arguments import (
     chosen_precision,
     listed,
 )
+from demitasse_training.folding import FOLD
 from demitasse_training.graph import NetGraph
 from demitasse_training.inputs import against, given_input
 from demitasse_training.look import Blob, Look, Named, extents
@@ -119,6 +120,7 @@ class Net:
         self._declared = self._made.shapes
         if flat is None:
             self._own_parameters()
+            parameters.fill(self.graph, self.plan, self._flat, self.seed)
             for each in listed(weights):
                 arrays = runtime.read(each).weights().parameters
                 self.loaded[str(each)] = parameters.load(
@@ -180,7 +182,10 @@ class Net:
     def params(self) -> dict[str, list[np.ndarray]]:
         """Parameters by layer name, in logical (NCHW) order; live views where layouts are plain,
         else read-only copies; with ``retain="all"`` all are live."""
-        self._lent = True
+        if not self._lent:
+            with self._one_at_a_time:
+                self._unfold()
+                self._lent = True
         return Named("layer with parameters", parameters.by_layer(self.plan, self._flat))
 
     def reshape(self, shapes: Mapping[str, tuple[int, ...]], first: int | None = None) -> None:
@@ -356,15 +361,34 @@ class Net:
         """Plan for input shapes; parameters stay where they are, and so do inputs that keep their
         shape."""
         made = self._planner.planned(shapes, self._first)
-        before = self._inputs() if self._made.step is not None else {}
+        before = self._inputs()
         self._made = made
         if before and self.backward:
             self._arena.view(0, (self._arena.nbytes,), "uint8")[...] = 0  # what others left in gradients
+        self._give(before)
+
+    def _unfold(self) -> None:
+        """Where layers are folded into the weights before them: plan without that, parameters laid as
+        the kernels like them. Who may write to parameters should not wait at each forward until weights
+        are folded anew."""
+        if not any(entry.operation == FOLD.name for entry in self.plan.entries):
+            return
+        before, values = self._inputs(), parameters.by_layer(self.plan, self._flat)
+        self._planner = replace(self._planner, slots=(), folds=False)
+        self._made = self._planner.planned(self._made.shapes, self._first)
+        self._own_parameters()
+        parameters.load(self.plan, self._flat, values, self.definition.location)
+        self._give(before)
+
+    def _give(self, before: Mapping[str, np.ndarray]) -> None:
+        """Keep the inputs of a plan before, where they have their shape."""
         for name, array in before.items():
             if name in self.graph.inputs and array.shape == (mine := self._input(name)).shape:
                 mine[...] = array
 
     def _inputs(self) -> dict[str, np.ndarray]:
+        if self._made.step is None:
+            return {}
         return {name: np.asarray(self._input(name)) for name in self.graph.inputs}
 
     def _own_parameters(self) -> None:
@@ -374,7 +398,6 @@ class Net:
         check_room(self._allocator, needed, self.definition.location)
         memory = self._allocator.allocate(count * item)
         self._flat = memory.view(0, (count,), self.dtype)
-        parameters.fill(self.graph, self.plan, self._flat, self.seed)
         self._planner.slots = self.plan.slots
 
 

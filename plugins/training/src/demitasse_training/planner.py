@@ -66,6 +66,8 @@ class Planner:
     slots: tuple[Slot, ...]
     owns_parameters: bool
     """Whether only the net itself writes them: what depends on them alone is then done once."""
+    folds: bool = True
+    """Whether layers may be folded into the weights before them, where it is so."""
     _kept: dict[Any, Planned] = field(init=False, repr=False, default_factory=dict)
 
     def planned(self, shapes: Shapes, first: int | None = None) -> Planned:
@@ -102,7 +104,7 @@ class Planner:
         for parameter in graph.parameters if shapes else ():
             self._check_fit(parameter)
         fixed = self.owns_parameters and not self.backward
-        if fixed and self.retain is None:
+        if fixed and self.folds and self.retain is None:
             fold_normalisations(graph, self.kernels, self.worker.place)
         plan = make_plan(
             graph,
