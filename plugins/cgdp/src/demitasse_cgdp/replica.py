@@ -115,6 +115,8 @@ class CpuGpuSync(GradientSync):
 
     def _tell(self) -> None:
         """Have ``notes`` say what is exchanged how, and what the search for chunks has found."""
+        if self.size == 1:
+            return  # nothing is
         exchange, threads, search = self.exchange, self.exchange.threads, self.exchange.search
         adding = f"{threads} thread{'s' * (threads > 1)} of the host add"
         notes = [f"cgdp: {adding} the gradients of {self.size} replicas, each updates itself"]

@@ -34,7 +34,8 @@ class BulkServer(ThreadServer):
 
     Sums are made in the order of workers: the same bits in every run, and one worker's up to rounding.
     All meet when a bucket's gradients are final, and once more at the end of an iteration. Who has come
-    and is not the last to, calls ``meanwhile``, if somebody has set it, before it waits.
+    and is not the last to, calls ``meanwhile``, if somebody has set it, before it waits (where each
+    has a processor).
     """
 
     shares_parameters = True
@@ -108,7 +109,7 @@ class BulkServer(ThreadServer):
             start, summed, gate = pace.now(), int(spent[SUMMED]), self.shared.gate
             if leads:
                 give_turn(gate, following)
-            meanwhile = self.meanwhile
+            meanwhile = None if self.crowded else self.meanwhile  # another has the processor then
             ended = come_and_add(gate, size, spin, 0 if meanwhile else PATIENCE, *sums)
             if meanwhile and ended >= 0:
                 meanwhile(bucket)
