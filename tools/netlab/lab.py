@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -19,6 +20,8 @@ from netlab import network
 from netlab.network import LabError, Plan
 
 SERIAL = itertools.count()
+ENDING = 5.0
+"""Seconds in which killed ranks are gone, unless the system is stuck."""
 
 MPI_SETTINGS = {
     "FI_PROVIDER": "tcp",
@@ -175,11 +178,14 @@ class Netlab:
         return subprocess.CompletedProcess(command, job.returncode, output, errors)
 
     def end(self, job: subprocess.Popen[Any]) -> None:
-        """Ends everything that runs on the hosts, and waits for the job."""
+        """Ends everything that runs on the hosts, and waits for the job and, a while, for its ranks."""
         job.kill()
         for host in range(self.plan.hosts):
             network.signalled(network.processes(self.namespace(host)), signal.SIGKILL)
         job.wait()
+        until = time.monotonic() + ENDING
+        while any(map(self.ranks, range(self.plan.hosts))) and time.monotonic() < until:
+            time.sleep(0.02)
 
     def namespace(self, host: int) -> str:
         """The name of a host's network namespace."""
