@@ -235,6 +235,9 @@ def test_who_takes_parameters_finds_layers_apart(runtime: Runtime, written: Any)
     before = net.forward(x=values())["out"]
     assert folded(net) == ["norm"]
     assert len(net.params) == 3 and not folded(net)
+    assert np.array_equal(net.outputs()["out"], before)
+    assert np.array_equal(net.blobs["out"].data, before)
+    assert np.array_equal(net.blobs["x"].data, values())
     np.testing.assert_allclose(net.forward()["out"], before, rtol=1e-5)  # of the same x
     for step in range(2):
         others = runtime.net(path, seed=3, retain="all")

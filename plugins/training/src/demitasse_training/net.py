@@ -365,7 +365,9 @@ class Net:
         self._made = made
         if before and self.backward:
             self._arena.view(0, (self._arena.nbytes,), "uint8")[...] = 0  # what others left in gradients
-        self._give(before)
+        for name, array in before.items():
+            if name in self.graph.inputs and array.shape == (mine := self._input(name)).shape:
+                mine[...] = array
 
     def _unfold(self) -> None:
         """Where layers are folded into the weights before them: plan without that, parameters laid as
@@ -373,18 +375,18 @@ class Net:
         are folded anew."""
         if not any(entry.operation == FOLD.name for entry in self.plan.entries):
             return
-        before, values = self._inputs(), parameters.by_layer(self.plan, self._flat)
+        values, seen = parameters.by_layer(self.plan, self._flat), dict[str, np.ndarray]()
+        if self._made.step is not None:  # what the last forward has left to look at stays
+            kept = [name for name, tensor in self.graph.blobs.items() if tensor.kind == "input"]
+            look = self._look()
+            seen = {name: np.array(look.values(name, name)) for name in {*kept, *self.plan.outputs}}
         self._planner = replace(self._planner, slots=(), folds=False)
         self._made = self._planner.planned(self._made.shapes, self._first)
         self._own_parameters()
         parameters.load(self.plan, self._flat, values, self.definition.location)
-        self._give(before)
-
-    def _give(self, before: Mapping[str, np.ndarray]) -> None:
-        """Keep the inputs of a plan before, where they have their shape."""
-        for name, array in before.items():
-            if name in self.graph.inputs and array.shape == (mine := self._input(name)).shape:
-                mine[...] = array
+        for name, value in seen.items():
+            buffer = self.plan.outputs.get(name, self.plan.buffers[name])
+            self.step.array(buffer)[...] = buffer.spec.layout.pack(value)
 
     def _inputs(self) -> dict[str, np.ndarray]:
         if self._made.step is None:
