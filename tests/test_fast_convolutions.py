@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from demitasse import PLAIN, Candidate, Layout, Place, Request, TensorSpec
 from demitasse.operations import VOCABULARY, Shape
 from demitasse_cpu.kernels import candidates
+from demitasse_cpu.onednn.inner_product import bfloat16_kernel
 from demitasse_cpu.onednn.library import library, problem
 from demitasse_reference.kernels import candidates as reference
 
@@ -202,7 +203,9 @@ def test_convolutions_of_well_known_nets_run_on_onednn(
     pad = (w[2] // 2, w[3] // 2)
     attributes = {"groups": groups, "stride": (1, 1), "pad": pad, "dilation": (1, 1)}
     case = {"seed": 1, "x": x, "w": w, "attributes": attributes}
-    assert any("oneDNN" in name for name in check_convolution(case, precision, NHWC))
+    names = check_convolution(case, precision, NHWC)
+    if precision == "f32" or bfloat16_kernel(library()):
+        assert any("oneDNN" in name for name in names)
 
 
 @pytest.mark.parametrize("precision", ["f32", "bf16"])

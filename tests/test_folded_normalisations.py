@@ -243,7 +243,7 @@ def test_who_takes_parameters_finds_layers_apart(runtime: Runtime, written: Any)
         others = runtime.net(path, seed=3, retain="all")
         for each in (net, others):
             settle(each, seed=step)
-            each.params["product"][0][...] *= 2
+            each.params["scale"][0][...] *= 2
         after = net.forward(x=values())["out"]
         if step == 0:
             assert not np.allclose(after, before)

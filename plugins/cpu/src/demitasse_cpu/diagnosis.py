@@ -11,6 +11,7 @@ def findings() -> Iterable[Finding]:
     """oneDNN, OpenMP, the width of vectors, and whether compiled kernels are kept."""
     from demitasse_cpu.loops import elementwise, tiles
     from demitasse_cpu.native import openmp
+    from demitasse_cpu.onednn.inner_product import bfloat16_kernel
     from demitasse_cpu.onednn.library import DISTRIBUTION, library, problem
 
     if openmp() is None:
@@ -19,6 +20,11 @@ def findings() -> Iterable[Finding]:
     if (lib := library()) is not None:
         version = ".".join(map(str, lib.version))
         yield Finding("ok", "oneDNN", f"{version} from {lib.path}")
+        if kernel := bfloat16_kernel(lib):
+            yield Finding("ok", "bf16", f"products of bfloat16 numbers by oneDNN's {kernel}")
+        else:
+            slow = "no arithmetic in bfloat16: a bf16 plan stores 16 bits, computes in float32"
+            yield Finding("note", "bf16", slow, "f32 is usually as quick here, or quicker")
     else:
         instead = "loops compiled by numba compute everything instead, a few times as slowly"
         yield Finding("note", "oneDNN", f"{problem()}: {instead}", f"pip install {DISTRIBUTION}")

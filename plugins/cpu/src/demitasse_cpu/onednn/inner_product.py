@@ -119,16 +119,17 @@ def has_pairs(request: Request) -> bool:
     if lib is None or request.precision != "bf16" or request.place.simulated:
         return False
     # For another processor LLVM might not have the instruction, and would end the process.
-    return not {"NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES"} & set(os.environ) and _has_pairs(lib)
+    ours = not {"NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES"} & set(os.environ)
+    return ours and bfloat16_kernel(lib).endswith("avx512_core_bf16")
 
 
 @cache
-def _has_pairs(lib: Library) -> bool:
+def bfloat16_kernel(lib: Library) -> str:
+    """What oneDNN calls its product of bfloat16 numbers on this processor; empty where it has none."""
     try:
-        name = Product(lib, 1, 64, 64, 64, "bfloat16").made("inner_product_forward", None, False).name
+        return Product(lib, 1, 64, 64, 64, "bfloat16").made("inner_product_forward", None, False).name
     except PlanError:
-        return False
-    return name.endswith("avx512_core_bf16")
+        return ""
 
 
 def gradient_layout(request: Request, rows: int, inputs: int, outputs: int) -> Layout | None:
