@@ -72,7 +72,9 @@ def test_stretches_are_used_before_the_next_is_made_and_never_all_in_memory(
                 if not any("oneDNN" in entry.kernel for entry in trainer.plan.entries):
                     pytest.skip("oneDNN, whose products come in stretches, is not there")
                 if trainer.plan.entries[-1].operation == "reorder":
-                    pytest.skip("this processor's gradient lies otherwise than the weights, so it is whole")
+                    pytest.skip(
+                        "this processor's gradient lies otherwise than the weights, so it is whole"
+                    )
                 (entry,) = cut
                 (gradient, *_) = entry.outputs
                 assert gradient is not None and gradient.region == "arena"

@@ -184,7 +184,10 @@ def _one(works: Sequence[Work]) -> Work:
 
 
 def _named(entry: Entry, work: Work) -> Work:
-    """Work whose errors about samples name the layer. Only a Python function raises any."""
+    """Work whose errors about samples name the layer: those of a Python function do, and other work
+    that raises any is told the name."""
+    if (tell := getattr(work, "named", None)) is not None:
+        tell(entry.layer)
     if not isinstance(work, FunctionType):
         return work
 

@@ -3,29 +3,38 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
 import numpy as np
 
-from demitasse import PlanError, Work
+from demitasse import DataError, PlanError, Work
 from demitasse_cpu.threads import together
 
 _LONGEST = 64
 _ROUNDS = 2000
 
 
-class Call:
-    """A compiled loop with its arguments, compiled for their types now and not in the first step."""
+class WrongError(Exception):
+    """What a compiled loop raises about numbers that no sample should have."""
 
-    def __init__(self, loop: Any, arguments: Sequence[Any]) -> None:
+
+class Call:
+    """A compiled loop with its arguments, compiled for their types now and not in the first step. One
+    that raises WrongError, about the samples, says what is wrong with them by ``failed``."""
+
+    def __init__(
+        self, loop: Any, arguments: Sequence[Any], failed: Callable[[], DataError] | None = None
+    ) -> None:
         from numba import typeof
 
         self.join, self.stages = _join, ((self,),)
+        self.layer, self._failed = "", failed
         types = tuple(map(typeof, arguments))
         loop.compile(types)
         self.loop, self.arguments = loop, tuple(arguments)
@@ -34,7 +43,21 @@ class Call:
         self.address: int = compiled.library.get_pointer_to_function(name)
 
     def __call__(self) -> Any:
-        return self.loop(*self.arguments)
+        try:
+            return self.loop(*self.arguments)
+        except WrongError:
+            raise self.failure() from None
+
+    def named(self, layer: str) -> None:
+        """Name the layer in errors about samples."""
+        self.layer = layer
+
+    def failure(self) -> Exception:
+        """The error of a call that has failed."""
+        if self._failed is None:
+            return PlanError(f"compiled loop {self.loop.__name__} failed")
+        error = self._failed()
+        return DataError(f"layer {self.layer!r}: {error}") if self.layer else error
 
     def record(self) -> np.ndarray:
         """Address, width, words and numbers, as ``loops.calls`` reads them; behind them the places where
@@ -77,6 +100,10 @@ class Foreign:
                 status = self._function(*self.words)
         if status != 0:
             raise PlanError(f"{self.label} failed with status {status}")
+
+    def failure(self) -> Exception:
+        """The error of a call that has failed."""
+        return PlanError(f"{self.label} failed")
 
     def record(self) -> np.ndarray:
         return _record(self.address, list(self.words), [])
@@ -129,12 +156,15 @@ class Native:
             return
         if self._table is None:
             self._table = self._build(team)
-        with team.using(self._threads):
-            row = self._run(self._table, team.fork, self._share)
+        row = self._run(team.allowed(self._threads), team.settings, self._table, team.fork, self._share)
         if row != 0:
-            part = self.stages[row - 1][0]
-            name = part.label if isinstance(part, Foreign) else f"compiled loop {part.loop.__name__}"
-            raise PlanError(f"{name} failed")
+            raise self.stages[row - 1][0].failure()
+
+    def named(self, layer: str) -> None:
+        """Name the layer in errors about samples."""
+        for part in itertools.chain(*self.stages):
+            if isinstance(part, Call):
+                part.named(layer)
 
     def _build(self, team: Team) -> np.ndarray:
         from demitasse_cpu.loops import calls
@@ -185,24 +215,33 @@ def in_order(stages: Sequence[Work]) -> Work:
 
 
 class Team:
-    """OpenMP's threads: the ones that oneDNN's kernels use too, so that they never compete."""
+    """OpenMP's threads: the ones that oneDNN's kernels use too, so that they never compete. Its
+    functions take less time than to give the GIL up and wait for it again, so they keep it (PyDLL)."""
 
-    def __init__(self, library: ctypes.CDLL) -> None:
+    def __init__(self, library: ctypes.PyDLL) -> None:
         self.fork, self.number, self.size = (
             int(ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0)
             for name in ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
         )
+        named = "omp_get_max_threads", "omp_get_dynamic", "omp_set_num_threads", "omp_set_dynamic"
+        places = [ctypes.cast(getattr(library, name), ctypes.c_void_p).value for name in named]
+        self.settings = np.array(places, np.int64)
+        """Where the functions are that say and set how many threads there may be."""
         self.processors: int = library.omp_get_num_procs()
         self.most = min(int(library.omp_get_thread_limit()), 2**16)
         self._library, self.lost = library, False
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._lose)
 
+    def allowed(self, threads: int) -> int:
+        """So many threads, or as many of them as there can be."""
+        return 1 if self.lost else max(1, min(threads, self.most))
+
     @contextmanager
     def using(self, threads: int) -> Iterator[int]:
         """At most so many threads for what this thread calls, and not fewer because of other load:
         oneDNN's kernels wait for all for which they were made. As it was before, afterwards."""
-        threads = 1 if self.lost else max(1, min(threads, self.most))
+        threads = self.allowed(threads)
         before, varies = self._library.omp_get_max_threads(), self._library.omp_get_dynamic()
         self._library.omp_set_dynamic(0)
         self._library.omp_set_num_threads(threads)
@@ -222,7 +261,7 @@ def openmp() -> Team | None:
     """The system's OpenMP, or None: then threads of Python's share the work."""
     try:
         with _patience():
-            return Team(ctypes.CDLL("libgomp.so.1"))
+            return Team(ctypes.PyDLL("libgomp.so.1"))
     except (OSError, AttributeError):
         return None
 

@@ -33,6 +33,9 @@ class Order:
 
     def numbers(self, first: int, count: int) -> np.ndarray:
         """The numbers in the file, shape (count,) int64, of ``count`` samples from ``first`` on."""
+        epoch, position = divmod(first + self.skip, self.size)
+        if not self.shuffle and position + count <= self.size:
+            return np.arange(position, position + count, dtype=np.int64)
         numbers = np.empty(count, np.int64)
         done = 0
         while done < count:

@@ -7,6 +7,7 @@ import threading
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -84,15 +85,21 @@ class ArraySamples:
         return any(_mapped(array) for array in self.columns.values())
 
     def gather(self, numbers: np.ndarray, out: Mapping[str, np.ndarray], first: int) -> None:
-        for field in out:
-            array = self.columns[field]
-            flags = array.flags
-            if flags.c_contiguous and flags.aligned and array.dtype.isnative:
-                # With mode="raise", take would go through a buffer of its own.
-                np.take(array, numbers, axis=0, out=out[field], mode="clip")
-            else:
-                # take would first copy the whole of such an array.
-                out[field][...] = array[numbers]
+        for field, array in out.items():
+            self.into(field, array)(numbers)
+
+    def into(self, field: str, out: np.ndarray) -> Callable[[np.ndarray], object]:
+        """What writes the samples of given numbers into ``out``, of the field's stored type."""
+        array = self.columns[field]
+        flags = array.flags
+        if flags.c_contiguous and flags.aligned and array.dtype.isnative:
+            # With mode="raise", take would go through a buffer of its own.
+            return partial(array.take, axis=0, out=out, mode="clip")
+
+        def copy(numbers: np.ndarray) -> None:
+            out[...] = array[numbers]  # take would first copy the whole of such an array
+
+        return copy
 
 
 def _mapped(array: object) -> bool:

@@ -8,7 +8,8 @@ import math
 import threading
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from operator import is_
 from queue import Empty, SimpleQueue
 
 import numpy as np
@@ -191,33 +192,44 @@ class ArrayStream:
         self.cursor = first
         self._samples, self._order = samples, order
         self._count, self._step = count, step
-        self._scratch: dict[str, np.ndarray] = {}
+        self._out: Run = {}
+        self._fills: list[Callable[[np.ndarray], object]] = []
         self._closed = False
 
     def read(self, out: Mapping[str, np.ndarray]) -> None:
         """As ReadAheadStream's."""
         if self._closed:
             raise DataError(f"{self._samples.name}: the stream is closed")
-        check_run(self._samples, self._count, out)
+        # The same arrays are filled batch after batch, so what depends on them alone is found out once.
+        if len(out) != len(self._out) or not all(map(is_, map(out.get, self._out), self._out.values())):
+            self._aim(out)
         numbers = self._order.numbers(self.cursor, self._count)
-        for name, array in out.items():
-            if array.dtype == self._samples.fields[name].dtype and array.flags.c_contiguous:
-                self._samples.gather(numbers, {name: array}, self.cursor)
-            else:
-                self._cast(name, numbers, array)
+        for fill in self._fills:
+            fill(numbers)
         self.cursor += self._step
 
-    def _cast(self, name: str, numbers: np.ndarray, out: np.ndarray) -> None:
-        scratch = self._scratch.get(name)
-        if scratch is None:
-            shape, kind = self._samples.fields[name].shape, np.dtype(self._samples.fields[name].dtype)
-            portion = max(1, PORTION // (kind.itemsize * math.prod(shape)))
-            scratch = self._scratch[name] = np.empty((min(portion, self._count), *shape), kind)
-        for start in range(0, self._count, len(scratch)):
-            some = slice(start, min(start + len(scratch), self._count))
-            part = scratch[: some.stop - start]
-            self._samples.gather(numbers[some], {name: part}, self.cursor + start)
-            np.copyto(out[some], part, casting="unsafe")
+    def _aim(self, out: Mapping[str, np.ndarray]) -> None:
+        """Read into ``out`` from now on."""
+        check_run(self._samples, self._count, out)
+        self._out, self._fills = dict(out), [self._fill(*each) for each in out.items()]
+
+    def _fill(self, name: str, out: np.ndarray) -> Callable[[np.ndarray], object]:
+        """What writes the samples of given numbers into ``out``, cast to its type."""
+        field = self._samples.fields[name]
+        if out.dtype == field.dtype and out.flags.c_contiguous:
+            return self._samples.into(name, out)
+        kind = np.dtype(field.dtype)
+        portion = max(1, PORTION // (kind.itemsize * math.prod(field.shape)))
+        scratch = np.empty((min(portion, self._count), *field.shape), kind)
+
+        def fill(numbers: np.ndarray) -> None:
+            for start in range(0, self._count, len(scratch)):
+                some = numbers[start : start + len(scratch)]
+                part = scratch[: len(some)]
+                self._samples.into(name, part)(some)
+                np.copyto(out[start : start + len(scratch)], part, casting="unsafe")
+
+        return fill
 
     def close(self) -> None:
         """What is read from then on raises DataError."""

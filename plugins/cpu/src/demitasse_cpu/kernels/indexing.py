@@ -120,19 +120,16 @@ def gather(request: Request) -> Iterable[Candidate]:
 
         numbers = flat(inputs[1])
         wrong = workspace.view("int64")[:1]
-        check = ready(loops.first_wrong, numbers, rows, wrong)
+
+        def failed() -> DataError:
+            return DataError(
+                f"{source}: index {numbers[wrong[0]]:g} at place {wrong[0]} is no row "
+                f"(valid: whole numbers from 0 to {rows - 1})"
+            )
+
+        check = ready(loops.first_wrong, numbers, rows, wrong, failed=failed)
         arguments = (flat(inputs[0]), numbers, flat(outputs[0]), width)
-        work = in_order([check, spread(loops.gathered, arguments, count, parts)])
-
-        def checked() -> None:
-            work()
-            if wrong[0] >= 0:
-                raise DataError(
-                    f"{source}: index {numbers[wrong[0]]:g} at place {wrong[0]} is no row "
-                    f"(valid: whole numbers from 0 to {rows - 1})"
-                )
-
-        return checked
+        return in_order([check, spread(loops.gathered, arguments, count, parts)])
 
     return (Candidate(KERNEL, bind, (layout, PLAIN), (layout,), _CELL, in_place=False),)
 

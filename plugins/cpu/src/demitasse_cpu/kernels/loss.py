@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import nan, prod
 from typing import Any
 
@@ -54,9 +54,9 @@ def _loss_of_softmax(request: Request, loop: str, *numbers: float) -> Iterable[C
             arguments = *operands, kept, probability is not None, partials[i], _ignored(request)
             shares.append(ready(getattr(loops, loop), *arguments, *numbers, classes, inner, *part))
         divisor = _divisor(request, _samples(request, axis), rows)
-        total = ready(loops.total_loss, partials, flat(outputs[0]), wrong, divisor)
-        work = in_order([at_once(shares), total])
-        return _checked(request, work, wrong, labels, rows // spec(x).shape[0], classes)
+        failed = _wrong_label(request, wrong, labels, rows // spec(x).shape[0], classes)
+        total = ready(loops.total_loss, partials, flat(outputs[0]), wrong, divisor, failed=failed)
+        return in_order([at_once(shares), total])
 
     room_of_all = parts * (_PARTIAL + room) + _PARTIAL
     return (Candidate(KERNEL, bind, workspace=room_of_all, in_place=False),)
@@ -129,9 +129,8 @@ def accuracy(request: Request) -> Iterable[Candidate]:
         by_class = flat(outputs[1]) if per_class is not None else target[:0]
         numbers = (_ignored(request), int(request.attributes["top_k"]), classes, inner)
         buffers = scores, labels, target, by_class, counters, wrong
-        score = ready(loops.accuracy, *buffers, *numbers)
-        labels_of_sample = rows // spec(x).shape[0]
-        return _checked(request, score, wrong, labels, labels_of_sample, classes)
+        failed = _wrong_label(request, wrong, labels, rows // spec(x).shape[0], classes)
+        return ready(loops.accuracy, *buffers, *numbers, failed=failed)
 
     return (Candidate(KERNEL, bind, workspace=(1 + 2 * classes) * 8, in_place=False),)
 
@@ -237,9 +236,9 @@ def _loss(
         for i, part in enumerate(divide(units, parts)):
             kept = [_room(workspace, parts, i, room, operands[0].dtype)] if room else []
             shares.append(ready(_loop(loop), *operands, partials[i], *kept, *numbers, *part))
-        total = ready(total_loss, partials, flat(outputs[0]), wrong, float(divisor))
-        work = in_order([at_once(shares), total])
-        return _checked(request, work, wrong, operands[1], 1, classes) if classes else work
+        failed = _wrong_label(request, wrong, operands[1], 1, classes)
+        total = ready(total_loss, partials, flat(outputs[0]), wrong, float(divisor), failed=failed)
+        return in_order([at_once(shares), total])
 
     size = (parts + 1) * _PARTIAL + parts * room
     return (Candidate(KERNEL, bind, workspace=size, in_place=False),)
@@ -300,26 +299,17 @@ def _divisor(request: Request, samples: int, rows: int) -> float:
     return kinds[request.attributes["normalization"]]
 
 
-def _checked(
-    request: Request, work: Work, wrong: Any, labels: Any, labels_of_sample: int, classes: int
-) -> Work:
-    """Work that leaves in ``wrong`` the row of a label that is no class, or -1, with the error it makes:
-    all of it that is Python's, and why it does not join with its neighbours."""
-
-    def checked() -> None:
-        work()
-        if wrong[0] >= 0:
-            raise _wrong_label(request, labels, int(wrong[0]), labels_of_sample, classes)
-
-    return checked
-
-
 def _wrong_label(
-    request: Request, labels: Any, row: int, labels_of_sample: int, classes: int
-) -> DataError:
-    ignored = request.attributes.get("ignore_label")
-    also = "" if ignored is None else f", or {ignored}, which is ignored"
-    return DataError(
-        f"label {labels[row]:g} of sample {row // labels_of_sample} of the batch is no class "
-        f"(valid: whole numbers from 0 to {classes - 1}{also})"
-    )
+    request: Request, wrong: Any, labels: Any, labels_of_sample: int, classes: int
+) -> Callable[[], DataError]:
+    """The error for the row in ``wrong``, whose label is no class."""
+
+    def failed() -> DataError:
+        row, ignored = int(wrong[0]), request.attributes.get("ignore_label")
+        also = "" if ignored is None else f", or {ignored}, which is ignored"
+        return DataError(
+            f"label {labels[row]:g} of sample {row // labels_of_sample} of the batch is no class "
+            f"(valid: whole numbers from 0 to {classes - 1}{also})"
+        )
+
+    return failed

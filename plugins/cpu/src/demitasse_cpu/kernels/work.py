@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from demitasse import Work
+from demitasse import DataError, Work
 from demitasse_cpu.native import Call, at_once
 from demitasse_cpu.threads import divide
 
 
-def ready(loop: Any, *arguments: Any) -> Call:
-    """A loop with its arguments, compiled for their types now and not in the first step."""
-    return Call(loop, arguments)
+def ready(loop: Any, *arguments: Any, failed: Callable[[], DataError] | None = None) -> Call:
+    """A loop with its arguments, compiled for their types now and not in the first step; ``failed`` is
+    the error of one that raises WrongError."""
+    return Call(loop, arguments, failed)
 
 
 def spread(loop: Any, arguments: Sequence[Any], count: int, parts: int) -> Work:

@@ -77,6 +77,18 @@ def _ask_typed(context: Any, function: Any) -> Any:
     return types.int64(types.int64), generate
 
 
+def _tell_typed(context: Any, function: Any, value: Any) -> Any:
+    """Give a number to a C function that returns nothing."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kind = ir.FunctionType(ir.VoidType(), [_I32])
+        function = builder.inttoptr(args[0], kind.as_pointer())
+        builder.call(function, [builder.trunc(args[1], _I32)])
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), generate
+
+
 def _word_typed(context: Any, address: Any, index: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         place = builder.add(args[0], builder.mul(args[1], _I64(8)))
@@ -96,6 +108,7 @@ def _set_word_typed(context: Any, address: Any, index: Any, value: Any) -> Any:
 
 _fork: Any = intrinsic(_fork_typed)
 _ask: Any = intrinsic(_ask_typed)
+_tell: Any = intrinsic(_tell_typed)
 _word: Any = intrinsic(_word_typed)
 _set_word: Any = intrinsic(_set_word_typed)
 
@@ -126,9 +139,21 @@ def share(team: int) -> None:
 
 
 @compiled()
-def run(table: Array, fork: int, share: int) -> int:
+def run(threads: int, settings: Array, table: Array, fork: int, share: int) -> int:
     """Do the rows of a table (kind, record or team, threads) in order; 0, or one more than the number
-    of the row that failed."""
+    of the row that failed. Meanwhile at most so many ``threads`` are OpenMP's for what this thread
+    calls, as ``Team.using`` has it; ``settings`` are the addresses of what says and sets that."""
+    before, varies = _ask(settings[0]), _ask(settings[1])
+    _tell(settings[3], 0)
+    _tell(settings[2], threads)
+    failed = _run(table, fork, share)
+    _tell(settings[2], before)
+    _tell(settings[3], varies)
+    return failed
+
+
+@compiled()
+def _run(table: Array, fork: int, share: int) -> int:
     for i in range(table.shape[0]):
         if table[i, 0] == ONE:
             if _call(table[i, 1]) != 0:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from demitasse_cpu.loops.compiled import Array, compiled
+from demitasse_cpu.native import WrongError
 
 
 @compiled()
@@ -62,12 +63,11 @@ def added_tiles(dy: Array, dx: Array, width: int, tiles: int, begin: int, end: i
 
 @compiled()
 def first_wrong(index: Array, rows: int, wrong: Array) -> None:
-    """The place of an index that is no row, or -1."""
-    wrong[0] = -1
+    """Raise WrongError, and the place in ``wrong``, for an index that is no row."""
     for i in range(index.size):
         if not (index[i] >= 0 and index[i] < rows and math.floor(index[i]) == index[i]):
             wrong[0] = i
-            return
+            raise WrongError
 
 
 @compiled()

@@ -11,6 +11,7 @@ from typing import Any
 
 from demitasse_cpu.loops.bfloat16 import narrow, number
 from demitasse_cpu.loops.compiled import Array, compiled
+from demitasse_cpu.native import WrongError
 
 
 @compiled()
@@ -91,13 +92,12 @@ def softmax_loss(
 @compiled()
 def total_loss(partials: Array, loss: Array, wrong: Array, divisor: float) -> None:
     """The loss from the parts' sums in their order, over ``divisor`` or, when that is 0, over the
-    labels that count. Into ``wrong`` the first row whose label is no class, or -1."""
-    wrong[0] = -1
+    labels that count. Raises WrongError where a label is no class, the first such row in ``wrong``."""
     total, counted = 0.0, 0.0
     for part in range(partials.shape[0]):
         if partials[part, 2] > 0:
             wrong[0] = int(partials[part, 2]) - 1
-            return
+            raise WrongError
         total += partials[part, 0]
         counted += partials[part, 1]
     loss[0] = total / (divisor if divisor > 0 else max(counted, 1.0))
@@ -153,9 +153,8 @@ def accuracy(
     classes: int,
     inner: int,
 ) -> None:
-    """``counters`` (2, classes) are int64, ``per_class`` is empty for none. Into ``wrong`` the first
-    row whose label is no class, or -1."""
-    wrong[0] = -1
+    """``counters`` (2, classes) are int64, ``per_class`` is empty for none. Raises WrongError where a
+    label is no class, the first such row in ``wrong``."""
     counters[:] = 0
     all_hits, all_counted = 0, 0
     for row in range(label.size):
@@ -164,7 +163,7 @@ def accuracy(
             continue
         if not _is_class(value, classes):
             wrong[0] = row
-            return
+            raise WrongError
         at = row // inner * classes * inner + row % inner
         own = x[at + int(value) * inner]
         better = 0
