@@ -83,8 +83,8 @@ def nearest_path(path: str | Path) -> str:
         while part.parent != part and not part.parent.is_dir():
             part = part.parent
         others = [other.name for other in part.parent.iterdir() if other.name != part.name]
-        if not part.name.startswith("."):  # hidden ones are not what was meant
-            others = [other for other in others if not other.startswith(".")]
+        # Hidden ones are meant only where a hidden one is asked for.
+        others = [o for o in others if o[:1] != "." or part.name[:1] == "."]
     close, missing = nearest(part.name, others), part != Path(path)
     told = [f"there is no folder {str(part)!r}"] if missing else []
     told += [f"did you mean {str(part.parent / close)!r}?"] if close else []

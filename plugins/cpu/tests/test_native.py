@@ -17,9 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba import njit
 
-from demitasse import PlanError
+from demitasse import DataError, PlanError
 from demitasse_cpu import native
-from demitasse_cpu.native import Call, Foreign, at_once, in_order
+from demitasse_cpu.native import Call, Foreign, WrongError, at_once, in_order
 
 
 class Numbers(NamedTuple):
@@ -39,6 +39,12 @@ def scale(numbers: Any, x: Any, y: Any, factor: float, begin: int, end: int) -> 
 def follow(x: Any, order: Any, number: int) -> None:
     order[x[0]] = number
     x[0] += 1
+
+
+@njit(nogil=True)
+def refuse(x: Any) -> None:
+    if x[0] > 0:
+        raise WrongError
 
 
 def parts(y: Any, count: int, negative: bool = False) -> list[Call]:
@@ -156,3 +162,18 @@ def test_patience_is_ours_only_where_the_user_said_nothing(monkeypatch: pytest.M
     monkeypatch.setenv("OMP_WAIT_POLICY", "active")
     with native._patience():
         assert "GOMP_SPINCOUNT" not in os.environ
+
+
+def test_a_loop_that_finds_numbers_wrong_ends_its_row_by_its_own_error(team: str) -> None:
+    x, order = np.zeros(1, np.int64), np.zeros(4, np.int64)
+    wrong = Call(refuse, (x,), lambda: DataError(f"{x[0]} is too much"))
+    work = in_order([wrong, Call(follow, (x, order, 7))])
+    work()  # which counts in x, so the next time is wrong
+    assert order.tolist() == [7, 0, 0, 0]
+    with pytest.raises(DataError, match=r"^1 is too much$"):
+        work()
+    work.named("loss")
+    for each in (work, wrong):
+        with pytest.raises(DataError, match=r"^layer 'loss': 1 is too much$"):
+            each()
+    assert order.tolist() == [7, 0, 0, 0]
