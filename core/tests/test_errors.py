@@ -28,7 +28,8 @@ def test_of_many_valid_names_the_nearest_are_listed_and_the_others_counted() -> 
 
 
 def test_a_missing_file_is_told_with_the_nearest_name_beside_it(tmp_path: Path) -> None:
-    (tmp_path / "solver.prototxt").touch()
+    for name in (".solvr.prototxt", "solver.prototxt"):  # a hidden one is nobody's meaning
+        (tmp_path / name).touch()
     told = nearest_path(tmp_path / "solvr.prototxt")
     assert told == f"; did you mean '{tmp_path / 'solver.prototxt'}'?"
 

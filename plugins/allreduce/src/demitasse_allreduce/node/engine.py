@@ -12,7 +12,7 @@ import numpy as np
 
 from demitasse import PlanError, WorkerError
 from demitasse_allreduce.node.mapping import Mapping, Segment, attach
-from demitasse_allreduce.node.work import SMALL, Array, Check, NodeWork, hear
+from demitasse_allreduce.node.work import SMALL, WHOLE, Array, Check, NodeWork, hear
 
 CHUNKS, STAGED = (256 * 1024, 1024 * 1024), 2 * 1024 * 1024
 """Least and most bytes of an array that a rank stages at a time, and most that all ranks do, where that
@@ -120,7 +120,8 @@ class Node:
         state[loops.YIELD] = _address(libc.sched_yield)
         state[loops.NANOSECONDS] = int(PATIENCE * 1e9)
         state[loops.STAGES] = self._stages.ctypes.data
-        state[loops.CHUNK], state[loops.SMALL], state[loops.PIECE] = self._chunk, SMALL, PIECE
+        state[loops.CHUNK], state[loops.PIECE] = self._chunk, PIECE
+        state[loops.SMALL] = SMALL if crowded else WHOLE
         return state
 
     def channel(self) -> Node:

@@ -19,7 +19,12 @@ Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Check: TypeAlias = Callable[[], object]
 
 SMALL = 16 * 1024
-"""Up to here every rank adds everything: one wait, where slices need two."""
+"""Up to here arrays are staged wherever they lie, and ranks that share processors add everything each:
+one wait, where slices need two."""
+
+WHOLE = 2 * 1024
+"""Up to here ranks with a processor each add everything, too: their waits are short (2 ranks, 16 KiB: 4.4
+microseconds, and 2.4 in slices)."""
 
 HEARSAY = 2.0
 """Seconds in which the cause of a rank's end may still be told by somebody else."""
