@@ -23,8 +23,8 @@ SMALL = 16 * 1024
 one wait, where slices need two."""
 
 WHOLE = 2 * 1024
-"""Up to here ranks with a processor each add everything, too: their waits are short (2 ranks, 16 KiB: 4.4
-microseconds, and 2.4 in slices)."""
+"""Up to here ranks with a processor each add everything, too: their waits are short (2 ranks, 16 KiB:
+4.4 microseconds, and 2.4 in slices)."""
 
 HEARSAY = 2.0
 """Seconds in which the cause of a rank's end may still be told by somebody else."""
