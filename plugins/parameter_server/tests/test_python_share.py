@@ -16,8 +16,8 @@ from demitasse import Level, Machine, SyncSpec, compose
 
 PLUGINS = ["parameter_server", "caffe", "datasets", "training", "cpu", "reference", "system"]
 
-MOST = 250
-"""Calls of functions, Python's and libraries', by a worker in an iteration of LeNet. It makes some 150,
+MOST = 200
+"""Calls of functions, Python's and libraries', by a worker in an iteration of LeNet. It makes some 130,
 of which those that compute give the interpreter up."""
 
 pytestmark = pytest.mark.timeout(300, method="thread")
