@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from demitasse import DataError, Field, nearest
+from demitasse import DataError, Field, nearest_path, replacing
 
 FORMAT, VERSION = "demitasse striped set", 1
 INDEX = "index.json"
@@ -121,15 +121,10 @@ def write_index(folder: Path, index: Index) -> None:
 
 def written_whole(path: Path, data: bytes) -> None:
     """A file with these bytes, on the disk and under its name, or as it was. Raises OSError."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with beside.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
+    with replacing(path) as beside, beside.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _crc(body: Mapping[str, Any]) -> int:
@@ -146,17 +141,10 @@ def read_index(path: Path) -> Index:
             raise DataError(f"{file}: is longer than any index ({file.stat().st_size:,} bytes)")
         body = json.loads(file.read_bytes())
     except OSError as error:
-        there = [p.name for p in folder.parent.iterdir()] if folder.parent.is_dir() else []
-        close = nearest(folder.name, [name for name in there if name != folder.name])
-        hint = f"; did you mean {str(folder.parent / close)!r}?" if close else ""
-        unfinished = (
-            "; its writing was broken off: convert again to go on"
-            if folder.is_dir() and (folder / JOURNAL).exists()
-            else ""
-        )
-        raise DataError(
-            f"{path}: is no striped set: {file}: {error.strerror}{unfinished or hint}"
-        ) from error
+        hint = nearest_path(folder)
+        if (folder / JOURNAL).exists():
+            hint = "; its writing was broken off: convert again to go on"
+        raise DataError(f"{path}: is no striped set: {file}: {error.strerror}{hint}") from error
     except ValueError as error:
         raise DataError(f"{file}: is damaged: it is no JSON ({error})") from error
     if not isinstance(body, dict) or body.get("format") != FORMAT:
