@@ -16,6 +16,7 @@ import demitasse
 from demitasse import CompositionError, DescriptionError, GradientSync, hookimpl, load_machine
 from demitasse_simulator.described import standing_in
 from demitasse_simulator.program import Simulation
+from demitasse_simulator.report import show
 
 SAMPLES = {"data": (1, 12, 12), "label": ()}
 ROOT = Path(__file__).parents[3]
@@ -189,6 +190,13 @@ def test_strong_scaling_divides_the_batch_and_weak_scaling_multiplies_it(
     assert (strong.batch, strong.share) == (16, 2)
     assert (weak.batch, weak.share) == (128, 16)
     assert strong.phases["forward"] < weak.phases["forward"]
+    assert "no sample" not in show(strong) + show(weak)
+
+
+def test_more_workers_than_samples_are_told(solver: Path, machine: Callable[[str], Path]) -> None:
+    few = {"layer.data.data_param.batch_size": "4"}
+    done = simulated(solver, machine(CLUSTER % ""), nodes=8, overrides=few)
+    assert "4 of the workers have no sample, and a training refuses such a batch: " in show(done)
 
 
 def test_an_exchange_beside_the_computation_hides_time(

@@ -95,6 +95,11 @@ def show(simulation: Simulation) -> str:
         f"{s.net} on {s.machine}: {workers}{nodes}, batch {s.batch:,} ({s.share} of the first worker), "
         f"{s.precision}"
     ]
+    if s.workers > s.batch:
+        parts[-1] += (
+            f"\n{s.workers - s.batch:,} of the workers have no sample, and a training refuses such a "
+            f"batch: --scaling weak gives each worker its own, --nodes says how many nodes there are"
+        )
     layers = sorted(by_layer(s), key=lambda row: -row["seconds"])
     rows = [
         (
