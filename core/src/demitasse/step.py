@@ -57,8 +57,8 @@ class Step:
         self.numbers = {name: self.array(buffer) for name, buffer in plan.scalars.items()}
         self.told: dict[str, float] = {}
         self.losses = [(self.array(buffer), weight) for buffer, weight in plan.objective]
-        sums = [getattr(v, "item", v.sum) if v.size == 1 else v.sum for v, _ in self.losses]
-        self._loss = [(each, weight) for each, (_, weight) in zip(sums, self.losses, strict=True)]
+        read = [v.item if hasattr(v, "item") and v.size == 1 else v.sum for v, _ in self.losses]
+        self._loss = [(value, weight) for value, (_, weight) in zip(read, self.losses, strict=True)]
         before, after = defaultdict[int, list[Work]](list), defaultdict[int, list[Work]](list)
         cut = {entry.stretches[0].start for entry in plan.entries if entry.stretches}
         finish = list(measured)
