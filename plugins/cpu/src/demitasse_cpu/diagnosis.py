@@ -8,7 +8,7 @@ from demitasse import Finding
 
 
 def findings() -> Iterable[Finding]:
-    """oneDNN and what it has for bf16, OpenMP, the width of vectors, whether compiled kernels are kept."""
+    """oneDNN, its bf16, OpenMP, the width of vectors, and whether compiled kernels are kept."""
     from demitasse_cpu.loops import elementwise, tiles
     from demitasse_cpu.native import openmp
     from demitasse_cpu.onednn.inner_product import bfloat16_kernel
