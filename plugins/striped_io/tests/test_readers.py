@@ -65,8 +65,9 @@ def test_one_reader_feeds_all_workers_what_their_own_would(
     one.close()
 
 
+@pytest.mark.parametrize("turn", range(20))  # the reader goes on while a share joins it
 def test_a_share_can_be_set_back_and_one_that_joins_late_has_a_reader_of_its_own(
-    made: Any, opened: Callable[..., Source]
+    made: Any, opened: Callable[..., Source], turn: int
 ) -> None:
     inner = Counting(opened(made.path))
     one = OneReader(inner)  # type: ignore[arg-type]

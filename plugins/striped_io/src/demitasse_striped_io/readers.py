@@ -96,14 +96,15 @@ class OneReader:
             return self._opened.stream(first, count, step)
         return Share(self, number, offset, count, step)
 
-    def hub(self, number: int, step: int) -> Hub:
-        """The reader that has still to read batch ``number``."""
+    def joined(self, share: Share, number: int, step: int) -> Hub:
+        """The reader that has still to read batch ``number``, for this share too from now on."""
         with self._lock:
             self._hubs = [hub for hub in self._hubs if not hub.ended]
             for hub in self._hubs:
-                if hub.step == step and hub.may_join(number):
+                if hub.step == step and hub.takes(share, number):
                     return hub
             hub = Hub(self._opened, number, step)
+            hub.takes(share, number)
             self._hubs.append(hub)
             return hub
 
@@ -136,14 +137,13 @@ class Hub:
         self._free: SimpleQueue[_Batch | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    def may_join(self, number: int) -> bool:
-        """Whether a batch has still to be read."""
+    def takes(self, share: Share, number: int) -> bool:
+        """Whether batch ``number`` has still to be read, and is for this share too then."""
         with self._lock:
-            return not self.ended and number >= self.number
-
-    def join(self, share: Share) -> None:
-        with self._lock:
+            if self.ended or number < self.number:
+                return False
             self._shares.add(share)
+            return True
 
     def start(self) -> None:
         with self._lock:
@@ -166,10 +166,10 @@ class Hub:
                     takers = [share for share in self._shares if share.wants(self.number)]
                     made.left, made.number = len(takers), self.number
                     self.number += 1
+                    for share in takers:  # while none of them can leave
+                        share.queue.put(made)
                 if not takers:
                     self._free.put(made)
-                for share in takers:
-                    share.queue.put(made)
         except Exception as error:  # noqa: BLE001  it is raised where samples are read
             self.ended = True
             for share in list(self._shares):
@@ -185,12 +185,14 @@ class Hub:
             if made.left == 0:
                 self._free.put(made)
 
-    def leave(self, share: Share, waiting: list[_Batch]) -> None:
+    def leave(self, share: Share) -> None:
+        """Nothing more is read for a share, and what was is free for others."""
         with self._lock:
             self._shares.discard(share)
             last = not self._shares
-        for made in waiting:
-            self.done_with(made)
+        while not share.queue.empty():
+            if isinstance(made := share.queue.get(), _Batch):
+                self.done_with(made)
         if last:
             self.end()
 
@@ -215,8 +217,7 @@ class Share:
     def _begin(self, number: int) -> None:
         self.queue: SimpleQueue[_Batch | Exception | None] = SimpleQueue()
         self._number = self._first = number
-        self._hub = self._source.hub(number, self._step)
-        self._hub.join(self)
+        self._hub = self._source.joined(self, number, self._step)
 
     @property
     def cursor(self) -> int:
@@ -262,9 +263,4 @@ class Share:
         if self._closed:
             return
         self._closed = True
-        waiting = []
-        while not self.queue.empty():
-            made = self.queue.get()
-            if isinstance(made, _Batch):
-                waiting.append(made)
-        self._hub.leave(self, waiting)
+        self._hub.leave(self)
