@@ -9,10 +9,12 @@ from math import inf
 from typing import Any
 
 from demitasse import PLAIN, Candidate, Layout, Request, TensorSpec, Work
+from demitasse_cpu.kernels import winograd_integers as integers
 from demitasse_cpu.kernels.layouts import NHWC, NHWC_BF16
 from demitasse_cpu.kernels.requests import aligned, cut, flat, spec
 from demitasse_cpu.kernels.winograd_geometry import (
     FLOAT,
+    GRADIENT_FEW_TILES,
     KEPT_WEIGHTS,
     LINE,
     PANEL,
@@ -21,6 +23,7 @@ from demitasse_cpu.kernels.winograd_geometry import (
     Sizes,
     is_bound_by_weights,
     lie_room,
+    of_groups,
     sizes_of,
     tiles_of,
     whole,
@@ -43,10 +46,6 @@ _GRADIENT_BLOCK = 100
 _FEWEST_CHANNELS = 8
 """Of fewer a panel of 16 lanes would be mostly zeros."""
 
-_GRADIENT_FEW_TILES = 512
-"""The same for the gradient of the weights: of 392 tiles of 512 channels both ways take 27 ms, and in
-blocks each thread has sums of its own, 143 MB with the rest where it is 56 by squares."""
-
 
 def forward(request: Request, relu: bool = False) -> Iterable[Candidate]:
     """The kernel for y = w * x + b, or with ``relu`` for the part of that above zero; none for other
@@ -56,7 +55,10 @@ def forward(request: Request, relu: bool = False) -> Iterable[Candidate]:
     if not _serves(request, w, x, b, y):
         return ()
     s = sizes_of(request, spec(x), spec(w).shape, spec(y))
-    return () if is_bound_by_weights(request, s) else (_correlating(request, s, relu=relu),)
+    if is_bound_by_weights(request, s):
+        return ()
+    correlating = integers.correlating if _in_integers(request) else _correlating
+    return (correlating(request, s, relu=relu),)
 
 
 def backward_data(request: Request) -> Iterable[Candidate]:
@@ -73,7 +75,8 @@ def backward_data(request: Request) -> Iterable[Candidate]:
         result=s.image,
         pad=(s.taps - 1 - s.pad[0], s.taps - 1 - s.pad[1]),
     )
-    return (_correlating(request, turned, to_data=True),)
+    correlating = integers.correlating if _in_integers(request) else _correlating
+    return (correlating(request, turned, to_data=True),)
 
 
 def backward_weights(request: Request) -> Iterable[Candidate]:
@@ -83,7 +86,9 @@ def backward_weights(request: Request) -> Iterable[Candidate]:
     if not _serves(request, dw, dy, x, db):
         return ()
     s = sizes_of(request, spec(x), spec(dw).shape, spec(dy))
-    if s.has_many_weights(_GRADIENT_FEW_TILES):
+    if _in_integers(request):
+        return (integers.gradient(request, s),)
+    if s.has_many_weights(GRADIENT_FEW_TILES):
         return (_gradient_by_squares(request, s),)
     return (_gradient_by_tiles(request, s),)
 
@@ -107,6 +112,11 @@ def _serves(request: Request, w: TensorSpec | None, *others: TensorSpec | None) 
         and max(given["pad"]) < spec(w).shape[2]
         and min(spec(w).shape[0] // given["groups"], spec(w).shape[1]) >= _FEWEST_CHANNELS
     )
+
+
+def _in_integers(request: Request) -> bool:
+    """Whether to round what is multiplied to 16-bit integers: bfloat16 keeps less of the images."""
+    return request.precision == "bf16" and integers.are_quick()
 
 
 def _images(request: Request) -> Layout:
@@ -205,7 +215,7 @@ def _gradient_by_tiles(request: Request, s: Sizes) -> Candidate:
         own = [(vs, v_lie, ds, d_lie) for vs, ds in zip(rooms[::3], rooms[1::3], strict=True)]
         patches = rooms[2::3]
         stages: list[Work] = []
-        for dy, x, dw, db in _of_groups(s, inputs, targets):
+        for dy, x, dw, db in of_groups(s, inputs, targets):
             add = [
                 ready(loops.gradient_by_tiles, g, x, dy, *room, du, sums, patch, block, *mine)
                 for room, du, sums, patch, mine in zip(
@@ -241,7 +251,7 @@ def _gradient_by_squares(request: Request, s: Sizes) -> Candidate:
         each_sums, dus, patches = all_sums.reshape(len(tiles), -1), rooms[::2], rooms[1::2]
         both = v, v_lie, d, d_lie
         stages: list[Work] = []
-        for dy, x, dw, db in _of_groups(s, inputs, targets):
+        for dy, x, dw, db in of_groups(s, inputs, targets):
             transform = [
                 ready(loops.gradient_tiles, g, x, dy, *both, each_sums[i], patches[i], *mine)
                 for i, mine in enumerate(tiles)
@@ -280,16 +290,3 @@ def _panels_apart(s: Sizes, tiles: int, channels: int) -> Any:
     row = min(blocks.PANEL, whole(channels, LINE))
     position = tiles * row + LANES
     return blocks.Lie(s.points**2 * position, position, row)
-
-
-def _of_groups(s: Sizes, inputs: Sequence[Any], targets: Sequence[Any]) -> Iterable[tuple[Any, ...]]:
-    """dy, x, dw and db of each group."""
-    dy, x = map(flat, inputs)
-    dw, db = (*targets, None)[:2]
-    dw = flat(dw)
-    db = dw[:0] if db is None else db
-    size = s.channels * s.outputs * s.pair
-    for group in range(s.groups):
-        outputs = slice(group * s.outputs, (group + 1) * s.outputs)
-        weights = slice(group * size, (group + 1) * size)
-        yield dy[outputs.start :], x[group * s.channels :], dw[weights], db[outputs]

@@ -3,13 +3,15 @@ take; see loops.winograd."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from demitasse import Request, TensorSpec
+from demitasse_cpu.kernels.requests import flat
 
 FLOAT = 4
 LINE = 16
+_ROWS, _ROWS_OF_WIDE = 8, 6  # that a tile of sums has, of many outputs and of few
 _RESULTS = 4
 
 # What any processor's loops need, whose panels have 8 to 64 channels: loops.winograd_blocks has those
@@ -20,6 +22,10 @@ SQUARE_ROWS = 66
 
 KEPT_WEIGHTS = 12 << 20
 """Bytes of transformed weights that the third cache keeps beside the rest."""
+
+GRADIENT_FEW_TILES = 512
+"""The same as FEW_TILES for the gradient of the weights: of 392 tiles of 512 channels both ways take 27
+ms, and in blocks each thread has sums of its own, 143 MB with the rest where it is 56 by squares."""
 
 FEW_TILES = 256
 """Up to so many, all of them are transformed first, and many weights are used up panel by panel,
@@ -87,9 +93,16 @@ class Sizes(NamedTuple):
         return max(1, min(self.threads, self.tiles // 6))
 
     def block(self, most: int) -> int:
-        """Tiles of a block: of each part about as many, and not more than ``most``."""
+        """Tiles of a block, not more than ``most``: so that the blocks of a part need the fewest rows
+        of products, which are computed a few at a time."""
         mine = -(-self.tiles // self.parts)
-        return -(-mine // -(-mine // most))
+        rows = _ROWS_OF_WIDE if self.outputs > 3 * LINE else _ROWS
+
+        def computed(block: int) -> int:
+            whole_blocks, rest = divmod(mine, block)
+            return whole_blocks * (whole(block, rows) + 1) + (whole(rest, rows) + 1 if rest else 0)
+
+        return min(range(min(mine, most), min(mine, most) // 2, -1), key=computed)
 
 
 def sizes_of(request: Request, x: TensorSpec, w: Sequence[int], y: TensorSpec) -> Sizes:
@@ -178,6 +191,19 @@ def _places(
 
 def whole(count: int, unit: int) -> int:
     return -(-count // unit) * unit
+
+
+def of_groups(s: Sizes, inputs: Sequence[Any], targets: Sequence[Any]) -> Iterable[tuple[Any, ...]]:
+    """dy, x, dw and db of each group, for the gradient of the weights."""
+    dy, x = map(flat, inputs)
+    dw, db = (*targets, None)[:2]
+    dw = flat(dw)
+    db = dw[:0] if db is None else db
+    size = s.channels * s.outputs * s.pair
+    for group in range(s.groups):
+        outputs = slice(group * s.outputs, (group + 1) * s.outputs)
+        weights = slice(group * size, (group + 1) * size)
+        yield dy[outputs.start :], x[group * s.channels :], dw[weights], db[outputs]
 
 
 def lie_room(s: Sizes, channels: int, tiles: int) -> int:

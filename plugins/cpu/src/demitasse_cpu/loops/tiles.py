@@ -17,13 +17,15 @@ from numba.extending import intrinsic
 from demitasse_cpu.loops.compiled import Array, compiled, inlined
 
 
-def _vector_bytes_and_registers() -> tuple[int, int]:
+def _features() -> set[str]:
     """Of the processor that numba compiles for: this one, unless NUMBA_CPU_FEATURES names others."""
     chosen: str | None = config.CPU_FEATURES  # type: ignore[attr-defined]
     if chosen is None:
-        features = {name for name, has in llvmlite.binding.get_host_cpu_features().items() if has}
-    else:
-        features = {name[1:] for name in chosen.split(",") if name.startswith("+")}
+        return {name for name, has in llvmlite.binding.get_host_cpu_features().items() if has}
+    return {name[1:] for name in chosen.split(",") if name.startswith("+")}
+
+
+def _vector_bytes_and_registers(features: set[str]) -> tuple[int, int]:
     if "avx512f" in features:
         return 64, 32
     if "avx" in features:
@@ -31,7 +33,10 @@ def _vector_bytes_and_registers() -> tuple[int, int]:
     return 16, 32 if "neon" in features else 16
 
 
-_VECTOR_BYTES, _REGISTERS = _vector_bytes_and_registers()
+_VECTOR_BYTES, _REGISTERS = _vector_bytes_and_registers(_features())
+
+MULTIPLIES_PAIRS = {"avx512f", "avx512vnni"} <= _features()
+"""Whether products of pairs of 16-bit integers are summed by one instruction."""
 
 # Rows of a tile by its number of vectors: sums for two fused multiply-adds a cycle over their
 # latency, which with a row of the panel and one value fit the registers. Eight rows have as many

@@ -31,32 +31,49 @@ from demitasse_cpu.loops.winograd_transforms import FINISH, FINISH_PART, RESULTS
 
 
 @inlined
-def _transform_weights(g: Any, w: Array, taps: Any, u: Array, at: int, panel: int, patch: Array) -> None:
-    """G w G' of a panel of outputs: position, channel, output."""
-    width = vectors_of(g.outputs, panel) * LANES
+def transform_weights(
+    g: Any,
+    w: Array,
+    taps: Any,
+    first: int,
+    channels: int,
+    u: Array,
+    at: int,
+    step: int,
+    position: int,
+    patch: Array,
+) -> None:
+    """G w G' of the first ``channels`` and a vector of outputs from ``first`` on: channels lie ``step``
+    apart, positions ``position``."""
+    live = min(g.outputs - first, LANES)
     extent, points = len(g.form), points_of(g)
     square = extent * extent
+    patch[: square * BATCH * LANES] = 0
+    for batch in range(0, channels, BATCH):
+        # Several channels at once: what was just stored number by number cannot be loaded as a
+        # vector without waiting for the first cache.
+        count = min(BATCH, channels - batch)
+        for lane in range(live):
+            for c in range(count):
+                start = (batch + c) * taps.channel_step + (first + lane) * taps.output_step
+                pair = w[start : start + square]
+                for i in range(square):
+                    tap = square - 1 - i if taps.turned else i
+                    patch[(square * c + tap) * LANES + lane] = pair[i]
+        for c in range(count):
+            source, to = square * c * LANES, at + (batch + c) * step
+            WEIGHTS(g.form, patch, source, extent * LANES, LANES, u, to, points * position, position)
+
+
+@inlined
+def _panel_of_weights(g: Any, w: Array, taps: Any, u: Array, at: int, panel: int, patch: Array) -> None:
+    """G w G' of a panel of outputs: position, channel, output."""
+    width = vectors_of(g.outputs, panel) * LANES
     # Without the spare vector a position is often a power of two: its stores then share a set of
     # the cache (512 x 512 weights: 3.7 ms, and 1.0 so).
     position = g.channels * width + LANES
     for j in range(0, width, LANES):
-        first = panel * PANEL + j
-        live = min(g.outputs - first, LANES)
-        patch[: square * BATCH * LANES] = 0
-        for batch in range(0, g.channels, BATCH):
-            # Several channels at once: what was just stored number by number cannot be loaded as a
-            # vector without waiting for the first cache.
-            count = min(BATCH, g.channels - batch)
-            for lane in range(live):
-                for c in range(count):
-                    start = (batch + c) * taps.channel_step + (first + lane) * taps.output_step
-                    pair = w[start : start + square]
-                    for i in range(square):
-                        tap = square - 1 - i if taps.turned else i
-                        patch[(square * c + tap) * LANES + lane] = pair[i]
-            for c in range(count):
-                source, to = square * c * LANES, at + (batch + c) * width + j
-                WEIGHTS(g.form, patch, source, extent * LANES, LANES, u, to, points * position, position)
+        transform_weights(g, w, taps, panel * PANEL + j, g.channels, u, at + j, width, position, patch)
 
 
 @inlined
@@ -81,7 +98,7 @@ def _products(
 
 
 @inlined
-def _finish(
+def finish(
     g: Any,
     m: Array,
     m_position: int,
@@ -156,13 +173,13 @@ def weights(g: Any, w: Array, taps: Any, u: Array, patch: Array, begin: int, end
     """The transformed weights of panels ``begin`` to ``end``."""
     for panel in range(begin, end):
         at = panel * points_of(g) ** 2 * (g.channels * PANEL + LANES)
-        _transform_weights(g, w, taps, u, at, panel, patch)
+        _panel_of_weights(g, w, taps, u, at, panel, patch)
 
 
 @compiled()
 def images(g: Any, x: Array, v: Array, lie: Any, patch: Array, begin: int, end: int) -> None:
     """The transformed tiles ``begin`` to ``end`` of v."""
-    transform_images(g, x, v[begin * lie.row :], lie, patch, begin, end)
+    transform_images(g, g.channels, x, v[begin * lie.row :], lie, patch, begin, end)
 
 
 @compiled()
@@ -186,11 +203,11 @@ def by_tiles(
     position = block * PANEL + LANES
     for start in range(begin, end, block):
         stop = min(start + block, end)
-        transform_images(g, x, v, lie, patch, start, stop)
+        transform_images(g, g.channels, x, v, lie, patch, start, stop)
         for panel in range(panels):
             at = panel * points_of(g) ** 2 * (g.channels * PANEL + LANES)
             _products(g, v, 0, lie, u, at, m, position, panel, stop - start)
-            _finish(g, m, position, bias, floor, y, panel, patch, start, stop)
+            finish(g, m, position, bias, floor, y, panel, patch, start, stop)
 
 
 @compiled()
@@ -215,8 +232,8 @@ def by_panels(
     tiles with many weights, which are transformed and used up panel by panel."""
     position = block * PANEL + LANES
     for panel in range(begin, end):
-        _transform_weights(g, w, taps, u, 0, panel, patch)
+        _panel_of_weights(g, w, taps, u, 0, panel, patch)
         for start in range(0, tiles, block):
             stop = min(start + block, tiles)
             _products(g, v, start * lie.row, lie, u, 0, m, position, panel, stop - start)
-            _finish(g, m, position, bias, floor, y, panel, patch, start, stop)
+            finish(g, m, position, bias, floor, y, panel, patch, start, stop)

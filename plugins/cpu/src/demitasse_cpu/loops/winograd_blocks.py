@@ -122,12 +122,15 @@ def is_whole(table: Array, first: int, count: int, step: int) -> bool:
 
 
 @inlined
-def transform_images(g: Any, x: Array, v: Array, lie: Any, patch: Array, begin: int, end: int) -> None:
-    """B' x B of tiles ``begin`` to ``end``. ``patch`` has room for a vector of zeros."""
+def transform_images(
+    g: Any, channels: int, x: Array, v: Array, lie: Any, patch: Array, begin: int, end: int
+) -> None:
+    """B' x B of the first ``channels`` in tiles ``begin`` to ``end``. ``patch`` has room for a vector of
+    zeros."""
     form, down, across = g.form, g.down_step, g.across_step
     points = points_of(g)
     out_down = points * lie.position
-    whole = g.channels // LANES * LANES
+    whole = channels // LANES * LANES
     rows, columns = g.rows, g.columns
     patch[:LANES] = 0
     for tile in range(begin, end):
@@ -142,7 +145,7 @@ def transform_images(g: Any, x: Array, v: Array, lie: Any, patch: Array, begin: 
             for c in range(0, whole, LANES):
                 to = out + c // PANEL * lie.panel + c % PANEL
                 IMAGE_EDGE(form, x, c, LANES, rows, r, columns, k, v, to, out_down, lie.position, patch)
-        live = g.channels - whole
+        live = channels - whole
         if live > 0:
             to = out + whole // PANEL * lie.panel + whole % PANEL
             IMAGE_PART(form, x, whole, live, rows, r, columns, k, v, to, out_down, lie.position, patch)

@@ -26,23 +26,24 @@ from demitasse_cpu.loops.winograd_transforms import (
     WEIGHT_GRADIENT,
 )
 
-_SQUARE_ROWS = max(-(-PANEL // rows) * rows for rows in ROWS[1:])
+SQUARE_ROWS = max(-(-PANEL // rows) * rows for rows in ROWS[1:])
 
 
 @inlined
-def _square(g: Any) -> int:
+def square_of(g: Any) -> int:
     """Numbers in the transformed gradient of a panel of channels under a panel of outputs."""
-    return points_of(g) ** 2 * (_SQUARE_ROWS * PANEL + LANES)
+    return points_of(g) ** 2 * (SQUARE_ROWS * PANEL + LANES)
 
 
 @inlined
-def _transform_results(
-    g: Any, dy: Array, d: Array, lie: Any, sums: Array, patch: Array, begin: int, end: int
+def transform_results(
+    g: Any, outputs: int, dy: Array, d: Array, lie: Any, sums: Array, patch: Array, begin: int, end: int
 ) -> None:
-    """A dy A' of tiles ``begin`` to ``end``, and what they add to ``sums`` of the outputs."""
+    """A dy A' of the first ``outputs`` in tiles ``begin`` to ``end``, and what they add to ``sums`` of
+    these."""
     form, down, across = g.form, g.result_down_step, g.result_across_step
     out_down = points_of(g) * lie.position
-    whole = g.outputs // LANES * LANES
+    whole = outputs // LANES * LANES
     patch[:LANES] = 0
     rows, columns = g.result_rows, g.result_columns
     for tile in range(begin, end):
@@ -59,17 +60,17 @@ def _transform_results(
                 RESULT_EDGE(
                     form, dy, c, LANES, rows, r, columns, k, d, to, out_down, lie.position, patch
                 )
-        live = g.outputs - whole
+        live = outputs - whole
         if live > 0:
             to = out + whole // PANEL * lie.panel + whole % PANEL
             RESULT_PART(form, dy, whole, live, rows, r, columns, k, d, to, out_down, lie.position, patch)
-        total = sums[: g.outputs]
+        total = sums[:outputs]
         for i in range(RESULTS):
             for j in range(RESULTS):
                 if rows[r + i] >= 0 and columns[k + j] >= 0:
                     start = rows[r + i] + columns[k + j]
-                    part = dy[start : start + g.outputs]
-                    for c in range(g.outputs):
+                    part = dy[start : start + outputs]
+                    for c in range(outputs):
                         total[c] += widen(part[c])
 
 
@@ -95,18 +96,18 @@ def _accumulate(
     for p in range(points_of(g) ** 2):
         a = of_channels * v_lie.panel + p * v_lie.position
         b = of_outputs * d_lie.panel + p * d_lie.position
-        c = at + p * (_SQUARE_ROWS * width + LANES)
+        c = at + p * (SQUARE_ROWS * width + LANES)
         multiply(v, a, 1, v_lie.row, d, b, d_lie.row, du, c, width, rows, tiles, more, vectors)
 
 
 @inlined
-def _weight_gradient(g: Any, du: Array, at: int, dw: Array, square: int, patch: Array) -> None:
+def weight_gradient(g: Any, du: Array, at: int, dw: Array, square: int, patch: Array) -> None:
     """G' du G of a square."""
     panels = (g.channels + PANEL - 1) // PANEL
     first_channel, first = square % panels * PANEL, square // panels * PANEL
     channels = min(PANEL, g.channels - first_channel)
     width = vectors_of(g.outputs, square // panels) * LANES
-    position = _SQUARE_ROWS * width + LANES
+    position = SQUARE_ROWS * width + LANES
     extent, points = len(g.form), points_of(g)
     square_of_taps = extent * extent
     for j in range(0, width, LANES):
@@ -147,10 +148,10 @@ def gradient_by_tiles(
     sums[:] = 0
     for start in range(begin, end, block):
         stop = min(start + block, end)
-        transform_images(g, x, v, v_lie, patch, start, stop)
-        _transform_results(g, dy, d, d_lie, sums, patch, start, stop)
+        transform_images(g, g.channels, x, v, v_lie, patch, start, stop)
+        transform_results(g, g.outputs, dy, d, d_lie, sums, patch, start, stop)
         for square in range(squares):
-            at, more = square * _square(g), start - begin
+            at, more = square * square_of(g), start - begin
             _accumulate(g, v, v_lie, d, d_lie, du, at, square, stop - start, more)
 
 
@@ -159,7 +160,7 @@ def add_up(
     g: Any, du: Array, parts: int, part: int, dw: Array, patch: Array, begin: int, end: int
 ) -> None:
     """The gradients of squares ``begin`` to ``end`` from those of ``parts``, ``part`` numbers each."""
-    size = _square(g)
+    size = square_of(g)
     for square in range(begin, end):
         at = square * size
         total = du[at : at + size]
@@ -167,7 +168,7 @@ def add_up(
             more = du[other * part + at : other * part + at + size]
             for i in range(size):
                 total[i] += more[i]
-        _weight_gradient(g, du, at, dw, square, patch)
+        weight_gradient(g, du, at, dw, square, patch)
 
 
 @compiled()
@@ -186,8 +187,8 @@ def gradient_tiles(
 ) -> None:
     """The transforms of tiles ``begin`` to ``end`` of both, and the sums of the outputs in these."""
     sums[:] = 0
-    transform_images(g, x, v[begin * v_lie.row :], v_lie, patch, begin, end)
-    _transform_results(g, dy, d[begin * d_lie.row :], d_lie, sums, patch, begin, end)
+    transform_images(g, g.channels, x, v[begin * v_lie.row :], v_lie, patch, begin, end)
+    transform_results(g, g.outputs, dy, d[begin * d_lie.row :], d_lie, sums, patch, begin, end)
 
 
 @compiled()
@@ -208,7 +209,7 @@ def gradient_by_squares(
     weights, of which each square is summed in the second cache."""
     for square in range(begin, end):
         _accumulate(g, v, v_lie, d, d_lie, du, 0, square, tiles, 0)
-        _weight_gradient(g, du, 0, dw, square, patch)
+        weight_gradient(g, du, 0, dw, square, patch)
 
 
 @compiled()

@@ -1,0 +1,233 @@
+"""Winograd's convolution of images stored as bfloat16 with products of 16-bit integers; see
+loops.winograd_integers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from math import inf
+from typing import Any
+
+from demitasse import PLAIN, Candidate, Request, Work
+from demitasse_cpu.kernels.layouts import NHWC_BF16
+from demitasse_cpu.kernels.requests import aligned, cut, flat
+from demitasse_cpu.kernels.winograd_geometry import (
+    FLOAT,
+    GRADIENT_FEW_TILES,
+    LINE,
+    PANEL,
+    SPARE_ROWS,
+    SQUARE_ROWS,
+    Sizes,
+    of_groups,
+    tiles_of,
+    whole,
+)
+from demitasse_cpu.kernels.work import ready
+from demitasse_cpu.native import at_once, in_order
+from demitasse_cpu.threads import divide
+
+_BLOCK = 32
+"""Tiles that a thread takes from images to results at a time, at most."""
+
+_GROUP = 96
+"""Tiles whose transforms have scales together in the gradient of the weights, at most; 128 may be
+summed."""
+
+_DEPTH = 128
+"""Channels whose products are summed as integers, as loops.winograd_integers has them."""
+
+
+@cache
+def are_quick() -> bool:
+    """Whether this processor multiplies pairs of 16-bit integers."""
+    from demitasse_cpu.loops.tiles import MULTIPLIES_PAIRS
+
+    return MULTIPLIES_PAIRS
+
+
+def name_of(taps: int) -> str:
+    return f"Winograd F(4x4, {taps}x{taps}), int16"
+
+
+def correlating(request: Request, s: Sizes, to_data: bool = False, relu: bool = False) -> Candidate:
+    """A forward pass, or one to the data."""
+    by_panels = s.has_many_weights()
+    parts = s.threads if by_panels else s.parts
+    block = s.block(_BLOCK)
+    held = s.tiles if by_panels else block
+    positions, pieces = s.points**2, -(-s.channels // _DEPTH)
+    row = whole(s.channels, LINE) // 2
+    panels = 1 if by_panels else -(-s.outputs // PANEL)
+    biases = s.groups * whole(s.outputs, LINE) * FLOAT
+    # Transformed tiles and weights, in pairs and with their scales.
+    v = positions * (held * row + LINE) + SPARE_ROWS * row, pieces * positions * held + SPARE_ROWS
+    u = panels * positions * (-(-s.channels // 2) * PANEL + LINE), panels * pieces * positions * PANEL
+    line = positions * (max(whole(s.channels, LINE), _DEPTH * LINE) + LINE)
+    m = positions * (block * PANEL + LINE) + SPARE_ROWS * PANEL
+    shared, own = (v, u) if by_panels else (u, v)
+    numbers = [*shared, *[*own, line, m] * parts]
+    sizes = [biases, *(FLOAT * count for count in numbers), *[s.patch] * parts]
+
+    def bind(inputs: Sequence[Any], targets: Sequence[Any], workspace: Any) -> Work:
+        from demitasse_cpu.loops import winograd as common
+        from demitasse_cpu.loops import winograd_blocks as blocks
+        from demitasse_cpu.loops import winograd_integers as loops
+
+        g = tiles_of(s)
+        padded = whole(s.outputs, LINE)
+        steps = (s.pair * s.outputs, s.pair) if to_data else (s.pair, s.pair * s.channels)
+        taps = blocks.Taps(*steps, to_data)
+        floor = 0.0 if relu else -inf
+        biases, *rooms = cut(workspace, "float32", *sizes)
+        rooms, patches = rooms[:-parts], rooms[-parts:]
+        shared, each = rooms[:2], [rooms[2 + 4 * i : 6 + 4 * i] for i in range(parts)]
+
+        def tiles_in(pairs: Any, scales: Any) -> Any:
+            return loops.Rounded(pairs.view("int32"), held * row + LINE, row, scales, held)
+
+        b = inputs[2] if not to_data and len(inputs) > 2 and inputs[2] is not None else biases[:0]
+        stages: list[Work] = [ready(common.spread_bias, b, biases, s.outputs, padded)]
+        x, w, y = flat(inputs[0]), flat(inputs[1]), flat(targets[0])
+        for group in range(s.groups):
+            x_here, y_here = x[group * s.channels :], y[group * s.outputs :]
+            w_here = w[group * s.channels * s.outputs * s.pair :]
+            result = biases[group * padded :], floor, y_here
+            panels_of, tiles_of_parts = divide(-(-s.outputs // PANEL), parts), divide(s.tiles, parts)
+            if by_panels:
+                v = tiles_in(*shared)
+                transform = [
+                    ready(loops.images, g, x_here, v, own[2], patch, *mine)
+                    for own, patch, mine in zip(each, patches, tiles_of_parts, strict=False)
+                ]
+                room = [
+                    (v, pairs.view("int32"), scales, line, m, patch, block, s.tiles)
+                    for (pairs, scales, line, m), patch in zip(each, patches, strict=True)
+                ]
+                multiply = [
+                    ready(loops.by_panels, g, w_here, taps, *result, *own, *mine)
+                    for own, mine in zip(room, panels_of, strict=False)
+                ]
+            else:
+                u = shared[0].view("int32"), shared[1]
+                transform = [
+                    ready(loops.weights, g, w_here, taps, *u, own[2], patch, *mine)
+                    for own, patch, mine in zip(
+                        each, patches, divide(padded // LINE, parts), strict=False
+                    )
+                ]
+                multiply = [
+                    ready(loops.by_tiles, g, x_here, *u, *result, v, line, m, patch, block, *mine)
+                    for (pairs, scales, line, m), patch, mine in zip(
+                        each, patches, tiles_of_parts, strict=True
+                    )
+                    for v in [tiles_in(pairs, scales)]
+                ]
+            stages += [at_once(transform), at_once(multiply)]
+        return in_order(stages)
+
+    return Candidate(
+        name_of(s.taps),
+        bind,
+        input_layouts=(NHWC_BF16, *[PLAIN] * (len(request.inputs) - 1)),
+        output_layouts=(NHWC_BF16,),
+        workspace=sum(map(aligned, sizes)),
+        in_place=False,
+    )
+
+
+def gradient(request: Request, s: Sizes) -> Candidate:
+    """Of the weights: each thread sums what its tiles give to all of them, or what all tiles give to
+    its squares of channels and outputs."""
+    by_squares = s.has_many_weights(GRADIENT_FEW_TILES)
+    parts = s.threads if by_squares else s.parts
+    mine = s.tiles if by_squares else -(-s.tiles // parts)
+    group = -(-mine // -(-mine // _GROUP))
+    groups = -(-s.tiles // group) if by_squares else 1
+    positions = s.points**2
+
+    def transformed(channels: int) -> tuple[int, int]:
+        """Numbers of the pairs and of the scales of a group in one panel."""
+        row = min(PANEL, whole(channels, LINE))
+        return positions * (-(-group // 2) * row + LINE), positions * PANEL
+
+    def room(channels: int) -> list[int]:
+        return [-(-channels // PANEL) * groups * count + LINE * FLOAT for count in transformed(channels)]
+
+    both = [*room(s.channels), *room(s.outputs)]
+    squares = -(-s.channels // PANEL) * -(-s.outputs // PANEL)
+    square = positions * (SQUARE_ROWS * PANEL + LINE)
+    line = positions * (group * PANEL + LINE)
+    sums = whole(s.outputs, LINE)
+    if by_squares:
+        numbers = [groups * sums, *both, *[square, line] * parts]
+    else:
+        numbers = [parts * sums, parts * squares * square, *[*both, line] * parts]
+    sizes = [*(FLOAT * count for count in numbers), *[s.patch] * parts]
+
+    def bind(inputs: Sequence[Any], targets: Sequence[Any], workspace: Any) -> Work:
+        from demitasse_cpu.loops import winograd_gradient as common
+        from demitasse_cpu.loops import winograd_integer_gradient as loops
+
+        g = tiles_of(s)
+        all_sums, *rooms = cut(workspace, "float32", *sizes)
+        rooms, patches = rooms[:-parts], rooms[-parts:]
+
+        def tiles_in(pieces: Sequence[Any]) -> list[Any]:
+            """Of x and of dy."""
+            both = zip((s.channels, s.outputs), pieces[::2], pieces[1::2], strict=True)
+            return [
+                loops.Groups(pairs.view("int32"), size, scales, scales_size, group, groups)
+                for channels, pairs, scales in both
+                for size, scales_size in [transformed(channels)]
+            ]
+
+        stages: list[Work] = []
+        for dy, x, dw, db in of_groups(s, inputs, targets):
+            if by_squares:
+                v_and_d, own = tiles_in(rooms[:4]), list(zip(rooms[4::2], rooms[5::2], strict=True))
+                units = groups * (-(-s.channels // PANEL) + -(-s.outputs // PANEL))
+                first = [
+                    ready(
+                        loops.gradient_tiles, g, x, dy, *v_and_d, all_sums, line, patch, s.tiles, *mine
+                    )
+                    for (_, line), patch, mine in zip(own, patches, divide(units, parts), strict=False)
+                ]
+                then = [
+                    ready(loops.gradient_by_squares, g, *v_and_d, du, dw, patch, s.tiles, *mine)
+                    for (du, _), patch, mine in zip(own, patches, divide(squares, parts), strict=False)
+                ]
+            else:
+                all_du, own = rooms[0], [rooms[1 + 5 * i : 6 + 5 * i] for i in range(parts)]
+                each_sums, each_du = all_sums.reshape(parts, -1), all_du.reshape(parts, -1)
+                first = [
+                    ready(
+                        loops.gradient_by_tiles,
+                        g,
+                        x,
+                        dy,
+                        *tiles_in(own[i][:4]),
+                        each_du[i],
+                        each_sums[i],
+                        own[i][4],
+                        patches[i],
+                        *mine,
+                    )
+                    for i, mine in enumerate(divide(s.tiles, parts))
+                ]
+                then = [
+                    ready(common.add_up, g, all_du, parts, each_du.shape[1], dw, patches[i], *mine)
+                    for i, mine in enumerate(divide(squares, parts))
+                ]
+            bias = ready(common.bias_gradient, all_sums, groups if by_squares else parts, db)
+            stages += [at_once(first), at_once(then), bias]
+        return in_order(stages)
+
+    return Candidate(
+        name_of(s.taps),
+        bind,
+        input_layouts=(NHWC_BF16,) * 2,
+        output_layouts=(PLAIN,) * len(request.outputs),
+        workspace=sum(map(aligned, sizes)),
+        in_place=False,
+    )
