@@ -18,6 +18,7 @@ from __future__ import annotations
 from typing import Any
 
 from demitasse_cpu.loops.compiled import Array, compiled, inlined
+from demitasse_cpu.loops.tiles import transpose
 from demitasse_cpu.loops.vectors import LANES
 from demitasse_cpu.loops.winograd_blocks import (
     BATCH,
@@ -50,16 +51,16 @@ def transform_weights(
     square = extent * extent
     patch[: square * BATCH * LANES] = 0
     for batch in range(0, channels, BATCH):
-        # Several channels at once: what was just stored number by number cannot be loaded as a
-        # vector without waiting for the first cache.
+        # Several channels at once: what was just stored as short vectors cannot be loaded as a long one
+        # without waiting for the first cache.
         count = min(BATCH, channels - batch)
-        for lane in range(live):
+        start = batch * taps.channel_step + first * taps.output_step
+        if taps.turned:
             for c in range(count):
-                start = (batch + c) * taps.channel_step + (first + lane) * taps.output_step
-                pair = w[start : start + square]
-                for i in range(square):
-                    tap = square - 1 - i if taps.turned else i
-                    patch[(square * c + tap) * LANES + lane] = pair[i]
+                there, last = start + c * taps.channel_step, (square * (c + 1) - 1) * LANES
+                transpose(w, there, taps.output_step, patch, last, -LANES, live, square)
+        else:
+            transpose(w, start, taps.output_step, patch, 0, LANES, live, square * count)
         for c in range(count):
             source, to = square * c * LANES, at + (batch + c) * step
             WEIGHTS(g.form, patch, source, extent * LANES, LANES, u, to, points * position, position)

@@ -22,7 +22,7 @@ _WORDS = ir.VectorType(_I32, LANES)
 _HALVES = ir.VectorType(ir.IntType(16), LANES)
 
 _ONES = 1.5 * 2.0**23
-"""A float32 number to which another, up to 2^21, is added as an integer: that is in the low bits then."""
+"""To this another float32 number, up to 2^21, is added as an integer, which is in the low bits then."""
 
 
 def _all_of(number: int) -> Any:
