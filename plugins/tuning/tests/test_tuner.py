@@ -83,7 +83,7 @@ def test_a_plan_takes_the_fastest_kernel_and_says_why(bench, toy, monkeypatch):
 
 @pytest.mark.parametrize(
     ("milliseconds", "calls"),
-    [(1.5, 4), (5, 3), (30, 2)],
+    [(1.5, 4), (30, 3), (80, 2)],
     ids=["short: the best of three", "longer: of two", "long: one"],
 )
 def test_equal_candidates_are_warmed_up_and_take_turns(bench, relu, milliseconds, calls):

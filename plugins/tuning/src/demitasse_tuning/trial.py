@@ -65,7 +65,7 @@ def compare(
     called in this process, and is added to. Raises MemoryError when there is no room for the operands.
 
     Each is called once, to warm up. Those that are not hopeless then take turns, the quickest first:
-    three times where a call takes under 2 ms, twice under 20 ms, else once. The best call counts.
+    three times where a call takes under 20 ms, twice under 60 ms, else once. The best call counts.
     """
     operands = Operands(request, candidates, scratch)
     extra = [reorder_seconds(request, candidate) for candidate in candidates]
@@ -177,7 +177,7 @@ def _settled(request: Request, i: int, lies: TensorSpec, wish: TensorSpec) -> Te
 
 
 def _calls(seconds: float) -> int:
-    return 3 if seconds < 2e-3 else 2 if seconds < 20e-3 else 1
+    return 3 if seconds < 20e-3 else 2 if seconds < 60e-3 else 1
 
 
 def _timed(work: Work, clock: Callable[[], float]) -> float:
