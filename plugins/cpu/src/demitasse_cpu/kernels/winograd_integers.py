@@ -198,7 +198,7 @@ def gradient(request: Request, s: Sizes) -> Candidate:
                     for (du, _), patch, mine in zip(own, patches, divide(squares, parts), strict=False)
                 ]
             else:
-                all_du, own = rooms[0], [rooms[1 + 5 * i : 6 + 5 * i] for i in range(parts)]
+                all_du, near = rooms[0], [rooms[1 + 5 * i : 6 + 5 * i] for i in range(parts)]
                 each_sums, each_du = all_sums.reshape(parts, -1), all_du.reshape(parts, -1)
                 first = [
                     ready(
@@ -206,10 +206,10 @@ def gradient(request: Request, s: Sizes) -> Candidate:
                         g,
                         x,
                         dy,
-                        *tiles_in(own[i][:4]),
+                        *tiles_in(near[i][:4]),
                         each_du[i],
                         each_sums[i],
-                        own[i][4],
+                        near[i][4],
                         patches[i],
                         *mine,
                     )

@@ -44,7 +44,7 @@ def _rounded(v: Vectors, value: Any, scale: Any) -> Any:
 
 
 def _loop(builder: Any, count: Any, body: Callable[[Any], None]) -> None:
-    with cgutils.for_range(builder, count) as loop:  # type: ignore[no-untyped-call]
+    with cgutils.for_range(builder, count) as loop:
         body(loop.index)
 
 
