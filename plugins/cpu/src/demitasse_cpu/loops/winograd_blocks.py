@@ -1,7 +1,7 @@
 """What the loops of Winograd's convolution share: where tiles lie, a block's transforms and products.
 
 numba keeps a compiled loop while the file that it stands in is unchanged: whoever changes a part here
-touches ``winograd`` and ``winograd_gradient`` too.
+touches ``winograd``, ``winograd_gradient``, ``winograd_integers`` and ``winograd_integer_gradient`` too.
 """
 
 from __future__ import annotations

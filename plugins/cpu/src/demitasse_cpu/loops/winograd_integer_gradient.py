@@ -21,8 +21,8 @@ from demitasse_cpu.loops.winograd_integers import multiply_pairs, pair_up
 
 
 class Groups(NamedTuple):
-    """Transformed tiles of one image as pairs of tiles, in groups of up to ``tiles``. What a group has
-    of a panel of channels begins at ``(panel * groups + group)`` times ``size`` in ``pairs`` and times
+    """Transformed tiles of x, or of dy, as pairs of tiles, in groups of up to ``tiles``. What a group
+    has of a panel of channels begins at place ``panel * groups + group``, times ``size`` in ``pairs``,
     ``scales_size`` in ``scales``: position, pair, channel, and position, channel."""
 
     pairs: Array

@@ -9,7 +9,11 @@ and 4% with five: the transform back takes differences of large sums. With 14 bi
 0.06 to 0.1% and 0.12 to 0.24% (root mean square, of the results' own), where to round the weights and
 the results of a direct convolution to bfloat16 makes 0.23%.
 
-Channels are multiplied in pairs, 64 pairs or fewer at a time; a scale is for as many.
+Channels are multiplied in pairs, 64 pairs or fewer at a time; a scale is for as many. So a small channel
+beside a large one keeps fewer digits, which tells in outputs that take nothing from the large one.
+
+numba keeps a compiled loop while the file that it stands in is unchanged: this one and
+``winograd_integer_gradient`` have parts of ``winograd``, ``winograd_blocks`` and ``winograd_gradient``.
 """
 
 from __future__ import annotations
@@ -41,7 +45,7 @@ _LARGEST_SUM = np.float32(2**17 - 200)
 _LARGEST_OTHER = np.float32(2**15 - 1)
 
 _TINY = np.float32(1e-30)
-"""Numbers below are zeros: their scales would have no inverse."""
+"""Scales below are zero, for they would have no inverse: so are numbers all of which are below 1e-26."""
 
 
 @inlined
@@ -65,17 +69,17 @@ def pair_up(
     room: Array,
 ) -> None:
     """Pairs of ``count`` vectors that lie ``step`` apart, and what makes numbers of them again: of each
-    lane so that the largest is LARGEST, or their sum the largest that may meet such. ``room`` has three
-    vectors."""
+    lane so that the largest is LARGEST, or their sum the largest that may meet such and none above what
+    16 bits hold. ``room`` has three vectors."""
     sums, most, factors = room[:LANES], room[LANES : 2 * LANES], room[2 * LANES : 3 * LANES]
     extents(x, at, step, count, sums, most)
     inverse = scales[scales_at : scales_at + LANES]
     for i in range(LANES):
         of_sum, of_most = sums[i] / _LARGEST_SUM, most[i] / _LARGEST_OTHER
-        size = max(of_sum, of_most) if by_sum else most[i] / LARGEST
-        usable = size >= _TINY and np.isfinite(sums[i])
+        size = (of_sum if of_sum > of_most else of_most) if by_sum else most[i] / LARGEST
+        usable = size >= _TINY and size < np.float32(np.inf)
         factors[i] = np.float32(1) / size if usable else np.float32(0)
-        inverse[i] = size if usable else sums[i] * np.float32(0)
+        inverse[i] = size if usable else size * np.float32(0)
     round_pairs(x, at, step, count, factors, pairs, pairs_at, pairs_step)
 
 
