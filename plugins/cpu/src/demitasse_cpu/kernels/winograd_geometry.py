@@ -11,7 +11,7 @@ from demitasse_cpu.kernels.requests import flat
 
 FLOAT = 4
 LINE = 16
-_ROWS, _ROWS_OF_WIDE = 8, 6  # that a tile of sums has, of many outputs and of few
+_ROWS, _ROWS_OF_WIDE = 8, 6  # that a tile of sums has, of few outputs and of many
 _RESULTS = 4
 
 # What any processor's loops need, whose panels have 8 to 64 channels: loops.winograd_blocks has those
@@ -23,15 +23,14 @@ SQUARE_ROWS = 66
 KEPT_WEIGHTS = 12 << 20
 """Bytes of transformed weights that the third cache keeps beside the rest."""
 
-GRADIENT_FEW_TILES = 512
-"""The same as FEW_TILES for the gradient of the weights: of 392 tiles of 512 channels both ways take 27
-ms, and in blocks each thread has sums of its own, 143 MB with the rest where it is 56 by squares."""
-
 FEW_TILES = 256
 """Up to so many, all of them are transformed first, and many weights are used up panel by panel,
 their gradients summed square by square: one core took 11 ms for 128 tiles of 512 channels, and 14
 in blocks."""
 
+GRADIENT_FEW_TILES = 512
+"""The same as FEW_TILES for the gradient of the weights: of 392 tiles of 512 channels both ways take 27
+ms, and in blocks each thread has sums of its own, 143 MB with the rest where it is 56 by squares."""
 
 _FEWEST_TILES, _NEAR_WEIGHTS = 64, 2**18
 """Tiles, and bytes of weights, of which the first are too few to make up for the second."""

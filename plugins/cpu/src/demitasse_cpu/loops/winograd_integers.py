@@ -108,82 +108,16 @@ def multiply_pairs(
     row and column. Rows that the last tile has beyond ``rows`` are rubbish."""
     for m in range(0, rows, ROWS[vectors]):
         at, out, scale = a_at + m * a_row, c_at + m * c_row, down_at + m
+        operands = (a, at, a_row, a_step, b, b_at, b_step, c, out, c_row)
+        scales = (down, scale, across, across_at)
         if vectors == 1:
-            _TILE_1(
-                a,
-                at,
-                a_row,
-                a_step,
-                b,
-                b_at,
-                b_step,
-                c,
-                out,
-                c_row,
-                down,
-                scale,
-                across,
-                across_at,
-                count,
-                more,
-            )
+            _TILE_1(*operands, *scales, count, more)
         elif vectors == 2:
-            _TILE_2(
-                a,
-                at,
-                a_row,
-                a_step,
-                b,
-                b_at,
-                b_step,
-                c,
-                out,
-                c_row,
-                down,
-                scale,
-                across,
-                across_at,
-                count,
-                more,
-            )
+            _TILE_2(*operands, *scales, count, more)
         elif vectors == 3:
-            _TILE_3(
-                a,
-                at,
-                a_row,
-                a_step,
-                b,
-                b_at,
-                b_step,
-                c,
-                out,
-                c_row,
-                down,
-                scale,
-                across,
-                across_at,
-                count,
-                more,
-            )
+            _TILE_3(*operands, *scales, count, more)
         else:
-            _TILE_4(
-                a,
-                at,
-                a_row,
-                a_step,
-                b,
-                b_at,
-                b_step,
-                c,
-                out,
-                c_row,
-                down,
-                scale,
-                across,
-                across_at,
-                count,
-                more,
-            )
+            _TILE_4(*operands, *scales, count, more)
 
 
 class Rounded(NamedTuple):
