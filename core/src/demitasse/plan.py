@@ -207,25 +207,28 @@ class _Planner:
                 self._choose(node)
 
     def _fused(self, nodes: Sequence[Node]) -> list[Node]:
-        """The nodes, an operation and the only reader of its result as one where a kernel does both."""
-        readers, gone, fused = defaultdict[Tensor | None, list[Node]](list), set[int](), list(nodes)
-        for node in nodes:
-            for tensor in node.inputs:
-                readers[tensor].append(node)
-        for i, node in enumerate(() if self.retain_all else nodes):
-            after = readers[node.outputs[0]] if node.operation.fuses else ()
-            if len(after) != 1 or node.outputs[0] in self.pinned:
+        """A node and its result's only reader as one, in the latter's place, if a kernel does both."""
+        fused, places = dict(enumerate(nodes)), list(range(len(nodes)))
+        readers = defaultdict[Tensor | None, list[int]](list)
+        for i, tensor in ((i, tensor) for i, node in enumerate(nodes) for tensor in node.inputs):
+            readers[tensor].append(i)
+        for i, node in () if self.retain_all else reversed(list(enumerate(nodes))):
+            operation, result = node.operation, node.outputs[0] if node.operation.fuses else None
+            if result is None or len(readers[result]) != 1 or result in self.pinned:
                 continue
-            (reader,) = after
+            reader = fused[place := places[readers[result][0]]]
             name, usual = reader.operation.name, reader.attributes == reader.operation.attributes
-            if name in node.operation.fuses and usual and reader.phase == node.phase:
-                both = replace(node.operation, name=f"{node.operation.name}_{name}")
-                one = replace(node, operation=both, outputs=[*reader.outputs, *node.outputs[1:]])
+            if name in operation.fuses and usual and reader.phase == node.phase:
+                more = [tensor for tensor in reader.inputs if tensor is not result]
+                takes = operation.inputs + reader.operation.inputs[-1:] * bool(more)
+                both = replace(operation, name=f"{operation.name}_{name}", inputs=takes)
+                given, made = [*node.inputs, *more], [*reader.outputs, *node.outputs[1:]]
+                one = replace(node, operation=both, inputs=given, outputs=made)
                 found, apart = (self.kernels.find(self._request(each))[0] for each in (one, node))
                 if found and found == apart:
-                    fused[i] = one
-                    gone.add(id(reader))
-        return [node for node in fused if id(node) not in gone]
+                    fused[place], places[i] = one, place
+                    del fused[i]
+        return list(fused.values())
 
     def _layout(self, tensor: Tensor) -> Layout:
         if tensor not in self.layouts and tensor in self.gradients:
@@ -262,10 +265,8 @@ class _Planner:
                         self._transform(twin, tensor, node)
 
     def _request(self, node: Node) -> Request:
-        inputs, outputs = (
-            tuple(self._spec(t) if t is not None else None for t in tensors)
-            for tensors in (node.inputs, node.outputs)
-        )
+        sides = node.inputs, node.outputs
+        inputs, outputs = (tuple(self._spec(t) if t else None for t in side) for side in sides)
         about = node.attributes, self.place, self.precision, self.fixed
         return Request(node.operation, inputs, outputs, *about)
 
@@ -436,10 +437,9 @@ class _Planner:
 
     def _entry(self, i: int, buffers: Mapping[Tensor, Buffer], workspace: Buffer | None) -> Entry:
         node, plugin, candidate, reason = self.chosen[i]
-        first = node.outputs[0] if node.outputs else None
-        stretches = self.stretches.get(self._find(first), ()) if first is not None else ()
-        inputs = tuple(buffers[t] if t is not None else None for t in node.inputs)
-        outputs = tuple(buffers[t] if t is not None else None for t in node.outputs)
+        stretches = next((self.stretches.get(self._find(t), ()) for t in node.outputs[:1] if t), ())
+        sides = node.inputs, node.outputs
+        inputs, outputs = (tuple(buffers[t] if t else None for t in side) for side in sides)
         flops = float(sum(math.prod(b.spec.shape) for b in outputs if b))
         if node.operation.flops is not None:
             flops = node.operation.flops(shapes_by_operand(node), node.attributes)

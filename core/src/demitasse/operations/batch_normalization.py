@@ -5,7 +5,7 @@ from functools import partial
 from demitasse.operations.record import Attributes, Shape, Shapes, define, per_element
 
 _define = partial(define, "batch_normalization")
-_MORE = {"epsilon": 1e-5, "relu": False}
+_MORE, _SUM = {"epsilon": 1e-5, "relu": False}, ["sum", "sum_relu"]
 
 
 def _normalised(shapes: Shapes, attributes: Attributes) -> tuple[Shape, ...]:
@@ -29,13 +29,13 @@ OPERATIONS = (
         " inverse = (v + epsilon)^-1/2, average and v the batch's mean and variance; mean, variance,"
         " factor = keep * themselves + average, v n / (n - 1), 1", "x mean! variance! factor! w? b?",
         "y average? inverse?", _normalised, per_element("x", 7), {"keep": 0.999, **_MORE},
-        ["x w b = batch_norm_backward(dy, x, w, b, average, inverse)"], ["y = x"]),
+        ["x w b = batch_norm_backward(dy, x, w, b, average, inverse)"], ["y = x"], _SUM),
     _define("batch_norm_backward", "db, dw are the sums of dz, dz * xhat; dz = dy, with relu where y > 0"
         "; dx = w * inverse * (dz - db / n - xhat * dw / n)", "dy x w? b? average inverse",
         "dx? dw? db?", _normalised, per_element("dy", 12), {"relu": False}, aliases=["dx = dy"]),
     _define("batch_norm_inference", "as batch_norm, by average, v = mean / factor, variance / factor",
         "x mean variance factor w? b?", "y", lambda *a: _normalised(*a)[:1], per_element("x", 3), _MORE,
-        ["x w b = batch_norm_inference_backward(dy, x, mean, variance, factor, w, b)"], ["y = x"]),
+        ["x w b = batch_norm_inference_backward(dy, x, mean, variance, factor, w, b)"], ["y = x"], _SUM),
     _define("batch_norm_inference_backward", "dx = w * inverse * dz; dz, dw, db as batch_norm_backward",
         "dy x mean variance factor w? b?", "dx? dw? db?", _normalised, per_element("dy", 7), _MORE,
         aliases=["dx = dy"]),

@@ -44,7 +44,7 @@ OPERATIONS = (
         flops=lambda shapes, attributes: 2.0 * count(shapes["y"]) * count(shapes["w"][1:]),
         attributes=_ATTRIBUTES,
         gradients=["x = convolution_backward_data(dy, w)", "w b = convolution_backward_weights(dy, x)"],
-        fuses=["relu"],
+        fuses=["relu", "sum", "sum_relu"],
     ),
     _define(
         "convolution_backward_data",

@@ -46,7 +46,7 @@ OPERATIONS = (
         flops=lambda shapes, attributes: 2.0 * len(shapes["xs"]) * count(shapes["y"]),
         attributes={"coefficients": ()},
         gradients=["xs = sum_backward(dy)"],
-        fuses=["relu"],
+        fuses=["relu", "relu_backward"],
         aliases=["y = xs"],
     ),
     _define(

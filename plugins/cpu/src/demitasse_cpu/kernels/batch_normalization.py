@@ -18,6 +18,7 @@ from demitasse_cpu.kernels.work import ready, spread
 from demitasse_cpu.native import at_once, in_order
 from demitasse_cpu.threads import divide
 
+_ADDED = 6  # the number of the input that is to be added, where one is
 _LINE = 512  # elements from which on what a loop over a line costs at its ends is small beside the rest
 
 
@@ -115,8 +116,30 @@ def _least(request: Request) -> float:
     return 0.0 if request.attributes["relu"] else -inf
 
 
+def _least_sum(request: Request) -> float:
+    return 0.0 if request.operation.name.endswith("_sum_relu") else -inf
+
+
+def _written(request: Request, form: _Channels, arrays: Sequence[Any], line: Sequence[Any]) -> Work:
+    """The work that writes the result: ``arrays`` are y, x and, where it is asked for, what to add."""
+    (y, x, *others), least = arrays, _least(request)
+    if others and form.in_lines:
+        return _everywhere(form, "normalised_sum", (x, *others, y, *line, least, _least_sum(request)))
+    written = _everywhere(form, "normalised", (x, y, *line, least))
+    return in_order([written, *_added(request, form, y, others)])
+
+
+def _added(request: Request, form: _Channels, y: Any, others: Sequence[Any]) -> list[Work]:
+    """The work that adds to planes of results what is to be added, if anything is."""
+    from demitasse_cpu.loops import elementwise as loops
+
+    arguments = (1.0, 1.0, _least_sum(request))
+    return [spread(loops.scaled_sum, (y, z, y, *arguments), y.size, form.parts) for z in others]
+
+
 def batch_norm(request: Request) -> Iterable[Candidate]:
-    if not is_real(*request.inputs, *request.outputs):
+    """Also ``batch_norm_sum`` and ``batch_norm_sum_relu``: what follows w and b is added."""
+    if not is_real(*request.inputs, *request.outputs) or len(request.inputs) > _ADDED + 1:
         return ()
     x = spec(request.inputs[0])
     form, least = _channels(request, x), _least(request)
@@ -126,18 +149,19 @@ def batch_norm(request: Request) -> Iterable[Candidate]:
         from demitasse_cpu.loops import batch_normalization as lines
         from demitasse_cpu.loops import plane_normalization as planes
 
-        given, mean, variance, factor = map(flat, inputs[:4])
+        (given, mean, variance, factor), added = map(flat, inputs[:4]), list(map(flat, inputs[_ADDED:]))
         y, room = flat(outputs[0]), _line_arrays(workspace, x.dtype, form, 5)
         average, inverse = (
             line[: form.channels] if each is None else flat(each)
             for line, each in zip(room, outputs[1:], strict=False)
         )
-        learned, (centre, slope, level) = _learned(inverse, *inputs[4:]), room[2:]
+        learned, (centre, slope, level) = _learned(inverse, *inputs[4:_ADDED]), room[2:]
         if not form.in_lines:
             kept = (mean, variance, average, inverse, *learned)
             arguments = (given, *kept, y, least, form.plane, form.outer, keep, epsilon)
             work = spread(planes.plane_batch_norm, arguments, form.channels, form.parts)
-            return in_order([work, ready(planes.counted, factor, keep)])
+            counted = ready(planes.counted, factor, keep)
+            return in_order([work, counted, *_added(request, form, y, added)])
         near, first, second = _sums(workspace, x.dtype, form, 5)
         sums = (centre, first, second, mean, variance, factor, average, inverse)
         numbers = (form.width, len(divide(form.lines, form.parts)), form.outer, keep, epsilon)
@@ -147,11 +171,11 @@ def batch_norm(request: Request) -> Iterable[Candidate]:
                 _in_parts(lines.line_moments, (given, centre), form, near, first, second),
                 ready(lines.settled, *sums, *numbers),
                 ready(lines.along, average, inverse, *learned, centre, slope, level),
-                _everywhere(form, "normalised", (given, y, centre, slope, level, least)),
+                _written(request, form, (y, given, *added), (centre, slope, level)),
             ]
         )
 
-    layouts = (form.layout, *(PLAIN,) * 5), (form.layout, PLAIN, PLAIN)
+    layouts = _with_sum(request, form), (form.layout, PLAIN, PLAIN)
     room = _room(form, x.dtype, 5, sums=form.in_lines)
     return (Candidate(_name(form), bind, *layouts, workspace=room),)
 
@@ -230,23 +254,29 @@ def _kept(request: Request, kept: Sequence[Any], room: Sequence[Any]) -> tuple[A
 
 
 def batch_norm_inference(request: Request) -> Iterable[Candidate]:
-    if not is_real(*request.inputs, *request.outputs):
+    """Also with a sum, as batch_norm."""
+    if not is_real(*request.inputs, *request.outputs) or len(request.inputs) > _ADDED + 1:
         return ()
     x = spec(request.inputs[0])
-    form, least = _channels(request, x, apart=True), _least(request)
+    form = _channels(request, x, apart=True)
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
         from demitasse_cpu.loops import batch_normalization as lines
 
         room = _line_arrays(workspace, x.dtype, form, 5)
         average, inverse, first = _kept(request, inputs[1:4], room)
-        learned, line = _learned(inverse, *inputs[4:]), room[2:]
-        arguments = (flat(inputs[0]), flat(outputs[0]), *line, least)
+        learned, line = _learned(inverse, *inputs[4:_ADDED]), room[2:]
+        arrays = [flat(each) for each in (outputs[0], inputs[0], *inputs[_ADDED:])]
         along = ready(lines.along, average, inverse, *learned, *line)
-        return in_order([*first, along, _everywhere(form, "normalised", arguments)])
+        return in_order([*first, along, _written(request, form, arrays, line)])
 
-    layouts = (form.layout, *(PLAIN,) * 5), (form.layout,)
+    layouts = _with_sum(request, form), (form.layout,)
     return (Candidate(_name(form), bind, *layouts, workspace=_room(form, x.dtype, 5, sums=False)),)
+
+
+def _with_sum(request: Request, form: _Channels) -> tuple[Layout, ...]:
+    """How a normalisation's inputs lie, with what is added to its result."""
+    return (form.layout, *(PLAIN,) * (_ADDED - 1), *(form.layout,) * len(request.inputs[_ADDED:]))
 
 
 def scale(request: Request) -> Iterable[Candidate]:
@@ -314,8 +344,12 @@ def scale_backward(request: Request) -> Iterable[Candidate]:
 
 FACTORIES = {
     "batch_norm": batch_norm,
+    "batch_norm_sum": batch_norm,
+    "batch_norm_sum_relu": batch_norm,
     "batch_norm_backward": batch_norm_backward,
     "batch_norm_inference": batch_norm_inference,
+    "batch_norm_inference_sum": batch_norm_inference,
+    "batch_norm_inference_sum_relu": batch_norm_inference,
     "batch_norm_inference_backward": batch_norm_inference_backward,
     "scale": scale,
     "scale_relu": scale,

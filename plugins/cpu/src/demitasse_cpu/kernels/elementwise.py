@@ -15,9 +15,11 @@ from demitasse_cpu.native import in_order
 
 
 def weighted_sum(request: Request) -> Iterable[Candidate]:
-    """Also ``sum_relu``: the last addition leaves nothing below 0."""
+    """Also ``sum_relu``, where the last addition leaves nothing below 0, and ``sum_relu_backward``: 0
+    wherever the last input, a ReLU's result, is not above 0."""
     if not is_real(*request.inputs, *request.outputs):
         return ()
+    guarded = request.operation.name == "sum_relu_backward"
     layout = like(request, spec(request.inputs[0]))
     size = prod(layout.physical(spec(request.inputs[0]).shape))
     parts = parts_for(request, size, size * len(request.inputs))
@@ -26,9 +28,9 @@ def weighted_sum(request: Request) -> Iterable[Candidate]:
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
         from demitasse_cpu.loops import elementwise as loops
 
-        y = flat(outputs[0])
-        coefficients = request.attributes["coefficients"] or [1.0] * len(inputs)
-        terms = [(flat(x), float(c)) for x, c in zip(inputs, coefficients, strict=True)]
+        y, summed = flat(outputs[0]), inputs[:-1] if guarded else inputs
+        coefficients = request.attributes["coefficients"] or [1.0] * len(summed)
+        terms = [(flat(x), float(c)) for x, c in zip(summed, coefficients, strict=True)]
         # The tensor whose memory the result takes is read first, before it is overwritten.
         terms.sort(key=lambda term: term[0].ctypes.data != y.ctypes.data)
         if len(terms) in (1, 3):  # loops take two or four: halves add up to what they are half of
@@ -36,10 +38,14 @@ def weighted_sum(request: Request) -> Iterable[Candidate]:
             terms += [(last, factor / 2)] * 2
         stages = []
         while len(terms) > 1:
-            count = 4 if len(terms) >= 4 else 2
+            count = 4 if len(terms) > (4 if guarded else 3) else 2
             now, terms = terms[:count], terms[count:]
-            loop = getattr(loops, "scaled_sum_of_four" if count == 4 else "scaled_sum")
             arrays, factors = zip(*now, strict=True)
+            if guarded and not terms:
+                given = (*arrays, flat(inputs[-1]), y, *factors)
+                stages.append(spread(loops.scaled_sum_where, given, size, parts))
+                break
+            loop = getattr(loops, "scaled_sum_of_four" if count == 4 else "scaled_sum")
             smallest = -inf if terms else least
             stages.append(spread(loop, (*arrays, y, *factors, smallest), size, parts))
             terms = [(y, 1.0), *terms] if terms else []
@@ -115,6 +121,7 @@ def _pieces(request: Request, pieces: Sequence[Sequence[int]], joins: bool) -> I
 FACTORIES = {
     "sum": weighted_sum,
     "sum_relu": weighted_sum,
+    "sum_relu_backward": weighted_sum,
     "sum_backward": weighted_sum_backward,
     "concat": concat,
     "concat_backward": concat_backward,

@@ -284,6 +284,32 @@ def line_normalised(
 
 
 @compiled()
+def line_normalised_sum(
+    x: Array,
+    other: Array,
+    y: Array,
+    centre: Array,
+    slope: Array,
+    level: Array,
+    least: float,
+    least_sum: float,
+    width: int,
+    begin: int,
+    end: int,
+) -> None:
+    """With ``other`` added to what is normalised, and the smallest sum there is."""
+    floor, lowest = number(least, x), number(least_sum, x)
+    for line in range(begin, end):
+        at = line * width
+        n = min(width, x.size - at)
+        given, added, result = x[at : at + n], other[at : at + n], y[at : at + n]
+        for i in range(n):
+            value = (got(given, i) - got(centre, i)) * got(slope, i) + got(level, i)
+            total = (floor if value < floor else value) + got(added, i)
+            put(result, i, lowest if total < lowest else total)
+
+
+@compiled()
 def line_arriving(
     dy: Array,
     x: Array,

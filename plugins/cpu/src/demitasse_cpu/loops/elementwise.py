@@ -74,6 +74,18 @@ def scaled_sum(
 
 
 @compiled()
+def scaled_sum_where(
+    a: Array, b: Array, r: Array, y: Array, factor_a: float, factor_b: float, begin: int, end: int
+) -> None:
+    """What arrives from two at a ReLU whose result was ``r``, behind it: 0 where r is not above 0."""
+    scale_a, scale_b, zero = number(factor_a, a), number(factor_b, a), number(0, a)
+    a, b, r, y = a[begin:end], b[begin:end], r[begin:end], y[begin:end]
+    for i in range(y.size):
+        total = scale_a * got(a, i) + scale_b * got(b, i)
+        put(y, i, total if got(r, i) > zero else zero * total)
+
+
+@compiled()
 def scaled_sum_of_four(
     a: Array,
     b: Array,

@@ -24,10 +24,11 @@ TYPES = {"bfloat16": 2, "float32": 3, "int32": 4, "int8": 5, "uint8": 6}
 FORWARD_TRAINING, FORWARD_INFERENCE = 64, 96
 ANY = 1
 USER_SCRATCHPAD = 1
-RELU = 0x20
+RELU, ADD = 0x20, 0x1FFF0
 CONVOLUTION_DIRECT = 1
 
 SRC, DST, WEIGHTS, BIAS, SCRATCHPAD = 1, 17, 33, 41, 80
+ADDEND = 32768 | 2  # the second operand of the first operation behind
 DIFF_SRC, DIFF_DST, DIFF_WEIGHTS, DIFF_BIAS = 129, 145, 161, 169
 
 QUERY_NAME, QUERY_STRIDES, QUERY_SCRATCHPAD, QUERY_ARGUMENT = 8, 14, 136, 255
@@ -127,14 +128,18 @@ def name_of(descriptor: c_void_p, lib: Library) -> str:
     return (text.value or b"").decode()
 
 
-def relu_attribute(lib: Library, relu: bool) -> c_void_p:
-    """Attributes of a primitive: its scratch memory is given, and ReLU follows where wanted."""
+def attributes_with(lib: Library, addend: Any = None, relu: bool = False) -> c_void_p:
+    """Attributes of a primitive: its scratch memory is given; the addition of a tensor of the descriptor
+    ``addend`` and ReLU follow where wanted."""
     attributes = lib.made("primitive_attr_create")
     lib.call("primitive_attr_set_scratchpad_mode", attributes, USER_SCRATCHPAD)
-    if relu:
+    if relu or addend is not None:
         after = lib.made("post_ops_create")
         zero = ctypes.c_float(0.0)
-        lib.call("post_ops_append_eltwise", after, RELU, zero, zero)
+        if addend is not None:
+            lib.call("post_ops_append_binary", after, ADD, addend)
+        if relu:
+            lib.call("post_ops_append_eltwise", after, RELU, zero, zero)
         lib.call("primitive_attr_set_post_ops", attributes, after)
         lib.call("post_ops_destroy", after)
     return attributes

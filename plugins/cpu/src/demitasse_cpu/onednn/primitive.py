@@ -14,8 +14,8 @@ from demitasse_cpu.onednn.library import (
     Argument,
     Library,
     UnimplementedError,
+    attributes_with,
     name_of,
-    relu_attribute,
 )
 from demitasse_cpu.onednn.memory import size_of
 
@@ -29,15 +29,21 @@ def _team() -> Team:
 
 class Primitive:
     """A primitive that oneDNN would make with ``threads`` of OpenMP's threads: what it is called, the
-    descriptor of each argument, the scratch memory that it needs; ``relu``
-    follows where wanted. Raises UnimplementedError where
-    oneDNN has only its reference, which is slow."""
+    descriptor of each argument, the scratch memory that it needs; the addition of a tensor described by
+    ``addend`` and ``relu`` follow where wanted. Raises UnimplementedError where oneDNN has only its
+    reference, which is slow."""
 
     def __init__(
-        self, lib: Library, threads: int, name: str, *arguments: Any, relu: bool = False
+        self,
+        lib: Library,
+        threads: int,
+        name: str,
+        *arguments: Any,
+        addend: Any = None,
+        relu: bool = False,
     ) -> None:
         self.lib = lib
-        attributes = relu_attribute(lib, relu)
+        attributes = attributes_with(lib, addend, relu)
         try:
             with _team().using(threads) as self.threads:
                 self._description = lib.made(f"{name}_primitive_desc_create", *arguments, attributes)
