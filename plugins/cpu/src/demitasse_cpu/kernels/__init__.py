@@ -33,6 +33,7 @@ from demitasse_cpu.kernels import (
     update,
     wide_weights,
     winograd,
+    winograd_kept,
 )
 
 FACTORIES: Mapping[str, Callable[[Request], Iterable[Candidate]]] = MappingProxyType(
@@ -71,6 +72,8 @@ def candidates(request: Request) -> Iterable[Candidate]:
         return ()
     name = request.operation.name
     offered = onednn.candidates(request)
+    if name == "reorder" and (kept := list(winograd_kept.transformation(request))):
+        return kept
     if name == "reorder":
         return _reorders(request, list(FACTORIES[name](request)), offered)
     if not offered and name in FACTORIES:

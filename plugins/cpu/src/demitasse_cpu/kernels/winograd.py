@@ -10,6 +10,7 @@ from typing import Any
 
 from demitasse import PLAIN, Candidate, Layout, Request, TensorSpec, Work
 from demitasse_cpu.kernels import winograd_integers as integers
+from demitasse_cpu.kernels import winograd_kept
 from demitasse_cpu.kernels.layouts import NHWC, NHWC_BF16
 from demitasse_cpu.kernels.requests import aligned, cut, flat, spec
 from demitasse_cpu.kernels.winograd_geometry import (
@@ -55,6 +56,8 @@ def forward(request: Request, relu: bool = False) -> Iterable[Candidate]:
     if not _serves(request, w, x, b, y):
         return ()
     s = sizes_of(request, spec(x), spec(w).shape, spec(y))
+    if winograd_kept.serves(request, s):
+        return (winograd_kept.forward(request, s, relu),)
     if is_bound_by_weights(request, s):
         return ()
     correlating = integers.correlating if _in_integers(request) else _correlating

@@ -27,14 +27,14 @@ from demitasse_cpu.kernels.work import ready
 from demitasse_cpu.native import at_once, in_order
 from demitasse_cpu.threads import divide
 
-_BLOCK = 32
+BLOCK = 32
 """Tiles that a thread takes from images to results at a time, at most."""
 
 _GROUP = 96
 """Tiles whose transforms have scales together in the gradient of the weights, at most; 128 may be
 summed."""
 
-_DEPTH = 128
+DEPTH = 128
 """Channels whose products are summed as integers, as loops.winograd_integers has them."""
 
 
@@ -54,16 +54,16 @@ def correlating(request: Request, s: Sizes, to_data: bool = False, relu: bool = 
     """A forward pass, or one to the data."""
     by_panels = s.has_many_weights()
     parts = s.threads if by_panels else s.parts
-    block = s.block(_BLOCK)
+    block = s.block(BLOCK)
     held = s.tiles if by_panels else block
-    positions, pieces = s.points**2, -(-s.channels // _DEPTH)
+    positions, pieces = s.points**2, -(-s.channels // DEPTH)
     row = whole(s.channels, LINE) // 2
     panels = 1 if by_panels else -(-s.outputs // PANEL)
     biases = s.groups * whole(s.outputs, LINE) * FLOAT
     # Transformed tiles and weights, in pairs and with their scales.
     v = positions * (held * row + LINE) + SPARE_ROWS * row, pieces * positions * held + SPARE_ROWS
     u = panels * positions * (-(-s.channels // 2) * PANEL + LINE), panels * pieces * positions * PANEL
-    line = positions * (max(whole(s.channels, LINE), _DEPTH * LINE) + LINE)
+    line = positions * (max(whole(s.channels, LINE), DEPTH * LINE) + LINE)
     m = positions * (block * PANEL + LINE) + SPARE_ROWS * PANEL
     shared, own = (v, u) if by_panels else (u, v)
     numbers = [*shared, *[*own, line, m] * parts]
