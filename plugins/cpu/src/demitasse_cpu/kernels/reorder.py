@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from math import prod
 from typing import Any
 
-from demitasse import Candidate, Layout, Request, TensorSpec, Work
+from demitasse import PLAIN, Candidate, Layout, Request, TensorSpec, Work
 from demitasse_cpu.kernels.layouts import is_by_channels
 from demitasse_cpu.kernels.requests import flat, is_real, parts_for, spec
 from demitasse_cpu.kernels.work import spread
@@ -22,7 +22,7 @@ def reorder(request: Request) -> Iterable[Candidate]:
     x, y = spec(request.inputs[0]), spec(request.outputs[0])
     if x.dtype == "uint16":  # which is what bfloat16 looks like
         return ()
-    ways = (_same_order, _side_by_side, _transposition)
+    ways = (*_IN_LINE, _transposition)
     way = next((found for find in ways if (found := find(request, x, y))), None)
     bind = way or _any_order(request, x, y)
     return (Candidate(*bind, (x.layout,), (y.layout,), in_place=False),)
@@ -33,7 +33,7 @@ def is_in_line(request: Request) -> bool:
     x, y = spec(request.inputs[0]), spec(request.outputs[0])
     if x.dtype == "uint16":
         return False
-    in_line = _same_order(request, x, y) or _side_by_side(request, x, y)
+    in_line = any(way(request, x, y) for way in _IN_LINE)
     return bool(in_line or (_transposition(request, x, y) and _has_few_rows(x, y)))
 
 
@@ -73,6 +73,86 @@ def _side_by_side(request: Request, x: TensorSpec, y: TensorSpec) -> _Way | None
         return spread(loops.side_by_side, (flat(inputs[0]), flat(outputs[0]), width), pairs, parts)
 
     return "numba loop over pairs", bind
+
+
+def _pairs_turned(request: Request, x: TensorSpec, y: TensorSpec) -> _Way | None:
+    """Weights, from pairs of inputs to pairs of outputs as bfloat16: from how a convolution's forward
+    kernel has them to how the one back to the data does."""
+    if x.stored not in ("float32", "bfloat16") or y.stored != "bfloat16" or len(x.shape) != 4:
+        return None
+    if _order(x) != (0, 2, 3, 1) or _order(y) != (1, 2, 3, 0):
+        return None
+    (outputs, inputs, *taps), blocks = x.shape, (x.layout.blocks, y.layout.blocks)
+    if [len(each) for each in blocks] != [2, 2] or outputs % _TILE or inputs % (2 * _TILE):
+        return None
+    (of_x, width), (of_y, height) = blocks[0][0], blocks[1][0]
+    if (of_x, blocks[0][1], of_y, blocks[1][1]) != (0, (1, 2), 1, (0, 2)) or {
+        width % _TILE,
+        height % _TILE,
+    } != {0}:
+        return None
+    numbers = (outputs, inputs, prod(taps), width, height)
+    return _in_bands(request, x, y, "pairs_turned", numbers)
+
+
+def _blocks_in_pairs(request: Request, x: TensorSpec, y: TensorSpec) -> _Way | None:
+    """A gradient of weights, from how oneDNN leaves it to how the forward kernel's weights lie."""
+    if not is_real(x, y) or x.stored != y.stored or len(x.shape) != 4:
+        return None
+    (outputs, inputs, *taps), width = x.shape, dict(y.layout.blocks).get(0, 0)
+    if _order(x) != (0, 1, 2, 3) or x.layout.blocks != ((1, _TILE), (0, _TILE)):
+        return None
+    if _order(y) != (0, 2, 3, 1) or y.layout.blocks != ((0, width), (1, 2)):
+        return None
+    if outputs % _TILE or inputs % _TILE or width % _TILE:
+        return None
+    numbers = (outputs, inputs, prod(taps), width)
+    return _in_bands(request, x, y, "blocks_in_pairs", numbers)
+
+
+def _rows_in_pairs(request: Request, x: TensorSpec, y: TensorSpec) -> _Way | None:
+    """The same of a gradient that lies plain, of one tap."""
+    if not x.stored == y.stored == "float32" or x.shape[2:] != (1, 1) or x.layout != PLAIN:
+        return None
+    (outputs, inputs, *_), width = x.shape, dict(y.layout.blocks).get(0, 0)
+    if _order(y) != (0, 2, 3, 1) or y.layout.blocks != ((0, width), (1, 2)):
+        return None
+    if outputs % _TILE or inputs % (2 * _TILE) or width % _TILE:
+        return None
+    numbers = (outputs, inputs // 2, width)
+    return _in_bands(request, x, y, "rows_in_pairs", numbers, seen="float64")
+
+
+def _in_bands(
+    request: Request,
+    x: TensorSpec,
+    y: TensorSpec,
+    loop: str,
+    numbers: Sequence[int],
+    seen: str | None = None,
+) -> _Way:
+    """A loop over bands of outputs of weights, and zeros where y's blocks are padded. The loop moves numbers
+    of a type ``seen`` where that is not their own."""
+    (outputs, _, *taps), size = x.shape, prod(x.shape)
+    bands = outputs // _TILE * prod(taps)
+    parts = parts_for(request, bands, size)
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
+        from demitasse_cpu.loops import elementwise
+        from demitasse_cpu.loops import reorder as loops
+
+        source, target = flat(inputs[0]), flat(outputs[0])
+        given = source.view(seen or source.dtype), target.view(seen or target.dtype)
+        moves = spread(getattr(loops, loop), (*given, *numbers), bands, parts)
+        if target.size == size:
+            return moves
+        clears = spread(elementwise.filled, (target, 0.0), target.size, parts)
+        return in_order([clears, moves])
+
+    return "numba loop over pairs", bind
+
+
+_IN_LINE = (_same_order, _side_by_side, _pairs_turned, _blocks_in_pairs, _rows_in_pairs)
 
 
 def _transposition(request: Request, x: TensorSpec, y: TensorSpec) -> _Way | None:

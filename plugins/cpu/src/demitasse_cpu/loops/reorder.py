@@ -19,8 +19,21 @@ SPAN = 1024
 """Columns of a matrix of few rows that are a piece of work."""
 
 
+def exchanged(builder: Any, rows: list[Any]) -> None:
+    """Turn a square of TILE vectors, by exchanging halves, quarters and so on."""
+    mask, far = ir.VectorType(ir.IntType(32), TILE), TILE // 2
+    while far:
+        kept = [lane + TILE - far if lane & far else lane for lane in range(TILE)]
+        other = [lane + TILE if lane & far else lane + far for lane in range(TILE)]
+        for i in (i for i in range(TILE) if not i & far):
+            pair = rows[i], rows[i + far]
+            rows[i] = builder.shuffle_vector(*pair, ir.Constant(mask, kept))
+            rows[i + far] = builder.shuffle_vector(*pair, ir.Constant(mask, other))
+        far //= 2
+
+
 def _turned_typed(context: Any, x: Any, at: Any, stride: Any, y: Any, y_at: Any, y_stride: Any) -> Any:
-    """A square of TILE x TILE numbers in registers, turned by exchanging halves, quarters and so on."""
+    """A square of TILE x TILE numbers in registers, turned."""
     signature = types.void(x, types.int64, types.int64, y, types.int64, types.int64)
     moved_only = x.dtype == y.dtype
 
@@ -39,18 +52,48 @@ def _turned_typed(context: Any, x: Any, at: Any, stride: Any, y: Any, y_at: Any,
             rows[i].align = x.dtype.bitwidth // 8
             if not moved_only:
                 rows[i] = widened_vector(builder, rows[i], x.dtype)
-        mask, far = ir.VectorType(ir.IntType(32), TILE), TILE // 2
-        while far:
-            kept = [lane + TILE - far if lane & far else lane for lane in range(TILE)]
-            other = [lane + TILE if lane & far else lane + far for lane in range(TILE)]
-            for i in (i for i in range(TILE) if not i & far):
-                pair = rows[i], rows[i + far]
-                rows[i] = builder.shuffle_vector(*pair, ir.Constant(mask, kept))
-                rows[i + far] = builder.shuffle_vector(*pair, ir.Constant(mask, other))
-            far //= 2
+        exchanged(builder, rows)
         for i in range(TILE):
             value = rows[i] if moved_only else narrowed_vector(builder, rows[i], y.dtype)
             builder.store(value, row(3, i)).align = y.dtype.bitwidth // 8
+        return context.get_dummy_value()
+
+    return signature, generate
+
+
+def _pairs_turned_typed(
+    context: Any, x: Any, at: Any, stride: Any, y: Any, y_at: Any, y_far: Any, y_stride: Any
+) -> Any:
+    """TILE rows, ``stride`` apart, of TILE pairs: what the pairs' places have in line becomes rows as
+    bfloat16, two of which are pairs; half of those numbers lie ``y_far`` from the first half."""
+    n = types.int64
+    signature = types.void(x, n, n, y, n, n, n)
+    words, halves = ir.VectorType(ir.IntType(32), TILE), ir.VectorType(ir.IntType(16), 2 * TILE)
+    mask = ir.VectorType(ir.IntType(32), 2 * TILE)
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        def vector(position: int, place: Any, kind: Any) -> Any:
+            data = context.make_array(signature.args[position])(context, builder, args[position]).data
+            return builder.bitcast(builder.gep(data, [place]), kind.as_pointer())
+
+        rows = []
+        for i in range(TILE):
+            place = builder.add(args[1], builder.mul(args[2], ir.IntType(64)(i)))
+            given = ir.VectorType(ir.FloatType(), 2 * TILE) if x.dtype == types.float32 else halves
+            value = builder.load(vector(0, place, given))
+            value.align = x.dtype.bitwidth // 8
+            if x.dtype == types.float32:
+                value = narrowed_vector(builder, value, y.dtype)
+            rows.append(builder.bitcast(value, words))
+        exchanged(builder, rows)
+        for i in range(0, TILE, 2):
+            pair = [builder.bitcast(row, halves) for row in rows[i : i + 2]]
+            place = builder.add(args[4], builder.mul(args[6], ir.IntType(64)(i // 2)))
+            for half in range(2):
+                lanes = [half * TILE + lane // 2 + lane % 2 * 2 * TILE for lane in range(2 * TILE)]
+                value = builder.shuffle_vector(*pair, ir.Constant(mask, lanes))
+                where = builder.add(place, args[5]) if half else place
+                builder.store(value, vector(3, where, halves)).align = 2
         return context.get_dummy_value()
 
     return signature, generate
@@ -99,6 +142,7 @@ def _side_by_side_typed(rows: int) -> Any:
 
 
 _turned: Any = intrinsic(_turned_typed)
+_pairs_turned: Any = intrinsic(_pairs_turned_typed)
 _TWO, _THREE, _FOUR = map(_side_by_side_typed, (2, 3, 4))
 
 
@@ -175,6 +219,49 @@ def side_by_side(x: Array, y: Array, width: int, begin: int, end: int) -> None:
         for i in range(width):
             target[2 * i] = narrow(widen(first[i]), y)
             target[2 * i + 1] = narrow(widen(second[i]), y)
+
+
+@compiled()
+def pairs_turned(
+    x: Array, y: Array, rows: int, columns: int, taps: int, width: int, height: int, begin: int, end: int
+) -> None:
+    """Weights of ``rows`` outputs and ``columns`` inputs, to bfloat16, of which x has pairs of inputs in
+    blocks of ``width`` outputs and y pairs of outputs in blocks of ``height`` inputs: bands ``begin`` to
+    ``end`` of TILE outputs, tap by tap. Rows are whole tiles, columns those of pairs."""
+    for band in range(begin, end):
+        row, tap = band // taps * TILE, band % taps
+        source = (row // width * taps + tap) * (columns // 2) * 2 * width + row % width * 2
+        for column in range(0, columns, 2 * TILE):
+            to = (column // height * taps + tap) * rows * height + row * height + column % height * 2
+            other = column + TILE
+            far = (other // height * taps + tap) * rows * height + row * height + other % height * 2
+            _pairs_turned(x, source + column * width, 2 * width, y, to, far - to, 2 * height)
+
+
+@compiled()
+def rows_in_pairs(x: Array, y: Array, rows: int, columns: int, width: int, begin: int, end: int) -> None:
+    """As blocks_in_pairs, from rows of the inputs, of one tap; each number is a pair of weights."""
+    for band in range(begin, end):
+        row = band * TILE
+        for column in range(0, columns, TILE):
+            to = (row // width * columns + column) * width + row % width
+            _turned(x, row * columns + column, columns, y, to, width)
+
+
+@compiled()
+def blocks_in_pairs(
+    x: Array, y: Array, rows: int, columns: int, taps: int, width: int, begin: int, end: int
+) -> None:
+    """Weights of ``rows`` outputs and ``columns`` inputs, of which x has squares of TILE inputs by TILE
+    outputs and y pairs of inputs in blocks of ``width`` outputs: bands ``begin`` to ``end`` of TILE
+    outputs, tap by tap. Rows and columns are whole tiles."""
+    for band in range(begin, end):
+        row, tap = band // taps * TILE, band % taps
+        to = (row // width * taps + tap) * columns * width + row % width * 2
+        for column in range(0, columns, 2):
+            square = (row // TILE * (columns // TILE) + column // TILE) * taps + tap
+            at = (square * TILE + column % TILE) * TILE
+            _TWO(x, at, TILE, y, to + column * width)
 
 
 @compiled()
