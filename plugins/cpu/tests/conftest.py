@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fused_words import shapes, word
 
 from demitasse import PLAIN, Candidate, Layout, Place, Request, TensorSpec, Work
-from demitasse.operations import VOCABULARY
 from demitasse_cpu.kernels import FACTORIES
 
 Bound = tuple[Work, list[Any], list[Any]]
@@ -27,17 +27,10 @@ def make_request(
     precision: str = "f32",
 ) -> Request:
     """A request with all outputs but those at the ``absent`` positions, which are optional. The first
-    inputs lie in ``layouts``, the others plain. ``sum_relu`` is a fused name, as a plan makes it."""
-    operation = VOCABULARY.get(name) or replace(VOCABULARY[name.removesuffix("_relu")], name=name)
+    inputs lie in ``layouts``, the others plain. The name may be a fused one."""
+    operation = word(name)
     complete = {**operation.attributes, **attributes}
-    shapes: dict[str, Any] = {}
-    for position, operand in enumerate(operation.inputs):
-        if operand.variadic:
-            shapes[operand.name] = [x.shape for x in inputs[position:]]
-        else:
-            given = inputs[position] if position < len(inputs) else None
-            shapes[operand.name] = None if given is None else given.shape
-    made = operation.shapes(shapes, complete)
+    made = operation.shapes(shapes(operation, inputs), complete)
     kinds = list(operation.outputs)
     kinds += kinds[-1:] * (len(made) - len(kinds))
     real = next(x.dtype.name for x in inputs if x is not None)
@@ -131,6 +124,11 @@ def lying() -> Callable[..., tuple[Request, list[Any]]]:
 
 
 @pytest.fixture
+def requested() -> Callable[..., Request]:
+    return make_request
+
+
+@pytest.fixture
 def bound() -> Callable[..., Bound]:
     return bind
 
@@ -194,11 +192,15 @@ def sample_requests(dtype: str) -> dict[str, tuple[list[Any], dict[str, Any]]]:
         "accumulate": ([real(*blob), real(*blob)], {}),
         "accuracy": ([real(*scores), label], {"top_k": 5}),
         "batch_norm": ([real(*blob), *kept, real(16), real(16)], {"relu": True}),
+        "batch_norm_sum": ([real(*blob), *kept, real(16), real(16), real(*blob)], {"relu": True}),
+        "batch_norm_sum_relu": ([real(*blob), *kept, real(16), real(16), real(*blob)], {}),
         "batch_norm_backward": (
             [real(*blob), real(*blob), real(16), real(16), *kept[:2]],
             {"relu": True},
         ),
         "batch_norm_inference": ([real(*blob), *kept, real(16), real(16)], {"relu": True}),
+        "batch_norm_inference_sum": ([real(*blob), *kept, real(16), real(16), real(*blob)], {}),
+        "batch_norm_inference_sum_relu": ([real(*blob), *kept, real(16), real(16), real(*blob)], {}),
         "batch_norm_inference_backward": (
             [real(*blob), real(*blob), *kept, real(16), real(16)],
             {"relu": True},
@@ -245,6 +247,10 @@ def sample_requests(dtype: str) -> dict[str, tuple[list[Any], dict[str, Any]]]:
         "softmax_loss_backward": ([real(), np.abs(real(*scores)), label], {}),
         "sum": ([real(*blob), real(*blob), real(*blob)], {"coefficients": (1.0, -2.0, 0.5)}),
         "sum_relu": ([real(*blob), real(*blob)], {}),
+        "sum_relu_backward": (
+            [real(*blob), real(*blob), real(*blob), np.maximum(real(*blob), 0)],
+            {"coefficients": (1.0, -2.0, 0.5)},
+        ),
         "sum_backward": ([real(*blob)], {"shapes": (blob, blob)}),
     }
 

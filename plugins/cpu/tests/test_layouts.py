@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fused_words import FUSED, composed
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -33,19 +34,20 @@ def rounded(x: Any) -> Any:
 
 
 def reference(request: Request, inputs: Sequence[Any]) -> list[Any]:
-    """The outputs of the reference kernel, float64 within and without."""
+    """The outputs of the reference kernel, float64 within and without; of a fused word, of the
+    reference's kernels one after the other."""
+    name = request.operation.name
+    if name in FUSED:
+        updated = sum(operand.updated for operand in request.operation.inputs)
+        return composed(name, inputs, request.attributes)[updated:]
     (entry,) = entry_points(group="demitasse.plugins", name="reference")
-    name = request.operation.name.removesuffix("_relu")
-    asked = replace(request, operation=replace(request.operation, name=name))
-    (candidate,) = entry.load().kernels(asked)
+    (candidate,) = entry.load().kernels(request)
     wide = [x.astype(np.float64) if x.dtype.kind == "f" else x for x in inputs]
     outputs = [
         None if s is None else np.zeros(s.shape, "float64" if s.dtype[0] == "f" else s.dtype)
         for s in request.outputs
     ]
     candidate.bind(wide, outputs, None)()
-    if name != request.operation.name:
-        outputs[0] = np.maximum(outputs[0], 0)
     return outputs
 
 
@@ -62,6 +64,7 @@ def cases(shape: tuple[int, ...], kind: str, halve: bool = False) -> dict[str, C
     pieces = ((images, 5, *plane), shape, (images, 3, *plane))
     windows = {"kernel": (3, 3), "stride": (2, 2), "pad": (1, 0)}
     pooled = (images, channels, plane[0] // 2 + 1, plane[1] // 2)
+    kept = [np.abs(real(extent)) + 1 for extent in (channels, channels, 1)]
     norm = {"size": 5, "alpha": 0.3, "k": 2.0}
     x, positions = real(), np.prod(plane)
     padded = np.pad(x.astype(float) ** 2, [(0, 0), (2, 2), (0, 0), (0, 0)])
@@ -74,6 +77,8 @@ def cases(shape: tuple[int, ...], kind: str, halve: bool = False) -> dict[str, C
         "dropout_backward": ([x, random.integers(0, 2, shape).astype(np.uint8)], {}),
         "sum": ([x, real(), real()], {"coefficients": (1.0, -2.0, 0.5)}),
         "sum_relu": ([x, real(), real(), real()], {}),
+        "sum_relu_backward": ([x, real(), np.maximum(real(), 0)], {"coefficients": (1.0, -2.0)}),
+        "batch_norm_inference_sum_relu": ([x, *kept, real(channels), real(channels), real()], {}),
         "sum_backward": ([x], {"coefficients": (1.0, -0.5), "shapes": (shape, shape)}),
         "concat": ([real(*piece) for piece in pieces], {"axis": 1}),
         "concat_backward": ([real(*whole[:1], channels + 8, *plane)], {"axis": 1, "shapes": pieces}),
@@ -141,7 +146,9 @@ def test_results_do_not_depend_on_threads(lying: Lying, precision: str) -> None:
                 assert mine.tobytes() == theirs.tobytes(), name
 
 
-@pytest.mark.parametrize("name", ["relu", "pooling_max", "lrn_across_channels", "concat", "sum_relu"])
+@pytest.mark.parametrize(
+    "name", ["relu", "pooling_max", "lrn_across_channels", "concat", "sum_relu", "sum_relu_backward"]
+)
 def test_kernels_stay_in_the_layout_and_precision_of_their_input(lying: Lying, name: str) -> None:
     inputs, attributes = cases((2, 10, 7, 9), "float32")[name]
     for precision, wanted in (("f32", NHWC), ("bf16", NHWC_BF16)):

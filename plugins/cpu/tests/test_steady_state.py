@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from fused_words import FUSED
 
 from demitasse.operations import VOCABULARY
 from demitasse_cpu.kernels import FACTORIES
@@ -22,8 +23,7 @@ def bits(buffers: list[Any]) -> list[bytes]:
 
 def test_the_samples_are_all_that_is_served(samples: Samples) -> None:
     """Of the core's words; those that plugins add are tried where the plugins meet."""
-    fused = {f"{word.name}_{name}" for word in VOCABULARY.values() for name in word.fuses}
-    assert set(samples) == set(FACTORIES) & {*VOCABULARY, *fused}
+    assert set(samples) == set(FACTORIES) & {*VOCABULARY, *FUSED}
 
 
 def test_every_run_gives_the_same_bits(samples: Samples, bound: Callable[..., Any]) -> None:

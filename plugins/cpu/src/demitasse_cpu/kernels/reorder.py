@@ -131,8 +131,8 @@ def _in_bands(
     numbers: Sequence[int],
     seen: str | None = None,
 ) -> _Way:
-    """A loop over bands of outputs of weights, and zeros where y's blocks are padded. The loop moves numbers
-    of a type ``seen`` where that is not their own."""
+    """A loop over bands of outputs of weights, and zeros where y's blocks are padded. The loop moves
+    numbers of a type ``seen`` where that is not their own."""
     (outputs, _, *taps), size = x.shape, prod(x.shape)
     bands = outputs // _TILE * prod(taps)
     parts = parts_for(request, bands, size)
