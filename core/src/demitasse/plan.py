@@ -207,27 +207,28 @@ class _Planner:
                 self._choose(node)
 
     def _fused(self, nodes: Sequence[Node]) -> list[Node]:
-        """A node and its result's only reader as one, in the latter's place, if a kernel does both."""
-        fused, places = dict(enumerate(nodes)), list(range(len(nodes)))
-        readers = defaultdict[Tensor | None, list[int]](list)
+        """A node and its result's only reader as one, in its place, if what else that reads is there."""
+        fused, readers = dict(enumerate(nodes)), defaultdict[Tensor | None, list[int]](list)
+        made = {tensor: i for i, node in enumerate(nodes) for tensor in node.outputs}
         for i, tensor in ((i, tensor) for i, node in enumerate(nodes) for tensor in node.inputs):
             readers[tensor].append(i)
         for i, node in () if self.retain_all else reversed(list(enumerate(nodes))):
             operation, result = node.operation, node.outputs[0] if node.operation.fuses else None
-            if result is None or len(readers[result]) != 1 or result in self.pinned:
+            after = readers[result] if result is not None and result not in self.pinned else ()
+            if len(after) != 1 or (reader := fused.get(after[0])) is None:
                 continue
-            reader = fused[place := places[readers[result][0]]]
+            more, takes = [t for t in reader.inputs if t is not result], reader.operation.inputs
             name, usual = reader.operation.name, reader.attributes == reader.operation.attributes
-            if name in operation.fuses and usual and reader.phase == node.phase:
-                more = [tensor for tensor in reader.inputs if tensor is not result]
-                takes = operation.inputs + reader.operation.inputs[-1:] * bool(more)
-                both = replace(operation, name=f"{operation.name}_{name}", inputs=takes)
-                given, made = [*node.inputs, *more], [*reader.outputs, *node.outputs[1:]]
-                one = replace(node, operation=both, inputs=given, outputs=made)
+            usual &= takes[0].variadic or reader.inputs[0] is result
+            there = all(made.get(tensor, -1) < i for tensor in more)
+            if name in operation.fuses and usual and there and reader.phase == node.phase:
+                both = f"{operation.name}_{name}", operation.inputs + takes[-1:] * bool(more)
+                one = replace(node, operation=replace(operation, name=both[0], inputs=both[1]))
+                one.inputs, one.outputs = [*node.inputs, *more], [*reader.outputs, *node.outputs[1:]]
                 found, apart = (self.kernels.find(self._request(each))[0] for each in (one, node))
                 if found and found == apart:
-                    fused[place], places[i] = one, place
-                    del fused[i]
+                    fused[i] = one
+                    del fused[after[0]]
         return list(fused.values())
 
     def _layout(self, tensor: Tensor) -> Layout:
@@ -282,8 +283,7 @@ class _Planner:
         return self.reordered[tensor, layout]
 
     def _lie_alike(self, tensor: Tensor, twin: Tensor) -> bool:
-        layouts = self._layout(tensor), self._layout(twin)
-        return len({layout.places(tensor.shape) for layout in layouts}) == 1
+        return self._layout(tensor).places(tensor.shape) == self._layout(twin).places(tensor.shape)
 
     def _twin(self, tensor: Tensor, layout: Layout) -> Tensor:
         twin = Tensor(f"{tensor.name}.{layout.name}", tensor.shape, tensor.dtype, "activation")
@@ -461,8 +461,7 @@ class _Planner:
         for span in spans:
             if span.start in cut:
                 tensor, parts = cut[span.start]
-                size = len(span) // parts
-                first = range(span.start, span.stop, size)
+                first = range(span.start, span.stop, size := len(span) // parts)
                 self.stretches[tensor] = tuple(Span(start, start + size) for start in first)
         brief = [
             (span, begin, max(entries), cut[span.start][1] if span.start in cut else 1)

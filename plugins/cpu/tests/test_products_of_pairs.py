@@ -13,7 +13,13 @@ from hypothesis import strategies as st
 
 from demitasse import Candidate, Layout, Place, Request, TensorSpec
 from demitasse.operations import VOCABULARY
-from demitasse_cpu.kernels import candidates, spread_products, wide_weights
+from demitasse_cpu.kernels import (
+    candidates,
+    spread_products,
+    wide_weights,
+    winograd_integers,
+    winograd_kept,
+)
 from demitasse_cpu.onednn.inner_product import has_pairs
 
 ROUNDING = 2.0**-8
@@ -206,12 +212,19 @@ def test_fixed_weights_are_kept_in_16_bits() -> None:
     assert stored == [{"", "bfloat16"}, {"bfloat16"}]
 
 
-def test_few_tiles_do_not_wait_for_many_weights() -> None:
+@pytest.mark.parametrize("integers", [False, True])
+def test_few_tiles_do_not_wait_for_many_weights(integers: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that become integers are kept transformed, so that fewer tiles are enough."""
+    for module in (winograd_integers, winograd_kept):
+        monkeypatch.setattr(module, "are_quick", lambda: integers)
+
     def kernels(image: int, channels: int, **more: Any) -> set[str]:
         x, w = (1, channels, image, image), (channels, channels, 3, 3)
         asked = ask("convolution", [x, w], x, {"pad": (1, 1)}, 2, **more)
         return {candidate.kernel.split()[0] for candidate in candidates(replace(asked, fixed=True))}
 
-    assert kernels(14, 256) == {"oneDNN"}
-    assert kernels(56, 256) == kernels(14, 64) == {"oneDNN", "Winograd"}
-    assert kernels(14, 256, precision="f32") == {"oneDNN", "Winograd"}
+    both = {"oneDNN", "Winograd"}
+    assert kernels(7, 512) == {"oneDNN"}
+    assert kernels(14, 256) == (both if integers else {"oneDNN"})
+    assert kernels(56, 256) == kernels(14, 64) == both
+    assert kernels(14, 256, precision="f32") == both

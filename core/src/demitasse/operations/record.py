@@ -57,10 +57,10 @@ class Operation:
     name (a variadic operand's is a list of shapes, an absent one's None) and attributes to the output
     shapes, and raises ValueError with the reason when they do not fit. ``flops`` takes the same, with
     output shapes added; None counts one per output element. ``aliases`` lists (output, input) pairs
-    that may share memory when nobody else reads the input afterwards. ``fuses`` names
-    operations that a kernel may do as well: where one, with its default attributes, is all that reads
-    the first output, the plan asks for ``<name>_<that name>``. A ``view`` has no kernel: its
-    output is its input's memory in another shape."""
+    that may share memory when nobody else reads the input afterwards. ``fuses`` names operations that a
+    kernel may do as well: where one, with its default attributes, is all that reads the first output,
+    the plan asks for ``<name>_<that name>``; what else that reads comes behind the inputs. A ``view``
+    has no kernel: its output is its input's memory in another shape."""
 
     name: str
     summary: str

@@ -33,26 +33,44 @@ def weighted_sum(request: Request) -> Iterable[Candidate]:
         terms = [(flat(x), float(c)) for x, c in zip(summed, coefficients, strict=True)]
         # The tensor whose memory the result takes is read first, before it is overwritten.
         terms.sort(key=lambda term: term[0].ctypes.data != y.ctypes.data)
-        if len(terms) in (1, 3):  # loops take two or four: halves add up to what they are half of
-            last, factor = terms.pop()
-            terms += [(last, factor / 2)] * 2
-        stages = []
-        while len(terms) > 1:
-            count = 4 if len(terms) > (4 if guarded else 3) else 2
-            now, terms = terms[:count], terms[count:]
-            arrays, factors = zip(*now, strict=True)
-            if guarded and not terms:
-                given = (*arrays, flat(inputs[-1]), y, *factors)
-                stages.append(spread(loops.scaled_sum_where, given, size, parts))
-                break
-            loop = getattr(loops, "scaled_sum_of_four" if count == 4 else "scaled_sum")
-            smallest = -inf if terms else least
-            stages.append(spread(loop, (*arrays, y, *factors, smallest), size, parts))
-            terms = [(y, 1.0), *terms] if terms else []
-        return in_order(stages)
+        if not guarded:
+            return in_order(_additions(terms, y, least, size, parts))
+        if len(terms) == 1:
+            terms = _halves(terms)
+        *first, last = terms
+        stages = _additions(first, y, -inf, size, parts) if len(first) > 1 else []
+        (a, factor_a), (b, factor_b) = (y, 1.0) if stages else first[0], last
+        where = (a, b, flat(inputs[-1]), y, factor_a, factor_b)
+        return in_order([*stages, spread(loops.scaled_sum_where, where, size, parts)])
 
     layouts = (layout,) * len(request.inputs)
     return (Candidate("numba loop", bind, layouts, (layout,)),)
+
+
+_Terms = list[tuple[Any, float]]
+
+
+def _additions(terms: _Terms, y: Any, least: float, size: int, parts: int) -> list[Work]:
+    """The work that leaves in y the sum of arrays times their factors, and nothing below ``least``."""
+    from demitasse_cpu.loops import elementwise as loops
+
+    if len(terms) in (1, 3):  # loops take two or four
+        terms = [*terms[:-1], *_halves(terms[-1:])]
+    stages = list[Work]()
+    while len(terms) > 1:
+        count = 4 if len(terms) >= 4 else 2
+        now, terms = terms[:count], terms[count:]
+        loop = getattr(loops, "scaled_sum_of_four" if count == 4 else "scaled_sum")
+        arrays, factors = zip(*now, strict=True)
+        smallest = -inf if terms else least
+        stages.append(spread(loop, (*arrays, y, *factors, smallest), size, parts))
+        terms = [(y, 1.0), *terms] if terms else []
+    return stages
+
+
+def _halves(terms: _Terms) -> _Terms:
+    """Of one term, which they add up to."""
+    return [(x, factor / 2) for x, factor in terms * 2]
 
 
 def weighted_sum_backward(request: Request) -> Iterable[Candidate]:
