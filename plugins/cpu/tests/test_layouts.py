@@ -319,6 +319,38 @@ def test_rows_side_by_side(shape: tuple[int, ...]) -> None:
         moved(x, rows, target)
 
 
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    outputs=st.integers(1, 9),
+    inputs=st.integers(1, 9),
+    taps=st.sampled_from([(1, 1), (3, 3), (1, 5)]),
+    widths=st.tuples(*[st.sampled_from([16, 32, 48, 64])] * 2),
+    stored=st.sampled_from(["", "bfloat16"]),
+)
+def test_weights_in_pairs(
+    outputs: int, inputs: int, taps: tuple[int, int], widths: tuple[int, int], stored: str
+) -> None:
+    """As a convolution's kernels have them, forward and to the data, and how gradients of theirs come;
+    in vectors, with zeros in blocks that are not full."""
+    x = np.random.default_rng(9).standard_normal((16 * outputs, 16 * inputs, *taps)).astype(np.float32)
+    forward = Layout("acdb64a2b", (0, 2, 3, 1), ((0, widths[0]), (1, 2)))
+    to_data = Layout("bcda64b2a", (1, 2, 3, 0), ((1, widths[1]), (0, 2)), "bfloat16")
+    squares = Layout("abcd16b16a", blocks=((1, 16), (0, 16)))
+    in_line = {"numba loop over pairs"}
+    assert (moved(x, replace(forward, stored=stored), to_data) in in_line) == (inputs % 2 == 0)
+    assert moved(x, squares, forward) in in_line
+    assert (moved(x, PLAIN, forward) in in_line) == (inputs % 2 == 0 and taps == (1, 1))
+
+
+def test_weights_that_are_no_whole_tiles_are_moved_one_by_one() -> None:
+    x = np.random.default_rng(10).standard_normal((24, 40, 1, 1)).astype(np.float32)
+    forward = Layout("acdb64a2b", (0, 2, 3, 1), ((0, 64), (1, 2)))
+    to_data = Layout("bcda64b2a", (1, 2, 3, 0), ((1, 64), (0, 2)), "bfloat16")
+    squares = Layout("abcd16b16a", blocks=((1, 16), (0, 16)))
+    for source, target in ((forward, to_data), (squares, forward), (PLAIN, forward)):
+        assert moved(x, source, target) == "numba gather"
+
+
 def test_places_are_widened_when_they_leave_their_layout() -> None:
     x = np.random.default_rng(6).integers(0, 2**15, (2, 5, 4, 3)).astype(np.int32)
     moved(x, Layout("NHWC int16", NHWC.order, stored="int16"), PLAIN)
@@ -331,8 +363,8 @@ def test_roundings_to_bfloat16() -> None:
     moved(np.concatenate([x, -x]), PLAIN, PLAIN_BF16)
 
 
-def moved(x: Any, source: Layout, target: Layout) -> None:
-    """A reorder of x from a layout leaves in memory what packing does."""
+def moved(x: Any, source: Layout, target: Layout) -> str:
+    """A reorder of x from a layout leaves in memory what packing does; by which kernel."""
     from demitasse import Place, TensorSpec
     from demitasse.operations import VOCABULARY
 
@@ -345,3 +377,4 @@ def moved(x: Any, source: Layout, target: Layout) -> None:
     candidate.bind([given], [found], None)()
     wanted = target.pack(source.unpack(given, x.shape)).astype(specs[1].array_type)
     assert found.tobytes() == wanted.tobytes()
+    return candidate.kernel
