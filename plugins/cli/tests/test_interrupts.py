@@ -6,14 +6,18 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
 STUCK = """
-import threading
+import threading, time
 from demitasse_cli.interrupts import Interrupts
-with Interrupts():
+with Interrupts() as interrupts:
     print("ready", flush=True)
+    while not interrupts.stop():  # a signal just before a wait would be seen after it
+        time.sleep(0.01)
     threading.Event().wait()
 """
 POLLING = """
@@ -30,13 +34,17 @@ sys.exit(interrupts.status)
 SIGNALS = [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 
 
-def started(code: str) -> subprocess.Popen[bytes]:
-    process = subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == b"ready\n"
-    return process
+@contextmanager
+def started(code: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that is ready, and gone afterwards whatever happens."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", code], stdout=pipe, stderr=pipe) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"ready\n"
+            yield process
+        finally:
+            process.kill()
 
 
 @pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])

@@ -20,8 +20,8 @@ def reorder(request: Request) -> Iterable[Candidate]:
     """Between any two layouts; vectors and blocks where one is the other, or one is plain and the other
     has images' channels innermost. Numbers are converted where the stored types differ."""
     x, y = spec(request.inputs[0]), spec(request.outputs[0])
-    if x.dtype == "uint16":  # which is what bfloat16 looks like
-        return ()
+    if x.dtype == "uint16" or any(s.stored.startswith("V") for s in (x, y)):
+        return ()  # the first is what bfloat16 looks like, the second are a kernel's own bytes
     ways = (*_IN_LINE, _transposition)
     way = next((found for find in ways if (found := find(request, x, y))), None)
     bind = way or _any_order(request, x, y)
@@ -78,49 +78,50 @@ def _side_by_side(request: Request, x: TensorSpec, y: TensorSpec) -> _Way | None
 def _pairs_turned(request: Request, x: TensorSpec, y: TensorSpec) -> _Way | None:
     """Weights, from pairs of inputs to pairs of outputs as bfloat16: from how a convolution's forward
     kernel has them to how the one back to the data does."""
-    if x.stored not in ("float32", "bfloat16") or y.stored != "bfloat16" or len(x.shape) != 4:
+    if x.stored not in ("float32", "bfloat16") or y.stored != "bfloat16":
         return None
-    if _order(x) != (0, 2, 3, 1) or _order(y) != (1, 2, 3, 0):
+    width, height = _outputs_by_pairs(x.layout), _blocks_of(y.layout, (1, 2, 3, 0), 1, 0)
+    if not width or not height or x.shape[0] % _TILE or x.shape[1] % (2 * _TILE):
         return None
-    (outputs, inputs, *taps), blocks = x.shape, (x.layout.blocks, y.layout.blocks)
-    if [len(each) for each in blocks] != [2, 2] or outputs % _TILE or inputs % (2 * _TILE):
-        return None
-    (of_x, width), (of_y, height) = blocks[0][0], blocks[1][0]
-    if (of_x, blocks[0][1], of_y, blocks[1][1]) != (0, (1, 2), 1, (0, 2)) or {
-        width % _TILE,
-        height % _TILE,
-    } != {0}:
-        return None
+    outputs, inputs, *taps = x.shape
     numbers = (outputs, inputs, prod(taps), width, height)
     return _in_bands(request, x, y, "pairs_turned", numbers)
 
 
 def _blocks_in_pairs(request: Request, x: TensorSpec, y: TensorSpec) -> _Way | None:
     """A gradient of weights, from how oneDNN leaves it to how the forward kernel's weights lie."""
-    if not is_real(x, y) or x.stored != y.stored or len(x.shape) != 4:
+    width = _outputs_by_pairs(y.layout)
+    if not width or not x.stored == y.stored == "float32" or x.shape[0] % _TILE or x.shape[1] % _TILE:
         return None
-    (outputs, inputs, *taps), width = x.shape, dict(y.layout.blocks).get(0, 0)
     if _order(x) != (0, 1, 2, 3) or x.layout.blocks != ((1, _TILE), (0, _TILE)):
         return None
-    if _order(y) != (0, 2, 3, 1) or y.layout.blocks != ((0, width), (1, 2)):
-        return None
-    if outputs % _TILE or inputs % _TILE or width % _TILE:
-        return None
+    outputs, inputs, *taps = x.shape
     numbers = (outputs, inputs, prod(taps), width)
     return _in_bands(request, x, y, "blocks_in_pairs", numbers)
 
 
 def _rows_in_pairs(request: Request, x: TensorSpec, y: TensorSpec) -> _Way | None:
     """The same of a gradient that lies plain, of one tap."""
-    if not x.stored == y.stored == "float32" or x.shape[2:] != (1, 1) or x.layout != PLAIN:
+    width = _outputs_by_pairs(y.layout)
+    if not width or not x.stored == y.stored == "float32" or x.layout != PLAIN:
         return None
-    (outputs, inputs, *_), width = x.shape, dict(y.layout.blocks).get(0, 0)
-    if _order(y) != (0, 2, 3, 1) or y.layout.blocks != ((0, width), (1, 2)):
+    if x.shape[2:] != (1, 1) or x.shape[0] % _TILE or x.shape[1] % (2 * _TILE):
         return None
-    if outputs % _TILE or inputs % (2 * _TILE) or width % _TILE:
-        return None
-    numbers = (outputs, inputs // 2, width)
+    numbers = (x.shape[0], x.shape[1] // 2, width)
     return _in_bands(request, x, y, "rows_in_pairs", numbers, seen="float64")
+
+
+def _outputs_by_pairs(layout: Layout) -> int:
+    """The size of blocks of outputs that have two inputs' weights side by side; 0 for other layouts."""
+    return _blocks_of(layout, (0, 2, 3, 1), 0, 1)
+
+
+def _blocks_of(layout: Layout, order: tuple[int, ...], blocked: int, paired: int) -> int:
+    """The size of a dimension's blocks, whole tiles, that have pairs of another one's numbers innermost;
+    0 for layouts of another form."""
+    size = dict(layout.blocks).get(blocked, 0)
+    fits = layout.order == order and layout.blocks == ((blocked, size), (paired, 2))
+    return size if fits and size % _TILE == 0 else 0
 
 
 def _in_bands(

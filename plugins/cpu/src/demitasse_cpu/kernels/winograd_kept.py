@@ -9,11 +9,13 @@ doing, as of other layouts.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from math import inf
 from typing import Any, NamedTuple
 
 from demitasse import PLAIN, Candidate, Layout, Request, Work
 from demitasse_cpu.kernels.layouts import NHWC_BF16
+from demitasse_cpu.kernels.reorder import reorder
 from demitasse_cpu.kernels.requests import aligned, cut, flat, spec
 from demitasse_cpu.kernels.winograd_geometry import (
     FLOAT,
@@ -71,47 +73,49 @@ def _weights(shape: Sequence[int]) -> _Weights:
 
 def serves(request: Request, s: Sizes) -> bool:
     """Whether weights are fixed, and worth to be kept so."""
-    whole_precision = request.precision == "bf16" and are_quick()
-    return request.fixed and whole_precision and s.groups == 1 and s.tiles >= _FEWEST_TILES
+    in_integers = request.precision == "bf16" and are_quick()
+    return request.fixed and in_integers and s.groups == 1 and s.tiles >= _FEWEST_TILES
 
 
 def transformation(request: Request) -> Iterable[Candidate]:
-    """The kernel for a change of plain weights to the layout that ``forward`` asks for."""
+    """The kernel for a change of weights to the layout that ``forward`` asks for, through plain ones."""
     w, u = map(spec, (request.inputs[0], request.outputs[0]))
-    if w.layout != PLAIN or w.dtype != "float32" or len(w.shape) != 4:
+    if w.dtype != "float32" or len(w.shape) != 4:
         return ()
     kept = _weights(w.shape)
     if not are_quick() or u.layout != kept.layout:
         return ()
     outputs, channels, taps, _ = w.shape
-    edge = (taps, taps)
-    s = Sizes(taps, 1, 1, channels, outputs, edge, (1, 1), (0, 0), max(1, request.place.threads))
+    one_tile = (taps, taps), (1, 1), (0, 0)
+    s = Sizes(taps, 1, 1, channels, outputs, *one_tile, max(1, request.place.threads))
     vectors = whole(outputs, LINE) // LINE
     parts = divide(vectors, min(s.threads, vectors))
     line = s.points**2 * (DEPTH * LINE + LINE) * FLOAT
-    sizes = [line, s.patch] * len(parts)
+    plain = replace(w, layout=PLAIN)
+    first = () if w == plain else tuple(reorder(replace(request, outputs=(plain,))))
+    sizes = [plain.nbytes if first else 0, *[line, s.patch] * len(parts)]
 
     def bind(inputs: Sequence[Any], targets: Sequence[Any], workspace: Any) -> Work:
         from demitasse_cpu.loops import winograd_blocks as blocks
         from demitasse_cpu.loops import winograd_integers as loops
 
         g, taps = tiles_of(s), blocks.Taps(s.pair, s.pair * s.channels, False)
-        rooms = cut(workspace, "float32", *sizes)
-        pairs, scales = kept.seen(targets[0])
-        return at_once(
-            [
-                ready(loops.weights, g, flat(inputs[0]), taps, pairs, scales, line, patch, *mine)
-                for line, patch, mine in zip(rooms[::2], rooms[1::2], parts, strict=True)
-            ]
-        )
+        copy, *rooms = cut(workspace, "float32", *sizes)
+        turned = [each.bind(inputs, [copy], None) for each in first]
+        given = copy if first else flat(inputs[0])
+        transform = [
+            ready(loops.weights, g, given, taps, *kept.seen(targets[0]), line, patch, *mine)
+            for line, patch, mine in zip(rooms[::2], rooms[1::2], parts, strict=True)
+        ]
+        return in_order([*turned, at_once(transform)])
 
-    room = sum(map(aligned, sizes))
-    return (Candidate(name_of(taps), bind, (PLAIN,), (u.layout,), workspace=room, in_place=False),)
+    room, layouts = sum(map(aligned, sizes)), ((w.layout,), (u.layout,))
+    return (Candidate(name_of(taps), bind, *layouts, workspace=room, in_place=False),)
 
 
 def forward(request: Request, s: Sizes, relu: bool) -> Candidate:
-    """A forward pass with such weights, a block of tiles at a time. That each thread reads all of it is
-    no slower than to have each read some for all tiles, for one image as for sixteen."""
+    """A forward pass with such weights, a block of tiles at a time. Each thread reads all of them, which
+    was no slower than to have each read its own with all tiles, for one image as for sixteen."""
     kept = _weights(spec(request.inputs[1]).shape)
     parts, block = s.parts, s.block(BLOCK)
     positions, pieces = s.points**2, -(-s.channels // DEPTH)
