@@ -246,8 +246,8 @@ class _Planner:
             if tensor is not None:
                 layout = candidate.input_layouts[i] if candidate.input_layouts else PLAIN
                 if tensor.kind == "parameter":
-                    own = PLAIN if self.retain_all else replace(layout, stored="")
-                    self.layouts.setdefault(tensor, own)
+                    own = replace(layout, stored="", name=layout.name.partition(" ")[0])
+                    self.layouts.setdefault(tensor, PLAIN if self.retain_all or own == PLAIN else own)
                 made.inputs[i] = self._in_layout(tensor, layout, node)
         self.chosen.append(_Choice(made, plugin, candidate, reason))
         for operand, tensor, twin in zip(node.operation.inputs, node.inputs, made.inputs, strict=False):
