@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import itertools
 import os
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -177,3 +179,21 @@ def test_a_loop_that_finds_numbers_wrong_ends_its_row_by_its_own_error(team: str
         with pytest.raises(DataError, match=r"^layer 'loss': 1 is too much$"):
             each()
     assert order.tolist() == [7, 0, 0, 0]
+
+
+def test_what_is_dropped_gives_its_arrays_back_at_once() -> None:
+    """Trials of a tuner have as much memory as a net's largest layer: no collection is waited for."""
+    gc.collect()
+    gc.disable()
+    try:
+        y, held = np.zeros(8), np.zeros(8)
+        foreign = Foreign(
+            "abs", ctypes.cast(ctypes.CDLL(None).abs, ctypes.c_void_p).value or 0, [0], 1, held
+        )
+        work = in_order([at_once(parts(y, 2)), foreign])
+        work()
+        arrays = [weakref.ref(each) for each in (y, held)]
+        del y, held, foreign, work
+        assert [array() for array in arrays] == [None, None]
+    finally:
+        gc.enable()

@@ -33,7 +33,7 @@ class Call:
     ) -> None:
         from numba import typeof
 
-        self.join, self.stages = _join, ((self,),)
+        self.join = _join
         self.layer, self._failed = "", failed
         types = tuple(map(typeof, arguments))
         loop.compile(types)
@@ -41,6 +41,11 @@ class Call:
         compiled = loop.overloads[types]
         name = compiled.fndesc.llvm_func_name
         self.address: int = compiled.library.get_pointer_to_function(name)
+
+    @property
+    def stages(self) -> tuple[tuple[Call]]:
+        """It is one, alone. Not kept: what refers to itself holds its arrays until a collection."""
+        return ((self,),)
 
     def __call__(self) -> Any:
         try:
@@ -81,10 +86,15 @@ class Foreign:
     def __init__(
         self, label: str, address: int, words: Sequence[int], threads: int = 1, held: object = None
     ) -> None:
-        self.join, self.stages = _join, ((self,),)
+        self.join = _join
         self.label, self.address, self.words = label, address, tuple(words)
         self.threads, self.held, self._process = threads, held, os.getpid()
         self._function = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_int64] * len(words))(address)
+
+    @property
+    def stages(self) -> tuple[tuple[Foreign]]:
+        """It is one, alone."""
+        return ((self,),)
 
     def __call__(self) -> None:
         team = openmp()
