@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 from typing import Any
@@ -258,3 +258,13 @@ def sample_requests(dtype: str) -> dict[str, tuple[list[Any], dict[str, Any]]]:
 @pytest.fixture(params=["float32", "float64"])
 def samples(request: pytest.FixtureRequest) -> dict[str, tuple[list[Any], dict[str, Any]]]:
     return sample_requests(request.param)
+
+
+@pytest.fixture(scope="module")
+def however_few_channels() -> Iterator[None]:
+    """Winograd's kernels compute with any number of channels, for fewer than they are offered for."""
+    from demitasse_cpu.kernels import winograd
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(winograd, "_FEWEST_CHANNELS", 1)
+        yield

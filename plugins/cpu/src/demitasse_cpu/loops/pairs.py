@@ -15,6 +15,8 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from demitasse_cpu.loops.reorder import exchanged
+
 ROWS = 8
 """Samples whose sums stay in registers, of two vectors each."""
 
@@ -114,14 +116,7 @@ def _pairs_in_rows_typed(context: Any, w: Any, at: Any, step: Any, panel: Any, t
                 _loaded(builder, source, builder.add(at, _I64(j * _LANES)), _SUMS, 4) for j in range(2)
             ]
             rows.append(builder.bitcast(_rounded(builder, *both), _WORDS))
-        far = _LANES // 2
-        while far:
-            kept = [lane + _LANES - far if lane & far else lane for lane in range(_LANES)]
-            other = [lane + _LANES if lane & far else lane + far for lane in range(_LANES)]
-            for i in (i for i in range(_LANES) if not i & far):
-                pair = rows[i], rows[i + far]
-                rows[i], rows[i + far] = (_shuffled(builder, pair, which) for which in (kept, other))
-            far //= 2
+        exchanged(builder, rows)
         for i, row in enumerate(rows):
             place = _vector(builder, target, _I64(i * 4 * _LANES), _WORDS)
             builder.store(row, place).align = 2

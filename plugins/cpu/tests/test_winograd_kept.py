@@ -1,0 +1,203 @@
+"""Winograd's convolution with fixed weights, which are transformed once and kept so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from winograd_problems import (
+    BFLOAT16,
+    INTEGERS,
+    Problem,
+    ask,
+    check_sums,
+    compute,
+    defined,
+    is_kept,
+    needs_products_of_pairs,
+    packed,
+    random_problem,
+    stored,
+)
+
+from demitasse import PLAIN, Layout, Place, Request, TensorSpec
+from demitasse.operations import VOCABULARY
+from demitasse_cpu.kernels import candidates, winograd, winograd_integers, winograd_kept
+
+pytestmark = pytest.mark.usefixtures("however_few_channels")
+
+
+def kept_forward(
+    problem: Problem, threads: int = 2, biased: bool = True, fixed: bool = True, **options: Any
+) -> Any:
+    """What a net that only runs forward computes; all else only if not ``fixed``."""
+    x, w, b, dy, attributes = problem
+    operands = [x, w, b if biased else None]
+    request = ask("convolution", operands, [dy], attributes, threads, "bf16", fixed)
+    (candidate,) = winograd.forward(request, **options)
+    assert is_kept(candidate.input_layouts[1]) == fixed
+    (y,) = compute(request, operands, **options)
+    return y
+
+
+def check_kept(problem: Problem, threads: int, biased: bool, relu: bool) -> None:
+    x, w, b, dy, attributes = problem
+    y = kept_forward(problem, threads, biased, relu=relu)
+    expected = defined((x, w, b * biased, dy, attributes))[0]
+    expected = np.maximum(expected, 0) if relu else expected
+    terms = w.shape[1] * w.shape[2] * w.shape[3]
+    check_sums(y, expected, terms, w.shape[2], INTEGERS, 2.0**-8)
+    same = kept_forward(problem, threads, biased, fixed=False, relu=relu)
+    assert y.tobytes() == same.tobytes(), "another kernel transforms the same weights itself"
+
+
+@needs_products_of_pairs
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 99),
+    taps=st.sampled_from([3, 5]),
+    channels=st.sampled_from([1, 3, 10, 16, 50, 64, 97, 130]),
+    outputs=st.sampled_from([1, 3, 10, 20, 32, 50, 97, 130]),
+    images=st.one_of(
+        st.tuples(st.integers(1, 3), st.tuples(st.integers(9, 20), st.integers(9, 20))),
+        st.tuples(st.integers(8, 12), st.tuples(st.integers(1, 8), st.integers(1, 8))),
+    ),
+    pad=st.tuples(st.integers(0, 2), st.integers(0, 2)),
+    threads=st.sampled_from([1, 2, 5]),
+    biased=st.booleans(),
+    relu=st.booleans(),
+)
+def test_any_geometry_with_kept_weights(
+    images: tuple[int, tuple[int, int]], threads: int, biased: bool, relu: bool, **numbers: Any
+) -> None:
+    samples, result = images
+    problem = stored(random_problem(samples=samples, result=result, **numbers))
+    x, w, _, dy, attributes = problem
+    request = ask("convolution", [x, w, None], [dy], attributes, threads, "bf16", True)
+    assume(tiles(request) >= 8)
+    check_kept(problem, threads, biased, relu)
+
+
+def tiles(request: Request) -> int:
+    x, w, _ = request.inputs
+    (y,) = request.outputs
+    assert x is not None and w is not None and y is not None
+    return int(winograd.sizes_of(request, x, w.shape, y).tiles)
+
+
+@needs_products_of_pairs
+@pytest.mark.parametrize("threads", [1, 2, 5])
+@pytest.mark.parametrize("taps", [3, 5])
+@pytest.mark.parametrize("channels", [(97, 130), (130, 97), (257, 64), (64, 257), (288, 352)])
+def test_kept_weights_of_many_channels(channels: tuple[int, int], taps: int, threads: int) -> None:
+    """More than 128, whose products are summed as integers, than a panel, and than a cache keeps."""
+    problem = stored(random_problem(2, 2, *channels, result=(14, 13), taps=taps))
+    check_kept(problem, threads, biased=True, relu=threads == 2)
+
+
+@needs_products_of_pairs
+@pytest.mark.parametrize("channels", [(20, 24), (257, 130)])
+def test_kept_weights_and_results_do_not_depend_on_the_number_of_threads(
+    channels: tuple[int, int],
+) -> None:
+    problem = stored(random_problem(3, 3, *channels, result=(10, 14)))
+    x, w, _, dy, attributes = problem
+    request = ask("convolution", [x, w, None], [dy], attributes, 1, "bf16", True)
+    (candidate,) = winograd.forward(request)
+    layout = candidate.input_layouts[1]
+    for threads in (2, 5):
+        assert kept_forward(problem, 1).tobytes() == kept_forward(problem, threads).tobytes()
+        assert packed(w, layout, 1).tobytes() == packed(w, layout, threads).tobytes()
+
+
+@needs_products_of_pairs
+@pytest.mark.parametrize("none", [np.nan, np.inf])
+def test_kept_weights_that_are_no_numbers_stay_so(none: float) -> None:
+    x, w, b, dy, attributes = stored(random_problem(5, 2, 20, 40, (9, 11)))
+    w[7, 3, 1, 1] = none
+    y = kept_forward((x, w, b, dy, attributes))
+    assert not np.isfinite(y[:, 7]).any()
+    assert np.isfinite(np.delete(y, 7, axis=1)).all()
+
+
+@needs_products_of_pairs
+def test_weights_are_kept_only_where_they_are_fixed_many_tiles_use_them_and_integers_are_quick(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def forms(
+        result: tuple[int, int], groups: int = 1, fixed: bool = True, precision: str = "bf16"
+    ) -> list[bool]:
+        x, w, b, dy, attributes = random_problem(1, 1, 16, 32, result, groups=groups)
+        request = ask("convolution", [x, w, b], [dy], attributes, 2, precision, fixed)
+        return [is_kept(candidate.input_layouts[1]) for candidate in winograd.forward(request)]
+
+    eight, seven = (8, 16), (4, 28)
+    assert forms(eight) == [True]
+    assert forms(seven) == [False]
+    assert forms(eight, groups=2) == [False]
+    assert forms(eight, fixed=False) == [False]
+    assert forms(eight, precision="f32") == [False]
+    for module in (winograd_kept, winograd_integers):
+        monkeypatch.setattr(module, "are_quick", lambda: False)
+    assert forms(eight) == [False]
+
+
+def weights(
+    shape: tuple[int, ...], layout: Layout, dtype: str = "float32", given: Layout = PLAIN
+) -> Request:
+    """A change of weights to a layout."""
+    specs = TensorSpec(shape, dtype, given), TensorSpec(shape, dtype, layout)
+    about = {}, Place("test", threads=2), "bf16", True
+    return Request(VOCABULARY["reorder"], specs[:1], specs[1:], *about)
+
+
+@needs_products_of_pairs
+def test_only_their_own_layout_is_made_of_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    shape = (32, 16, 3, 3)
+    x, w, b, dy, attributes = random_problem(1, 1, 16, 32, (8, 16))
+    assert w.shape == shape
+    (candidate,) = winograd.forward(ask("convolution", [x, w, b], [dy], attributes, 2, "bf16", True))
+    kept = candidate.input_layouts[1]
+    assert list(winograd_kept.transformation(weights(shape, kept)))
+    larger = Layout(kept.name, stored=f"V{int(kept.stored[1:]) + 1}")
+    turned = Layout("HWIO", (2, 3, 1, 0))
+    for request in (
+        weights(shape, larger),
+        weights(shape, Layout(kept.name, stored="V4")),
+        weights(shape, Layout(kept.name, turned.order, stored=kept.stored)),
+        weights(shape, BFLOAT16),
+        weights(shape, PLAIN),
+        weights(shape, kept, dtype="float64"),
+        weights(shape[:3], kept),
+        weights((32, 16, 5, 5), kept),
+    ):
+        assert not list(winograd_kept.transformation(request))
+        if request.outputs[0].layout.stored.startswith("V"):
+            assert not list(candidates(request))
+    monkeypatch.setattr(winograd_kept, "are_quick", lambda: False)
+    assert not list(winograd_kept.transformation(weights(shape, kept)))
+
+
+@needs_products_of_pairs
+@pytest.mark.parametrize(
+    "given",
+    [Layout("HWIO", (2, 3, 1, 0)), Layout("acdb64a2b", (0, 2, 3, 1), ((0, 64), (1, 2))), BFLOAT16],
+)
+def test_weights_that_lie_otherwise_are_kept_alike(given: Layout) -> None:
+    """As another layer has them that shares the parameter."""
+    x, w, b, dy, attributes = random_problem(1, 1, 18, 40, (8, 16))
+    w = BFLOAT16.unpack(BFLOAT16.pack(w), w.shape)
+    (forward,) = winograd.forward(ask("convolution", [x, w, b], [dy], attributes, 2, "bf16", True))
+    kept, found = forward.input_layouts[1], []
+    for layout in (PLAIN, given):
+        (candidate,) = candidates(weights(w.shape, kept, given=layout))
+        target = np.zeros(kept.physical(w.shape), kept.stored)
+        room = np.full(candidate.workspace + 64, 255, np.uint8)
+        start = -room.ctypes.data % 64
+        candidate.bind([layout.pack(w)], [target], room[start : start + candidate.workspace])()
+        found.append(target.tobytes())
+    assert found[0] == found[1]
+    assert any(found[0])
