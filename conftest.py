@@ -12,10 +12,13 @@ import pytest
 
 
 def pytest_configure() -> None:
-    """A shell without job control has what it starts in the background ignore SIGINT, and children do as
-    their parents: those that tests interrupt would run for ever."""
+    """A shell without job control has what it starts in the background ignore SIGINT, nohup has it ignore
+    SIGHUP, and children do as their parents: those that tests interrupt would run for ever. A signal that is
+    handled is the system's own matter again in a child."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda number, frame: None)
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:

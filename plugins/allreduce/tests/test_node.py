@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from demitasse_allreduce.node.work import element_number, zero_of
+from demitasse_allreduce.node.work import added_as, element_number
 
 SUMS = """
 from demitasse_allreduce.node import Node, SharedAllocator
@@ -244,7 +244,7 @@ def test_memory_of_a_block_is_zero_aligned_and_bounded(mpiexec: Callable[..., st
 
 
 def test_element_types_that_a_loop_adds() -> None:
-    assert [zero_of(np.dtype(name)) is not None for name in ("f4", "c16", "u8", "f2", "?", ">f4")] == [
+    assert [added_as(np.dtype(name)) is not None for name in ("f4", "c16", "u8", "f2", "?", ">f4")] == [
         *[True] * 3,
         *[False] * 3,
     ]

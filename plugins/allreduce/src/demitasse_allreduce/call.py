@@ -14,7 +14,7 @@ from demitasse_allreduce.algorithms import ALGORITHMS, schedule
 from demitasse_allreduce.executor import Collective
 from demitasse_allreduce.hierarchy import Hierarchical, Levels, homes
 from demitasse_allreduce.node.engine import Node
-from demitasse_allreduce.node.work import NodeWork, element_number, zero_of
+from demitasse_allreduce.node.work import NodeWork, added_as, element_number
 from demitasse_allreduce.trials import measured
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
@@ -196,8 +196,8 @@ class _State:
     def _choose(self, array: Array, check: Check | None) -> str:
         """The quickest for this size and type; agreed on by all ranks, remembered by powers of two."""
         if self.comm.Get_size() == 1:
-            return "shared" if self.node and zero_of(array.dtype) is not None else "ring"
-        known = zero_of(array.dtype) is not None
+            return "shared" if self.node and added_as(array.dtype) is not None else "ring"
+        known = added_as(array.dtype) is not None
         if self.node is not None and known and array.nbytes > TRIED:
             return "shared"
         if self.node is not None and known:
@@ -257,7 +257,7 @@ def _shared(node: Node, array: Array) -> Sum:
 
 def _check_shared(array: Array) -> None:
     """Raise DataError for elements that no loop of the node's adds."""
-    if zero_of(array.dtype) is None:
+    if added_as(array.dtype) is None:
         raise DataError(
             f"shared memory adds integers, float32, float64 and their complex, not {array.dtype}"
         )

@@ -40,12 +40,15 @@ PARTS = 3
 sum takes the place of a sibling's summand, which is then in the adder's cache: with places of their own
 for sums 2 ranks took a sixth longer for 16 MB."""
 
-STATE, KIND, STEP, ADDRESS, NBYTES, PLACE, ELEMENT, OWNED, SIBLINGS, ITEMSIZE, SCRATCH = range(11)
-CALL_WORDS = 11
+STATE, KIND, STEP, ADDRESS, NBYTES, PLACE, ELEMENT, OWNED, SIBLINGS, NUMBER, ITEMSIZE, SCRATCH = range(
+    12
+)
+CALL_WORDS = 12
 """Of CALL. PLACE says where in shared memory the array is (-1: it is in a rank's own memory), SIBLINGS
 is the address of a table of the siblings' arrays there, OWNED of one of the ranks' (start, stop) in
-bytes, ELEMENT a number for the element type, SCRATCH the address of a table with two entries more than
-there are ranks, and behind it one a rank: by how many bytes that rank's array lies beyond a line."""
+bytes. ELEMENT tells the others the element type; it is added as ``ADDED[NUMBER]``, of ITEMSIZE bytes.
+SCRATCH is the address of a table of two entries more than there are ranks, and behind it one a rank: by
+how many bytes that rank's array lies beyond a line."""
 
 ARRIVALS, GENERATION, SLEEPERS, ABORT, TICKETS, POSTS = (8 * i for i in range(6))
 """Words of CONTROL."""
@@ -141,16 +144,17 @@ def _compare(state: int, record: int) -> int:
 
 @_compiled
 def _add(
-    record: int, sources: int, count: int, targets: int, stores: int, start: int, stop: int, zero: Any
+    record: int, sources: int, count: int, targets: int, stores: int, start: int, stop: int
 ) -> None:
     """Bytes ``start`` to ``stop`` of the sum, in whole lines of the first target as far as there are."""
+    number, width = get(record, NUMBER), get(record, ITEMSIZE)
     first = min(stop, start - (get(targets, 0) + start) % -LINE)
     lines = (stop - first) // LINE
-    for at in range(start, first, get(record, ITEMSIZE)):
-        add_element(sources, count, targets, stores, at, zero)
-    add_lines(sources, count, targets, stores, first, lines, zero)
-    for at in range(first + LINE * lines, stop, get(record, ITEMSIZE)):
-        add_element(sources, count, targets, stores, at, zero)
+    for at in range(start, first, width):
+        add_element(sources, count, targets, stores, at, number)
+    add_lines(sources, count, targets, stores, first, lines, number)
+    for at in range(first + LINE * lines, stop, width):
+        add_element(sources, count, targets, stores, at, number)
 
 
 @_compiled
@@ -186,7 +190,7 @@ def _stage_in(state: int, record: int, chunk: int) -> None:
 
 
 @_compiled
-def _add_staged(state: int, record: int, chunk: int, zero: Any) -> None:
+def _add_staged(state: int, record: int, chunk: int) -> None:
     """Add this rank's slice of a chunk, into its array and the next rank's stage."""
     rank, size, nbytes = get(state, RANK), get(state, SIZE), get(record, NBYTES)
     begin = chunk * get(state, CHUNK)
@@ -197,11 +201,11 @@ def _add_staged(state: int, record: int, chunk: int, zero: Any) -> None:
     put(table, rank, mine)
     put(table, size, mine)
     if nbytes <= get(state, SMALL):
-        _add(record, table, size, table + 8 * size, 1, 0, length, zero)
+        _add(record, table, size, table + 8 * size, 1, 0, length)
         return
     put(table, size + 1, _stage(state, record, (rank + 1) % size, chunk))
     start, stop = _slice(length, rank, size), _slice(length, rank + 1, size)
-    _add(record, table, size, table + 8 * size, 2, start, stop, zero)
+    _add(record, table, size, table + 8 * size, 2, start, stop)
 
 
 @_compiled
@@ -218,7 +222,7 @@ def _stage_out(state: int, record: int, chunk: int) -> None:
 
 
 @_compiled
-def _add_shared(state: int, record: int, zero: Any) -> None:
+def _add_shared(state: int, record: int) -> None:
     """Add pieces of arrays in shared memory, whichever is next, until none is left."""
     size, nbytes, piece = get(state, SIZE), get(record, NBYTES), get(state, PIECE)
     siblings, first = get(record, SIBLINGS), get(state, TICKET)
@@ -227,12 +231,12 @@ def _add_shared(state: int, record: int, zero: Any) -> None:
         begin = (fetch_add(get(state, CONTROL), TICKETS, 1) - first) * piece
         if begin >= nbytes:
             break
-        _add(record, siblings, size, siblings, size, begin, min(begin + piece, nbytes), zero)
+        _add(record, siblings, size, siblings, size, begin, min(begin + piece, nbytes))
     put(state, TICKET, first + pieces + size)
 
 
 @_compiled
-def _work(state: int, record: int, step: int, zero: Any) -> int:
+def _work(state: int, record: int, step: int) -> int:
     """Do a step; whether a wait follows it (1), the call is done (0), or it cannot be (-1)."""
     kind, nbytes = get(record, KIND), get(record, NBYTES)
     chunks = (nbytes + get(state, CHUNK) - 1) // get(state, CHUNK)
@@ -249,14 +253,14 @@ def _work(state: int, record: int, step: int, zero: Any) -> int:
         if kind == BARRIER:
             return 0
         if kind != ALLREDUCE:
-            _own_or_take(state, record, zero)
+            _own_or_take(state, record)
             return 1
         if outcome == OTHER:
             _stage_in(state, record, 0)
             put(record, STEP, _MIXED)
             return 1
         if get(record, PLACE) >= 0:
-            _add_shared(state, record, zero)
+            _add_shared(state, record)
             return 1
         put(record, STEP, _STAGED)
         step = _STAGED
@@ -266,7 +270,7 @@ def _work(state: int, record: int, step: int, zero: Any) -> int:
     if chunk + 1 < chunks:
         _stage_in(state, record, chunk + 1)
     if chunk < chunks:
-        _add_staged(state, record, chunk, zero)
+        _add_staged(state, record, chunk)
     if chunk >= 1:
         _stage_out(state, record, chunk - 1)
     if chunk >= chunks or nbytes <= get(state, SMALL):
@@ -276,13 +280,13 @@ def _work(state: int, record: int, step: int, zero: Any) -> int:
 
 
 @_compiled
-def _own_or_take(state: int, record: int, zero: Any) -> None:
+def _own_or_take(state: int, record: int) -> None:
     """Add the slice that this rank owns into its own memory, or copy the slices of the others."""
     rank, size = get(state, RANK), get(state, SIZE)
     siblings, owned = get(record, SIBLINGS), get(record, OWNED)
     if get(record, KIND) == REDUCE_SCATTER:
         start, stop = get(owned, 2 * rank), get(owned, 2 * rank + 1)
-        _add(record, siblings, size, siblings + 8 * rank, 1, start, stop, zero)
+        _add(record, siblings, size, siblings + 8 * rank, 1, start, stop)
         return
     for turn in range(1, size):
         other = (rank + turn) % size
@@ -291,13 +295,13 @@ def _own_or_take(state: int, record: int, zero: Any) -> None:
 
 
 @_compiled
-def advance(record: int, zero: Any, blocks: bool) -> Any:
+def advance(record: int, blocks: bool) -> Any:
     """Go on with a call: DONE, WAITING (call again; after a while where it ``blocks``, else at once),
     ABORTED, or DIFFERENT where the ranks ask for different things."""
     state = get(record, STATE)
     while True:
         if get(state, ARRIVED) == 0:
-            more = _work(state, record, get(record, STEP), zero)
+            more = _work(state, record, get(record, STEP))
             if more <= 0:
                 put(record, STEP, 0)
                 return DONE if more == 0 else DIFFERENT
@@ -315,12 +319,12 @@ def advance(record: int, zero: Any, blocks: bool) -> Any:
 
 
 @_compiled
-def advance_on(record: int, array: int, data: int, zero: Any) -> Any:
+def advance_on(record: int, array: int, data: int) -> Any:
     """``advance``, which blocks, on a NumPy array in a rank's own memory: ``array`` is the address of
     the object, whose word ``data`` is that of its elements."""
     put(record, ADDRESS, get(array, data))
     put(record, PLACE, -1)
-    return advance(record, zero, True)
+    return advance(record, True)
 
 
 @_compiled

@@ -16,6 +16,8 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from demitasse_allreduce.node.work import ADDED
+
 LINE = 64
 """Bytes of a cache line: what a loop over vectors moves at a time."""
 
@@ -52,7 +54,13 @@ def _of_words(count: int, result: Any, generate: Callable[[Any, Any, Any], Any])
     def four(context: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
         return result(*[_word_type] * 4), emit
 
-    return intrinsic((one, two, three, four)[count - 1])
+    def six(context: Any, a: Any, b: Any, c: Any, d: Any, e: Any, f: Any) -> Any:
+        return result(*[_word_type] * 6), emit
+
+    def seven(context: Any, a: Any, b: Any, c: Any, d: Any, e: Any, f: Any, g: Any) -> Any:
+        return result(*[_word_type] * 7), emit
+
+    return intrinsic({1: one, 2: two, 3: three, 4: four, 6: six, 7: seven}[count])
 
 
 def _get(context: Any, builder: Any, args: Any) -> Any:
@@ -126,70 +134,72 @@ futex = _of_words(4, _nothing, _futex)
 pause = _of_words(1, _nothing, _pause)
 
 
-def _lines_typed(
-    context: Any, sources: Any, count: Any, targets: Any, stores: Any, at: Any, lines: Any, zero: Any
-) -> Any:
-    """See ``add_lines``."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        sources, count, targets, stores, at, lines, _ = args
-        element = context.get_value_type(signature.args[6])
-        size = signature.args[6].bitwidth // 8
-        kind = ir.VectorType(element, LINE // size)
-        add = builder.fadd if isinstance(signature.args[6], types.Float) else builder.add
-        total = cgutils.alloca_once(builder, kind)  # type: ignore[no-untyped-call]
-
-        def line(table: Any, i: Any, offset: Any) -> Any:
-            place = _pointer(builder, table, builder.mul(i, _I64(8)), _I64)
-            return _pointer(builder, builder.load(place), offset, kind)
-
-        with cgutils.for_range(builder, lines) as loop:
-            offset = builder.add(at, builder.mul(loop.index, _I64(LINE)))
-            first = builder.load(line(sources, _I64(0), offset))
-            first.align = size
-            builder.store(first, total)
-            with cgutils.for_range(builder, count, start=_I64(1)) as inner:
-                more = builder.load(line(sources, inner.index, offset))
-                more.align = size
-                builder.store(add(builder.load(total), more), total)
-            value = builder.load(total)
-            with cgutils.for_range(builder, stores) as inner:
-                builder.store(value, line(targets, inner.index, offset)).align = size
-        return context.get_dummy_value()
-
-    signature = types.void(*[_word_type] * 6, zero)
-    return signature, generate
+def _kind(number: int) -> Any:
+    """A type of numbers that are added, for the compiler."""
+    name = ADDED[number]
+    if name[0] == "i":
+        return ir.IntType(8 * int(name[1:]))
+    return ir.FloatType() if name == "f4" else ir.DoubleType()
 
 
-def _element_typed(
-    context: Any, sources: Any, count: Any, targets: Any, stores: Any, at: Any, zero: Any
-) -> Any:
-    """As a line, one element at ``at``."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        sources, count, targets, stores, at, _ = args
-        element = context.get_value_type(signature.args[5])
-        add = builder.fadd if isinstance(signature.args[5], types.Float) else builder.add
-        total = cgutils.alloca_once(builder, element)  # type: ignore[no-untyped-call]
-
-        def place(table: Any, i: Any) -> Any:
-            entry = _pointer(builder, table, builder.mul(i, _I64(8)), _I64)
-            return _pointer(builder, builder.load(entry), at, element)
-
-        builder.store(builder.load(place(sources, _I64(0))), total)
-        with cgutils.for_range(builder, count, start=_I64(1)) as inner:
-            more = builder.load(place(sources, inner.index))
-            builder.store(add(builder.load(total), more), total)
-        with cgutils.for_range(builder, stores) as inner:
-            builder.store(builder.load(total), place(targets, inner.index))
-        return context.get_dummy_value()
-
-    return types.void(*[_word_type] * 5, zero), generate
+def _for_each(builder: Any, number: Any, generate: Callable[[Any, int, str], None]) -> None:
+    """Code for every type of ``ADDED``, of which ``number`` chooses: ``generate(kind, bytes, add)``."""
+    after = builder.append_basic_block("added")
+    choice = builder.switch(number, after)
+    for i, name in enumerate(ADDED):
+        block = builder.append_basic_block(name)
+        choice.add_case(_I64(i), block)
+        builder.position_at_end(block)
+        generate(_kind(i), int(name[1:]), "fadd" if name[0] == "f" else "add")
+        builder.branch(after)
+    builder.position_at_end(after)
 
 
-add_lines: Any = intrinsic(_lines_typed)
-"""add_lines(sources, count, targets, stores, at, lines, zero): of ``lines`` cache lines from byte ``at``
-on, the sum over ``count`` addresses of the table ``sources``, in its order, written at ``stores``
-addresses of the table ``targets``; elements are of the type of ``zero``."""
+def _add_up(builder: Any, add: str, kind: Any, align: int, tables: Any, place: Any) -> None:
+    """The sum of what is at ``place(table, i)`` for all sources, written for all targets."""
+    sources, count, targets, stores = tables
+    total = cgutils.alloca_once(builder, kind)  # type: ignore[no-untyped-call]
+    first = builder.load(place(sources, _I64(0)))
+    first.align = align
+    builder.store(first, total)
+    with cgutils.for_range(builder, count, start=_I64(1)) as inner:
+        more = builder.load(place(sources, inner.index))
+        more.align = align
+        builder.store(getattr(builder, add)(builder.load(total), more), total)
+    value = builder.load(total)
+    with cgutils.for_range(builder, stores) as inner:
+        builder.store(value, place(targets, inner.index)).align = align
 
-add_element: Any = intrinsic(_element_typed)
+
+def _adding(vectors: bool) -> Callable[[Any, Any, Any], None]:
+    """Code that adds vectors of a line each, or one element."""
+
+    def generate(context: Any, builder: Any, args: Any) -> None:
+        def of(element: Any, size: int, add: str) -> None:
+            kind = ir.VectorType(element, LINE // size) if vectors else element
+
+            def one(offset: Any) -> None:
+                def place(table: Any, i: Any) -> Any:
+                    entry = _pointer(builder, table, builder.mul(i, _I64(8)), _I64)
+                    return _pointer(builder, builder.load(entry), offset, kind)
+
+                _add_up(builder, add, kind, size, args[:4], place)
+
+            if not vectors:
+                one(args[4])
+                return
+            with cgutils.for_range(builder, args[5]) as loop:
+                one(builder.add(args[4], builder.mul(loop.index, _I64(LINE))))
+
+        _for_each(builder, args[-1], of)
+
+    return generate
+
+
+add_lines = _of_words(7, _nothing, _adding(vectors=True))
+"""add_lines(sources, count, targets, stores, at, lines, number): of ``lines`` cache lines from byte
+``at`` on, the sum over ``count`` addresses of the table ``sources``, in its order, written at ``stores``
+addresses of the table ``targets``; elements are of the type ``ADDED[number]``."""
+
+add_element = _of_words(6, _nothing, _adding(vectors=False))
+"""add_element(sources, count, targets, stores, at, number): as a line, one element at byte ``at``."""

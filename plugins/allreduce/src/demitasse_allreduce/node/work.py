@@ -29,6 +29,10 @@ WHOLE = 2 * 1024
 HEARSAY = 2.0
 """Seconds in which the cause of a rank's end may still be told by somebody else."""
 
+ADDED = ("f4", "f8", "i1", "i2", "i4", "i8")
+"""Types in which elements are added. All are compiled at once: calls that were compiled for each type by
+itself kept every rank busy for four seconds before the first sum of each."""
+
 _BLOCK_BITS = 44  # of a place in shared memory: the block's number above, the offset in bytes below
 
 
@@ -47,10 +51,10 @@ class NodeWork:
 
         if not array.flags.c_contiguous:
             raise PlanError("a node adds contiguous arrays")
-        zero = zero_of(array.dtype)
-        if zero is None:
+        name = added_as(array.dtype)
+        if name is None:
             raise PlanError(f"a node does not add {array.dtype}; it adds integers, float32 and float64")
-        self.node, self.check, self._zero = node, check, zero
+        self.node, self.check = node, check
         self.array: Array | None = array
         self._advance, self._advance_on = loops.advance, loops.advance_on
         self._staged = array.nbytes <= SMALL
@@ -71,7 +75,8 @@ class NodeWork:
             (loops.ADDRESS, array.ctypes.data),
             (loops.NBYTES, array.nbytes),
             (loops.ELEMENT, element_number(array.dtype) + (slices << 16)),
-            (loops.ITEMSIZE, zero.itemsize),
+            (loops.NUMBER, ADDED.index(name)),
+            (loops.ITEMSIZE, int(name[1:])),
             (loops.OWNED, address["owned"]),
             (loops.SIBLINGS, address["siblings"]),
             (loops.SCRATCH, address["scratch"]),
@@ -104,7 +109,7 @@ class NodeWork:
         node._current = self
         status = WAITING
         try:
-            status = self._advance_on(self._address, id(array), DATA, self._zero)
+            status = self._advance_on(self._address, id(array), DATA)
         except BaseException:
             node.abort()
             raise
@@ -147,7 +152,7 @@ class NodeWork:
         if self.node._current is not self:
             return True
         try:
-            status = self._advance(self._address, self._zero, False)
+            status = self._advance(self._address, False)
             if status != WAITING:
                 self._end(status)
         except BaseException:
@@ -168,7 +173,7 @@ class NodeWork:
     def _finish(self) -> None:
         status = WAITING
         try:
-            while (status := self._advance(self._address, self._zero, True)) == WAITING:
+            while (status := self._advance(self._address, True)) == WAITING:
                 self.node.watch(self.check)
         except BaseException:
             self.node.abort()
@@ -211,15 +216,15 @@ def _word_of_data() -> int:
 DATA = _word_of_data()
 
 
-def zero_of(dtype: np.dtype[Any]) -> Any:
-    """A zero of the type in which a loop adds elements, or None where loops do not add them: complex
+def added_as(dtype: np.dtype[Any]) -> str | None:
+    """As which type of ``ADDED`` a loop adds elements, or None where loops do not add them: complex
     numbers as pairs, unsigned integers as signed ones, which have the same bits."""
     if not dtype.isnative:
         return None
     name = {"f": f"f{dtype.itemsize}", "c": f"f{dtype.itemsize // 2}"}.get(dtype.kind)
     if dtype.kind in "iu":
         name = f"i{dtype.itemsize}"
-    return np.dtype(name).type(0) if name in ("f4", "f8", "i1", "i2", "i4", "i8") else None
+    return name if name in ADDED else None
 
 
 def element_number(dtype: np.dtype[Any]) -> int:
