@@ -119,7 +119,7 @@ def real_windows(inputs: Sequence[Any], attributes: dict[str, Any], name: str) -
 
 @pytest.mark.parametrize("channels", CHANNELS)
 @pytest.mark.parametrize("layout", [PLAIN, NHWC, BLOCKED], ids=lambda layout: layout.name)
-@pytest.mark.parametrize("precision", ["f32", "bf16", "f64"])
+@pytest.mark.parametrize("precision", ["f32", "bf16", pytest.param("f64", marks=pytest.mark.slow)])
 def test_every_kernel_in_every_layout(
     lying: Lying, precision: str, layout: Layout, channels: int
 ) -> None:

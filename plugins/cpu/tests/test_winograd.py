@@ -29,7 +29,16 @@ from demitasse_cpu.kernels import winograd, winograd_integers
 pytestmark = pytest.mark.usefixtures("however_few_channels")
 
 
-@pytest.fixture(params=["float32", pytest.param("integers", marks=needs_products_of_pairs)])
+NOT_CHOSEN_HERE = [pytest.mark.slow] if winograd_integers.are_quick() else []
+"""Each way compiles for a quarter of a minute; the one that this processor never takes is a slow test."""
+
+
+@pytest.fixture(
+    params=[
+        pytest.param("float32", marks=NOT_CHOSEN_HERE),
+        pytest.param("integers", marks=needs_products_of_pairs),
+    ]
+)
 def rounding(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> float:
     """Products of images stored as bfloat16, both in float32 and in integers: how those are rounded."""
     monkeypatch.setattr(winograd_integers, "are_quick", lambda: request.param == "integers")
