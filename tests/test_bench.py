@@ -8,11 +8,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 from bench import floors, prototxt, values
-from bench.comparison import Agreement, Task, Timing, apart, tasks, turn
+from bench.comparison import Agreement, Start, Task, Timing, apart, as_others_round, tasks, turn
 from bench.floors import Rates
 from bench.layers import Net
 from bench.nets import NETS
-from bench.report import PEERS, TARGETS, Row, agreement_table, memory_table, row, speed_table
+from bench.report import (
+    PEERS,
+    TARGETS,
+    Row,
+    agreement_table,
+    memory_table,
+    row,
+    speed_table,
+    start_table,
+)
 
 import demitasse
 from demitasse import Runtime
@@ -227,3 +236,39 @@ def test_weights_are_the_same_each_time_and_of_the_parameters_shapes() -> None:
     assert first["conv.0"].shape == (3, 2, 3, 3)
     assert first["ip.0"].shape == (2, 12)
     assert not first["ip.1"].any()
+
+
+def agreement(contender: str, difference: float | None, precision: str = "bf16") -> Agreement:
+    task = Task("train", "resnet50", precision, 8)
+    return Agreement(task, contender, "pytorch", difference, 3e-2)
+
+
+@pytest.mark.parametrize(
+    ("precision", "ours", "others", "holds"),
+    [
+        ("bf16", 0.06, (0.06, 0.055), True),
+        ("bf16", 0.08, (0.06, 0.055), False),
+        ("bf16", 0.08, (0.9, 0.055), False),
+        ("bf16", 0.02, (0.001, 0.002), True),
+        ("bf16", 0.06, (float("inf"), float("inf")), False),
+        ("bf16", 0.06, (None, None), False),
+        ("f32", 0.06, (0.06, 0.06), False),
+    ],
+)
+def test_in_bf16_one_may_be_as_far_as_another_is(
+    precision: str, ours: float, others: tuple[float | None, ...], holds: bool
+) -> None:
+    found = [agreement("demitasse", ours, precision)]
+    found += [agreement(peer, each, precision) for peer, each in zip(PEERS, others, strict=True)]
+    assert as_others_round(found)[0].holds is holds
+
+
+def test_a_cold_start_is_what_trying_takes_of_a_hundred_steps() -> None:
+    task = Task("train", "lenet", "f32", 64)
+    begun = Start(task, cold=[1.5, 9.0, 1.4], remembered=[1.1, 1.0, 5.0], step=0.01)
+    assert begun.share == pytest.approx(0.4)
+    quick = Start(task, cold=[1.15], remembered=[1.1], step=0.01)
+    lines = start_table([begun, quick, Start(task, note="failed: no file")]).splitlines()
+    assert lines[1].endswith("40.0%     10%  above")
+    assert lines[2].endswith("5.0%     10%  met")
+    assert lines[3].endswith("failed: no file")

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from bench import prototxt, report
-from bench.comparison import Agreement, Comparison, Timing, tasks
+from bench.comparison import Agreement, Comparison, Start, Timing, tasks
 from bench.contenders import OWN, SETTINGS
 from bench.nets import NETS
 
-WHAT = ("train", "inference", "memory")
+WHAT = ("train", "inference", "memory", "start")
 
 
 def listed(valid: tuple[str, ...]) -> Callable[[str], tuple[str, ...]]:
@@ -81,6 +81,7 @@ def run(chosen: argparse.Namespace) -> int:
     rows: list[report.Row] = []
     timings: list[Timing] = []
     agreements: list[Agreement] = []
+    starts: list[Start] = []
     print(f"{result['machine']['processor']}, {chosen.threads} threads, load {os.getloadavg()[0]:.1f}")
     for precision in chosen.precision:
         rates, said = comparison.rates(precision)
@@ -106,15 +107,22 @@ def run(chosen: argparse.Namespace) -> int:
                     found.append(report.row(task, timed, rates))
             rows += found
             show(what, precision, found, memory_only, "memory" in chosen.what)
+        if "start" in chosen.what and OWN in comparison.settings:
+            trained = [task for net in chosen.nets for task in tasks("train", net, precision)]
+            begun = [comparison.start(task) for task in trained]
+            print(f"\na cold start, {precision}, seconds\n{report.start_table(begun)}")
+            starts += begun
     if agreements:
         print(f"\nthe same computation\n{report.agreement_table(agreements)}")
     result |= {
         "agreements": [{**asdict(each), "holds": each.holds} for each in agreements],
         "timings": [{**asdict(each), "seconds": each.seconds} for each in timings],
+        "starts": [{**asdict(each), "share": each.share} for each in starts],
         "rows": [{**asdict(r), "ratio": r.ratio, "memory_ratio": r.memory_ratio} for r in rows],
     }
     write(result, rows, chosen)
-    failed = [each for each in timings if each.contender == OWN and each.note]
+    failed: list[Timing | Start] = [each for each in timings if each.contender == OWN and each.note]
+    failed += [each for each in starts if each.note]
     for each in failed:
         print(f"{each.task}: {OWN} {each.note}", file=sys.stderr)
     return 1 if failed or not all(each.holds for each in agreements) else 0

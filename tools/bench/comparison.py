@@ -6,7 +6,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -58,6 +58,25 @@ class Timing:
         return median(self.rounds) if self.rounds else None
 
 
+@dataclass
+class Start:
+    """What Demitasse takes from composing to the third step where kernels are tried (``cold``) and where
+    the choices of such a run are remembered, seconds, several runs each, and a step's seconds."""
+
+    task: Task
+    cold: list[float] = field(default_factory=list)
+    remembered: list[float] = field(default_factory=list)
+    step: float = float("inf")
+    note: str = ""
+
+    @property
+    def share(self) -> float | None:
+        """What trying costs, over the first hundred steps; None where the runs failed."""
+        if self.note:
+            return None
+        return (median(self.cold) - median(self.remembered)) / (100 * self.step)
+
+
 @dataclass(frozen=True)
 class Agreement:
     """How far a contender is from the reference at most, relative; ``note`` when it is not known."""
@@ -86,8 +105,9 @@ class Comparison:
     limit: float = 1800.0
     _references: dict[tuple[str, str, int], tuple[str, np.ndarray]] = field(default_factory=dict)
 
-    def worker(self, contender: str, setting: str) -> Worker:
-        return Worker(contender, setting, self.pythons[contender], self.threads, self.limit)
+    def worker(self, contender: str, setting: str, **environment: str) -> Worker:
+        python = self.pythons[contender]
+        return Worker(contender, setting, python, self.threads, self.limit, environment)
 
     # Rates.
 
@@ -116,7 +136,7 @@ class Comparison:
             name, wanted = self._reference(task)
         except Failure as failure:
             return [Agreement(task, OWN, "no reference", None, TOLERANCE[task.precision], str(failure))]
-        return list(self._against(task, name, wanted))
+        return as_others_round(list(self._against(task, name, wanted)))
 
     def _against(self, task: Task, name: str, wanted: np.ndarray) -> Iterator[Agreement]:
         tolerance = TOLERANCE[task.precision]
@@ -149,6 +169,34 @@ class Comparison:
             path = Path(folder) / "output.npy"
             worker.ask("output", path=str(path))
             return np.asarray(np.load(path))
+
+    # Starts.
+
+    def start(self, task: Task, pairs: int = 3) -> Start:
+        """Runs of Demitasse in pairs: one that remembers nothing, and one what that one chose. A run
+        before them compiles, which is done once for an installation."""
+        found = Start(task)
+        try:
+            with tempfile.TemporaryDirectory(prefix="demitasse-bench-") as folder:
+                self._begin(task, folder)
+            for _ in range(pairs):
+                with tempfile.TemporaryDirectory(prefix="demitasse-bench-") as folder:
+                    for times in (found.cold, found.remembered):
+                        seconds, step = self._begin(task, folder)
+                        times.append(seconds)
+                        found.step = min(found.step, step)
+                cold, remembered = found.cold[-1], found.remembered[-1]
+                self.say(f"start of {task}: {cold:.2f} s, {remembered:.2f} s remembered")
+        except Failure as failure:
+            found.note = f"failed: {failure}"
+        return found
+
+    def _begin(self, task: Task, folder: str) -> tuple[float, float]:
+        """Seconds to the third step of a process that keeps its choices in a folder, and of a step."""
+        with self.worker(OWN, self.settings[OWN][0], XDG_CACHE_HOME=folder) as worker:
+            seconds = self._prepare(worker, task, task.precision, dropout=True, warm=3)
+            look = float(worker.ask("run", steps=1)["seconds"])
+            return seconds, float(worker.ask("run", steps=turn(look))["seconds"])
 
     @staticmethod
     def _prepare(worker: Worker, task: Task, precision: str, dropout: bool, warm: int) -> float:
@@ -236,6 +284,18 @@ def busy() -> float:
 def turn(seconds: float) -> int:
     """Steps that fill a turn."""
     return max(1, min(500, round(TURN / max(seconds, 1e-6))))
+
+
+def as_others_round(agreements: list[Agreement]) -> list[Agreement]:
+    """In bf16 a contender may be as far as the nearest of the others is, and a quarter: some nets
+    enlarge any rounding."""
+    allowed = []
+    for each in agreements:
+        others = [a.difference for a in agreements if a is not each and a.difference is not None]
+        limit = 1.25 * min(others, default=0.0) if each.task.precision == "bf16" else 0.0
+        wider = max(each.tolerance, limit) if np.isfinite(limit) else each.tolerance
+        allowed.append(replace(each, tolerance=wider))
+    return allowed
 
 
 def apart(found: np.ndarray, wanted: np.ndarray, per_value: bool) -> float:

@@ -8,6 +8,7 @@ import select
 import signal
 import subprocess
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -25,7 +26,15 @@ class Worker:
     """One contender in one setting. It is stopped (SIGSTOP) but for the time of a question, so that
     threads which spin, as OpenMP's do, take nothing from the others."""
 
-    def __init__(self, contender: str, setting: str, python: Path, threads: int, limit: float) -> None:
+    def __init__(
+        self,
+        contender: str,
+        setting: str,
+        python: Path,
+        threads: int,
+        limit: float,
+        variables: Mapping[str, str],
+    ) -> None:
         self.contender, self.setting, self._limit = contender, setting, limit
         self._log = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - until close()
         environment = {
@@ -34,6 +43,7 @@ class Worker:
             "OMP_NUM_THREADS": str(threads),
             "TF_CPP_MIN_LOG_LEVEL": "2",
             "CUDA_VISIBLE_DEVICES": "",
+            **variables,
         }
         self._process = subprocess.Popen(
             [str(python), "-P", "-m", "bench.contenders", contender, str(threads)],
