@@ -12,9 +12,9 @@ import pytest
 
 
 def pytest_configure() -> None:
-    """A shell without job control has what it starts in the background ignore SIGINT, nohup has it ignore
-    SIGHUP, and children do as their parents: those that tests interrupt would run for ever. A signal that is
-    handled is the system's own matter again in a child."""
+    """A shell without job control has what it starts in the background ignore SIGINT, nohup has it
+    ignore SIGHUP, and children do as their parents: those that tests interrupt would run for ever. A
+    signal that is handled is the system's own matter again in a child."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:

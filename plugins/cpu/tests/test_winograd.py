@@ -30,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("however_few_channels")
 
 
 NOT_CHOSEN_HERE = [pytest.mark.slow] if winograd_integers.are_quick() else []
-"""Each way compiles for a quarter of a minute; the one that this processor never takes is a slow test."""
+"""Each way compiles for a quarter of a minute; the one that this processor never takes is slow."""
 
 
 @pytest.fixture(
