@@ -119,6 +119,7 @@ class Node:
         state[loops.FUTEX] = number
         state[loops.YIELD] = _address(libc.sched_yield)
         state[loops.NANOSECONDS] = int(PATIENCE * 1e9)
+        state[loops.ADD] = loops.add.address
         state[loops.STAGES] = self._stages.ctypes.data
         state[loops.CHUNK], state[loops.PIECE] = self._chunk, PIECE
         state[loops.SMALL] = SMALL if crowded else WHOLE

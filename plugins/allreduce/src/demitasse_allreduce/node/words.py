@@ -60,7 +60,10 @@ def _of_words(count: int, result: Any, generate: Callable[[Any, Any, Any], Any])
     def seven(context: Any, a: Any, b: Any, c: Any, d: Any, e: Any, f: Any, g: Any) -> Any:
         return result(*[_word_type] * 7), emit
 
-    return intrinsic({1: one, 2: two, 3: three, 4: four, 6: six, 7: seven}[count])
+    def eight(context: Any, a: Any, b: Any, c: Any, d: Any, e: Any, f: Any, g: Any, h: Any) -> Any:
+        return result(*[_word_type] * 8), emit
+
+    return intrinsic({1: one, 2: two, 3: three, 4: four, 6: six, 7: seven, 8: eight}[count])
 
 
 def _get(context: Any, builder: Any, args: Any) -> Any:
@@ -91,6 +94,11 @@ def _copy(context: Any, builder: Any, args: Any) -> Any:
 def _call_none(context: Any, builder: Any, args: Any) -> Any:
     function = builder.inttoptr(args[0], ir.FunctionType(_I32, []).as_pointer())
     builder.call(function, [])
+
+
+def _call_seven(context: Any, builder: Any, args: Any) -> Any:
+    kind = ir.FunctionType(ir.VoidType(), [_I64] * 7)
+    builder.call(builder.inttoptr(args[0], kind.as_pointer()), args[1:])
 
 
 def _futex(context: Any, builder: Any, args: Any) -> Any:
@@ -129,6 +137,8 @@ copy = _of_words(3, _nothing, _copy)
 """copy(to, source, bytes)."""
 call = _of_words(1, _nothing, _call_none)
 """call(function): a C function of nothing."""
+call_seven = _of_words(8, _nothing, _call_seven)
+"""call_seven(function, a, b, c, d, e, f, g): a C function of seven words."""
 futex = _of_words(4, _nothing, _futex)
 """futex(functions, address, value, timespec): wait while the word has the value, or wake all (-1)."""
 pause = _of_words(1, _nothing, _pause)
