@@ -11,12 +11,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from demitasse_cpu.loops.compiled import Array, compiled
+from demitasse_cpu.loops.compiled import Array, called_from_c, compiled
 
 WIDTHS = (6, 16, 40, 80, 160)
 """How many words a call passes: the smallest of these that its arguments fit in."""
@@ -127,7 +126,7 @@ def _call(record: int) -> Any:
     return _CALL_160(record)
 
 
-@numba.cfunc(types.void(types.int64), cache=True)
+@called_from_c(types.void(types.int64))
 def share(team: int) -> None:
     """One thread's part of a team's calls. A team: the addresses of omp_get_thread_num and
     omp_get_num_threads, a status, the number of calls, and their records."""
