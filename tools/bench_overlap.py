@@ -57,7 +57,7 @@ def arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--bandwidth", default="1 Gbit/s", help="of each host's link")
+    parser.add_argument("--bandwidth", default="400 Mbit/s", help="of each host's link")
     parser.add_argument("--net", default="alexnet")
     parser.add_argument("--batch", type=int, default=256, help="of all ranks together")
     parser.add_argument("--rounds", type=int, default=3)

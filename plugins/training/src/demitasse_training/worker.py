@@ -36,6 +36,7 @@ from demitasse_training.graph import NetGraph
 from demitasse_training.guarded import GuardedStep, MakeGuard
 from demitasse_training.lent import Lent
 from demitasse_training.norms import Norms
+from demitasse_training.recomputing import recompute
 from demitasse_training.room import check_room
 from demitasse_training.samples import Destination, destinations
 from demitasse_training.shares import Share
@@ -105,6 +106,8 @@ class Worker:
                 f"loss_weight"
             )
         self.graph.differentiate(solver.passes)
+        if retain is None:
+            recompute(self.graph, self.kernels, place.place)
         # With nobody to agree with, an update follows as soon as its gradients are final.
         adding = any(node.operation.name == "accumulate" for node in self.graph.nodes)
         measuring = bool(solver.clip) or update.needs_squares
