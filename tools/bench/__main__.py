@@ -109,7 +109,7 @@ def run(chosen: argparse.Namespace) -> int:
             show(what, precision, found, memory_only, "memory" in chosen.what)
         if "start" in chosen.what and OWN in comparison.settings:
             trained = [task for net in chosen.nets for task in tasks("train", net, precision)]
-            begun = [comparison.start(task) for task in trained]
+            begun = [comparison.start(task, chosen.rounds) for task in trained]
             print(f"\na cold start, {precision}, seconds\n{report.start_table(begun)}")
             starts += begun
     if agreements:

@@ -20,6 +20,7 @@ from bench.workers import Failure, Worker
 
 TURN = 0.5  # seconds that a contender runs, at least one step, before it is the next one's turn
 HOPELESS = 1.5  # a setting this much slower than its contender's best at first look leaves
+LONG = 3.0  # seconds of a start, of which three pairs are enough
 STEPS = 20  # over which losses are to agree
 # bf16 has 8 bits: a rounding of 0.4% at each layer, which 20 steps of feedback may enlarge.
 TOLERANCE = {"f32": 1e-3, "bf16": 3e-2}
@@ -172,14 +173,17 @@ class Comparison:
 
     # Starts.
 
-    def start(self, task: Task, pairs: int = 3) -> Start:
-        """Runs of Demitasse in pairs: one that remembers nothing, and one what that one chose. A run
-        before them compiles, which is done once for an installation."""
+    def start(self, task: Task, pairs: int) -> Start:
+        """Runs of Demitasse in pairs, of which the median counts: one that remembers nothing, and one
+        what that one chose; of what takes long three at most. A run before them compiles, which is done
+        once for an installation."""
         found = Start(task)
         try:
             with tempfile.TemporaryDirectory(prefix="demitasse-bench-") as folder:
                 self._begin(task, folder)
-            for _ in range(pairs):
+            for number in range(pairs):
+                if number >= 3 and found.cold[-1] > LONG:
+                    break
                 with tempfile.TemporaryDirectory(prefix="demitasse-bench-") as folder:
                     for times in (found.cold, found.remembered):
                         seconds, step = self._begin(task, folder)

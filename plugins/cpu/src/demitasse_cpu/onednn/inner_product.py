@@ -79,7 +79,7 @@ def forward(request: Request) -> Iterable[Candidate]:
     relu = request.operation.name.endswith("_relu")
     for product in _products(request, spec(x).shape, spec(w).shape):
         order = [SRC, WEIGHTS, BIAS][: len(request.inputs)], [DST]
-        given = [None, *_settled(request, spec(w).layout)]
+        given = [None, *_settled(spec(w).layout)]
         name = "inner_product_forward"
         offered = list(_offers(product, name, order, given, b is not None, relu))
         yield from offered
@@ -106,10 +106,11 @@ def backward_weights(request: Request) -> Iterable[Candidate]:
         yield from _offers(product, "inner_product_backward_weights", order, given, db is not None)
 
 
-def _settled(request: Request, layout: Layout) -> list[Layout]:
-    """The layout that weights have, if it may serve beside oneDNN's own. Plain ones do in float32; in a
-    bf16 plan they never were the quickest, and to make a kernel for them takes 20 ms."""
-    return [layout] if layout != PLAIN or request.precision != "bf16" else []
+def _settled(layout: Layout) -> list[Layout]:
+    """The layout that weights have, if it may serve beside oneDNN's own. Plain ones do not: for no layer
+    of the measured nets they were the quickest, and the first call of a kernel for them takes 20 to 50
+    ms (it is a matrix product's, which is generated then)."""
+    return [layout] if layout != PLAIN else []
 
 
 def has_pairs(request: Request) -> bool:
