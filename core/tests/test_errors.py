@@ -51,3 +51,11 @@ def test_a_file_in_the_place_of_a_folder_is_no_folder(tmp_path: Path) -> None:
 def test_nothing_is_told_of_a_path_that_is_like_no_other(tmp_path: Path) -> None:
     assert nearest_path(tmp_path / "solver.prototxt") == ""
     assert nearest_path("/") == ""
+
+
+def test_an_ending_that_both_names_have_is_no_likeness(tmp_path: Path) -> None:
+    for name in ("pyproject.toml", "laptop.toml"):
+        (tmp_path / name).touch()
+    assert nearest_path(tmp_path / "nosuch.toml") == ""
+    assert nearest_path(tmp_path / "labtop.toml") == f"; did you mean '{tmp_path / 'laptop.toml'}'?"
+    assert nearest_path(tmp_path / "laptop.txt") == f"; did you mean '{tmp_path / 'laptop.toml'}'?"

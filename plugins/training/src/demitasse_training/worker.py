@@ -106,7 +106,8 @@ class Worker:
                 f"loss_weight"
             )
         self.graph.differentiate(solver.passes)
-        if retain is None:
+        # Not where another worker may write parameters between forward and backward.
+        if retain is None and not any(level.asynchronous for level in self.levels):
             recompute(self.graph, self.kernels, place.place)
         # With nobody to agree with, an update follows as soon as its gradients are final.
         adding = any(node.operation.name == "accumulate" for node in self.graph.nodes)
