@@ -105,6 +105,17 @@ def test_within_three_percent_the_preferred_one_wins(bench, relu, other, chosen)
     assert bench.tuner().pick("fast", relu(), candidates)[0] == chosen
 
 
+@pytest.mark.parametrize(
+    ("more", "slower", "chosen"), [(40, 1.0, 1), (40, 1.02, 1), (2, 1.0, 0), (40, 1.05, 0)]
+)
+def test_of_equal_ones_that_wins_which_takes_less_memory(bench, relu, more, slower, chosen):
+    candidates = [
+        bench.kernel("preferred", 10, workspace=more * 2**20),
+        bench.kernel("lean", 10 * slower, workspace=2**20),
+    ]
+    assert bench.tuner().pick("fast", relu(), candidates)[0] == chosen
+
+
 def test_a_candidate_whose_first_call_takes_three_times_the_best_is_not_called_again(bench, relu):
     candidates = [bench.kernel("slow", 310), bench.kernel("quick", 100), bench.kernel("slower", 900)]
     assert bench.tuner().pick("fast", relu(), candidates) == (1, "tried: 100 ms, next 310")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,7 +13,11 @@ from demitasse_tuning.scratch import Operands, Scratch, operand, wanted
 log = logging.getLogger("demitasse.tuning")
 
 EQUAL = 1.03
-"""Times that differ by less are one time: the preferred candidate wins, and plans stay the same."""
+"""Times that differ by less are one time: of those candidates the one wins that takes least memory
+besides its operands, in units of ``ROOM``, then the preferred one, and plans stay the same."""
+
+ROOM = 16 * 2**20
+"""Bytes of which fewer are not worth a choice."""
 
 HOPELESS = 3.0
 """A first call that takes so many times the best one ends a candidate's trial."""
@@ -89,7 +93,8 @@ def compare(
     best = _take_turns(works, first, extra, clock)
     seconds = {i: best.get(i, first[i]) + extra[i] for i in first}
     limit = EQUAL * min(seconds[i] for i in best)
-    chosen = min(i for i in best if seconds[i] <= limit)
+    equal = [i for i in best if seconds[i] <= limit]
+    chosen = min(equal, key=lambda i: (_room(request, candidates[i]) // ROOM, i))
     return Outcome(tuple(seconds.get(i) for i in range(len(candidates))), chosen)
 
 
@@ -147,22 +152,31 @@ def reorder_seconds(request: Request, candidate: Candidate) -> float:
     """What it takes to bring the operands into the layouts that a candidate wants and, of parameters'
     gradients, to bring them back: the bytes read and those written at ``COPY`` a thread. Other results
     lie as their kernel leaves them. Parameters that are fixed are brought once, which is not counted."""
-    count, moved = len(request.inputs), 0
+    moved = sum(lies.nbytes + wish.nbytes for lies, wish in _reorders(request, candidate))
+    return moved / (COPY * request.place.threads)
+
+
+def _room(request: Request, candidate: Candidate) -> int:
+    """Bytes of its workspace and of copies of its operands."""
+    return candidate.workspace + sum(wish.nbytes for _, wish in _reorders(request, candidate))
+
+
+def _reorders(request: Request, candidate: Candidate) -> Iterator[tuple[TensorSpec, TensorSpec]]:
+    """How what has to be reordered lies, and how the candidate wants it."""
+    count, pairs = len(request.inputs), list[tuple[TensorSpec, TensorSpec]]()
     wants = wanted(request, candidate)
     for i, (lies, wish) in enumerate(zip(request.inputs, wants, strict=False)):
         once = request.fixed and operand(request, i).name in PARAMETERS
         if lies is not None and wish is not None and not once:
-            moved += _moved(_settled(request, i, lies, wish), wish)
+            pairs.append((_settled(request, i, lies, wish), wish))
     results = zip(request.operation.outputs, request.outputs, wants[count:], strict=False)
     for result, lies, wish in results:
         if lies is not None and wish is not None and result.name[1:] in PARAMETERS:
-            moved += _moved(lies, wish)
-    return moved / (COPY * request.place.threads)
-
-
-def _moved(lies: TensorSpec, wish: TensorSpec) -> int:
-    alike = lies.layout.places(lies.shape) == wish.layout.places(wish.shape)
-    return 0 if alike or lies.nbytes <= SMALL else lies.nbytes + wish.nbytes
+            pairs.append((lies, wish))
+    for lies, wish in pairs:
+        alike = lies.layout.places(lies.shape) == wish.layout.places(wish.shape)
+        if not alike and lies.nbytes > SMALL:
+            yield lies, wish
 
 
 def _settled(request: Request, i: int, lies: TensorSpec, wish: TensorSpec) -> TensorSpec:
