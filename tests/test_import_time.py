@@ -27,3 +27,14 @@ def test_its_names_are_there_when_they_are_asked_for() -> None:
     assert run(code).strip() == "False"
     code = "import demitasse; print([n for n in demitasse.__all__ if not hasattr(demitasse, n)])"
     assert run(code).strip() == "[]"
+
+
+def test_to_compose_all_plugins_loads_no_compiler() -> None:
+    """Commands that compute nothing need not wait for it, nor need a look at whose a source is."""
+    code = """
+import sys, demitasse
+with demitasse.compose() as runtime:
+    runtime.open_source(demitasse.DataSpec("digits:train"))
+print([name for name in ("numba", "scipy", "torch") if name in sys.modules])
+"""
+    assert run(code).splitlines()[-1] == "[]"

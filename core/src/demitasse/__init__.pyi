@@ -31,6 +31,9 @@ from demitasse.errors import (
 from demitasse.hookspecs import (
     hookimpl as hookimpl,
 )
+from demitasse_host.compiler import (
+    load_numba as load_numba,
+)
 from demitasse_host.files import (
     cache_folder as cache_folder,
     replacing as replacing,

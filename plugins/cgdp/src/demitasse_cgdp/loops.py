@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeAlias, TypeVar
 
-import numba
 import numpy as np
+
+from demitasse import load_numba
+
+numba = load_numba()
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Loop = TypeVar("Loop", bound=Callable[..., Any])

@@ -14,14 +14,16 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeAlias, TypeVar
 
-import numba
 import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils as _code
 from numba.extending import intrinsic
 
+from demitasse import load_numba
 from demitasse_parameter_server.board import LEFT, SINCE, SUMMED, WAITED
+
+numba = load_numba()
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Loop = TypeVar("Loop", bound=Callable[..., Any])

@@ -11,11 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeAlias, TypeVar
 
-import numba
 import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
+
+from demitasse import load_numba
+
+numba = load_numba()
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Loop = TypeVar("Loop", bound=Callable[..., Any])

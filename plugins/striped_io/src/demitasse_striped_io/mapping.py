@@ -22,11 +22,14 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
-import numba
 import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
+
+from demitasse import load_numba
+
+numba = load_numba()
 
 SLOTS = 4096
 """Maps of a process at a time; a set with more stripes than are free is not mapped."""

@@ -14,8 +14,6 @@ from typing import Protocol
 
 import numpy as np
 
-from demitasse_striped_io.shuffling import permutation
-
 ORDERS = ("file", "sample", "block")
 EPOCHS_KEPT = 3
 """Streams of several workers and what they read ahead stand in two epochs; the third is made
@@ -111,7 +109,7 @@ class ShuffledOrder:
     def _made(self, epoch: int) -> np.ndarray:
         if self._runs is not None:
             return self._runs.order(self.seed, epoch)
-        drawn: np.ndarray = permutation(self.seed, epoch, self.size)
+        drawn: np.ndarray = _permutation(self.seed, epoch, self.size)
         return drawn
 
 
@@ -149,14 +147,14 @@ class Runs:
         with fewer runs than others takes its turns in proportion.
         """
         luck = np.empty(len(self.first), np.int64)
-        luck[permutation(seed, epoch, len(luck))] = np.arange(len(luck))
+        luck[_permutation(seed, epoch, len(luck))] = np.arange(len(luck))
         by_stripe = np.lexsort((luck, self.stripe))
         counts = np.bincount(self.stripe, minlength=self.stripes)
         starts = np.cumsum(counts) - counts
         owner = self.stripe[by_stripe]
         turn = np.arange(len(luck)) - starts[owner]
         phase = np.empty(self.stripes)
-        phase[permutation(seed + APART, 0, self.stripes)] = np.arange(self.stripes)
+        phase[_permutation(seed + APART, 0, self.stripes)] = np.arange(self.stripes)
         due = (turn + (phase[owner] + 0.5) / self.stripes) / counts[owner]
         return np.asarray(by_stripe[np.argsort(due, kind="stable")])
 
@@ -167,3 +165,10 @@ class Runs:
         ends = np.cumsum(length)
         within = np.arange(ends[-1]) - np.repeat(ends - length, length)
         return np.asarray(np.repeat(self.first[runs], length) + within)
+
+
+def _permutation(seed: int, epoch: int, size: int) -> np.ndarray:
+    # A compiled loop: who only looks whose a source is need not wait for its import.
+    from demitasse_striped_io.shuffling import permutation
+
+    return permutation(seed, epoch, size)

@@ -34,15 +34,30 @@ def programs() -> Mapping[str, Callable[..., Any]]:
     """``convert_to_striped``: samples written as a striped set; ``readers``: a source whose samples one
     reader distributes, or a reader for each worker; ``reading_cost``: what a step's reading costs on a
     described machine, whose processes share its storage."""
+    return {
+        "convert_to_striped": _convert_to_striped,
+        "readers": _readers,
+        "reading_cost": _reading_cost,
+    }
+
+
+def _convert_to_striped(runtime: Any, *asked: Any, **options: Any) -> Any:
+    # Compiled loops, which a composition need not wait for.
     from demitasse_striped_io.convert import convert_to_striped
+
+    return convert_to_striped(runtime, *asked, **options)
+
+
+def _readers(runtime: Any, *asked: Any, **options: Any) -> Any:
     from demitasse_striped_io.readers import readers
 
-    def cost(runtime: Any, **asked: Any) -> Any:
-        from demitasse_striped_io.contention import reading_cost
+    return readers(runtime, *asked, **options)
 
-        return reading_cost(runtime.machine, **asked)
 
-    return {"convert_to_striped": convert_to_striped, "readers": readers, "reading_cost": cost}
+def _reading_cost(runtime: Any, **asked: Any) -> Any:
+    from demitasse_striped_io.contention import reading_cost
+
+    return reading_cost(runtime.machine, **asked)
 
 
 @hookimpl

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 from numba import types
 
+from demitasse import load_numba
 from demitasse_allreduce.node.words import (
     LINE,
     add_element,
@@ -30,6 +30,8 @@ from demitasse_allreduce.node.words import (
     publish,
     put,
 )
+
+numba = load_numba()
 
 RANK, SIZE, CONTROL, ROUND, TURN, TICKET, CALLS, SPINS, YIELDS, SYSCALL, FUTEX, YIELD, SECONDS = range(
     13
