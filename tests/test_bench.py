@@ -58,7 +58,10 @@ def test_a_net_has_its_published_number_of_parameters(name: str) -> None:
     assert NETS[name]().parameters == PARAMETERS[name]
 
 
-@pytest.mark.parametrize("name", NETS)
+SLOW = {"vgg16": pytest.mark.slow}  # its 138 million parameters take 10 s
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=SLOW.get(name, ())) for name in NETS])
 def test_a_net_of_the_bench_is_read_with_the_same_blobs_and_parameters(
     name: str, runtime: Runtime, tmp_path: Path
 ) -> None:
