@@ -1,8 +1,8 @@
 """How much of the communication a helper thread hides behind backward, and what S-Caffe's stages gain,
 on ranks that a shaped link joins:
 
-    PYTHONPATH=tools python tools/bench_overlap.py --bandwidth 400Mbit --stages buckets,overlap
-    PYTHONPATH=tools python tools/bench_overlap.py --bandwidth 1Gbit --stages SC-B,SC-OBR
+    PYTHONPATH=tools python tools/bench_overlap.py
+    PYTHONPATH=tools python tools/bench_overlap.py --ranks 4 --bandwidth 1Gbit --stages buckets,overlap
 
 Needs root, for the network lab. Every stage trains the same net in the same job, in memory of its own;
 the stages take turns, so that all meet the same disturbances, and medians of rounds count.
@@ -61,7 +61,11 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--net", default="alexnet")
     parser.add_argument("--batch", type=int, default=256, help="of all ranks together")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--stages", default=",".join(STAGES), help="memory for each")
+    parser.add_argument(
+        "--stages",
+        default="buckets,overlap,SC-B,SC-OBR",
+        help=f"of {', '.join(STAGES)}, each in memory of its own (%(default)s)",
+    )
     parser.add_argument("--sync", default="{}", help="more options of sync, as JSON")
     parser.add_argument("--timeline", type=Path, help="write the last iteration of stage overlap there")
     parser.add_argument("--timeout", type=float, default=900)
