@@ -58,7 +58,7 @@ def test_a_net_has_its_published_number_of_parameters(name: str) -> None:
     assert NETS[name]().parameters == PARAMETERS[name]
 
 
-SLOW = {"vgg16": pytest.mark.slow}  # its 138 million parameters take 10 s
+SLOW = dict.fromkeys(("vgg16", "resnet50"), pytest.mark.slow)  # 10 s each
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=SLOW.get(name, ())) for name in NETS])

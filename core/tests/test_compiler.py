@@ -27,11 +27,7 @@ def test_a_loop_is_compiled_without_scipy() -> None:
 
 def test_products_of_matrices_are_compiled_as_ever() -> None:
     check = "a = np.arange(6.0).reshape(2, 3)\nassert (product(a, a.T) == a @ a.T).all()\n"
-    solve = "@numba.njit\ndef solve(a, b):\n    return np.linalg.solve(a, b)\n"
-    solved = "assert np.allclose(solve(np.eye(2) * 2, np.ones(2)), 0.5)\n"
-    assert (
-        run(f"{START}{SUM}{PRODUCT}{check}{solve}{solved}print('scipy.linalg' in sys.modules)") == "True"
-    )
+    assert run(f"{START}{SUM}{PRODUCT}{check}print('scipy.linalg' in sys.modules)") == "True"
 
 
 def test_who_has_compiled_before_is_left_alone() -> None:

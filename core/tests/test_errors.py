@@ -59,3 +59,5 @@ def test_an_ending_that_both_names_have_is_no_likeness(tmp_path: Path) -> None:
     assert nearest_path(tmp_path / "nosuch.toml") == ""
     assert nearest_path(tmp_path / "labtop.toml") == f"; did you mean '{tmp_path / 'laptop.toml'}'?"
     assert nearest_path(tmp_path / "laptop.txt") == f"; did you mean '{tmp_path / 'laptop.toml'}'?"
+    assert nearest_path(tmp_path / "laptop.tml") == f"; did you mean '{tmp_path / 'laptop.toml'}'?"
+    assert nearest_path(tmp_path / "laptop") == f"; did you mean '{tmp_path / 'laptop.toml'}'?"

@@ -77,7 +77,7 @@ def _close(name: str, valid: Iterable[str], most: int, likeness: float) -> list[
 
 def nearest_path(path: str | Path) -> str:
     """The end of a sentence about a path that is not there: the first part of it that is missing, if
-    that is a folder, and the nearest name in the folder before that part, whatever both end in."""
+    that is a folder, and the nearest name in the folder before it; to end alike is no likeness."""
     part, others = Path(path), list[str]()
     with contextlib.suppress(OSError):  # a folder that nobody may look into tells nothing
         while part.parent != part and not part.parent.is_dir():
@@ -86,7 +86,7 @@ def nearest_path(path: str | Path) -> str:
         # Hidden ones are meant only where a hidden one is asked for.
         others = [o for o in others if o[:1] != "." or part.name[:1] == "."]
     kin, missing = {o.removesuffix(part.suffix): o for o in others}, part != Path(path)
-    close = kin.get(nearest(part.name.removesuffix(part.suffix), kin) or "")
+    close = kin.get(nearest(part.stem, kin) or "") or nearest(part.name, sorted({*kin} & {*others}))
     told = [f"there is no folder {str(part)!r}"] if missing else []
     told += [f"did you mean {str(part.parent / close)!r}?"] if close else []
     return f"; {', '.join(told)}" if told else ""
