@@ -20,7 +20,10 @@ def load_numba() -> Any:
     """
     import numba
 
-    linalg: Any = importlib.import_module("numba.np.linalg")
+    try:
+        linalg: Any = importlib.import_module("numba.np.linalg")
+    except ImportError:  # another numba has it elsewhere
+        return numba
     asked = getattr(linalg, "ensure_blas", None)
     loaded = _ASKS in sys.modules or "scipy.linalg.cython_blas" in sys.modules
     if loaded or asked is None or importlib.util.find_spec("scipy") is None:

@@ -142,6 +142,16 @@ def test_kernels_that_know_their_time_are_asked(tmp_path: Path, monkeypatch: pyt
     assert again(plan) == []
 
 
+def test_a_long_frozen_part_with_many_joins_is_looked_at_once(tmp_path: Path) -> None:
+    text, top = "", "data"
+    for i in range(40):
+        text += layer("Power", top, f"p{i}", "power_param { scale: 0.5 }")
+        text += layer("Eltwise", top, f"s{i}", f'bottom: "p{i}"')
+        top = f"s{i}"
+    plan, _, _ = trained(tmp_path, text + convolution("last", top, 4), "last")
+    assert plan.entries
+
+
 LAYERS = {
     "conv": lambda bottom, top: convolution(top, bottom, 4),
     "relu": lambda bottom, top: layer("ReLU", bottom, top),
