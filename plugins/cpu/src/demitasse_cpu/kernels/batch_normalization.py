@@ -8,7 +8,7 @@ scaled and rectified where that is asked for too.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from math import inf, prod
+from math import gcd, inf, prod
 from typing import Any, NamedTuple
 
 from demitasse import PLAIN, Candidate, Layout, Request, TensorSpec, Work
@@ -20,6 +20,8 @@ from demitasse_cpu.threads import divide
 
 _ADDED = 6  # the number of the input that is to be added, where one is
 _LINE = 512  # elements from which on what a loop over a line costs at its ends is small beside the rest
+_STEP = 64  # elements that a line is a multiple of for the loops that are written in vectors
+_LONGEST = 2048  # elements to which a line is made longer for those: all that is along it is near then
 
 
 class _Channels(NamedTuple):
@@ -34,9 +36,16 @@ class _Channels(NamedTuple):
     lines: int
     parts: int
 
+    dtype: str
+
     @property
     def in_lines(self) -> bool:
         return self.plane == 1
+
+    @property
+    def in_vectors(self) -> bool:
+        """Whether the loops that are written in vectors serve."""
+        return self.in_lines and self.dtype == "float32" and self.width % _STEP == 0
 
 
 def _channels(
@@ -51,11 +60,25 @@ def _channels(
     plane = prod(shape[axis + extents :])
     if is_by_channels(layout):
         outer, plane = outer * plane, 1
-    width = channels * max(1, min(outer, -(-_LINE // channels)))
+    width = channels * max(1, min(outer, _pixels(channels)))
     lines = -(-outer * channels // width)
     units = lines if plane == 1 else outer * channels if apart else channels
     parts = parts_for(request, units, prod(shape))
-    return _Channels(layout, outer, channels, plane, width, lines, parts)
+    return _Channels(layout, outer, channels, plane, width, lines, parts, leader.dtype)
+
+
+def _pixels(channels: int) -> int:
+    """In a line: so many that it is long and, where it does not become too long, whole vectors."""
+    enough, whole = -(-_LINE // channels), _STEP // gcd(channels, _STEP)
+    more = -(-enough // whole) * whole
+    return more if more * channels <= _LONGEST else enough
+
+
+def _over_lines(form: _Channels) -> Any:
+    """The module of the loops over lines that are quickest for them."""
+    from demitasse_cpu.loops import batch_normalization, line_vectors
+
+    return line_vectors if form.in_vectors else batch_normalization
 
 
 def _line_arrays(workspace: Any, dtype: str, form: _Channels, count: int) -> list[Any]:
@@ -93,11 +116,11 @@ def _in_parts(
 
 def _everywhere(form: _Channels, what: str, arguments: Sequence[Any]) -> Work:
     """The loop that does ``what`` to each line, or to each plane."""
-    from demitasse_cpu.loops import batch_normalization as lines
     from demitasse_cpu.loops import plane_normalization as planes
 
     if form.in_lines:
-        return spread(getattr(lines, f"line_{what}"), (*arguments, form.width), form.lines, form.parts)
+        loop = getattr(_over_lines(form), f"line_{what}")
+        return spread(loop, (*arguments, form.width), form.lines, form.parts)
     numbers, units = (form.channels, form.plane), form.outer * form.channels
     return spread(getattr(planes, f"plane_{what}"), (*arguments, *numbers), units, form.parts)
 
@@ -168,7 +191,7 @@ def batch_norm(request: Request) -> Iterable[Candidate]:
         return in_order(
             [
                 ready(lines.line_shift, given, centre, form.channels, form.width),
-                _in_parts(lines.line_moments, (given, centre), form, near, first, second),
+                _in_parts(_over_lines(form).line_moments, (given, centre), form, near, first, second),
                 ready(lines.settled, *sums, *numbers),
                 ready(lines.along, average, inverse, *learned, centre, slope, level),
                 _written(request, form, (y, given, *added), (centre, slope, level)),
@@ -225,7 +248,7 @@ def _backward(request: Request, learned: int) -> Iterable[Candidate]:
         if summed:
             near, first, second = _sums(workspace, x.dtype, form, 9)
             line = (dy, given, centre, slope, level, least)
-            stages.append(_in_parts(lines.line_arriving, line, form, near, first, second))
+            stages.append(_in_parts(_over_lines(form).line_arriving, line, form, near, first, second))
             terms = (first, second, inverse, slope, dw, db, offset, tilt)
             numbers = (form.width, len(divide(form.lines, form.parts)), n)
             stages.append(ready(lines.gradients, *terms, *numbers))

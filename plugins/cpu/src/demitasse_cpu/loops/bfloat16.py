@@ -2,8 +2,11 @@
 arrays of it are uint16, and loops compute in float32: every load widens, every store rounds.
 
 The functions are parts of the compiler's own (intrinsics), so that loops over them become vector code:
-a shift to widen, four integer operations to round to the nearest. A uint16 array always means bfloat16
-here; where bits are only moved, loops leave these functions out.
+a shift to widen, some integer operations to round to the nearest. Loops that are written in vectors
+round by the processor's instruction where it has one (AVX512-BF16), to which, as to oneDNN, numbers too
+small to be normal are zero; of a loop over numbers LLVM, which thinks it dear, would make narrower
+vectors. A uint16 array always means bfloat16 here; where bits are only moved, loops leave these
+functions out.
 """
 
 from __future__ import annotations
@@ -14,7 +17,25 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from demitasse_cpu.loops.processor import FEATURES
+
 _I16, _I32, _F32 = ir.IntType(16), ir.IntType(32), ir.FloatType()
+
+_ROUNDS = {"avx512bf16", "avx512vl"} <= FEATURES
+"""Whether the processor has an instruction that rounds to bfloat16."""
+
+
+class BFloat(ir.Type):  # type: ignore[misc]
+    """LLVM's own bfloat, which llvmlite has no name for."""
+
+    def __str__(self) -> str:
+        return "bfloat"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, BFloat)
+
+    def __hash__(self) -> int:
+        return hash(BFloat)
 
 
 def computed(stored: Any) -> Any:
@@ -53,6 +74,8 @@ def narrowed_vector(builder: Any, wide: Any, stored: Any) -> Any:
         return wide
     count = wide.type.count
     words, halves = ir.VectorType(_I32, count), ir.VectorType(_I16, count)
+    if _ROUNDS:
+        return builder.bitcast(builder.fptrunc(wide, ir.VectorType(BFloat(), count)), halves)
 
     def all_of(number: int) -> Any:
         return ir.Constant(words, [number] * count)

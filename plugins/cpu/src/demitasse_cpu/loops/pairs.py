@@ -15,6 +15,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from demitasse_cpu.loops.bfloat16 import BFloat
 from demitasse_cpu.loops.reorder import exchanged
 
 ROWS = 8
@@ -26,20 +27,7 @@ WIDE = 32
 _LANES = 16
 
 
-class _BFloat(ir.Type):  # type: ignore[misc]
-    """LLVM's own bfloat, which llvmlite has no name for."""
-
-    def __str__(self) -> str:
-        return "bfloat"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _BFloat)
-
-    def __hash__(self) -> int:
-        return hash(_BFloat)
-
-
-_I32, _I64, _F32, _BF16 = ir.IntType(32), ir.IntType(64), ir.FloatType(), _BFloat()
+_I32, _I64, _F32, _BF16 = ir.IntType(32), ir.IntType(64), ir.FloatType(), BFloat()
 _SUMS, _PAIRS = ir.VectorType(_F32, _LANES), ir.VectorType(_BF16, 2 * _LANES)
 _WORDS = ir.VectorType(_I32, _LANES)
 

@@ -8,21 +8,13 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-import llvmlite.binding
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils, config
+from numba.core import cgutils
 from numba.extending import intrinsic
 
 from demitasse_cpu.loops.compiled import Array, compiled, inlined
-
-
-def _features() -> set[str]:
-    """Of the processor that numba compiles for: this one, unless NUMBA_CPU_FEATURES names others."""
-    chosen: str | None = config.CPU_FEATURES  # type: ignore[attr-defined]
-    if chosen is None:
-        return {name for name, has in llvmlite.binding.get_host_cpu_features().items() if has}
-    return {name[1:] for name in chosen.split(",") if name.startswith("+")}
+from demitasse_cpu.loops.processor import FEATURES
 
 
 def _vector_bytes_and_registers(features: set[str]) -> tuple[int, int]:
@@ -33,15 +25,18 @@ def _vector_bytes_and_registers(features: set[str]) -> tuple[int, int]:
     return 16, 32 if "neon" in features else 16
 
 
-_VECTOR_BYTES, _REGISTERS = _vector_bytes_and_registers(_features())
+_VECTOR_BYTES, _REGISTERS = _vector_bytes_and_registers(FEATURES)
 
-MULTIPLIES_PAIRS = {"avx512f", "avx512vnni"} <= _features()
+MANY_REGISTERS = _REGISTERS == 32
+"""Whether there are 32 vectors of registers, and not 16."""
+
+MULTIPLIES_PAIRS = {"avx512f", "avx512vnni"} <= FEATURES
 """Whether products of pairs of 16-bit integers are summed by one instruction."""
 
 # Rows of a tile by its number of vectors: sums for two fused multiply-adds a cycle over their
 # latency, which with a row of the panel and one value fit the registers. Eight rows have as many
 # addresses as a processor of sixteen general registers can hold beside the loop's own.
-ROWS = (0, 8, 8, 8, 6) if _REGISTERS == 32 else (0, 8, 6)
+ROWS = (0, 8, 8, 8, 6) if MANY_REGISTERS else (0, 8, 6)
 MAX_ROWS = max(ROWS)
 
 STRIP = 48

@@ -1,0 +1,353 @@
+"""Batch normalisation of channels that lie innermost, in float32 or stored as bfloat16, written in
+vectors: the loops of ``batch_normalization`` by the same names, with the same results.
+
+What the channels have along a line is read for several lines at once, and sums stay in registers for as
+many lines as are summed in float32. One by one, each vector of a line would read five others, and a core
+that has its lines in a near cache would wait for those (of two cores of a Zen 5 in bfloat16: 8 numbers a
+nanosecond, and 15 so). Memory that is read next is fetched meanwhile.
+
+Lines are a whole number of ``STEP``; what is left behind the last whole group of lines the loops over
+one line do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from demitasse_cpu.loops import batch_normalization as by_line
+from demitasse_cpu.loops.bfloat16 import number
+from demitasse_cpu.loops.compiled import Array, compiled
+from demitasse_cpu.loops.tiles import MANY_REGISTERS
+from demitasse_cpu.loops.vectors import I64, LANES, Vectors
+
+STEP = 64
+"""Numbers that a line is a multiple of, whatever the processor's vectors."""
+
+_ROWS = 4  # lines for which what the channels have is read once
+_SIDE_BY_SIDE = 2 if MANY_REGISTERS else 1  # vectors of a line
+_SUMMED = 4 if MANY_REGISTERS else 1
+_FOLD = 16  # lines summed in float32, as in the loops over one line
+
+_Expression = Callable[[Vectors, Sequence[Any], Sequence[Any], Sequence[Any]], Any]
+"""Of vectors of the tensors, of what the channels have, and of numbers, the result or the two terms of
+sums."""
+
+
+class _Arguments:
+    """A part's arguments while its code is built: tensors, what the channels have, and numbers."""
+
+    def __init__(self, context: Any, builder: Any, signature: Any, args: Any) -> None:
+        self.vectors, self._context, self._builder = Vectors(builder), context, builder
+        self._signature, self._args = signature, args
+
+    def arrays(self, position: int) -> tuple[list[Any], list[Any]]:
+        """The data of the arrays in a tuple, and the types that they store."""
+        kinds = list(self._signature.args[position])
+        members = cgutils.unpack_tuple(self._builder, self._args[position], len(kinds))  # type: ignore[no-untyped-call]
+        data = [
+            self._context.make_array(kind)(self._context, self._builder, member).data
+            for kind, member in zip(kinds, members, strict=True)
+        ]
+        return data, [kind.dtype for kind in kinds]
+
+    def splats(self, position: int) -> list[Any]:
+        """The numbers in a tuple, each in all lanes."""
+        count = len(self._signature.args[position])
+        numbers = cgutils.unpack_tuple(self._builder, self._args[position], count)  # type: ignore[no-untyped-call]
+        return [self.vectors.splat(each) for each in numbers]
+
+
+def _mapping(expression: _Expression) -> Any:
+    """A part of loops: ``target = expression`` over _ROWS lines from ``at`` on."""
+
+    def typed(
+        context: Any, tensors: Any, target: Any, channels: Any, numbers: Any, at: Any, width: Any
+    ) -> Any:
+        signature = types.void(tensors, target, channels, numbers, types.int64, types.int64)
+
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            given = _Arguments(context, builder, signature, args)
+            v, splats = given.vectors, given.splats(3)
+            (sources, kinds), (along, _) = given.arrays(0), given.arrays(2)
+            result, kept = v.data(context, signature, args, 1), signature.args[1].dtype
+            at, width = args[4:]
+            ahead = builder.mul(width, I64(_ROWS))
+            step = I64(_SIDE_BY_SIDE * LANES)
+            with cgutils.for_range_slice(builder, I64(0), width, step, I64) as (i, _):
+                places = [builder.add(i, I64(j * LANES)) for j in range(_SIDE_BY_SIDE)]
+                constants = [[v.load(line, place) for line in along] for place in places]
+                for r in range(_ROWS):
+                    row = builder.add(at, builder.mul(width, I64(r)))
+                    for source in sources:
+                        v.fetch(source, builder.add(builder.add(row, ahead), i))
+                    for place, mine in zip(places, constants, strict=True):
+                        cell = builder.add(row, place)
+                        terms = [
+                            v.load(source, cell, kind)
+                            for source, kind in zip(sources, kinds, strict=True)
+                        ]
+                        v.store(expression(v, terms, mine, splats), result, cell, kept)
+            return context.get_dummy_value()
+
+        return signature, generate
+
+    return intrinsic(typed)
+
+
+def _summing(expression: _Expression) -> Any:
+    """A part of loops: the sums of two terms over ``count`` lines from ``at`` on, in each lane, which are
+    added to ``first`` and ``second``."""
+
+    def typed(
+        context: Any,
+        tensors: Any,
+        channels: Any,
+        numbers: Any,
+        first: Any,
+        second: Any,
+        at: Any,
+        width: Any,
+        count: Any,
+    ) -> Any:
+        n = types.int64
+        signature = types.void(tensors, channels, numbers, first, second, n, n, n)
+
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            given = _Arguments(context, builder, signature, args)
+            v, splats = given.vectors, given.splats(2)
+            (sources, kinds), (along, _) = given.arrays(0), given.arrays(1)
+            far = [v.data(context, signature, args, position) for position in (3, 4)]
+            at, width, count = args[5:]
+            ahead = builder.mul(width, I64(_FOLD))
+            with cgutils.for_range_slice(builder, I64(0), width, I64(_SUMMED * LANES), I64) as (i, _):
+                places = [builder.add(i, I64(j * LANES)) for j in range(_SUMMED)]
+                constants = [[v.load(line, place) for line in along] for place in places]
+                before = builder.block
+                body, done = (builder.append_basic_block(name) for name in ("lines", "summed"))
+                builder.branch(body)
+                builder.position_at_end(body)
+                line = builder.phi(I64)
+                sums = [[builder.phi(v.kind) for _ in far] for _ in places]
+                row = builder.add(at, builder.mul(width, line))
+                for source in sources:
+                    for place in places[::2]:
+                        v.fetch(source, builder.add(builder.add(row, ahead), place))
+                totals = []
+                for place, mine, old in zip(places, constants, sums, strict=True):
+                    cell = builder.add(row, place)
+                    terms = [
+                        v.load(source, cell, kind) for source, kind in zip(sources, kinds, strict=True)
+                    ]
+                    totals.append(expression(v, terms, mine, [*splats, *old]))
+                following = builder.add(line, I64(1))
+                line.add_incoming(I64(0), before)
+                line.add_incoming(following, body)
+                for old, new in zip(sums, totals, strict=True):
+                    for phi, total in zip(old, new, strict=True):
+                        phi.add_incoming(v.constant(0.0), before)
+                        phi.add_incoming(total, body)
+                builder.cbranch(builder.icmp_signed("<", following, count), body, done)
+                builder.position_at_end(done)
+                for place, new in zip(places, totals, strict=True):
+                    for pointer, total in zip(far, new, strict=True):
+                        _add_wide(builder, pointer, place, total)
+            return context.get_dummy_value()
+
+        return signature, generate
+
+    return intrinsic(typed)
+
+
+def _add_wide(builder: Any, pointer: Any, place: Any, total: Any) -> None:
+    """Add a vector of float32 to numbers of float64."""
+    kind = ir.VectorType(ir.DoubleType(), LANES)
+    cell = builder.bitcast(builder.gep(pointer, [place]), kind.as_pointer())
+    value = builder.load(cell)
+    value.align = 8
+    builder.store(builder.fadd(value, builder.fpext(total, kind)), cell).align = 8
+
+
+def _normal(v: Vectors, x: Any, channels: Sequence[Any]) -> tuple[Any, Any]:
+    """x without the centre, and what that becomes."""
+    centre, slope, level = channels[:3]
+    off = v.subtract(x, centre)
+    return off, v.multiply_add(off, slope, level)
+
+
+def _at_least(v: Vectors, least: Any, value: Any) -> Any:
+    return v.builder.select(v.builder.fcmp_ordered("<", value, least), least, value)
+
+
+def _arrived(v: Vectors, dy: Any, value: Any, least: Any) -> Any:
+    """dy where the result was more than the least there is, else 0."""
+    return v.builder.select(v.builder.fcmp_ordered("<=", value, least), v.constant(0.0), dy)
+
+
+def _normalised(v: Vectors, tensors: Any, channels: Any, numbers: Any) -> Any:
+    return _at_least(v, numbers[0], _normal(v, tensors[0], channels)[1])
+
+
+def _normalised_sum(v: Vectors, tensors: Any, channels: Any, numbers: Any) -> Any:
+    value = _at_least(v, numbers[0], _normal(v, tensors[0], channels)[1])
+    return _at_least(v, numbers[1], v.add(value, tensors[1]))
+
+
+def _normalised_backward(v: Vectors, tensors: Any, channels: Any, numbers: Any) -> Any:
+    (dy, x), (_, slope, _, offset, tilt) = tensors, channels
+    off, value = _normal(v, x, channels)
+    arrived = _arrived(v, dy, value, numbers[0])
+    level = v.multiply_add(slope, arrived, v.builder.fneg(offset))
+    return v.multiply_add(v.builder.fneg(tilt), off, level)
+
+
+def _scaled(v: Vectors, tensors: Any, channels: Any, numbers: Any) -> Any:
+    return _at_least(v, numbers[0], v.multiply_add(tensors[0], *channels))
+
+
+def _moments(v: Vectors, tensors: Any, channels: Any, numbers: Any) -> Any:
+    total, squares = numbers
+    off = v.subtract(tensors[0], channels[0])
+    return v.add(total, off), v.multiply_add(off, off, squares)
+
+
+def _arriving(v: Vectors, tensors: Any, channels: Any, numbers: Any) -> Any:
+    least, total, products = numbers
+    off, value = _normal(v, tensors[1], channels)
+    arrived = _arrived(v, tensors[0], value, least)
+    return v.add(total, arrived), v.multiply_add(arrived, off, products)
+
+
+_normalise, _normalise_sum = _mapping(_normalised), _mapping(_normalised_sum)
+_normalise_backward, _scale = _mapping(_normalised_backward), _mapping(_scaled)
+_sum_moments, _sum_arriving = _summing(_moments), _summing(_arriving)
+
+
+@compiled()
+def line_moments(
+    x: Array,
+    shift: Array,
+    near: Array,
+    near_squares: Array,
+    sums: Array,
+    squares: Array,
+    width: int,
+    begin: int,
+    end: int,
+) -> None:
+    whole = max(begin, min(end, x.size // width))
+    by_line.line_moments(x, shift, near, near_squares, sums, squares, width, whole, end)
+    for line in range(begin, whole, _FOLD):
+        count = min(_FOLD, whole - line)
+        _sum_moments((x,), (shift,), (), sums, squares, line * width, width, count)
+
+
+@compiled()
+def line_arriving(
+    dy: Array,
+    x: Array,
+    centre: Array,
+    slope: Array,
+    level: Array,
+    least: float,
+    near: Array,
+    near_products: Array,
+    sums: Array,
+    products: Array,
+    width: int,
+    begin: int,
+    end: int,
+) -> None:
+    whole = max(begin, min(end, x.size // width))
+    by_line.line_arriving(
+        dy, x, centre, slope, level, least, near, near_products, sums, products, width, whole, end
+    )
+    along, floor = (centre, slope, level), (number(least, x),)
+    for line in range(begin, whole, _FOLD):
+        count = min(_FOLD, whole - line)
+        _sum_arriving((dy, x), along, floor, sums, products, line * width, width, count)
+
+
+@compiled()
+def line_normalised(
+    x: Array,
+    y: Array,
+    centre: Array,
+    slope: Array,
+    level: Array,
+    least: float,
+    width: int,
+    begin: int,
+    end: int,
+) -> None:
+    line = begin
+    while line + _ROWS <= min(end, x.size // width):
+        at = line * width
+        _normalise((x,), y, (centre, slope, level), (number(least, x),), at, width)
+        line += _ROWS
+    by_line.line_normalised(x, y, centre, slope, level, least, width, line, end)
+
+
+@compiled()
+def line_normalised_sum(
+    x: Array,
+    other: Array,
+    y: Array,
+    centre: Array,
+    slope: Array,
+    level: Array,
+    least: float,
+    least_sum: float,
+    width: int,
+    begin: int,
+    end: int,
+) -> None:
+    along, floors = (centre, slope, level), (number(least, x), number(least_sum, x))
+    line = begin
+    while line + _ROWS <= min(end, x.size // width):
+        _normalise_sum((x, other), y, along, floors, line * width, width)
+        line += _ROWS
+    by_line.line_normalised_sum(
+        x, other, y, centre, slope, level, least, least_sum, width, line, end
+    )
+
+
+@compiled()
+def line_normalised_backward(
+    dy: Array,
+    x: Array,
+    dx: Array,
+    centre: Array,
+    slope: Array,
+    level: Array,
+    offset: Array,
+    tilt: Array,
+    least: float,
+    width: int,
+    begin: int,
+    end: int,
+) -> None:
+    along, floor = (centre, slope, level, offset, tilt), (number(least, x),)
+    line = begin
+    while line + _ROWS <= min(end, x.size // width):
+        _normalise_backward((dy, x), dx, along, floor, line * width, width)
+        line += _ROWS
+    by_line.line_normalised_backward(
+        dy, x, dx, centre, slope, level, offset, tilt, least, width, line, end
+    )
+
+
+@compiled()
+def line_scaled(
+    x: Array, y: Array, w: Array, b: Array, least: float, width: int, begin: int, end: int
+) -> None:
+    line = begin
+    while line + _ROWS <= min(end, x.size // width):
+        _scale((x,), y, (w, b), (number(least, x),), line * width, width)
+        line += _ROWS
+    by_line.line_scaled(x, y, w, b, least, width, line, end)
