@@ -28,6 +28,7 @@ SHAPES = [
     (3, 97, 13, 13),
     (2, 600, 6, 5),
     (16, 16, 32, 32),
+    (7, 128, 15, 13),
 ]
 VECTORS = [(1, 3), (33, 97), (600, 50)]
 PLACES = [(shape, layout) for shape in SHAPES for layout in LAYOUTS]
@@ -291,7 +292,7 @@ def test_a_mean_far_from_0_costs_no_digits(layout: Layout) -> None:
     np.testing.assert_allclose(y, expected, atol=5e-4)
 
 
-@pytest.mark.parametrize("shape", [(2, 3, 5, 7), (8, 97, 13, 13)])
+@pytest.mark.parametrize("shape", [(2, 3, 5, 7), (8, 97, 13, 13), (7, 64, 15, 13)])
 def test_images_may_be_stored_as_bfloat16(shape: tuple[int, ...]) -> None:
     """Statistics and gradients of parameters stay float32: 8 bits are lost at the very end only."""
     x, dy = (NHWC_BF16.unpack(NHWC_BF16.pack(v), shape) for v in draw(shape, "float32", 2, mean=1))

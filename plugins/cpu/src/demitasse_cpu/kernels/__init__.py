@@ -30,6 +30,7 @@ from demitasse_cpu.kernels import (
     reorder,
     spatial,
     spread_products,
+    strided,
     update,
     wide_weights,
     winograd,
@@ -55,7 +56,12 @@ FACTORIES: Mapping[str, Callable[[Request], Iterable[Candidate]]] = MappingProxy
     | update.FACTORIES
 )
 
-LIGHTER = (winograd.FACTORIES, wide_weights.FACTORIES, spread_products.FACTORIES)
+LIGHTER = (
+    winograd.FACTORIES,
+    wide_weights.FACTORIES,
+    spread_products.FACTORIES,
+    strided.FACTORIES,
+)
 """Kernels that need less arithmetic or memory where they serve; for a tuner to try."""
 
 

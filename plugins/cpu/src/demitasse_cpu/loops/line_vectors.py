@@ -101,7 +101,7 @@ def _mapping(expression: _Expression) -> Any:
 
 
 def _summing(expression: _Expression) -> Any:
-    """A part of loops: the sums of two terms over ``count`` lines from ``at`` on, in each lane, which are
+    """A part of loops: of two terms the sums in each lane over ``count`` lines from ``at`` on, which are
     added to ``first`` and ``second``."""
 
     def typed(
@@ -312,9 +312,7 @@ def line_normalised_sum(
     while line + _ROWS <= min(end, x.size // width):
         _normalise_sum((x, other), y, along, floors, line * width, width)
         line += _ROWS
-    by_line.line_normalised_sum(
-        x, other, y, centre, slope, level, least, least_sum, width, line, end
-    )
+    by_line.line_normalised_sum(x, other, y, centre, slope, level, least, least_sum, width, line, end)
 
 
 @compiled()

@@ -17,7 +17,7 @@ from demitasse_cpu.loops.compiled import Array, compiled, inlined
 from demitasse_cpu.loops.processor import FEATURES
 
 
-def _vector_bytes_and_registers(features: set[str]) -> tuple[int, int]:
+def _vector_bytes_and_registers(features: frozenset[str]) -> tuple[int, int]:
     if "avx512f" in features:
         return 64, 32
     if "avx" in features:
