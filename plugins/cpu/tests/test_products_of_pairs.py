@@ -15,6 +15,7 @@ from demitasse import Candidate, Layout, Place, Request, TensorSpec
 from demitasse.operations import VOCABULARY
 from demitasse_cpu.kernels import (
     candidates,
+    pixel_products,
     spread_products,
     wide_weights,
     winograd_integers,
@@ -201,6 +202,54 @@ def test_what_products_cannot_be_added_up_to_is_left_to_others(attributes: dict[
     given = {**attributes, "shape": (2, 4, 10, 10)}
     request = ask("convolution_backward_data", operands, (2, 4, 10, 10), given, 1)
     assert not list(spread_products.backward_data(request))
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    images=st.integers(1, 4),
+    channels=st.sampled_from([32, 96, 128]),
+    outputs=st.sampled_from([32, 64, 160]),
+    extents=st.tuples(st.integers(1, 15), st.integers(1, 15)),
+    threads=st.integers(1, 3),
+)
+def test_pixels_are_multiplied_two_by_two(
+    images: int, channels: int, outputs: int, extents: tuple[int, int], threads: int
+) -> None:
+    random = np.random.default_rng(channels)
+    x, dy = (
+        random.standard_normal((images, n, *extents)).astype(np.float32) for n in (channels, outputs)
+    )
+    shape = (outputs, channels, 1, 1)
+    asked = ask("convolution_backward_weights", [dy.shape, x.shape], shape, {"shape": shape}, threads)
+    (candidate,) = pixel_products.backward_weights(asked)
+    sources = [layout.pack(a) for layout, a in zip(candidate.input_layouts, (dy, x), strict=True)]
+    dw, room = np.full(shape, np.nan, np.float32), np.full(candidate.workspace + 64, 255, np.uint8)
+    start = -room.ctypes.data % 64
+    work = candidate.bind(sources, [dw], room[start : start + candidate.workspace])
+    work()
+    work()
+    terms = rounded(dy), rounded(x)
+    expected, size = (
+        np.einsum("noyx,ncyx->oc", *each)[:, :, None, None]
+        for each in (terms, [np.abs(term) for term in terms])
+    )
+    assert np.all(np.abs(dw - expected) <= 1e-6 * size)
+
+
+def test_pixels_that_are_not_multiplied_so_are_left_to_others() -> None:
+    x, dy = (2, 64, 8, 8), (2, 32, 8, 8)
+    for w, attributes in (
+        ((32, 64, 3, 3), {"pad": (1, 1)}),
+        ((32, 32, 1, 1), {"groups": 2}),
+        ((32, 64, 1, 1), {"stride": (2, 2)}),
+    ):
+        asked = ask("convolution_backward_weights", [dy, x], w, {"shape": w, **attributes}, 1)
+        assert not list(pixel_products.backward_weights(asked))
+    w = (32, 64, 1, 1)
+    asked = ask("convolution_backward_weights", [dy, x], w, {"shape": w}, 1)
+    biased = replace(asked, outputs=(*asked.outputs, TensorSpec((32,), "float32")))
+    assert not list(pixel_products.backward_weights(biased))
+    assert not list(pixel_products.backward_weights(replace(asked, precision="f32")))
 
 
 def test_fixed_weights_are_kept_in_16_bits() -> None:

@@ -24,6 +24,7 @@ from demitasse_cpu.kernels import (
     loss,
     memory,
     normalization,
+    pixel_products,
     pooling,
     recurrent,
     reduction,
@@ -60,6 +61,7 @@ LIGHTER = (
     winograd.FACTORIES,
     wide_weights.FACTORIES,
     spread_products.FACTORIES,
+    pixel_products.FACTORIES,
     strided.FACTORIES,
 )
 """Kernels that need less arithmetic or memory where they serve; for a tuner to try."""

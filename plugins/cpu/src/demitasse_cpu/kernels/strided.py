@@ -13,6 +13,7 @@ from typing import Any
 
 from demitasse import Candidate, Request, TensorSpec, Work
 from demitasse_cpu import onednn
+from demitasse_cpu.kernels import pixel_products
 from demitasse_cpu.kernels.layouts import is_by_channels
 from demitasse_cpu.kernels.requests import aligned, flat, parts_for, spec
 from demitasse_cpu.kernels.work import spread
@@ -22,13 +23,13 @@ _LEAST = 32  # channels from which on a pixel is moved in whole vectors
 
 
 def backward_weights(request: Request) -> Iterable[Candidate]:
-    """A candidate for dw and db, one product of two matrices: pixels of x, put together first."""
+    """Candidates for dw and db, products of matrices: pixels of x, put together first."""
     dy, x = map(spec, request.inputs)
     skipping = _Skipping(request, x, dy.shape)
     if not skipping.serves(spec(request.outputs[0])):
         return
     dense = skipping.dense(inputs=(dy, skipping.met))
-    for inner in onednn.candidates(dense)[-1:]:
+    for inner in (*onednn.candidates(dense)[-1:], *pixel_products.backward_weights(dense)):
         if not is_by_channels(inner.input_layouts[1]):
             continue
 

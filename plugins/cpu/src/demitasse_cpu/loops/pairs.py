@@ -113,11 +113,49 @@ def _pairs_in_rows_typed(context: Any, w: Any, at: Any, step: Any, panel: Any, t
     return signature, generate
 
 
+def _pixels_typed(width: int) -> Any:
+    """A part of loops: two rows of bfloat16, ``step`` apart, are put side by side, ``count`` times 32 of
+    their numbers, in panels of ``width`` pairs that are ``panel_step`` numbers apart. A ``step`` of 0
+    stands for a second row of zeros."""
+
+    def typed(
+        context: Any, x: Any, at: Any, step: Any, panel: Any, to: Any, panel_step: Any, count: Any
+    ) -> Any:
+        n = types.int64
+        signature = types.void(x, n, n, panel, n, n, n)
+        halves = ir.VectorType(ir.IntType(16), 2 * _LANES)
+
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            source = _data(context, builder, signature, args, 0, 1)
+            target = _data(context, builder, signature, args, 3, 4)
+            is_there = builder.icmp_signed("!=", args[2], _I64(0))
+            nothing = ir.Constant(halves, None)
+            with cgutils.for_range(builder, args[6]) as loop:
+                first = builder.mul(loop.index, _I64(2 * _LANES))
+                even = _loaded(builder, source, first, halves, 2)
+                odd = _loaded(builder, source, builder.add(first, args[2]), halves, 2)
+                rows = even, builder.select(is_there, odd, nothing)
+                stores = max(1, 2 * _LANES // width), min(width, _LANES)
+                for j in range(0, 2 * _LANES, stores[1]):
+                    lanes = [j + k // 2 + k % 2 * 2 * _LANES for k in range(2 * stores[1])]
+                    panels = builder.mul(loop.index, _I64(stores[0]))
+                    to = builder.mul(builder.add(panels, _I64(j // width)), args[5])
+                    value = _shuffled(builder, rows, lanes)
+                    place = _vector(builder, target, builder.add(to, _I64(j % width * 2)), value.type)
+                    builder.store(value, place).align = 2
+            return context.get_dummy_value()
+
+        return signature, generate
+
+    return typed
+
+
 def _tile_typed(
     context: Any,
     x: Any,
     x_at: Any,
     x_row: Any,
+    x_step: Any,
     panel: Any,
     sums: Any,
     sums_at: Any,
@@ -128,27 +166,28 @@ def _tile_typed(
     ahead: Any,
 ) -> Any:
     """sums[r, :32] (+)= sum over pairs of x[r, pair] * panel[pair, :32]; ``more`` adds to what is
-    there. Meanwhile a line for each pair is fetched of w, from ``ahead`` on."""
+    there. x has ``x_row`` numbers between rows, ``x_step`` between pairs. Meanwhile a line for each pair
+    is fetched of w, from ``ahead`` on."""
     n = types.int64
-    signature = types.void(x, n, n, panel, sums, n, n, n, n, w, n)
+    signature = types.void(x, n, n, n, panel, sums, n, n, n, n, w, n)
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         kind = ir.FunctionType(_SUMS, [_SUMS, _PAIRS, _PAIRS])
         name = "llvm.x86.avx512bf16.dpbf16ps.512"
         dot = cgutils.get_or_insert_function(builder.module, kind, name)  # type: ignore[no-untyped-call]
         source = _data(context, builder, signature, args, 0, 1)
-        weights = context.make_array(signature.args[3])(context, builder, args[3]).data
-        out = _data(context, builder, signature, args, 4, 5)
-        coming = _data(context, builder, signature, args, 9, 10)
+        weights = context.make_array(signature.args[4])(context, builder, args[4]).data
+        out = _data(context, builder, signature, args, 5, 6)
+        coming = _data(context, builder, signature, args, 10, 11)
         rows = [builder.mul(args[2], _I64(r)) for r in range(ROWS)]
         cells = [
-            builder.add(builder.mul(args[6], _I64(r)), _I64(j * _LANES))
+            builder.add(builder.mul(args[7], _I64(r)), _I64(j * _LANES))
             for r in range(ROWS)
             for j in range(2)
         ]
         entry = builder.block
         resumed, body, done = (builder.append_basic_block(name) for name in ("resumed", "terms", "done"))
-        builder.cbranch(builder.icmp_signed("!=", args[8], _I64(0)), resumed, body)
+        builder.cbranch(builder.icmp_signed("!=", args[9], _I64(0)), resumed, body)
         builder.position_at_end(resumed)
         before = [_loaded(builder, out, cell, _SUMS, 4) for cell in cells]
         builder.branch(body)
@@ -168,7 +207,7 @@ def _tile_typed(
         ]
         after = []
         for r, row in enumerate(rows):
-            at = builder.add(row, builder.mul(t, _I64(2)))
+            at = builder.add(row, builder.mul(t, args[3]))
             pair = _loaded(builder, source, at, _I32, 2)
             nothing = ir.Constant(_WORDS, ir.Undefined)
             lane = builder.insert_element(nothing, pair, _I32(0))
@@ -184,7 +223,7 @@ def _tile_typed(
             total.add_incoming(zero, entry)
             total.add_incoming(old, resumed)
             total.add_incoming(new, body)
-        builder.cbranch(builder.icmp_signed("<", following, args[7]), body, done)
+        builder.cbranch(builder.icmp_signed("<", following, args[8]), body, done)
         builder.position_at_end(done)
         for cell, total in zip(cells, after, strict=True):
             builder.store(total, _vector(builder, out, cell, _SUMS)).align = 4
@@ -195,4 +234,6 @@ def _tile_typed(
 
 pairs_of_rows: Any = intrinsic(_pairs_of_rows_typed)
 pairs_in_rows: Any = intrinsic(_pairs_in_rows_typed)
+panels_of_pixels: Any = intrinsic(_pixels_typed(WIDE))
+rows_of_pixels: Any = intrinsic(_pixels_typed(ROWS))
 tile: Any = intrinsic(_tile_typed)
