@@ -18,6 +18,7 @@ from demitasse_cpu.kernels import (
     pixel_products,
     spread_products,
     wide_weights,
+    windows,
     winograd_integers,
     winograd_kept,
 )
@@ -250,6 +251,113 @@ def test_pixels_that_are_not_multiplied_so_are_left_to_others() -> None:
     biased = replace(asked, outputs=(*asked.outputs, TensorSpec((32,), "float32")))
     assert not list(pixel_products.backward_weights(biased))
     assert not list(pixel_products.backward_weights(replace(asked, precision="f32")))
+
+
+WINDOWS = {
+    "images": st.integers(1, 3),
+    "channels": st.sampled_from([1, 3, 10, 20]),
+    "outputs": st.sampled_from([1, 10, 32, 50]),
+    "result": st.tuples(st.integers(1, 5), st.sampled_from([1, 2, 4, 6, 10, 16, 18])),
+    "taps": st.tuples(st.integers(1, 5), st.integers(2, 5)),
+    "stride": st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    "pad": st.tuples(st.integers(0, 2), st.integers(0, 2)),
+    "beyond": st.tuples(st.integers(0, 2), st.integers(0, 2)),
+    "threads": st.integers(1, 3),
+    "biased": st.booleans(),
+}
+
+
+def windows_of(x: Any, result: Sequence[int], taps: Sequence[int], about: dict[str, Any]) -> Any:
+    """The windows of padded images: images, channels, rows, columns, taps down and across."""
+    (top, left), (down, across) = about["pad"], about["stride"]
+    more = [
+        max(0, (n - 1) * s + t - extent - p)
+        for n, s, t, extent, p in zip(
+            result, (down, across), taps, x.shape[2:], (top, left), strict=True
+        )
+    ]
+    padded = np.pad(x, ((0, 0), (0, 0), (top, more[0]), (left, more[1])))
+    seen = np.lib.stride_tricks.sliding_window_view(padded, tuple(taps), (2, 3))
+    return seen[:, :, ::down, ::across][:, :, : result[0], : result[1]]
+
+
+def made_for_windows(numbers: dict[str, Any]) -> tuple[Any, tuple[int, ...], dict[str, Any]]:
+    """Images of numbers, the shape of the results and the attributes."""
+    extents = [
+        max(1, (r - 1) * s + t - 2 * p + min(more, s - 1))
+        for r, s, t, p, more in zip(
+            *(numbers[each] for each in ("result", "stride", "taps", "pad", "beyond")), strict=True
+        )
+    ]
+    random = np.random.default_rng(numbers["channels"])
+    x = random.standard_normal((numbers["images"], numbers["channels"], *extents)).astype(np.float32)
+    shape = (numbers["images"], numbers["outputs"], *numbers["result"])
+    return x, shape, {name: numbers[name] for name in ("stride", "pad")}
+
+
+@settings(max_examples=40, deadline=None)
+@given(numbers=st.fixed_dictionaries(WINDOWS), rectified=st.booleans())
+def test_windows_times_weights(numbers: dict[str, Any], rectified: bool) -> None:
+    x, shape, attributes = made_for_windows(numbers)
+    random = np.random.default_rng(1)
+    w = random.standard_normal((shape[1], x.shape[1], *numbers["taps"])).astype(np.float32)
+    b = random.standard_normal(shape[1]).astype(np.float32)
+    operands = [x, w, b][: 2 + numbers["biased"]]
+    shapes = [each.shape for each in operands]
+    request = ask("convolution", shapes, shape, attributes, numbers["threads"])
+    if rectified:
+        request = replace(request, operation=replace(request.operation, name="convolution_relu"))
+    (candidate,) = windows.forward(request)
+    seen = windows_of(rounded(x), shape[2:], w.shape[2:], attributes)
+    expected, size = (
+        np.einsum("ncyxij,ocij->noyx", *each, optimize=True)
+        for each in ((seen, rounded(w)), (np.abs(seen), np.abs(rounded(w))))
+    )
+    expected += b[:, None, None] if numbers["biased"] else 0
+    near(compute(candidate, request, operands), np.maximum(expected, 0) if rectified else expected, size)
+
+
+@settings(max_examples=40, deadline=None)
+@given(numbers=st.fixed_dictionaries(WINDOWS))
+def test_gradients_by_windows(numbers: dict[str, Any]) -> None:
+    x, shape, attributes = made_for_windows(numbers)
+    dy = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+    w = (shape[1], x.shape[1], *numbers["taps"])
+    asked = ask(
+        "convolution_backward_weights",
+        [dy.shape, x.shape],
+        w,
+        {**attributes, "shape": w},
+        numbers["threads"],
+    )
+    if numbers["biased"]:
+        asked = replace(asked, outputs=(*asked.outputs, TensorSpec(w[:1], "float32")))
+    found = list(windows.backward_weights(asked))
+    assert bool(found) == (shape[3] % 2 == 0)
+    for candidate in found:
+        sources = [layout.pack(a) for layout, a in zip(candidate.input_layouts, (dy, x), strict=True)]
+        targets = [np.full(s.shape, np.nan, np.float32) for s in asked.outputs if s is not None]
+        room = np.full(candidate.workspace + 64, 255, np.uint8)
+        start = -room.ctypes.data % 64
+        work = candidate.bind(sources, targets, room[start : start + candidate.workspace])
+        work()
+        work()
+        seen = windows_of(rounded(x), shape[2:], w[2:], attributes)
+        expected, size = (
+            np.einsum("noyx,ncyxij->ocij", *each, optimize=True)
+            for each in ((rounded(dy), seen), (np.abs(rounded(dy)), np.abs(seen)))
+        )
+        assert np.all(np.abs(targets[0] - expected) <= 1e-6 * size + 1e-9)
+        for db in targets[1:]:
+            np.testing.assert_allclose(db, rounded(dy).sum((0, 2, 3)), atol=1e-5 * dy.size)
+
+
+def test_many_channels_are_left_to_others() -> None:
+    for name in ("convolution", "convolution_backward_weights"):
+        x, w, y = (2, 64, 8, 8), (8, 64, 3, 3), (2, 8, 6, 6)
+        forward = name == "convolution"
+        asked = ask(name, [x, w] if forward else [y, x], y if forward else w, {}, 1)
+        assert not list(windows.FACTORIES[name](asked))
 
 
 def test_fixed_weights_are_kept_in_16_bits() -> None:

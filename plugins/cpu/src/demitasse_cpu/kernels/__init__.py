@@ -34,6 +34,7 @@ from demitasse_cpu.kernels import (
     strided,
     update,
     wide_weights,
+    windows,
     winograd,
     winograd_kept,
 )
@@ -62,6 +63,7 @@ LIGHTER = (
     wide_weights.FACTORIES,
     spread_products.FACTORIES,
     pixel_products.FACTORIES,
+    windows.FACTORIES,
     strided.FACTORIES,
 )
 """Kernels that need less arithmetic or memory where they serve; for a tuner to try."""

@@ -150,90 +150,104 @@ def _pixels_typed(width: int) -> Any:
     return typed
 
 
-def _tile_typed(
-    context: Any,
-    x: Any,
-    x_at: Any,
-    x_row: Any,
-    x_step: Any,
-    panel: Any,
-    sums: Any,
-    sums_at: Any,
-    sums_row: Any,
-    pairs: Any,
-    more: Any,
-    w: Any,
-    ahead: Any,
-) -> Any:
-    """sums[r, :32] (+)= sum over pairs of x[r, pair] * panel[pair, :32]; ``more`` adds to what is
-    there. x has ``x_row`` numbers between rows, ``x_step`` between pairs. Meanwhile a line for each pair
-    is fetched of w, from ``ahead`` on."""
-    n = types.int64
-    signature = types.void(x, n, n, n, panel, sums, n, n, n, n, w, n)
+def _tile(by_table: bool) -> Any:
+    """A part of loops: sums[r, :32] (+)= sum over pairs of x[r, pair] * panel[pair, :32]; ``more`` adds
+    to what is there. x has ``x_row`` numbers between rows, and ``terms`` between pairs, or ``terms`` is
+    a table of where a row's pairs lie; the panel has ``panel_step`` numbers between pairs. Meanwhile a
+    line for each pair is fetched of w, from ``ahead`` on."""
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        kind = ir.FunctionType(_SUMS, [_SUMS, _PAIRS, _PAIRS])
-        name = "llvm.x86.avx512bf16.dpbf16ps.512"
-        dot = cgutils.get_or_insert_function(builder.module, kind, name)  # type: ignore[no-untyped-call]
-        source = _data(context, builder, signature, args, 0, 1)
-        weights = context.make_array(signature.args[4])(context, builder, args[4]).data
-        out = _data(context, builder, signature, args, 5, 6)
-        coming = _data(context, builder, signature, args, 10, 11)
-        rows = [builder.mul(args[2], _I64(r)) for r in range(ROWS)]
-        cells = [
-            builder.add(builder.mul(args[7], _I64(r)), _I64(j * _LANES))
-            for r in range(ROWS)
-            for j in range(2)
-        ]
-        entry = builder.block
-        resumed, body, done = (builder.append_basic_block(name) for name in ("resumed", "terms", "done"))
-        builder.cbranch(builder.icmp_signed("!=", args[9], _I64(0)), resumed, body)
-        builder.position_at_end(resumed)
-        before = [_loaded(builder, out, cell, _SUMS, 4) for cell in cells]
-        builder.branch(body)
-        builder.position_at_end(body)
-        t = builder.phi(_I64)
-        totals = [builder.phi(_SUMS) for _ in cells]
-        byte = ir.IntType(8).as_pointer()
-        place = builder.gep(coming, [builder.mul(t, _I64(_LANES))])
-        fetch = builder.module.declare_intrinsic(
-            "llvm.prefetch", [byte], ir.FunctionType(ir.VoidType(), [byte, _I32, _I32, _I32])
-        )
-        builder.call(fetch, [builder.bitcast(place, byte), _I32(0), _I32(2), _I32(1)])  # to the second
-        first = builder.mul(t, _I64(4 * _LANES))
-        terms = [
-            _loaded(builder, weights, builder.add(first, _I64(j * 2 * _LANES)), _PAIRS, 2)
-            for j in range(2)
-        ]
-        after = []
-        for r, row in enumerate(rows):
-            at = builder.add(row, builder.mul(t, args[3]))
-            pair = _loaded(builder, source, at, _I32, 2)
-            nothing = ir.Constant(_WORDS, ir.Undefined)
-            lane = builder.insert_element(nothing, pair, _I32(0))
-            everywhere = builder.bitcast(_shuffled(builder, (lane, nothing), [0] * _LANES), _PAIRS)
-            for j in range(2):
-                after.append(builder.call(dot, [totals[2 * r + j], everywhere, terms[j]]))
-        following = builder.add(t, _I64(1))
-        zero = ir.Constant(_SUMS, [0.0] * _LANES)
-        t.add_incoming(_I64(0), entry)
-        t.add_incoming(_I64(0), resumed)
-        t.add_incoming(following, body)
-        for total, old, new in zip(totals, before, after, strict=True):
-            total.add_incoming(zero, entry)
-            total.add_incoming(old, resumed)
-            total.add_incoming(new, body)
-        builder.cbranch(builder.icmp_signed("<", following, args[8]), body, done)
-        builder.position_at_end(done)
-        for cell, total in zip(cells, after, strict=True):
-            builder.store(total, _vector(builder, out, cell, _SUMS)).align = 4
-        return context.get_dummy_value()
+    def typed(
+        context: Any,
+        x: Any,
+        x_at: Any,
+        x_row: Any,
+        terms: Any,
+        panel: Any,
+        panel_step: Any,
+        sums: Any,
+        sums_at: Any,
+        sums_row: Any,
+        pairs: Any,
+        more: Any,
+        w: Any,
+        ahead: Any,
+    ) -> Any:
+        n = types.int64
+        along = terms if by_table else n
+        signature = types.void(x, n, n, along, panel, n, sums, n, n, n, n, w, n)
 
-    return signature, generate
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            kind = ir.FunctionType(_SUMS, [_SUMS, _PAIRS, _PAIRS])
+            name = "llvm.x86.avx512bf16.dpbf16ps.512"
+            dot = cgutils.get_or_insert_function(builder.module, kind, name)  # type: ignore[no-untyped-call]
+            source = _data(context, builder, signature, args, 0, 1)
+            weights = context.make_array(signature.args[4])(context, builder, args[4]).data
+            out = _data(context, builder, signature, args, 6, 7)
+            coming = _data(context, builder, signature, args, 11, 12)
+            places = None
+            if by_table:
+                places = context.make_array(signature.args[3])(context, builder, args[3]).data
+            rows = [builder.mul(args[2], _I64(r)) for r in range(ROWS)]
+            cells = [
+                builder.add(builder.mul(args[8], _I64(r)), _I64(j * _LANES))
+                for r in range(ROWS)
+                for j in range(2)
+            ]
+            entry = builder.block
+            resumed, body, done = (
+                builder.append_basic_block(name) for name in ("resumed", "terms", "done")
+            )
+            builder.cbranch(builder.icmp_signed("!=", args[10], _I64(0)), resumed, body)
+            builder.position_at_end(resumed)
+            before = [_loaded(builder, out, cell, _SUMS, 4) for cell in cells]
+            builder.branch(body)
+            builder.position_at_end(body)
+            t = builder.phi(_I64)
+            totals = [builder.phi(_SUMS) for _ in cells]
+            byte = ir.IntType(8).as_pointer()
+            place = builder.gep(coming, [builder.mul(t, _I64(_LANES))])
+            fetch = builder.module.declare_intrinsic(
+                "llvm.prefetch", [byte], ir.FunctionType(ir.VoidType(), [byte, _I32, _I32, _I32])
+            )
+            to_second = _I32(0), _I32(2), _I32(1)
+            builder.call(fetch, [builder.bitcast(place, byte), *to_second])
+            first = builder.mul(t, args[5])
+            others = [
+                _loaded(builder, weights, builder.add(first, _I64(j * 2 * _LANES)), _PAIRS, 2)
+                for j in range(2)
+            ]
+            regular = places is None
+            term = builder.mul(t, args[3]) if regular else builder.load(builder.gep(places, [t]))
+            after = []
+            for r, row in enumerate(rows):
+                pair = _loaded(builder, source, builder.add(row, term), _I32, 2)
+                nothing = ir.Constant(_WORDS, ir.Undefined)
+                lane = builder.insert_element(nothing, pair, _I32(0))
+                everywhere = builder.bitcast(_shuffled(builder, (lane, nothing), [0] * _LANES), _PAIRS)
+                for j in range(2):
+                    after.append(builder.call(dot, [totals[2 * r + j], everywhere, others[j]]))
+            following = builder.add(t, _I64(1))
+            zero = ir.Constant(_SUMS, [0.0] * _LANES)
+            t.add_incoming(_I64(0), entry)
+            t.add_incoming(_I64(0), resumed)
+            t.add_incoming(following, body)
+            for total, old, new in zip(totals, before, after, strict=True):
+                total.add_incoming(zero, entry)
+                total.add_incoming(old, resumed)
+                total.add_incoming(new, body)
+            builder.cbranch(builder.icmp_signed("<", following, args[9]), body, done)
+            builder.position_at_end(done)
+            for cell, total in zip(cells, after, strict=True):
+                builder.store(total, _vector(builder, out, cell, _SUMS)).align = 4
+            return context.get_dummy_value()
+
+        return signature, generate
+
+    return intrinsic(typed)
 
 
 pairs_of_rows: Any = intrinsic(_pairs_of_rows_typed)
 pairs_in_rows: Any = intrinsic(_pairs_in_rows_typed)
 panels_of_pixels: Any = intrinsic(_pixels_typed(WIDE))
 rows_of_pixels: Any = intrinsic(_pixels_typed(ROWS))
-tile: Any = intrinsic(_tile_typed)
+tile, tile_by_table = _tile(False), _tile(True)

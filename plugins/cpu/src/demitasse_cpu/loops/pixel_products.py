@@ -69,6 +69,19 @@ def products(p: Any, dy: Array, x: Array, dw: Array, rows: Array, panels: Array)
                 ahead = 2 * last * (p.channels if of_x else p.outputs) + fetched
                 ahead -= 0 if of_x else 2 * count * p.channels
                 coming = x if of_x else dy
-                step = 2 * ROWS
-                tile(rows, at, 2, step, near, dw, to, p.channels, count, block, coming, ahead)
+                tile(
+                    rows,
+                    at,
+                    2,
+                    2 * ROWS,
+                    near,
+                    2 * WIDE,
+                    dw,
+                    to,
+                    p.channels,
+                    count,
+                    block,
+                    coming,
+                    ahead,
+                )
                 fetched += _FETCHED * count

@@ -11,11 +11,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from demitasse_cpu.loops.bfloat16 import got, number, prefetch, put, widen
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from demitasse_cpu.loops.bfloat16 import got, number, prefetch, put, widen, widened_vector
 from demitasse_cpu.loops.compiled import Array, compiled, inlined
 
 _BLOCK = 16
 """Channels that are taken at once, a number that the compiler knows."""
+
+_FAR = 2**23
+"""Bytes of images from which on what comes next is fetched ahead: they are beyond the caches."""
 
 
 @inlined
@@ -25,68 +32,88 @@ def _higher(value: Any, best: Any) -> bool:
     return (not (value <= best)) & (best == best)  # type: ignore[no-any-return]
 
 
-@inlined
-def _next(value: Any, place: Any, best: Any, where: Any) -> Any:
-    higher = _higher(value, best)
-    return (value if higher else best), (place if higher else where)
+def _square(size: int) -> Any:
+    """A part of loops: the largest of ``size`` x ``size`` points and its place, of _BLOCK channels in
+    vectors. ``down`` and ``across`` lead to the next points, ``line`` to the place below."""
+
+    def typed(
+        context: Any,
+        x: Any,
+        at: Any,
+        down: Any,
+        across: Any,
+        place: Any,
+        line: Any,
+        y: Any,
+        index: Any,
+        to: Any,
+    ) -> Any:
+        n = types.int64
+        signature = types.void(x, n, n, n, index.dtype, index.dtype, y, index, n)
+
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            source, values, places = (
+                context.make_array(signature.args[i])(context, builder, args[i]).data for i in (0, 6, 7)
+            )
+
+            def vector(pointer: Any, offset: Any) -> Any:
+                kind = ir.VectorType(pointer.type.pointee, _BLOCK)
+                return builder.bitcast(builder.gep(pointer, [offset]), kind.as_pointer())
+
+            def point(i: int, j: int) -> tuple[Any, Any]:
+                steps = ((args[2], i), (args[3], j))
+                offset = args[1]
+                for step, count in steps:
+                    offset = builder.add(offset, builder.mul(step, step.type(count)))
+                value = builder.load(vector(source, offset))
+                value.align = x.dtype.bitwidth // 8
+                number = builder.add(args[4], builder.mul(args[5], args[5].type(i)))
+                return widened_vector(builder, value, x.dtype), _splat(
+                    builder, builder.add(number, number.type(j))
+                )
+
+            def next_of(one: tuple[Any, Any], other: tuple[Any, Any]) -> tuple[Any, Any]:
+                above = builder.fcmp_unordered(">", other[0], one[0])
+                known = builder.fcmp_ordered("ord", one[0], one[0])
+                take = builder.and_(above, known)
+                return builder.select(take, other[0], one[0]), builder.select(take, other[1], one[1])
+
+            def best_of(points: list[tuple[Any, Any]]) -> tuple[Any, Any]:
+                best = points[0]
+                for other in points[1:]:
+                    best = next_of(best, other)
+                return best
+
+            # A chain of comparisons for each line, not one: each waits for the one before it.
+            best, where = best_of([best_of([point(i, j) for j in range(size)]) for i in range(size)])
+            builder.store(_as_stored(builder, best, x.dtype), vector(values, args[8])).align = (
+                x.dtype.bitwidth // 8
+            )
+            builder.store(where, vector(places, args[8])).align = index.dtype.bitwidth // 8
+            return context.get_dummy_value()
+
+        return signature, generate
+
+    return intrinsic(typed)
 
 
-@inlined
-def _largest_of_four(
-    x: Array,
-    at: int,
-    down: int,
-    n: int,
-    place: Any,
-    line: Any,
-    y: Array,
-    index: Array,
-    to: int,
-    count: int,
-) -> None:
-    """Of 2 x 2 points of ``n`` channels, of which ``count`` are looked at; ``down`` and ``line`` lead to
-    the point below, in elements and in places."""
-    one = index.dtype.type(1)
-    for i in range(count):
-        best, where = got(x, at + i), place
-        best, where = _next(got(x, at + n + i), place + one, best, where)
-        best, where = _next(got(x, at + down + i), place + line, best, where)
-        best, where = _next(got(x, at + down + n + i), place + line + one, best, where)
-        put(y, to + i, best)
-        put(index, to + i, where)
+def _splat(builder: Any, value: Any) -> Any:
+    nothing = ir.Constant(ir.VectorType(value.type, _BLOCK), ir.Undefined)
+    first = builder.insert_element(nothing, value, ir.IntType(32)(0))
+    lanes = ir.Constant(ir.VectorType(ir.IntType(32), _BLOCK), [0] * _BLOCK)
+    return builder.shuffle_vector(first, nothing, lanes)
 
 
-@inlined
-def _largest_of_nine(
-    x: Array,
-    at: int,
-    down: int,
-    n: int,
-    place: Any,
-    line: Any,
-    y: Array,
-    index: Array,
-    to: int,
-    count: int,
-) -> None:
-    one, two = index.dtype.type(1), index.dtype.type(2)
-    below, bottom = place + line, place + line + line
-    at_below, at_bottom = at + down, at + 2 * down
-    for i in range(count):
-        # Three chains of comparisons, not one: each waits for the one before it.
-        best, where = got(x, at + i), place
-        best, where = _next(got(x, at + n + i), place + one, best, where)
-        best, where = _next(got(x, at + 2 * n + i), place + two, best, where)
-        second, there = got(x, at_below + i), below
-        second, there = _next(got(x, at_below + n + i), below + one, second, there)
-        second, there = _next(got(x, at_below + 2 * n + i), below + two, second, there)
-        third, last = got(x, at_bottom + i), bottom
-        third, last = _next(got(x, at_bottom + n + i), bottom + one, third, last)
-        third, last = _next(got(x, at_bottom + 2 * n + i), bottom + two, third, last)
-        best, where = _next(second, there, best, where)
-        best, where = _next(third, last, best, where)
-        put(y, to + i, best)
-        put(index, to + i, where)
+def _as_stored(builder: Any, value: Any, stored: Any) -> Any:
+    """Numbers that were stored so, back again: every bit of them."""
+    if stored != types.uint16:
+        return value
+    words = ir.VectorType(ir.IntType(32), _BLOCK)
+    upper = builder.lshr(builder.bitcast(value, words), ir.Constant(words, [16] * _BLOCK))
+    return builder.trunc(upper, ir.VectorType(ir.IntType(16), _BLOCK))
+
+
+_four, _nine = _square(2), _square(3)
 
 
 @inlined
@@ -99,49 +126,80 @@ def _fetch_ahead(g: Any, x: Array, line: int, lines: int, left: int, n: int) -> 
             prefetch(x, first + element)
 
 
+@inlined
+def _inside(extent: int, kernel: int, stride: int, pad: int, windows: int) -> tuple[int, int]:
+    """From which window on, and before which, they lie wholly in x."""
+    last = (extent - kernel + pad) // stride + 1 if extent >= kernel - pad else 0
+    first = min((pad + stride - 1) // stride, windows)
+    return first, max(first, min(last, windows))
+
+
+@inlined
+def _maximum(
+    g: Any,
+    n: int,
+    x: Array,
+    y: Array,
+    index: Array,
+    image: int,
+    top: int,
+    bottom: int,
+    column: int,
+    to: int,
+) -> None:
+    """Of any window, point by point."""
+    small = index.dtype.type
+    start = column * g.stride_across - g.pad_across
+    left, right = max(start, 0), min(start + g.kernel_width, g.width)
+    at, place = ((image + top) * g.width + left) * n, small(top * g.width + left)
+    best, where = y[to : to + n], index[to : to + n]
+    for i in range(n):
+        put(best, i, got(x, at + i))
+        where[i] = place
+    for other in range(top, bottom):
+        for j in range(left, right):
+            at, place = ((image + other) * g.width + j) * n, small(other * g.width + j)
+            near = x[at : at + n]
+            for i in range(n):
+                higher = _higher(widen(near[i]), widen(best[i]))
+                best[i] = near[i] if higher else best[i]
+                where[i] = place if higher else where[i]
+
+
 @compiled()
 def maxima(g: Any, channels: int, x: Array, y: Array, index: Array, begin: int, end: int) -> None:
     """``begin`` and ``end`` count the lines of y of all images. bfloat16 stays what it is: the largest
     of some numbers is one of them."""
     n, small = channels, index.dtype.type
-    whole = n if n >= _BLOCK else 0
     down, line_places = g.width * n, small(g.width)
+    is_square = g.kernel_height == g.kernel_width and 2 <= g.kernel_width <= 3 and n >= _BLOCK
+    inside = _inside(g.width, g.kernel_width, g.stride_across, g.pad_across, g.columns)
+    is_far = x.size * x.itemsize > _FAR
     for line in range(begin, end):
         image, row = line // g.rows * g.height, line % g.rows
         start = row * g.stride_down - g.pad_down
         top, bottom = max(start, 0), min(start + g.kernel_height, g.height)
-        for column in range(g.columns):
-            start = column * g.stride_across - g.pad_across
-            left, right = max(start, 0), min(start + g.kernel_width, g.width)
-            to = (line * g.columns + column) * n
-            at = ((image + top) * g.width + left) * n
-            place = small(top * g.width + left)
-            _fetch_ahead(g, x, image + bottom, min(g.height - bottom, g.stride_down), left, n)
-            if bottom - top == 3 and right - left == 3:
-                for i in range(0, whole, _BLOCK):
+        is_whole = is_square and bottom - top == g.kernel_height
+        first, last = inside if is_whole else (g.columns, g.columns)
+        coming = min(g.height - bottom, g.stride_down) if is_far else 0
+        to = line * g.columns * n
+        for column in range(first):
+            _maximum(g, n, x, y, index, image, top, bottom, column, to + column * n)
+        for column in range(first, last):
+            left = column * g.stride_across - g.pad_across
+            at, place = ((image + top) * g.width + left) * n, small(top * g.width + left)
+            if is_far:
+                _fetch_ahead(g, x, image + bottom, coming, left, n)
+            if g.kernel_width == 2:
+                for i in range(0, n, _BLOCK):
                     c = min(i, n - _BLOCK)
-                    _largest_of_nine(x, at + c, down, n, place, line_places, y, index, to + c, _BLOCK)
-                if whole == 0:
-                    _largest_of_nine(x, at, down, n, place, line_places, y, index, to, n)
-            elif bottom - top == 2 and right - left == 2:
-                for i in range(0, whole, _BLOCK):
-                    c = min(i, n - _BLOCK)
-                    _largest_of_four(x, at + c, down, n, place, line_places, y, index, to + c, _BLOCK)
-                if whole == 0:
-                    _largest_of_four(x, at, down, n, place, line_places, y, index, to, n)
+                    _four(x, at + c, down, n, place, line_places, y, index, to + column * n + c)
             else:
-                best, where = y[to : to + n], index[to : to + n]
-                for i in range(n):
-                    put(best, i, got(x, at + i))
-                    where[i] = place
-                for other in range(top, bottom):
-                    for j in range(left, right):
-                        at, place = ((image + other) * g.width + j) * n, small(other * g.width + j)
-                        near = x[at : at + n]
-                        for i in range(n):
-                            higher = _higher(widen(near[i]), widen(best[i]))
-                            best[i] = near[i] if higher else best[i]
-                            where[i] = place if higher else where[i]
+                for i in range(0, n, _BLOCK):
+                    c = min(i, n - _BLOCK)
+                    _nine(x, at + c, down, n, place, line_places, y, index, to + column * n + c)
+        for column in range(last, g.columns):
+            _maximum(g, n, x, y, index, image, top, bottom, column, to + column * n)
 
 
 @inlined

@@ -1,0 +1,178 @@
+"""Convolutions of few channels in a bf16 plan, and the gradients of their weights; see loops.windows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import inf, prod
+from typing import Any, NamedTuple
+
+from demitasse import PLAIN, Candidate, Request, TensorSpec, Work
+from demitasse_cpu.kernels.layouts import NHWC_BF16
+from demitasse_cpu.kernels.requests import aligned, cut, flat, spec
+from demitasse_cpu.kernels.work import ready, spread
+from demitasse_cpu.native import at_once, in_order
+from demitasse_cpu.onednn.inner_product import has_pairs
+from demitasse_cpu.threads import divide
+
+FORWARD, GRADIENT = "windows, pairs of numbers", "windows, pairs of pixels"
+
+# As loops.windows and loops.pairs have them, which are not imported before a kernel is bound.
+_ROWS, _WIDE = 8, 32
+
+_FEW = 24
+"""Channels; with more a vector of them is as good."""
+
+_MOST = 4096
+"""Numbers of a window; and a hundred pairs of them stay in the second cache."""
+
+_PAIRS = 96
+"""Of pixels whose windows are put side by side at a time, where a row has fewer."""
+
+
+class _Sizes(NamedTuple):
+    """A convolution's extents, as loops.windows.Windows has them, and its images."""
+
+    images: int
+    channels: int
+    outputs: int
+    height: int
+    width: int
+    top: int
+    left: int
+    padded_height: int
+    padded_width: int
+    rows: int
+    columns: int
+    taps_down: int
+    taps_across: int
+    down: int
+    across: int
+
+    @property
+    def run(self) -> int:
+        """Numbers of a window that lie in line."""
+        return self.taps_across * self.channels
+
+    @property
+    def pairs(self) -> int:
+        """Of numbers of a window, each row's a whole number."""
+        return self.taps_down * -(-self.run // 2)
+
+    @property
+    def panels(self) -> int:
+        return -(-self.outputs // _WIDE)
+
+    @property
+    def room(self) -> int:
+        """Bytes of a padded image, and of what is read behind it in whole tiles and vectors."""
+        behind = _ROWS * self.across * self.channels + self.run + 2 * _WIDE
+        return 2 * (self.padded_height * self.padded_width * self.channels + behind)
+
+
+def forward(request: Request) -> Iterable[Candidate]:
+    """The kernel for a convolution, or one with ReLU."""
+    x, w, *b = request.inputs
+    s = _sizes(request, spec(x), spec(w), spec(request.outputs[0]))
+    if s is None:
+        return
+    parts = max(1, min(request.place.threads, s.images))
+    packed = s.panels * s.pairs * 2 * _WIDE
+    sizes = [2 * packed, *[s.room, _ROWS * s.panels * _WIDE * 4] * parts]
+
+    def bind(sources: Sequence[Any], targets: Sequence[Any], workspace: Any) -> Work:
+        from demitasse_cpu.loops import windows as loops
+
+        g, table = loops.Windows(*s[1:]), _places(s)
+        weights, *rooms = cut(workspace, "uint8", *sizes)
+        weights = weights.view("uint16")
+        x, w, bias = (*map(flat, sources[:2]), (*sources, None)[2])
+        floor = 0.0 if request.operation.name.endswith("_relu") else -inf
+        given = g, x, weights, table, w[:0] if bias is None else flat(bias), floor, flat(targets[0])
+        multiply = [
+            ready(loops.results, *given, room.view("uint16"), sums.view("float32"), *mine)
+            for room, sums, mine in zip(rooms[::2], rooms[1::2], divide(s.images, parts), strict=True)
+        ]
+        pack = spread(loops.panels, (g, w, weights), s.panels, min(parts, s.panels))
+        return in_order([pack, at_once(multiply)])
+
+    layouts = (NHWC_BF16, *[PLAIN] * (1 + len(b))), (NHWC_BF16,)
+    yield Candidate(FORWARD, bind, *layouts, workspace=sum(map(aligned, sizes)), in_place=False)
+
+
+def backward_weights(request: Request) -> Iterable[Candidate]:
+    """The kernel for dw and db, where pixels of a row are an even number."""
+    dy, x = map(spec, request.inputs)
+    s = _sizes(request, x, spec(request.outputs[0]), dy)
+    if s is None or s.columns % 2:
+        return
+    half, rows = s.columns // 2, s.images * s.rows
+    most = max(1, _PAIRS // half) * half
+    parts = max(1, min(request.place.threads, rows))
+    lines = -(-(s.taps_down * s.run + 1) // _WIDE)  # one more for the sums of dy
+    written = (s.taps_down - 1) * 2 * s.run + -(-s.run // _WIDE) * 2 * _WIDE
+    step = -(-max(written, lines * 2 * _WIDE) // (2 * _WIDE)) * 2 * _WIDE + 2 * _WIDE
+    sums = -(-s.outputs // _ROWS) * _ROWS * step // 2
+    last_row = 2 * (s.columns * s.outputs + 2 * _WIDE)
+    own = [s.room, last_row, s.panels * _WIDE * most * 4, most * step * 2]
+    sizes = [4 * sums * parts, *own * parts]
+
+    def bind(sources: Sequence[Any], targets: Sequence[Any], workspace: Any) -> Work:
+        from demitasse_cpu.loops import windows as loops
+
+        g = loops.Windows(*s[1:])
+        totals, *rooms = cut(workspace, "uint8", *sizes)
+        totals, rooms = totals.view("float32"), [room.view("uint16") for room in rooms]
+        dw, db = (*targets, None)[:2]
+        given = g, *map(flat, sources)
+        shares = [
+            ready(
+                loops.gradient,
+                *given,
+                totals[i * sums : (i + 1) * sums],
+                *rooms[4 * i : 4 * i + 3],
+                most,
+                rooms[4 * i + 3],
+                step,
+                *mine,
+            )
+            for i, mine in enumerate(divide(rows, parts))
+        ]
+        results = flat(dw), totals[:0] if db is None else flat(db)
+        add = (g, totals, sums, len(shares), step // 2, *results)
+        return in_order([at_once(shares), spread(loops.add_up, add, s.outputs, min(parts, s.outputs))])
+
+    layouts = (NHWC_BF16,) * 2, (PLAIN,) * len(request.outputs)
+    yield Candidate(GRADIENT, bind, *layouts, workspace=sum(map(aligned, sizes)), in_place=False)
+
+
+FACTORIES = {
+    "convolution": forward,
+    "convolution_relu": forward,
+    "convolution_backward_weights": backward_weights,
+}
+
+
+def _sizes(request: Request, x: TensorSpec, w: TensorSpec, y: TensorSpec) -> _Sizes | None:
+    """The extents; None where the loops do not serve."""
+    given = request.attributes
+    if len(x.shape) != 4 or {x.dtype, w.dtype, y.dtype} != {"float32"} or given["groups"] != 1:
+        return None
+    (images, channels, *extents), (outputs, _, *taps) = x.shape, w.shape
+    if not 1 <= channels <= _FEW or prod(taps) == 1 or channels * prod(taps) > _MOST:
+        return None
+    if set(given["dilation"]) != {1} or not images or not has_pairs(request):
+        return None
+    pads, strides = map(int, given["pad"]), tuple(map(int, given["stride"]))
+    top, left = pads
+    reached = [(n - 1) * s + t for n, s, t in zip(y.shape[2:], strides, taps, strict=True)]
+    padded = [max(n + 2 * p, r) for n, p, r in zip(extents, (top, left), reached, strict=True)]
+    about = (*extents, top, left, *padded, *y.shape[2:], *taps, *strides)
+    return _Sizes._make((images, channels, outputs, *about))
+
+
+def _places(s: _Sizes) -> Any:
+    """Where the pairs of a window lie, from its first number on."""
+    import numpy as np
+
+    rows = np.arange(s.taps_down, dtype=np.int64) * s.padded_width * s.channels
+    return (rows[:, None] + np.arange(0, s.run, 2, dtype=np.int64)).reshape(-1)

@@ -1,0 +1,235 @@
+"""Convolutions of few channels, of images stored as bfloat16 with their channels innermost, by products
+of pairs.
+
+What a window has of a row of an image lies in line: its taps across times the channels. Forward, those
+numbers are multiplied two by two with the weights of a panel of outputs; for the gradient of the weights
+a pixel's numbers, all rows of its window in line, are put beside those of the pixel to its right, and
+multiplied with both pixels' dy. Either way vectors are of outputs or of a whole window's numbers, never
+of the few channels. Images are copied, with zeros around them where there is padding.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from demitasse_cpu.loops.bfloat16 import narrow, number
+from demitasse_cpu.loops.compiled import Array, compiled, inlined
+from demitasse_cpu.loops.pairs import (
+    ROWS,
+    WIDE,
+    panels_of_pixels,
+    rows_of_pixels,
+    tile,
+    tile_by_table,
+)
+
+_ONES = np.uint16(0x3F80)  # one, as bfloat16
+
+
+class Windows(NamedTuple):
+    """Images of ``channels`` x ``height`` x ``width``, with padding at their ``top`` and ``left`` and
+    of ``padded_height`` x ``padded_width`` altogether; ``rows`` x ``columns`` of ``outputs`` results;
+    taps and strides down and across."""
+
+    channels: int
+    outputs: int
+    height: int
+    width: int
+    top: int
+    left: int
+    padded_height: int
+    padded_width: int
+    rows: int
+    columns: int
+    taps_down: int
+    taps_across: int
+    down: int
+    across: int
+
+
+@inlined
+def _padded(g: Any, x: Array, image: int, room: Array) -> None:
+    """An image into ``room``, whose other numbers stay."""
+    n = g.width * g.channels
+    for row in range(g.height):
+        source = (image * g.height + row) * n
+        target = ((row + g.top) * g.padded_width + g.left) * g.channels
+        given, result = x[source : source + n], room[target : target + n]
+        for i in range(n):
+            result[i] = given[i]
+
+
+@compiled()
+def panels(g: Any, w: Array, packed: Array, begin: int, end: int) -> None:
+    """Plain weights of panels ``begin`` to ``end`` of outputs as pairs, of each row of taps a whole
+    number of them."""
+    run, area = g.taps_across * g.channels, g.taps_down * g.taps_across
+    pairs = (run + 1) // 2
+    for panel in range(begin, end):
+        live = min(WIDE, g.outputs - panel * WIDE)
+        for down in range(g.taps_down):
+            for k in range(2 * pairs):
+                tap, channel = down * g.taps_across + k // g.channels, k % g.channels
+                to = ((panel * g.taps_down + down) * pairs + k // 2) * 2 * WIDE + k % 2
+                for lane in range(WIDE):
+                    source = ((panel * WIDE + lane) * g.channels + channel) * area + tap
+                    value = w[source] if lane < live and k < run else w.dtype.type(0)
+                    packed[to + 2 * lane] = narrow(value, packed)
+
+
+@compiled()
+def results(
+    g: Any,
+    x: Array,
+    packed: Array,
+    table: Array,
+    bias: Array,
+    floor: float,
+    y: Array,
+    room: Array,
+    sums: Array,
+    begin: int,
+    end: int,
+) -> None:
+    """The results of images ``begin`` to ``end``, nothing below ``floor``. The ``table`` says where the
+    pairs of a window lie, from its first number on; ``sums`` has room for a tile of all panels."""
+    count = (g.outputs + WIDE - 1) // WIDE
+    wide, lowest = count * WIDE, number(floor, x)
+    room[:] = 0
+    for image in range(begin, end):
+        _padded(g, x, image, room)
+        for row in range(g.rows):
+            for column in range(0, g.columns, ROWS):
+                at = (row * g.down * g.padded_width + column * g.across) * g.channels
+                for panel in range(count):
+                    near = packed[panel * table.size * 2 * WIDE :]
+                    tile_by_table(
+                        room,
+                        at,
+                        g.across * g.channels,
+                        table,
+                        near,
+                        2 * WIDE,
+                        sums,
+                        panel * WIDE,
+                        wide,
+                        table.size,
+                        0,
+                        near,
+                        0,
+                    )
+                first = ((image * g.rows + row) * g.columns + column) * g.outputs
+                for pixel in range(min(ROWS, g.columns - column)):
+                    total = sums[pixel * wide : pixel * wide + g.outputs]
+                    place = first + pixel * g.outputs
+                    result = y[place : place + g.outputs]
+                    for i in range(g.outputs):
+                        value = total[i] + bias[i] if bias.size > 0 else total[i]
+                        result[i] = narrow(lowest if value < lowest else value, result)
+
+
+@inlined
+def _put_side_by_side(
+    g: Any,
+    dy: Array,
+    room: Array,
+    dy_pairs: Array,
+    most: int,
+    windows: Array,
+    step: int,
+    row: int,
+    pair: int,
+) -> None:
+    """Of a row of results, whose dy is given, the windows and dy of pixels two by two, from place
+    ``pair`` on. ``room`` has the row's image."""
+    run, next_to = g.taps_across * g.channels, g.across * g.channels
+    first = row * g.down * g.padded_width * g.channels
+    whole, lines = (g.outputs + WIDE - 1) // WIDE, (run + WIDE - 1) // WIDE
+    for k in range(g.columns // 2):
+        to = (pair + k) * step
+        for down in range(g.taps_down):
+            at = first + 2 * k * next_to + down * g.padded_width * g.channels
+            panels_of_pixels(room, at, next_to, windows, to + down * 2 * run, 2 * WIDE, lines)
+        ones = to + 2 * run * g.taps_down
+        windows[ones], windows[ones + 1] = _ONES, _ONES
+        at, to = 2 * k * g.outputs, (pair + k) * 2 * ROWS
+        rows_of_pixels(dy, at, g.outputs, dy_pairs, to, most * 2 * ROWS, whole)
+
+
+@compiled()
+def gradient(
+    g: Any,
+    dy: Array,
+    x: Array,
+    sums: Array,
+    room: Array,
+    last_row: Array,
+    dy_pairs: Array,
+    most: int,
+    windows: Array,
+    step: int,
+    begin: int,
+    end: int,
+) -> None:
+    """dw of rows ``begin`` to ``end`` of results, counted through all images, and behind each output's
+    numbers db: in lines of half a ``step``. ``most`` pairs of pixels are held, which are whole rows:
+    columns are an even number. Numbers are read in whole vectors, so the last row of dy from a copy."""
+    wide, half, row_size = step // 2, g.columns // 2, g.columns * g.outputs
+    block = most // half
+    lines = (g.taps_down * g.taps_across * g.channels + WIDE) // WIDE
+    room[:] = 0
+    held = -1
+    for first in range(begin, end, block):
+        last = min(first + block, end)
+        for row in range(first, last):
+            if row // g.rows != held:
+                held = row // g.rows
+                _padded(g, x, held, room)
+            given = dy[row * row_size :]
+            if given.size == row_size:
+                last_row[:row_size] = given
+                given = last_row
+            pair = (row - first) * half
+            _put_side_by_side(g, given, room, dy_pairs, most, windows, step, row % g.rows, pair)
+        count = (last - first) * half
+        for line in range(lines):
+            near = windows[line * 2 * WIDE :]
+            for output in range(0, g.outputs, ROWS):
+                tile(
+                    dy_pairs,
+                    output * 2 * most,
+                    2,
+                    2 * ROWS,
+                    near,
+                    step,
+                    sums,
+                    output * wide + line * WIDE,
+                    wide,
+                    count,
+                    first - begin,
+                    near,
+                    0,
+                )
+
+
+@compiled()
+def add_up(
+    g: Any, sums: Array, size: int, parts: int, wide: int, dw: Array, db: Array, begin: int, end: int
+) -> None:
+    """Of outputs ``begin`` to ``end`` dw, plain, and db from the parts' sums, ``size`` numbers each."""
+    area = g.taps_down * g.taps_across
+    count = area * g.channels
+    for output in range(begin, end):
+        for channel in range(g.channels):
+            for tap in range(area):
+                total = sums[output * wide + tap * g.channels + channel]
+                for part in range(1, parts):
+                    total += sums[part * size + output * wide + tap * g.channels + channel]
+                dw[output * count + channel * area + tap] = total
+        if db.size > 0:
+            total = sums[output * wide + count]
+            for part in range(1, parts):
+                total += sums[part * size + output * wide + count]
+            db[output] = total
