@@ -76,23 +76,27 @@ def forward(request: Request) -> Iterable[Candidate]:
     if s is None:
         return
     parts = max(1, min(request.place.threads, s.images))
-    packed = s.panels * s.pairs * 2 * _WIDE
-    sizes = [2 * packed, *[s.room, _ROWS * s.panels * _WIDE * 4] * parts]
+    sizes = [
+        s.panels * s.pairs * 4 * _WIDE,
+        s.panels * _WIDE * 4,
+        *[s.room, _ROWS * s.panels * _WIDE * 4] * parts,
+    ]
 
     def bind(sources: Sequence[Any], targets: Sequence[Any], workspace: Any) -> Work:
         from demitasse_cpu.loops import windows as loops
 
         g, table = loops.Windows(*s[1:]), _places(s)
-        weights, *rooms = cut(workspace, "uint8", *sizes)
-        weights = weights.view("uint16")
+        weights, biases, *rooms = cut(workspace, "uint8", *sizes)
+        weights, biases = weights.view("uint16"), biases.view("float32")
         x, w, bias = (*map(flat, sources[:2]), (*sources, None)[2])
         floor = 0.0 if request.operation.name.endswith("_relu") else -inf
-        given = g, x, weights, table, w[:0] if bias is None else flat(bias), floor, flat(targets[0])
+        given = g, x, weights, table, biases, floor, flat(targets[0])
         multiply = [
             ready(loops.results, *given, room.view("uint16"), sums.view("float32"), *mine)
             for room, sums, mine in zip(rooms[::2], rooms[1::2], divide(s.images, parts), strict=True)
         ]
-        pack = spread(loops.panels, (g, w, weights), s.panels, min(parts, s.panels))
+        packed = g, w, w[:0] if bias is None else flat(bias), weights, biases
+        pack = spread(loops.panels, packed, s.panels, min(parts, s.panels))
         return in_order([pack, at_once(multiply)])
 
     layouts = (NHWC_BF16, *[PLAIN] * (1 + len(b))), (NHWC_BF16,)

@@ -13,6 +13,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+from numba import types
+from numba.extending import intrinsic
 
 from demitasse_cpu.loops.bfloat16 import narrow, number
 from demitasse_cpu.loops.compiled import Array, compiled, inlined
@@ -24,6 +26,7 @@ from demitasse_cpu.loops.pairs import (
     tile,
     tile_by_table,
 )
+from demitasse_cpu.loops.vectors import LANES, Vectors
 
 _ONES = np.uint16(0x3F80)  # one, as bfloat16
 
@@ -49,6 +52,27 @@ class Windows(NamedTuple):
     across: int
 
 
+def _finished_typed(
+    context: Any, sums: Any, at: Any, bias: Any, i: Any, least: Any, y: Any, to: Any
+) -> Any:
+    """A vector of sums and biases, nothing below ``least``, as y stores it."""
+    n = types.int64
+    signature = types.void(sums, n, bias, n, types.float32, y, n)
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        v = Vectors(builder)
+        total, biases, target = (v.data(context, signature, args, position) for position in (0, 2, 5))
+        value, lowest = v.add(v.load(total, args[1]), v.load(biases, args[3])), v.splat(args[4])
+        value = builder.select(builder.fcmp_ordered("<", value, lowest), lowest, value)
+        v.store(value, target, args[6], y.dtype)
+        return context.get_dummy_value()
+
+    return signature, generate
+
+
+_finished: Any = intrinsic(_finished_typed)
+
+
 @inlined
 def _padded(g: Any, x: Array, image: int, room: Array) -> None:
     """An image into ``room``, whose other numbers stay."""
@@ -62,13 +86,16 @@ def _padded(g: Any, x: Array, image: int, room: Array) -> None:
 
 
 @compiled()
-def panels(g: Any, w: Array, packed: Array, begin: int, end: int) -> None:
+def panels(g: Any, w: Array, b: Array, packed: Array, biases: Array, begin: int, end: int) -> None:
     """Plain weights of panels ``begin`` to ``end`` of outputs as pairs, of each row of taps a whole
-    number of them."""
+    number of them; and the panels' biases, zeros where there are none."""
     run, area = g.taps_across * g.channels, g.taps_down * g.taps_across
     pairs = (run + 1) // 2
     for panel in range(begin, end):
         live = min(WIDE, g.outputs - panel * WIDE)
+        for lane in range(WIDE):
+            at = panel * WIDE + lane
+            biases[at] = b[at] if lane < live and b.size > 0 else b.dtype.type(0)
         for down in range(g.taps_down):
             for k in range(2 * pairs):
                 tap, channel = down * g.taps_across + k // g.channels, k % g.channels
@@ -85,7 +112,7 @@ def results(
     x: Array,
     packed: Array,
     table: Array,
-    bias: Array,
+    biases: Array,
     floor: float,
     y: Array,
     room: Array,
@@ -124,9 +151,14 @@ def results(
                 for pixel in range(min(ROWS, g.columns - column)):
                     total = sums[pixel * wide : pixel * wide + g.outputs]
                     place = first + pixel * g.outputs
+                    if g.outputs >= LANES:
+                        for i in range(0, g.outputs, LANES):
+                            c = min(i, g.outputs - LANES)
+                            _finished(sums, pixel * wide + c, biases, c, lowest, y, place + c)
+                        continue
                     result = y[place : place + g.outputs]
                     for i in range(g.outputs):
-                        value = total[i] + bias[i] if bias.size > 0 else total[i]
+                        value = total[i] + biases[i]
                         result[i] = narrow(lowest if value < lowest else value, result)
 
 
