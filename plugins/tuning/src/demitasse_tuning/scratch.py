@@ -37,7 +37,7 @@ class Scratch:
         MemoryError, the allocator's."""
         if self._block is None or self._block.nbytes < nbytes:
             self.close()
-            self._block = self._allocator.allocate(nbytes)
+            self._block = self._allocator.allocate(max(nbytes, KEPT))
         return self._block
 
     def release(self) -> None:
