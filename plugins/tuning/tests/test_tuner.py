@@ -290,7 +290,15 @@ def test_small_operands_and_results_cost_nothing_but_gradients_of_parameters_do(
 # Memory.
 
 
-def test_one_block_serves_all_trials_and_goes_with_the_tuner(bench, relu):
+def test_one_block_serves_all_trials(bench, relu):
+    tuner = bench.tuner()
+    for count in (1000, 500, KEPT // 8, 2000):
+        tuner.pick("fast", relu(count), [bench.kernel("a", 1), bench.kernel("b", 1)])
+    assert (bench.allocator.allocations, bench.allocator.held) == (1, KEPT)
+
+
+def test_with_little_room_the_block_grows_and_it_goes_with_the_tuner(bench, relu):
+    bench.allocator.room = KEPT - 1
     tuner = bench.tuner()
     for count in (1000, 500, 4000, 2000):
         tuner.pick("fast", relu(count), [bench.kernel("a", 1), bench.kernel("b", 1, workspace=256)])

@@ -13,7 +13,9 @@ from demitasse.operations import Operand
 
 ALIGNMENT = 64
 KEPT = 64 * 2**20
-"""Bytes; a larger block goes back after the trial, so that a net's own memory never waits for it."""
+"""Bytes. So large a block is asked for at first: of most systems it takes no more than is written, and
+pages that one trial met need not be met again in a larger block. One above goes back after its trial, so
+that a net's own memory never waits for it."""
 
 # Bits of bfloat16 numbers between 0.0078 and 0.0157, in no order: no operation's result overflows,
 # becomes subnormal or takes the root of less than nothing.
@@ -37,7 +39,10 @@ class Scratch:
         MemoryError, the allocator's."""
         if self._block is None or self._block.nbytes < nbytes:
             self.close()
-            self._block = self._allocator.allocate(max(nbytes, KEPT))
+            try:
+                self._block = self._allocator.allocate(max(nbytes, KEPT))
+            except MemoryError:
+                self._block = self._allocator.allocate(nbytes)
         return self._block
 
     def release(self) -> None:
