@@ -76,7 +76,7 @@ class Operands:
         for size in sizes:
             self._offsets.append(self._offsets[-1] + -(-size // ALIGNMENT) * ALIGNMENT)
         self._block = scratch.block(max(self._offsets[-1], ALIGNMENT))
-        for i in range(len(sizes)):
+        for i in range(len(specs)):
             start, stop = self._offsets[i], self._offsets[i + 1]
             words = self._block.view(start, ((stop - start) // 2,), "uint16")
             spec = request.inputs[i] if i < len(request.inputs) else None

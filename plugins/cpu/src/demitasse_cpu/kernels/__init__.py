@@ -59,11 +59,11 @@ FACTORIES: Mapping[str, Callable[[Request], Iterable[Candidate]]] = MappingProxy
 )
 
 LIGHTER = (
+    windows.FACTORIES,
     winograd.FACTORIES,
     wide_weights.FACTORIES,
     spread_products.FACTORIES,
     pixel_products.FACTORIES,
-    windows.FACTORIES,
     strided.FACTORIES,
 )
 """Kernels that need less arithmetic or memory where they serve; for a tuner to try."""
@@ -88,8 +88,16 @@ def candidates(request: Request) -> Iterable[Candidate]:
         return _reorders(request, list(FACTORIES[name](request)), offered)
     if not offered and name in FACTORIES:
         offered = list(FACTORIES[name](request))
-    lighter = [family[name](request) for family in LIGHTER if name in family]
-    return [*offered, *itertools.chain.from_iterable(lighter)]
+    return [*offered, *_lighter(name, request)]
+
+
+def _lighter(name: str, request: Request) -> list[Candidate]:
+    """What families of lighter kernels offer. Where windows give a gradient of weights, Winograd's
+    algorithm would be as quick at best, and to load its loops for a trial takes 30 ms."""
+    found = {id(family): list(family[name](request)) for family in LIGHTER if name in family}
+    if name == "convolution_backward_weights" and found[id(windows.FACTORIES)]:
+        del found[id(winograd.FACTORIES)]
+    return list(itertools.chain.from_iterable(found.values()))
 
 
 def _reorders(request: Request, ours: list[Candidate], theirs: list[Candidate]) -> list[Candidate]:
