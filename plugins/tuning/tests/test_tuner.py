@@ -309,6 +309,16 @@ def test_with_little_room_the_block_grows_and_it_goes_with_the_tuner(bench, relu
     assert tuner.pick("fast", relu(10), [bench.kernel("a", 1), bench.kernel("b", 1)])[0] == 0
 
 
+def test_who_writes_memory_first_is_called_again(bench, relu):
+    """A kernel that was called in this process, whose workspace is larger than any before."""
+    tuner = bench.tuner()
+    tuner.pick("fast", relu(1000), [bench.kernel("a", 1), bench.kernel("b", 2)])
+    slow, quick = bench.kernel("a", 3), bench.kernel("b", 40, 1, workspace=4096)
+    assert tuner.pick("fast", relu(1100), [slow, quick])[0] == 1
+    slow, quick = bench.kernel("a", 3), bench.kernel("b", 40, 1, workspace=1024)
+    assert tuner.pick("fast", relu(1001), [slow, quick])[0] == 0
+
+
 def test_a_large_block_goes_back_after_the_trial(bench, relu):
     tuner = bench.tuner()
     tuner.pick("fast", relu(KEPT // 4), [bench.kernel("a", 1), bench.kernel("b", 1)])

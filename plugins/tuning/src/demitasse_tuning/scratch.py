@@ -28,6 +28,7 @@ class Scratch:
     def __init__(self, allocator: Allocator) -> None:
         self._allocator = allocator
         self._block: Memory | None = None
+        self._met = 0
 
     @property
     def nbytes(self) -> int:
@@ -39,11 +40,18 @@ class Scratch:
         MemoryError, the allocator's."""
         if self._block is None or self._block.nbytes < nbytes:
             self.close()
+            self._met = 0
             try:
                 self._block = self._allocator.allocate(max(nbytes, KEPT))
             except MemoryError:
                 self._block = self._allocator.allocate(nbytes)
         return self._block
+
+    def meets(self, nbytes: int) -> bool:
+        """Whether some of the block's first ``nbytes``, which are written now, never were before: whoever
+        writes memory first waits for the system to find it."""
+        is_new, self._met = nbytes > self._met, max(nbytes, self._met)
+        return is_new
 
     def release(self) -> None:
         """Give a large block back."""
@@ -63,7 +71,7 @@ class Operands:
     than the operands and the largest workspace of one operation. Raises MemoryError."""
 
     def __init__(self, request: Request, candidates: Sequence[Candidate], scratch: Scratch) -> None:
-        self._request = request
+        self._request, self._scratch = request, scratch
         specs = (*request.inputs, *request.outputs)
         sizes = [
             max(spec.nbytes for c in candidates if (spec := wanted(request, c)[i]) is not None)
@@ -81,6 +89,11 @@ class Operands:
             words = self._block.view(start, ((stop - start) // 2,), "uint16")
             spec = request.inputs[i] if i < len(request.inputs) else None
             _fill(words, _pattern(operand(request, i), spec) if spec is not None else None)
+        scratch.meets(self._offsets[-2])
+
+    def meets_new(self, candidate: Candidate) -> bool:
+        """Whether the candidate's first call has to wait for memory that nobody wrote yet."""
+        return self._scratch.meets(self._offsets[-2] + candidate.workspace)
 
     def of(self, candidate: Candidate) -> tuple[list[Any], list[Any], Any]:
         """Inputs, outputs and workspace for ``candidate.bind``."""

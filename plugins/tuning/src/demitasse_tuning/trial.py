@@ -32,7 +32,8 @@ rather than what the kernel does, and is no reason to end a trial."""
 
 START = 50e-3
 """Seconds; a kernel's first call of all in a process that takes less may have started threads or loaded
-code (6 ms were seen for a call of 0.1 ms), and is made again before it ends the kernel's trial."""
+code (6 ms were seen for a call of 0.1 ms), and one that writes memory first may have waited for it (10
+ms for 1): it is made again before it ends the kernel's trial."""
 
 RUNS = 10
 """After calls that took so many times the fastest one no further ones begin (the first of each
@@ -73,17 +74,19 @@ def compare(
     """
     operands = Operands(request, candidates, scratch)
     extra = [reorder_seconds(request, candidate) for candidate in candidates]
-    works, first = dict[int, Work](), dict[int, float]()
+    works, first, delayed = dict[int, Work](), dict[int, float](), set[int]()
     for i, candidate in enumerate(candidates):
         try:
             work = _bound(candidate, *operands.of(candidate))
+            if operands.meets_new(candidate) or candidate.kernel not in met:
+                delayed.add(i)
             first[i] = _timed(work, clock)
         except (DemitasseError, MemoryError) as error:
             log.warning("kernel %r failed when it was tried: %s", candidate.kernel, error)
             continue
         works[i] = work
     for i in list(works):
-        if _hopeless(first[i], first) and candidates[i].kernel not in met and first[i] < START:
+        if _hopeless(first[i], first) and i in delayed and first[i] < START:
             first[i] = _timed(works[i], clock)
         if _hopeless(first[i], first):
             del works[i]
