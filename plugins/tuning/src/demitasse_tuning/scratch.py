@@ -48,8 +48,8 @@ class Scratch:
         return self._block
 
     def meets(self, nbytes: int) -> bool:
-        """Whether some of the block's first ``nbytes``, which are written now, never were before: whoever
-        writes memory first waits for the system to find it."""
+        """Whether some of the block's first ``nbytes``, which are written now, never were before:
+        whoever writes memory first waits for the system to find it."""
         is_new, self._met = nbytes > self._met, max(nbytes, self._met)
         return is_new
 
