@@ -133,6 +133,42 @@ def test_maxima_without_their_places(
         np.testing.assert_array_equal(y[:, :, i, j], x[:, :, rows, columns].max((2, 3)))
 
 
+@few
+@given(
+    kernel=st.sampled_from([2, 3]),
+    stride=st.sampled_from([1, 2, 3]),
+    pad=st.sampled_from([0, 1]),
+    channels=st.sampled_from([10, 16, 20, 32, 50, 97]),
+    image=st.tuples(st.integers(3, 9), st.integers(3, 9)),
+    precision=st.sampled_from(["f32", "bf16"]),
+    seed=st.integers(0, 99),
+)
+def test_maxima_of_squares_and_their_places(
+    lying: Lying,
+    kernel: int,
+    stride: int,
+    pad: int,
+    channels: int,
+    image: tuple[int, int],
+    precision: str,
+    seed: int,
+) -> None:
+    """Of equals the first, zeros of either sign among them; of what is no number the first, too."""
+    random = np.random.default_rng(seed)
+    values = np.array([0.0, -0.0, 1.0, -1.0, np.nan, np.inf, -np.inf, 1e-39], np.float32)
+    x = random.choice(values, (3, channels, *image), p=[0.2, 0.2, 0.2, 0.2, 0.02, 0.05, 0.05, 0.08])
+    x = PLAIN_BF16.unpack(PLAIN_BF16.pack(x.astype(np.float32)), x.shape)
+    steps = {"stride": (min(stride, kernel),) * 2, "pad": (pad,) * 2, "rounding": "ceil"}
+    attributes: dict[str, Any] = {"kernel": (kernel,) * 2, **steps}
+    layout = NHWC_BF16 if precision == "bf16" else NHWC
+    _, (y, argmax) = lying("pooling_max", [x], attributes, [layout], precision)
+    plane = np.arange(image[0] * image[1]).reshape(image)
+    for (i, j), (rows, columns), _ in windows(image, extents(x, attributes), attributes):
+        part = x[:, :, rows, columns].reshape(*x.shape[:2], -1)
+        np.testing.assert_array_equal(y[:, :, i, j], part.max(-1))
+        assert np.array_equal(argmax[:, :, i, j], plane[rows, columns].ravel()[part.argmax(-1)])
+
+
 @pytest.mark.parametrize("precision", ["f32", "bf16"])
 @pytest.mark.parametrize("shape", [(2, 20, 37, 900), (1, 320, 21, 65), (4, 64, 180, 190)])
 def test_maxima_of_lines_that_no_cache_keeps(

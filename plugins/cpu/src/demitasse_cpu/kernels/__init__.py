@@ -59,7 +59,6 @@ FACTORIES: Mapping[str, Callable[[Request], Iterable[Candidate]]] = MappingProxy
 )
 
 LIGHTER = (
-    windows.FACTORIES,
     winograd.FACTORIES,
     wide_weights.FACTORIES,
     spread_products.FACTORIES,
@@ -91,13 +90,13 @@ def candidates(request: Request) -> Iterable[Candidate]:
     return [*offered, *_lighter(name, request)]
 
 
-def _lighter(name: str, request: Request) -> list[Candidate]:
+def _lighter(name: str, request: Request) -> Iterable[Candidate]:
     """What families of lighter kernels offer. Where windows give a gradient of weights, Winograd's
     algorithm would be as quick at best, and to load its loops for a trial takes 30 ms."""
-    found = {id(family): list(family[name](request)) for family in LIGHTER if name in family}
-    if name == "convolution_backward_weights" and found[id(windows.FACTORIES)]:
-        del found[id(winograd.FACTORIES)]
-    return list(itertools.chain.from_iterable(found.values()))
+    by_windows = list(windows.FACTORIES[name](request)) if name in windows.FACTORIES else []
+    left_out = winograd.FACTORIES if by_windows and name.endswith("_weights") else None
+    families = [family for family in LIGHTER if name in family and family is not left_out]
+    return itertools.chain(by_windows, *(family[name](request) for family in families))
 
 
 def _reorders(request: Request, ours: list[Candidate], theirs: list[Candidate]) -> list[Candidate]:
