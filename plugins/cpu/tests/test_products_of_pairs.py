@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -350,6 +353,52 @@ def test_gradients_by_windows(numbers: dict[str, Any]) -> None:
         assert np.all(np.abs(targets[0] - expected) <= 1e-6 * size + 1e-9)
         for db in targets[1:]:
             np.testing.assert_allclose(db, rounded(dy).sum((0, 2, 3)), atol=1e-5 * dy.size)
+
+
+def at_the_end_of_memory(array: Any) -> Any:
+    """A copy behind which nothing may be read: the next page is not there for this process."""
+    page, libc = mmap.PAGESIZE, ctypes.CDLL(None)
+    size = -(-array.nbytes // page) * page
+    pages = mmap.mmap(-1, size + page)
+    memory = np.frombuffer(pages, np.uint8)
+    nothing = ctypes.c_void_p(memory.ctypes.data + size)
+    assert libc.mprotect(nothing, ctypes.c_size_t(page), 0) == 0
+    copy = memory[size - array.nbytes : size].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pages are protected by mprotect")
+@pytest.mark.parametrize("outputs", [1, 10, 32, 50])
+@pytest.mark.parametrize("taps", [1, 3])
+def test_nothing_behind_images_is_read(outputs: int, taps: int) -> None:
+    channels, result = (32 if taps == 1 else 3), (5, 2)
+    x = np.ones((1, channels, *(r + taps - 1 for r in result)), np.float32)
+    dy = np.ones((1, outputs, *result), np.float32)
+    w = np.ones((outputs, channels, taps, taps), np.float32)
+    about = {"pad": (0, 0)}
+    forward = ask("convolution", [x.shape, w.shape], dy.shape, about, 1)
+    backward = ask("convolution_backward_weights", [dy.shape, x.shape], w.shape, about, 1)
+    made = [(each, [x, w]) for each in windows.forward(forward)]
+    made += [
+        (each, [dy, x])
+        for offer in (windows.backward_weights, pixel_products.backward_weights)
+        for each in offer(backward)
+    ]
+    assert made or outputs % 32
+    for candidate, operands in made:
+        sources = [
+            at_the_end_of_memory(layout.pack(a))
+            for layout, a in zip(candidate.input_layouts, operands, strict=True)
+        ]
+        shape = dy.shape if operands[0] is x else w.shape
+        layout = candidate.output_layouts[0]
+        target = np.zeros(layout.physical(shape), np.uint16 if layout.stored else np.float32)
+        room = np.zeros(candidate.workspace + 64, np.uint8)
+        start = -room.ctypes.data % 64
+        candidate.bind(sources, [target], room[start : start + candidate.workspace])()
+        terms = channels * taps * taps if operands[0] is x else result[0] * result[1]
+        assert np.all(layout.unpack(target, shape) == terms)
 
 
 def test_many_channels_are_left_to_others() -> None:

@@ -29,8 +29,10 @@ _PAIRS = 96
 """Of pixels whose windows are put side by side at a time, where a row has fewer."""
 
 
-class _Sizes(NamedTuple):
-    """A convolution's extents, as loops.windows.Windows has them, and its images."""
+class Windows(NamedTuple):
+    """``images`` of ``channels`` x ``height`` x ``width``, with padding at their ``top`` and ``left``
+    and of ``padded_height`` x ``padded_width`` altogether; ``rows`` x ``columns`` of ``outputs``
+    results; taps and strides down and across."""
 
     images: int
     channels: int
@@ -92,17 +94,17 @@ def forward(request: Request) -> Iterable[Candidate]:
     def bind(sources: Sequence[Any], targets: Sequence[Any], workspace: Any) -> Work:
         from demitasse_cpu.loops import windows as loops
 
-        g, table = loops.Windows(*s[1:]), _places(s)
+        table = _places(s)
         weights, biases, *rooms = cut(workspace, "uint8", *sizes)
         weights, biases = weights.view("uint16"), biases.view("float32")
         x, w, bias = (*map(flat, sources[:2]), (*sources, None)[2])
         floor = 0.0 if request.operation.name.endswith("_relu") else -inf
-        given = g, x, weights, table, biases, floor, flat(targets[0])
+        given = s, x, weights, table, biases, floor, flat(targets[0])
         multiply = [
             ready(loops.results, *given, room.view("uint16"), sums.view("float32"), *mine)
             for room, sums, mine in zip(rooms[::2], rooms[1::2], divide(s.images, parts), strict=True)
         ]
-        packed = g, w, w[:0] if bias is None else flat(bias), weights, biases
+        packed = s, w, w[:0] if bias is None else flat(bias), weights, biases
         pack = spread(loops.panels, packed, s.panels, min(parts, s.panels))
         return in_order([pack, at_once(multiply)])
 
@@ -130,11 +132,10 @@ def backward_weights(request: Request) -> Iterable[Candidate]:
     def bind(sources: Sequence[Any], targets: Sequence[Any], workspace: Any) -> Work:
         from demitasse_cpu.loops import windows as loops
 
-        g = loops.Windows(*s[1:])
         totals, *rooms = cut(workspace, "uint8", *sizes)
         totals, rooms = totals.view("float32"), [room.view("uint16") for room in rooms]
         dw, db = (*targets, None)[:2]
-        given = g, *map(flat, sources)
+        given = s, *map(flat, sources)
         shares = [
             ready(
                 loops.gradient,
@@ -149,7 +150,7 @@ def backward_weights(request: Request) -> Iterable[Candidate]:
             for i, mine in enumerate(divide(rows, parts))
         ]
         results = flat(dw), totals[:0] if db is None else flat(db)
-        add = (g, totals, sums, len(shares), step // 2, *results)
+        add = (s, totals, sums, len(shares), step // 2, *results)
         return in_order([at_once(shares), spread(loops.add_up, add, s.outputs, min(parts, s.outputs))])
 
     layouts = (NHWC_BF16,) * 2, (PLAIN,) * len(request.outputs)
@@ -163,7 +164,7 @@ FACTORIES = {
 }
 
 
-def _sizes(request: Request, x: TensorSpec, w: TensorSpec, y: TensorSpec) -> _Sizes | None:
+def _sizes(request: Request, x: TensorSpec, w: TensorSpec, y: TensorSpec) -> Windows | None:
     """The extents; None where the loops do not serve."""
     given = request.attributes
     if len(x.shape) != 4 or {x.dtype, w.dtype, y.dtype} != {"float32"} or given["groups"] != 1:
@@ -178,10 +179,10 @@ def _sizes(request: Request, x: TensorSpec, w: TensorSpec, y: TensorSpec) -> _Si
     reached = [(n - 1) * s + t for n, s, t in zip(y.shape[2:], strides, taps, strict=True)]
     padded = [max(n + 2 * p, r) for n, p, r in zip(extents, (top, left), reached, strict=True)]
     about = (*extents, top, left, *padded, *y.shape[2:], *taps, *strides)
-    return _Sizes._make((images, channels, outputs, *about))
+    return Windows._make((images, channels, outputs, *about))
 
 
-def _places(s: _Sizes) -> Any:
+def _places(s: Windows) -> Any:
     """Where the pairs of a window lie, from its first number on."""
     import numpy as np
 

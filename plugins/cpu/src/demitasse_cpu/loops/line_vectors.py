@@ -3,8 +3,8 @@ vectors: the loops of ``batch_normalization`` by the same names, with the same r
 
 What the channels have along a line is read for several lines at once, and sums stay in registers for as
 many lines as are summed in float32. One by one, each vector of a line would read five others, and a core
-that has its lines in a near cache would wait for those (of two cores of a Zen 5 in bfloat16: 8 numbers a
-nanosecond, and 15 so). Memory that is read next is fetched meanwhile.
+that has its lines in a near cache would wait for those (one of a Zen 5, bfloat16: 7 to 12 numbers a
+nanosecond, and 12 to 29 so). Memory that is read next is fetched meanwhile.
 
 Lines are a whole number of ``STEP``; what is left behind the last whole group of lines the loops over
 one line do.

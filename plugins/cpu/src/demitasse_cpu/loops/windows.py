@@ -5,12 +5,13 @@ What a window has of a row of an image lies in line: its taps across times the c
 numbers are multiplied two by two with the weights of a panel of outputs; for the gradient of the weights
 a pixel's numbers, all rows of its window in line, are put beside those of the pixel to its right, and
 multiplied with both pixels' dy. Either way vectors are of outputs or of a whole window's numbers, never
-of the few channels. Images are copied, with zeros around them where there is padding.
+of the few channels. Images are copied, with zeros around them where there is padding. ``g`` is what
+``kernels.windows.Windows`` says of a convolution.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numba import types
@@ -29,27 +30,6 @@ from demitasse_cpu.loops.pairs import (
 from demitasse_cpu.loops.vectors import LANES, Vectors
 
 _ONES = np.uint16(0x3F80)  # one, as bfloat16
-
-
-class Windows(NamedTuple):
-    """Images of ``channels`` x ``height`` x ``width``, with padding at their ``top`` and ``left`` and
-    of ``padded_height`` x ``padded_width`` altogether; ``rows`` x ``columns`` of ``outputs`` results;
-    taps and strides down and across."""
-
-    channels: int
-    outputs: int
-    height: int
-    width: int
-    top: int
-    left: int
-    padded_height: int
-    padded_width: int
-    rows: int
-    columns: int
-    taps_down: int
-    taps_across: int
-    down: int
-    across: int
 
 
 def _finished_typed(
@@ -207,10 +187,11 @@ def gradient(
 ) -> None:
     """dw of rows ``begin`` to ``end`` of results, counted through all images, and behind each output's
     numbers db: in lines of half a ``step``. ``most`` pairs of pixels are held, which are whole rows:
-    columns are an even number. Numbers are read in whole vectors, so the last row of dy from a copy."""
+    columns are an even number. Numbers are read in whole vectors, so the last rows of dy from a copy."""
     wide, half, row_size = step // 2, g.columns // 2, g.columns * g.outputs
     block = most // half
     lines = (g.taps_down * g.taps_across * g.channels + WIDE) // WIDE
+    whole = (g.outputs + WIDE - 1) // WIDE * WIDE
     room[:] = 0
     held = -1
     for first in range(begin, end, block):
@@ -220,8 +201,8 @@ def gradient(
                 held = row // g.rows
                 _padded(g, x, held, room)
             given = dy[row * row_size :]
-            if given.size == row_size:
-                last_row[:row_size] = given
+            if given.size < row_size + whole:
+                last_row[:row_size] = given[:row_size]
                 given = last_row
             pair = (row - first) * half
             _put_side_by_side(g, given, room, dy_pairs, most, windows, step, row % g.rows, pair)
