@@ -10,7 +10,7 @@ from typing import Any
 
 from demitasse import PLAIN, Candidate, Layout, Request, TensorSpec, Work
 from demitasse_cpu.kernels import winograd_integers as integers
-from demitasse_cpu.kernels import winograd_kept
+from demitasse_cpu.kernels import winograd_kept, winograd_transposed
 from demitasse_cpu.kernels.layouts import NHWC, NHWC_BF16
 from demitasse_cpu.kernels.requests import aligned, cut, flat, spec
 from demitasse_cpu.kernels.winograd_geometry import (
@@ -78,8 +78,11 @@ def backward_data(request: Request) -> Iterable[Candidate]:
         result=s.image,
         pad=(s.taps - 1 - s.pad[0], s.taps - 1 - s.pad[1]),
     )
-    correlating = integers.correlating if _in_integers(request) else _correlating
-    return (correlating(request, turned, to_data=True),)
+    if not _in_integers(request):
+        return (_correlating(request, turned, to_data=True),)
+    if winograd_transposed.serves(s, turned):
+        return (winograd_transposed.backward_data(s),)
+    return (integers.correlating(request, turned, to_data=True),)
 
 
 def backward_weights(request: Request) -> Iterable[Candidate]:

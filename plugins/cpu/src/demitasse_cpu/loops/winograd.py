@@ -55,12 +55,16 @@ def transform_weights(
         # without waiting for the first cache.
         count = min(BATCH, channels - batch)
         start = batch * taps.channel_step + first * taps.output_step
-        if taps.turned:
-            for c in range(count):
-                there, last = start + c * taps.channel_step, (square * (c + 1) - 1) * LANES
-                transpose(w, there, taps.output_step, patch, last, -LANES, live, square)
-        else:
+        if taps.channel_step == square and not taps.turned:
             transpose(w, start, taps.output_step, patch, 0, LANES, live, square * count)
+        else:
+            for c in range(count):
+                there, first_tap = start + c * taps.channel_step, square * c * LANES
+                if taps.turned:
+                    last_tap = first_tap + (square - 1) * LANES
+                    transpose(w, there, taps.output_step, patch, last_tap, -LANES, live, square)
+                else:
+                    transpose(w, there, taps.output_step, patch, first_tap, LANES, live, square)
         for c in range(count):
             source, to = square * c * LANES, at + (batch + c) * step
             WEIGHTS(g.form, patch, source, extent * LANES, LANES, u, to, points * position, position)

@@ -36,34 +36,42 @@ def square_of(g: Any) -> int:
 
 
 @inlined
+def transform_result(
+    g: Any, outputs: int, dy: Array, d: Array, lie: Any, out: int, patch: Array, tile: int
+) -> None:
+    """A dy A' of the first ``outputs`` in a tile, from ``out`` on. ``patch`` begins with a vector of
+    zeros."""
+    form, down, across = g.form, g.result_down_step, g.result_across_step
+    out_down = points_of(g) * lie.position
+    whole = outputs // LANES * LANES
+    rows, columns = g.result_rows, g.result_columns
+    r, k = RESULTS * (tile // g.across), RESULTS * (tile % g.across)
+    if is_whole(rows, r, RESULTS, down) and is_whole(columns, k, RESULTS, across):
+        at = rows[r] + columns[k]
+        for c in range(0, whole, LANES):
+            to = out + c // PANEL * lie.panel + c % PANEL
+            RESULT(form, dy, at + c, down, across, d, to, out_down, lie.position)
+    else:
+        for c in range(0, whole, LANES):
+            to = out + c // PANEL * lie.panel + c % PANEL
+            RESULT_EDGE(form, dy, c, LANES, rows, r, columns, k, d, to, out_down, lie.position, patch)
+    live = outputs - whole
+    if live > 0:
+        to = out + whole // PANEL * lie.panel + whole % PANEL
+        RESULT_PART(form, dy, whole, live, rows, r, columns, k, d, to, out_down, lie.position, patch)
+
+
+@inlined
 def transform_results(
     g: Any, outputs: int, dy: Array, d: Array, lie: Any, sums: Array, patch: Array, begin: int, end: int
 ) -> None:
     """A dy A' of the first ``outputs`` in tiles ``begin`` to ``end``, and what they add to ``sums`` of
     these."""
-    form, down, across = g.form, g.result_down_step, g.result_across_step
-    out_down = points_of(g) * lie.position
-    whole = outputs // LANES * LANES
     patch[:LANES] = 0
     rows, columns = g.result_rows, g.result_columns
     for tile in range(begin, end):
+        transform_result(g, outputs, dy, d, lie, (tile - begin) * lie.row, patch, tile)
         r, k = RESULTS * (tile // g.across), RESULTS * (tile % g.across)
-        out = (tile - begin) * lie.row
-        if is_whole(rows, r, RESULTS, down) and is_whole(columns, k, RESULTS, across):
-            at = rows[r] + columns[k]
-            for c in range(0, whole, LANES):
-                to = out + c // PANEL * lie.panel + c % PANEL
-                RESULT(form, dy, at + c, down, across, d, to, out_down, lie.position)
-        else:
-            for c in range(0, whole, LANES):
-                to = out + c // PANEL * lie.panel + c % PANEL
-                RESULT_EDGE(
-                    form, dy, c, LANES, rows, r, columns, k, d, to, out_down, lie.position, patch
-                )
-        live = outputs - whole
-        if live > 0:
-            to = out + whole // PANEL * lie.panel + whole % PANEL
-            RESULT_PART(form, dy, whole, live, rows, r, columns, k, d, to, out_down, lie.position, patch)
         total = sums[:outputs]
         for i in range(RESULTS):
             for j in range(RESULTS):

@@ -132,31 +132,42 @@ class Rounded(NamedTuple):
 
 
 @inlined
+def line_of(g: Any) -> Any:
+    """How the transform of one tile lies before it is rounded."""
+    return Lie(PANEL, (g.channels + LANES - 1) // LANES * LANES + LANES, 0)
+
+
+@inlined
+def round_tile(g: Any, line: Array, v: Any, place: int, patch: Array) -> None:
+    """A transformed tile, all positions of which ``line`` has in float32, at ``place`` of v."""
+    vectors = (g.channels + LANES - 1) // LANES
+    positions, pieces = points_of(g) ** 2, pieces_of(g.channels)
+    position = line_of(g).position
+    whole = (positions + LANES - 1) // LANES * LANES
+    sizes, factors = patch[LANES : LANES + whole], patch[LANES + whole : LANES + 2 * whole]
+    for piece in range(pieces):
+        start, stop = vectors * piece // pieces, vectors * (piece + 1) // pieces
+        largest(g.form, line, start * LANES, position, stop - start, sizes)
+        for p in range(whole):
+            size = sizes[p] / LARGEST
+            usable = size >= _TINY and size < np.float32(np.inf)
+            factors[p] = np.float32(1) / size if usable else np.float32(0)
+            sizes[p] = size if usable else size * np.float32(0)
+        for p in range(positions):
+            v.scales[(piece * positions + p) * v.scales_row + place] = sizes[p]
+            at, to = p * position + start * LANES, p * v.position + place * v.row
+            round_line(line, at, stop - start, factors[p], v.pairs, to + start * LANES // 2)
+
+
+@inlined
 def _round_images(
     g: Any, x: Array, v: Any, first: int, line: Array, patch: Array, begin: int, end: int
 ) -> None:
     """B' x B of tiles ``begin`` to ``end``, from place ``first`` of v on. ``line`` has room for all
     positions of a tile in float32."""
-    vectors = (g.channels + LANES - 1) // LANES
-    positions, pieces = points_of(g) ** 2, pieces_of(g.channels)
-    lie = Lie(PANEL, vectors * LANES + LANES, 0)
-    whole = (positions + LANES - 1) // LANES * LANES
-    sizes, factors = patch[LANES : LANES + whole], patch[LANES + whole : LANES + 2 * whole]
     for tile in range(begin, end):
-        transform_images(g, g.channels, x, line, lie, patch, tile, tile + 1)
-        place = first + tile - begin
-        for piece in range(pieces):
-            start, stop = vectors * piece // pieces, vectors * (piece + 1) // pieces
-            largest(g.form, line, start * LANES, lie.position, stop - start, sizes)
-            for p in range(whole):
-                size = sizes[p] / LARGEST
-                usable = size >= _TINY and size < np.float32(np.inf)
-                factors[p] = np.float32(1) / size if usable else np.float32(0)
-                sizes[p] = size if usable else size * np.float32(0)
-            for p in range(positions):
-                v.scales[(piece * positions + p) * v.scales_row + place] = sizes[p]
-                at, to = p * lie.position + start * LANES, p * v.position + place * v.row
-                round_line(line, at, stop - start, factors[p], v.pairs, to + start * LANES // 2)
+        transform_images(g, g.channels, x, line, line_of(g), patch, tile, tile + 1)
+        round_tile(g, line, v, first + tile - begin, patch)
 
 
 @inlined
@@ -179,7 +190,7 @@ def _round_weights(
 
 
 @inlined
-def _products(
+def products(
     g: Any,
     v: Any,
     first: int,
@@ -226,7 +237,7 @@ def _products(
 
 
 @inlined
-def _panel_of(g: Any, u: Array, scales: Array, panel: int) -> tuple[Array, Array]:
+def panel_of(g: Any, u: Array, scales: Array, panel: int) -> tuple[Array, Array]:
     """Where a panel's pairs and scales begin."""
     positions = points_of(g) ** 2
     at = panel * positions * ((g.channels + 1) // 2 * PANEL + LANES)
@@ -240,7 +251,7 @@ def weights(
     """The transformed weights of the vectors ``begin`` to ``end`` of outputs, as pairs."""
     for vector in range(begin, end):
         panel = vector * LANES // PANEL
-        there, back = _panel_of(g, u, scales, panel)
+        there, back = panel_of(g, u, scales, panel)
         _round_weights(g, w, taps, panel, vector * LANES - panel * PANEL, there, back, line, patch)
 
 
@@ -273,8 +284,8 @@ def by_tiles(
         stop = min(start + block, end)
         _round_images(g, x, v, 0, line, patch, start, stop)
         for panel in range((g.outputs + PANEL - 1) // PANEL):
-            there, back = _panel_of(g, u, scales, panel)
-            _products(g, v, 0, there, back, m, position, panel, stop - start)
+            there, back = panel_of(g, u, scales, panel)
+            products(g, v, 0, there, back, m, position, panel, stop - start)
             finish(g, m, position, bias, floor, y, panel, patch, start, stop)
 
 
@@ -305,5 +316,5 @@ def by_panels(
             _round_weights(g, w, taps, panel, j, u, scales, line, patch)
         for start in range(0, tiles, block):
             stop = min(start + block, tiles)
-            _products(g, v, start, u, scales, m, position, panel, stop - start)
+            products(g, v, start, u, scales, m, position, panel, stop - start)
             finish(g, m, position, bias, floor, y, panel, patch, start, stop)
