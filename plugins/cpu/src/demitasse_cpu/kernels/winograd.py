@@ -26,7 +26,9 @@ from demitasse_cpu.kernels.winograd_geometry import (
     lie_room,
     of_groups,
     sizes_of,
+    sums_of,
     tiles_of,
+    units_of,
     whole,
 )
 from demitasse_cpu.kernels.work import ready
@@ -204,21 +206,21 @@ def _correlating(request: Request, s: Sizes, to_data: bool = False, relu: bool =
 def _gradient_by_tiles(request: Request, s: Sizes) -> Candidate:
     """Each thread sums what its tiles give to all weights, a block at a time."""
     parts, block = s.parts, s.block(_GRADIENT_BLOCK)
-    sums = whole(s.outputs, LINE) * FLOAT
+    sums = sums_of(request, s)
     channels, outputs = whole(s.channels, PANEL), whole(s.outputs, PANEL)
     # With panels of 8 channels, squares have 12 rows of 8 and a vector.
     du = aligned(s.points**2 * channels * outputs * 8 // 5 * FLOAT)
     v, d = (lie_room(s, n, block) for n in (s.channels, s.outputs))
-    sizes = [parts * sums, parts * du, *[v, d, s.patch] * parts]
+    sizes = [parts * sums * FLOAT, parts * du, *[v, d, s.patch] * parts]
 
     def bind(inputs: Sequence[Any], targets: Sequence[Any], workspace: Any) -> Work:
         from demitasse_cpu.loops import winograd_blocks as blocks
         from demitasse_cpu.loops import winograd_gradient as loops
 
-        g, squares = tiles_of(s), _squares(s, blocks.PANEL)
+        g, (units, vectors) = tiles_of(s), units_of(s, parts)
         v_lie, d_lie = (_panels_apart(s, block, n) for n in (s.channels, s.outputs))
         all_sums, all_du, *rooms = cut(workspace, "float32", *sizes)
-        each_sums, each_du = all_sums.reshape(parts, -1), all_du.reshape(parts, -1)
+        each_sums, each_du = all_sums.reshape(parts, sums), all_du.reshape(parts, -1)
         own = [(vs, v_lie, ds, d_lie) for vs, ds in zip(rooms[::3], rooms[1::3], strict=True)]
         patches = rooms[2::3]
         stages: list[Work] = []
@@ -230,8 +232,8 @@ def _gradient_by_tiles(request: Request, s: Sizes) -> Candidate:
                 )
             ]
             add_up = [
-                ready(loops.add_up, g, all_du, parts, each_du.shape[1], dw, patches[i], *mine)
-                for i, mine in enumerate(divide(squares, parts))
+                ready(loops.add_up, g, all_du, parts, each_du.shape[1], dw, patches[i], vectors, *mine)
+                for i, mine in enumerate(divide(units, parts))
             ]
             bias = ready(loops.bias_gradient, all_sums, parts, db)
             stages += [at_once(add), at_once(add_up), bias]
@@ -243,10 +245,10 @@ def _gradient_by_tiles(request: Request, s: Sizes) -> Candidate:
 def _gradient_by_squares(request: Request, s: Sizes) -> Candidate:
     """Each thread sums what all tiles give to its squares of channels and outputs."""
     tiles = divide(s.tiles, s.threads)
-    sums = whole(s.outputs, LINE) * FLOAT
+    sums = sums_of(request, s)
     v, d = (lie_room(s, n, s.tiles) for n in (s.channels, s.outputs))
     du = s.points**2 * (SQUARE_ROWS * PANEL + LINE) * FLOAT
-    sizes = [len(tiles) * sums, v, d, *[du, s.patch] * s.threads]
+    sizes = [len(tiles) * sums * FLOAT, v, d, *[du, s.patch] * s.threads]
 
     def bind(inputs: Sequence[Any], targets: Sequence[Any], workspace: Any) -> Work:
         from demitasse_cpu.loops import winograd_blocks as blocks
@@ -255,7 +257,7 @@ def _gradient_by_squares(request: Request, s: Sizes) -> Candidate:
         g, squares = tiles_of(s), _squares(s, blocks.PANEL)
         v_lie, d_lie = (_panels_apart(s, s.tiles, n) for n in (s.channels, s.outputs))
         all_sums, v, d, *rooms = cut(workspace, "float32", *sizes)
-        each_sums, dus, patches = all_sums.reshape(len(tiles), -1), rooms[::2], rooms[1::2]
+        each_sums, dus, patches = all_sums.reshape(len(tiles), sums), rooms[::2], rooms[1::2]
         both = v, v_lie, d, d_lie
         stages: list[Work] = []
         for dy, x, dw, db in of_groups(s, inputs, targets):

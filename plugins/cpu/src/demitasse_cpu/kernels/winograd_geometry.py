@@ -205,6 +205,23 @@ def of_groups(s: Sizes, inputs: Sequence[Any], targets: Sequence[Any]) -> Iterab
         yield dy[outputs.start :], x[group * s.channels :], dw[weights], db[outputs]
 
 
+def sums_of(request: Request, s: Sizes) -> int:
+    """Numbers of the gradient of the bias that each thread sums, for the gradient of the weights."""
+    is_wanted = len(request.outputs) > 1 and request.outputs[1] is not None
+    return whole(s.outputs, LINE) if is_wanted else 0
+
+
+def units_of(s: Sizes, parts: int) -> tuple[int, int]:
+    """In how many units ``parts`` threads add their gradients up, each a panel of channels under some
+    vectors of outputs: a panel's, or one where panels are too few for the threads."""
+    from demitasse_cpu.loops.vectors import LANES
+    from demitasse_cpu.loops.winograd_blocks import PANEL
+
+    panels, vectors = -(-s.channels // PANEL), -(-s.outputs // LANES)
+    squares = panels * -(-s.outputs // PANEL)
+    return (squares, PANEL // LANES) if squares >= parts else (panels * vectors, 1)
+
+
 def lie_room(s: Sizes, channels: int, tiles: int) -> int:
     """Bytes for transformed tiles of so many channels, in panels or not."""
     spare = SPARE_ROWS * channels + PANEL

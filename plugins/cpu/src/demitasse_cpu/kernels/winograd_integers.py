@@ -20,7 +20,9 @@ from demitasse_cpu.kernels.winograd_geometry import (
     SQUARE_ROWS,
     Sizes,
     of_groups,
+    sums_of,
     tiles_of,
+    units_of,
     whole,
 )
 from demitasse_cpu.kernels.work import ready
@@ -157,8 +159,8 @@ def gradient(request: Request, s: Sizes) -> Candidate:
     both = [*room(s.channels), *room(s.outputs)]
     squares = -(-s.channels // PANEL) * -(-s.outputs // PANEL)
     square = positions * (SQUARE_ROWS * PANEL + LINE)
-    line = positions * (group * PANEL + LINE)
-    sums = whole(s.outputs, LINE)
+    line = positions * (group * LINE + LINE)
+    sums = sums_of(request, s)
     if by_squares:
         numbers = [groups * sums, *both, *[square, line] * parts]
     else:
@@ -198,8 +200,9 @@ def gradient(request: Request, s: Sizes) -> Candidate:
                     for (du, _), patch, mine in zip(own, patches, divide(squares, parts), strict=False)
                 ]
             else:
+                units, vectors = units_of(s, parts)
                 all_du, near = rooms[0], [rooms[1 + 5 * i : 6 + 5 * i] for i in range(parts)]
-                each_sums, each_du = all_sums.reshape(parts, -1), all_du.reshape(parts, -1)
+                each_sums, each_du = all_sums.reshape(parts, sums), all_du.reshape(parts, -1)
                 first = [
                     ready(
                         loops.gradient_by_tiles,
@@ -216,8 +219,8 @@ def gradient(request: Request, s: Sizes) -> Candidate:
                     for i, mine in enumerate(divide(s.tiles, parts))
                 ]
                 then = [
-                    ready(common.add_up, g, all_du, parts, each_du.shape[1], dw, patches[i], *mine)
-                    for i, mine in enumerate(divide(squares, parts))
+                    ready(common.add_up, g, all_du, parts, each_du.shape[1], dw, patches[i], vectors, *mine)
+                    for i, mine in enumerate(divide(units, parts))
                 ]
             bias = ready(common.bias_gradient, all_sums, groups if by_squares else parts, db)
             stages += [at_once(first), at_once(then), bias]

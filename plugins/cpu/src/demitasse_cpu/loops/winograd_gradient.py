@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from demitasse_cpu.loops.bfloat16 import widen
 from demitasse_cpu.loops.compiled import Array, compiled, inlined
 from demitasse_cpu.loops.tiles import ROWS
 from demitasse_cpu.loops.vectors import LANES
@@ -23,6 +22,8 @@ from demitasse_cpu.loops.winograd_transforms import (
     RESULT_EDGE,
     RESULT_PART,
     RESULTS,
+    TOTAL,
+    TOTAL_PART,
     WEIGHT_GRADIENT,
 )
 
@@ -66,20 +67,18 @@ def transform_results(
     g: Any, outputs: int, dy: Array, d: Array, lie: Any, sums: Array, patch: Array, begin: int, end: int
 ) -> None:
     """A dy A' of the first ``outputs`` in tiles ``begin`` to ``end``, and what they add to ``sums`` of
-    these."""
+    these, in whole vectors, unless it is empty."""
     patch[:LANES] = 0
     rows, columns = g.result_rows, g.result_columns
+    whole = outputs // LANES * LANES if sums.size else 0
+    live = outputs - whole if sums.size else 0
     for tile in range(begin, end):
         transform_result(g, outputs, dy, d, lie, (tile - begin) * lie.row, patch, tile)
         r, k = RESULTS * (tile // g.across), RESULTS * (tile % g.across)
-        total = sums[:outputs]
-        for i in range(RESULTS):
-            for j in range(RESULTS):
-                if rows[r + i] >= 0 and columns[k + j] >= 0:
-                    start = rows[r + i] + columns[k + j]
-                    part = dy[start : start + outputs]
-                    for c in range(outputs):
-                        total[c] += widen(part[c])
+        for c in range(0, whole, LANES):
+            TOTAL(dy, c, LANES, rows, r, columns, k, sums, c, patch)
+        if live > 0:
+            TOTAL_PART(dy, whole, live, rows, r, columns, k, sums, whole, patch)
 
 
 @inlined
@@ -109,8 +108,8 @@ def _accumulate(
 
 
 @inlined
-def weight_gradient(g: Any, du: Array, at: int, dw: Array, square: int, patch: Array) -> None:
-    """G' du G of a square."""
+def _weight_gradient(g: Any, du: Array, at: int, dw: Array, square: int, j: int, patch: Array) -> None:
+    """G' du G of vector ``j`` of a square's outputs."""
     panels = (g.channels + PANEL - 1) // PANEL
     first_channel, first = square % panels * PANEL, square // panels * PANEL
     channels = min(PANEL, g.channels - first_channel)
@@ -118,20 +117,27 @@ def weight_gradient(g: Any, du: Array, at: int, dw: Array, square: int, patch: A
     position = SQUARE_ROWS * width + LANES
     extent, points = len(g.form), points_of(g)
     square_of_taps = extent * extent
-    for j in range(0, width, LANES):
-        live = min(g.outputs - first - j, LANES)
-        for batch in range(0, channels, BATCH):
-            count = min(BATCH, channels - batch)
-            for c in range(count):
-                source, to = at + (batch + c) * width + j, square_of_taps * c * LANES
-                WEIGHT_GRADIENT(
-                    g.form, du, source, points * position, position, patch, to, extent * LANES, LANES
-                )
-            for lane in range(live):
-                start = (first + j + lane) * g.channels + first_channel + batch
-                pairs = dw[start * square_of_taps : (start + count) * square_of_taps]
-                for i in range(count * square_of_taps):
-                    pairs[i] = patch[i * LANES + lane]
+    live = min(g.outputs - first - j, LANES)
+    for batch in range(0, channels, BATCH):
+        count = min(BATCH, channels - batch)
+        for c in range(count):
+            source, to = at + (batch + c) * width + j, square_of_taps * c * LANES
+            WEIGHT_GRADIENT(
+                g.form, du, source, points * position, position, patch, to, extent * LANES, LANES
+            )
+        for lane in range(live):
+            start = (first + j + lane) * g.channels + first_channel + batch
+            pairs = dw[start * square_of_taps : (start + count) * square_of_taps]
+            for i in range(count * square_of_taps):
+                pairs[i] = patch[i * LANES + lane]
+
+
+@inlined
+def weight_gradient(g: Any, du: Array, at: int, dw: Array, square: int, patch: Array) -> None:
+    """G' du G of a square."""
+    panels = (g.channels + PANEL - 1) // PANEL
+    for j in range(0, vectors_of(g.outputs, square // panels) * LANES, LANES):
+        _weight_gradient(g, du, at, dw, square, j, patch)
 
 
 @compiled()
@@ -165,18 +171,36 @@ def gradient_by_tiles(
 
 @compiled()
 def add_up(
-    g: Any, du: Array, parts: int, part: int, dw: Array, patch: Array, begin: int, end: int
+    g: Any,
+    du: Array,
+    parts: int,
+    part: int,
+    dw: Array,
+    patch: Array,
+    vectors: int,
+    begin: int,
+    end: int,
 ) -> None:
-    """The gradients of squares ``begin`` to ``end`` from those of ``parts``, ``part`` numbers each."""
-    size = square_of(g)
-    for square in range(begin, end):
-        at = square * size
-        total = du[at : at + size]
-        for other in range(1, parts):
-            more = du[other * part + at : other * part + at + size]
-            for i in range(size):
-                total[i] += more[i]
-        weight_gradient(g, du, at, dw, square, patch)
+    """The gradients of units ``begin`` to ``end``, each a panel of channels under ``vectors`` of outputs,
+    from those of ``parts``, ``part`` numbers each."""
+    panels = (g.channels + PANEL - 1) // PANEL
+    for unit in range(begin, end):
+        first, of_channels = unit // panels * vectors * LANES, unit % panels
+        square, start = first // PANEL * panels + of_channels, first % PANEL
+        at = square * square_of(g)
+        rows = min(PANEL, g.channels - of_channels * PANEL)
+        width = vectors_of(g.outputs, first // PANEL) * LANES
+        stop = min(start + vectors * LANES, width)
+        for p in range(points_of(g) ** 2):
+            for row in range(rows):
+                place = at + p * (SQUARE_ROWS * width + LANES) + row * width + start
+                total = du[place : place + stop - start]
+                for other in range(1, parts):
+                    more = du[other * part + place : other * part + place + stop - start]
+                    for i in range(stop - start):
+                        total[i] += more[i]
+        for j in range(start, stop, LANES):
+            _weight_gradient(g, du, at, dw, square, j, patch)
 
 
 @compiled()

@@ -44,25 +44,22 @@ def _position_of(pairs: int, row: int) -> int:
 
 
 @inlined
+def _lie_of(of: Any) -> Any:
+    """How the transforms of a group lie before they are rounded, a vector of channels at a time: those
+    of a panel's would not stay in the second cache until then."""
+    return Lie(PANEL, of.tiles * LANES + LANES, LANES)
+
+
+@inlined
 def _pair_tiles(
-    positions: int,
-    line: Array,
-    lie: Any,
-    of: Any,
-    place: int,
-    row: int,
-    tiles: int,
-    by_sum: bool,
-    room: Array,
+    positions: int, line: Array, of: Any, place: int, row: int, j: int, tiles: int, by_sum: bool, room: Array
 ) -> None:
-    """The pairs and scales of a group in one panel, from its tiles in float32."""
-    pairs = (of.tiles + 1) // 2
+    """The pairs and scales of a group in vector ``j`` of one panel, from its tiles in float32."""
+    pairs, position = (of.tiles + 1) // 2, _lie_of(of).position
     for p in range(positions):
-        for j in range(0, row, LANES):
-            to = place * of.size + p * _position_of(pairs, row) + j
-            back = place * of.scales_size + p * PANEL + j
-            at = p * lie.position + j
-            pair_up(line, at, row, tiles, by_sum, of.pairs, to, row, of.scales, back, room)
+        to = place * of.size + p * _position_of(pairs, row) + j
+        back = place * of.scales_size + p * PANEL + j
+        pair_up(line, p * position, LANES, tiles, by_sum, of.pairs, to, row, of.scales, back, room)
 
 
 @inlined
@@ -110,12 +107,11 @@ def _images(
 ) -> None:
     """The transforms of tiles ``begin`` to ``end`` in a panel of channels, as a group of pairs."""
     first, row = panel * PANEL, _row_of(g.channels, panel)
-    lie = Lie(PANEL, v.tiles * row + LANES, row)
-    count = min(PANEL, g.channels - first)
-    transform_images(g, count, x[first:], line, lie, patch, begin, end)
-    _pair_tiles(
-        points_of(g) ** 2, line, lie, v, panel * v.groups + group, row, end - begin, False, patch
-    )
+    place, positions = panel * v.groups + group, points_of(g) ** 2
+    for j in range(0, row, LANES):
+        count = min(LANES, g.channels - first - j)
+        transform_images(g, count, x[first + j :], line, _lie_of(v), patch, begin, end)
+        _pair_tiles(positions, line, v, place, row, j, end - begin, False, patch)
 
 
 @inlined
@@ -133,10 +129,12 @@ def _results(
 ) -> None:
     """The same of the results' gradients, and what they add to the outputs' ``sums``."""
     first, row = panel * PANEL, _row_of(g.outputs, panel)
-    lie = Lie(PANEL, d.tiles * row + LANES, row)
-    count = min(PANEL, g.outputs - first)
-    transform_results(g, count, dy[first:], line, lie, sums[first:], patch, begin, end)
-    _pair_tiles(points_of(g) ** 2, line, lie, d, panel * d.groups + group, row, end - begin, True, patch)
+    place, positions = panel * d.groups + group, points_of(g) ** 2
+    for j in range(0, row, LANES):
+        at = first + j
+        count = min(LANES, g.outputs - at)
+        transform_results(g, count, dy[at:], line, _lie_of(d), sums[at:], patch, begin, end)
+        _pair_tiles(positions, line, d, place, row, j, end - begin, True, patch)
 
 
 @compiled()

@@ -245,6 +245,48 @@ WEIGHTS, WEIGHT_GRADIENT = _transform(_weights), _transform(_weight_gradient)
 SPREAD = _transform(_spread, adding=True)
 
 
+def _total(masked: bool) -> Any:
+    """What a tile of results adds up to, onto a vector of y; where these lie as in _transform_edge."""
+    n = types.int64
+
+    def typed(
+        context: Any,
+        x: Any,
+        at: Any,
+        live: Any,
+        rows: Any,
+        r: Any,
+        columns: Any,
+        c: Any,
+        y: Any,
+        y_at: Any,
+        zeros: Any,
+    ) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            v = Vectors(builder)
+            source, target, zeros = (v.data(context, signature, args, i) for i in (0, 7, 9))
+            source = builder.gep(source, [args[1]])
+            mask = v.first(args[2]) if masked else None
+            rows = v.places(context, signature, args, 3, RESULTS)
+            places = v.places(context, signature, args, 5, RESULTS)
+            values = [
+                v.load(v.there(source, row, place, zeros), v.index(0), x.dtype, mask)
+                for row in rows
+                for place in places
+            ]
+            while len(values) > 1:
+                values = [v.add(*pair) for pair in zip(values[::2], values[1::2], strict=True)]
+            v.store(v.add(v.load(target, args[8]), values[0]), target, args[8])
+            return context.get_dummy_value()
+
+        return types.void(x, n, n, rows, n, columns, n, y, n, zeros), generate
+
+    return intrinsic(typed)
+
+
+TOTAL, TOTAL_PART = _total(False), _total(True)
+
+
 def _finish(masked: bool) -> Any:
     """A tile of results, A' m A plus the bias and nothing below ``floor``, to where two tables say;
     what has a negative place goes to ``nowhere``. The next tile is ``following`` numbers on. If
