@@ -22,9 +22,11 @@ from demitasse_cpu.kernels import (
     spread_products,
     wide_weights,
     windows,
+    winograd,
     winograd_integers,
     winograd_kept,
 )
+from demitasse_cpu.kernels.requests import spec
 from demitasse_cpu.onednn.inner_product import has_pairs
 
 ROUNDING = 2.0**-8
@@ -320,41 +322,6 @@ def test_windows_times_weights(numbers: dict[str, Any], rectified: bool) -> None
     near(compute(candidate, request, operands), np.maximum(expected, 0) if rectified else expected, size)
 
 
-@settings(max_examples=40, deadline=None)
-@given(numbers=st.fixed_dictionaries(WINDOWS))
-def test_gradients_by_windows(numbers: dict[str, Any]) -> None:
-    x, shape, attributes = made_for_windows(numbers)
-    dy = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
-    w = (shape[1], x.shape[1], *numbers["taps"])
-    asked = ask(
-        "convolution_backward_weights",
-        [dy.shape, x.shape],
-        w,
-        {**attributes, "shape": w},
-        numbers["threads"],
-    )
-    if numbers["biased"]:
-        asked = replace(asked, outputs=(*asked.outputs, TensorSpec(w[:1], "float32")))
-    found = list(windows.backward_weights(asked))
-    assert bool(found) == (shape[3] % 2 == 0)
-    for candidate in found:
-        sources = [layout.pack(a) for layout, a in zip(candidate.input_layouts, (dy, x), strict=True)]
-        targets = [np.full(s.shape, np.nan, np.float32) for s in asked.outputs if s is not None]
-        room = np.full(candidate.workspace + 64, 255, np.uint8)
-        start = -room.ctypes.data % 64
-        work = candidate.bind(sources, targets, room[start : start + candidate.workspace])
-        work()
-        work()
-        seen = windows_of(rounded(x), shape[2:], w[2:], attributes)
-        expected, size = (
-            np.einsum("noyx,ncyxij->ocij", *each, optimize=True)
-            for each in ((rounded(dy), seen), (np.abs(rounded(dy)), np.abs(seen)))
-        )
-        assert np.all(np.abs(targets[0] - expected) <= 1e-6 * size + 1e-9)
-        for db in targets[1:]:
-            np.testing.assert_allclose(db, rounded(dy).sum((0, 2, 3)), atol=1e-5 * dy.size)
-
-
 def at_the_end_of_memory(array: Any) -> Any:
     """A copy behind which nothing may be read: the next page is not there for this process."""
     page, libc = mmap.PAGESIZE, ctypes.CDLL(None)
@@ -380,11 +347,7 @@ def test_nothing_behind_images_is_read(outputs: int, taps: int) -> None:
     forward = ask("convolution", [x.shape, w.shape], dy.shape, about, 1)
     backward = ask("convolution_backward_weights", [dy.shape, x.shape], w.shape, about, 1)
     made = [(each, [x, w]) for each in windows.forward(forward)]
-    made += [
-        (each, [dy, x])
-        for offer in (windows.backward_weights, pixel_products.backward_weights)
-        for each in offer(backward)
-    ]
+    made += [(each, [dy, x]) for each in pixel_products.backward_weights(backward)]
     assert made or outputs % 32
     for candidate, operands in made:
         sources = [
@@ -401,12 +364,46 @@ def test_nothing_behind_images_is_read(outputs: int, taps: int) -> None:
         assert np.all(layout.unpack(target, shape) == terms)
 
 
+@pytest.mark.skipif(os.name != "posix", reason="pages are protected by mprotect")
+@pytest.mark.parametrize("outputs", [10, 32, 50])
+@pytest.mark.parametrize("taps", [3, 5])
+def test_nothing_behind_images_is_read_by_tiles(outputs: int, taps: int) -> None:
+    channels, result = 10, (4, 8)
+    x = np.ones((1, channels, *(r + taps - 1 for r in result)), np.float32)
+    dy = np.ones((1, outputs, *result), np.float32)
+    w = np.ones((outputs, channels, taps, taps), np.float32)
+    about = {"pad": (0, 0)}
+    asked = [
+        (winograd.forward, ask("convolution", [x.shape, w.shape], dy.shape, about, 1), [x, w]),
+        (
+            winograd.backward_data,
+            ask("convolution_backward_data", [dy.shape, w.shape], x.shape, about, 1),
+            [dy, w],
+        ),
+        (
+            winograd.backward_weights,
+            ask("convolution_backward_weights", [dy.shape, x.shape], w.shape, about, 1),
+            [dy, x],
+        ),
+    ]
+    for offer, request, operands in asked:
+        (candidate,) = offer(request)
+        sources = [
+            at_the_end_of_memory(layout.pack(a))
+            for layout, a in zip(candidate.input_layouts, operands, strict=True)
+        ]
+        shape, layout = spec(request.outputs[0]).shape, candidate.output_layouts[0]
+        written = np.uint16 if layout.stored else np.float32
+        target = at_the_end_of_memory(np.zeros(layout.physical(shape), written))
+        room = np.zeros(candidate.workspace + 64, np.uint8)
+        start = -room.ctypes.data % 64
+        candidate.bind(sources, [target], room[start : start + candidate.workspace])()
+        assert np.all(layout.unpack(target, shape) > 0)
+
+
 def test_many_channels_are_left_to_others() -> None:
-    for name in ("convolution", "convolution_backward_weights"):
-        x, w, y = (2, 64, 8, 8), (8, 64, 3, 3), (2, 8, 6, 6)
-        forward = name == "convolution"
-        asked = ask(name, [x, w] if forward else [y, x], y if forward else w, {}, 1)
-        assert not list(windows.FACTORIES[name](asked))
+    x, w, y = (2, 64, 8, 8), (8, 64, 3, 3), (2, 8, 6, 6)
+    assert not list(windows.forward(ask("convolution", [x, w], y, {}, 1)))
 
 
 def test_fixed_weights_are_kept_in_16_bits() -> None:

@@ -169,15 +169,48 @@ def test_the_largest_sums_that_there_can_be_fit_their_integers(
     check(all_passes(problem, 1, "bf16"), problem, "bf16", INTEGERS)
 
 
-def activations(channels: int, taps: int) -> Problem:
+def transposed(request: Any) -> bool:
+    """Whether the gradient to the data is the forward algorithm turned round."""
+    (candidate,) = winograd.backward_data(request)
+    return candidate.kernel.endswith("transposed")
+
+
+@needs_products_of_pairs
+@settings(max_examples=40, deadline=None)
+@given(
+    taps=st.sampled_from([3, 5]),
+    samples=st.integers(1, 12),
+    channels=st.sampled_from([3, 10, 16, 20, 50, 97]),
+    outputs=st.sampled_from([3, 10, 20, 32, 50, 97, 150]),
+    result=st.sampled_from([(1, 1), (4, 8), (8, 8), (7, 3), (12, 4), (8, 12)]),
+    pad=st.tuples(st.integers(0, 1), st.integers(0, 1)),
+    groups=st.integers(1, 2),
+    threads=st.integers(1, 3),
+)
+def test_gradients_to_the_data_by_the_forward_pass_turned_round(threads: int, **numbers: Any) -> None:
+    problem = stored(random_problem(4, **numbers))
+    check(all_passes(problem, threads, precision="bf16"), problem, "bf16", INTEGERS)
+
+
+@needs_products_of_pairs
+@pytest.mark.parametrize(("taps", "extents"), [(5, (8, 8)), (5, (16, 24)), (3, (4, 4)), (3, (8, 8))])
+def test_without_padding_the_forward_pass_has_fewer_tiles(taps: int, extents: tuple[int, int]) -> None:
+    for pad in (0, taps // 2):
+        x, w, _, dy, attributes = random_problem(1, 4, 16, 16, extents, (pad, pad), taps=taps)
+        request = ask("convolution_backward_data", [dy, w], [x], attributes, 1, "bf16")
+        assert transposed(request) == (pad == 0)
+
+
+def activations(channels: int, taps: int, image: int = 28, pad: int | None = None) -> Problem:
     """What a layer of a net meets, and gradients of which a rectifier has left a half."""
     random = np.random.default_rng(4)
-    x = np.maximum(random.standard_normal((2, channels, 28, 28)), 0)
+    pad = taps // 2 if pad is None else pad
+    result = (2, 64, *(image + 2 * pad + 1 - taps,) * 2)
+    x = np.maximum(random.standard_normal((2, channels, image, image)), 0)
     w = random.standard_normal((64, channels, taps, taps)) * np.sqrt(2 / (channels * taps**2))
-    dy = random.standard_normal((2, 64, 28, 28)) * (random.random((2, 64, 28, 28)) < 0.5)
+    dy = random.standard_normal(result) * (random.random(result) < 0.5)
     x, w, dy = (array.astype(np.float32) for array in (x, w, dy))
-    attributes = {"pad": (taps // 2, taps // 2), "groups": 1}
-    return stored((x, w, np.zeros(64, np.float32), dy, attributes))
+    return stored((x, w, np.zeros(64, np.float32), dy, {"pad": (pad, pad), "groups": 1}))
 
 
 def deviation(found: Any, right: Any) -> float:
@@ -200,6 +233,23 @@ def test_integers_round_about_as_bfloat16_does(
         kept = BFLOAT16.unpack(BFLOAT16.pack(right.astype(np.float32)), right.shape)
         of_storage = deviation(kept, right) if is_image else 0.0
         assert deviation(found, right) ** 2 - of_storage**2 < limit**2
+
+
+@needs_products_of_pairs
+@pytest.mark.parametrize(
+    ("channels", "taps", "image", "most"), [(20, 5, 12, 3e-3), (48, 5, 20, 3e-3), (64, 3, 6, 1e-3)]
+)
+def test_the_forward_pass_turned_round_rounds_no_worse(
+    channels: int, taps: int, image: int, most: float
+) -> None:
+    problem = activations(channels, taps, image, pad=0)
+    x, w, _, dy, attributes = problem
+    request = ask("convolution_backward_data", [dy, w], [x], {**attributes, "shape": x.shape}, 2, "bf16")
+    assert transposed(request)
+    right = defined(problem)[1]
+    kept = BFLOAT16.unpack(BFLOAT16.pack(right.astype(np.float32)), right.shape)
+    (found,) = compute(request, [dy, w])
+    assert deviation(found, right) ** 2 - deviation(kept, right) ** 2 < most**2
 
 
 @needs_products_of_pairs

@@ -1,4 +1,4 @@
-"""Convolutions of few channels in a bf16 plan, and the gradients of their weights; see loops.windows."""
+"""Convolutions of few channels in a bf16 plan; see loops.windows."""
 
 from __future__ import annotations
 
@@ -14,19 +14,16 @@ from demitasse_cpu.native import at_once, in_order
 from demitasse_cpu.onednn.inner_product import has_pairs
 from demitasse_cpu.threads import divide
 
-FORWARD, GRADIENT = "windows, pairs of numbers", "windows, pairs of pixels"
+KERNEL = "windows, pairs of numbers"
 
 # As loops.windows and loops.pairs have them, which are not imported before a kernel is bound.
 _ROWS, _WIDE = 8, 32
 
-_FEW, _ENOUGH = 24, 8
-"""Channels: with more a vector of them is as good; from so many on Winograd's algorithm is offered."""
+_FEW = 24
+"""Channels: with more a vector of them is as good."""
 
 _MOST = 4096
 """Numbers of a window; and a hundred pairs of them stay in the second cache."""
-
-_PAIRS = 96
-"""Of pixels whose windows are put side by side at a time, where a row has fewer."""
 
 
 class Windows(NamedTuple):
@@ -61,13 +58,6 @@ class Windows(NamedTuple):
         return self.taps_down * -(-self.run // 2)
 
     @property
-    def suits_winograd(self) -> bool:
-        """Whether Winograd's algorithm is offered too, which is quicker forward (LeNet's second
-        convolution, two cores: 0.18 ms, and 0.29 by windows)."""
-        is_square = self.taps_down == self.taps_across in (3, 5) and (self.down, self.across) == (1, 1)
-        return is_square and min(self.channels, self.outputs) >= _ENOUGH
-
-    @property
     def panels(self) -> int:
         return -(-self.outputs // _WIDE)
 
@@ -82,7 +72,7 @@ def forward(request: Request) -> Iterable[Candidate]:
     """The kernel for a convolution, or one with ReLU."""
     x, w, *b = request.inputs
     s = _sizes(request, spec(x), spec(w), spec(request.outputs[0]))
-    if s is None or s.suits_winograd:
+    if s is None:
         return
     parts = max(1, min(request.place.threads, s.images))
     sizes = [
@@ -109,58 +99,12 @@ def forward(request: Request) -> Iterable[Candidate]:
         return in_order([pack, at_once(multiply)])
 
     layouts = (NHWC_BF16, *[PLAIN] * (1 + len(b))), (NHWC_BF16,)
-    yield Candidate(FORWARD, bind, *layouts, workspace=sum(map(aligned, sizes)), in_place=False)
-
-
-def backward_weights(request: Request) -> Iterable[Candidate]:
-    """The kernel for dw and db, where pixels of a row are an even number."""
-    dy, x = map(spec, request.inputs)
-    s = _sizes(request, x, spec(request.outputs[0]), dy)
-    if s is None or s.columns % 2:
-        return
-    half, rows = s.columns // 2, s.images * s.rows
-    most = max(1, _PAIRS // half) * half
-    parts = max(1, min(request.place.threads, rows))
-    lines = -(-(s.taps_down * s.run + 1) // _WIDE)  # one more for the sums of dy
-    written = (s.taps_down - 1) * 2 * s.run + -(-s.run // _WIDE) * 2 * _WIDE
-    step = -(-max(written, lines * 2 * _WIDE) // (2 * _WIDE)) * 2 * _WIDE + 2 * _WIDE
-    sums = -(-s.outputs // _ROWS) * _ROWS * step // 2
-    last_row = 2 * (s.columns * s.outputs + 2 * _WIDE)
-    own = [s.room, last_row, s.panels * _WIDE * most * 4, most * step * 2]
-    sizes = [4 * sums * parts, *own * parts]
-
-    def bind(sources: Sequence[Any], targets: Sequence[Any], workspace: Any) -> Work:
-        from demitasse_cpu.loops import windows as loops
-
-        totals, *rooms = cut(workspace, "uint8", *sizes)
-        totals, rooms = totals.view("float32"), [room.view("uint16") for room in rooms]
-        dw, db = (*targets, None)[:2]
-        given = s, *map(flat, sources)
-        shares = [
-            ready(
-                loops.gradient,
-                *given,
-                totals[i * sums : (i + 1) * sums],
-                *rooms[4 * i : 4 * i + 3],
-                most,
-                rooms[4 * i + 3],
-                step,
-                *mine,
-            )
-            for i, mine in enumerate(divide(rows, parts))
-        ]
-        results = flat(dw), totals[:0] if db is None else flat(db)
-        add = (s, totals, sums, len(shares), step // 2, *results)
-        return in_order([at_once(shares), spread(loops.add_up, add, s.outputs, min(parts, s.outputs))])
-
-    layouts = (NHWC_BF16,) * 2, (PLAIN,) * len(request.outputs)
-    yield Candidate(GRADIENT, bind, *layouts, workspace=sum(map(aligned, sizes)), in_place=False)
+    yield Candidate(KERNEL, bind, *layouts, workspace=sum(map(aligned, sizes)), in_place=False)
 
 
 FACTORIES = {
     "convolution": forward,
     "convolution_relu": forward,
-    "convolution_backward_weights": backward_weights,
 }
 
 

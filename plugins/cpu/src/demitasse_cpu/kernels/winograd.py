@@ -67,7 +67,8 @@ def forward(request: Request, relu: bool = False) -> Iterable[Candidate]:
 
 
 def backward_data(request: Request) -> Iterable[Candidate]:
-    """The kernel for dx: of dy with the weights turned, and channels for outputs."""
+    """The kernel for dx: of dy with the weights turned, and channels for outputs; or the forward
+    algorithm turned round."""
     dy, w = request.inputs
     dx = request.outputs[0]
     if not _serves(request, w, dy, dx):
@@ -214,7 +215,6 @@ def _gradient_by_tiles(request: Request, s: Sizes) -> Candidate:
     sizes = [parts * sums * FLOAT, parts * du, *[v, d, s.patch] * parts]
 
     def bind(inputs: Sequence[Any], targets: Sequence[Any], workspace: Any) -> Work:
-        from demitasse_cpu.loops import winograd_blocks as blocks
         from demitasse_cpu.loops import winograd_gradient as loops
 
         g, (units, vectors) = tiles_of(s), units_of(s, parts)

@@ -219,7 +219,9 @@ def gradient(request: Request, s: Sizes) -> Candidate:
                     for i, mine in enumerate(divide(s.tiles, parts))
                 ]
                 then = [
-                    ready(common.add_up, g, all_du, parts, each_du.shape[1], dw, patches[i], vectors, *mine)
+                    ready(
+                        common.add_up, g, all_du, parts, each_du.shape[1], dw, patches[i], vectors, *mine
+                    )
                     for i, mine in enumerate(divide(units, parts))
                 ]
             bias = ready(common.bias_gradient, all_sums, groups if by_squares else parts, db)

@@ -9,7 +9,15 @@ from typing import Any
 from demitasse import PLAIN, Candidate, Work
 from demitasse_cpu.kernels.layouts import NHWC_BF16
 from demitasse_cpu.kernels.requests import aligned, cut, flat
-from demitasse_cpu.kernels.winograd_geometry import FLOAT, LINE, PANEL, SPARE_ROWS, Sizes, tiles_of, whole
+from demitasse_cpu.kernels.winograd_geometry import (
+    FLOAT,
+    LINE,
+    PANEL,
+    SPARE_ROWS,
+    Sizes,
+    tiles_of,
+    whole,
+)
 from demitasse_cpu.kernels.winograd_integers import BLOCK, DEPTH, name_of
 from demitasse_cpu.kernels.work import ready
 from demitasse_cpu.native import at_once, in_order
@@ -38,7 +46,10 @@ def backward_data(s: Sizes) -> Candidate:
     panels = -(-outputs.outputs // PANEL)
     rows, columns = (4 * -(-extent // 4) + s.taps - 1 for extent in s.result)
     # As in winograd_integers: weights for all, transformed tiles for each, in pairs and with scales.
-    u = panels * positions * (-(-outputs.channels // 2) * PANEL + LINE), panels * pieces * positions * PANEL
+    u = (
+        panels * positions * (-(-outputs.channels // 2) * PANEL + LINE),
+        panels * pieces * positions * PANEL,
+    )
     v = positions * (held * row + LINE) + SPARE_ROWS * row, pieces * positions * held + SPARE_ROWS
     line = positions * (max(whole(outputs.channels, LINE), DEPTH * LINE) + LINE)
     m = positions * (held * PANEL + LINE) + SPARE_ROWS * PANEL
@@ -65,7 +76,9 @@ def backward_data(s: Sizes) -> Candidate:
             there = dy[group * s.outputs :], packed, scales, dx[group * s.channels :]
             vectors = divide(whole(s.channels, LINE) // LINE, parts)
             transform = [
-                ready(common.weights, g, weights, taps, packed, scales, near[5 * i + 2], patches[i], *mine)
+                ready(
+                    common.weights, g, weights, taps, packed, scales, near[5 * i + 2], patches[i], *mine
+                )
                 for i, mine in enumerate(vectors)
             ]
             add = []

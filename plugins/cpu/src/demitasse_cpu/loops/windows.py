@@ -1,10 +1,8 @@
 """Convolutions of few channels, of images stored as bfloat16 with their channels innermost, by products
 of pairs.
 
-What a window has of a row of an image lies in line: its taps across times the channels. Forward, those
-numbers are multiplied two by two with the weights of a panel of outputs; for the gradient of the weights
-a pixel's numbers, all rows of its window in line, are put beside those of the pixel to its right, and
-multiplied with both pixels' dy. Either way vectors are of outputs or of a whole window's numbers, never
+What a window has of a row of an image lies in line: its taps across times the channels. Those numbers
+are multiplied two by two with the weights of a panel of outputs, so that vectors are of outputs, never
 of the few channels. Images are copied, with zeros around them where there is padding. ``g`` is what
 ``kernels.windows.Windows`` says of a convolution.
 """
@@ -13,23 +11,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 from numba import types
 from numba.extending import intrinsic
 
 from demitasse_cpu.loops.bfloat16 import narrow, number
 from demitasse_cpu.loops.compiled import Array, compiled, inlined
-from demitasse_cpu.loops.pairs import (
-    ROWS,
-    WIDE,
-    panels_of_pixels,
-    rows_of_pixels,
-    tile,
-    tile_by_table,
-)
+from demitasse_cpu.loops.pairs import ROWS, WIDE, tile_by_table
 from demitasse_cpu.loops.vectors import LANES, Vectors
-
-_ONES = np.uint16(0x3F80)  # one, as bfloat16
 
 
 def _finished_typed(
@@ -140,109 +128,3 @@ def results(
                     for i in range(g.outputs):
                         value = total[i] + biases[i]
                         result[i] = narrow(lowest if value < lowest else value, result)
-
-
-@inlined
-def _put_side_by_side(
-    g: Any,
-    dy: Array,
-    room: Array,
-    dy_pairs: Array,
-    most: int,
-    windows: Array,
-    step: int,
-    row: int,
-    pair: int,
-) -> None:
-    """Of a row of results, whose dy is given, the windows and dy of pixels two by two, from place
-    ``pair`` on. ``room`` has the row's image."""
-    run, next_to = g.taps_across * g.channels, g.across * g.channels
-    first = row * g.down * g.padded_width * g.channels
-    whole, lines = (g.outputs + WIDE - 1) // WIDE, (run + WIDE - 1) // WIDE
-    for k in range(g.columns // 2):
-        to = (pair + k) * step
-        for down in range(g.taps_down):
-            at = first + 2 * k * next_to + down * g.padded_width * g.channels
-            panels_of_pixels(room, at, next_to, windows, to + down * 2 * run, 2 * WIDE, lines)
-        ones = to + 2 * run * g.taps_down
-        windows[ones], windows[ones + 1] = _ONES, _ONES
-        at, to = 2 * k * g.outputs, (pair + k) * 2 * ROWS
-        rows_of_pixels(dy, at, g.outputs, dy_pairs, to, most * 2 * ROWS, whole)
-
-
-@compiled()
-def gradient(
-    g: Any,
-    dy: Array,
-    x: Array,
-    sums: Array,
-    room: Array,
-    last_row: Array,
-    dy_pairs: Array,
-    most: int,
-    windows: Array,
-    step: int,
-    begin: int,
-    end: int,
-) -> None:
-    """dw of rows ``begin`` to ``end`` of results, counted through all images, and behind each output's
-    numbers db: in lines of half a ``step``. ``most`` pairs of pixels are held, which are whole rows:
-    columns are an even number. Numbers are read in whole vectors, so the last rows of dy from a copy."""
-    wide, half, row_size = step // 2, g.columns // 2, g.columns * g.outputs
-    block = most // half
-    lines = (g.taps_down * g.taps_across * g.channels + WIDE) // WIDE
-    whole = (g.outputs + WIDE - 1) // WIDE * WIDE
-    room[:] = 0
-    held = -1
-    for first in range(begin, end, block):
-        last = min(first + block, end)
-        for row in range(first, last):
-            if row // g.rows != held:
-                held = row // g.rows
-                _padded(g, x, held, room)
-            given = dy[row * row_size :]
-            if given.size < row_size + whole:
-                last_row[:row_size] = given[:row_size]
-                given = last_row
-            pair = (row - first) * half
-            _put_side_by_side(g, given, room, dy_pairs, most, windows, step, row % g.rows, pair)
-        count = (last - first) * half
-        for line in range(lines):
-            near = windows[line * 2 * WIDE :]
-            for output in range(0, g.outputs, ROWS):
-                tile(
-                    dy_pairs,
-                    output * 2 * most,
-                    2,
-                    2 * ROWS,
-                    near,
-                    step,
-                    sums,
-                    output * wide + line * WIDE,
-                    wide,
-                    count,
-                    first - begin,
-                    near,
-                    0,
-                )
-
-
-@compiled()
-def add_up(
-    g: Any, sums: Array, size: int, parts: int, wide: int, dw: Array, db: Array, begin: int, end: int
-) -> None:
-    """Of outputs ``begin`` to ``end`` dw, plain, and db from the parts' sums, ``size`` numbers each."""
-    area = g.taps_down * g.taps_across
-    count = area * g.channels
-    for output in range(begin, end):
-        for channel in range(g.channels):
-            for tap in range(area):
-                total = sums[output * wide + tap * g.channels + channel]
-                for part in range(1, parts):
-                    total += sums[part * size + output * wide + tap * g.channels + channel]
-                dw[output * count + channel * area + tap] = total
-        if db.size > 0:
-            total = sums[output * wide + count]
-            for part in range(1, parts):
-                total += sums[part * size + output * wide + count]
-            db[output] = total

@@ -181,8 +181,8 @@ def add_up(
     begin: int,
     end: int,
 ) -> None:
-    """The gradients of units ``begin`` to ``end``, each a panel of channels under ``vectors`` of outputs,
-    from those of ``parts``, ``part`` numbers each."""
+    """The gradients of units ``begin`` to ``end``, each a panel of channels under ``vectors`` of
+    outputs, from those of ``parts``, ``part`` numbers each."""
     panels = (g.channels + PANEL - 1) // PANEL
     for unit in range(begin, end):
         first, of_channels = unit // panels * vectors * LANES, unit % panels

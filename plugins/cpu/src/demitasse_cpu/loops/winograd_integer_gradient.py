@@ -52,7 +52,15 @@ def _lie_of(of: Any) -> Any:
 
 @inlined
 def _pair_tiles(
-    positions: int, line: Array, of: Any, place: int, row: int, j: int, tiles: int, by_sum: bool, room: Array
+    positions: int,
+    line: Array,
+    of: Any,
+    place: int,
+    row: int,
+    j: int,
+    tiles: int,
+    by_sum: bool,
+    room: Array,
 ) -> None:
     """The pairs and scales of a group in vector ``j`` of one panel, from its tiles in float32."""
     pairs, position = (of.tiles + 1) // 2, _lie_of(of).position

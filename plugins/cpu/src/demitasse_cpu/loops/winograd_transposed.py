@@ -58,9 +58,7 @@ _PUT, _PUT_PART = _put(False), _put(True)
 
 
 @inlined
-def _add_up(
-    g: Any, of: Any, m: Array, position: int, first: int, width: int, sums: Array
-) -> None:
+def _add_up(g: Any, of: Any, m: Array, position: int, first: int, width: int, sums: Array) -> None:
     """B m B' of an image's tiles, the first of which is ``first`` in m, where they lie in ``sums``."""
     sums[: of.rows * of.columns * width] = 0
     for tile in range(of.tiles):
