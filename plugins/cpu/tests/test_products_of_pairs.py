@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -59,6 +59,14 @@ def ask(
 def a_processor_with_pairs() -> None:
     if not has_pairs(ask("inner_product", [(8, 32), (32, 32)], (8, 32), {}, 1)):
         pytest.skip("this processor has no AVX512-BF16, or a matrix unit that is quicker; or no oneDNN")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def however_few_weights() -> Iterator[None]:
+    """Weights are rounded on the way however few they are, for fewer than that is offered for."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(wide_weights, "_FEWEST_WEIGHTS", 1)
+        yield
 
 
 def rounded(array: Any) -> Any:

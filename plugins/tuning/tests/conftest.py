@@ -122,7 +122,8 @@ def nothing_is_tiny(monkeypatch: pytest.MonkeyPatch) -> int:
     """Tests ask for small operations, which users' plans take without a trial; from how many bytes on
     those do not."""
     usual = tuner.TINY
-    monkeypatch.setattr(tuner, "TINY", 0)
+    for name in ("TINY", "SMALL"):
+        monkeypatch.setattr(tuner, name, 0)
     return usual
 
 

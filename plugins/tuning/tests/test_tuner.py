@@ -457,3 +457,17 @@ def test_what_takes_microseconds_is_not_tried(bench, relu, nothing_is_tiny, monk
     assert tuner.pick("fast", relu(largest), candidates) == (0, "not tried: tiny")
     assert bench.allocator.allocations == 0
     assert tuner.pick("fast", relu(largest + 1), candidates)[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("shapes", "is_tried"),
+    [([(64, 256), (10, 256), (64, 10)], False), ([(128, 128), (128, 128), (128, 128)], True)],
+)
+def test_nor_is_little_arithmetic_on_little_memory(bench, monkeypatch, shapes, is_tried):
+    """0.3 million operations are little, 4 million are not."""
+    monkeypatch.setattr(tuner_module, "SMALL", 256 * 2**10)
+    x, w, y = (TensorSpec(shape, "float32") for shape in shapes)
+    product = VOCABULARY["inner_product"]
+    request = Request(product, (x, w, None), (y,), dict(product.attributes), Place("machine"))
+    picked = bench.tuner().pick("fast", request, [bench.kernel("usual", 20), bench.kernel("quick", 10)])
+    assert picked[0] == is_tried

@@ -26,6 +26,9 @@ BEHIND = 2.0
 """What is so much slower than the best after a turn is not called again. Less would trust one call: of
 one kernel, calls of 0.07 and of 0.12 ms were seen."""
 
+CLOSE = 1.25
+"""What is so much slower than the best after two turns has no third."""
+
 FIRST_CALL = 1e-3
 """Seconds; a first call below may be what first calls cost (threads that start, code that is read)
 rather than what the kernel does, and is no reason to end a trial."""
@@ -70,7 +73,8 @@ def compare(
     called in this process, and is added to. Raises MemoryError when there is no room for the operands.
 
     Each is called once, to warm up. Those that are not hopeless then take turns, the quickest first:
-    three times where a call takes under 20 ms, twice under 60 ms, else once. The best call counts.
+    three times where a call takes under 20 ms (twice what is not close then), twice under 60 ms, else
+    once. The best call counts.
     """
     operands = Operands(request, candidates, scratch)
     extra = [reorder_seconds(request, candidate) for candidate in candidates]
@@ -139,8 +143,8 @@ def _take_turns(
             best[i] = _timed(works[i], clock)
             spent += best[i]
             fastest = min(fastest, best[i])
-    for _ in range(1, _calls(fastest)):
-        limit = BEHIND * min(seconds + extra[i] for i, seconds in best.items())
+    for turn in range(1, _calls(fastest)):
+        limit = (BEHIND if turn == 1 else CLOSE) * min(seconds + extra[i] for i, seconds in best.items())
         alive = [i for i in alive if i in best and best[i] + extra[i] <= limit]
         if len(alive) < 2 or spent + sum(best[i] for i in alive) > RUNS * fastest:
             break

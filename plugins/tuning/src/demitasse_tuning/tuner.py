@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from math import inf
 from typing import Any
 
 from demitasse import Allocator, Candidate, CompositionError, Request, unknown
@@ -17,9 +18,10 @@ log = logging.getLogger("demitasse.tuning")
 
 OPTIONS = ("tune", "cache")
 TUNE = ("on", "off", "first")
-TINY = 32 * 1024
-"""Bytes of all operands together; with fewer a kernel takes microseconds, and to make one for the trial
-takes thousands of them: for LeNet's smallest operations a tenth of its first hundred steps."""
+TINY, SMALL, LITTLE = 32 * 2**10, 256 * 2**10, 2**20
+"""Bytes of all operands together, the same with few operations, and how many those are; with fewer a
+kernel takes microseconds, and to make one for the trial takes thousands of them: for LeNet's smallest
+operations a tenth of its first hundred steps."""
 
 
 class CandidateTuner:
@@ -96,8 +98,7 @@ class CandidateTuner:
             log.warning("kernel %r is not offered any more for %s (are: %s)", kernel, key, offered)
         if not self._tune:
             return 0, "preferred: tuning off"
-        operands = [spec for spec in (*request.inputs, *request.outputs) if spec is not None]
-        if sum(spec.nbytes for spec in operands) < TINY:
+        if _takes_microseconds(request):
             return 0, "not tried: tiny"
         version = self._versions.get(plugin, "")
         found = self._cache.find(plugin, version, key, names)
@@ -117,6 +118,20 @@ class CandidateTuner:
         entry = Remembered(names[outcome.best], seconds)
         self._cache.put(plugin, version, key, entry)
         return outcome.best, f"tried: {_times(entry)}"
+
+
+def _takes_microseconds(request: Request) -> bool:
+    size = sum(spec.nbytes for spec in (*request.inputs, *request.outputs) if spec is not None)
+    return size < TINY or (size < SMALL and _flops(request) < LITTLE)
+
+
+def _flops(request: Request) -> float:
+    """Operations by the vocabulary's rule; many where it has none or operands are any number."""
+    rule, operands = request.operation.flops, (*request.operation.inputs, *request.operation.outputs)
+    if rule is None or any(operand.variadic for operand in operands):
+        return inf
+    specs = zip(operands, (*request.inputs, *request.outputs), strict=False)
+    return rule({named.name: spec and spec.shape for named, spec in specs}, request.attributes)
 
 
 def _cache(folder: str) -> Cache:
