@@ -19,6 +19,7 @@ from demitasse.operations import VOCABULARY
 from demitasse_cpu.kernels import (
     candidates,
     pixel_products,
+    planes,
     spread_products,
     wide_weights,
     windows,
@@ -330,6 +331,57 @@ def test_windows_times_weights(numbers: dict[str, Any], rectified: bool) -> None
     near(compute(candidate, request, operands), np.maximum(expected, 0) if rectified else expected, size)
 
 
+@settings(max_examples=60, deadline=None)
+@given(
+    numbers=st.fixed_dictionaries(
+        WINDOWS
+        | {
+            "channels": st.integers(1, 4),
+            "outputs": st.sampled_from([16, 20, 32, 50, 97]),
+            "result": st.tuples(st.integers(1, 9), st.integers(1, 40)),
+            "stride": st.tuples(st.integers(1, 4), st.integers(1, 4)),
+            "taps": st.tuples(st.integers(1, 7), st.integers(2, 7)),
+            "pad": st.tuples(st.integers(0, 6), st.integers(0, 6)),
+        }
+    )
+)
+def test_gradients_by_planes(numbers: dict[str, Any]) -> None:
+    x, shape, attributes = made_for_windows(numbers)
+    dy = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+    w = (shape[1], x.shape[1], *numbers["taps"])
+    about = {**attributes, "shape": w}
+    asked = ask("convolution_backward_weights", [dy.shape, x.shape], w, about, numbers["threads"])
+    if numbers["biased"]:
+        asked = replace(asked, outputs=(*asked.outputs, TensorSpec(w[:1], "float32")))
+    (candidate,) = planes.backward_weights(asked)
+    sources = [layout.pack(a) for layout, a in zip(candidate.input_layouts, (dy, x), strict=True)]
+    targets = [np.full(s.shape, np.nan, np.float32) for s in asked.outputs if s is not None]
+    room = np.full(candidate.workspace + 64, 255, np.uint8)
+    start = -room.ctypes.data % 64
+    work = candidate.bind(sources, targets, room[start : start + candidate.workspace])
+    work()
+    work()
+    assert (room[start + candidate.workspace :] == 255).all()
+    seen = windows_of(rounded(x), shape[2:], w[2:], attributes)
+    expected, size = (
+        np.einsum("noyx,ncyxij->ocij", *each, optimize=True)
+        for each in ((rounded(dy), seen), (np.abs(rounded(dy)), np.abs(seen)))
+    )
+    assert np.all(np.abs(targets[0] - expected) <= 1e-6 * size + 1e-9)
+    for db in targets[1:]:
+        np.testing.assert_allclose(db, rounded(dy).sum((0, 2, 3)), atol=1e-6 * dy.size)
+
+
+@pytest.mark.parametrize("about", [{"dilation": (2, 2)}, {"groups": 2}, {"few": True}, {"many": True}])
+def test_gradients_by_planes_are_of_few_channels_for_a_vector_of_outputs(about: dict[str, Any]) -> None:
+    channels, outputs = (8 if about.pop("many", 0) else 2), (8 if about.pop("few", 0) else 32)
+    w = (outputs, channels // about.get("groups", 1), 3, 3)
+    reach = 2 * about.get("dilation", (1, 1))[0]
+    x, y = (2, channels, 8 + reach, 8 + reach), (2, outputs, 8, 8)
+    asked = ask("convolution_backward_weights", [y, x], w, {**about, "shape": w}, 1)
+    assert not list(planes.backward_weights(asked))
+
+
 def at_the_end_of_memory(array: Any) -> Any:
     """A copy behind which nothing may be read: the next page is not there for this process."""
     page, libc = mmap.PAGESIZE, ctypes.CDLL(None)
@@ -355,7 +407,11 @@ def test_nothing_behind_images_is_read(outputs: int, taps: int) -> None:
     forward = ask("convolution", [x.shape, w.shape], dy.shape, about, 1)
     backward = ask("convolution_backward_weights", [dy.shape, x.shape], w.shape, about, 1)
     made = [(each, [x, w]) for each in windows.forward(forward)]
-    made += [(each, [dy, x]) for each in pixel_products.backward_weights(backward)]
+    made += [
+        (each, [dy, x])
+        for offer in (pixel_products.backward_weights, planes.backward_weights)
+        for each in offer(backward)
+    ]
     assert made or outputs % 32
     for candidate, operands in made:
         sources = [

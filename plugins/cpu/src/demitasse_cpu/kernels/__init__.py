@@ -24,6 +24,7 @@ from demitasse_cpu.kernels import (
     memory,
     normalization,
     pixel_products,
+    planes,
     pooling,
     recurrent,
     reduction,
@@ -62,7 +63,7 @@ FACTORIES: Family = MappingProxyType(
 LIGHTER = (wide_weights.FACTORIES, pixel_products.FACTORIES, strided.FACTORIES)
 """Kernels that need less arithmetic or memory where they serve, as do Winograd's."""
 
-DIRECT = (windows.FACTORIES, spread_products.FACTORIES)
+DIRECT = (windows.FACTORIES, planes.FACTORIES, spread_products.FACTORIES)
 """Kernels by the definition, which are no quicker than Winograd's where those serve: LeNet's second
 convolution forward 0.29 ms of two cores and 0.18, back to the data 0.30 and 0.18."""
 

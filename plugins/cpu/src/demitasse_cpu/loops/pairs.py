@@ -8,6 +8,7 @@ needs a change in the loops that use them.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from llvmlite import ir
@@ -150,6 +151,99 @@ def _pixels_typed(width: int) -> Any:
     return typed
 
 
+def _panel_of_pixels_typed(
+    context: Any, x: Any, at: Any, step: Any, panel: Any, to: Any, count: Any
+) -> Any:
+    """Rows of 32 bfloat16 numbers, ``step`` apart, two by two: ``count`` pairs of rows to as many of a
+    panel."""
+    n = types.int64
+    signature = types.void(x, n, n, panel, n, n)
+    halves = ir.VectorType(ir.IntType(16), 2 * _LANES)
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        source = _data(context, builder, signature, args, 0, 1)
+        target = _data(context, builder, signature, args, 3, 4)
+        with cgutils.for_range(builder, args[5]) as loop:
+            first = builder.mul(builder.mul(loop.index, _I64(2)), args[2])
+            places = first, builder.add(first, args[2])
+            rows = [_loaded(builder, source, place, halves, 2) for place in places]
+            for j in range(2):
+                lanes = [j * _LANES + k // 2 + k % 2 * 2 * _LANES for k in range(2 * _LANES)]
+                to = builder.add(builder.mul(loop.index, _I64(2 * WIDE)), _I64(2 * _LANES * j))
+                value = _shuffled(builder, (rows[0], rows[1]), lanes)
+                builder.store(value, _vector(builder, target, to, halves)).align = 2
+        return context.get_dummy_value()
+
+    return signature, generate
+
+
+class _Tile:
+    """The code of a tile while it is built: sums of so many rows, in two vectors each, over pairs of
+    terms, of which a row's lie at ``row`` plus ``term(t)``."""
+
+    def __init__(self, builder: Any, out: Any, out_row: Any, rows: Sequence[Any]) -> None:
+        self.builder, self._out, self._rows = builder, out, rows
+        self._cells = [
+            builder.add(builder.mul(out_row, _I64(r)), _I64(j * _LANES))
+            for r in range(len(rows))
+            for j in range(2)
+        ]
+
+    def sum(
+        self,
+        source: Any,
+        term: Callable[[Any], Any],
+        panel: Any,
+        panel_step: Any,
+        pairs: Any,
+        more: Any,
+        beside: Callable[[Any], None] = lambda t: None,
+    ) -> None:
+        """The loop over ``pairs``, one at least; ``more`` adds to what is there; ``beside`` puts code
+        beside each pair's."""
+        builder, cells = self.builder, self._cells
+        kind = ir.FunctionType(_SUMS, [_SUMS, _PAIRS, _PAIRS])
+        name = "llvm.x86.avx512bf16.dpbf16ps.512"
+        dot = cgutils.get_or_insert_function(builder.module, kind, name)  # type: ignore[no-untyped-call]
+        entry = builder.block
+        resumed, body, done = (builder.append_basic_block(name) for name in ("resumed", "terms", "done"))
+        builder.cbranch(builder.icmp_signed("!=", more, _I64(0)), resumed, body)
+        builder.position_at_end(resumed)
+        before = [_loaded(builder, self._out, cell, _SUMS, 4) for cell in cells]
+        builder.branch(body)
+        builder.position_at_end(body)
+        t = builder.phi(_I64)
+        totals = [builder.phi(_SUMS) for _ in cells]
+        beside(t)
+        first = builder.mul(t, panel_step)
+        others = [
+            _loaded(builder, panel, builder.add(first, _I64(j * 2 * _LANES)), _PAIRS, 2)
+            for j in range(2)
+        ]
+        place = term(t)
+        after = []
+        for r, row in enumerate(self._rows):
+            pair = _loaded(builder, source, builder.add(row, place), _I32, 2)
+            nothing = ir.Constant(_WORDS, ir.Undefined)
+            lane = builder.insert_element(nothing, pair, _I32(0))
+            everywhere = builder.bitcast(_shuffled(builder, (lane, nothing), [0] * _LANES), _PAIRS)
+            for j in range(2):
+                after.append(builder.call(dot, [totals[2 * r + j], everywhere, others[j]]))
+        following = builder.add(t, _I64(1))
+        zero = ir.Constant(_SUMS, [0.0] * _LANES)
+        t.add_incoming(_I64(0), entry)
+        t.add_incoming(_I64(0), resumed)
+        t.add_incoming(following, body)
+        for total, old, new in zip(totals, before, after, strict=True):
+            total.add_incoming(zero, entry)
+            total.add_incoming(old, resumed)
+            total.add_incoming(new, body)
+        builder.cbranch(builder.icmp_signed("<", following, pairs), body, done)
+        builder.position_at_end(done)
+        for cell, total in zip(cells, after, strict=True):
+            builder.store(total, _vector(builder, self._out, cell, _SUMS)).align = 4
+
+
 def _tile(by_table: bool) -> Any:
     """A part of loops: sums[r, :32] (+)= sum over pairs of x[r, pair] * panel[pair, :32]; ``more`` adds
     to what is there. x has ``x_row`` numbers between rows, and ``terms`` between pairs, or ``terms`` is
@@ -177,68 +271,28 @@ def _tile(by_table: bool) -> Any:
         signature = types.void(x, n, n, along, panel, n, sums, n, n, n, n, w, n)
 
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            kind = ir.FunctionType(_SUMS, [_SUMS, _PAIRS, _PAIRS])
-            name = "llvm.x86.avx512bf16.dpbf16ps.512"
-            dot = cgutils.get_or_insert_function(builder.module, kind, name)  # type: ignore[no-untyped-call]
             source = _data(context, builder, signature, args, 0, 1)
             weights = context.make_array(signature.args[4])(context, builder, args[4]).data
             out = _data(context, builder, signature, args, 6, 7)
             coming = _data(context, builder, signature, args, 11, 12)
-            places = None
-            if by_table:
-                places = context.make_array(signature.args[3])(context, builder, args[3]).data
-            rows = [builder.mul(args[2], _I64(r)) for r in range(ROWS)]
-            cells = [
-                builder.add(builder.mul(args[8], _I64(r)), _I64(j * _LANES))
-                for r in range(ROWS)
-                for j in range(2)
-            ]
-            entry = builder.block
-            resumed, body, done = (
-                builder.append_basic_block(name) for name in ("resumed", "terms", "done")
-            )
-            builder.cbranch(builder.icmp_signed("!=", args[10], _I64(0)), resumed, body)
-            builder.position_at_end(resumed)
-            before = [_loaded(builder, out, cell, _SUMS, 4) for cell in cells]
-            builder.branch(body)
-            builder.position_at_end(body)
-            t = builder.phi(_I64)
-            totals = [builder.phi(_SUMS) for _ in cells]
             byte = ir.IntType(8).as_pointer()
-            place = builder.gep(coming, [builder.mul(t, _I64(_LANES))])
             fetch = builder.module.declare_intrinsic(
                 "llvm.prefetch", [byte], ir.FunctionType(ir.VoidType(), [byte, _I32, _I32, _I32])
             )
-            to_second = _I32(0), _I32(2), _I32(1)
-            builder.call(fetch, [builder.bitcast(place, byte), *to_second])
-            first = builder.mul(t, args[5])
-            others = [
-                _loaded(builder, weights, builder.add(first, _I64(j * 2 * _LANES)), _PAIRS, 2)
-                for j in range(2)
-            ]
-            regular = places is None
-            term = builder.mul(t, args[3]) if regular else builder.load(builder.gep(places, [t]))
-            after = []
-            for r, row in enumerate(rows):
-                pair = _loaded(builder, source, builder.add(row, term), _I32, 2)
-                nothing = ir.Constant(_WORDS, ir.Undefined)
-                lane = builder.insert_element(nothing, pair, _I32(0))
-                everywhere = builder.bitcast(_shuffled(builder, (lane, nothing), [0] * _LANES), _PAIRS)
-                for j in range(2):
-                    after.append(builder.call(dot, [totals[2 * r + j], everywhere, others[j]]))
-            following = builder.add(t, _I64(1))
-            zero = ir.Constant(_SUMS, [0.0] * _LANES)
-            t.add_incoming(_I64(0), entry)
-            t.add_incoming(_I64(0), resumed)
-            t.add_incoming(following, body)
-            for total, old, new in zip(totals, before, after, strict=True):
-                total.add_incoming(zero, entry)
-                total.add_incoming(old, resumed)
-                total.add_incoming(new, body)
-            builder.cbranch(builder.icmp_signed("<", following, args[9]), body, done)
-            builder.position_at_end(done)
-            for cell, total in zip(cells, after, strict=True):
-                builder.store(total, _vector(builder, out, cell, _SUMS)).align = 4
+
+            def fetched(t: Any) -> None:
+                place = builder.gep(coming, [builder.mul(t, _I64(_LANES))])
+                builder.call(fetch, [builder.bitcast(place, byte), _I32(0), _I32(2), _I32(1)])
+
+            def term(t: Any) -> Any:
+                if not by_table:
+                    return builder.mul(t, args[3])
+                places = context.make_array(signature.args[3])(context, builder, args[3]).data
+                return builder.load(builder.gep(places, [t]))
+
+            rows = [builder.mul(args[2], _I64(r)) for r in range(ROWS)]
+            made = _Tile(builder, out, args[8], rows)
+            made.sum(source, term, weights, args[5], args[9], args[10], fetched)
             return context.get_dummy_value()
 
         return signature, generate
@@ -246,8 +300,44 @@ def _tile(by_table: bool) -> Any:
     return intrinsic(typed)
 
 
+def _tile_of_places_typed(
+    context: Any,
+    form: Any,
+    x: Any,
+    x_at: Any,
+    places: Any,
+    first: Any,
+    panel: Any,
+    panel_at: Any,
+    sums: Any,
+    sums_at: Any,
+    sums_row: Any,
+    pairs: Any,
+    more: Any,
+) -> Any:
+    """A part of loops: the same of as many rows as ``form``, a tuple, has numbers, which lie where a
+    table says from ``first`` on, and whose pairs are next to each other, as are the panel's."""
+    n = types.int64
+    signature = types.void(form, x, n, places, n, panel, n, sums, n, n, n, n)
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        source = _data(context, builder, signature, args, 1, 2)
+        table = _data(context, builder, signature, args, 3, 4)
+        weights = _data(context, builder, signature, args, 5, 6)
+        out = _data(context, builder, signature, args, 7, 8)
+        rows = [builder.load(builder.gep(table, [_I64(r)])) for r in range(form.count)]
+        made = _Tile(builder, out, args[9], rows)
+        step = _I64(2 * WIDE)
+        made.sum(source, lambda t: builder.mul(t, _I64(2)), weights, step, args[10], args[11])
+        return context.get_dummy_value()
+
+    return signature, generate
+
+
 pairs_of_rows: Any = intrinsic(_pairs_of_rows_typed)
 pairs_in_rows: Any = intrinsic(_pairs_in_rows_typed)
 panels_of_pixels: Any = intrinsic(_pixels_typed(WIDE))
 rows_of_pixels: Any = intrinsic(_pixels_typed(ROWS))
+panel_of_pixels: Any = intrinsic(_panel_of_pixels_typed)
 tile, tile_by_table = _tile(False), _tile(True)
+tile_of_places: Any = intrinsic(_tile_of_places_typed)
