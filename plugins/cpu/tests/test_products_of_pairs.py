@@ -146,6 +146,23 @@ def test_none_where_numba_compiles_for_another_processor(monkeypatch: pytest.Mon
     assert not list(wide_weights.forward(request))
 
 
+def test_few_weights_are_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes = [(64, 800), (500, 800)]
+    request = ask("inner_product", shapes, (64, 500), {}, 2)
+    for fewest, is_offered in ((400_000, True), (400_001, False)):
+        monkeypatch.setattr(wide_weights, "_FEWEST_WEIGHTS", fewest)
+        assert bool(list(wide_weights.forward(request))) == is_offered
+
+
+def test_where_tiles_serve_nothing_is_multiplied_by_the_definition() -> None:
+    for channels, is_served in ((20, True), (4, False)):
+        x, w, y = (8, channels, 12, 12), (50, channels, 5, 5), (8, 50, 8, 8)
+        back = ask("convolution_backward_data", [y, w], x, {"shape": x}, 2)
+        names = {each.kernel for each in candidates(back)}
+        assert any(name.startswith("Winograd") for name in names) == is_served
+        assert (spread_products.KERNEL in names) != is_served
+
+
 def test_some_shapes_are_served() -> None:
     for samples, inputs, outputs in ((8, 48, 64), (32, 9216, 4096), (64, 800, 500)):
         shapes = [(samples, inputs), (outputs, inputs)]
@@ -329,6 +346,23 @@ def test_windows_times_weights(numbers: dict[str, Any], rectified: bool) -> None
     )
     expected += b[:, None, None] if numbers["biased"] else 0
     near(compute(candidate, request, operands), np.maximum(expected, 0) if rectified else expected, size)
+
+
+@pytest.mark.parametrize("none", [np.nan, np.inf])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_what_is_no_number_reaches_its_windows_alone(channels: int, none: float) -> None:
+    """Five taps of one channel, or three of three, are an odd number."""
+    taps = 5 if channels == 1 else 3
+    x = np.ones((1, channels, 12, 12), np.float32)
+    x[0, -1, 6, 6] = none
+    w = np.ones((32, channels, taps, taps), np.float32)
+    shape = (1, 32, 13 - taps, 13 - taps)
+    request = ask("convolution", [x.shape, w.shape], shape, {"pad": (0, 0)}, 1)
+    (candidate,) = windows.forward(request)
+    y = compute(candidate, request, [x, w])
+    reached = np.zeros(shape[2:], bool)
+    reached[7 - taps : 7, 7 - taps : 7] = True
+    assert np.array_equal(~np.isfinite(y[0, 0]), reached[: shape[2], : shape[3]])
 
 
 @settings(max_examples=60, deadline=None)

@@ -102,7 +102,9 @@ def test_pixels_are_gathered_and_put_back(
     request = request_for(
         "convolution_backward_data", [dy.shape, w.shape], [x.shape], shape=x.shape, **about
     )
-    for candidate in strided.backward_data(request):
+    found = list(strided.backward_data(request))
+    assert found or precision == "bf16"
+    for candidate in found:
         dy64, w64 = stored(candidate, [dy, w])
         expected = np.zeros(x.shape)
         put = np.einsum("noyx,oc->ncyx", dy64, w64[:, :, 0, 0])

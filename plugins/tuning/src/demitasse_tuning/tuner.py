@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from math import inf
+from itertools import zip_longest
+from math import inf, prod
 from typing import Any
 
 from demitasse import Allocator, Candidate, CompositionError, Request, unknown
@@ -126,12 +127,20 @@ def _takes_microseconds(request: Request) -> bool:
 
 
 def _flops(request: Request) -> float:
-    """Operations by the vocabulary's rule; many where it has none or operands are any number."""
-    rule, operands = request.operation.flops, (*request.operation.inputs, *request.operation.outputs)
-    if rule is None or any(operand.variadic for operand in operands):
+    """Operations by the vocabulary's rule; many where operands are any number."""
+    operation = request.operation
+    sides = (operation.inputs, request.inputs), (operation.outputs, request.outputs)
+    if any(operand.variadic for operands, _ in sides for operand in operands):
         return inf
-    specs = zip(operands, (*request.inputs, *request.outputs), strict=False)
-    return rule({named.name: spec and spec.shape for named, spec in specs}, request.attributes)
+    if operation.flops is None:
+        return float(sum(prod(spec.shape) for spec in request.outputs if spec is not None))
+    shapes = {
+        operand.name: spec and spec.shape
+        for operands, specs in sides
+        for operand, spec in zip_longest(operands, specs)
+        if operand is not None
+    }
+    return operation.flops(shapes, request.attributes)
 
 
 def _cache(folder: str) -> Cache:

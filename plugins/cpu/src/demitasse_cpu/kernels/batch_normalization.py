@@ -20,6 +20,7 @@ from demitasse_cpu.threads import divide
 
 _ADDED = 6  # the number of the input that is to be added, where one is
 _LINE = 512  # elements from which on what a loop over a line costs at its ends is small beside the rest
+_TOGETHER = 4  # lines that the loops in vectors take at a time: a result does not depend on threads so
 _STEP = 64  # elements that a line is a multiple of for the loops that are written in vectors
 _LONGEST = 2048  # elements to which a line is made longer for those: all that is along it is near then
 
@@ -120,7 +121,7 @@ def _everywhere(form: _Channels, what: str, arguments: Sequence[Any]) -> Work:
 
     if form.in_lines:
         loop = getattr(_over_lines(form), f"line_{what}")
-        return spread(loop, (*arguments, form.width), form.lines, form.parts)
+        return spread(loop, (*arguments, form.width), form.lines, form.parts, _TOGETHER)
     numbers, units = (form.channels, form.plane), form.outer * form.channels
     return spread(getattr(planes, f"plane_{what}"), (*arguments, *numbers), units, form.parts)
 

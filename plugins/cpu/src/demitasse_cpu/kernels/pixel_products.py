@@ -27,6 +27,8 @@ def backward_weights(request: Request) -> Iterable[Candidate]:
     given, (outputs, channels, *taps) = request.attributes, dw.shape
     if {dy.dtype, x.dtype, dw.dtype} != {"float32"} or len(x.shape) != 4 or any(request.outputs[1:]):
         return
+    if not prod(x.shape):
+        return
     if prod(taps) > 1 or given["groups"] != 1 or any(given["pad"]) or set(given["stride"]) != {1}:
         return
     if outputs % _WIDE or channels % _WIDE or not has_pairs(request):

@@ -29,9 +29,8 @@ def backward_weights(request: Request) -> Iterable[Candidate]:
     if not skipping.serves(spec(request.outputs[0])):
         return
     dense = skipping.dense(inputs=(dy, skipping.met))
-    for inner in (*onednn.candidates(dense)[-1:], *pixel_products.backward_weights(dense)):
-        if not is_by_channels(inner.input_layouts[1]):
-            continue
+    by_channels = [each for each in onednn.candidates(dense) if is_by_channels(each.input_layouts[1])]
+    for inner in (*by_channels[-1:], *pixel_products.backward_weights(dense)):
 
         def bind(
             sources: Sequence[Any], targets: Sequence[Any], workspace: Any, inner: Candidate = inner

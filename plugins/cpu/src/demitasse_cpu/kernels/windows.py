@@ -23,7 +23,7 @@ _FEW = 24
 """Channels: with more a vector of them is as good."""
 
 _MOST = 4096
-"""Numbers of a window; and a hundred pairs of them stay in the second cache."""
+"""Numbers of a window: of more the weights of a panel would not stay in the second cache."""
 
 
 class Windows(NamedTuple):
@@ -63,8 +63,8 @@ class Windows(NamedTuple):
 
     @property
     def room(self) -> int:
-        """Bytes of a padded image, and of what is read behind it in whole tiles and vectors."""
-        behind = _ROWS * self.across * self.channels + self.run + 2 * _WIDE
+        """Bytes of a padded image, and of what is read behind it in whole tiles."""
+        behind = _ROWS * self.across * self.channels + self.run + 2
         return 2 * (self.padded_height * self.padded_width * self.channels + behind)
 
 
@@ -114,7 +114,9 @@ def _sizes(request: Request, x: TensorSpec, w: TensorSpec, y: TensorSpec) -> Win
     if len(x.shape) != 4 or {x.dtype, w.dtype, y.dtype} != {"float32"} or given["groups"] != 1:
         return None
     (images, channels, *extents), (outputs, _, *taps) = x.shape, w.shape
-    if not 1 <= channels <= _FEW or prod(taps) == 1 or channels * prod(taps) > _MOST:
+    if channels > _FEW or channels * prod(taps) > _MOST or prod(taps) == 1:
+        return None
+    if channels * taps[1] < 2:
         return None
     if set(given["dilation"]) != {1} or not images or not has_pairs(request):
         return None
@@ -131,4 +133,5 @@ def _places(s: Windows) -> Any:
     import numpy as np
 
     rows = np.arange(s.taps_down, dtype=np.int64) * s.padded_width * s.channels
-    return (rows[:, None] + np.arange(0, s.run, 2, dtype=np.int64)).reshape(-1)
+    pairs = np.minimum(np.arange(0, s.run, 2, dtype=np.int64), s.run - 2)
+    return (rows[:, None] + pairs).reshape(-1)

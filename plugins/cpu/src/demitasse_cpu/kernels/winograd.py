@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from math import inf
+from math import inf, prod
 from typing import Any
 
 from demitasse import PLAIN, Candidate, Layout, Request, TensorSpec, Work
@@ -114,6 +114,7 @@ def _serves(request: Request, w: TensorSpec | None, *others: TensorSpec | None) 
     given = request.attributes
     return (
         all(operand is None or operand.dtype == "float32" for operand in (w, *others))
+        and all(operand is None or prod(operand.shape) for operand in others)
         and len(set(spec(w).shape[2:])) == 1
         and spec(w).shape[2] in KERNELS
         and tuple(given["stride"]) == (1, 1)

@@ -24,21 +24,25 @@ from demitasse_cpu.native import at_once, in_order
 from demitasse_cpu.threads import divide
 
 _FEWER = 0.75
-"""Tiles of dy for one of dx, below which it is the quicker way."""
+"""Tiles of dy for one of dx that a thread has, below which it is the quicker way."""
 
 _RESULTS = 4
 
 
 def serves(s: Sizes, turned: Sizes) -> bool:
-    """Whether ``s``, of the forward pass, has so few tiles beside the same ``turned``."""
-    return not s.has_many_weights() and _of_image(s) * s.samples < _FEWER * turned.tiles
+    """Whether ``s``, of the forward pass, leaves a thread so few tiles, in whole images, beside the same
+    ``turned``."""
+    if s.has_many_weights():
+        return False
+    mine = -(-s.samples // _parts(s)) * _of_image(s)
+    return mine < _FEWER * -(-turned.tiles // turned.parts)
 
 
 def backward_data(s: Sizes) -> Candidate:
     """The kernel for dx of the convolution of these sizes."""
     outputs = s._replace(channels=s.outputs, outputs=s.channels)
     tiles = _of_image(s)
-    parts = max(1, min(s.threads, s.samples))
+    parts = _parts(s)
     block = max(1, min(BLOCK // tiles, -(-s.samples // parts)))
     held = block * tiles
     positions, pieces = s.points**2, -(-outputs.channels // DEPTH)
@@ -98,6 +102,11 @@ def backward_data(s: Sizes) -> Candidate:
         workspace=sum(map(aligned, sizes)),
         in_place=False,
     )
+
+
+def _parts(s: Sizes) -> int:
+    """Threads that have images."""
+    return max(1, min(s.threads, s.samples))
 
 
 def _of_image(s: Sizes) -> int:

@@ -16,6 +16,8 @@ def ready(loop: Any, *arguments: Any, failed: Callable[[], DataError] | None = N
     return Call(loop, arguments, failed)
 
 
-def spread(loop: Any, arguments: Sequence[Any], count: int, parts: int) -> Work:
-    """A loop, whose last arguments are begin and end, over ``count`` things in ``parts`` ranges."""
-    return at_once([ready(loop, *arguments, *part) for part in divide(count, parts)])
+def spread(loop: Any, arguments: Sequence[Any], count: int, parts: int, unit: int = 1) -> Work:
+    """A loop, whose last arguments are begin and end, over ``count`` things in ``parts`` ranges, which
+    begin at multiples of ``unit``."""
+    ranges = [(unit * a, min(unit * b, count)) for a, b in divide(-(-count // unit), parts)]
+    return at_once([ready(loop, *arguments, *part) for part in ranges])

@@ -1,5 +1,6 @@
 """Batch normalisation of channels that lie innermost, in float32 or stored as bfloat16, written in
-vectors: the loops of ``batch_normalization`` by the same names, with the same results.
+vectors: the loops of ``batch_normalization`` by the same names, with the same results but for the
+smallest.
 
 What the channels have along a line is read for several lines at once, and sums stay in registers for as
 many lines as are summed in float32. One by one, each vector of a line would read five others, and a core
@@ -7,7 +8,8 @@ that has its lines in a near cache would wait for those (one of a Zen 5, bfloat1
 nanosecond, and 12 to 29 so). Memory that is read next is fetched meanwhile.
 
 Lines are a whole number of ``STEP``; what is left behind the last whole group of lines the loops over
-one line do.
+one line do, of which numba keeps compiled copies here: who changes ``batch_normalization`` touches this.
+Numbers too small to be normal, which the instruction that rounds to bfloat16 makes zero, those keep.
 """
 
 from __future__ import annotations

@@ -194,7 +194,6 @@ class _Tile:
         source: Any,
         term: Callable[[Any], Any],
         panel: Any,
-        panel_step: Any,
         pairs: Any,
         more: Any,
         beside: Callable[[Any], None] = lambda t: None,
@@ -215,7 +214,7 @@ class _Tile:
         t = builder.phi(_I64)
         totals = [builder.phi(_SUMS) for _ in cells]
         beside(t)
-        first = builder.mul(t, panel_step)
+        first = builder.mul(t, _I64(2 * WIDE))
         others = [
             _loaded(builder, panel, builder.add(first, _I64(j * 2 * _LANES)), _PAIRS, 2)
             for j in range(2)
@@ -247,8 +246,8 @@ class _Tile:
 def _tile(by_table: bool) -> Any:
     """A part of loops: sums[r, :32] (+)= sum over pairs of x[r, pair] * panel[pair, :32]; ``more`` adds
     to what is there. x has ``x_row`` numbers between rows, and ``terms`` between pairs, or ``terms`` is
-    a table of where a row's pairs lie; the panel has ``panel_step`` numbers between pairs. Meanwhile a
-    line for each pair is fetched of w, from ``ahead`` on."""
+    a table of where a row's pairs lie. Meanwhile a line for each pair is fetched of w, from ``ahead``
+    on."""
 
     def typed(
         context: Any,
@@ -257,7 +256,6 @@ def _tile(by_table: bool) -> Any:
         x_row: Any,
         terms: Any,
         panel: Any,
-        panel_step: Any,
         sums: Any,
         sums_at: Any,
         sums_row: Any,
@@ -268,13 +266,13 @@ def _tile(by_table: bool) -> Any:
     ) -> Any:
         n = types.int64
         along = terms if by_table else n
-        signature = types.void(x, n, n, along, panel, n, sums, n, n, n, n, w, n)
+        signature = types.void(x, n, n, along, panel, sums, n, n, n, n, w, n)
 
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             source = _data(context, builder, signature, args, 0, 1)
             weights = context.make_array(signature.args[4])(context, builder, args[4]).data
-            out = _data(context, builder, signature, args, 6, 7)
-            coming = _data(context, builder, signature, args, 11, 12)
+            out = _data(context, builder, signature, args, 5, 6)
+            coming = _data(context, builder, signature, args, 10, 11)
             byte = ir.IntType(8).as_pointer()
             fetch = builder.module.declare_intrinsic(
                 "llvm.prefetch", [byte], ir.FunctionType(ir.VoidType(), [byte, _I32, _I32, _I32])
@@ -291,8 +289,8 @@ def _tile(by_table: bool) -> Any:
                 return builder.load(builder.gep(places, [t]))
 
             rows = [builder.mul(args[2], _I64(r)) for r in range(ROWS)]
-            made = _Tile(builder, out, args[8], rows)
-            made.sum(source, term, weights, args[5], args[9], args[10], fetched)
+            made = _Tile(builder, out, args[7], rows)
+            made.sum(source, term, weights, args[8], args[9], fetched)
             return context.get_dummy_value()
 
         return signature, generate
@@ -316,7 +314,7 @@ def _tile_of_places_typed(
     more: Any,
 ) -> Any:
     """A part of loops: the same of as many rows as ``form``, a tuple, has numbers, which lie where a
-    table says from ``first`` on, and whose pairs are next to each other, as are the panel's."""
+    table says from ``first`` on, and whose pairs are next to each other."""
     n = types.int64
     signature = types.void(form, x, n, places, n, panel, n, sums, n, n, n, n)
 
@@ -327,8 +325,7 @@ def _tile_of_places_typed(
         out = _data(context, builder, signature, args, 7, 8)
         rows = [builder.load(builder.gep(table, [_I64(r)])) for r in range(form.count)]
         made = _Tile(builder, out, args[9], rows)
-        step = _I64(2 * WIDE)
-        made.sum(source, lambda t: builder.mul(t, _I64(2)), weights, step, args[10], args[11])
+        made.sum(source, lambda t: builder.mul(t, _I64(2)), weights, args[10], args[11])
         return context.get_dummy_value()
 
     return signature, generate

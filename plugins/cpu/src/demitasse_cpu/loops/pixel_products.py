@@ -75,7 +75,6 @@ def products(p: Any, dy: Array, x: Array, dw: Array, rows: Array, panels: Array)
                     2,
                     2 * ROWS,
                     near,
-                    2 * WIDE,
                     dw,
                     to,
                     p.channels,

@@ -6,6 +6,9 @@ too: with strides a plane for each remainder. So a tap's pixels lie in the same 
 if the rows of those are made as long as a plane's with zeros: dy of two pixels side by side in panels of
 outputs, times the pairs of pixels of some taps, which stay in registers from row to row. The bias's
 gradient is that of a plane of ones. ``g`` is what ``kernels.planes.Planes`` says of a convolution.
+
+The zeros meet pixels of the same image that no window has there: one that is no number reaches weights
+that it would not by the definition.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ def spread(
             near = packed[panel * pairs * 2 * WIDE : (panel + 1) * pairs * 2 * WIDE]
             for pixel in range(0, pixels, ROWS):
                 at, to = first + pixel * g.outputs, pixel * wide + panel * WIDE
-                tile(dy, at, g.outputs, 2, near, 2 * WIDE, products, to, wide, pairs, 0, packed, 0)
+                tile(dy, at, g.outputs, 2, near, products, to, wide, pairs, 0, packed, 0)
         sums[: g.height * line] = 0
         for pixel in range(pixels):
             down, across = pixel // g.columns, pixel % g.columns

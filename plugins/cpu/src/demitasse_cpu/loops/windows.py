@@ -66,11 +66,14 @@ def panels(g: Any, w: Array, b: Array, packed: Array, biases: Array, begin: int,
             biases[at] = b[at] if lane < live and b.size > 0 else b.dtype.type(0)
         for down in range(g.taps_down):
             for k in range(2 * pairs):
-                tap, channel = down * g.taps_across + k // g.channels, k % g.channels
+                # Of an odd number the last pair has the last but one again, with a weight of zero.
+                number = k if k < 2 * (run // 2) else run - 2 + k % 2
+                is_own = number == k or k % 2 == 1
+                tap, channel = down * g.taps_across + number // g.channels, number % g.channels
                 to = ((panel * g.taps_down + down) * pairs + k // 2) * 2 * WIDE + k % 2
                 for lane in range(WIDE):
                     source = ((panel * WIDE + lane) * g.channels + channel) * area + tap
-                    value = w[source] if lane < live and k < run else w.dtype.type(0)
+                    value = w[source] if lane < live and is_own else w.dtype.type(0)
                     packed[to + 2 * lane] = narrow(value, packed)
 
 
@@ -106,7 +109,6 @@ def results(
                         g.across * g.channels,
                         table,
                         near,
-                        2 * WIDE,
                         sums,
                         panel * WIDE,
                         wide,

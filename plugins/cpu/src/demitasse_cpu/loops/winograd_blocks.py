@@ -1,7 +1,8 @@
 """What the loops of Winograd's convolution share: where tiles lie, a block's transforms and products.
 
 numba keeps a compiled loop while the file that it stands in is unchanged: whoever changes a part here
-touches ``winograd``, ``winograd_gradient``, ``winograd_integers`` and ``winograd_integer_gradient`` too.
+touches ``winograd``, ``winograd_gradient``, ``winograd_integers``, ``winograd_integer_gradient`` and
+``winograd_transposed`` too.
 """
 
 from __future__ import annotations

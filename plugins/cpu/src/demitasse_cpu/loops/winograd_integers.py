@@ -12,8 +12,9 @@ the results of a direct convolution to bfloat16 makes 0.23%.
 Channels are multiplied in pairs, 64 pairs or fewer at a time; a scale is for as many. So a small channel
 beside a large one keeps fewer digits, which tells in outputs that take nothing from the large one.
 
-numba keeps a compiled loop while the file that it stands in is unchanged: this one and
-``winograd_integer_gradient`` have parts of ``winograd``, ``winograd_blocks`` and ``winograd_gradient``.
+numba keeps a compiled loop while the file that it stands in is unchanged: this one,
+``winograd_integer_gradient`` and ``winograd_transposed`` have parts of ``winograd``, ``winograd_blocks``
+and ``winograd_gradient``, and those two of this one.
 """
 
 from __future__ import annotations
