@@ -42,12 +42,18 @@ class At:
 
 
 class Line:
-    def __init__(self, copies: list[int]) -> None:
-        self.name, self._copies = "default", copies
+    def __init__(self, name: str, copies: list[int]) -> None:
+        self.name, self._copies = name, copies
 
-    def copy(self, target: Remote, source: np.ndarray) -> None:
-        target[...] = source
-        self._copies.append(source.nbytes)
+    def copy(self, target: Remote, source: np.ndarray | Remote) -> None:
+        """From the host's memory it is one of the copies that are counted."""
+        near = isinstance(source, np.ndarray)
+        target[...] = source if near else source[...]
+        if near:
+            self._copies.append(source.nbytes)
+
+    def wait(self, event: At) -> None:
+        event.wait()
 
     def record(self) -> At:
         return At()
@@ -56,7 +62,10 @@ class Line:
 class Engine:
     def __init__(self, place: str) -> None:
         self.place, self.closed, self.copies = place, 0, list[int]()
-        self.default = Line(self.copies)
+        self.default = Line("default", self.copies)
+
+    def stream(self, name: str) -> Line:
+        return Line(name, self.copies)
 
     def pinned(self, shape: Sequence[int], dtype: str) -> np.ndarray:
         return np.zeros(shape, dtype)

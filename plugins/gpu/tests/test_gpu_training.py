@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -186,3 +187,90 @@ def test_a_label_that_is_no_class_is_named_with_its_sample(graphs: bool) -> None
         with pytest.raises(demitasse.DataError, match=r"label 12 of sample 7 of the batch is no class"):
             trainer.step()
         assert np.array_equal(np.array(worker.flat.parameters), before)
+
+
+class Watched(ThreadedDriver):
+    """Keeps which copies to the device were asked for, and has who waits for the default stream wait
+    for as many batches as there are to be by then."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.batches: list[int] = []
+        self.expected = 0
+
+    def copy(self, target: int, source: int, nbytes: int, kind: str, stream: int) -> None:
+        super().copy(target, source, nbytes, kind, stream)
+        if kind == "h2d" and nbytes == BATCH:
+            self.batches.append(stream)
+
+    def launch_graph(self, graph: int, stream: int) -> None:
+        until = time.monotonic() + 20
+        while len(self.batches) < self.expected and time.monotonic() < until:
+            time.sleep(1e-3)
+        super().launch_graph(graph, stream)
+
+
+BATCH = 64 * 8 * 8
+"""Bytes of the digits' images of one step, as they are in the source."""
+
+
+def test_samples_of_the_next_step_come_beside_this_one(reference: list[float]) -> None:
+    made: list[Watched] = []
+
+    def make(number: int) -> Watched:
+        made.append(Watched(number))
+        return made[-1]
+
+    with on_gpu(make) as runtime:
+        trainer = runtime.trainer(SOLVER)
+        found = losses(trainer, 2)
+        (driver,), default = made, runtime.allocator("gpu:0").device.stream
+        for step in (3, 4):  # a graph is launched, and goes on once the next step's are there
+            driver.expected = step + 1
+            found.append(trainer.step().loss)
+            assert len(driver.batches) == step + 1
+        assert default not in driver.batches
+    assert np.allclose(found, reference, rtol=1e-5)
+
+
+class Failing:
+    """A stream that cannot be read some time."""
+
+    def __init__(self, stream: Any, good: int) -> None:
+        self.stream, self.good = stream, good
+
+    def read(self, out: Any) -> None:
+        if not self.good:
+            raise demitasse.DataError("the disk is gone")
+        self.good -= 1
+        self.stream.read(out)
+
+    def close(self) -> None:
+        self.stream.close()
+
+
+def test_samples_that_fail_ahead_fail_the_step_that_needs_them(reference: list[float]) -> None:
+    with on_gpu(ThreadedDriver) as runtime:
+        trainer = runtime.trainer(SOLVER)
+        found = losses(trainer, 1)
+        (worker,) = trainer._workers
+        worker.streams[:] = [Failing(stream, 1) for stream in worker.streams]
+        found += losses(trainer, 2)
+        with pytest.raises(demitasse.DataError, match="the disk is gone"):
+            trainer.step()
+        assert trainer.iteration == 3
+        found += losses(trainer, 1)
+    assert np.allclose(found, reference, rtol=1e-5)
+
+
+def test_tests_and_looks_read_samples_of_their_own(reference: list[float]) -> None:
+    with on_gpu(ThreadedDriver) as runtime, on_cpu("reference") as host:
+        trainer, other = runtime.trainer(SOLVER), host.trainer(SOLVER)
+        found = []
+        for _ in range(4):
+            found += losses(trainer, 1)
+            other.step()
+            mine, theirs = trainer.test(), other.test()
+            assert mine.keys() == theirs.keys()
+            trainer._workers[0].peek(0)
+    assert np.allclose(found, reference, rtol=1e-5)

@@ -138,6 +138,10 @@ class Net:
         """
         about = self.definition, self.graph, self._declared
         arrays = {name: given_input(*about, name, value) for name, value in inputs.items()}
+        return self._forward(arrays)
+
+    def _forward(self, arrays: Mapping[str, np.ndarray], ahead: bool = False) -> dict[str, np.ndarray]:
+        """``ahead``: samples follow."""
         with self._one_at_a_time:
             given, present = {name: array.shape for name, array in arrays.items()}, self._made.shapes
             if (wanted := {**present, **given}) != present:
@@ -146,7 +150,7 @@ class Net:
             for name, array in arrays.items():
                 self._input(name)[...] = array
             for stream, out in self._streams:
-                out.take(stream)
+                out.take(stream, ahead)
             if self._lent or self._once is not step:
                 self._do_once(step)
             for work in step.forward:
@@ -168,8 +172,8 @@ class Net:
         of ``iterations`` from the start of the data."""
         self.rewind(first, every)
         totals = {name: np.zeros(buffer.spec.shape) for name, buffer in self.plan.outputs.items()}
-        for _ in range(first, iterations, every):
-            for name, value in self.forward().items():
+        for number in range(first, iterations, every):
+            for name, value in self._forward({}, number + every < iterations).items():
                 totals[name] += value
         return totals
 
@@ -309,8 +313,7 @@ class Net:
 
     def rewind(self, batch: int = 0, every: int = 1) -> None:
         """Read samples from the start again, or from batch number ``batch`` on, every so many."""
-        for stream, _ in self._streams:
-            stream.close()
+        self._end_streams()
         feeds = self.graph.feeds
         streams = [
             feed.source.stream(batch * feed.batch, feed.count, every * feed.batch) for feed in feeds
@@ -319,9 +322,14 @@ class Net:
 
     def close(self) -> None:
         """End the reading ahead."""
+        self._end_streams()
+        self._streams = []
+
+    def _end_streams(self) -> None:
         for stream, _ in self._streams:
             stream.close()
-        self._streams = []
+        for _, out in self._streams:
+            out.forget()
 
     def __del__(self) -> None:
         if hasattr(self, "_streams"):  # dropped without a word: its reading ends with it
@@ -329,7 +337,7 @@ class Net:
 
     def _outs(self) -> list[Destination]:
         engine = self.runtime.engine(self.worker)
-        return destinations(self.graph, self.plan, self.step.array, engine)
+        return destinations(self.graph, self.plan, self.step.array, engine, self._allocator)
 
     def _read(self, number: int) -> None:
         stream, out = self._streams[number]

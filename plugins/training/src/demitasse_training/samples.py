@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 
 from demitasse import (
+    Allocator,
     Buffer,
     DataError,
     DataSource,
     DataSpec,
-    EngineEvent,
     Graph,
     Plan,
     PluginError,
@@ -21,6 +22,9 @@ from demitasse import (
     StreamEngine,
 )
 from demitasse_training.arguments import check_data
+
+WAY = "samples"
+"""The stream in which samples go to a device."""
 
 
 def opener(
@@ -57,45 +61,95 @@ def opener(
 
 
 class Destination:
-    """Where a feed puts its samples: ``arrays`` by field, in memory that a host writes or not. In the
-    latter case they are read into host memory, two sets of it by turns, and copied from there by the
-    worker's ``engine``, so that samples are read while those before are still on their way."""
+    """Where a feed puts its samples: ``arrays`` by field, in memory that a host writes or not.
 
-    def __init__(self, arrays: Mapping[str, Any], engine: StreamEngine | None) -> None:
+    In the latter case they come by way of host memory. With an ``engine`` they wait there twice: samples
+    are read into pinned memory and copied, in a stream of their own, to memory of ``allocator``, by a
+    thread that may do so ahead, while a step computes with those before; a step begins with a copy
+    within the device."""
+
+    def __init__(
+        self,
+        arrays: Mapping[str, Any],
+        engine: StreamEngine | None = None,
+        allocator: Allocator | None = None,
+    ) -> None:
         self.arrays = dict(arrays)
         self.near = all(isinstance(array, np.ndarray) for array in arrays.values())
-        self._engine, self._turn = engine, 0
-        self._copied: list[EngineEvent | None] = [None, None]
-        self._sets = [] if self.near else [self._host_memory() for _ in self._copied]
+        self._engine = None if self.near else engine
+        self._host: dict[str, Any] = {}
+        self._waiting: dict[str, Any] = {}
+        self._coming: Future[None] | None = None
+        self._thread: ThreadPoolExecutor | None = None
+        if self.near:
+            return
+        make = np.empty if engine is None else engine.pinned
+        about = {key: (tuple(array.shape), str(array.dtype)) for key, array in arrays.items()}
+        self._host = {key: make(*each) for key, each in about.items()}
+        if engine is not None:
+            assert allocator is not None
+            for key, each in about.items():
+                self._waiting[key] = allocator.allocate(arrays[key].nbytes).view(0, *each)
+            self._taken = engine.default.record()
 
-    def take(self, stream: Stream) -> None:
-        """The stream's next samples."""
+    def take(self, stream: Stream, ahead: bool = False) -> None:
+        """The stream's next samples. With ``ahead`` those after them are on their way from then on, if
+        they go a way, until the next call or ``forget``."""
         if self.near:
             stream.read(self.arrays)
             return
-        self._turn = 1 - self._turn
-        read, before = self._sets[self._turn], self._copied[self._turn]
-        if before is not None:
-            before.wait()
-        stream.read(read)
         if self._engine is None:
+            stream.read(self._host)
             for field, array in self.arrays.items():
-                array[...] = read[field]
+                array[...] = self._host[field]
             return
+        coming, self._coming = self._coming, None
+        if coming is not None:
+            coming.result()
+        else:
+            self._bring(stream)
         for field, array in self.arrays.items():
-            self._engine.default.copy(array, read[field])
-        self._copied[self._turn] = self._engine.default.record()
+            self._engine.default.copy(array, self._waiting[field])
+        self._taken = self._engine.default.record()
+        if ahead:
+            if self._thread is None:
+                self._thread = ThreadPoolExecutor(1, "samples")
+            self._coming = self._thread.submit(self._bring, stream)
 
-    def _host_memory(self) -> dict[str, Any]:
-        make = np.empty if self._engine is None else self._engine.pinned
-        return {key: make(tuple(array.shape), str(array.dtype)) for key, array in self.arrays.items()}
+    @property
+    def expects(self) -> bool:
+        """Whether samples are on their way, or wait."""
+        return self._coming is not None
+
+    def forget(self) -> None:
+        """Have nothing on its way, whatever became of it, and end the thread: the next samples may be
+        others."""
+        self._coming = None
+        if self._thread is not None:
+            self._thread.shutdown()
+            self._thread = None
+
+    def _bring(self, stream: Stream) -> None:
+        """Samples to the memory where they wait, once those before them were taken from there."""
+        assert self._engine is not None
+        stream.read(self._host)
+        way = self._engine.stream(WAY)
+        way.wait(self._taken)
+        for field, array in self._waiting.items():
+            way.copy(array, self._host[field])
+        way.record().wait()
 
 
 def destinations(
-    graph: Graph, plan: Plan, array: Callable[[Buffer], Any], engine: StreamEngine | None = None
+    graph: Graph,
+    plan: Plan,
+    array: Callable[[Buffer], Any],
+    engine: StreamEngine | None,
+    allocator: Allocator,
 ) -> list[Destination]:
     """Where each of a graph's feeds puts its samples; ``array`` is the memory of a buffer."""
+    fed = [{key: plan.buffers[f"{feed.layer}.{key}"] for key in feed.tensors} for feed in graph.feeds]
     return [
-        Destination({key: array(plan.buffers[f"{feed.layer}.{key}"]) for key in feed.tensors}, engine)
-        for feed in graph.feeds
+        Destination({key: array(buffer) for key, buffer in each.items()}, engine, allocator)
+        for each in fed
     ]

@@ -212,8 +212,12 @@ class Worker:
     def rewind(self) -> None:
         """Close the streams; the next ``bind`` opens them where its iteration begins."""
         self._ahead.clear()
+        if not self.streams:
+            return
         while self.streams:
-            self.streams.pop().close()
+            self.streams.pop().close()  # first: who reads ahead may be waiting
+        for out in self._outs:
+            out.forget()
 
     def read_ahead(self, bucket: Bucket) -> None:
         """While others are waited for, when ``bucket`` is final: read the next iteration's samples, once
@@ -223,7 +227,7 @@ class Worker:
         with suppress(DataError):
             for number, out in enumerate(self._outs):
                 if number not in self._ahead:
-                    out.take(self.streams[number])
+                    out.take(self.streams[number], ahead=True)
                     self._ahead.add(number)
 
     @cached_property
@@ -240,7 +244,7 @@ class Worker:
 
     def peek(self, iteration: int) -> None:
         """Read the iteration's first samples without moving the streams."""
-        if self._ahead:  # they would not be where they are looked for
+        if self._ahead or any(out.expects for out in self._outs):  # not where they are looked for
             self.rewind()
         for feed, out in zip(self.graph.feeds, self._outs, strict=True):
             first = iteration * self.solver.passes * feed.batch + feed.offset
@@ -258,7 +262,15 @@ class Worker:
 
     @cached_property
     def _outs(self) -> list[Destination]:
-        return destinations(self.graph, self.plan, self.array, self.engine)
+        return destinations(self.graph, self.plan, self.array, self.engine, self.allocator)
+
+    @property
+    def _waiting_bytes(self) -> int:
+        """Of the samples that are read ahead, where they wait on an accelerator."""
+        if self.engine is None:
+            return 0
+        fed = (f"{feed.layer}.{key}" for feed in self.graph.feeds for key in feed.tensors)
+        return sum(self.plan.buffers[name].spec.nbytes for name in fed)
 
     def _take_memory(self, others: Sequence[Worker]) -> None:
         plan, item, take = self.plan, np.dtype(self.dtype).itemsize, self.allocator.allocate
@@ -268,7 +280,7 @@ class Worker:
         keeper = self._sharing(others, lambda level: level.shares_parameters or level.asynchronous)
         needed = {
             "activations and scratch memory": plan.arena_bytes,
-            "samples and constants": plan.fixed_bytes,
+            "samples and constants": plan.fixed_bytes + self._waiting_bytes,
             "parameters": 0 if lender else plan.parameters * item,
             "their gradients": 0 if plan.brief else plan.trainable * item,
             "the solver's state": 0 if keeper else plan.trainable * item * len(self.update.state),
@@ -372,7 +384,7 @@ class Worker:
             if number in self._ahead:
                 self._ahead.remove(number)
             else:
-                out.take(self.streams[number])
+                out.take(self.streams[number], ahead=True)
 
         return read
 
