@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import subprocess
 import sys
+import time
+import warnings
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -26,7 +30,8 @@ def pick(bench, relu):
     def run(count=64, version="1.0", kernels=(("a", 9), ("b", 8)), **options):
         tuner = bench.tuner(**options)
         tuner._versions["fast"] = version
-        return tuner.pick("fast", relu(count), [bench.kernel(*kernel) for kernel in kernels])[1]
+        with closing(tuner):
+            return tuner.pick("fast", relu(count), [bench.kernel(*kernel) for kernel in kernels])[1]
 
     return run
 
@@ -188,6 +193,7 @@ def test_on_a_read_only_file_system_what_is_there_is_used(pick, bench, relu, cap
         tuner.pick("fast", relu(count), [bench.kernel("a", 9), bench.kernel("b", 8)])[1]
         for count in (64, 2, 3, 64, 2)
     ]
+    tuner.close()
     assert reasons == [REMEMBERED, TRIED, TRIED, REMEMBERED, REMEMBERED]
     (line,) = caplog.messages
     assert line.endswith("choices cannot be saved: Read-only file system")
@@ -234,9 +240,11 @@ def test_each_keeps_what_the_other_wrote_meanwhile():
     one, other = Cache(cache_file()), Cache(cache_file())
     assert one.find("fast", "1", "first", ["a", "b"]) is None
     assert other.find("fast", "1", "second", ["a", "b"]) is None
-    one.put("fast", "1", "first", entry())
-    other.put("fast", "1", "second", entry())
+    for cache, *about in (one, "fast", "1", "first"), (other, "fast", "1", "second"):
+        cache.put(*about, entry())
+        cache.save()
     one.put("slow", "2", "third", entry("a"))
+    one.save()
     assert set(read(cache_file())["fast"].choices) == {"first", "second"}
     assert one.find("fast", "1", "second", ["b", "a"]) == entry()
     assert other.find("slow", "2", "third", ["b", "a"]) == entry("a")
@@ -256,7 +264,9 @@ def test_what_is_written_is_read_again(tmp_path_factory, entries):
         key: Remembered(kernel, {kernel: s, "x" + kernel: None}) for key, (kernel, s) in entries.items()
     }
     for key, choice in choices.items():
-        Cache(cache_file(folder)).put('a "plugin"', "1", key, choice)
+        cache = Cache(cache_file(folder))
+        cache.put('a "plugin"', "1", key, choice)
+        cache.save()
     found = read(cache_file(folder))
     assert {key: choice for known in found.values() for key, choice in known.choices.items()} == choices
 
@@ -268,6 +278,7 @@ cache = Cache(cache_file())
 sys.stdin.readline()
 for i in range(15):
     cache.put("fast", "1", f"{sys.argv[1]} {i}", Remembered("a", {"a": 1.0}))
+    cache.save()
 """
 
 
@@ -285,6 +296,65 @@ def test_processes_that_write_at_once_lose_nothing():
     names = {f"{name} {i}" for name in ("one", "two") for i in range(15)}
     assert set(read(cache_file())["fast"].choices) == names
     assert {path.suffix for path in cache_file().parent.iterdir()} == {".json", ".lock"}
+
+
+# When.
+
+
+def test_choices_are_saved_soon_and_together(monkeypatch):
+    monkeypatch.setattr(caching, "SOON", 0.3)
+    written = []
+    write = Cache._write
+    monkeypatch.setattr(Cache, "_write", lambda self, path: written.append(write(self, path)))
+    cache = Cache(cache_file())
+    for name in ("first", "second"):
+        cache.put("fast", "1", name, entry())
+    assert not cache_file().exists()
+    until = time.monotonic() + 20
+    while not written and time.monotonic() < until:
+        time.sleep(0.01)
+    assert set(read(cache_file())["fast"].choices) == {"first", "second"}
+    cache.put("fast", "1", "third", entry())
+    cache.save()
+    assert len(written) == 2
+    assert len(read(cache_file())["fast"].choices) == 3
+
+
+def test_what_a_runtime_chose_another_of_the_process_finds_at_once():
+    one, other = Cache(cache_file()), Cache(cache_file())
+    one.put("fast", "1", "first", entry())
+    assert other.find("fast", "1", "first", ["a", "b"]) == entry()
+
+
+@pytest.mark.parametrize("end", ["", "raise SystemExit(3)", "1 / 0", "del cache"])
+def test_a_process_that_ends_without_closing_saves_its_choices(end):
+    put = 'cache.put("fast", "1", "it", Remembered("a", {"a": 1.0}))'
+    lines = [
+        "from demitasse_tuning import cache as caching",
+        "from demitasse_tuning.cache import Cache, Remembered, cache_file",
+        "caching.SOON = 60",
+        "cache = Cache(cache_file())",
+        put,
+        end,
+    ]
+    subprocess.run([sys.executable, "-c", "\n".join(lines)], check=False, timeout=60)
+    assert set(read(cache_file())["fast"].choices) == {"it"}
+
+
+def test_a_forked_process_saves_its_choices():
+    if not hasattr(os, "fork"):
+        pytest.skip("this system has no fork")
+    cache = Cache(cache_file())
+    cache.put("fast", "1", "before", entry())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of threads
+        child = os.fork()
+    if not child:
+        cache.put("fast", "1", "there", entry())
+        time.sleep(2)
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert "there" in read(cache_file())["fast"].choices
 
 
 # Diagnosis.

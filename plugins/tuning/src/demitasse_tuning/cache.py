@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import logging
 import math
+import os
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +19,9 @@ from demitasse import DemitasseError, cache_folder, fingerprint, replacing
 log = logging.getLogger("demitasse.tuning")
 
 SCHEMA = 1
+SOON = 0.1
+"""Seconds after which a choice is saved, with those that followed it: to write the file takes as long as
+to try a small operation's kernel."""
 
 # What was said of which file, as (path, reading or writing): a process has many tuners, one for each
 # runtime, and says it once.
@@ -87,7 +93,8 @@ def _choices(table: Any) -> Choices:
 
 
 class Cache:
-    """The choices in a file, or only in memory without a ``path``. What cannot be used is ignored and
+    """The choices in a file, or only in memory without a ``path``. They are saved soon after they were
+    made, by a thread, or by ``save``, or when the process ends. What cannot be used is ignored and
     written anew, what cannot be written is kept in memory; either is said in one line a process."""
 
     def __init__(self, path: Path | None) -> None:
@@ -95,11 +102,18 @@ class Cache:
         self._file: dict[str, Choices] = {}
         self._made: dict[str, Choices] = {}
         self._seen: object = None
+        self._lock = threading.RLock()
+        self._saver: threading.Timer | None = None
 
     def find(self, plugin: str, version: str, key: str, candidates: list[str]) -> Remembered | None:
         """The choice among just these candidates, as this version of the plugin offered them."""
-        self._refresh()
-        for source in (self._made, self._file):
+        for other in list(_unsaved):
+            if other is not self and other.path == self.path:
+                other.save()
+        with self._lock:
+            self._refresh()
+            file = self._file
+        for source in (self._made, file):
             known = source.get(plugin)
             if known is None:
                 continue
@@ -112,20 +126,46 @@ class Cache:
         return None
 
     def put(self, plugin: str, version: str, key: str, entry: Remembered) -> None:
-        """Remember a choice, and save it beside those that other processes have saved by now."""
-        mine = self._made.get(plugin)
-        others = mine.choices if mine is not None and mine.version == version else {}
-        self._made[plugin] = Choices(version, {**others, key: entry})
-        if self.path is None:
-            return
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with _locked(self.path.with_suffix(".lock")):
-                self._refresh()
-                self._write(self.path)
-        except OSError as error:
-            self._say(f"choices cannot be saved: {error.strerror or error}", "writing", "")
-            self.path = None
+        """Remember a choice, to be saved beside those that other processes have saved by then."""
+        with self._lock:
+            mine = self._made.get(plugin)
+            others = mine.choices if mine is not None and mine.version == version else {}
+            self._made[plugin] = Choices(version, {**others, key: entry})
+            if self.path is None:
+                return
+            _unsaved.add(self)
+            if self._saver is None:
+                self._saver = threading.Timer(SOON, self._save)
+                self._saver.name, self._saver.daemon = "tuning cache", True
+                self._saver.start()
+
+    def save(self) -> None:
+        """Save now what is not saved yet, and end the thread."""
+        saver = self._saver
+        self._save()
+        if saver is not None:
+            saver.join()
+
+    def _save(self) -> None:
+        with self._lock:
+            if self._saver is not None:
+                self._saver.cancel()
+                self._saver = None
+            try:
+                if self in _unsaved and self.path is not None:
+                    self.path.parent.mkdir(parents=True, exist_ok=True)
+                    with _locked(self.path.with_suffix(".lock")):
+                        self._refresh()
+                        self._write(self.path)
+            except OSError as error:
+                self._say(f"choices cannot be saved: {error.strerror or error}", "writing", "")
+                self.path = None
+            finally:
+                _unsaved.discard(self)
+
+    def _forked(self) -> None:
+        """In a process that was forked the thread is not, nor does it give back what it held."""
+        self._lock, self._saver = threading.RLock(), None
 
     def _refresh(self) -> None:
         """Read the file if it is another one than that which was read or written last."""
@@ -153,6 +193,25 @@ class Cache:
     ) -> None:
         if self.path is not None:
             say_once(str(self.path), about, f"{problem}{then}")
+
+
+_unsaved = set[Cache]()
+"""Those of which choices are still to be saved, which thereby live so long."""
+
+
+@atexit.register
+def _save_all() -> None:
+    for cache in list(_unsaved):
+        cache.save()
+
+
+def _forked() -> None:
+    for cache in _unsaved:
+        cache._forked()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
 
 
 def say_once(cache: str, about: str, message: str) -> None:

@@ -80,7 +80,8 @@ class CandidateTuner:
         self._preferred = dict(choices)
 
     def close(self) -> None:
-        """Give the memory for trials back; the next trial takes some again."""
+        """Save what was chosen, and give the memory for trials back; the next trial takes some again."""
+        self._cache.save()
         self._scratch.close()
 
     def _pick(
