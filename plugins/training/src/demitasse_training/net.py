@@ -288,6 +288,8 @@ class Net:
                     step.array(self.plan.buffers[tensor.name])[...] = value
             self._do_once(step)
             if self._streams:
+                for _, out in self._streams:
+                    out.forget()
                 self._streams = [(s, o) for (s, _), o in zip(self._streams, self._outs(), strict=True)]
             else:
                 self.rewind()
