@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 import tempfile
+import time
 import tomllib
 from importlib.resources import files
 from pathlib import Path
@@ -94,6 +95,7 @@ class Training:
         self.trainer = trainer(self.runtime, net, precision)
         self.losses = [float(self.trainer.step().loss)]
         (worker,) = self.trainer._workers
+        self._reads = list(worker.step.reads)
         worker.step.reads.clear()
         self.device = self.runtime.allocator("gpu:0").device
         self.losses += [float(self.trainer.step().loss) for _ in range(3)]
@@ -102,6 +104,18 @@ class Training:
         """Some steps, to their end."""
         self.trainer.step(steps)
         self.device.synchronise()
+
+    def reading(self, steps: int) -> float:
+        """Seconds a step of some whose samples come from the host, one of them to begin with."""
+        (worker,) = self.trainer._workers
+        worker.step.reads.extend(self._reads)
+        try:
+            self.run(1)
+            start = time.perf_counter()
+            self.run(steps)
+            return (time.perf_counter() - start) / steps
+        finally:
+            worker.step.reads.clear()
 
     @property
     def memory(self) -> int:
