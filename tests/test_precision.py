@@ -47,14 +47,18 @@ def stored(plan: Any) -> set[str]:
 
 
 def test_bf16_trains_as_well_as_f32(runtime: Runtime) -> None:
-    accuracy = {}
-    for precision in ("f32", "bf16"):
-        trainer = runtime.trainer(SOLVER, precision=precision)
-        assert ("bfloat16" in stored(trainer.plan)) == (precision == "bf16")
-        trainer.step(600)
-        accuracy[precision] = trainer.test()["accuracy"]
-    assert accuracy["f32"] > 0.95
-    assert abs(accuracy["bf16"] - accuracy["f32"]) < 0.01
+    """Of 359 test samples one training more or less gets one or two right by the order of its sums; of
+    several trainings the means agree."""
+    accuracy: dict[str, list[float]] = {"f32": [], "bf16": []}
+    for precision, found in accuracy.items():
+        for seed in range(1, 7):
+            overrides = {"random_seed": seed, "display": 0}
+            trainer = runtime.trainer(SOLVER, precision=precision, overrides=overrides)
+            assert ("bfloat16" in stored(trainer.plan)) == (precision == "bf16")
+            trainer.step(1000)
+            found.append(float(trainer.test()["accuracy"]))
+    assert np.mean(accuracy["f32"]) > 0.98
+    assert abs(np.mean(accuracy["bf16"]) - np.mean(accuracy["f32"])) < 0.005
 
 
 def test_parameters_and_what_is_updated_stay_float32(runtime: Runtime) -> None:
