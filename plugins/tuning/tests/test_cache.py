@@ -351,8 +351,8 @@ def test_a_forked_process_saves_its_choices():
         child = os.fork()
     if not child:
         cache.put("fast", "1", "there", entry())
-        time.sleep(2)
-        os._exit(0)
+        time.sleep(20 * caching.SOON)
+        os._exit(0)  # nothing but the thread saved it
     os.waitpid(child, 0)
     assert "there" in read(cache_file())["fast"].choices
 

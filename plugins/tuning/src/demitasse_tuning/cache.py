@@ -141,8 +141,9 @@ class Cache:
 
     def save(self) -> None:
         """Save now what is not saved yet, and end the thread."""
-        saver = self._saver
-        self._save()
+        with self._lock:
+            saver = self._saver
+            self._save()
         if saver is not None:
             saver.join()
 
