@@ -272,6 +272,18 @@ def test_a_cold_start_is_what_trying_takes_of_a_hundred_steps() -> None:
     assert begun.share == pytest.approx(0.4)
     quick = Start(task, cold=[1.15], remembered=[1.1], step=0.01)
     lines = start_table([begun, quick, Start(task, note="failed: no file")]).splitlines()
-    assert lines[1].endswith("40.0%     10%  above")
-    assert lines[2].endswith("5.0%     10%  met")
+    assert lines[1].endswith("40.0%                     10%  above")
+    assert lines[2].endswith("5.0%                     10%  met")
     assert lines[3].endswith("failed: no file")
+
+
+@pytest.mark.parametrize(("pairs", "ranks"), [(5, None), (6, (1, 6)), (11, (2, 10)), (31, (10, 22))])
+def test_where_the_median_lies_is_told_by_pairs_of_either_side(
+    pairs: int, ranks: tuple[int, int] | None
+) -> None:
+    """The ranks are those of tables of the sign test (Conover, Practical Nonparametric Statistics)."""
+    cold = [1 + 0.001 * i for i in reversed(range(1, pairs + 1))]
+    start = Start(Task("train", "lenet", "f32", 64), cold, [1.0] * pairs, step=0.0001)
+    wanted = None if ranks is None else pytest.approx(tuple(0.1 * rank for rank in ranks))
+    assert start.between == wanted
+    assert ("and" in start_table([start]).splitlines()[1]) == (ranks is not None)

@@ -117,7 +117,7 @@ def run(chosen: argparse.Namespace) -> int:
     result |= {
         "agreements": [{**asdict(each), "holds": each.holds} for each in agreements],
         "timings": [{**asdict(each), "seconds": each.seconds} for each in timings],
-        "starts": [{**asdict(each), "share": each.share} for each in starts],
+        "starts": [{**asdict(each), "share": each.share, "between": each.between} for each in starts],
         "rows": [{**asdict(r), "ratio": r.ratio, "memory_ratio": r.memory_ratio} for r in rows],
     }
     write(result, rows, chosen)

@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from math import comb
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -71,11 +72,26 @@ class Start:
     note: str = ""
 
     @property
+    def shares(self) -> list[float]:
+        """What trying cost in each pair of runs, over the first hundred steps, in order."""
+        pairs = zip(self.cold, self.remembered, strict=True)
+        return sorted((cold - remembered) / (100 * self.step) for cold, remembered in pairs)
+
+    @property
     def share(self) -> float | None:
-        """What trying costs, over the first hundred steps; None where the runs failed."""
-        if self.note:
+        """What trying costs, the median of the pairs; None where the runs failed."""
+        return None if self.note else median(self.shares)
+
+    @property
+    def between(self) -> tuple[float, float] | None:
+        """Where that median lies with a certainty of 95%, whatever the distribution (a binomial of the
+        pairs below it); None of fewer pairs than that takes."""
+        shares, count = self.shares, len(self.shares)
+        if self.note or 2 * 0.5**count > 0.05:
             return None
-        return (median(self.cold) - median(self.remembered)) / (100 * self.step)
+        below = [comb(count, k) / 2**count for k in range(count)]
+        outside = next(k for k in range(count) if 2 * sum(below[: k + 2]) > 0.05)
+        return shares[outside], shares[count - 1 - outside]
 
 
 @dataclass(frozen=True)

@@ -137,18 +137,20 @@ def memory_table(rows: Sequence[Row]) -> str:
 
 
 def start_table(starts: Sequence[Start]) -> str:
-    """Seconds to the third step, and what trying kernels takes of the first hundred."""
+    """Seconds to the third step, and what trying kernels takes of the first hundred: the median of the
+    pairs of runs, and where that lies with a certainty of 95%."""
     lines = [f"{'net':14} {'batch':>5} {'cold':>8} {'remembered':>11} {'step, ms':>9} {'share':>7}"]
-    lines[0] += f" {'target':>7}"
+    lines[0] += f" {'between':>15} {'target':>7}"
     for each in starts:
         begin = f"{each.task.net:14} {each.task.batch:5}"
         if each.share is None:
             lines.append(f"{begin} {each.note}")
             continue
         met = "met" if each.share <= START_TARGET else "above"
+        between = " and ".join(f"{share:.1%}" for share in each.between or ())
         lines.append(
             f"{begin} {median(each.cold):8.2f} {median(each.remembered):11.2f} {each.step * 1e3:9.2f} "
-            f"{each.share:7.1%} {START_TARGET:7.0%}  {met}"
+            f"{each.share:7.1%} {between:>15} {START_TARGET:7.0%}  {met}"
         )
     return "\n".join(lines)
 

@@ -13,11 +13,11 @@ import weakref
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+import numba
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numba import njit
 
 from demitasse import DataError, PlanError
 from demitasse_cpu import native
@@ -30,20 +30,20 @@ class Numbers(NamedTuple):
     negative: bool
 
 
-@njit(nogil=True)
+@numba.njit(nogil=True)
 def scale(numbers: Any, x: Any, y: Any, factor: float, begin: int, end: int) -> None:
     sign = -1.0 if numbers.negative else 1.0
     for i in range(begin, end):
         y[i] = sign * factor * numbers.factors[i % numbers.count] * x[i]
 
 
-@njit(nogil=True)
+@numba.njit(nogil=True)
 def follow(x: Any, order: Any, number: int) -> None:
     order[x[0]] = number
     x[0] += 1
 
 
-@njit(nogil=True)
+@numba.njit(nogil=True)
 def refuse(x: Any) -> None:
     if x[0] > 0:
         raise WrongError
@@ -110,6 +110,42 @@ def test_a_function_of_c_is_called_with_its_words() -> None:
     target[:] = source
     in_order([compare, compare])()
     compare()
+
+
+ARRAYS = [
+    make(dtype)
+    for dtype in (np.float32, np.float64, np.uint16, np.int64, bool)
+    for make in (
+        lambda dtype: np.zeros(6, dtype),
+        lambda dtype: np.zeros(12, dtype)[::2],
+        lambda dtype: np.zeros((2, 3), dtype),
+        lambda dtype: np.zeros((2, 3), dtype, order="F"),
+        lambda dtype: np.zeros((4, 6), dtype)[::2, ::2],
+        lambda dtype: np.zeros((1, 1), dtype),
+        lambda dtype: np.broadcast_to(np.zeros(1, dtype), (2, 3)),
+        lambda dtype: np.frombuffer(bytes(48), dtype),
+        lambda dtype: np.frombuffer(bytes(49), dtype, count=4, offset=1),
+    )
+]
+NUMBERS = [0, -1, 2**40, 2**63, 2**64 - 1, True, 1.0, np.int64(1), np.int32(1), np.float32(1)]
+TUPLES = [Numbers(3, ARRAYS[0], False), Numbers(3, ARRAYS[2], False), (3, ARRAYS[0], False), (1, 2)]
+
+
+def test_what_numba_takes_for_different_types_is_told_apart() -> None:
+    types: dict[Any, set[Any]] = {}
+    for value in [*ARRAYS, *NUMBERS, *TUPLES]:
+        types.setdefault(native._kind(value), set()).add(numba.typeof(value))
+    assert [kinds for kinds in types.values() if len(kinds) > 1] == []
+    assert len(types) >= len(set.union(*types.values())) > 30
+
+
+def test_a_loop_is_looked_up_once_for_arguments_of_the_same_types(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first, again = parts(np.zeros(10), 1), parts(np.zeros(20), 1)
+    monkeypatch.setattr(scale, "compile", lambda types: pytest.fail(f"compiled for {types}"))
+    (one,), (two,) = first, again
+    assert parts(np.zeros(30), 1)[0].address == one.address == two.address
 
 
 def test_what_cannot_be_passed_is_named() -> None:

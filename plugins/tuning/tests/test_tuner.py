@@ -132,11 +132,18 @@ def test_what_the_first_call_of_a_process_costs_ends_no_trial(bench, relu):
     assert bench.calls == ["threads start", "other"]
 
 
-def test_a_first_call_under_a_millisecond_ends_no_trial(bench, relu):
+def test_a_first_call_under_half_a_millisecond_ends_no_trial(bench, relu):
     tuner = bench.tuner()
     tuner.pick("fast", relu(2), [bench.kernel("a", 1), bench.kernel("b", 1)])
-    candidates = [bench.kernel("a", 0.1), bench.kernel("b", 0.9, 0.05)]
+    candidates = [bench.kernel("a", 0.1), bench.kernel("b", 0.45, 0.05)]
     assert tuner.pick("fast", relu(), candidates)[0] == 1
+
+
+def test_a_first_call_is_compared_with_what_others_take_when_they_are_warm(bench, relu):
+    """The quick one's own first call found memory and read code, so it was no measure."""
+    candidates = [bench.kernel("slow", 0.8), bench.kernel("quick", 0.4, 0.2)]
+    assert bench.tuner().pick("fast", relu(), candidates)[0] == 1
+    assert sorted(bench.calls) == ["quick", "quick", "slow"]
 
 
 def test_what_falls_behind_in_a_turn_has_no_further_one(bench, relu):
@@ -449,9 +456,13 @@ def test_a_preferred_kernel_that_is_gone_is_said_once_and_tuned_anew(bench, relu
     assert set(tuner.choices().values()) == {"b"}
 
 
-@pytest.mark.parametrize(("milliseconds", "calls"), [(1.2, 4), (1.5, 3)])
-def test_what_is_far_behind_after_two_turns_has_no_third(bench, relu, milliseconds, calls):
-    bench.tuner().pick("fast", relu(), [bench.kernel("best", 1), bench.kernel("other", milliseconds)])
+@pytest.mark.parametrize(
+    ("milliseconds", "calls"),
+    [([1.2], 4), ([2.0, 1.5], 3), ([1.5], 2), ([2.0, 1.3, 1.2], 4)],
+    ids=["close", "behind, and its calls differ", "behind, twice alike", "nearer in the second turn"],
+)
+def test_what_is_behind_has_fewer_turns_the_surer_that_is(bench, relu, milliseconds, calls):
+    bench.tuner().pick("fast", relu(), [bench.kernel("best", 1), bench.kernel("other", *milliseconds)])
     assert sorted(bench.calls) == ["best"] * calls + ["other"] * calls
 
 
@@ -465,17 +476,36 @@ def test_what_takes_microseconds_is_not_tried(bench, relu, nothing_is_tiny, monk
     assert tuner.pick("fast", relu(largest + 1), candidates)[0] == 1
 
 
-@pytest.mark.parametrize(
-    ("shapes", "is_tried"),
-    [([(64, 256), (10, 256), (64, 10)], False), ([(128, 128), (128, 128), (128, 128)], True)],
-)
-def test_nor_is_little_arithmetic_on_little_memory(bench, monkeypatch, shapes, is_tried):
-    """0.3 million operations are little, 4 million are not."""
+@pytest.mark.parametrize(("outputs", "is_tried"), [(4, False), (32, True)])
+def test_nor_is_little_arithmetic_on_little_memory(bench, monkeypatch, outputs, is_tried):
+    """0.3 million operations are little, 2.4 million are not."""
     monkeypatch.setattr(tuner_module, "SMALL", 256 * 2**10)
+    shapes = (1, 16, 16, 16), (outputs, 16, 3, 3), (1, outputs, 16, 16)
     x, w, y = (TensorSpec(shape, "float32") for shape in shapes)
-    product = VOCABULARY["inner_product"]
+    attributes = dict(convolution().attributes) | {"groups": 1}
+    request = Request(VOCABULARY["convolution"], (x, w, None), (y,), attributes, Place("machine"))
+    kernels = [bench.kernel("usual", 20), bench.kernel("quick", 10)]
+    assert bench.tuner(cache="off").pick("fast", request, kernels)[0] == is_tried
+
+
+@pytest.mark.parametrize(
+    ("samples", "inputs", "outputs", "is_tried"),
+    [(64, 800, 500, False), (256, 800, 500, True), (1, 1024, 1024, True)],
+    ids=["LeNet's", "of more samples", "beyond the caches"],
+)
+def test_nor_is_a_short_product_in_the_caches(bench, samples, inputs, outputs, is_tried):
+    """The first of those counts then that have the least to reorder."""
+    shapes = (samples, inputs), (outputs, inputs), (samples, outputs)
+    x, w, y = (TensorSpec(shape, "float32") for shape in shapes)
+    product, plain = VOCABULARY["inner_product"], Layout("plain")
     request = Request(product, (x, w, None), (y,), dict(product.attributes), Place("machine"))
-    for inputs in ((x, w, None), (x, w)):
-        request = replace(request, inputs=inputs)
-        kernels = [bench.kernel("usual", 20), bench.kernel("quick", 10)]
-        assert bench.tuner(cache="off").pick("fast", request, kernels)[0] == is_tried
+    kernels = [
+        bench.kernel("copies weights", 15, layouts=(plain, PLAIN_BF16, plain)),
+        bench.kernel("usual", 20),
+        bench.kernel("quick", 10),
+    ]
+    for operands in ((x, w, None), (x, w)):
+        tuner = bench.tuner(cache="off")
+        position, reason = tuner.pick("fast", replace(request, inputs=operands), kernels)
+        assert position == (2 if is_tried else 1)
+        assert reason.startswith("tried: 10 ms") if is_tried else reason == "not tried: tiny"

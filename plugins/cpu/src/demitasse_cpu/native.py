@@ -31,16 +31,10 @@ class Call:
     def __init__(
         self, loop: Any, arguments: Sequence[Any], failed: Callable[[], DataError] | None = None
     ) -> None:
-        from numba import typeof
-
         self.join = _join
         self.layer, self._failed = "", failed
-        types = tuple(map(typeof, arguments))
-        loop.compile(types)
         self.loop, self.arguments = loop, tuple(arguments)
-        compiled = loop.overloads[types]
-        name = compiled.fndesc.llvm_func_name
-        self.address: int = compiled.library.get_pointer_to_function(name)
+        self.address = _address(loop, self.arguments)
 
     @property
     def stages(self) -> tuple[tuple[Call]]:
@@ -76,6 +70,36 @@ class Call:
         row[2] = row.ctypes.data + 8 * called.size
         row[3] = row[2] + _LONGEST
         return row
+
+
+_ADDRESSES: dict[tuple[Any, ...], int] = {}
+"""Where loops are, by what numba would compile them for. To ask numba takes 70 us, and most loops are
+bound many times with arguments of the same types."""
+
+
+def _address(loop: Any, arguments: tuple[Any, ...]) -> int:
+    """Where a loop is, compiled for arguments of such types."""
+    key = loop, *map(_kind, arguments)
+    if key not in _ADDRESSES:
+        from numba import typeof
+
+        types = tuple(map(typeof, arguments))
+        loop.compile(types)
+        compiled = loop.overloads[types]
+        name = compiled.fndesc.llvm_func_name
+        _ADDRESSES[key] = compiled.library.get_pointer_to_function(name)
+    return _ADDRESSES[key]
+
+
+def _kind(value: Any) -> Any:
+    """What numba takes an argument's type from, or more."""
+    if isinstance(value, np.ndarray):
+        return type(value), value.dtype, value.ndim, value.flags.num
+    if isinstance(value, tuple):
+        return type(value), *map(_kind, value)
+    if type(value) is int and not -(2**63) <= value < 2**63:
+        return value
+    return type(value)
 
 
 class Foreign:

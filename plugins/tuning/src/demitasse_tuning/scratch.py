@@ -73,12 +73,8 @@ class Operands:
     def __init__(self, request: Request, candidates: Sequence[Candidate], scratch: Scratch) -> None:
         self._request, self._scratch = request, scratch
         specs = (*request.inputs, *request.outputs)
-        sizes = [
-            max(spec.nbytes for c in candidates if (spec := wanted(request, c)[i]) is not None)
-            if specs[i] is not None
-            else 0
-            for i in range(len(specs))
-        ]
+        forms = zip(*(wanted(request, candidate) for candidate in candidates), strict=True)
+        sizes = [max(0 if spec is None else spec.nbytes for spec in each) for each in forms]
         sizes.append(max(candidate.workspace for candidate in candidates))
         self._offsets = [0]
         for size in sizes:

@@ -27,10 +27,11 @@ BEHIND = 2.0
 one kernel, calls of 0.07 and of 0.12 ms were seen."""
 
 CLOSE = 1.25
-"""What is so much slower than the best after two turns has no third."""
+"""What is so much slower than the best after two turns has no third, and none after one turn if its two
+calls were that much alike: by accident a call is too slow, and not twice alike, but never too quick."""
 
-FIRST_CALL = 1e-3
-"""Seconds; a first call below may be what first calls cost (threads that start, code that is read)
+FIRST_CALL = 0.5e-3
+"""Seconds; a first call below may be what first calls cost (code that is read, memory that is found)
 rather than what the kernel does, and is no reason to end a trial."""
 
 START = 50e-3
@@ -122,8 +123,10 @@ def _bound(candidate: Candidate, inputs: Sequence[Any], outputs: Sequence[Any], 
     return work
 
 
-def _hopeless(seconds: float, first: Mapping[int, float]) -> bool:
-    return seconds > max(FIRST_CALL, HOPELESS * min(first.values()))
+def _hopeless(first: float, others: Mapping[int, float]) -> bool:
+    """Whether a candidate's first call took so much longer than one of ``others`` that it ends its
+    trial."""
+    return first > max(FIRST_CALL, HOPELESS * min(others.values()))
 
 
 def _take_turns(
@@ -139,13 +142,20 @@ def _take_turns(
     alive = sorted(works, key=lambda i: first[i] + extra[i])
     best = dict[int, float]()
     for i in alive:
+        if best and _hopeless(first[i], best):
+            continue
         if len(best) < 2 or spent + first[i] <= RUNS * fastest:
             best[i] = _timed(works[i], clock)
             spent += best[i]
             fastest = min(fastest, best[i])
     for turn in range(1, _calls(fastest)):
-        limit = (BEHIND if turn == 1 else CLOSE) * min(seconds + extra[i] for i, seconds in best.items())
-        alive = [i for i in alive if i in best and best[i] + extra[i] <= limit]
+        least = min(seconds + extra[i] for i, seconds in best.items())
+        sure = {i for i in best if turn > 1 or first[i] <= CLOSE * best[i]}
+        alive = [
+            i
+            for i in alive
+            if i in best and best[i] + extra[i] <= (CLOSE if i in sure else BEHIND) * least
+        ]
         if len(alive) < 2 or spent + sum(best[i] for i in alive) > RUNS * fastest:
             break
         for i in alive:
@@ -181,8 +191,9 @@ def _reorders(request: Request, candidate: Candidate) -> Iterator[tuple[TensorSp
         if lies is not None and wish is not None and result.name[1:] in PARAMETERS:
             pairs.append((lies, wish))
     for lies, wish in pairs:
-        alike = lies.layout.places(lies.shape) == wish.layout.places(wish.shape)
-        if not alike and lies.nbytes > SMALL:
+        if lies.layout == wish.layout or lies.nbytes <= SMALL:
+            continue
+        if lies.layout.places(lies.shape) != wish.layout.places(wish.shape):
             yield lies, wish
 
 

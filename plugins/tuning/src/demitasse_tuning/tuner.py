@@ -13,7 +13,7 @@ from demitasse import Allocator, Candidate, CompositionError, Request, unknown
 from demitasse_tuning.cache import Cache, Remembered, cache_file, say_once
 from demitasse_tuning.key import labels, request_key
 from demitasse_tuning.scratch import Scratch
-from demitasse_tuning.trial import compare
+from demitasse_tuning.trial import compare, reorder_seconds
 
 log = logging.getLogger("demitasse.tuning")
 
@@ -23,6 +23,10 @@ TINY, SMALL, LITTLE = 32 * 2**10, 256 * 2**10, 2**20
 """Bytes of all operands together, the same with few operations, and how many those are; with fewer a
 kernel takes microseconds, and to make one for the trial takes thousands of them: for LeNet's smallest
 operations a tenth of its first hundred steps."""
+CACHED, PRODUCTS = 4 * 2**20, 2**26
+"""Bytes of a product of matrices that stays in the caches, and operations that take tenths of a
+millisecond. Kernels for it differ by what they reorder rather than in how they compute: for LeNet's a
+trial would cost a thirtieth of its first hundred steps."""
 
 
 class CandidateTuner:
@@ -101,7 +105,8 @@ class CandidateTuner:
         if not self._tune:
             return 0, "preferred: tuning off"
         if _takes_microseconds(request):
-            return 0, "not tried: tiny"
+            reorders = [reorder_seconds(request, candidate) for candidate in candidates]
+            return reorders.index(min(reorders)), "not tried: tiny"
         version = self._versions.get(plugin, "")
         found = self._cache.find(plugin, version, key, names)
         if found is not None:
@@ -124,6 +129,8 @@ class CandidateTuner:
 
 def _takes_microseconds(request: Request) -> bool:
     size = sum(spec.nbytes for spec in (*request.inputs, *request.outputs) if spec is not None)
+    if request.operation.name.startswith("inner_product") and size < CACHED:
+        return _flops(request) < PRODUCTS
     return size < TINY or (size < SMALL and _flops(request) < LITTLE)
 
 

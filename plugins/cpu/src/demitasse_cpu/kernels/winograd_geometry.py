@@ -4,6 +4,7 @@ take; see loops.winograd."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from demitasse import Request, TensorSpec
@@ -129,7 +130,10 @@ def is_bound_by_weights(request: Request, s: Sizes) -> bool:
     return halved and s.tiles < _FEWEST_TILES and size > _NEAR_WEIGHTS
 
 
+@lru_cache(maxsize=64)
 def tiles_of(s: Sizes) -> Any:
+    """Where tiles lie, as loops.winograd_blocks has it; its tables are for all who ask, to be read. A
+    convolution asks three times and, where its kernels are tried, six."""
     import numpy as np
 
     from demitasse_cpu.loops import winograd_blocks as loops
