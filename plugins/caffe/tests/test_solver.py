@@ -427,7 +427,9 @@ def test_the_net_itself_may_be_overridden(solve: Any, tmp_path: Path) -> None:
         ("snapshot_format", "HDF", r"unknown value 'HDF'; did you mean 'HDF5'"),
         ("test_iter", "1,x", r"override 'test_iter': '1,x' is not a whole number"),
         ("net.layer.dat.data_param.source", "x", r"net\.prototxt: override .*unknown layer 'dat'"),
-        ("max_iter", -1, r"max_iter: -1 is not a number >= 0"),
+        ("max_iter", -1, r"prototxt: override 'max_iter': -1 is not a number >= 0"),
+        ("lr_policy", "stp", r"prototxt: override 'lr_policy': unknown policy 'stp'; .*'step'"),
+        ("test_state.0.level", 1, r"prototxt: override 'test_state\.0\.level': 1 for 0 test nets"),
     ],
 )
 def test_an_override_that_cannot_be_is_named(solve: Any, key: str, value: Any, message: str) -> None:

@@ -48,7 +48,15 @@ class Overrides:
     def apply(self, message: Any) -> None:
         """Set the solver's own fields in its message."""
         for key, value in self.own.items():
-            _set(message, key, value, f"{self._where}: override {key!r}")
+            _set(message, key, value, self._told(key))
+
+    def told(self, field: str) -> str:
+        """How to name the override that gives a solver's field, or part of it; "" where none does."""
+        keys = [key for key in self.own if key.partition(".")[0] == field]
+        return self._told(keys[-1]) if keys else ""
+
+    def _told(self, key: str) -> str:
+        return f"{self._where}: override {key!r}"
 
     def apply_to_net(self, net: NetFile, phase: str) -> NetFile:
         """A net with the fields of its phase set; the file's record is not changed."""

@@ -68,6 +68,7 @@ class SolverFile:
         self._path, self._outline, self._schema = path, outline, schema
         self._message = message
         self._nets: dict[Path, NetFile] = {}
+        self._overrides = Overrides(None, path, solver=True)
 
     def solver(self, overrides: Mapping[str, Any] | None) -> Solver:
         """The record. Raises ModelError that names file, line and field."""
@@ -112,13 +113,15 @@ class SolverFile:
     def _overridden(self, overrides: Mapping[str, Any] | None) -> tuple[Any, Overrides]:
         message = type(self._message)()
         message.CopyFrom(self._message)
-        given = Overrides(overrides, self._path, solver=True)
+        self._overrides = given = Overrides(overrides, self._path, solver=True)
         given.apply(message)
         upgrade_solver(message, Location(str(self._path)))
         return message, given
 
     def _where(self, field: str) -> str:
-        return f"{Location(str(self._path), self._outline.line(field))}: {field}"
+        """What gave a field: its line, or the override in its place."""
+        location = Location(str(self._path), self._outline.line(field))
+        return self._overrides.told(field) or f"{location}: {field}"
 
     # The nets.
 
