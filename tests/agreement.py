@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 from demitasse import PLAIN, Candidate, Place, Request, TensorSpec
 from demitasse.operations import REQUIRED, VOCABULARY, extend
 from demitasse_caffe.operations import OPERATIONS
+from demitasse_training.folding import FOLD
 
 Draw = Callable[[Any], Any]
 Case = tuple[list[Any], dict[str, Any]]
 
-WORDS = extend(VOCABULARY, OPERATIONS, "caffe")
+WORDS = extend(extend(VOCABULARY, OPERATIONS, "caffe"), [FOLD], "training")
 TOLERANCE = {"float32": 2e-5, "float64": 1e-12}
 
 

@@ -70,3 +70,42 @@ def test_a_net_of_convolutions_learns_as_on_the_processor(
             losses.append([trainer.step().loss for _ in range(3)])
     assert np.allclose(*losses, rtol=within)
     assert losses[0][0] != losses[0][2]
+
+
+NORMALISED = """
+layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 dim: 9 dim: 8 } } }
+layer { name: "conv" type: "Convolution" bottom: "x" top: "y" convolution_param {
+  num_output: 12 kernel_size: 3 pad: 1 weight_filler { type: "gaussian" std: 0.2 } } }
+layer { name: "norm" type: "BatchNorm" bottom: "y" top: "y" }
+layer { name: "scale" type: "Scale" bottom: "y" top: "y" scale_param { bias_term: true
+  filler { type: "gaussian" std: 1 } bias_filler { type: "gaussian" std: 1 } } }
+layer { name: "relu" type: "ReLU" bottom: "y" top: "y" }
+layer { name: "product" type: "InnerProduct" bottom: "y" top: "z" inner_product_param {
+  num_output: 5 weight_filler { type: "gaussian" std: 0.1 } } }
+layer { name: "last" type: "Scale" bottom: "z" top: "z" scale_param { filler { type: "gaussian" } } }
+"""
+
+
+@pytest.mark.parametrize(("precision", "within"), [("f32", 1e-5), ("bf16", 3e-2)])
+def test_normalisations_are_in_the_weights_of_a_net_that_only_runs_forward(
+    precision: str, within: float, tmp_path: Path
+) -> None:
+    path = tmp_path / "net.prototxt"
+    path.write_text(NORMALISED)
+    x = np.random.default_rng(1).standard_normal((2, 3, 9, 8)).astype(np.float32)
+    with on_host() as runtime:
+        trained = runtime.net(path, seed=3)
+        mean, variance, count = trained.params["norm"]
+        mean[...], variance[...], count[...] = np.linspace(-1, 1, 12), np.linspace(1, 4, 12), 1.5
+        weights = runtime.write(tmp_path / "weights.demitasse", demitasse.Weights(dict(trained.params)))
+        (expected,) = trained.forward(x=x).values()
+        expected = expected.copy()
+    with on_gpu() as runtime:
+        net = runtime.net(path, precision=precision, weights=weights)
+        (found,) = net.forward(x=x).values()
+        entries = net.plan.entries
+    folded = [each.layer for each in entries if each.operation == "fold_normalization" and each.once]
+    assert folded == ["norm", "last"]
+    assert not [each for each in entries if each.operation.startswith(("batch_norm", "scale"))]
+    assert {each.plugin for each in entries} == {"gpu"}
+    np.testing.assert_allclose(found, expected, rtol=0, atol=within * np.abs(expected).max())

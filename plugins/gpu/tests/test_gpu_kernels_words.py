@@ -166,7 +166,18 @@ def _gather_backward(v: Values) -> Case:
     return [v.real(*index.shape, *x.shape[1:]), index], {"shape": x.shape}
 
 
+def _fold(v: Values) -> Case:
+    w = v.real(*v.shape())
+    axis = v.number(0, 1)
+    count = w.shape[axis]
+    kept = [v.real(count), v.positive(count), np.array([v.one_of(0.0, 1.0, 2.5)], v.dtype)]
+    bias, slope, level = (v.one_of(v.real(count), None) for _ in range(3))
+    statistics = v.one_of(kept, [None] * 3)
+    return [w, bias, *statistics, slope, level], {"axis": axis, "epsilon": v.one_of(1e-5, 0.5)}
+
+
 CASES: dict[str, Callable[[Values], Case]] = {
+    "fold_normalization": _fold,
     "crop": _crop,
     "crop_backward": _crop_backward,
     "tile": _tile,

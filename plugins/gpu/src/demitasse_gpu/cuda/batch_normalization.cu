@@ -7,7 +7,7 @@ template <int N> struct Affine {
 };
 
 // Where the statistics of a channel are: its average and the inverse of its deviation, or kept sums of
-// averages and variances, and what they are to be divided by.
+// averages and variances, and what they are to be divided by; none: 0 and 1.
 struct Statistics {
     const real *mean, *spread, *factor;
     real epsilon;
@@ -21,8 +21,8 @@ __device__ inline Affine<N> affine(const Statistics &given, const real *w, const
     const real share = !given.kept ? 1 : *given.factor != 0 ? 1 / *given.factor : 0;
 #pragma unroll
     for (int k = 0; k < N; ++k) {
-        const real spread = given.spread[channel + k];
-        result.centre[k] = share * given.mean[channel + k];
+        const real spread = given.mean ? given.spread[channel + k] : 1;
+        result.centre[k] = given.mean ? share * given.mean[channel + k] : 0;
         result.inverse[k] = given.kept ? 1 / root(share * spread + given.epsilon) : spread;
         result.slope[k] = w ? w[channel + k] * result.inverse[k] : result.inverse[k];
         result.level[k] = b ? b[channel + k] : 0;
@@ -248,4 +248,37 @@ struct Scale {
 extern "C" __global__ void scale(
     Extents s, const stored *x, const real *w, const real *b, stored *y, int rectified) {
     everywhere(s, Scale{w, b, x, y, rectified});
+}
+
+// The weights of a product and of a normalisation (or a scale) of its results in one, made = w * slope; and
+// the biases.
+struct Fold {
+    Statistics given;
+    const real *slope;
+    const stored *w;
+    stored *made;
+
+    template <int N> __device__ Affine<N> start(int channel) const {
+        return affine<N>(given, slope, nullptr, channel);
+    }
+    template <int N> __device__ void apply(const Affine<N> &numbers, Offset i) const {
+        real a[N];
+        load<N>(w + i, a);
+#pragma unroll
+        for (int k = 0; k < N; ++k) a[k] *= numbers.slope[k];
+        store<N>(made + i, a);
+    }
+};
+
+extern "C" __global__ void fold(
+    Extents s, Statistics given, const real *slope, const stored *w, stored *made) {
+    everywhere(s, Fold{given, slope, w, made});
+}
+
+extern "C" __global__ void fold_bias(
+    int channels, Statistics given, const real *slope, const real *level, const real *b, real *made) {
+    const int channel = blockIdx.x * blockDim.x + threadIdx.x;
+    if (channel >= channels) return;
+    const Affine<1> numbers = affine<1>(given, slope, level, channel);
+    made[channel] = applied(numbers, 0, b ? b[channel] : 0);
 }

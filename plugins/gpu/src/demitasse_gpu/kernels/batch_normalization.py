@@ -242,6 +242,35 @@ def _outputs(request: Request, layout: Layout) -> tuple[Layout, ...]:
     return (layout, PLAIN, PLAIN)[: len(request.outputs)]
 
 
+def fold_normalization(request: Request) -> Iterable[Candidate]:
+    """Weights and biases as they are, in real numbers: a plan rounds and reorders them, once."""
+    w = spec(request.inputs[0])
+    if not (real := real_type(*request.inputs, *request.outputs)):
+        return ()
+    axis, epsilon = int(request.attributes["axis"]), float(request.attributes["epsilon"])
+    outer, channels, inner = prod(w.shape[:axis]), w.shape[axis], prod(w.shape[axis + 1 :])
+    form = Channels(PLAIN, outer, channels, inner, Source("batch_normalization.cu", real))
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
+        from demitasse_gpu.launch import in_order
+
+        given, b, mean, variance, factor, slope, level = (*inputs, *[None] * 6)[:7]
+        made, bias = outputs
+        kept = mean is not None
+        known = statistics(form.source, mean, variance, factor, epsilon if kept else 0.0, kept)
+        device, launch = device_of(inputs), form.source.launch
+        weights = (form.extents, known, slope, given, made)
+        rest = (channels, known, slope, level, b, bias)
+        return in_order(
+            [
+                launch(device, "fold", form.everywhere(device), form.block, *weights),
+                launch(device, "fold_bias", -(-channels // THREADS), THREADS, *rest),
+            ]
+        )
+
+    return (Candidate(KERNEL, bind, in_place=False),)
+
+
 def scale(request: Request) -> Iterable[Candidate]:
     """Also ``scale_relu``."""
     x, w = spec(request.inputs[0]), spec(request.inputs[1])
@@ -301,6 +330,7 @@ FACTORIES = {
     "batch_norm_backward": batch_norm_backward,
     "batch_norm_inference": batch_norm_inference,
     "batch_norm_inference_backward": batch_norm_inference_backward,
+    "fold_normalization": fold_normalization,
     "scale": scale,
     "scale_relu": scale,
     "scale_backward": scale_backward,
