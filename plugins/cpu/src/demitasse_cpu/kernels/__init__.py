@@ -23,6 +23,7 @@ from demitasse_cpu.kernels import (
     loss,
     memory,
     normalization,
+    packed_weights,
     pixel_products,
     planes,
     pooling,
@@ -80,9 +81,13 @@ def candidates(request: Request) -> Iterable[Candidate]:
     if request.place.space != "host":
         return ()
     name = request.operation.name
+    if name == "reorder":
+        kept = [*winograd_kept.transformation(request), *packed_weights.transformation(request)]
+        if kept:
+            return kept
+    if packed := _offers((packed_weights.FACTORIES,), name, request):
+        return packed
     offered = onednn.candidates(request)
-    if name == "reorder" and (kept := list(winograd_kept.transformation(request))):
-        return kept
     if name == "reorder":
         return _reorders(request, list(FACTORIES[name](request)), offered)
     if not offered and name in FACTORIES:
