@@ -226,13 +226,16 @@ def test_pixels_that_are_not_multiplied_so_are_left_to_others() -> None:
     assert not list(pixel_products.backward_weights(replace(asked, precision="f32")))
 
 
-def test_fixed_weights_are_kept_in_16_bits() -> None:
-    asked = ask("inner_product", [(8, 320), (320, 320), (320,)], (8, 320), {}, 2)
-    stored = [
-        {candidate.input_layouts[1].stored for candidate in candidates(replace(asked, fixed=fixed))}
-        for fixed in (False, True)
-    ]
-    assert stored == [{"", "bfloat16"}, {"bfloat16"}]
+@pytest.mark.parametrize(
+    ("samples", "fixed", "kept"),
+    [(8, True, {"bfloat16"}), (9, True, {"bfloat16"}), (9, False, {"", "bfloat16"}), (8, False, {""})],
+)
+def test_weights_are_copied_to_16_bits_once_or_where_they_cannot_be_rounded_on_the_way(
+    samples: int, fixed: bool, kept: set[str]
+) -> None:
+    asked = ask("inner_product", [(samples, 320), (320, 320), (320,)], (samples, 320), {}, 2)
+    offered = candidates(replace(asked, fixed=fixed))
+    assert {candidate.input_layouts[1].stored for candidate in offered} == kept
 
 
 @pytest.mark.parametrize("integers", [False, True])
