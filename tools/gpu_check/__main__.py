@@ -1,7 +1,8 @@
 """``python tools/gpu_check``: build, check and measure the gpu plugin on a GPU, in ten minutes.
 
 Nothing needs to be installed but NumPy, pluggy, packaging, msgpack, protobuf, CuPy, cuDNN and cuBLAS;
-with PyTorch there, its speed is measured beside ours. Each part runs in a process of its own, the most
+with PyTorch there, its speed is measured beside ours, with pytest and hypothesis every kernel is
+compared with the reference. Each part runs in a process of its own, the most
 important first, with a limit on its time, and goes on behind a case that fails, kills it or hangs;
 what came of it, with tracebacks, is written to the JSON file at once, so that a run that is cut off
 leaves what it has. ``--stand-in`` runs on the processor, with small nets, to try the script where there

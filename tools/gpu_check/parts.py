@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import importlib.util
 import itertools
+import re
 import statistics
 import subprocess
 import sys
@@ -340,27 +341,24 @@ def memory(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]:
 def kernels(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]:
     """Every kernel on random requests beside the reference's: the plugin's own tests, on this device."""
     tests = Path(__file__).parents[2] / "plugins/gpu/tests/test_gpu_kernels_agree.py"
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-x" if stand_in else "-q",
-        str(tests),
-        "-p",
-        "on_device",
-    ]
-    command += ["--tb=line", "-p", "no:cacheprovider", *(["-k", "relu and float32"] if stand_in else [])]
+    command = [sys.executable, "-m", "pytest", "-q", str(tests), "-p", "on_device", "--tb=line"]
+    command += ["-p", "no:cacheprovider", *(["-x", "-k", "relu and float32"] if stand_in else [])]
+    cut_off = False
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
         out, _ = process.communicate(timeout=seconds - 5)
     except subprocess.TimeoutExpired:
         process.kill()
         out, _ = process.communicate()
+        cut_off = True
         yield {"skipped": ["cut off"]}
     lines = out.splitlines()
     yield {"summary": lines[-2:]}
-    if wrong := [line for line in lines if "Error" in line or line.startswith("FAILED")][:40]:
+    wrong = [line for line in lines if "Error" in line or line.startswith("FAILED")][:40]
+    some_passed = re.search(r"[1-9]\d* passed", out)
+    if not (wrong or cut_off) and (process.returncode or not some_passed):
+        wrong = [f"pytest ended with {process.returncode}, and none passed or not all", *lines[-3:]]
+    if wrong:
         yield {"wrong": wrong}
 
 

@@ -12,8 +12,17 @@ import numpy as np
 from demitasse_gpu.libraries import cudnn
 
 DTYPES = {0: np.float32, 1: np.float64, 9: np.uint16}
-ENUMS = {1: ctypes.c_int, 7: ctypes.c_int, 8: ctypes.c_int, 11: ctypes.c_int, 14: ctypes.c_int}
+ENUMS = {
+    1: ctypes.c_int,
+    7: ctypes.c_int,
+    8: ctypes.c_int,
+    10: ctypes.c_int,
+    11: ctypes.c_int,
+    14: ctypes.c_int,
+}
 KINDS = dict(cudnn.KINDS.values()) | ENUMS
+ALIGNMENTS = {1001: cudnn.ALIGNMENT, 1003: 256}
+"""What tensors' addresses are declared to be multiples of, and those of scratch memory ought to be."""
 
 
 class StandIn:
@@ -49,6 +58,8 @@ class StandIn:
     ) -> int:
         assert len(values) == count.value
         assert values._type_ is KINDS[kind]
+        if attribute in ALIGNMENTS:
+            assert not any((value or 0) % ALIGNMENTS[attribute] for value in values)
         self.descriptors[descriptor.value][attribute] = list(values)
         return 0
 

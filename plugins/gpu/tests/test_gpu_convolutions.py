@@ -58,7 +58,9 @@ def computed(device: Device, asked: Request, inputs: Sequence[Any]) -> list[np.n
         if spec is not None
     ]
     made = [empty(device, spec.physical, spec.array_type) for spec in specs]
-    work = candidate.bind(given, made, empty(device, (candidate.workspace,), "uint8"))
+    # A plan's scratch memory begins at a multiple of 64.
+    room = empty(device, (candidate.workspace + 64,), "uint8")[64:]
+    work = candidate.bind(given, made, room)
     for array in made:
         array[...] = 77
     work()
@@ -142,6 +144,27 @@ def test_engines_that_are_not_exact_or_not_always_the_same_are_left_out(
     computed(device_with(library), request("convolution", [x, w, None], {}, precision), [x, w, None])
     measured = 0 if taken == 1 else taken * 6  # ROUNDS and the first
     assert len(library.executed) == measured + 1
+
+
+@pytest.mark.parametrize("batch", [25, 30, 50, 64, 85, 86])
+@pytest.mark.parametrize("stored", ["float32", "bfloat16"])
+def test_what_follows_a_plans_scratch_memory_is_aligned(batch: int, stored: str) -> None:
+    """AlexNet's first convolution reads and writes an odd number of lines at some of these."""
+    x, w, y = (batch, 3, 227, 227), (96, 3, 11, 11), (batch, 96, 55, 55)
+    geometry = (4, 4), (0, 0), (1, 1)
+    asked = Convolution(cudnn.BACKWARD_WEIGHTS, x, w, y, geometry, stored, False)
+    assert asked.limit % 256 == 0
+    assert 2 * (np.prod(x) + np.prod(y)) * (2 if stored == "bfloat16" else 4) - asked.limit < 256
+
+
+def test_a_relu_behind_a_convolution_keeps_what_is_no_number() -> None:
+    library = StandIn()
+    x, w, b = operands(1)
+    asked = request("convolution_relu", [x, w, b], GEOMETRIES["plain"], "f32")
+    computed(device_with(library), asked, [x, w, b])
+    modes = [each for each in library.descriptors.values() if each["kind"] == cudnn.POINTWISE]
+    assert [each.get(2) for each in modes if each[0] == [cudnn.RELU]] == [[cudnn.PROPAGATE]]
+    assert [each.get(2) for each in modes if each[0] == [cudnn.ADD]] == [None]
 
 
 def test_a_convolution_that_was_measured_is_not_measured_again() -> None:

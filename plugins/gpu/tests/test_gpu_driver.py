@@ -179,14 +179,27 @@ def test_each_thread_chooses_the_device_before_it_asks_it(runtime: Runtime) -> N
     ]
 
 
-def test_devices_reach_each_other_where_they_can(runtime: Runtime) -> None:
-    runtime.answers |= {"getDeviceCount": 3, "deviceCanAccessPeer": 1}
+def test_devices_that_a_process_drives_reach_each_other_where_they_can(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others are left alone: a context on each would take memory of it."""
+    monkeypatch.setattr(cupy_driver, "_DRIVEN", set())
+    runtime.answers |= {"getDeviceCount": 8, "deviceCanAccessPeer": 1}
     CupyDriver(1)
-    assert [call[1] for call in runtime.calls if call[0] == "deviceEnablePeerAccess"] == [0, 2]
-    runtime.errors["deviceEnablePeerAccess"] = CudaError(704, "cudaErrorPeerAccessAlreadyEnabled: twice")
-    CupyDriver(1)
-    runtime.errors["deviceEnablePeerAccess"] = CudaError(711, "cudaErrorTooManyPeers: too many")
-    with pytest.raises(WorkerError, match="too many"):
+    named = "setDevice", "deviceEnablePeerAccess"
+    assert {call for call in runtime.calls if call[0] in named} == {("setDevice", 1)}
+    runtime.calls.clear()
+    CupyDriver(5)
+    assert [call for call in runtime.calls if call[0] in named][-5:] == [
+        *(("setDevice", 5), ("deviceEnablePeerAccess", 1)),
+        *(("setDevice", 1), ("deviceEnablePeerAccess", 5)),
+        ("setDevice", 5),
+    ]
+    for status in (46, 217, 704, 711):
+        runtime.errors["deviceEnablePeerAccess"] = CudaError(status, "cudaError: copies go by the host")
+        CupyDriver(1)
+    runtime.errors["deviceEnablePeerAccess"] = CudaError(719, "cudaErrorLaunchFailure: lost")
+    with pytest.raises(WorkerError, match="lost"):
         CupyDriver(1)
 
 
@@ -271,10 +284,14 @@ class Nvrtc(ModuleType):
         super().__init__("nvrtc")
         self.compilations: list[tuple[str, ...]] = []
         self.log = self.missing = ""
+        self.version = 13, 0
 
-    def createProgram(self, source: str, name: str, headers: Any, names: Any) -> str:
+    def getVersion(self) -> tuple[int, int]:
         if self.missing:
             raise RuntimeError(self.missing)
+        return self.version
+
+    def createProgram(self, source: str, name: str, headers: Any, names: Any) -> str:
         return source
 
     def compileProgram(self, program: str, options: Any) -> None:
@@ -310,6 +327,9 @@ def test_a_kernel_is_compiled_once_for_its_device_and_kept_for_other_processes(
     assert [call[2] for call in runtime.calls if call[0] == "moduleGetFunction"] == ["f", "g"] * 2
     CupyDriver(0).function("source", "f", ("-DN=4",))
     assert len(nvrtc.compilations) == 2
+    nvrtc.version = 12, 8  # another node's, with an older driver, in the same home
+    CupyDriver(0).function("source", "f", ("-DN=4",))
+    assert len(nvrtc.compilations) == 3
 
 
 def test_a_kernel_is_compiled_again_when_a_header_changes(

@@ -110,6 +110,21 @@ def test_times_of_events_stay_true_when_the_first_event_is_long_ago(
     engine.close()
 
 
+def test_a_long_run_keeps_one_event_to_tell_the_time_by(
+    devices: list[Device], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engines, "ANCHOR_SECONDS", -1.0)
+    engine = DeviceEngine(devices[0])
+    stream = engine.stream("long")
+    first, events = engine.anchor(), [stream.record() for _ in range(1100)]
+    stream.synchronise()
+    assert events[0].seconds <= events[-1].seconds
+    last = engine.anchor()
+    assert last.before is not None
+    assert last.before.before is None
+    assert first.before is None
+
+
 def test_an_event_is_recorded_while_the_default_stream_is_captured(
     devices: list[Device], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -128,17 +129,25 @@ def test_an_error_while_a_row_is_captured_ends_the_capture(device: Device) -> No
 
 
 def test_what_another_thread_enqueues_is_never_captured(device: Device) -> None:
-    """Two workers on one device run at the same time; each in its second call would be captured."""
+    """Two workers on one device run at the same time; each in its second call would be captured. A row
+    is done, or captured, before another thread's begins."""
     totals, x = [empty(device, (5,), "float64") for _ in range(2)], empty(device, (5,), "float64")
     x[...] = 1
-    together = threading.Barrier(2)
+    together, inside = threading.Barrier(2), list[int]()
 
-    def meet(stream: int) -> None:
-        together.wait(20)
+    def enter(stream: int) -> None:
+        inside.append(threading.get_ident())
+        time.sleep(0.01)
+
+    def leave(stream: int) -> None:
+        assert inside.pop() == threading.get_ident()
+        assert not inside
 
     def use(total: Any) -> None:
-        row = in_order([adding(device, total, x), Call(device, meet), adding(device, total, x)])
+        parts = [Call(device, enter), adding(device, total, x), adding(device, total, x)]
+        row = in_order([*parts, Call(device, leave)])
         for _ in range(4):
+            together.wait(20)
             row()
 
     threads = [threading.Thread(target=use, args=(total,)) for total in totals]

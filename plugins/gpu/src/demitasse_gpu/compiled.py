@@ -12,11 +12,16 @@ STANDARD = ("--std=c++17",)
 
 
 class CompiledKernels:
-    """Machine code for one compute capability; ``compile(source, name, options)`` makes it."""
+    """Machine code for one compute capability; ``compile(source, name, options)`` makes it, and
+    ``compiler`` says of which version it is: an older driver loads what an older one made."""
 
     def __init__(
-        self, capability: tuple[int, int], compile: Callable[[str, str, Sequence[str]], bytes]
+        self,
+        capability: tuple[int, int],
+        compile: Callable[[str, str, Sequence[str]], bytes],
+        compiler: str = "",
     ) -> None:
+        self._compiler = compiler
         self._architecture = f"--gpu-architecture=sm_{capability[0]}{capability[1]}"
         self._compile = compile
 
@@ -24,7 +29,7 @@ class CompiledKernels:
         """The machine code of CUDA source text: kept, or compiled now and kept where a folder for it can
         be written."""
         told = [*STANDARD, self._architecture, *options]
-        path = cache_folder("gpu") / f"{_key(source, told)}.cubin"
+        path = cache_folder("gpu") / f"{_key(source, [self._compiler, *told])}.cubin"
         try:
             return path.read_bytes()
         except OSError:

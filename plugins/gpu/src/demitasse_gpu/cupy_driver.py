@@ -25,7 +25,13 @@ USUAL_SHARED_MEMORY = 48 * 2**10
 KINDS = {"h2h": 0, "h2d": 1, "d2h": 2, "d2d": 4}
 """cudaMemcpyKind; from device to device the addresses tell which."""
 
+THROUGH_THE_HOST = (46, 217, 704, 711)
+"""Errors of access to a peer: it is another process's, not to be had, there already, or one too many."""
+
 _current = threading.local()
+_LOCK = threading.Lock()
+_DRIVEN: set[int] = set()
+"""The devices of this process's drivers."""
 
 
 def _here(method: F) -> F:
@@ -82,15 +88,23 @@ class CupyDriver:
 
     @_here
     def _reach_peers(self) -> None:
-        """Copies between devices go over their link, and not through the host."""
+        """Copies between the devices that this process drives go over their link, and not through the
+        host. Others are left alone: to reach one takes hundreds of megabytes of it."""
         runtime = self._runtime
-        for other in range(runtime.getDeviceCount()):
-            if other != self.number and runtime.deviceCanAccessPeer(self.number, other):
-                try:
-                    runtime.deviceEnablePeerAccess(other)
-                except RuntimeError as error:
-                    if getattr(error, "status", None) != 704:  # it is enabled already
-                        raise
+        with _LOCK:
+            others = sorted(_DRIVEN - {self.number})
+            _DRIVEN.add(self.number)
+        pairs = [pair for other in others for pair in ((self.number, other), (other, self.number))]
+        for here, there in pairs:
+            if not runtime.deviceCanAccessPeer(here, there):
+                continue
+            runtime.setDevice(here)
+            try:
+                runtime.deviceEnablePeerAccess(there)
+            except RuntimeError as error:
+                if getattr(error, "status", None) not in THROUGH_THE_HOST:
+                    raise
+        runtime.setDevice(self.number)
 
     @_here
     def memory(self) -> tuple[int, int]:
@@ -184,20 +198,25 @@ class CupyDriver:
 
     def _module(self, source: str, name: str, options: tuple[str, ...]) -> int:
         if (source, options) not in self._modules:
-            image = CompiledKernels(self.properties.capability, self._compile).image(
-                source, name, options
-            )
+            kept = CompiledKernels(self.properties.capability, self._compile, self._compiler())
+            image = kept.image(source, name, options)
             self._modules[source, options] = int(self._driver.moduleLoadData(image))
         return self._modules[source, options]
 
-    def _compile(self, source: str, name: str, options: Sequence[str]) -> bytes:
-        """Machine code by NVRTC, which CuPy finds, and does not bring."""
+    def _compiler(self) -> str:
+        """The version of NVRTC, which CuPy finds, and does not bring."""
         from cupy_backends.cuda.libs import nvrtc
 
         try:
-            program = nvrtc.createProgram(source, f"{name}.cu", [], [])
+            return ".".join(map(str, nvrtc.getVersion()))
         except RuntimeError as error:
             raise no_compiler(f"gpu:{self.number}", str(error)) from error
+
+    def _compile(self, source: str, name: str, options: Sequence[str]) -> bytes:
+        """Machine code by NVRTC."""
+        from cupy_backends.cuda.libs import nvrtc
+
+        program = nvrtc.createProgram(source, f"{name}.cu", [], [])
         try:
             nvrtc.compileProgram(program, options)
             return bytes(nvrtc.getCUBIN(program))

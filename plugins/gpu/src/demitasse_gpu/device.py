@@ -39,6 +39,9 @@ class Device:
         self.pool, self.pinned = Pool(driver, self.stream), PinnedPool(driver)
         self.opened: dict[str, Any] = {}
         self.functions: dict[str, Function] = {}
+        self.turn = threading.RLock()
+        """Whose turn it is, of several threads, to call libraries, and to run or capture works."""
+
         self._rows: weakref.WeakSet[Row] = weakref.WeakSet()
         self._lock = threading.Lock()
 

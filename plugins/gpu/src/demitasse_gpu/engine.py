@@ -218,6 +218,9 @@ class DeviceEngine:
         """The event by which the time of others is told now."""
         with self._lock:
             if time.perf_counter() - self._anchor.recorded > ANCHOR_SECONDS:
+                # Settled, so that it keeps none before it: a long run would keep all of them.
+                self._anchor.device.driver.wait(self._anchor.event)
+                _ = self._anchor.seconds
                 self._anchor = Anchor(self.device, self._clock, self._anchor)
             return self._anchor
 

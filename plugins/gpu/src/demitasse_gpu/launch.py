@@ -75,6 +75,10 @@ class Row:
         self.thread = 0
 
     def __call__(self) -> None:
+        with self.device.turn:
+            self._run()
+
+    def _run(self) -> None:
         driver, stream = self.device.driver, self.device.stream
         if self._graph:
             driver.launch_graph(self._graph, stream)

@@ -27,7 +27,13 @@ REMEDIES: tuple[tuple[tuple[int, ...], type[DemitasseError], str], ...] = (
         "another process has it to itself: end it, or choose another device",
     ),
     (
-        (53, 127, 201, 214, 220, 226, 709, 802, 911, 919, 999),
+        (802,),
+        WorkerError,
+        "the devices are not ready yet: where a switch joins them, its service (nvidia-fabricmanager) "
+        "has to run",
+    ),
+    (
+        (53, 127, 201, 214, 220, 226, 709, 911, 919, 999),
         WorkerError,
         "the device was lost: nvidia-smi and the system's log (dmesg, Xid) say why; after a reset go on "
         "from the last snapshot (--resume)",

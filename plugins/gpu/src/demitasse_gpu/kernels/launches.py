@@ -156,6 +156,16 @@ def philox_key(request: Request) -> tuple[Any, Any]:
     return np.uint32(first), np.uint32(second)
 
 
+FOR_LIBRARIES = 256
+"""What cuBLAS asks of an address of scratch memory, and as much as cuDNN may; a plan's are multiples of
+64. So many bytes more are asked for."""
+
+
+def for_libraries(workspace: Any) -> Any:
+    """Scratch memory from the first address on that libraries take."""
+    return workspace[-workspace.address % FOR_LIBRARIES :]
+
+
 def aligned(nbytes: int) -> int:
     """Bytes rounded up to what vectors of 16 bytes and lines of 128 want."""
     return -(-nbytes // 128) * 128

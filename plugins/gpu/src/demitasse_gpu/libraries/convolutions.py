@@ -12,6 +12,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from demitasse import PLAIN, Candidate, Layout, PlanError, Request, Work
+from demitasse_gpu.kernels.launches import FOR_LIBRARIES, for_libraries
 from demitasse_gpu.launch import Call, Launch, in_order
 from demitasse_gpu.libraries import cudnn
 from demitasse_gpu.libraries.cudnn import Plan, Tensor, strides_of
@@ -72,7 +73,7 @@ class Convolution:
     def limit(self) -> int:
         """The scratch memory, in bytes, that its plan may need."""
         moved = (prod(self.x) + prod(self.y)) * (2 if self.half else 4)
-        return min(self.most, max(LEAST, 2 * moved))
+        return min(self.most, max(LEAST, 2 * moved)) // FOR_LIBRARIES * FOR_LIBRARIES
 
     @property
     def unwanted(self) -> set[int]:
@@ -117,7 +118,7 @@ def candidates(request: Request, most: int = 2**30) -> list[Candidate]:
     }
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
-        return binds[found.kind](found, inputs, outputs, workspace)
+        return binds[found.kind](found, inputs, outputs, for_libraries(workspace))
 
     precision = "bf16" if found.half else "tf32" if found.tf32 else "f32"
     inputs, outputs = layouts[found.kind]
@@ -156,9 +157,9 @@ def _room(asked: Convolution) -> int:
     """Scratch memory: the plan's, and for filters' gradients the parts of sums over dy, and they
     themselves in bfloat16, as no engine makes float32 of that."""
     if asked.kind != cudnn.BACKWARD_WEIGHTS:
-        return asked.limit
+        return asked.limit + FOR_LIBRARIES
     sums = asked.table.partial_bytes if asked.bias else 0
-    return asked.limit + max(sums, 2 * prod(asked.w) if asked.half else 0)
+    return asked.limit + FOR_LIBRARIES + max(sums, 2 * prod(asked.w) if asked.half else 0)
 
 
 def _forward(asked: Convolution, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:

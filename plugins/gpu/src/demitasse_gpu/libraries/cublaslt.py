@@ -95,7 +95,7 @@ class CublasLt:
         handle = ctypes.c_void_p()
         self.call("cublasLtCreate", ctypes.byref(handle))
         self._handle = handle
-        self._chosen: dict[tuple[Product, int, tuple[int, ...]], int] = {}
+        self._chosen: dict[tuple[object, ...], int] = {}
 
     def call(self, name: str, *arguments: Any) -> None:
         """Call one of its functions. Raises what its status means."""
@@ -133,7 +133,8 @@ class CublasLt:
             )
 
         ways = [lambda stream, way=way: run(way, stream) for way in found]
-        key = product, limit, alignments
+        # Heuristics look at the bias's alignment, too.
+        key = product, limit, alignments, min(256, bias & -bias)
         if key not in self._chosen:
             self._chosen[key] = quickest(self.device, ways)
         return ways[self._chosen[key]]

@@ -31,12 +31,14 @@ KINDS: dict[str, tuple[int, Any]] = {
     "convolution mode": (7, ctypes.c_int),
     "heuristics mode": (8, ctypes.c_int),
     "numerical note": (11, ctypes.c_int),
+    "NaN propagation": (10, ctypes.c_int),
     "pointwise mode": (14, ctypes.c_int),
     "descriptor": (15, ctypes.c_void_p),
 }
 TYPES = {"float32": 0, "float64": 1, "bfloat16": 9}
 """cudnnDataType_t of the elements."""
 CROSS_CORRELATION, ADD, RELU = 1, 0, 100
+PROPAGATE = 1
 MODES = (3, 2)
 """Decision-tree heuristics, then engines that always work."""
 TENSOR_CORE, DOWN_CONVERTED, REDUCED, NONDETERMINISTIC = 0, 1, 2, 4
@@ -150,8 +152,11 @@ class Cudnn:
         self.known: dict[Any, list[Plan]] = {}
 
     def call(self, name: str, *arguments: Any) -> None:
-        """Call one of its functions. Raises what its status means."""
-        if status := getattr(self._library, name)(*arguments):
+        """Call one of its functions; a handle serves one thread at a time. Raises what its status
+        means."""
+        with self.device.turn:
+            status = getattr(self._library, name)(*arguments)
+        if status:
             text = (self._library.cudnnGetErrorString(status) or b"").decode("utf-8", "replace")
             if status in OUT_OF_MEMORY:
                 raise explained(2, text, name, self.device.space)
@@ -198,7 +203,10 @@ class Cudnn:
     def on_each(self, mode: int, x: Tensor, y: Tensor, b: Tensor | None = None) -> Descriptor:
         """An operation on each element: ADD x and b, or RELU of x, gives y."""
         about = Descriptor(self, POINTWISE).set(0, "pointwise mode", mode)
-        about.set(1, "data type", TYPES["float32"]).finalise()
+        about.set(1, "data type", TYPES["float32"])
+        if mode == RELU:  # which else may make 0 of a NaN, and a net that diverged would not be seen
+            about.set(2, "NaN propagation", PROPAGATE)
+        about.finalise()
         operation = Descriptor(self, ON_EACH).set(750, "descriptor", about)
         operation.set(751, "descriptor", self.tensor(x)).set(753, "descriptor", self.tensor(y))
         if b is not None:

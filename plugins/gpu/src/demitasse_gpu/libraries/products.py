@@ -8,6 +8,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from demitasse import PLAIN, Candidate, Layout, PlanError, Request, Work
+from demitasse_gpu.kernels.launches import FOR_LIBRARIES, for_libraries
 from demitasse_gpu.launch import Call, in_order
 from demitasse_gpu.libraries import cublaslt
 from demitasse_gpu.libraries.cublaslt import Matrix, Product
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 WORKSPACE = 32 * 2**20
 """What NVIDIA recommends for Hopper; smaller ones exclude algorithms."""
+_ROOM = WORKSPACE + FOR_LIBRARIES
 HALF = Layout("bf16", stored="bfloat16")
 
 
@@ -46,13 +48,13 @@ def candidates(request: Request) -> list[Candidate]:
     if name in ("inner_product", "inner_product_relu"):
         relu = name.endswith("relu")
         makes: Any = lambda i, o, w: _forward(_sizes(request), stored, compute, relu, i, o, w)  # noqa: E731
-        return [Candidate(label, makes, (layout,) * 3, (layout,), WORKSPACE)]
+        return [Candidate(label, makes, (layout,) * 3, (layout,), _ROOM)]
     if name == "inner_product_backward_data":
         makes = lambda i, o, w: _data(_sizes(request), stored, compute, i, o, w)  # noqa: E731
-        return [Candidate(label, makes, (layout,) * 2, (layout,), WORKSPACE)]
+        return [Candidate(label, makes, (layout,) * 2, (layout,), _ROOM)]
     if name == "inner_product_backward_weights":
         sizes = _sizes(request)
-        room = WORKSPACE + Table(sizes.samples, sizes.outputs, stored).partial_bytes
+        room = _ROOM + Table(sizes.samples, sizes.outputs, stored).partial_bytes
         makes = lambda i, o, w: _weights(sizes, stored, compute, i, o, w)  # noqa: E731
         return [Candidate(label, makes, (layout,) * 2, (PLAIN,) * 2, room)]
     return []
@@ -148,16 +150,16 @@ def _weights(
     first, second = (dy, x) if sizes.transposed else (x, dy)
     works: list[Work] = []
     if dw is not None:
-        works.append(_work(product, first, second, dw, None, workspace[:WORKSPACE]))
+        works.append(_work(product, first, second, dw, None, workspace[:_ROOM]))
     if db is not None:
         table = Table(sizes.samples, sizes.outputs, stored)
-        works += column_sums(dy.device, table, dy, db, workspace[WORKSPACE:])
+        works += column_sums(dy.device, table, dy, db, workspace[_ROOM:])
     return in_order(works)
 
 
 def _work(product: Product, a: Any, b: Any, d: Any, bias: Any, workspace: Any) -> Work:
     device: Device = d.device
-    at = bias.address if bias is not None else 0
+    at, workspace = bias.address if bias is not None else 0, for_libraries(workspace)
     addresses = a.address, b.address, d.address, at, workspace.address
     call = opened(device).product(product, *addresses, WORKSPACE)
     return Call(device, call, (a, b, d, bias, workspace))
