@@ -12,8 +12,18 @@ import numpy as np
 import pytest
 from agreement import WORDS, Values, make_request
 from cuda_on_cpu import NO_COMPILER, EmulatedDriver, compiler
-from fused_words import FUSED
-from kernels_on_cpu import GPU, ORDERS, Guarded, bound, check, request_of, run
+from fused_words import FUSED, composed, shapes, word
+from kernels_on_cpu import (
+    GPU,
+    ORDERS,
+    TOLERANCE,
+    Guarded,
+    bound,
+    check,
+    request_of,
+    rounded,
+    run,
+)
 from test_gpu_kernels_agree import SERVED
 from test_gpu_kernels_words import CASES
 
@@ -40,13 +50,16 @@ def device() -> Device:
     return Device(EmulatedDriver())
 
 
+SUMS = [name for name in FUSED if "norm" in name] + ["sum_relu_backward"]
+
+
 def test_every_word_of_the_core_is_served_and_the_fused_ones() -> None:
-    """Of these, all that are a word and a ReLU behind it; what else a plan may ask for at once, sums
-    behind others and what is behind sums, it is given apart."""
+    """Of these, all that are a word and a ReLU behind it, sums behind normalisations, and a ReLU's
+    gradient behind sums; sums behind convolutions a plan is given apart."""
     words = {word.name for word in VOCABULARY.values() if not word.view}
     rectified = {name for name, parts in FUSED.items() if parts[1:] == ("relu",)}
     assert rectified == {"convolution_relu", "inner_product_relu", "scale_relu", "sum_relu"}
-    assert words | rectified <= set(FACTORIES)
+    assert words | rectified | {*SUMS} <= set(FACTORIES)
     assert set(FACTORIES) <= words | {*FUSED} | {word.name for word in (*CAFFE_WORDS, FOLD)}
 
 
@@ -298,3 +311,45 @@ def test_memory_that_is_not_aligned_is_read_element_by_element(device: Device) -
     (candidate,) = candidates(request)
     candidate.bind([flat.array[1:202]], [out.array[2:203]], None)()
     assert np.array_equal(np.asarray(out.array)[2:203], np.maximum(values[1:202], 0))
+
+
+def fused_case(name: str, terms: int, learned: bool, shape: tuple[int, ...]) -> list[Any]:
+    channels = shape[1]
+    if name == "sum_relu_backward":
+        return [real(*shape) for _ in range(terms + 1)]
+    kept = [real(channels), np.abs(real(channels)) + 0.5, np.full(1, 1.5, "f4")]
+    w_b = [real(channels), real(channels)] if learned else [None, None]
+    return [real(*shape), *kept, *w_b, real(*shape)]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bf16"])
+@pytest.mark.parametrize("order", ORDERS, ids=["NCHW", "NHWC"])
+@pytest.mark.parametrize("shape", [(3, 8, 5, 4), (2, 7, 3, 3), (1, 1, 1, 1)])
+@pytest.mark.parametrize("name", SUMS)
+def test_sums_behind_normalisations_and_gradients_behind_sums(
+    device: Device, name: str, shape: tuple[int, ...], order: tuple[int, ...], dtype: str
+) -> None:
+    """As the reference computes one after the other, in float64."""
+    operation = word(name)
+    attributes = dict(operation.attributes)
+    for terms, learned in ((1, False), (2, True), (5, True)):
+        inputs = fused_case(name, terms, learned, shape)
+        layout = Layout("NHWC", order) if order else PLAIN
+        specs = tuple(
+            None if x is None else TensorSpec(x.shape, "float32", layout if x.ndim == 4 else PLAIN)
+            for x in inputs
+        )
+        outputs = [
+            TensorSpec(s, "float32") for s in operation.shapes(shapes(operation, inputs), attributes)
+        ]
+        about = attributes, GPU, "bf16" if dtype == "bf16" else "f32"
+        request = Request(operation, specs, tuple(outputs), *about)
+        (candidate,) = candidates(request)
+        given = rounded(candidate, inputs)
+        found = run(device, candidate, request, given)
+        updated = [i for i, operand in enumerate(operation.inputs) if operand.updated]
+        ours = [found[i] for i in updated] + found[len(inputs) :]
+        for one, other in zip(ours, composed(name, given, attributes), strict=True):
+            scale = max(1.0, float(np.abs(other).max()))
+            within = TOLERANCE[dtype]
+            np.testing.assert_allclose(one, other, rtol=within, atol=2 * within * scale)

@@ -53,6 +53,10 @@ def test_the_papers_nets_need_no_other_kernels(name: str, precision: str, tmp_pa
         plan = trainer_of(runtime, net, tmp_path, precision).net.plan
     words = Counter(entry.operation for entry in plan.entries)
     assert {entry.plugin for entry in plan.entries} == {"gpu"}
+    if name == "resnet50":  # sums are made in one pass with what is before and behind them
+        assert words["batch_norm_sum_relu"] == 16
+        assert words["sum_relu_backward"] == 15
+        assert max(words[name] for name in ("sum", "sum_relu", "relu_backward")) <= 1
     heads = words["softmax_loss"]  # each takes float32 and gives it
     assert words["reorder"] <= (0 if precision == "f32" else 1 + 2 * heads)
 

@@ -147,28 +147,32 @@ extern "C" __global__ void settle_gradients(
 struct Normalise {
     Statistics given;
     const real *w, *b;
-    const stored *x;
+    const stored *x, *other;
     stored *y;
-    int rectified;
+    int rectified, sum_rectified;
 
     template <int N> __device__ Affine<N> start(int channel) const {
         return affine<N>(given, w, b, channel);
     }
     template <int N> __device__ void apply(const Affine<N> &numbers, Offset i) const {
-        real a[N];
+        real a[N], term[N];
         load<N>(x + i, a);
+        if (other) load<N>(other + i, term);
 #pragma unroll
         for (int k = 0; k < N; ++k) {
             a[k] = applied(numbers, k, a[k]);
             if (rectified) a[k] = a[k] < 0 ? 0 : a[k];
+            if (other) a[k] += term[k];
+            if (sum_rectified) a[k] = a[k] < 0 ? 0 : a[k];
         }
         store<N>(y + i, a);
     }
 };
 
 extern "C" __global__ void normalise(
-    Extents s, Statistics given, const stored *x, const real *w, const real *b, stored *y, int rectified) {
-    everywhere(s, Normalise{given, w, b, x, y, rectified});
+    Extents s, Statistics given, const stored *x, const real *w, const real *b, stored *y, int rectified,
+    const stored *other, int sum_rectified) {
+    everywhere(s, Normalise{given, w, b, x, other, y, rectified, sum_rectified});
 }
 
 template <int N> struct Back {

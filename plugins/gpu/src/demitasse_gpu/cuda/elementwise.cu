@@ -14,10 +14,12 @@ extern "C" __global__ void scaled(const stored *x, stored *y, real factor, Offse
     map(x, y, count, [&](real a) { return factor * a; });
 }
 
-// factors[0] xs[0] + ... of the first `terms`, without what is below 0 where it is rectified.
+// factors[0] xs[0] + ... of the first `terms`, without what is below 0 where it is rectified, and 0 where the
+// mask, if there is one, is not above 0.
 struct WeightedSum {
     const stored *xs[4];
     real factors[4];
+    const stored *mask;
     stored *y;
     int terms, rectified;
 
@@ -37,15 +39,20 @@ struct WeightedSum {
         if (rectified)
 #pragma unroll
             for (int k = 0; k < N; ++k) total[k] = total[k] < 0 ? 0 : total[k];
+        if (mask) {
+            load<N>(mask + i, term);
+#pragma unroll
+            for (int k = 0; k < N; ++k) total[k] = term[k] > 0 ? total[k] : 0;
+        }
         store<N>(y + i, total);
     }
 };
 
 extern "C" __global__ void weighted_sum(
     const stored *x0, const stored *x1, const stored *x2, const stored *x3, stored *y, real a, real b,
-    real c, real d, int terms, int rectified, Offset count) {
-    const WeightedSum work = {{x0, x1, x2, x3}, {a, b, c, d}, y, terms, rectified};
-    bool whole = is_aligned<kWidth>(y);
+    real c, real d, int terms, int rectified, const stored *mask, Offset count) {
+    const WeightedSum work = {{x0, x1, x2, x3}, {a, b, c, d}, mask, y, terms, rectified};
+    bool whole = is_aligned<kWidth>(y) && (!mask || is_aligned<kWidth>(mask));
     for (int t = 0; t < 4; ++t) whole = whole && (t >= terms || is_aligned<kWidth>(work.xs[t]));
     each(count, whole, work);
 }

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 KERNEL = "CUDA"
 _EXTENTS = (("outer", "i8"), ("channels", "i4"), ("inner", "i4"))
+_ADDED = 6  # where a sum's other tensor follows a normalisation's inputs
 _COLUMNS, _SHARES = 32, 16  # channels that a block settles, and threads to each
 _SLABS = 512
 """Parts that a channel's sum is cut into at most: 64 channels of four or eight to a thread are one block
@@ -122,18 +123,20 @@ def statistics(source: Source, mean: Any, spread: Any, factor: Any, epsilon: flo
 
 
 def batch_norm(request: Request) -> Iterable[Candidate]:
+    """Also ``batch_norm_sum`` and ``batch_norm_sum_relu``: what follows w and b is added."""
     x = spec(request.inputs[0])
-    if not (real := real_type(*request.inputs, *request.outputs)):
+    real = real_type(*request.inputs, *request.outputs)
+    if not real or len(request.inputs) > _ADDED + 1:
         return ()
     form = channels_of(request, x, real)
     keep, epsilon = (float(request.attributes[name]) for name in ("keep", "epsilon"))
-    rectified = int(request.attributes["relu"])
+    rectified, sum_rectified = int(request.attributes["relu"]), _sum_is_rectified(request)
     pieces = (form.partial, (real, form.channels), (real, form.channels))
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
         from demitasse_gpu.launch import in_order
 
-        given, mean, variance, factor, w, b = (*inputs, None, None)[:6]
+        given, mean, variance, factor, w, b, other = (*inputs, *(None,) * 3)[: _ADDED + 1]
         partial, *instead = cut(workspace, *pieces)
         average, inverse = (
             spare if array is None else array
@@ -153,32 +156,45 @@ def batch_norm(request: Request) -> Iterable[Candidate]:
                     "normalise",
                     form.everywhere(device),
                     form.block,
-                    *(extents, known, given, w, b, outputs[0], rectified),
+                    *(extents, known, given, w, b, outputs[0], rectified, other, sum_rectified),
                 ),
             ]
         )
 
-    layouts = (form.layout, *(PLAIN,) * 5)[: len(request.inputs)], _outputs(request, form.layout)
+    layouts = _with_sum(request, form.layout), _outputs(request, form.layout)
     return (Candidate(KERNEL, bind, *layouts, workspace=room(*pieces)),)
 
 
 def batch_norm_inference(request: Request) -> Iterable[Candidate]:
+    """Also with a sum, as batch_norm."""
     x = spec(request.inputs[0])
-    if not (real := real_type(*request.inputs, *request.outputs)):
+    real = real_type(*request.inputs, *request.outputs)
+    if not real or len(request.inputs) > _ADDED + 1:
         return ()
     form = channels_of(request, x, real)
     epsilon, rectified = float(request.attributes["epsilon"]), int(request.attributes["relu"])
+    sum_rectified = _sum_is_rectified(request)
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
-        given, mean, variance, factor, w, b = (*inputs, None, None)[:6]
+        given, mean, variance, factor, w, b, other = (*inputs, *(None,) * 3)[: _ADDED + 1]
         known = statistics(form.source, mean, variance, factor, epsilon, kept=True)
         device = device_of(inputs)
-        arguments = (form.extents, known, given, w, b, outputs[0], rectified)
+        arguments = (form.extents, known, given, w, b, outputs[0], rectified, other, sum_rectified)
         grid = form.everywhere(device)
         return form.source.launch(device, "normalise", grid, form.block, *arguments)
 
-    layouts = (form.layout, *(PLAIN,) * 5)[: len(request.inputs)], (form.layout,)
+    layouts = _with_sum(request, form.layout), (form.layout,)
     return (Candidate(KERNEL, bind, *layouts),)
+
+
+def _sum_is_rectified(request: Request) -> int:
+    return int(request.operation.name.endswith("_sum_relu"))
+
+
+def _with_sum(request: Request, layout: Layout) -> tuple[Layout, ...]:
+    """How a normalisation's inputs lie, with what is added to its result."""
+    count = len(request.inputs)
+    return (layout, *(PLAIN,) * (_ADDED - 1), *(layout,) * (count - _ADDED))[:count]
 
 
 def batch_norm_backward(request: Request) -> Iterable[Candidate]:
@@ -327,8 +343,12 @@ def channel_sums(form: Channels, dy: Any, x: Any, dw: Any, db: Any, partial: Any
 
 FACTORIES = {
     "batch_norm": batch_norm,
+    "batch_norm_sum": batch_norm,
+    "batch_norm_sum_relu": batch_norm,
     "batch_norm_backward": batch_norm_backward,
     "batch_norm_inference": batch_norm_inference,
+    "batch_norm_inference_sum": batch_norm_inference,
+    "batch_norm_inference_sum_relu": batch_norm_inference,
     "batch_norm_inference_backward": batch_norm_inference_backward,
     "fold_normalization": fold_normalization,
     "scale": scale,

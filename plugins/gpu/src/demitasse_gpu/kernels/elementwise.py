@@ -55,26 +55,29 @@ def dropout_backward(request: Request) -> Iterable[Candidate]:
 
 
 def weighted_sum(request: Request) -> Iterable[Candidate]:
-    """Also ``sum_relu``: the last addition leaves nothing below 0."""
+    """Also ``sum_relu``, where the last addition leaves nothing below 0, and ``sum_relu_backward``: 0
+    wherever the last input, a ReLU's result, is not above 0."""
     if not (real := real_type(*request.inputs, *request.outputs)):
         return ()
     lead = spec(request.inputs[0])
     layout = like(request, lead)
     source = Source("elementwise.cu", real, layout.stored)
     rectified = request.operation.name == "sum_relu"
-    given = request.attributes["coefficients"] or [1.0] * len(request.inputs)
+    guarded = request.operation.name == "sum_relu_backward"
+    given = request.attributes["coefficients"] or [1.0] * (len(request.inputs) - guarded)
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
         from demitasse_gpu.launch import in_order
 
         y, device, stages = outputs[0], device_of(inputs), list[Work]()
         # The tensor whose memory the result takes is read first, before it is overwritten.
-        terms = sorted(zip(inputs, given, strict=True), key=lambda term: term[0].address != y.address)
+        summed, mask = (inputs[:-1], inputs[-1]) if guarded else (inputs, None)
+        terms = sorted(zip(summed, given, strict=True), key=lambda term: term[0].address != y.address)
         while terms:
             now, terms = terms[:_TERMS], terms[_TERMS:]
             arrays = [array for array, _ in now] + [None] * (_TERMS - len(now))
             factors = [source.number(c) for _, c in now] + [source.number(0)] * (_TERMS - len(now))
-            numbers = (*factors, len(now), int(rectified and not terms))
+            numbers = (*factors, len(now), int(rectified and not terms), None if terms else mask)
             stages.append(source.flat(device, "weighted_sum", prod(lead.shape), *arrays, y, *numbers))
             terms = [(y, 1.0), *terms] if terms else []
         return in_order(stages)
@@ -157,6 +160,7 @@ FACTORIES = {
     "dropout_backward": dropout_backward,
     "sum": weighted_sum,
     "sum_relu": weighted_sum,
+    "sum_relu_backward": weighted_sum,
     "sum_backward": weighted_sum_backward,
     "concat": concat,
     "concat_backward": concat_backward,
