@@ -223,7 +223,7 @@ def _weights(asked: Convolution, inputs: Sequence[Any], outputs: Sequence[Any], 
         if asked.half:
             works.append(widened(device, rest, dw, prod(asked.w), asked.stored))
     if db is not None:
-        works += column_sums(device, asked.table, dy, db, rest)
+        works += column_sums(asked.table, dy, db, rest)
     return in_order(works)
 
 

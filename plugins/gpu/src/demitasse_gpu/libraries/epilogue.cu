@@ -1,5 +1,5 @@
-// What the libraries leave to do around their products: biases, ReLU, sums over rows, and bfloat16.
-// ELEMENT is float, double or bf16, and SUM what is added up in.
+// What the libraries leave to do around their products: biases, ReLU, and bfloat16.
+// ELEMENT is float, double or bf16, and SUM what is computed in.
 
 struct bf16 {
     unsigned short bits;
@@ -36,28 +36,6 @@ extern "C" __global__ void add_bias(ELEMENT *y, const ELEMENT *b, long long rows
         if (b) value += read(b[i / inner % columns]);
         write(y + i, relu && !(value > 0) ? (value != value ? value : (SUM)0) : value);
     }
-}
-
-// Sums of columns over parts of the rows of x, which is (rows / inner, columns, inner): part p of ``parts``
-// into partial[p]. One thread a column and part.
-extern "C" __global__ void sum_parts(
-    const ELEMENT *x, SUM *partial, long long rows, int columns, int inner, int parts) {
-    int column = blockIdx.x * blockDim.x + threadIdx.x, part = blockIdx.y;
-    if (column >= columns) return;
-    long long first = rows * part / parts, last = rows * (part + 1) / parts;
-    SUM total = 0;
-    for (long long row = first; row < last; row++)
-        total += read(x[(row / inner * columns + column) * inner + row % inner]);
-    partial[(long long)part * columns + column] = total;
-}
-
-// The parts' sums added up, always in the same order.
-extern "C" __global__ void sum_up(const SUM *partial, SUM *total, int columns, int parts) {
-    int column = blockIdx.x * blockDim.x + threadIdx.x;
-    if (column >= columns) return;
-    SUM sum = 0;
-    for (int part = 0; part < parts; part++) sum += partial[(long long)part * columns + column];
-    total[column] = sum;
 }
 
 // to = from, as SUM.

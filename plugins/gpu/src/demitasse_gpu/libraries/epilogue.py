@@ -1,4 +1,4 @@
-"""What the libraries leave to do around their products: biases, ReLU, sums of columns."""
+"""What the libraries leave to do around their products: biases, ReLU, sums of columns, wider numbers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from demitasse import PLAIN, Work
+from demitasse_gpu.kernels.batch_normalization import Channels, channel_sums
+from demitasse_gpu.kernels.launches import Source, cut, room
 from demitasse_gpu.launch import Launch
 
 if TYPE_CHECKING:
@@ -21,9 +24,6 @@ ELEMENTS = {
 }
 """The type of elements, and that of sums, by the element type in memory."""
 BLOCK = 256
-PART = 256
-"""Rows that one thread adds up at least. A table of few columns has many parts, so that all
-multiprocessors have something to do."""
 
 
 @dataclass(frozen=True)
@@ -37,15 +37,16 @@ class Table:
     inner: int = 1
 
     @property
-    def parts(self) -> int:
-        """In how many parts the rows are added up: at most 512 of at least ``PART`` rows, and for many
-        columns fewer."""
-        return max(1, min(512, self.rows // PART, 2**18 // max(1, self.columns)))
+    def summed(self) -> Channels:
+        """How its columns are summed: as a normalisation's channels are."""
+        real = "float64" if self.stored == "float64" else "float32"
+        source = Source("batch_normalization.cu", real, "" if self.stored == real else self.stored)
+        return Channels(PLAIN, self.rows // self.inner, self.columns, self.inner, source)
 
     @property
     def partial_bytes(self) -> int:
         """Scratch memory that ``column_sums`` needs."""
-        return self.parts * self.columns * (8 if self.stored == "float64" else 4)
+        return room(self.summed.partial)
 
 
 def add_bias(device: Device, table: Table, y: Any, b: Any, relu: bool) -> Launch:
@@ -55,19 +56,9 @@ def add_bias(device: Device, table: Table, y: Any, b: Any, relu: bool) -> Launch
     return Launch(device, function, _grid(table.rows * table.columns), BLOCK, (y, b, *sizes))
 
 
-def column_sums(device: Device, table: Table, x: Any, total: Any, partial: Any) -> list[Launch]:
+def column_sums(table: Table, x: Any, total: Any, partial: Any) -> list[Work]:
     """The sums of x's columns, always in the same order; ``partial`` is scratch memory."""
-    grid = -(-table.columns // BLOCK)
-    rows, columns, inner, parts = (
-        np.int64(table.rows),
-        *map(np.int32, (table.columns, table.inner, table.parts)),
-    )
-    first, last = (_function(device, name, table.stored) for name in ("sum_parts", "sum_up"))
-    arguments = x, partial, rows, columns, inner, parts
-    return [
-        Launch(device, first, (grid, table.parts), BLOCK, arguments),
-        Launch(device, last, grid, BLOCK, (partial, total, columns, parts)),
-    ]
+    return channel_sums(table.summed, x, None, None, total, *cut(partial, table.summed.partial))
 
 
 def widened(device: Device, source: Any, target: Any, count: int, stored: str) -> Launch:

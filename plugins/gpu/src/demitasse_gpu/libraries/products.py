@@ -153,7 +153,7 @@ def _weights(
         works.append(_work(product, first, second, dw, None, workspace[:_ROOM]))
     if db is not None:
         table = Table(sizes.samples, sizes.outputs, stored)
-        works += column_sums(dy.device, table, dy, db, workspace[_ROOM:])
+        works += column_sums(table, dy, db, workspace[_ROOM:])
     return in_order(works)
 
 
