@@ -166,6 +166,20 @@ def test_a_v1_layer_becomes_the_present_one(read: Any) -> None:
     ]
 
 
+@pytest.mark.parametrize(("written", "rounding"), [("true", "CEIL"), ("false", "FLOOR")])
+def test_ceil_mode_of_forks_is_the_present_round_mode(read: Any, written: str, rounding: str) -> None:
+    text = 'layer { name: "p" type: "Pooling" bottom: "x" top: "p" pooling_param { kernel_size: 3 '
+    text = f'input: "x" input_dim: [1, 1, 9, 9] {text} ceil_mode: {written}'
+    *_, layer = read(text + " } }").net("test").layers
+    pooling = layer.parameters.pooling_param
+    assert pooling.RoundMode.Name(pooling.round_mode) == rounding
+    assert not pooling.HasField("ceil_mode")
+    assert read(text + f" round_mode: {rounding} }} }}").net("test")
+    other = "FLOOR" if rounding == "CEIL" else "CEIL"
+    with pytest.raises(ModelError, match=f"layer 'p': ceil_mode: {written} and round_mode: {other}"):
+        read(text + f" round_mode: {other} }} }}").net("test")
+
+
 def test_every_v1_type_has_a_present_name() -> None:
     enum = schema({}).descriptor("V1LayerParameter").fields_by_name["type"].enum_type
     assert set(enum.values_by_name) == set(V1_TYPES)

@@ -83,9 +83,15 @@ def test_a_missing_folder_is_told_with_the_nearest_name(
     assert f"did you mean '{solver(tree).with_name('nets')}'" in str(e.value)
 
 
-def test_an_absolute_path_is_tried_as_it_is(tree: Path) -> None:
-    missing = str(tree / "nowhere/net.prototxt")
-    assert find(missing, solver(tree)) == (None, [missing])
+def test_an_absolute_path_is_tried_as_it_is_and_then_its_name_beside_the_file(tree: Path) -> None:
+    """Those of another machine are not there."""
+    missing, beside = str(tree / "nowhere/own_net.prototxt"), solver(tree).with_name("own_net.prototxt")
+    assert find(missing, solver(tree)) == (None, [missing, str(beside)])
+    beside.touch()
+    assert find(missing, solver(tree))[0] == str(beside)
+    Path(missing).parent.mkdir()
+    Path(missing).touch()
+    assert find(missing, solver(tree)) == (missing, [missing])
 
 
 def test_a_pattern_is_found_where_it_matches(tree: Path) -> None:

@@ -160,7 +160,7 @@ def test_fields_of_a_fork_in_caffes_own_layers_are_told_where_no_type_is_unknown
 def test_a_type_that_the_old_form_lacks_is_told_with_its_layer_and_how_one_is_added(read: Any) -> None:
     told = (
         r":1:20: layer 'p' \(PRELU\): unknown V1 layer type 'PRELU'; did you mean 'RELU'\? .* a plugin "
-        r"adds with the layer_types hook"
+        r"adds with the layer_types hook, is written layer \{ type: 'Prelu' \}"
     )
     with pytest.raises(ModelError, match=told):
         read('layers { name: "p" type: PRELU }')

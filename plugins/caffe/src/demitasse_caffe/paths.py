@@ -16,7 +16,8 @@ def find(name: str, beside: str | Path) -> tuple[str | None, list[str]]:
     below. Then the folder of ``beside`` and each folder above it (files say
     ``examples/mnist/x.prototxt`` and lie in that very folder). A file from elsewhere is first
     looked for around itself: a like-named file of the working directory is another project's. Last
-    comes the bare name in the folder of ``beside``. Returns what was found, or None, and the tried.
+    comes the bare name in the folder of ``beside``, also of an absolute path, which is another machine's
+    where it is not there. Returns what was found, or None, and the tried.
     """
     tried: list[str] = []
     for candidate in _candidates(name, Path(beside)):
@@ -75,10 +76,11 @@ def _candidates(name: str, beside: Path) -> Iterator[Path]:
     path = Path(name)
     if name.startswith("~/"):
         path = path.expanduser()
+    folder = beside.parent.resolve()
     if path.is_absolute():
         yield path
+        yield folder / path.name
         return
-    folder = beside.parent.resolve()
     around = [parent / path for parent in (folder, *folder.parents)]
     below = folder.is_relative_to(Path.cwd())
     yield from (path, *around) if below else (*around, path)

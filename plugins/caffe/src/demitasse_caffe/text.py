@@ -281,8 +281,10 @@ def _check_enum(path: Path, entry: Entry, descriptor: Any) -> None:
         if value != bare and entry.name == "type":
             message += "; a layer with a quoted type is written 'layer {', not 'layers {'"
         elif of_layer:
+            name = "".join(word.capitalize() for word in bare.split("_"))
             message += (
-                "; a type that a plugin adds with the layer_types hook is written layer { type: '' }"
+                f"; a type that is newer, or that a plugin adds with the layer_types hook, is written "
+                f"layer {{ type: '{name}' }}"
             )
         raise ModelError(message)
     if value != bare:

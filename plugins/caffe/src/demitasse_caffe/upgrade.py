@@ -101,12 +101,30 @@ def upgrade_net(
         layers, own = upgrade_v0(net.layers, places[first:], schema)
         result.layer.extend(_upgrade_v1(*pair, schema) for pair in zip(layers, own, strict=True))
         places[first:] = own
-    for layer in result.layer:
+    for layer, place in zip(result.layer, places, strict=True):
+        _settle_rounding(layer, place)
         # Older BatchNorms asked for three multipliers; they hold statistics, which nothing trains.
         if layer.type == "BatchNorm" and len(layer.param) == 3:
             for spec in layer.param:
                 spec.lr_mult = spec.decay_mult = 0
     return result, places
+
+
+def _settle_rounding(layer: Any, place: Location) -> None:
+    """Turn the forks' ``ceil_mode`` into ``round_mode``, in place."""
+    pooling = layer.pooling_param
+    if not pooling.HasField("ceil_mode"):
+        return
+    rounding = pooling.CEIL if pooling.ceil_mode else pooling.FLOOR
+    if pooling.HasField("round_mode") and pooling.round_mode != rounding:
+        told = "true" if pooling.ceil_mode else "false"
+        mode = pooling.RoundMode.Name(pooling.round_mode)
+        raise ModelError(
+            f"{place}: layer {layer.name!r}: ceil_mode: {told} and round_mode: {mode} differ; "
+            f"give round_mode alone"
+        )
+    pooling.round_mode = rounding
+    pooling.ClearField("ceil_mode")
 
 
 def upgrade_solver(solver: Any, location: Location) -> None:
