@@ -7,6 +7,7 @@ from __future__ import annotations
 import ctypes
 import json
 import sys
+import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -50,7 +51,7 @@ class Described(cudnn.Cudnn):
     """cuDNN for a device that is described, and has no handle."""
 
     def __init__(self) -> None:
-        self.device: Any = SimpleNamespace(space="described")
+        self.device: Any = SimpleNamespace(space="described", turn=threading.RLock())
         self._library = library("cudnn")
         assert self._library is not None
         self._library.cudnnGetErrorString.restype = ctypes.c_char_p

@@ -27,15 +27,22 @@ ALIGNMENTS = {1001: cudnn.ALIGNMENT, 1003: 256}
 
 class StandIn:
     """``notes`` are what its engines say of their numbers, one list for each that it proposes; ``fuses``
-    whether it computes more than one operation at once; ``executed`` the kinds of what was executed."""
+    whether it computes more than one operation at once; ``executed`` the kinds of what was executed, and
+    ``ran`` the plans."""
 
-    def __init__(self, notes: Sequence[Sequence[int]] = ((),), fuses: bool = True) -> None:
-        self.notes, self.fuses = notes, fuses
+    def __init__(
+        self, notes: Sequence[Sequence[int]] = ((),), fuses: bool = True, version: int = 92801
+    ) -> None:
+        self.notes, self.fuses, self.version = notes, fuses, version
+        self.ran = set[int]()
         self.descriptors: dict[int, dict[Any, Any]] = {}
         self.executed: list[list[int]] = []
 
     def cudnnGetErrorString(self, status: int) -> bytes:
         return f"CUDNN_STATUS_{status}".encode()
+
+    def cudnnGetVersion(self) -> int:
+        return self.version
 
     def cudnnCreate(self, place: Any) -> int:
         place._obj.value = 77
@@ -97,6 +104,7 @@ class StandIn:
         places = dict(zip(given[1000], given[1001], strict=True))
         config = self.descriptors[self.descriptors[plan.value][401][0]]
         graph = self.descriptors[config["graph"]]
+        self.ran.add(plan.value)
         self.executed.append([self.descriptors[each]["kind"] for each in graph[801]])
         between: dict[int, np.ndarray] = {}
         for each in graph[801]:

@@ -14,7 +14,7 @@ from demitasse_gpu.array import DeviceArray
 if TYPE_CHECKING:
     from demitasse import Work
     from demitasse_gpu.device import Device
-    from demitasse_gpu.driver import Function
+    from demitasse_gpu.driver import Function, Handle
 
 _WARM = 1
 """Calls that a row of works makes one by one before it is captured: in its first call libraries load
@@ -88,21 +88,16 @@ class Row:
         self.thread = threading.get_ident()
         self._calls += 1
         if self._calls <= _WARM or not self.device.graphs or self.device.is_shared():
-            for work in self.works:
-                work()
+            self._enqueue()
             return
-        driver.begin_capture(stream)
-        try:
-            for work in self.works:
-                work()
-        except BaseException:
-            with contextlib.suppress(DemitasseError):  # a capture that failed has no graph
-                driver.end_graph(driver.end_capture(stream))
-            raise
-        graph = driver.end_capture(stream)
+        graph = captured(self.device, self._enqueue)
         self._graph = graph
         self.device.keep_graph(self, graph)
         driver.launch_graph(graph, stream)
+
+    def _enqueue(self) -> None:
+        for work in self.works:
+            work()
 
 
 class Checked(Row):
@@ -119,6 +114,20 @@ class Checked(Row):
     def __call__(self) -> None:
         super().__call__()
         self._check()
+
+
+def captured(device: Device, enqueue: Callable[[], None]) -> Handle:
+    """The graph of what ``enqueue`` gives to the device's stream. What it raises is raised once the
+    capture is ended."""
+    driver, stream = device.driver, device.stream
+    driver.begin_capture(stream)
+    try:
+        enqueue()
+    except BaseException:
+        with contextlib.suppress(DemitasseError):  # a capture that failed has no graph
+            driver.end_graph(driver.end_capture(stream))
+        raise
+    return driver.end_capture(stream)
 
 
 def in_order(works: Sequence[Work]) -> Work:

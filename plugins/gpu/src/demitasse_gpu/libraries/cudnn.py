@@ -34,6 +34,7 @@ KINDS: dict[str, tuple[int, Any]] = {
     "NaN propagation": (10, ctypes.c_int),
     "pointwise mode": (14, ctypes.c_int),
     "descriptor": (15, ctypes.c_void_p),
+    "graph retention": (33, ctypes.c_int),
 }
 TYPES = {"float32": 0, "float64": 1, "bfloat16": 9}
 """cudnnDataType_t of the elements."""
@@ -47,6 +48,9 @@ OUT_OF_MEMORY = (4003, 4004)
 ASKED = 100
 """Configurations that heuristics are asked for: for exact float32 the first dozens are of no use."""
 ALIGNMENT = 16
+RETAINING, NOT_RETAINED = 92800, 1
+"""Since this version a graph keeps what it needs of a plan, and takes longer to launch for it, unless
+the plan says that somebody else does (cudnnCudaGraphRetention_t): here ``Cudnn.known``."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +124,8 @@ class Plan:
     def __init__(self, owner: Cudnn, config: Descriptor) -> None:
         self._owner = owner
         self._plan = owner.of_device(Descriptor(owner, PLAN), PLAN)
+        if owner.version >= RETAINING:
+            self._plan.set(408, "graph retention", NOT_RETAINED)
         self._plan.set(401, "descriptor", config).finalise()
         (self.workspace,) = self._plan.get(402, "int64")
 
@@ -150,6 +156,11 @@ class Cudnn:
         self.call("cudnnSetStream", self.handle, ctypes.c_void_p(device.stream))
         self.chosen: dict[Any, int] = {}
         self.known: dict[Any, list[Plan]] = {}
+
+    @property
+    def version(self) -> int:
+        """Its version: 92801 is 9.28.1."""
+        return int(self._library.cudnnGetVersion())
 
     def call(self, name: str, *arguments: Any) -> None:
         """Call one of its functions; a handle serves one thread at a time. Raises what its status
