@@ -134,9 +134,11 @@ def test_where_nothing_can_be_captured_several_calls_are_timed(device: Device, r
     assert driver.enqueued >= 3 * (ROUNDS + 1) * MOST
 
 
-def test_a_way_that_cannot_be_captured_is_timed_by_calls(device: Device) -> None:
+def test_a_way_that_cannot_be_captured_is_taken_where_no_other_can(device: Device) -> None:
     alone = failing(device, PlanError("cuDNN: not while a stream is captured"), captured_only=True)
-    assert quickest(device, [way(device, 30e-6), alone]) == 1
+    bad = failing(device, PlanError("it failed to execute"))
+    assert quickest(device, [alone, way(device, 30e-6)]) == 1
+    assert quickest(device, [bad, alone]) == 1
 
 
 def test_without_graphs_nothing_is_captured(device: Device) -> None:

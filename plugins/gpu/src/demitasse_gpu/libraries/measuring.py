@@ -22,25 +22,27 @@ how many those are, may be mostly the host's; the device's part is to take some 
 
 def quickest(device: Device, ways: Sequence[Callable[[int], None]]) -> int:
     """The position of the way that takes least, of the best of some rounds; what a way writes is
-    overwritten later. One that fails is not taken; raises its error where all do."""
+    overwritten later. One that fails is not taken, and one that is not to be had in a graph only where
+    all are so; raises an error where all fail."""
     if len(ways) == 1:
         return 0
-    times, failure = list[float](), None
+    times, failure = list[tuple[bool, float]](), None
     for way in ways:
         try:
             times.append(_measured(device, way))
         except DemitasseError as error:
             failure = error
-            times.append(math.inf)
+            times.append((True, math.inf))
     best = min(range(len(ways)), key=times.__getitem__)
-    if failure is not None and times[best] == math.inf:
+    if failure is not None and times[best][1] == math.inf:
         raise failure
     return best
 
 
-def _measured(device: Device, way: Callable[[int], None]) -> float:
-    """The seconds that a call takes on the device. The host may take longer to enqueue it: so the calls
-    of a round are one graph, and rounds are enqueued behind one that is not counted."""
+def _measured(device: Device, way: Callable[[int], None]) -> tuple[bool, float]:
+    """Whether a step's graph could not have it, and the seconds that a call takes on the device. The
+    host may take longer to enqueue it: so the calls of a round are one graph, and rounds are enqueued
+    behind one that is not counted."""
 
     def call() -> None:
         way(device.stream)
@@ -53,25 +55,24 @@ def _measured(device: Device, way: Callable[[int], None]) -> float:
         for _ in range(count):
             call()
 
-    graph = _graph(device, calls)
+    with device.turn:
+        wanted = device.graphs and not device.is_shared()
+        graph = _graph(device, calls) if wanted else None
     try:
         work = calls if graph is None else lambda: device.driver.launch_graph(graph, device.stream)
         work()
-        return min(_seconds(device, work, ROUNDS)) / count
+        return wanted and graph is None, min(_seconds(device, work, ROUNDS)) / count
     finally:
         if graph is not None:
             device.driver.end_graph(graph)
 
 
 def _graph(device: Device, work: Callable[[], None]) -> Handle | None:
-    """The graph of a work; None where there are to be none, or this work cannot be captured."""
-    with device.turn:
-        if not device.graphs or device.is_shared():
-            return None
-        try:
-            return captured(device, work)
-        except DemitasseError:
-            return None
+    """The graph of a work; None where it cannot be captured."""
+    try:
+        return captured(device, work)
+    except DemitasseError:
+        return None
 
 
 def _seconds(device: Device, work: Callable[[], None], rounds: int) -> list[float]:
