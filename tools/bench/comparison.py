@@ -191,35 +191,46 @@ class Comparison:
 
     def start(self, task: Task, pairs: int) -> Start:
         """Runs of Demitasse in pairs, of which the median counts: one that remembers nothing, and one
-        what that one chose; of what takes long three at most. A run before them compiles, which is done
-        once for an installation."""
+        what that one chose; of what takes long three at most. A run before them compiles, loops and
+        Python's modules, which is done once for an installation."""
         found = Start(task)
-        try:
-            with tempfile.TemporaryDirectory(prefix="demitasse-bench-") as folder:
-                self._begin(task, folder)
-            for number in range(pairs):
-                if number >= 3 and found.cold[-1] > LONG:
-                    break
-                with tempfile.TemporaryDirectory(prefix="demitasse-bench-") as folder:
-                    for times in (found.cold, found.remembered):
-                        seconds, step = self._begin(task, folder)
-                        times.append(seconds)
-                        found.step = min(found.step, step)
-                cold, remembered = found.cold[-1], found.remembered[-1]
-                self.say(f"start of {task}: {cold:.2f} s, {remembered:.2f} s remembered")
-        except Failure as failure:
-            found.note = f"failed: {failure}"
+        with tempfile.TemporaryDirectory(prefix="demitasse-bench-") as compiled:
+            try:
+                self._begin(task, compiled)
+                for number in range(pairs):
+                    if number >= 3 and found.cold[-1] > LONG:
+                        break
+                    self._pair(task, found, compiled)
+            except Failure as failure:
+                found.note = f"failed: {failure}"
         return found
 
-    def _begin(self, task: Task, folder: str) -> tuple[float, float]:
-        """Seconds to the third step of a process that keeps its choices in a folder, and of a step."""
-        with self.worker(OWN, self.settings[OWN][0], XDG_CACHE_HOME=folder) as worker:
-            seconds = self._prepare(worker, task, task.precision, dropout=True, warm=3)
+    def _pair(self, task: Task, found: Start, compiled: str) -> None:
+        with tempfile.TemporaryDirectory(prefix="demitasse-bench-") as folder:
+            for times in (found.cold, found.remembered):
+                seconds, step = self._begin(task, compiled, folder)
+                times.append(seconds)
+                found.step = min(found.step, step)
+        cold, remembered = found.cold[-1], found.remembered[-1]
+        self.say(f"start of {task}: {cold:.2f} s, {remembered:.2f} s remembered")
+
+    def _begin(self, task: Task, compiled: str, folder: str = "") -> tuple[float, float]:
+        """Seconds to the third step of a process that keeps its choices in a folder (else where compiled
+        modules are), and of a step."""
+        variables = {
+            "XDG_CACHE_HOME": folder or compiled,
+            "PYTHONPYCACHEPREFIX": compiled,
+            "PYTHONDONTWRITEBYTECODE": "",
+        }
+        with self.worker(OWN, self.settings[OWN][0], **variables) as worker:
+            seconds = self._prepare(worker, task, task.precision, dropout=True, warm=3, collected=False)
             look = float(worker.ask("run", steps=1)["seconds"])
             return seconds, float(worker.ask("run", steps=turn(look))["seconds"])
 
     @staticmethod
-    def _prepare(worker: Worker, task: Task, precision: str, dropout: bool, warm: int) -> float:
+    def _prepare(
+        worker: Worker, task: Task, precision: str, dropout: bool, warm: int, collected: bool = True
+    ) -> float:
         answer = worker.ask(
             "prepare",
             task=task.what,
@@ -229,6 +240,7 @@ class Comparison:
             batch=task.batch,
             dropout=dropout,
             warm=warm,
+            collected=collected,
         )
         return float(answer["seconds"])
 

@@ -341,9 +341,10 @@ def test_a_process_that_ends_without_closing_saves_its_choices(end):
     assert set(read(cache_file())["fast"].choices) == {"it"}
 
 
-def test_a_forked_process_saves_its_choices():
+def test_a_forked_process_saves_its_choices(monkeypatch):
     if not hasattr(os, "fork"):
         pytest.skip("this system has no fork")
+    monkeypatch.setattr(caching, "SOON", 0.1)
     cache = Cache(cache_file())
     cache.put("fast", "1", "before", entry())
     with warnings.catch_warnings():

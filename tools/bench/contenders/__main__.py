@@ -7,6 +7,7 @@ A command is a line of JSON with ``do``: prepare, run, output or rates; the answ
 from __future__ import annotations
 
 import ctypes
+import gc
 import importlib
 import json
 import os
@@ -35,17 +36,28 @@ class Contestant:
         self.entrant: Any = None
 
     def prepare(
-        self, task: str, net: str, precision: str, setting: str, batch: int, dropout: bool, warm: int
+        self,
+        task: str,
+        net: str,
+        precision: str,
+        setting: str,
+        batch: int,
+        dropout: bool,
+        warm: int,
+        collected: bool = True,
     ) -> dict[str, Any]:
-        """Make a net for ``train`` or ``inference`` and run it some times; the seconds that took.
+        """Make a net for ``train`` or ``inference`` and run it some times; the seconds that took, from
+        when its weights and samples are there. Python looks for no garbage unless it is ``collected``.
 
         The peak of memory counts from here, so that neither importing nor compiling is in it.
         """
-        start = time.perf_counter()
         made = NETS[net]() if dropout else NETS[net]().without("dropout")
         made.batch = batch
         made = made if task == "train" or self.module.__name__.endswith("own") else made.deploy()
         arrays = {**values.weights(NETS[net]()), **values.samples(made, batch)}
+        if not collected:
+            gc.disable()
+        start = time.perf_counter()
         entrant = self.module.Training if task == "train" else self.module.Inference
         self.entrant = entrant(made, precision, setting, arrays)
         del arrays

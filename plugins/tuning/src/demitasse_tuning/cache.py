@@ -19,9 +19,9 @@ from demitasse import DemitasseError, cache_folder, fingerprint, replacing
 log = logging.getLogger("demitasse.tuning")
 
 SCHEMA = 1
-SOON = 0.1
-"""Seconds after which a choice is saved, with those that followed it: to write the file takes as long as
-to try a small operation's kernel."""
+SOON = 1.0
+"""Seconds after which a choice is saved, with those that followed it, so that a small net's are written
+once: to write the file takes as long as to try a small operation's kernel."""
 
 # What was said of which file, as (path, reading or writing): a process has many tuners, one for each
 # runtime, and says it once.

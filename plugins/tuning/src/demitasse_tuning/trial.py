@@ -102,7 +102,9 @@ def compare(
     seconds = {i: best.get(i, first[i]) + extra[i] for i in first}
     limit = EQUAL * min(seconds[i] for i in best)
     equal = [i for i in best if seconds[i] <= limit]
-    chosen = min(equal, key=lambda i: (_room(request, candidates[i]) // ROOM, i))
+    chosen = equal[0]
+    if len(equal) > 1:
+        chosen = min(equal, key=lambda i: (_room(request, candidates[i]) // ROOM, i))
     return Outcome(tuple(seconds.get(i) for i in range(len(candidates))), chosen)
 
 
