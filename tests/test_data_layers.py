@@ -453,3 +453,28 @@ def test_dummy_data_takes_the_four_numbers_of_old(runtime: Any, tmp_path: Path) 
     ).forward()
     assert (found["a"].shape, found["b"].shape) == ((2, 3, 4, 5), (2, 1, 4, 5))
     assert not found["a"].any()
+
+
+@pytest.mark.parametrize("phase", ["train", "test"])
+def test_classes_that_dummy_data_fills_are_cut_off(runtime: Any, tmp_path: Path, phase: str) -> None:
+    def losses(fillers: str) -> dict[str, Any]:
+        text = f"""layer {{ name: "d" type: "DummyData" top: "x" top: "label" top: "target"
+             dummy_data_param {{ shape {{ dim: 4 dim: 3 }} shape {{ dim: 4 }} shape {{ dim: 4 dim: 3 }}
+             {fillers} }} }}
+           layer {{ name: "l" type: "SoftmaxWithLoss" bottom: "x" bottom: "label" top: "loss" }}
+           layer {{ name: "a" type: "Accuracy" bottom: "x" bottom: "label" top: "share" }}
+           layer {{ name: "e" type: "EuclideanLoss" bottom: "x" bottom: "target" top: "distance" }}"""
+        found: dict[str, Any] = net(runtime, tmp_path, text, phase=phase, seed=4).forward()
+        return found
+
+    def three(label: float) -> str:
+        fills = f'data_filler {{ type: "gaussian" }} data_filler {{ value: {label} }}'
+        return fills + " data_filler { value: 0.5 }"
+
+    cut, whole = losses(three(1.75)), losses(three(1))
+    assert cut["loss"] == whole["loss"] != losses(three(2))["loss"]
+    alike = losses('data_filler { type: "constant" value: 0.01 }')
+    assert alike["loss"] == pytest.approx(np.log(3))
+    assert alike["distance"] == 0  # what is no class is left as it is
+    with pytest.raises(DataError, match="layer 'l': label 3 of sample 0"):
+        losses(three(3.5))

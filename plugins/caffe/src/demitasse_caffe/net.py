@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,9 @@ from demitasse_caffe.text import Outline, not_a_model, parse, read_text, which
 from demitasse_caffe.upgrade import upgrade_net
 
 PHASES = {"train": 0, "test": 1}
+
+CLASSIFY = {"Accuracy", "HingeLoss", "InfogainLoss", "MultinomialLogisticLoss", "SoftmaxWithLoss"}
+"""Types whose second bottom holds classes."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +76,7 @@ def define(net: NetFile, state: Any, schema: Schema) -> NetDefinition:
     if net.misfit and all(layer.type in schema.types for layer in layers):
         raise ModelError(net.misfit)
     phase = next(name for name, value in PHASES.items() if value == state.phase)
-    return NetDefinition(net.message.name, phase, tuple(layers), net.location)
+    return NetDefinition(net.message.name, phase, _with_classes(layers), net.location)
 
 
 def state_of(net: NetFile, phase: str, schema: Schema, *others: Any) -> Any:
@@ -106,6 +111,28 @@ def _layer(message: Any, place: Location, schema: Schema, position: int) -> Laye
         location=place,
         loss_weights=tuple(number(weight) for weight in message.loss_weight),
     )
+
+
+def _with_classes(layers: Sequence[Layer]) -> tuple[Layer, ...]:
+    """The layers, where DummyData fills what others read as classes with whole numbers: Caffe cuts off
+    what is behind the point, and benchmark files fill images and labels alike, with 0.01."""
+    classes = {layer.bottoms[1] for layer in layers if layer.type in CLASSIFY and layer.bottoms[1:]}
+    return tuple(
+        _cut_off(layer, classes) if layer.type == "DummyData" and classes & {*layer.tops} else layer
+        for layer in layers
+    )
+
+
+def _cut_off(layer: Layer, classes: Collection[str]) -> Layer:
+    message = type(layer.parameters)()
+    message.CopyFrom(layer.parameters)
+    fillers = message.dummy_data_param.data_filler
+    if len(fillers) == 1 < len(layer.tops):
+        fillers.extend([fillers[0]] * (len(layer.tops) - 1))
+    for top, filler in zip(layer.tops, fillers, strict=False):
+        if top in classes and filler.type == "constant" and math.isfinite(filler.value):
+            filler.value = math.trunc(filler.value)
+    return replace(layer, parameters=message)
 
 
 def check_phase(phase: str) -> None:
