@@ -89,7 +89,9 @@ def test_layers_in_a_list_know_their_lines(read: Any) -> None:
         ("# only a comment\n", r"holds no field"),
         ('itme { name: "x" }', r":1: neither a net .* nor a solver .* its first field is 'itme'"),
         ('name: "a"\nname: "b"\nlayer { }', r":2:\d+: name: .*multiple"),
-        ('layer { name: "a" } layers { name: "b" }', r"has both 'layer' and 'layers'"),
+        ('layer { name: "a" } layers { name: "b" }', r":1: has both 'layers' .* in line 1, 'layer'"),
+        ('name: "n" // a net', r":1:11: '/' begins no comment in this language; '#' does"),
+        ('item { name: "cat" label: 1 }', r":1: neither a net .* it lists items, as a label map"),
         ('layer { name: "a" }', r":1: layer 'a': has no type"),
     ],
 )

@@ -53,8 +53,13 @@ def net_file(
     """A parsed net with its places: those of the blocks ``within`` a path of the outline, after
     ``skip`` layers of nets before it."""
     count = len(message.layer) + len(message.layers)
-    lines = sorted(outline.lines((*within, "layer")) + outline.lines((*within, "layers")))
-    location = Location(str(path))
+    new, old = (outline.lines((*within, name)) for name in ("layer", "layers"))
+    if new and old:
+        raise ModelError(
+            f"{path}:{old[0]}: has both 'layers' (the form before 2014) and, in line {new[0]}, 'layer'; "
+            f"use one of them"
+        )
+    lines, location = new + old, Location(str(path))
     upgraded, places = upgrade_net(
         message, lines[skip : skip + count], outline.line("input", within), location, schema
     )

@@ -322,6 +322,8 @@ def _syntax(path: Path, text: str, outline: Outline, error: Any) -> str:
         reason = f"{word[2]!r} is no field of {word[1]}"
     if line is None:
         return f"{path}: {reason}"
+    if text.splitlines()[line - 1][(column or 1) - 1 :].startswith("/"):
+        return f"{path}:{line}:{column}: '/' begins no comment in this language; '#' does"
     before = (e.name for e in reversed(outline.entries) if e.line == line and e.column <= (column or 0))
     at = next(before, None)
     return f"{path}:{line}:{column}: {f'{at}: ' if at else ''}{reason}"
@@ -348,9 +350,12 @@ def not_a_model(path: Path, outline: Outline, schema: Schema) -> str:
         for kind in ("NetParameter", "SolverParameter")
         for name in schema.descriptor(kind).fields_by_name
     ]
-    close = nearest(names[0], valid)
-    guess = f"; did you mean {close!r}?" if close else ""
+    if set(names) == {"item"}:
+        told = "it lists items, as a label map does"
+    else:
+        close = nearest(names[0], valid)
+        told = f"its first field is {names[0]!r}" + (f"; did you mean {close!r}?" if close else "")
     return (
         f"{path}:{outline.entries[0].line}: neither a net (name, layer, ...) nor a solver (net, "
-        f"base_lr, ...): its first field is {names[0]!r}{guess}"
+        f"base_lr, ...): {told}"
     )
