@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import demitasse
+from demitasse_cli import garbage
 from demitasse_cli.main import main
 
 Install = Callable[..., Path]
@@ -216,3 +218,27 @@ def test_a_reader_that_goes_away_is_no_fault() -> None:
             check=False,
         )
     assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_a_command_looks_for_garbage_again_once_it_has_started() -> None:
+    """In a process of its own: what stays is frozen, and collection is on when the command works."""
+    lines = [
+        "import gc, sys",
+        "from demitasse_cli import garbage, main",
+        "sys.argv = ['demitasse', 'plugins']",
+        "states = []",
+        "settle = garbage.settle",
+        "garbage.settle = lambda: (states.append(gc.isenabled()), settle(), states.append(gc.isenabled()))",
+        "main.main()",
+        "print(states, gc.get_freeze_count() > 1000)",
+    ]
+    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == "[False, True] True", done.stderr
+
+
+def test_an_application_that_runs_a_command_keeps_its_collection() -> None:
+    assert gc.isenabled()
+    frozen = gc.get_freeze_count()
+    assert main(["--version"]) == 0
+    garbage.settle()
+    assert gc.isenabled() and gc.get_freeze_count() == frozen

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from demitasse import DemitasseError, PluginError, WorkerError, __version__, discover, unknown
-from demitasse_cli import launch
+from demitasse_cli import garbage, launch
 from demitasse_cli.flags import command_first
 from demitasse_cli.main import BROKEN_PIPE, INTERRUPTED
 
@@ -147,6 +147,8 @@ def run(given: list[str]) -> int:
         # Not click's own main: it has other statuses, and prints more than a line.
         door = command_line()
         with launch.told_once(), door.make_context("demitasse", given) as context:
+            if given[:1] != ["train"]:  # which goes on starting until its first step
+                garbage.settle()
             status = door.invoke(context)
         sys.stdout.flush()
         return status if isinstance(status, int) else 0

@@ -6,6 +6,8 @@ import os
 import sys
 from collections.abc import Sequence
 
+from demitasse_cli import garbage
+
 INTERRUPTED, BROKEN_PIPE = 130, 141
 """Exit statuses as shells have them: 128 and the number of SIGINT, of SIGPIPE."""
 
@@ -14,6 +16,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status: 0, 1 for a finding or a fault of ours, 2 for
     a user's mistake, 130 when interrupted. A fault of ours is raised, for its traceback."""
     open_streams()
+    if arguments is None:  # the process is ours
+        garbage.pause()
     try:
         from demitasse_cli.door import run
 

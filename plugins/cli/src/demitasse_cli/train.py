@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from demitasse_cli import flags, launch, report
+from demitasse_cli import flags, garbage, launch, report
 from demitasse_cli import options as shared
 from demitasse_cli.interrupts import Interrupts
 from demitasse_cli.main import BROKEN_PIPE
@@ -39,6 +39,7 @@ class History:
         self._every = 1
 
     def __call__(self, event: Event) -> None:
+        garbage.settle()
         if event.kind == "iteration" and event.iteration % self._every == 0:
             self.losses.append((event.iteration, float(event.values["loss"])))
             if len(self.losses) > HISTORY:
