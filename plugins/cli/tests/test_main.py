@@ -228,11 +228,13 @@ def test_a_command_looks_for_garbage_again_once_it_has_started() -> None:
         "sys.argv = ['demitasse', 'plugins']",
         "states = []",
         "settle = garbage.settle",
-        "garbage.settle = lambda: (states.append(gc.isenabled()), settle(), states.append(gc.isenabled()))",
+        "note = lambda: states.append(gc.isenabled())",
+        "garbage.settle = lambda: (note(), settle(), note())",
         "main.main()",
         "print(states, gc.get_freeze_count() > 1000)",
     ]
-    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True)
+    command = [sys.executable, "-c", "\n".join(lines)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert done.stdout.splitlines()[-1] == "[False, True] True", done.stderr
 
 

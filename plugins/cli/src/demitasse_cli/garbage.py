@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import gc
 
-_paused = False
+_pauses: list[None] = []
+"""One while there is a pause."""
 
 
 def pause() -> None:
     """Look for no garbage until ``settle``; without effect where it is not looked for already."""
-    global _paused
-    _paused = gc.isenabled()
-    gc.disable()
+    if gc.isenabled():
+        _pauses.append(None)
+        gc.disable()
 
 
 def settle() -> None:
     """End a pause: look for garbage among what is made from now on."""
-    global _paused
-    if _paused:
-        _paused = False
+    if _pauses:
+        _pauses.clear()
         gc.freeze()
         gc.enable()
