@@ -113,8 +113,8 @@ class Node:
         state = np.zeros(loops.STATE_WORDS, np.int64)
         state[loops.RANK], state[loops.SIZE] = self.rank, self.size
         state[loops.CONTROL] = self._segments[0].address
-        # Crowded ranks wait for one that needs the processor on which they wait. Others sleep at last: two
-        # that the system put on one processor would yield it to each other and stay there for
+        # Crowded ranks wait for one that needs the processor on which they wait. Others sleep at last:
+        # two that the system put on one processor would yield it to each other and stay there for
         # milliseconds, while one that sleeps is woken on a free processor.
         state[loops.SPINS], state[loops.YIELDS] = (20, 20) if crowded else (4000, 0)
         state[loops.SYSCALL] = _address(libc.syscall)
