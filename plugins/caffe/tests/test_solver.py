@@ -371,6 +371,18 @@ def test_separate_and_inline_nets_come_in_caffes_order(solve: Any, tmp_path: Pat
     assert [net.layers[0].location.line for net in solver.tests] == [4, 6, 1]
 
 
+def test_inline_nets_may_each_have_a_form_of_their_own(solve: Any) -> None:
+    solver = solve(
+        "base_lr: 1 lr_policy: 'fixed' test_interval: 1 test_iter: 1 test_iter: 2\n"
+        "train_net_param { layer { name: 'inline' type: 'Silence' } }\n"
+        "test_net_param { layers { name: 'old' type: SILENCE } }\n"
+        "test_net_param { layer { name: 'new' type: 'Silence' } }",
+        base="",
+    )
+    assert [layers(net) for net in solver.tests] == [["old"], ["new"]]
+    assert [net.layers[0].location.line for net in solver.tests] == [3, 4]
+
+
 def test_a_solver_file_serves_its_nets_by_phase(solve: Any, tmp_path: Path) -> None:
     solve()
     reader = model_reader(tmp_path / "solver.prototxt", {})

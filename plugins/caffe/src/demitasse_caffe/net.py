@@ -54,12 +54,12 @@ def net_file(
     ``skip`` layers of nets before it."""
     count = len(message.layer) + len(message.layers)
     new, old = (outline.lines((*within, name)) for name in ("layer", "layers"))
-    if new and old:
+    if message.layer and message.layers and new and old:
         raise ModelError(
             f"{path}:{old[0]}: has both 'layers' (the form before 2014) and, in line {new[0]}, 'layer'; "
             f"use one of them"
         )
-    lines, location = new + old, Location(str(path))
+    lines, location = sorted(new + old), Location(str(path))
     upgraded, places = upgrade_net(
         message, lines[skip : skip + count], outline.line("input", within), location, schema
     )

@@ -322,8 +322,9 @@ def _syntax(path: Path, text: str, outline: Outline, error: Any) -> str:
         reason = f"{word[2]!r} is no field of {word[1]}"
     if line is None:
         return f"{path}: {reason}"
-    if text.splitlines()[line - 1][(column or 1) - 1 :].startswith("/"):
-        return f"{path}:{line}:{column}: '/' begins no comment in this language; '#' does"
+    rest = "".join(text.split("\n")[line - 1 : line])[(column or 1) - 1 :]
+    if rest.startswith(("//", "/*")):
+        return f"{path}:{line}:{column}: {rest[:2]!r} begins no comment in this language; '#' does"
     before = (e.name for e in reversed(outline.entries) if e.line == line and e.column <= (column or 0))
     at = next(before, None)
     return f"{path}:{line}:{column}: {f'{at}: ' if at else ''}{reason}"

@@ -39,7 +39,6 @@ class History:
         self._every = 1
 
     def __call__(self, event: Event) -> None:
-        garbage.settle()
         if event.kind == "iteration" and event.iteration % self._every == 0:
             self.losses.append((event.iteration, float(event.values["loss"])))
             if len(self.losses) > HISTORY:
@@ -196,7 +195,7 @@ def run(
     history, started = History(), time.perf_counter()
     meter = Meter(trainer.iteration, trainer.solver.max_iterations)
     show = shown(meter, trainer.solver.display_interval, stream, quiet)
-    trainer.listeners += [show, history]
+    trainer.listeners += [show, history, lambda event: garbage.settle()]
     recorder = Timeline()
     if timeline is not None:
         trainer.listeners.append(recorder)
