@@ -57,13 +57,13 @@ def is_kept(layout: Layout) -> bool:
     return layout.stored.startswith("V")
 
 
-def packed(x: Any, layout: Layout, threads: int) -> Any:
+def packed(x: Any, layout: Layout, threads: int, precision: str = "bf16") -> Any:
     """What a plan has made of logical numbers, in memory full of rubbish."""
     if not is_kept(layout):
         return layout.pack(x)
     ends = (TensorSpec(x.shape, x.dtype.name),), (TensorSpec(x.shape, x.dtype.name, layout),)
     (candidate,) = candidates(
-        Request(VOCABULARY["reorder"], *ends, {}, Place("test", threads=threads), "bf16", True)
+        Request(VOCABULARY["reorder"], *ends, {}, Place("test", threads=threads), precision, True)
     )
     assert candidate.input_layouts == (PLAIN,)
     assert candidate.output_layouts == (layout,)
@@ -88,7 +88,7 @@ def compute(request: Request, operands: Sequence[Any], **options: Any) -> list[A
     layouts = candidate.input_layouts
     threads = request.place.threads
     given = [
-        None if x is None else packed(x, layout, threads)
+        None if x is None else packed(x, layout, threads, request.precision)
         for x, layout in zip(operands, layouts, strict=True)
     ]
     wanted = list(zip(request.outputs, candidate.output_layouts, strict=True))

@@ -191,6 +191,21 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     assert done.stdout.strip() == "0", done.stderr
 
 
+def test_what_walks_a_table_is_compiled_before_its_first_call() -> None:
+    """Else a tuner would take the time for that for the kernel's, and keep another one for good."""
+    program = """
+import numpy as np
+from demitasse_cpu.kernels.work import ready
+from demitasse_cpu.loops import calls, elementwise
+from demitasse_cpu.native import in_order, openmp
+fill = ready(elementwise.filled, np.ones(4, np.float32), 0.0, 0, 4)
+work, compiled = in_order([fill, fill]), len(calls.run.signatures)
+work()
+assert openmp() is None or compiled == len(calls.run.signatures) == 1, calls.run.signatures
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
 def test_patience_is_ours_only_where_the_user_said_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
     monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from winograd_problems import (
     BFLOAT16,
     INTEGERS,
+    ROUNDING,
     Problem,
     ask,
     check_sums,
@@ -31,30 +32,42 @@ pytestmark = pytest.mark.usefixtures("however_few_channels")
 
 
 def kept_forward(
-    problem: Problem, threads: int = 2, biased: bool = True, fixed: bool = True, **options: Any
+    problem: Problem,
+    threads: int = 2,
+    biased: bool = True,
+    fixed: bool = True,
+    precision: str = "bf16",
+    **options: Any,
 ) -> Any:
     """What a net that only runs forward computes; all else only if not ``fixed``."""
     x, w, b, dy, attributes = problem
     operands = [x, w, b if biased else None]
-    request = ask("convolution", operands, [dy], attributes, threads, "bf16", fixed)
+    request = ask("convolution", operands, [dy], attributes, threads, precision, fixed)
     (candidate,) = winograd.forward(request, **options)
     assert is_kept(candidate.input_layouts[1]) == fixed
     (y,) = compute(request, operands, **options)
     return y
 
 
-def check_kept(problem: Problem, threads: int, biased: bool, relu: bool) -> None:
+def check_kept(
+    problem: Problem, threads: int, biased: bool, relu: bool, precision: str = "bf16"
+) -> None:
+    problem = stored(problem) if precision == "bf16" else problem
     x, w, b, dy, attributes = problem
-    y = kept_forward(problem, threads, biased, relu=relu)
+    y = kept_forward(problem, threads, biased, precision=precision, relu=relu)
     expected = defined((x, w, b * biased, dy, attributes))[0]
     expected = np.maximum(expected, 0) if relu else expected
     terms = w.shape[1] * w.shape[2] * w.shape[3]
-    check_sums(y, expected, terms, w.shape[2], INTEGERS, 2.0**-8)
-    same = kept_forward(problem, threads, biased, fixed=False, relu=relu)
+    rounding, step = (INTEGERS, 2.0**-8) if precision == "bf16" else (ROUNDING, 0)
+    check_sums(y, expected, terms, w.shape[2], rounding, step)
+    same = kept_forward(problem, threads, biased, fixed=False, precision=precision, relu=relu)
     assert y.tobytes() == same.tobytes(), "another kernel transforms the same weights itself"
 
 
-@needs_products_of_pairs
+PRECISIONS = ["f32", pytest.param("bf16", marks=needs_products_of_pairs)]
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
 @settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 99),
@@ -71,14 +84,19 @@ def check_kept(problem: Problem, threads: int, biased: bool, relu: bool) -> None
     relu=st.booleans(),
 )
 def test_any_geometry_with_kept_weights(
-    images: tuple[int, tuple[int, int]], threads: int, biased: bool, relu: bool, **numbers: Any
+    precision: str,
+    images: tuple[int, tuple[int, int]],
+    threads: int,
+    biased: bool,
+    relu: bool,
+    **numbers: Any,
 ) -> None:
     samples, result = images
-    problem = stored(random_problem(samples=samples, result=result, **numbers))
+    problem = random_problem(samples=samples, result=result, **numbers)
     x, w, _, dy, attributes = problem
-    request = ask("convolution", [x, w, None], [dy], attributes, threads, "bf16", True)
+    request = ask("convolution", [x, w, None], [dy], attributes, threads, precision, True)
     assume(tiles(request) >= 8)
-    check_kept(problem, threads, biased, relu)
+    check_kept(problem, threads, biased, relu, precision)
 
 
 def tiles(request: Request) -> int:
@@ -88,49 +106,70 @@ def tiles(request: Request) -> int:
     return int(winograd.sizes_of(request, x, w.shape, y).tiles)
 
 
-@needs_products_of_pairs
+@pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("threads", [1, 2, 5])
 @pytest.mark.parametrize("taps", [3, 5])
-@pytest.mark.parametrize("channels", [(97, 130), (130, 97), (257, 64), (64, 257), (288, 352)])
-def test_kept_weights_of_many_channels(channels: tuple[int, int], taps: int, threads: int) -> None:
-    """More than 128, whose products are summed as integers, than a panel, and than a cache keeps."""
-    problem = stored(random_problem(2, 2, *channels, result=(14, 13), taps=taps))
-    check_kept(problem, threads, biased=True, relu=threads == 2)
-
-
-@needs_products_of_pairs
-@pytest.mark.parametrize("channels", [(20, 24), (257, 130)])
-def test_kept_weights_and_results_do_not_depend_on_the_number_of_threads(
-    channels: tuple[int, int],
+@pytest.mark.parametrize(
+    ("channels", "samples"),
+    [((97, 130), 2), ((130, 97), 3), ((257, 64), 2), ((64, 257), 1), ((288, 352), 1)],
+)
+def test_kept_weights_of_many_channels(
+    channels: tuple[int, int], samples: int, taps: int, threads: int, precision: str
 ) -> None:
-    problem = stored(random_problem(3, 3, *channels, result=(10, 14)))
+    """More than 128, whose products are summed as integers, than a panel, and than a cache keeps; few
+    tiles, for which panels are divided among threads, and more."""
+    problem = random_problem(2, samples, *channels, result=(14, 13), taps=taps)
+    check_kept(problem, threads, biased=True, relu=threads == 2, precision=precision)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize(("outputs", "samples"), [(64, 1), (128, 1), (64, 5)])
+def test_kept_weights_of_groups(outputs: int, samples: int, precision: str) -> None:
+    """Whose outputs are whole panels, so that each group's weights begin with one."""
+    problem = random_problem(4, samples, 20, outputs, result=(13, 14), groups=3)
+    check_kept(problem, 2, biased=True, relu=False, precision=precision)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("channels", [(20, 24), (257, 130)])
+@pytest.mark.parametrize("samples", [1, 3])
+def test_kept_weights_and_results_do_not_depend_on_the_number_of_threads(
+    channels: tuple[int, int], samples: int, precision: str
+) -> None:
+    problem = stored(random_problem(3, samples, *channels, result=(10, 14)))
     x, w, _, dy, attributes = problem
-    request = ask("convolution", [x, w, None], [dy], attributes, 1, "bf16", True)
+    request = ask("convolution", [x, w, None], [dy], attributes, 1, precision, True)
     (candidate,) = winograd.forward(request)
     layout = candidate.input_layouts[1]
+    alone = kept_forward(problem, 1, precision=precision).tobytes()
     for threads in (2, 5):
-        assert kept_forward(problem, 1).tobytes() == kept_forward(problem, threads).tobytes()
-        assert packed(w, layout, 1).tobytes() == packed(w, layout, threads).tobytes()
+        assert alone == kept_forward(problem, threads, precision=precision).tobytes()
+        one, more = (packed(w, layout, count, precision) for count in (1, threads))
+        assert one.tobytes() == more.tobytes()
 
 
-@needs_products_of_pairs
+@pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("none", [np.nan, np.inf])
-def test_kept_weights_that_are_no_numbers_stay_so(none: float) -> None:
+def test_kept_weights_that_are_no_numbers_stay_so(none: float, precision: str) -> None:
     x, w, b, dy, attributes = stored(random_problem(5, 2, 20, 40, (9, 11)))
     w[7, 3, 1, 1] = none
-    y = kept_forward((x, w, b, dy, attributes))
+    y = kept_forward((x, w, b, dy, attributes), precision=precision)
     assert not np.isfinite(y[:, 7]).any()
     assert np.isfinite(np.delete(y, 7, axis=1)).all()
 
 
 @needs_products_of_pairs
-def test_weights_are_kept_only_where_they_are_fixed_many_tiles_use_them_and_integers_are_quick(
+def test_weights_are_kept_where_they_are_fixed_and_enough_tiles_use_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def forms(
-        result: tuple[int, int], groups: int = 1, fixed: bool = True, precision: str = "bf16"
+        result: tuple[int, int],
+        groups: int = 1,
+        fixed: bool = True,
+        precision: str = "bf16",
+        samples: int = 1,
     ) -> list[bool]:
-        x, w, b, dy, attributes = random_problem(1, 1, 16, 32, result, groups=groups)
+        x, w, b, dy, attributes = random_problem(1, samples, 16, 32, result, groups=groups)
         request = ask("convolution", [x, w, b], [dy], attributes, 2, precision, fixed)
         return [is_kept(candidate.input_layouts[1]) for candidate in winograd.forward(request)]
 
@@ -139,10 +178,15 @@ def test_weights_are_kept_only_where_they_are_fixed_many_tiles_use_them_and_inte
     assert forms(seven) == [False]
     assert forms(eight, groups=2) == [False]
     assert forms(eight, fixed=False) == [False]
-    assert forms(eight, precision="f32") == [False]
+    assert forms(eight, precision="f32") == [True]
+    assert forms(seven, precision="f32") == forms(eight, precision="f32", fixed=False) == [False]
+    assert forms((64, 64), precision="f32") == [True]
+    assert forms((64, 64), precision="f32", samples=2) == [False], "as long as to transform them first"
+    assert forms((64, 64), samples=2) == [True]
     for module in (winograd_kept, winograd_integers):
         monkeypatch.setattr(module, "are_quick", lambda: False)
     assert forms(eight) == [False]
+    assert forms(eight, precision="f32") == [True]
 
 
 def weights(

@@ -181,6 +181,7 @@ class Native:
         foreign = [part.threads for stage in stages for part in stage if isinstance(part, Foreign)]
         self._threads = max(foreign, default=0)
         self._table: np.ndarray | None = None
+        _compile_walk()
 
     def __call__(self) -> None:
         team = openmp()
@@ -219,6 +220,16 @@ class Native:
         table = np.array(rows, np.int64).reshape(-1, 3)
         self._run, self._share = calls.run, int(calls.share.address or 0)
         return table
+
+
+@cache
+def _compile_walk() -> None:
+    """Have what walks tables compiled where a kernel is bound: a first call that waits for it, 0.3 s
+    once on a machine, would look like a slow kernel's to a tuner."""
+    if openmp() is not None:
+        from demitasse_cpu.loops import calls
+
+        _address(calls.run, (1, np.zeros(1, np.int64), np.zeros((1, 3), np.int64), 1, 1))
 
 
 def _join(works: Sequence[Call | Foreign | Native]) -> Work:

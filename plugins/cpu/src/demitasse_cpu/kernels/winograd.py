@@ -17,6 +17,7 @@ from demitasse_cpu.kernels.winograd_geometry import (
     FLOAT,
     GRADIENT_FEW_TILES,
     KEPT_WEIGHTS,
+    KERNELS,
     LINE,
     PANEL,
     SPARE_ROWS,
@@ -34,9 +35,6 @@ from demitasse_cpu.kernels.winograd_geometry import (
 from demitasse_cpu.kernels.work import ready
 from demitasse_cpu.native import at_once, in_order
 from demitasse_cpu.threads import divide
-
-KERNELS = {3: "Winograd F(4x4, 3x3)", 5: "Winograd F(4x4, 5x5)"}
-"""The kernels by their number of taps in a line."""
 
 _BLOCK, _LARGE_BLOCK = 48, 200
 """Tiles that a thread takes from images to results at a time. 48 of 64 channels stay in the second

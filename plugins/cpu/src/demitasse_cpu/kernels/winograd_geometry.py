@@ -10,6 +10,9 @@ from typing import Any, NamedTuple
 from demitasse import Request, TensorSpec
 from demitasse_cpu.kernels.requests import flat
 
+KERNELS = {3: "Winograd F(4x4, 3x3)", 5: "Winograd F(4x4, 5x5)"}
+"""The kernels by their number of taps in a line."""
+
 FLOAT = 4
 LINE = 16
 _ROWS, _ROWS_OF_WIDE = 8, 6  # that a tile of sums has, of few outputs and of many
@@ -92,11 +95,16 @@ class Sizes(NamedTuple):
         """Threads that have work, where they divide the tiles."""
         return max(1, min(self.threads, self.tiles // 6))
 
-    def block(self, most: int) -> int:
-        """Tiles of a block, not more than ``most``: so that the blocks of a part need the fewest rows
-        of products, which are computed a few at a time."""
-        mine = -(-self.tiles // self.parts)
-        rows = _ROWS_OF_WIDE if self.outputs > 3 * LINE else _ROWS
+    @property
+    def rows(self) -> int:
+        """Of products that are computed together."""
+        return _ROWS_OF_WIDE if self.outputs > 3 * LINE else _ROWS
+
+    def block(self, most: int, parts: int = 0) -> int:
+        """Tiles of a block, not more than ``most``: so that the blocks of a part, of ``parts`` or as
+        many as have work, need the fewest rows of products, which are computed a few at a time."""
+        mine = -(-self.tiles // (parts or self.parts))
+        rows = self.rows
 
         def computed(block: int) -> int:
             whole_blocks, rest = divmod(mine, block)

@@ -141,9 +141,10 @@ class Vectors:
             return ir.VectorType(ir.IntType(16), LANES), 2, f"v{LANES}i16"
         return self.kind, 4, f"v{LANES}f32"
 
-    def fetch(self, pointer: Any, offset: Any, to_write: bool = False) -> None:
-        """Have memory brought to the caches that will be read soon."""
+    def fetch(self, pointer: Any, offset: Any, to_write: bool = False, near: bool = True) -> None:
+        """Have memory brought to the caches that will be read soon; where that is not ``near`` in time,
+        to the far ones alone, so that the first keeps what it has."""
         byte = ir.IntType(8).as_pointer()
         prefetch = self._function("llvm.prefetch.p0", ir.VoidType(), [byte, _I32, _I32, _I32])
         place = self.builder.bitcast(self.builder.gep(pointer, [offset]), byte)
-        self.builder.call(prefetch, [place, _I32(int(to_write)), _I32(3), _I32(1)])
+        self.builder.call(prefetch, [place, _I32(int(to_write)), _I32(3 if near else 1), _I32(1)])

@@ -24,6 +24,7 @@ from demitasse_cpu.loops.winograd_blocks import (
     BATCH,
     PANEL,
     multiply,
+    multiply_fetching,
     points_of,
     transform_images,
     vectors_of,
@@ -81,25 +82,32 @@ def _panel_of_weights(g: Any, w: Array, taps: Any, u: Array, at: int, panel: int
         transform_weights(g, w, taps, panel * PANEL + j, g.channels, u, at + j, width, position, patch)
 
 
-@inlined
-def _products(
-    g: Any,
-    v: Array,
-    v_at: int,
-    lie: Any,
-    u: Array,
-    u_at: int,
-    m: Array,
-    m_position: int,
-    panel: int,
-    tiles: int,
-) -> None:
-    """Per position the products of a block of tiles with a panel of weights."""
-    vectors = vectors_of(g.outputs, panel)
-    width = vectors * LANES
-    for p in range(points_of(g) ** 2):
-        a, b, c = v_at + p * lie.position, u_at + p * (g.channels * width + LANES), p * m_position
-        multiply(v, a, lie.row, 1, u, b, width, m, c, width, tiles, g.channels, 0, vectors)
+def _products_by(multiply: Any) -> Any:
+    @inlined
+    def products(
+        g: Any,
+        v: Array,
+        v_at: int,
+        lie: Any,
+        u: Array,
+        u_at: int,
+        m: Array,
+        m_position: int,
+        panel: int,
+        tiles: int,
+    ) -> None:
+        vectors = vectors_of(g.outputs, panel)
+        width = vectors * LANES
+        for p in range(points_of(g) ** 2):
+            a, b, c = v_at + p * lie.position, u_at + p * (g.channels * width + LANES), p * m_position
+            multiply(v, a, lie.row, 1, u, b, width, m, c, width, tiles, g.channels, 0, vectors)
+
+    return products
+
+
+_products, products_fetching = _products_by(multiply), _products_by(multiply_fetching)
+"""Per position the products of a block of tiles with a panel of weights; the second has the weights that
+follow brought from memory meanwhile."""
 
 
 @inlined

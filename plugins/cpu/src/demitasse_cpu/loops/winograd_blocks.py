@@ -1,18 +1,19 @@
 """What the loops of Winograd's convolution share: where tiles lie, a block's transforms and products.
 
 numba keeps a compiled loop while the file that it stands in is unchanged: whoever changes a part here
-touches ``winograd``, ``winograd_gradient``, ``winograd_integers``, ``winograd_integer_gradient`` and
-``winograd_transposed`` too.
+touches ``winograd``, ``winograd_gradient``, ``winograd_integers``, ``winograd_integer_gradient``,
+``winograd_kept`` and ``winograd_transposed`` too.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from demitasse_cpu.loops.compiled import Array, inlined
 from demitasse_cpu.loops.tiles import ROWS
 from demitasse_cpu.loops.vectors import LANES
-from demitasse_cpu.loops.winograd_tiles import TILE_1, TILE_2, TILE_3, TILE_4
+from demitasse_cpu.loops.winograd_tiles import FETCHING_TILES, TILES
 from demitasse_cpu.loops.winograd_transforms import IMAGE, IMAGE_EDGE, IMAGE_PART, RESULTS
 
 PANEL = (len(ROWS) - 1) * LANES
@@ -69,37 +70,57 @@ class Taps(NamedTuple):
 
 
 @inlined
-def multiply(
-    a: Array,
-    a_at: int,
-    a_row: int,
-    a_step: int,
-    b: Array,
-    b_at: int,
-    b_step: int,
-    c: Array,
-    c_at: int,
-    c_row: int,
-    rows: int,
-    count: int,
-    more: int,
-    vectors: int,
-) -> None:
-    """The sums of ``rows`` rows over ``count`` terms, tile by tile, while a part of b that the first
-    cache holds is used by all rows. Rows that the last tile has beyond ``rows`` are rubbish."""
-    for start in range(0, count, _DEPTH):
-        n = min(_DEPTH, count - start)
-        from_a, from_b, adding = a_at + start * a_step, b_at + start * b_step, more + start
-        for m in range(0, rows, ROWS[vectors]):
-            at, out = from_a + m * a_row, c_at + m * c_row
-            if vectors == 1:
-                TILE_1(a, at, a_row, a_step, b, from_b, b_step, c, out, c_row, n, adding)
-            elif vectors == 2:
-                TILE_2(a, at, a_row, a_step, b, from_b, b_step, c, out, c_row, n, adding)
-            elif vectors == 3:
-                TILE_3(a, at, a_row, a_step, b, from_b, b_step, c, out, c_row, n, adding)
-            else:
-                TILE_4(a, at, a_row, a_step, b, from_b, b_step, c, out, c_row, n, adding)
+def ahead_of(row: int, rows: int, part: int, vectors: int) -> int:
+    """How far before what it reads of b the tile at ``row`` is to fetch: each of the last two half of
+    the part that follows, ``part`` numbers long; those before nothing but their own."""
+    left = rows - row
+    if left <= ROWS[vectors]:
+        return part + (vectors + 1) // 2 * LANES
+    return part if left <= 2 * ROWS[vectors] else 0
+
+
+def _multiplying(tiles: Sequence[Any]) -> Any:
+    tile_1, tile_2, tile_3, tile_4 = (*tiles[:2], *tiles[-2:])
+
+    @inlined
+    def multiply(
+        a: Array,
+        a_at: int,
+        a_row: int,
+        a_step: int,
+        b: Array,
+        b_at: int,
+        b_step: int,
+        c: Array,
+        c_at: int,
+        c_row: int,
+        rows: int,
+        count: int,
+        more: int,
+        vectors: int,
+    ) -> None:
+        for start in range(0, count, _DEPTH):
+            n = min(_DEPTH, count - start)
+            from_a, from_b, adding = a_at + start * a_step, b_at + start * b_step, more + start
+            for m in range(0, rows, ROWS[vectors]):
+                at, out = from_a + m * a_row, c_at + m * c_row
+                ahead = ahead_of(m, rows, n * b_step, vectors)
+                if vectors == 1:
+                    tile_1(a, at, a_row, a_step, b, from_b, b_step, c, out, c_row, n, adding, ahead)
+                elif vectors == 2:
+                    tile_2(a, at, a_row, a_step, b, from_b, b_step, c, out, c_row, n, adding, ahead)
+                elif vectors == 3:
+                    tile_3(a, at, a_row, a_step, b, from_b, b_step, c, out, c_row, n, adding, ahead)
+                else:
+                    tile_4(a, at, a_row, a_step, b, from_b, b_step, c, out, c_row, n, adding, ahead)
+
+    return multiply
+
+
+multiply, multiply_fetching = _multiplying(TILES), _multiplying(FETCHING_TILES)
+"""The sums of ``rows`` rows over ``count`` terms, tile by tile, while a part of b that the first cache
+holds is used by all rows. Rows that the last tile has beyond ``rows`` are rubbish. The second has what
+follows in b brought from memory meanwhile."""
 
 
 @inlined

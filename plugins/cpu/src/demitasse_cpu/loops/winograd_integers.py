@@ -19,6 +19,7 @@ and ``winograd_gradient``, and those two of this one.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,15 +28,19 @@ from demitasse_cpu.loops.compiled import Array, compiled, inlined
 from demitasse_cpu.loops.tiles import ROWS
 from demitasse_cpu.loops.vectors import LANES
 from demitasse_cpu.loops.winograd import finish, transform_weights
-from demitasse_cpu.loops.winograd_blocks import PANEL, Lie, points_of, transform_images, vectors_of
-from demitasse_cpu.loops.winograd_pair_tiles import PAIR_TILES
+from demitasse_cpu.loops.winograd_blocks import (
+    PANEL,
+    Lie,
+    ahead_of,
+    points_of,
+    transform_images,
+    vectors_of,
+)
+from demitasse_cpu.loops.winograd_pair_tiles import FETCHING_PAIR_TILES, PAIR_TILES
 from demitasse_cpu.loops.winograd_rounding import extents, largest, round_line, round_pairs
 
 DEPTH = 64
 """Pairs that are multiplied before their sums become float32: rows of a panel for the first cache."""
-
-_TILE_1, _TILE_2 = PAIR_TILES[0], PAIR_TILES[1]
-_TILE_3, _TILE_4 = PAIR_TILES[-2:]
 
 LARGEST = np.float32(2**14 - 1)
 """Of the integers that tiles become."""
@@ -84,41 +89,51 @@ def pair_up(
     round_pairs(x, at, step, count, factors, pairs, pairs_at, pairs_step)
 
 
-@inlined
-def multiply_pairs(
-    a: Array,
-    a_at: int,
-    a_row: int,
-    a_step: int,
-    b: Array,
-    b_at: int,
-    b_step: int,
-    c: Array,
-    c_at: int,
-    c_row: int,
-    down: Array,
-    down_at: int,
-    across: Array,
-    across_at: int,
-    rows: int,
-    count: int,
-    more: int,
-    vectors: int,
-) -> None:
-    """The sums of ``rows`` rows over ``count`` pairs, at most DEPTH, tile by tile, with a scale for each
-    row and column. Rows that the last tile has beyond ``rows`` are rubbish."""
-    for m in range(0, rows, ROWS[vectors]):
-        at, out, scale = a_at + m * a_row, c_at + m * c_row, down_at + m
-        operands = (a, at, a_row, a_step, b, b_at, b_step, c, out, c_row)
-        scales = (down, scale, across, across_at)
-        if vectors == 1:
-            _TILE_1(*operands, *scales, count, more)
-        elif vectors == 2:
-            _TILE_2(*operands, *scales, count, more)
-        elif vectors == 3:
-            _TILE_3(*operands, *scales, count, more)
-        else:
-            _TILE_4(*operands, *scales, count, more)
+def _multiplying_pairs(tiles: Sequence[Any]) -> Any:
+    tile_1, tile_2, tile_3, tile_4 = (*tiles[:2], *tiles[-2:])
+
+    @inlined
+    def multiply_pairs(
+        a: Array,
+        a_at: int,
+        a_row: int,
+        a_step: int,
+        b: Array,
+        b_at: int,
+        b_step: int,
+        c: Array,
+        c_at: int,
+        c_row: int,
+        down: Array,
+        down_at: int,
+        across: Array,
+        across_at: int,
+        rows: int,
+        count: int,
+        more: int,
+        vectors: int,
+    ) -> None:
+        for m in range(0, rows, ROWS[vectors]):
+            at, out, scale = a_at + m * a_row, c_at + m * c_row, down_at + m
+            operands = (a, at, a_row, a_step, b, b_at, b_step, c, out, c_row)
+            scales = (down, scale, across, across_at)
+            ahead = ahead_of(m, rows, count * b_step, vectors)
+            if vectors == 1:
+                tile_1(*operands, *scales, count, more, ahead)
+            elif vectors == 2:
+                tile_2(*operands, *scales, count, more, ahead)
+            elif vectors == 3:
+                tile_3(*operands, *scales, count, more, ahead)
+            else:
+                tile_4(*operands, *scales, count, more, ahead)
+
+    return multiply_pairs
+
+
+multiply_pairs, _multiply_pairs_fetching = map(_multiplying_pairs, (PAIR_TILES, FETCHING_PAIR_TILES))
+"""The sums of ``rows`` rows over ``count`` pairs, at most DEPTH, tile by tile, with a scale for each row
+and column. Rows that the last tile has beyond ``rows`` are rubbish. The second has what follows in b
+brought from memory meanwhile."""
 
 
 class Rounded(NamedTuple):
@@ -161,7 +176,7 @@ def round_tile(g: Any, line: Array, v: Any, place: int, patch: Array) -> None:
 
 
 @inlined
-def _round_images(
+def round_images(
     g: Any, x: Array, v: Any, first: int, line: Array, patch: Array, begin: int, end: int
 ) -> None:
     """B' x B of tiles ``begin`` to ``end``, from place ``first`` of v on. ``line`` has room for all
@@ -190,51 +205,58 @@ def _round_weights(
             pair_up(line, p * line_position, LANES, count, True, u, to, width, scales, back, patch)
 
 
-@inlined
-def products(
-    g: Any,
-    v: Any,
-    first: int,
-    u: Array,
-    scales: Array,
-    m: Array,
-    m_position: int,
-    panel: int,
-    tiles: int,
-) -> None:
-    """Per position the products of tiles from place ``first`` of v on with a panel of weights."""
-    vectors, pairs = (g.channels + LANES - 1) // LANES, (g.channels + 1) // 2
-    positions, pieces = points_of(g) ** 2, pieces_of(g.channels)
-    columns = vectors_of(g.outputs, panel)
-    width = columns * LANES
-    for p in range(positions):
-        for piece in range(pieces):
-            start = vectors * piece // pieces * LANES // 2
-            count = min(vectors * (piece + 1) // pieces * LANES // 2, pairs) - start
-            a = p * v.position + first * v.row + start
-            b = p * (pairs * width + LANES) + start * width
-            down = (piece * positions + p) * v.scales_row + first
-            across = (piece * positions + p) * PANEL
-            multiply_pairs(
-                v.pairs,
-                a,
-                v.row,
-                1,
-                u,
-                b,
-                width,
-                m,
-                p * m_position,
-                width,
-                v.scales,
-                down,
-                scales,
-                across,
-                tiles,
-                count,
-                piece,
-                columns,
-            )
+def _products_by(multiply_pairs: Any) -> Any:
+    @inlined
+    def products(
+        g: Any,
+        v: Any,
+        first: int,
+        u: Array,
+        scales: Array,
+        m: Array,
+        m_position: int,
+        panel: int,
+        tiles: int,
+    ) -> None:
+        vectors, pairs = (g.channels + LANES - 1) // LANES, (g.channels + 1) // 2
+        positions, pieces = points_of(g) ** 2, pieces_of(g.channels)
+        columns = vectors_of(g.outputs, panel)
+        width = columns * LANES
+        for p in range(positions):
+            for piece in range(pieces):
+                start = vectors * piece // pieces * LANES // 2
+                count = min(vectors * (piece + 1) // pieces * LANES // 2, pairs) - start
+                a = p * v.position + first * v.row + start
+                b = p * (pairs * width + LANES) + start * width
+                down = (piece * positions + p) * v.scales_row + first
+                across = (piece * positions + p) * PANEL
+                multiply_pairs(
+                    v.pairs,
+                    a,
+                    v.row,
+                    1,
+                    u,
+                    b,
+                    width,
+                    m,
+                    p * m_position,
+                    width,
+                    v.scales,
+                    down,
+                    scales,
+                    across,
+                    tiles,
+                    count,
+                    piece,
+                    columns,
+                )
+
+    return products
+
+
+products, products_fetching = map(_products_by, (multiply_pairs, _multiply_pairs_fetching))
+"""Per position the products of tiles from place ``first`` of v on with a panel of weights; the second
+has the weights that follow brought from memory meanwhile."""
 
 
 @inlined
@@ -259,7 +281,7 @@ def weights(
 @compiled()
 def images(g: Any, x: Array, v: Any, line: Array, patch: Array, begin: int, end: int) -> None:
     """The transformed tiles ``begin`` to ``end``, as pairs, at these places of v."""
-    _round_images(g, x, v, begin, line, patch, begin, end)
+    round_images(g, x, v, begin, line, patch, begin, end)
 
 
 @compiled()
@@ -283,7 +305,7 @@ def by_tiles(
     position = block * PANEL + LANES
     for start in range(begin, end, block):
         stop = min(start + block, end)
-        _round_images(g, x, v, 0, line, patch, start, stop)
+        round_images(g, x, v, 0, line, patch, start, stop)
         for panel in range((g.outputs + PANEL - 1) // PANEL):
             there, back = panel_of(g, u, scales, panel)
             products(g, v, 0, there, back, m, position, panel, stop - start)

@@ -22,10 +22,11 @@ _ZEROS = ir.Constant(_WORDS, [0] * LANES)
 _MULTIPLY_ADD = f"llvm.x86.avx512.vpdpwssd.{32 * LANES}"
 
 
-def _tile(rows: int, vectors: int) -> Any:
+def _tile(rows: int, vectors: int, fetching: bool) -> Any:
     """c[r, v] (+)= down[r] * across[v] * sum over t of a[r, t] . b[t, v], where . multiplies two pairs
     and adds: c has ``c_row`` between rows, a ``a_row`` between rows and ``a_step`` between terms, b
-    ``b_step``; ``more`` adds to what c holds."""
+    ``b_step``; ``more`` adds to what c holds. One that is ``fetching`` has half of what lies ``ahead``
+    of each term of b brought from memory meanwhile."""
 
     def products(module: Any, kind: Any, name: str) -> Any:
         function = ir.Function(module, kind, name)
@@ -34,7 +35,9 @@ def _tile(rows: int, vectors: int) -> Any:
         function.attributes.add("noinline")
         builder = ir.IRBuilder(function.append_basic_block())
         v, index = Vectors(builder), I64
-        source, panel, out, down, across, a_row, a_step, b_step, c_row, count, more = function.args
+        source, panel, out, down, across, a_row, a_step, b_step, c_row, count, more, ahead = (
+            function.args
+        )
         of_words = ir.FunctionType(_WORDS, [_WORDS] * 3)
         multiply_add = cgutils.get_or_insert_function(module, of_words, _MULTIPLY_ADD)  # type: ignore[no-untyped-call]
         cells = [(r, j) for r in range(rows) for j in range(vectors)]
@@ -52,6 +55,9 @@ def _tile(rows: int, vectors: int) -> Any:
         t, at, b_at = builder.phi(index), builder.phi(index), builder.phi(index)
         sums = [builder.phi(_WORDS) for _ in cells]
         others = [_words(builder, panel, builder.add(b_at, index(j * LANES))) for j in range(vectors)]
+        for j in range((vectors + 1) // 2 if fetching else 0):
+            there = builder.add(builder.add(b_at, ahead), index(j * LANES))
+            v.fetch(panel, there, near=False)
         after = []
         for r in range(rows):
             value = v.splat(builder.load(builder.gep(row[r], [at])))
@@ -102,17 +108,18 @@ def _tile(rows: int, vectors: int) -> Any:
         across_at: Any,
         count: Any,
         more: Any,
+        ahead: Any,
     ) -> Any:
         n = types.int64
-        signature = types.void(a, n, n, n, b, n, n, c, n, n, down, n, across, n, n, n)
+        signature = types.void(a, n, n, n, b, n, n, c, n, n, down, n, across, n, n, n, n)
 
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             v = Vectors(builder)
             arrays = (0, 4, 7, 10, 12)
             starts = [builder.gep(v.data(context, signature, args, i), [args[i + 1]]) for i in arrays]
-            given = [*starts, *(args[i] for i in (2, 3, 6, 9, 14, 15))]
+            given = [*starts, *(args[i] for i in (2, 3, 6, 9, 14, 15, 16))]
             kind = ir.FunctionType(ir.VoidType(), [value.type for value in given])
-            name = f"winograd_pair_tile_{rows}_{vectors}"
+            name = f"winograd_{'fetching_' if fetching else ''}pair_tile_{rows}_{vectors}"
             function = builder.module.globals.get(name) or products(builder.module, kind, name)
             builder.call(function, given)
             return context.get_dummy_value()
@@ -129,5 +136,9 @@ def _words(builder: Any, pointer: Any, offset: Any) -> Any:
     return value
 
 
-PAIR_TILES = [_tile(ROWS[vectors], vectors) for vectors in range(1, len(ROWS))]
+def _tiles(fetching: bool) -> list[Any]:
+    return [_tile(ROWS[vectors], vectors, fetching) for vectors in range(1, len(ROWS))]
+
+
+PAIR_TILES, FETCHING_PAIR_TILES = _tiles(False), _tiles(True)
 """By their number of vectors, from one on."""

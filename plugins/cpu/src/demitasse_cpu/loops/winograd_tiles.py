@@ -16,19 +16,21 @@ from demitasse_cpu.loops.tiles import ROWS
 from demitasse_cpu.loops.vectors import I64, LANES, Vectors
 
 
-def _tile(rows: int, vectors: int) -> Any:
+def _tile(rows: int, vectors: int, fetching: bool) -> Any:
     """c[r, v] (+)= sum over t of a[r, t] * b[t, v]: c has ``c_row`` between rows, a ``a_row`` between
-    rows and ``a_step`` between terms, b ``b_step``; ``more`` adds to what c holds."""
+    rows and ``a_step`` between terms, b ``b_step``; ``more`` adds to what c holds. One that is
+    ``fetching`` has half of what lies ``ahead`` of each term of b brought from memory meanwhile."""
 
     def products(module: Any, kind: Any, name: str) -> Any:
         function = ir.Function(module, kind, name)
         function.linkage = "internal"
         # Amid a loop's other code 8 rows of 3 vectors reached 165 GFLOP/s on one core, and 250 as a
         # function of its own; the others reach that anyway.
-        function.attributes.add("noinline" if vectors == 3 else "alwaysinline")
+        apart = vectors == 3 or fetching
+        function.attributes.add("noinline" if apart else "alwaysinline")
         builder = ir.IRBuilder(function.append_basic_block())
         v, index = Vectors(builder), I64
-        source, panel, out, a_row, a_step, b_step, c_row, count, more = function.args
+        source, panel, out, a_row, a_step, b_step, c_row, count, more, ahead = function.args
         cells = [(r, j) for r in range(rows) for j in range(vectors)]
         row = [builder.gep(source, [builder.mul(a_row, index(r))]) for r in range(rows)]
         place = {(r, j): builder.add(builder.mul(c_row, index(r)), index(j * LANES)) for r, j in cells}
@@ -51,6 +53,9 @@ def _tile(rows: int, vectors: int) -> Any:
         t, at, b_at = builder.phi(index), builder.phi(index), builder.phi(index)
         sums = [builder.phi(v.kind) for _ in cells]
         channel = [v.load(panel, builder.add(b_at, index(j * LANES))) for j in range(vectors)]
+        for j in range((vectors + 1) // 2 if fetching else 0):
+            there = builder.add(builder.add(b_at, ahead), index(j * LANES))
+            v.fetch(panel, there, near=False)
         after = []
         for r in range(rows):
             value = v.splat(builder.load(builder.gep(row[r], [at])))
@@ -88,17 +93,18 @@ def _tile(rows: int, vectors: int) -> Any:
         c_row: Any,
         count: Any,
         more: Any,
+        ahead: Any,
     ) -> Any:
         n = types.int64
-        signature = types.void(a, n, n, n, b, n, n, c, n, n, n, n)
+        signature = types.void(a, n, n, n, b, n, n, c, n, n, n, n, n)
 
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             v = Vectors(builder)
             data = [v.data(context, signature, args, i) for i in (0, 4, 7)]
             starts = [builder.gep(x, [args[i]]) for x, i in zip(data, (1, 5, 8), strict=True)]
-            given = [*starts, *(args[i] for i in (2, 3, 6, 9, 10, 11))]
+            given = [*starts, *(args[i] for i in (2, 3, 6, 9, 10, 11, 12))]
             kind = ir.FunctionType(ir.VoidType(), [value.type for value in given])
-            name = f"winograd_tile_{rows}_{vectors}"
+            name = f"winograd_{'fetching_' if fetching else ''}tile_{rows}_{vectors}"
             function = builder.module.globals.get(name) or products(builder.module, kind, name)
             builder.call(function, given)
             return context.get_dummy_value()
@@ -108,5 +114,9 @@ def _tile(rows: int, vectors: int) -> Any:
     return intrinsic(typed)
 
 
-TILE_1, TILE_2 = _tile(ROWS[1], 1), _tile(ROWS[2], 2)
-TILE_3, TILE_4 = (_tile(ROWS[3], 3), _tile(ROWS[4], 4)) if len(ROWS) > 3 else (TILE_1, TILE_1)
+def _tiles(fetching: bool) -> list[Any]:
+    return [_tile(ROWS[vectors], vectors, fetching) for vectors in range(1, len(ROWS))]
+
+
+TILES, FETCHING_TILES = _tiles(False), _tiles(True)
+"""By their number of vectors, from one on."""

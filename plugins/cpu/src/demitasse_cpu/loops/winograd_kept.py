@@ -1,0 +1,72 @@
+"""Winograd's convolution of few tiles with weights that were transformed before, in float32 or as pairs
+of integers; see ``winograd`` and ``winograd_integers``.
+
+Such weights come from memory, and to read them takes as long as their products do: so they are read
+once, by the thread that has their panel, and brought near while those before are multiplied.
+
+numba keeps a compiled loop while the file that it stands in is unchanged: this one has parts of those
+two and of ``winograd_blocks``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from demitasse_cpu.loops.compiled import Array, compiled
+from demitasse_cpu.loops.vectors import LANES
+from demitasse_cpu.loops.winograd import finish, products_fetching
+from demitasse_cpu.loops.winograd_blocks import PANEL, points_of
+from demitasse_cpu.loops.winograd_integers import panel_of
+from demitasse_cpu.loops.winograd_integers import products_fetching as integer_products
+
+
+@compiled()
+def by_panels(
+    g: Any,
+    u: Array,
+    bias: Array,
+    floor: float,
+    y: Array,
+    v: Array,
+    lie: Any,
+    m: Array,
+    patch: Array,
+    block: int,
+    tiles: int,
+    begin: int,
+    end: int,
+) -> None:
+    """The results of all ``tiles``, whose transforms v has, in panels ``begin`` to ``end``."""
+    position = block * PANEL + LANES
+    for panel in range(begin, end):
+        at = panel * points_of(g) ** 2 * (g.channels * PANEL + LANES)
+        for start in range(0, tiles, block):
+            stop = min(start + block, tiles)
+            products_fetching(g, v, start * lie.row, lie, u, at, m, position, panel, stop - start)
+            finish(g, m, position, bias, floor, y, panel, patch, start, stop)
+
+
+@compiled()
+def integers_by_panels(
+    g: Any,
+    u: Array,
+    scales: Array,
+    bias: Array,
+    floor: float,
+    y: Array,
+    v: Any,
+    m: Array,
+    patch: Array,
+    block: int,
+    tiles: int,
+    begin: int,
+    end: int,
+) -> None:
+    """The same with weights as pairs and their scales."""
+    position = block * PANEL + LANES
+    for panel in range(begin, end):
+        there, back = panel_of(g, u, scales, panel)
+        for start in range(0, tiles, block):
+            stop = min(start + block, tiles)
+            integer_products(g, v, start, there, back, m, position, panel, stop - start)
+            finish(g, m, position, bias, floor, y, panel, patch, start, stop)
