@@ -17,11 +17,11 @@ from demitasse_cpu.kernels.winograd_geometry import (
     FLOAT,
     GRADIENT_FEW_TILES,
     KEPT_WEIGHTS,
-    KERNELS,
     LINE,
     PANEL,
     SPARE_ROWS,
     SQUARE_ROWS,
+    TAPS,
     Sizes,
     is_bound_by_weights,
     lie_room,
@@ -56,8 +56,9 @@ def forward(request: Request, relu: bool = False) -> Iterable[Candidate]:
     if not _serves(request, w, x, b, y):
         return ()
     s = sizes_of(request, spec(x), spec(w).shape, spec(y))
-    if winograd_kept.serves(request, s):
-        return (winograd_kept.forward(request, s, relu),)
+    kept = winograd_kept.serving(request, s)
+    if kept:
+        return (winograd_kept.forward(request, kept, relu),)
     if is_bound_by_weights(request, s):
         return ()
     correlating = integers.correlating if _in_integers(request) else _correlating
@@ -114,7 +115,7 @@ def _serves(request: Request, w: TensorSpec | None, *others: TensorSpec | None) 
         all(operand is None or operand.dtype == "float32" for operand in (w, *others))
         and all(operand is None or prod(operand.shape) for operand in others)
         and len(set(spec(w).shape[2:])) == 1
-        and spec(w).shape[2] in KERNELS
+        and spec(w).shape[2] in TAPS
         and tuple(given["stride"]) == (1, 1)
         and tuple(given["dilation"]) == (1, 1)
         and max(given["pad"]) < spec(w).shape[2]
@@ -194,7 +195,7 @@ def _correlating(request: Request, s: Sizes, to_data: bool = False, relu: bool =
         return in_order(stages)
 
     return Candidate(
-        KERNELS[s.taps],
+        s.kernel,
         bind,
         input_layouts=(_images(request), *[PLAIN] * (len(request.inputs) - 1)),
         output_layouts=(_images(request),),
@@ -277,7 +278,7 @@ def _gradient_by_squares(request: Request, s: Sizes) -> Candidate:
 
 def _gradient(bind: Any, sizes: Sequence[int], request: Request, s: Sizes) -> Candidate:
     return Candidate(
-        KERNELS[s.taps],
+        s.kernel,
         bind,
         input_layouts=(_images(request),) * 2,
         output_layouts=(PLAIN,) * len(request.outputs),

@@ -10,13 +10,12 @@ from typing import Any, NamedTuple
 from demitasse import Request, TensorSpec
 from demitasse_cpu.kernels.requests import flat
 
-KERNELS = {3: "Winograd F(4x4, 3x3)", 5: "Winograd F(4x4, 5x5)"}
-"""The kernels by their number of taps in a line."""
+TAPS = (3, 5)
+"""In a line, that the kernels serve."""
 
 FLOAT = 4
 LINE = 16
-_ROWS, _ROWS_OF_WIDE = 8, 6  # that a tile of sums has, of few outputs and of many
-_RESULTS = 4
+_ROWS, _ROWS_OF_WIDE = 8, 2  # in which tiles of sums come, of few outputs and of many
 
 # What any processor's loops need, whose panels have 8 to 64 channels: loops.winograd_blocks has those
 # of this one, but is not imported before a kernel is bound.
@@ -52,11 +51,17 @@ class Sizes(NamedTuple):
     result: tuple[int, int]
     pad: tuple[int, int]
     threads: int
+    results: int = 4
+    """In a line of a tile; 2 with three taps alone."""
+
+    @property
+    def kernel(self) -> str:
+        return name_of(self.results, self.taps)
 
     @property
     def points(self) -> int:
         """Pixels in a line of a tile."""
-        return _RESULTS + self.taps - 1
+        return self.results + self.taps - 1
 
     @property
     def pair(self) -> int:
@@ -113,6 +118,11 @@ class Sizes(NamedTuple):
         return min(range(min(mine, most), min(mine, most) // 2, -1), key=computed)
 
 
+def name_of(results: int, taps: int) -> str:
+    """The kernels' name, as Lavin and Gray have it."""
+    return f"Winograd F({results}x{results}, {taps}x{taps})"
+
+
 def sizes_of(request: Request, x: TensorSpec, w: Sequence[int], y: TensorSpec) -> Sizes:
     groups = request.attributes["groups"]
     return Sizes(
@@ -153,7 +163,7 @@ def tiles_of(s: Sizes) -> Any:
     rows, result_rows = _places(s, 0, down, (across * image, line), (across * result, result_line))
     columns, result_columns = _places(s, 1, across, (image, pixel), (result, result_pixel))
     return loops.Tiles(
-        form=tuple(range(s.taps)),
+        form=tuple(range(s.points)),
         channels=s.channels,
         outputs=s.outputs,
         across=len(columns) // s.points,
@@ -172,8 +182,8 @@ def _joined(s: Sizes, d: int, images: int) -> tuple[int, bool]:
     """Tiles along ``images`` in line, and whether they are joined: with nothing between them but one
     border's zeros, so that a tile may have results of two. Of 13 x 13 results 8 x 4 joined images
     have 28 x 14 tiles, where each alone has 4 x 4."""
-    apart = images * -(-s.result[d] // _RESULTS)
-    joined = -(-((images - 1) * (s.image[d] + s.pad[d]) + s.result[d]) // _RESULTS)
+    apart = images * -(-s.result[d] // s.results)
+    joined = -(-((images - 1) * (s.image[d] + s.pad[d]) + s.result[d]) // s.results)
     return min(joined, apart), joined < apart
 
 
@@ -183,15 +193,15 @@ def _places(
     """Where the lines and the lines of results of each tile along ``images`` begin, -1 for
     those that no image has; ``of_image`` and ``of_result`` are distances of images and of lines."""
     count, joined = _joined(s, d, images)
-    period = s.image[d] + s.pad[d] if joined else whole(s.result[d], _RESULTS)
+    period = s.image[d] + s.pad[d] if joined else whole(s.result[d], s.results)
     places: list[int] = []
     results: list[int] = []
     for tile in range(count):
-        first = 0 if joined else _RESULTS * tile // period
-        start = _RESULTS * tile - first * period
+        first = 0 if joined else s.results * tile // period
+        start = s.results * tile - first * period
         for table, lines, at, extent, (image_step, step) in (
             (places, s.points, start - s.pad[d], s.image[d], of_image),
-            (results, _RESULTS, start, s.result[d], of_result),
+            (results, s.results, start, s.result[d], of_result),
         ):
             for line in range(at, at + lines):
                 image, inner = (line // period, line % period) if joined else (0, line)

@@ -48,8 +48,8 @@ def are_quick() -> bool:
     return MULTIPLIES_PAIRS
 
 
-def name_of(taps: int) -> str:
-    return f"Winograd F(4x4, {taps}x{taps}), int16"
+def name_of(s: Sizes) -> str:
+    return f"{s.kernel}, int16"
 
 
 def correlating(request: Request, s: Sizes, to_data: bool = False, relu: bool = False) -> Candidate:
@@ -129,7 +129,7 @@ def correlating(request: Request, s: Sizes, to_data: bool = False, relu: bool = 
         return in_order(stages)
 
     return Candidate(
-        name_of(s.taps),
+        name_of(s),
         bind,
         input_layouts=(NHWC_BF16, *[PLAIN] * (len(request.inputs) - 1)),
         output_layouts=(NHWC_BF16,),
@@ -229,7 +229,7 @@ def gradient(request: Request, s: Sizes) -> Candidate:
         return in_order(stages)
 
     return Candidate(
-        name_of(s.taps),
+        name_of(s),
         bind,
         input_layouts=(NHWC_BF16,) * 2,
         output_layouts=(PLAIN,) * len(request.outputs),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from math import inf
+from math import inf, prod
 from typing import Any, NamedTuple
 
 from demitasse import PLAIN, Candidate, Layout, Request, Work
@@ -21,22 +21,23 @@ from demitasse_cpu.kernels.winograd_geometry import (
     FEW_TILES,
     FLOAT,
     KEPT_WEIGHTS,
-    KERNELS,
     LINE,
     PANEL,
     SPARE_ROWS,
     Sizes,
     lie_room,
+    name_of,
     tiles_of,
     whole,
 )
-from demitasse_cpu.kernels.winograd_integers import BLOCK, DEPTH, are_quick, name_of
+from demitasse_cpu.kernels.winograd_integers import BLOCK, DEPTH, are_quick
 from demitasse_cpu.kernels.work import ready
 from demitasse_cpu.native import at_once, in_order
 from demitasse_cpu.threads import divide
 
 _FEWEST_TILES = 8
-"""Of fewer the products take less time than the weights from memory, four times as many as they were."""
+"""Of fewer the products take less time than the weights from memory, four times as many as they were, or
+1.8 times with tiles of 2 x 2 results."""
 
 _FEW = 32
 """Of up to so many, about, the products take no longer than the weights from memory: a core has 25 GB/s
@@ -51,10 +52,20 @@ class _Weights(NamedTuple):
     behind them."""
 
     are_integers: bool
-    points: int
-    channels: int
-    outputs: int
+    results: int
     shape: tuple[int, ...]
+
+    @property
+    def outputs(self) -> int:
+        return self.shape[0]
+
+    @property
+    def channels(self) -> int:
+        return self.shape[1]
+
+    @property
+    def points(self) -> int:
+        return self.results + self.shape[2] - 1
 
     @property
     def numbers(self) -> int:
@@ -71,14 +82,14 @@ class _Weights(NamedTuple):
 
     @property
     def kernel(self) -> str:
-        taps = self.shape[2]
-        return name_of(taps) if self.are_integers else KERNELS[taps]
+        name = name_of(self.results, self.shape[2])
+        return f"{name}, int16" if self.are_integers else name
 
     @property
     def layout(self) -> Layout:
-        outputs, channels, rows, columns = self.shape
-        each = -(-self.nbytes // (outputs * channels * rows * columns))
-        return Layout(f"Winograd {'int16' if self.are_integers else 'float32'}", stored=f"V{each}")
+        numbers = "int16" if self.are_integers else "float32"
+        name = f"{name_of(self.results, self.shape[2])} {numbers}"
+        return Layout(name, stored=f"V{-(-self.nbytes // prod(self.shape))}")
 
     def seen(self, array: Any, first: int = 0) -> tuple[Any, ...]:
         """The numbers in an array of the layout from output ``first`` on, with which a panel begins, and
@@ -98,18 +109,21 @@ class _Weights(NamedTuple):
         )
 
 
-def _weights(shape: Sequence[int], are_integers: bool) -> _Weights:
-    return _Weights(are_integers, shape[2] + 3, shape[1], shape[0], tuple(shape))
-
-
-def serves(request: Request, s: Sizes) -> bool:
-    """Whether weights are fixed, and worth to be kept so: in float32 many tiles take as long to use them
-    as to transform them first."""
-    if not request.fixed or s.tiles < _FEWEST_TILES or (s.groups > 1 and s.outputs % PANEL):
-        return False
+def serving(request: Request, s: Sizes) -> Sizes | None:
+    """The sizes of what keeps fixed weights transformed, where that is worth it: with smaller tiles if
+    there are few, and not in float32 if there are so many that to use weights takes as long as to
+    transform them first."""
+    if not request.fixed or (s.groups > 1 and s.outputs % PANEL):
+        return None
+    if s.tiles < _FEWEST_TILES and s.taps == 3:
+        s = s._replace(results=2)
+    if s.tiles < _FEWEST_TILES:
+        return None
     if request.precision == "bf16":
-        return are_quick()
-    return _are_divided_by_panels(s) or (s.tiles <= FEW_TILES and s.weights <= KEPT_WEIGHTS)
+        is_worth = are_quick()
+    else:
+        is_worth = _are_divided_by_panels(s) or (s.tiles <= FEW_TILES and s.weights <= KEPT_WEIGHTS)
+    return s if is_worth else None
 
 
 def transformation(request: Request) -> Iterable[Candidate]:
@@ -117,13 +131,14 @@ def transformation(request: Request) -> Iterable[Candidate]:
     w, u = map(spec, (request.inputs[0], request.outputs[0]))
     if w.dtype != "float32" or len(w.shape) != 4:
         return ()
-    # Of small weights both forms may have as many bytes: the plan's precision says which it is.
-    kept = _weights(w.shape, request.precision == "bf16")
-    if u.layout != kept.layout or (kept.are_integers and not are_quick()):
+    are_integers = request.precision == "bf16"
+    forms = [_Weights(are_integers, results, w.shape) for results in (4, 2)]
+    kept = next((form for form in forms if form.layout == u.layout), None)
+    if kept is None or (are_integers and not are_quick()):
         return ()
     outputs, channels, taps, _ = w.shape
     one_tile = (taps, taps), (1, 1), (0, 0)
-    s = Sizes(taps, 1, 1, channels, outputs, *one_tile, max(1, request.place.threads))
+    s = Sizes(taps, 1, 1, channels, outputs, *one_tile, max(1, request.place.threads), kept.results)
     line = _line(s, DEPTH) if kept.are_integers else 0
     plain = replace(w, layout=PLAIN)
     first = () if w == plain else tuple(reorder(replace(request, outputs=(plain,))))
@@ -153,7 +168,7 @@ def transformation(request: Request) -> Iterable[Candidate]:
 def forward(request: Request, s: Sizes, relu: bool) -> Candidate:
     """A forward pass with such weights: each thread takes its panels of them for all tiles, or where
     these are not few, its tiles through all panels."""
-    kept = _weights(spec(request.inputs[1]).shape, request.precision == "bf16")
+    kept = _Weights(request.precision == "bf16", s.results, spec(request.inputs[1]).shape)
     by_panels = _are_divided_by_panels(s)
     parts = s.threads if by_panels else s.parts
     block = s.block(BLOCK if kept.are_integers else _FLOATS_BLOCK, 1 if by_panels else s.parts)
@@ -167,9 +182,7 @@ def forward(request: Request, s: Sizes, relu: bool) -> Candidate:
     line = _line(s, row // LINE) if kept.are_integers else 0
     m = (s.points**2 * (block * PANEL + LINE) + SPARE_ROWS * PANEL) * FLOAT
     padded = whole(s.outputs, LINE)
-    # Transformed tiles are for all, or each part has its own.
-    all_tiles = tiles if by_panels else tiles * parts
-    sizes = [s.groups * padded * FLOAT, *all_tiles, *[line, m, s.patch] * parts]
+    sizes = [s.groups * padded * FLOAT, *[*tiles, line, m, s.patch] * parts]
 
     def bind(inputs: Sequence[Any], targets: Sequence[Any], workspace: Any) -> Work:
         from demitasse_cpu.loops import winograd as floats
@@ -179,41 +192,34 @@ def forward(request: Request, s: Sizes, relu: bool) -> Candidate:
 
         g, floor = tiles_of(s), 0.0 if relu else -inf
         biases, *rooms = cut(workspace, "float32", *sizes)
-        near = [rooms[at : at + 3] for at in range(len(rooms) - 3 * parts, len(rooms), 3)]
+        each = len(rooms) // parts
 
-        def tiles_in(part: int) -> tuple[Any, ...]:
+        def room(part: int) -> tuple[Any, ...]:
+            *v, line, m, patch = rooms[part * each : (part + 1) * each]
             if not kept.are_integers:
-                return rooms[part], blocks.Lie(blocks.PANEL, held * row + LINE, row)
-            pairs, scales = rooms[2 * part : 2 * part + 2]
+                return *v, blocks.Lie(blocks.PANEL, held * row + LINE, row), m, patch, block
             place = held * row // 2 + LINE, row // 2
-            return (integers.Rounded(pairs.view("int32"), *place, scales, held),)
+            rounded = integers.Rounded(v[0].view("int32"), *place, v[1], held)
+            return rounded, line, m, patch, block
 
-        transform: Any = integers.images if kept.are_integers else floats.images
-        of_panels: Any = loops.integers_by_panels if kept.are_integers else loops.by_panels
-        of_tiles: Any = integers.by_tiles if kept.are_integers else floats.by_tiles
+        loop: Any = loops.by_panels if by_panels else floats.by_tiles
+        if kept.are_integers:
+            loop = loops.integers_by_panels if by_panels else integers.by_tiles
+        shares = divide(-(-s.outputs // blocks.PANEL) if by_panels else s.tiles, parts)
         b = inputs[2] if len(inputs) > 2 and inputs[2] is not None else biases[:0]
-        stages: list[Work] = [ready(floats.spread_bias, b, biases, s.outputs, padded)]
+        stages: list[Work] = []
+        if b.size == s.groups * padded:
+            biases = flat(b)
+        else:
+            stages.append(ready(floats.spread_bias, b, biases, s.outputs, padded))
         x, y = flat(inputs[0]), flat(targets[0])
         for group in range(s.groups):
             x_here, y_here = x[group * s.channels :], y[group * s.outputs :]
             weights = kept.seen(inputs[1], group * s.outputs)
-            result = *weights, biases[group * padded :], floor, y_here
-            makes: list[Work] = []
-            multiplies: list[Work] = []
-            for (line, m, patch), part in zip(near, divide(s.tiles, parts), strict=False):
-                lines = [line] if kept.are_integers else []
-                if by_panels:
-                    makes.append(ready(transform, g, x_here, *tiles_in(0), *lines, patch, *part))
-                else:
-                    mine = *tiles_in(len(multiplies)), *lines, m, patch, block, *part
-                    multiplies.append(ready(of_tiles, g, x_here, *result, *mine))
-            if by_panels:
-                panels = divide(-(-s.outputs // blocks.PANEL), parts)
-                multiplies = [
-                    ready(of_panels, g, *result, *tiles_in(0), m, patch, block, s.tiles, *part)
-                    for (_, m, patch), part in zip(near, panels, strict=False)
-                ]
-            stages += [*([at_once(makes)] if makes else []), at_once(multiplies)]
+            given = g, x_here, *weights, biases[group * padded :], floor, y_here
+            count = (s.tiles,) if by_panels else ()
+            calls = [ready(loop, *given, *room(i), *count, *mine) for i, mine in enumerate(shares)]
+            stages.append(at_once(calls))
         return in_order(stages)
 
     biases = [PLAIN] * (len(request.inputs) - 2)

@@ -26,8 +26,6 @@ from demitasse_cpu.threads import divide
 _FEWER = 0.75
 """Tiles of dy for one of dx that a thread has, below which it is the quicker way."""
 
-_RESULTS = 4
-
 
 def serves(s: Sizes, turned: Sizes) -> bool:
     """Whether ``s``, of the forward pass, leaves a thread so few tiles, in whole images, beside the same
@@ -48,7 +46,7 @@ def backward_data(s: Sizes) -> Candidate:
     positions, pieces = s.points**2, -(-outputs.channels // DEPTH)
     row = whole(outputs.channels, LINE) // 2
     panels = -(-outputs.outputs // PANEL)
-    rows, columns = (4 * -(-extent // 4) + s.taps - 1 for extent in s.result)
+    rows, columns = (whole(extent, s.results) + s.taps - 1 for extent in s.result)
     # As in winograd_integers: weights for all, transformed tiles for each, in pairs and with scales.
     u = (
         panels * positions * (-(-outputs.channels // 2) * PANEL + LINE),
@@ -95,7 +93,7 @@ def backward_data(s: Sizes) -> Candidate:
         return in_order(stages)
 
     return Candidate(
-        f"{name_of(s.taps)}, transposed",
+        f"{name_of(s)}, transposed",
         bind,
         input_layouts=(NHWC_BF16, PLAIN),
         output_layouts=(NHWC_BF16,),
@@ -110,5 +108,5 @@ def _parts(s: Sizes) -> int:
 
 
 def _of_image(s: Sizes) -> int:
-    down, across = (-(-extent // _RESULTS) for extent in s.result)
+    down, across = (-(-extent // s.results) for extent in s.result)
     return down * across

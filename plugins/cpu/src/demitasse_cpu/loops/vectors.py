@@ -43,6 +43,16 @@ class Vectors:
         """Where an array argument's numbers begin."""
         return context.make_array(signature.args[position])(context, self.builder, args[position]).data
 
+    def as_written(self, branch: Any) -> None:
+        """Have the loop that ends with this branch not unrolled: a tile whose sums fill the registers
+        spilled them to memory then, and took two and a half times as long."""
+        module = self.builder.module
+        hint = module.add_metadata([ir.MetaDataString(module, "llvm.loop.unroll.disable")])
+        # Such a node names itself first, which no operands that are given to a module can.
+        loop = ir.MDValue(module, [], str(len(module.metadata)))
+        loop.operands = (loop, hint)
+        branch.set_metadata("llvm.loop", loop)
+
     def offset(self, place: Sequence[Any], i: int, j: int) -> Any:
         """i down and j across from a place: an offset and the distances down and across."""
         at, down, across = place

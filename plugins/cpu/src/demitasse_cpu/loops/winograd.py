@@ -26,10 +26,12 @@ from demitasse_cpu.loops.winograd_blocks import (
     multiply,
     multiply_fetching,
     points_of,
+    results_of,
+    taps_of,
     transform_images,
     vectors_of,
 )
-from demitasse_cpu.loops.winograd_transforms import FINISH, FINISH_PART, RESULTS, WEIGHTS
+from demitasse_cpu.loops.winograd_transforms import FINISH, FINISH_PART, WEIGHTS
 
 
 @inlined
@@ -48,7 +50,7 @@ def transform_weights(
     """G w G' of the first ``channels`` and a vector of outputs from ``first`` on: channels lie ``step``
     apart, positions ``position``."""
     live = min(g.outputs - first, LANES)
-    extent, points = len(g.form), points_of(g)
+    extent, points = taps_of(g), points_of(g)
     square = extent * extent
     patch[: square * BATCH * LANES] = 0
     for batch in range(0, channels, BATCH):
@@ -125,11 +127,12 @@ def finish(
 ) -> None:
     """The results of tiles ``begin`` to ``end`` in a panel of outputs."""
     rows, columns = g.result_rows, g.result_columns
-    form, following = g.form, RESULTS * g.result_across_step
+    form, results = g.form, results_of(g)
+    following = results * g.result_across_step
     first = panel * PANEL
     width = vectors_of(g.outputs, panel) * LANES
     for tile in range(begin, end):
-        r, c = RESULTS * (tile // g.across), RESULTS * (tile % g.across)
+        r, c = results * (tile // g.across), results * (tile % g.across)
         for k in range(first, first + width, LANES):
             at = (tile - begin) * width + k - first
             live = g.outputs - k

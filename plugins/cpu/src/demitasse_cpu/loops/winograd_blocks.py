@@ -14,7 +14,7 @@ from demitasse_cpu.loops.compiled import Array, inlined
 from demitasse_cpu.loops.tiles import ROWS
 from demitasse_cpu.loops.vectors import LANES
 from demitasse_cpu.loops.winograd_tiles import FETCHING_TILES, TILES
-from demitasse_cpu.loops.winograd_transforms import IMAGE, IMAGE_EDGE, IMAGE_PART, RESULTS
+from demitasse_cpu.loops.winograd_transforms import IMAGE, IMAGE_EDGE, IMAGE_PART, RESULTS, TAPS
 
 PANEL = (len(ROWS) - 1) * LANES
 """Channels that are multiplied together: as many vectors as a tile of sums can have."""
@@ -29,11 +29,11 @@ BATCH = 8
 class Tiles(NamedTuple):
     """Where tiles lie in images of ``channels`` and results of ``outputs``, channels innermost.
 
-    ``form`` has as many numbers as there are taps in a line; loops are compiled for each count. Tile
-    t is tile row t // across, tile column t % across. The lines of x, six or eight, that tile row r
-    reads begin at ``rows[lines * r + i]``, and its pixels in a line at ``columns``; so do the four
-    lines and pixels of y at ``result_rows`` and ``result_columns``. A negative one stands for zeros
-    of x, and for what of y is not there. Neighbours lie ``down_step`` and ``across_step`` apart
+    ``form`` has as many numbers as a tile has pixels in a line; loops are compiled for each count. Tile
+    t is tile row t // across, tile column t % across. The lines of x, as many, that tile row r reads
+    begin at ``rows[lines * r + i]``, and its pixels in a line at ``columns``; so do the lines and
+    pixels of its results in y at ``result_rows`` and ``result_columns``. A negative one stands for
+    zeros of x, and for what of y is not there. Neighbours lie ``down_step`` and ``across_step`` apart
     unless an edge is between them.
     """
 
@@ -70,13 +70,19 @@ class Taps(NamedTuple):
 
 
 @inlined
-def ahead_of(row: int, rows: int, part: int, vectors: int) -> int:
-    """How far before what it reads of b the tile at ``row`` is to fetch: each of the last two half of
-    the part that follows, ``part`` numbers long; those before nothing but their own."""
-    left = rows - row
-    if left <= ROWS[vectors]:
-        return part + (vectors + 1) // 2 * LANES
-    return part if left <= 2 * ROWS[vectors] else 0
+def ahead_of(row: int, rows: int, part: int, vectors: int) -> tuple[int, int]:
+    """How far before what it reads of b the tile at ``row`` is to fetch two vectors. Of the part that
+    follows, ``part`` numbers long, the last tiles fetch about as many each, or twice the same one; those
+    before fetch nothing but their own. With twice as many in the last two of three tiles 16 rows from
+    memory took a twelfth longer."""
+    tiles = (rows + ROWS[vectors] - 1) // ROWS[vectors]
+    fetching = min(tiles, vectors)
+    k = row // ROWS[vectors] - (tiles - fetching)
+    if k < 0:
+        return 0, 0
+    first = (vectors * k + fetching - 1) // fetching
+    last = (vectors * (k + 1) + fetching - 1) // fetching - 1
+    return part + first * LANES, part + last * LANES
 
 
 def _multiplying(tiles: Sequence[Any]) -> Any:
@@ -104,15 +110,16 @@ def _multiplying(tiles: Sequence[Any]) -> Any:
             from_a, from_b, adding = a_at + start * a_step, b_at + start * b_step, more + start
             for m in range(0, rows, ROWS[vectors]):
                 at, out = from_a + m * a_row, c_at + m * c_row
+                operands = (a, at, a_row, a_step, b, from_b, b_step, c, out, c_row)
                 ahead = ahead_of(m, rows, n * b_step, vectors)
                 if vectors == 1:
-                    tile_1(a, at, a_row, a_step, b, from_b, b_step, c, out, c_row, n, adding, ahead)
+                    tile_1(*operands, n, adding, *ahead, rows - m)
                 elif vectors == 2:
-                    tile_2(a, at, a_row, a_step, b, from_b, b_step, c, out, c_row, n, adding, ahead)
+                    tile_2(*operands, n, adding, *ahead, rows - m)
                 elif vectors == 3:
-                    tile_3(a, at, a_row, a_step, b, from_b, b_step, c, out, c_row, n, adding, ahead)
+                    tile_3(*operands, n, adding, *ahead, rows - m)
                 else:
-                    tile_4(a, at, a_row, a_step, b, from_b, b_step, c, out, c_row, n, adding, ahead)
+                    tile_4(*operands, n, adding, *ahead, rows - m)
 
     return multiply
 
@@ -131,7 +138,19 @@ def vectors_of(channels: int, panel: int) -> int:
 @inlined
 def points_of(g: Any) -> int:
     """Pixels in a line of a tile."""
-    return RESULTS + len(g.form) - 1
+    return len(g.form)
+
+
+@inlined
+def taps_of(g: Any) -> int:
+    """Taps in a line."""
+    return TAPS[len(g.form)]
+
+
+@inlined
+def results_of(g: Any) -> int:
+    """Results in a line of a tile."""
+    return RESULTS[len(g.form)]
 
 
 @inlined

@@ -14,6 +14,8 @@ from demitasse_cpu.loops.winograd_blocks import (
     is_whole,
     multiply,
     points_of,
+    results_of,
+    taps_of,
     transform_images,
     vectors_of,
 )
@@ -21,7 +23,6 @@ from demitasse_cpu.loops.winograd_transforms import (
     RESULT,
     RESULT_EDGE,
     RESULT_PART,
-    RESULTS,
     TOTAL,
     TOTAL_PART,
     WEIGHT_GRADIENT,
@@ -45,9 +46,9 @@ def transform_result(
     form, down, across = g.form, g.result_down_step, g.result_across_step
     out_down = points_of(g) * lie.position
     whole = outputs // LANES * LANES
-    rows, columns = g.result_rows, g.result_columns
-    r, k = RESULTS * (tile // g.across), RESULTS * (tile % g.across)
-    if is_whole(rows, r, RESULTS, down) and is_whole(columns, k, RESULTS, across):
+    rows, columns, results = g.result_rows, g.result_columns, results_of(g)
+    r, k = results * (tile // g.across), results * (tile % g.across)
+    if is_whole(rows, r, results, down) and is_whole(columns, k, results, across):
         at = rows[r] + columns[k]
         for c in range(0, whole, LANES):
             to = out + c // PANEL * lie.panel + c % PANEL
@@ -69,16 +70,16 @@ def transform_results(
     """A dy A' of the first ``outputs`` in tiles ``begin`` to ``end``, and what they add to ``sums`` of
     these, in whole vectors, unless it is empty."""
     patch[:LANES] = 0
-    rows, columns = g.result_rows, g.result_columns
+    form, rows, columns, results = g.form, g.result_rows, g.result_columns, results_of(g)
     whole = outputs // LANES * LANES if sums.size else 0
     live = outputs - whole if sums.size else 0
     for tile in range(begin, end):
         transform_result(g, outputs, dy, d, lie, (tile - begin) * lie.row, patch, tile)
-        r, k = RESULTS * (tile // g.across), RESULTS * (tile % g.across)
+        r, k = results * (tile // g.across), results * (tile % g.across)
         for c in range(0, whole, LANES):
-            TOTAL(dy, c, LANES, rows, r, columns, k, sums, c, patch)
+            TOTAL(form, dy, c, LANES, rows, r, columns, k, sums, c, patch)
         if live > 0:
-            TOTAL_PART(dy, whole, live, rows, r, columns, k, sums, whole, patch)
+            TOTAL_PART(form, dy, whole, live, rows, r, columns, k, sums, whole, patch)
 
 
 @inlined
@@ -115,7 +116,7 @@ def _weight_gradient(g: Any, du: Array, at: int, dw: Array, square: int, j: int,
     channels = min(PANEL, g.channels - first_channel)
     width = vectors_of(g.outputs, square // panels) * LANES
     position = SQUARE_ROWS * width + LANES
-    extent, points = len(g.form), points_of(g)
+    extent, points = taps_of(g), points_of(g)
     square_of_taps = extent * extent
     live = min(g.outputs - first - j, LANES)
     for batch in range(0, channels, BATCH):

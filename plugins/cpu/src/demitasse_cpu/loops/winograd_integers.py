@@ -119,13 +119,13 @@ def _multiplying_pairs(tiles: Sequence[Any]) -> Any:
             scales = (down, scale, across, across_at)
             ahead = ahead_of(m, rows, count * b_step, vectors)
             if vectors == 1:
-                tile_1(*operands, *scales, count, more, ahead)
+                tile_1(*operands, *scales, count, more, *ahead, rows - m)
             elif vectors == 2:
-                tile_2(*operands, *scales, count, more, ahead)
+                tile_2(*operands, *scales, count, more, *ahead, rows - m)
             elif vectors == 3:
-                tile_3(*operands, *scales, count, more, ahead)
+                tile_3(*operands, *scales, count, more, *ahead, rows - m)
             else:
-                tile_4(*operands, *scales, count, more, ahead)
+                tile_4(*operands, *scales, count, more, *ahead, rows - m)
 
     return multiply_pairs
 

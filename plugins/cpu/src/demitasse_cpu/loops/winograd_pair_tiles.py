@@ -16,6 +16,7 @@ from numba.extending import intrinsic
 
 from demitasse_cpu.loops.tiles import ROWS
 from demitasse_cpu.loops.vectors import I64, LANES, Vectors
+from demitasse_cpu.loops.winograd_tiles import for_rows
 
 _WORDS = ir.VectorType(ir.IntType(32), LANES)
 _ZEROS = ir.Constant(_WORDS, [0] * LANES)
@@ -25,17 +26,18 @@ _MULTIPLY_ADD = f"llvm.x86.avx512.vpdpwssd.{32 * LANES}"
 def _tile(rows: int, vectors: int, fetching: bool) -> Any:
     """c[r, v] (+)= down[r] * across[v] * sum over t of a[r, t] . b[t, v], where . multiplies two pairs
     and adds: c has ``c_row`` between rows, a ``a_row`` between rows and ``a_step`` between terms, b
-    ``b_step``; ``more`` adds to what c holds. One that is ``fetching`` has half of what lies ``ahead``
-    of each term of b brought from memory meanwhile."""
+    ``b_step``; ``more`` adds to what c holds. Of ``rows`` rows, or fewer where fewer are ``left``. One
+    that is ``fetching`` has what lies ``ahead`` of each term of b, and what ``also`` does, brought from
+    memory meanwhile."""
 
-    def products(module: Any, kind: Any, name: str) -> Any:
+    def products(module: Any, kind: Any, name: str, rows: int) -> Any:
         function = ir.Function(module, kind, name)
         function.linkage = "internal"
         # As a function of its own no tile was slower, and two of four were quicker.
         function.attributes.add("noinline")
         builder = ir.IRBuilder(function.append_basic_block())
         v, index = Vectors(builder), I64
-        source, panel, out, down, across, a_row, a_step, b_step, c_row, count, more, ahead = (
+        source, panel, out, down, across, a_row, a_step, b_step, c_row, count, more, *fetched = (
             function.args
         )
         of_words = ir.FunctionType(_WORDS, [_WORDS] * 3)
@@ -55,9 +57,8 @@ def _tile(rows: int, vectors: int, fetching: bool) -> Any:
         t, at, b_at = builder.phi(index), builder.phi(index), builder.phi(index)
         sums = [builder.phi(_WORDS) for _ in cells]
         others = [_words(builder, panel, builder.add(b_at, index(j * LANES))) for j in range(vectors)]
-        for j in range((vectors + 1) // 2 if fetching else 0):
-            there = builder.add(builder.add(b_at, ahead), index(j * LANES))
-            v.fetch(panel, there, near=False)
+        for ahead in fetched if fetching else ():
+            v.fetch(panel, builder.add(b_at, ahead), near=False)
         after = []
         for r in range(rows):
             value = v.splat(builder.load(builder.gep(row[r], [at])))
@@ -70,7 +71,7 @@ def _tile(rows: int, vectors: int, fetching: bool) -> Any:
         for total, new in zip(sums, after, strict=True):
             total.add_incoming(_ZEROS, entry)
             total.add_incoming(new, body)
-        builder.cbranch(builder.icmp_signed("<", following, count), body, done)
+        v.as_written(builder.cbranch(builder.icmp_signed("<", following, count), body, done))
 
         builder.position_at_end(done)
         scales = [v.load(across, index(j * LANES)) for j in range(vectors)]
@@ -109,19 +110,25 @@ def _tile(rows: int, vectors: int, fetching: bool) -> Any:
         count: Any,
         more: Any,
         ahead: Any,
+        also: Any,
+        left: Any,
     ) -> Any:
         n = types.int64
-        signature = types.void(a, n, n, n, b, n, n, c, n, n, down, n, across, n, n, n, n)
+        signature = types.void(a, n, n, n, b, n, n, c, n, n, down, n, across, n, n, n, n, n, n)
 
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             v = Vectors(builder)
             arrays = (0, 4, 7, 10, 12)
             starts = [builder.gep(v.data(context, signature, args, i), [args[i + 1]]) for i in arrays]
-            given = [*starts, *(args[i] for i in (2, 3, 6, 9, 14, 15, 16))]
+            given = [*starts, *(args[i] for i in (2, 3, 6, 9, 14, 15, 16, 17))]
             kind = ir.FunctionType(ir.VoidType(), [value.type for value in given])
-            name = f"winograd_{'fetching_' if fetching else ''}pair_tile_{rows}_{vectors}"
-            function = builder.module.globals.get(name) or products(builder.module, kind, name)
-            builder.call(function, given)
+
+            def tile(rows: int) -> None:
+                name = f"winograd_{'fetching_' if fetching else ''}pair_tile_{rows}_{vectors}"
+                module = builder.module
+                builder.call(module.globals.get(name) or products(module, kind, name, rows), given)
+
+            for_rows(builder, args[18], rows, vectors, tile)
             return context.get_dummy_value()
 
         return signature, generate

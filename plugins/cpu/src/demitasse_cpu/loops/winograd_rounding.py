@@ -15,7 +15,6 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from demitasse_cpu.loops.vectors import LANES, Vectors
-from demitasse_cpu.loops.winograd_transforms import RESULTS
 
 _I32, _N = ir.IntType(32), types.int64
 _WORDS = ir.VectorType(_I32, LANES)
@@ -69,7 +68,7 @@ def _of_two(builder: Any, pair: Sequence[Any], near: Sequence[int], far: Sequenc
 def _largest(context: Any, form: Any, x: Any, at: Any, step: Any, vectors: Any, y: Any) -> Any:
     """Of each position of a tile, ``step`` apart, the largest absolute value of ``vectors`` vectors in
     line, or what is no number; y has room for whole vectors of positions."""
-    positions = (RESULTS + form.count - 1) ** 2
+    positions = form.count**2
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         v = Vectors(builder)

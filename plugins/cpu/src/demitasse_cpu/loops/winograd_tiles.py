@@ -6,6 +6,7 @@ results needs one in the loops that use them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
@@ -15,22 +16,41 @@ from numba.extending import intrinsic
 from demitasse_cpu.loops.tiles import ROWS
 from demitasse_cpu.loops.vectors import I64, LANES, Vectors
 
+SHORT = (2, 4)
+"""Rows of the tiles that end a block where the widest would compute too many: 16 are 6, 6 and 4."""
+
+
+def for_rows(builder: Any, left: Any, rows: int, vectors: int, tile: Callable[[int], None]) -> None:
+    """Build ``tile`` of as many rows as are left, at most ``rows``, where there is one for so few."""
+    done = builder.append_basic_block("computed")
+    for short in SHORT if vectors == len(ROWS) - 1 else ():
+        this, others = builder.append_basic_block("short"), builder.append_basic_block("longer")
+        builder.cbranch(builder.icmp_signed("<=", left, I64(short)), this, others)
+        builder.position_at_end(this)
+        tile(short)
+        builder.branch(done)
+        builder.position_at_end(others)
+    tile(rows)
+    builder.branch(done)
+    builder.position_at_end(done)
+
 
 def _tile(rows: int, vectors: int, fetching: bool) -> Any:
     """c[r, v] (+)= sum over t of a[r, t] * b[t, v]: c has ``c_row`` between rows, a ``a_row`` between
-    rows and ``a_step`` between terms, b ``b_step``; ``more`` adds to what c holds. One that is
-    ``fetching`` has half of what lies ``ahead`` of each term of b brought from memory meanwhile."""
+    rows and ``a_step`` between terms, b ``b_step``; ``more`` adds to what c holds. Of ``rows`` rows, or
+    fewer where fewer are ``left``. One that is ``fetching`` has what lies ``ahead`` of each term of b,
+    and what ``also`` does, brought from memory meanwhile."""
 
-    def products(module: Any, kind: Any, name: str) -> Any:
+    def products(module: Any, kind: Any, name: str, rows: int) -> Any:
         function = ir.Function(module, kind, name)
         function.linkage = "internal"
         # Amid a loop's other code 8 rows of 3 vectors reached 165 GFLOP/s on one core, and 250 as a
         # function of its own; the others reach that anyway.
-        apart = vectors == 3 or fetching
+        apart = vectors == 3 or fetching or rows < ROWS[vectors]
         function.attributes.add("noinline" if apart else "alwaysinline")
         builder = ir.IRBuilder(function.append_basic_block())
         v, index = Vectors(builder), I64
-        source, panel, out, a_row, a_step, b_step, c_row, count, more, ahead = function.args
+        source, panel, out, a_row, a_step, b_step, c_row, count, more, *fetched = function.args
         cells = [(r, j) for r in range(rows) for j in range(vectors)]
         row = [builder.gep(source, [builder.mul(a_row, index(r))]) for r in range(rows)]
         place = {(r, j): builder.add(builder.mul(c_row, index(r)), index(j * LANES)) for r, j in cells}
@@ -53,9 +73,8 @@ def _tile(rows: int, vectors: int, fetching: bool) -> Any:
         t, at, b_at = builder.phi(index), builder.phi(index), builder.phi(index)
         sums = [builder.phi(v.kind) for _ in cells]
         channel = [v.load(panel, builder.add(b_at, index(j * LANES))) for j in range(vectors)]
-        for j in range((vectors + 1) // 2 if fetching else 0):
-            there = builder.add(builder.add(b_at, ahead), index(j * LANES))
-            v.fetch(panel, there, near=False)
+        for ahead in fetched if fetching else ():
+            v.fetch(panel, builder.add(b_at, ahead), near=False)
         after = []
         for r in range(rows):
             value = v.splat(builder.load(builder.gep(row[r], [at])))
@@ -71,7 +90,7 @@ def _tile(rows: int, vectors: int, fetching: bool) -> Any:
             total.add_incoming(v.constant(0.0), entry)
             total.add_incoming(old, resumed)
             total.add_incoming(new, body)
-        builder.cbranch(builder.icmp_signed("<", following, count), body, done)
+        v.as_written(builder.cbranch(builder.icmp_signed("<", following, count), body, done))
 
         builder.position_at_end(done)
         for cell, total in zip(cells, after, strict=True):
@@ -94,19 +113,25 @@ def _tile(rows: int, vectors: int, fetching: bool) -> Any:
         count: Any,
         more: Any,
         ahead: Any,
+        also: Any,
+        left: Any,
     ) -> Any:
         n = types.int64
-        signature = types.void(a, n, n, n, b, n, n, c, n, n, n, n, n)
+        signature = types.void(a, n, n, n, b, n, n, c, n, n, n, n, n, n, n)
 
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             v = Vectors(builder)
             data = [v.data(context, signature, args, i) for i in (0, 4, 7)]
             starts = [builder.gep(x, [args[i]]) for x, i in zip(data, (1, 5, 8), strict=True)]
-            given = [*starts, *(args[i] for i in (2, 3, 6, 9, 10, 11, 12))]
+            given = [*starts, *(args[i] for i in (2, 3, 6, 9, 10, 11, 12, 13))]
             kind = ir.FunctionType(ir.VoidType(), [value.type for value in given])
-            name = f"winograd_{'fetching_' if fetching else ''}tile_{rows}_{vectors}"
-            function = builder.module.globals.get(name) or products(builder.module, kind, name)
-            builder.call(function, given)
+
+            def tile(rows: int) -> None:
+                name = f"winograd_{'fetching_' if fetching else ''}tile_{rows}_{vectors}"
+                module = builder.module
+                builder.call(module.globals.get(name) or products(module, kind, name, rows), given)
+
+            for_rows(builder, args[14], rows, vectors, tile)
             return context.get_dummy_value()
 
         return signature, generate

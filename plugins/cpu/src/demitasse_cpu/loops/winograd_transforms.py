@@ -4,9 +4,9 @@ All are parts of the compiler's own (intrinsics), so that they may be imported w
 the numba functions that they call stand in one file; numba does not see a change here, so one that
 changes results needs a change there too.
 
-A tile gives 4 x 4 results: of three taps from 6 x 6 pixels, of five from 8 x 8. ``form``, a tuple of
-as many numbers as there are taps, says which: loops are compiled for its type. Where an array is of
-uint16 it stores bfloat16.
+A tile gives 4 x 4 results of three taps from 6 x 6 pixels, 2 x 2 from 4 x 4, or 4 x 4 of five taps from
+8 x 8. ``form``, a tuple of as many numbers as it has pixels in a line, says which: loops are compiled
+for its type. Where an array is of uint16 it stores bfloat16.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 from llvmlite import ir
 from numba import types
@@ -22,15 +22,38 @@ from numba.extending import intrinsic
 
 from demitasse_cpu.loops.vectors import Vectors
 
-_POINTS = {3: (0.5**0.5, 2.0**0.5), 5: (0.5, 1.0, 2.0)}
-"""Interpolation is at 0, infinity, and plus and minus these, by the number of taps in a line. With three
-taps and 1 and 2, the points of the paper, errors were two to five times as large. Against float64, of
-activations above zero times random weights, 64 to 512 channels: root mean square 0.6 to 1.1e-6 of the
-results' own, at most 0.9 to 2.5e-6 of the largest; summed directly 0.1 to 0.2e-6 and 0.2 to 0.3e-6.
-With five taps, 32 to 128 channels: 1.8 to 3e-6 and 3.6 to 6.3e-6; ten other choices were no better."""
 
-RESULTS = 4
-"""In a line of a tile."""
+class _Form(NamedTuple):
+    """A tile's taps and results in a line. Interpolation is at 0, infinity, plus and minus ``at``."""
+
+    taps: int
+    results: int
+    at: Sequence[float]
+
+    @property
+    def pixels(self) -> int:
+        return self.results + self.taps - 1
+
+    @property
+    def ones(self) -> Sequence[float]:
+        """Factors that change nothing, at zero and at the points."""
+        return [1.0] * (1 + len(self.at))
+
+
+_FORMS = {
+    4: _Form(3, 2, (1.0,)),
+    6: _Form(3, 4, (0.5**0.5, 2.0**0.5)),
+    8: _Form(5, 4, (0.5, 1.0, 2.0)),
+}
+"""By the number of pixels in a line. Of six at 1 and 2, the points of the paper, errors were two to
+five times as large. Against float64, of activations above zero times random weights, 64 to 512 channels:
+root mean square 0.6 to 1.1e-6 of the results' own, at most 0.9 to 2.5e-6 of the largest; summed directly
+0.1 to 0.2e-6 and 0.2 to 0.3e-6. With five taps, 32 to 128 channels: 1.8 to 3e-6 and 3.6 to 6.3e-6; ten
+other choices were no better."""
+
+TAPS = tuple(_FORMS[i].taps if i in _FORMS else 0 for i in range(max(_FORMS) + 1))
+RESULTS = tuple(_FORMS[i].results if i in _FORMS else 0 for i in range(max(_FORMS) + 1))
+"""In a line of a tile, by the number of its pixels; zero for what is none."""
 
 _Line = Sequence[Any]
 _Transform = Callable[[Vectors, _Line], _Line]
@@ -113,38 +136,36 @@ def _moments(v: Vectors, m: _Line, count: int, points: Sequence[float], over: Se
     return lines
 
 
-def _image(taps: int) -> tuple[_Transform, int]:
-    return partial(_of_image, points=_POINTS[taps]), RESULTS + taps - 1
+def _image(form: _Form) -> tuple[_Transform, int]:
+    return partial(_of_image, points=form.at), form.pixels
 
 
-def _result(taps: int) -> tuple[_Transform, int]:
-    points = _POINTS[taps]
-    return partial(_values, points=points, over=[1.0] * (1 + len(points))), RESULTS
+def _result(form: _Form) -> tuple[_Transform, int]:
+    return partial(_values, points=form.at, over=form.ones), form.results
 
 
-def _finished(taps: int) -> tuple[_Transform, int]:
-    points = _POINTS[taps]
-    line = partial(_moments, count=RESULTS, points=points, over=[1.0] * (1 + len(points)))
-    return line, RESULTS + taps - 1
+def _finished(form: _Form) -> tuple[_Transform, int]:
+    line = partial(_moments, count=form.results, points=form.at, over=form.ones)
+    return line, form.pixels
 
 
-def _spread(taps: int) -> tuple[_Transform, int]:
-    return partial(_to_image, points=_POINTS[taps]), RESULTS + taps - 1
+def _spread(form: _Form) -> tuple[_Transform, int]:
+    return partial(_to_image, points=form.at), form.pixels
 
 
-def _weights(taps: int) -> tuple[_Transform, int]:
-    points = _POINTS[taps]
-    return partial(_values, points=points, over=_over(points)), taps
+def _weights(form: _Form) -> tuple[_Transform, int]:
+    return partial(_values, points=form.at, over=_over(form.at)), form.taps
 
 
-def _weight_gradient(taps: int) -> tuple[_Transform, int]:
-    points = _POINTS[taps]
-    return partial(_moments, count=taps, points=points, over=_over(points)), RESULTS + taps - 1
+def _weight_gradient(form: _Form) -> tuple[_Transform, int]:
+    line = partial(_moments, count=form.taps, points=form.at, over=_over(form.at))
+    return line, form.pixels
 
 
-def _transform(
-    kind: Callable[[int], tuple[_Transform, int]], ahead: bool = False, adding: bool = False
-) -> Any:
+_Kind = Callable[[_Form], tuple[_Transform, int]]
+
+
+def _transform(kind: _Kind, ahead: bool = False, adding: bool = False) -> Any:
     """Transform the columns, then the rows, of as many vectors as the ``kind`` has. The arrays each
     have the offset of the first vector, then the distances down and across. ``ahead``: meanwhile the
     columns of x that the next tile has beside these are brought near. A tile of 64 channels from
@@ -163,8 +184,8 @@ def _transform(
         y_down: Any,
         y_across: Any,
     ) -> Any:
-        line, extent = kind(form.count)
-        following = RESULTS if ahead else 0
+        line, extent = kind(_FORMS[form.count])
+        following = RESULTS[form.count] if ahead else 0
 
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             v = Vectors(builder)
@@ -187,7 +208,7 @@ def _transform(
     return intrinsic(typed)
 
 
-def _transform_edge(kind: Callable[[int], tuple[_Transform, int]], masked: bool) -> Any:
+def _transform_edge(kind: _Kind, masked: bool) -> Any:
     """_transform where the rows and columns of x lie where two tables say, ``rows`` from ``r`` on and
     ``columns`` from ``c`` on; those with a negative place are zero, as are ``zeros``, one vector. If
     ``masked``, only ``live`` lanes are there."""
@@ -209,7 +230,7 @@ def _transform_edge(kind: Callable[[int], tuple[_Transform, int]], masked: bool)
         y_across: Any,
         zeros: Any,
     ) -> Any:
-        line, extent = kind(form.count)
+        line, extent = kind(_FORMS[form.count])
 
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             v = Vectors(builder)
@@ -251,6 +272,7 @@ def _total(masked: bool) -> Any:
 
     def typed(
         context: Any,
+        form: Any,
         x: Any,
         at: Any,
         live: Any,
@@ -264,11 +286,11 @@ def _total(masked: bool) -> Any:
     ) -> Any:
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             v = Vectors(builder)
-            source, target, zeros = (v.data(context, signature, args, i) for i in (0, 7, 9))
-            source = builder.gep(source, [args[1]])
-            mask = v.first(args[2]) if masked else None
-            rows = v.places(context, signature, args, 3, RESULTS)
-            places = v.places(context, signature, args, 5, RESULTS)
+            source, target, zeros = (v.data(context, signature, args, i) for i in (1, 8, 10))
+            source = builder.gep(source, [args[2]])
+            mask = v.first(args[3]) if masked else None
+            rows = v.places(context, signature, args, 4, RESULTS[form.count])
+            places = v.places(context, signature, args, 6, RESULTS[form.count])
             values = [
                 v.load(v.there(source, row, place, zeros), v.index(0), x.dtype, mask)
                 for row in rows
@@ -276,10 +298,10 @@ def _total(masked: bool) -> Any:
             ]
             while len(values) > 1:
                 values = [v.add(*pair) for pair in zip(values[::2], values[1::2], strict=True)]
-            v.store(v.add(v.load(target, args[8]), values[0]), target, args[8])
+            v.store(v.add(v.load(target, args[9]), values[0]), target, args[9])
             return context.get_dummy_value()
 
-        return types.void(x, n, n, rows, n, columns, n, y, n, zeros), generate
+        return types.void(form, x, n, n, rows, n, columns, n, y, n, zeros), generate
 
     return intrinsic(typed)
 
@@ -315,7 +337,8 @@ def _finish(masked: bool) -> Any:
         signature = types.void(
             form, m, n, n, bias, n, types.float64, y, n, n, rows, n, columns, n, nowhere, n
         )
-        line, points = _finished(form.count)
+        line, points = _finished(_FORMS[form.count])
+        results = RESULTS[form.count]
 
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             v = Vectors(builder)
@@ -324,7 +347,7 @@ def _finish(masked: bool) -> Any:
             )
             target = builder.gep(target, [args[8]])
             mask = v.first(args[9]) if masked else None
-            rows, places = (v.places(context, signature, args, i, RESULTS) for i in (10, 12))
+            rows, places = (v.places(context, signature, args, i, results) for i in (10, 12))
             offset = v.load(biases, args[5])
             lowest = v.splat(builder.fptrunc(args[6], ir.FloatType()))
             columns = []

@@ -15,10 +15,10 @@ from numba.extending import intrinsic
 
 from demitasse_cpu.loops.compiled import Array, compiled, inlined
 from demitasse_cpu.loops.vectors import LANES, Vectors
-from demitasse_cpu.loops.winograd_blocks import PANEL, points_of, vectors_of
+from demitasse_cpu.loops.winograd_blocks import PANEL, points_of, results_of, vectors_of
 from demitasse_cpu.loops.winograd_gradient import transform_result
 from demitasse_cpu.loops.winograd_integers import line_of, panel_of, products, round_tile
-from demitasse_cpu.loops.winograd_transforms import RESULTS, SPREAD
+from demitasse_cpu.loops.winograd_transforms import SPREAD
 
 
 class Images(NamedTuple):
@@ -61,8 +61,9 @@ _PUT, _PUT_PART = _put(False), _put(True)
 def _add_up(g: Any, of: Any, m: Array, position: int, first: int, width: int, sums: Array) -> None:
     """B m B' of an image's tiles, the first of which is ``first`` in m, where they lie in ``sums``."""
     sums[: of.rows * of.columns * width] = 0
+    results = results_of(g)
     for tile in range(of.tiles):
-        down, across = RESULTS * (tile // g.across), RESULTS * (tile % g.across)
+        down, across = results * (tile // g.across), results * (tile % g.across)
         at, to = (first + tile) * width, (down * of.columns + across) * width
         for j in range(0, width, LANES):
             line = points_of(g) * position
