@@ -102,8 +102,9 @@ def candidates(request: Request) -> Iterable[Candidate]:
         offered = offered[:1]
     others = _offers(LIGHTER if by_winograd else DIRECT + LIGHTER, name, request)
     if any(each.kernel == wide_weights.KERNEL for each in others):
-        # A copy in 16 bits took 2 to 10 times as long as weights that are rounded on their way.
-        offered = [each for each in offered if not each.input_layouts[1].stored]
+        # A copy in 16 bits took 2 to 10 times as long as weights that are rounded on their way. What is
+        # too small to be tried is quicker so: LeNet's 64 x 800 by 500 0.14 ms, oneDNN's in float32 0.24.
+        return [*others, *(each for each in offered if not each.input_layouts[1].stored)]
     return [*offered, *by_winograd, *others]
 
 

@@ -18,9 +18,8 @@ KERNEL = "weights rounded on the way"
 
 # As loops.wide_weights and loops.pairs have them, which are not imported before a kernel is bound.
 _ROWS, _WIDE, _TERMS, _BLOCK = 8, 32, 256, 16
-_FEWEST_WEIGHTS = 2**19
-"""Of fewer, which stay in the caches, a copy takes no longer than it saves (LeNet's 400,000: 0.02 ms of
-two cores)."""
+_FEWEST_WEIGHTS = 2**18
+"""Of fewer a product takes microseconds."""
 _MOST_SAMPLES = 64
 """With more a copy of the weights in 16 bits is used so often that it pays."""
 
