@@ -147,7 +147,9 @@ def _in_bands(
         moves = spread(getattr(loops, loop), (*given, *numbers), bands, parts)
         if target.size == size:
             return moves
-        clears = spread(elementwise.filled, (target, 0.0), target.size, parts)
+        # All that pads the blocks is in the last of them.
+        last = target[target.size - target.size // y.physical[0] :]
+        clears = spread(elementwise.filled, (last, 0.0), last.size, parts)
         return in_order([clears, moves])
 
     return "numba loop over pairs", bind

@@ -40,9 +40,9 @@ def masked(dy: Array, mask: Array, dx: Array, factor: float, begin: int, end: in
 
 @compiled()
 def filled(x: Array, value: float, begin: int, end: int) -> None:
-    x = x[begin:end]
+    x, stored = x[begin:end], narrow(value, x)
     for i in range(x.size):
-        x[i] = narrow(value, x)
+        x[i] = stored
 
 
 @compiled()
