@@ -70,23 +70,21 @@ class Taps(NamedTuple):
 
 
 @inlined
-def ahead_of(row: int, rows: int, part: int, vectors: int) -> tuple[int, int]:
-    """How far before what it reads of b the tile at ``row`` is to fetch two vectors. Of the part that
-    follows, ``part`` numbers long, the last tiles fetch about as many each, or twice the same one; those
-    before fetch nothing but their own. With twice as many in the last two of three tiles 16 rows from
-    memory took a twelfth longer."""
-    tiles = (rows + ROWS[vectors] - 1) // ROWS[vectors]
+def ahead_of(tile: int, tiles: int, part: int, vectors: int) -> tuple[int, int]:
+    """How far before what it reads of b one of ``tiles`` of rows is to fetch two vectors. Of the part
+    that follows, ``part`` numbers long, the last tiles fetch about as many each, or twice the same one;
+    those before fetch nothing but their own. With all in the last two of three tiles 16 rows from memory
+    took a twelfth longer."""
     fetching = min(tiles, vectors)
-    k = row // ROWS[vectors] - (tiles - fetching)
+    k, twice = tile - tiles + fetching, vectors - fetching
     if k < 0:
         return 0, 0
-    first = (vectors * k + fetching - 1) // fetching
-    last = (vectors * (k + 1) + fetching - 1) // fetching - 1
-    return part + first * LANES, part + last * LANES
+    first = part + (k + min(k, twice)) * LANES
+    return first, first + LANES if k < twice else first
 
 
-def _multiplying(tiles: Sequence[Any]) -> Any:
-    tile_1, tile_2, tile_3, tile_4 = (*tiles[:2], *tiles[-2:])
+def _multiplying(loops: Sequence[Any], fetching: bool) -> Any:
+    tile_1, tile_2, tile_3, tile_4 = (*loops[:2], *loops[-2:])
 
     @inlined
     def multiply(
@@ -105,13 +103,16 @@ def _multiplying(tiles: Sequence[Any]) -> Any:
         more: int,
         vectors: int,
     ) -> None:
+        height = ROWS[vectors]
+        tiles = (rows + height - 1) // height
         for start in range(0, count, _DEPTH):
             n = min(_DEPTH, count - start)
             from_a, from_b, adding = a_at + start * a_step, b_at + start * b_step, more + start
-            for m in range(0, rows, ROWS[vectors]):
+            for tile in range(tiles):
+                m = tile * height
                 at, out = from_a + m * a_row, c_at + m * c_row
                 operands = (a, at, a_row, a_step, b, from_b, b_step, c, out, c_row)
-                ahead = ahead_of(m, rows, n * b_step, vectors)
+                ahead = ahead_of(tile, tiles, n * b_step, vectors) if fetching else (0, 0)
                 if vectors == 1:
                     tile_1(*operands, n, adding, *ahead, rows - m)
                 elif vectors == 2:
@@ -124,7 +125,7 @@ def _multiplying(tiles: Sequence[Any]) -> Any:
     return multiply
 
 
-multiply, multiply_fetching = _multiplying(TILES), _multiplying(FETCHING_TILES)
+multiply, multiply_fetching = _multiplying(TILES, False), _multiplying(FETCHING_TILES, True)
 """The sums of ``rows`` rows over ``count`` terms, tile by tile, while a part of b that the first cache
 holds is used by all rows. Rows that the last tile has beyond ``rows`` are rubbish. The second has what
 follows in b brought from memory meanwhile."""

@@ -89,8 +89,8 @@ def pair_up(
     round_pairs(x, at, step, count, factors, pairs, pairs_at, pairs_step)
 
 
-def _multiplying_pairs(tiles: Sequence[Any]) -> Any:
-    tile_1, tile_2, tile_3, tile_4 = (*tiles[:2], *tiles[-2:])
+def _multiplying_pairs(loops: Sequence[Any], fetching: bool) -> Any:
+    tile_1, tile_2, tile_3, tile_4 = (*loops[:2], *loops[-2:])
 
     @inlined
     def multiply_pairs(
@@ -113,11 +113,14 @@ def _multiplying_pairs(tiles: Sequence[Any]) -> Any:
         more: int,
         vectors: int,
     ) -> None:
-        for m in range(0, rows, ROWS[vectors]):
+        height = ROWS[vectors]
+        tiles = (rows + height - 1) // height
+        for tile in range(tiles):
+            m = tile * height
             at, out, scale = a_at + m * a_row, c_at + m * c_row, down_at + m
             operands = (a, at, a_row, a_step, b, b_at, b_step, c, out, c_row)
             scales = (down, scale, across, across_at)
-            ahead = ahead_of(m, rows, count * b_step, vectors)
+            ahead = ahead_of(tile, tiles, count * b_step, vectors) if fetching else (0, 0)
             if vectors == 1:
                 tile_1(*operands, *scales, count, more, *ahead, rows - m)
             elif vectors == 2:
@@ -130,7 +133,8 @@ def _multiplying_pairs(tiles: Sequence[Any]) -> Any:
     return multiply_pairs
 
 
-multiply_pairs, _multiply_pairs_fetching = map(_multiplying_pairs, (PAIR_TILES, FETCHING_PAIR_TILES))
+multiply_pairs = _multiplying_pairs(PAIR_TILES, False)
+_multiply_pairs_fetching = _multiplying_pairs(FETCHING_PAIR_TILES, True)
 """The sums of ``rows`` rows over ``count`` pairs, at most DEPTH, tile by tile, with a scale for each row
 and column. Rows that the last tile has beyond ``rows`` are rubbish. The second has what follows in b
 brought from memory meanwhile."""

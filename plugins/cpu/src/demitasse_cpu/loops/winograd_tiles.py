@@ -45,9 +45,8 @@ def _tile(rows: int, vectors: int, fetching: bool) -> Any:
         function = ir.Function(module, kind, name)
         function.linkage = "internal"
         # Amid a loop's other code 8 rows of 3 vectors reached 165 GFLOP/s on one core, and 250 as a
-        # function of its own; the others reach that anyway.
-        apart = vectors == 3 or fetching or rows < ROWS[vectors]
-        function.attributes.add("noinline" if apart else "alwaysinline")
+        # function of its own.
+        function.attributes.add("noinline")
         builder = ir.IRBuilder(function.append_basic_block())
         v, index = Vectors(builder), I64
         source, panel, out, a_row, a_step, b_step, c_row, count, more, *fetched = function.args
