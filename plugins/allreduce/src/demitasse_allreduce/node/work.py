@@ -63,7 +63,7 @@ class NodeWork:
             raise PlanError("a sum by owners needs arrays from the space shared:node")
         self._siblings = np.zeros(node.size, np.int64)
         self._owned = np.array(owned, np.int64).reshape(-1, 2) * array.itemsize
-        self._scratch = np.zeros(2 * node.size + 2, np.int64)
+        self._scratch = np.zeros(2 * node.size, np.int64)
         self._record = np.zeros(loops.CALL_WORDS, np.int64)
         tables = {"siblings": self._siblings, "owned": self._owned, "scratch": self._scratch}
         address = {name: table.ctypes.data for name, table in tables.items()}
