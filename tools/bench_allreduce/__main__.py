@@ -5,7 +5,8 @@
 All ranks of all contenders are started once and sleep until it is their turn, so that rounds interleave:
 what the machine does meanwhile falls on all. A time is that of the slowest rank's end after the first
 one's begin; printed are medians, and the best peer's median over ours. ``floor`` is what reading and
-writing every rank's array once takes, by as many threads as there are processors, in the same rounds.
+writing every rank's array once takes, by as many threads as there are processors, in the same rounds;
+beside it stands how far apart the processors were.
 """
 
 from __future__ import annotations
@@ -17,15 +18,18 @@ import signal
 import socket
 import statistics
 import sys
+import tempfile
 import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, BinaryIO, TextIO
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path += [str(Path(__file__).parents[1])]  # tools; this folder is there already
 from contenders import Contender, contenders, this_python
+from processor_distance import Distance, told
 
 SIZES = "4K,16K,64K,256K,1M,16M,100M,240M"
 _UNITS = {"K": 1024, "M": 10**6}
@@ -43,10 +47,13 @@ def batch_of(nbytes: int) -> int:
 
 
 class Floor:
-    """Threads that read and write as many bytes as a sum must: each array once."""
+    """Threads that read and write as many bytes as a sum must, each array once, from a barrier on: as
+    contenders do, with what a pass before left in the caches."""
 
     def __init__(self) -> None:
         import numba
+
+        from demitasse_allreduce.node.words import fetch_add, look
 
         @numba.njit(nogil=True)  # type: ignore[untyped-decorator]
         def both(a: Any, b: Any) -> None:
@@ -55,7 +62,15 @@ class Floor:
                 a[i] = total
                 b[i] = total
 
-        self._both, self._arrays = both, dict[int, Any]()
+        @numba.njit(nogil=True)  # type: ignore[untyped-decorator]
+        def meet(arrivals: int, all_of_turn: int) -> None:
+            fetch_add(arrivals, 0, 1)
+            while look(arrivals, 0) < all_of_turn:
+                pass
+
+        self._both, self._meet, self._arrays = both, meet, dict[int, Any]()
+        meet(np.zeros(1, np.int64).ctypes.data, 1)
+        both(*np.zeros((2, 1), np.float32))
 
     def measure(self, nbytes: int, ranks: int, count: int) -> list[float]:
         threads = min(ranks, os.cpu_count() or 1)
@@ -63,16 +78,28 @@ class Floor:
         if each not in self._arrays:
             self._arrays.clear()
             self._arrays[each] = [[np.zeros(each, np.float32) for _ in "ab"] for _ in range(threads)]
-        times = []
-        for _ in range(count):
-            team = [threading.Thread(target=self._both, args=pair) for pair in self._arrays[each]]
-            begin = time.monotonic()
-            for thread in team:
-                thread.start()
-            for thread in team:
-                thread.join()
-            times.append(time.monotonic() - begin)
-        return times
+        arrivals = np.zeros(1, np.int64)
+        turns: list[list[tuple[float, float]]] = [[] for _ in range(threads)]
+
+        def work(pair: Any, times: list[tuple[float, float]]) -> None:
+            for turn in range(1, count + 2):
+                self._meet(arrivals.ctypes.data, threads * turn)
+                begin = time.monotonic()
+                self._both(*pair)
+                times.append((begin, time.monotonic()))
+
+        team = [
+            threading.Thread(target=work, args=(pair, times))
+            for pair, times in zip(self._arrays[each], turns, strict=True)
+        ]
+        for thread in team:
+            thread.start()
+        for thread in team:
+            thread.join()
+        return [
+            max(end for _, end in turn) - min(begin for begin, _ in turn)
+            for turn in list(zip(*turns, strict=True))[1:]
+        ]
 
 
 class Driver:
@@ -81,13 +108,16 @@ class Driver:
     def __init__(self, ranks: int, found: list[Contender], limit: float) -> None:
         self.lines: dict[str, list[TextIO]] = {each.name: [] for each in found}
         self.processes: set[int] = set()
+        self.stack, self.logs = ExitStack(), dict[str, BinaryIO]()
+        for each in found:
+            self.logs[each.name] = self.stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - it is
         with socket.create_server(("127.0.0.1", 0), backlog=256) as server:
             server.settimeout(1.0)
             until = time.monotonic() + limit
             port = server.getsockname()[1]
             self.launched = []
             for each in found:
-                self.launched += each.launch(ranks, port)
+                self.launched += each.launch(ranks, port, self.logs[each.name])
             while sum(map(len, self.lines.values())) < ranks * len(found) and time.monotonic() < until:
                 try:
                     lines = server.accept()[0].makefile("rw")
@@ -99,7 +129,9 @@ class Driver:
                 self.processes.add(hello["process"])
                 self.lines[hello["name"]].append(lines)
         for name in [name for name, links in self.lines.items() if len(links) < ranks]:
-            print(f"{name} did not start")
+            self.logs[name].seek(0)
+            said = self.logs[name].read().decode(errors="replace").strip().splitlines()
+            print(f"{name} did not start: {said[-1] if said else 'it said nothing'}")
             del self.lines[name]
 
     def measure(self, name: str, nbytes: int, batch: int, count: int) -> list[float]:
@@ -119,6 +151,7 @@ class Driver:
             os.kill(process, signal.SIGKILL)
         for launched in self.launched:
             launched.wait(10)
+        self.stack.close()
 
 
 def main() -> None:
@@ -136,7 +169,8 @@ def main() -> None:
     found, absent = contenders(options.python, options.openmpi, options.torch, options.settings)
     for name in absent:
         print(f"{name} is absent: no interpreter was given, or it is not there")
-    driver, floor = Driver(options.ranks, found, 60.0), Floor()
+    driver, floor, distance = Driver(options.ranks, found, 60.0), Floor(), Distance()
+    trips: dict[str, list[float]] = {}
     times: dict[str, dict[str, list[float]]] = {}
     try:
         for size in options.sizes.split(","):
@@ -144,6 +178,8 @@ def main() -> None:
             repeats = max(1, min(5, 200_000_000 // nbytes))
             row = times.setdefault(size, {})
             for number in range(options.rounds + 1):
+                if number and (trip := distance.round_trip()) is not None:
+                    trips.setdefault(size, []).append(trip)
                 for name in driver.lines:
                     seconds = driver.measure(name, nbytes, batch_of(nbytes), repeats)
                     if number:  # the first round warms up
@@ -152,17 +188,26 @@ def main() -> None:
                     row.setdefault("floor", []).extend(floor.measure(nbytes, options.ranks, repeats))
     finally:
         driver.close()
-    report(options.ranks, found, times)
+    report(options.ranks, found, times, trips)
     if options.json:
-        options.json.write_text(json.dumps({"ranks": options.ranks, "seconds": times}, indent=1))
+        found_all = {"ranks": options.ranks, "seconds": times, "processor_round_trips_ns": trips}
+        options.json.write_text(json.dumps(found_all, indent=1))
 
 
-def report(ranks: int, found: list[Contender], times: dict[str, dict[str, list[float]]]) -> None:
+def report(
+    ranks: int,
+    found: list[Contender],
+    times: dict[str, dict[str, list[float]]],
+    trips: dict[str, list[float]],
+) -> None:
     """A line a size: the medians in milliseconds, the best peer's over ours, and ours less it in us."""
     peers = {each.name for each in found if each.peer}
     for size, row in times.items():
         medians = {name: 1e3 * statistics.median(seconds) for name, seconds in row.items()}
-        print(f"{ranks} ranks, {size}: " + ", ".join(f"{n} {m:.4g} ms" for n, m in medians.items()))
+        print(
+            f"{ranks} ranks, {size}, {told(trips.get(size, []))}: "
+            + ", ".join(f"{n} {m:.4g} ms" for n, m in medians.items())
+        )
         best = min((name for name in medians if name in peers), key=medians.__getitem__, default=None)
         for ours in ("shared", "ordinary"):
             if best is not None and ours in medians:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 WORKER = Path(__file__).with_name("worker.py")
 
@@ -26,18 +27,27 @@ class Contender:
     environment: Mapping[str, str]
     peer: str = ""
 
-    def launch(self, ranks: int, port: int) -> list[subprocess.Popen[bytes]]:
-        """Start all ranks, which then report at ``port``."""
+    def launch(self, ranks: int, port: int, log: BinaryIO) -> list[subprocess.Popen[bytes]]:
+        """Start all ranks, which then report at ``port``; what they and their launcher print goes to
+        ``log``."""
         command = [str(self.python), str(WORKER), self.function, self.name, str(port), str(ranks)]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", **self.environment}
         if self.launcher:
             whole = [*self.launcher, "-n", str(ranks), *command]
-            return [subprocess.Popen(whole, env=environment, stdin=subprocess.DEVNULL)]
+            return [_started(whole, environment, log)]
         meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(ranks)}
         return [
-            subprocess.Popen(command, env={**environment, **meeting, "RANK": str(rank)})
+            _started(command, {**environment, **meeting, "RANK": str(rank)}, log)
             for rank in range(ranks)
         ]
+
+
+def _started(
+    command: Sequence[str], environment: Mapping[str, str], log: BinaryIO
+) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+    )
 
 
 def free_port() -> int:

@@ -58,3 +58,17 @@ def test_who_is_far_behind_is_not_run_again(clock: Clock) -> None:
     runs = [clock.run("quick", 1.0), clock.run("near", 1.2), clock.run("far", 9.0)]
     assert trials.measured(Alone(), runs, 3) == pytest.approx([1.0, 1.2, 9.0])
     assert [clock.calls.count(name) for name in ("quick", "near", "far")] == [4, 4, 2]
+
+
+def test_a_rank_that_lost_its_processor_once_does_not_decide(clock: Clock) -> None:
+    """The quickest is behind in its first round that counts, by a pause that is none of its own."""
+    quick = clock.run("quick", 4e-5)
+
+    def interrupted() -> None:
+        clock.now += 1e-3 * (clock.calls.count("quick") == trials.WARM)
+        quick()
+
+    runs = [interrupted, clock.run("slow", 1.4e-4)]
+    assert trials.measured(Alone(), runs, 7, repeats=4) == pytest.approx([4e-5, 1.4e-4])
+    assert clock.calls.count("quick") == trials.WARM + 7 * 4
+    assert clock.calls.count("slow") == trials.WARM + trials.FIRST * 4

@@ -10,7 +10,12 @@ from typing import Any
 import numpy as np
 
 NEAR = 1.5
-"""Who takes longer than so many times the quickest in a first run is not run again."""
+"""Who takes longer than so many times the quickest in each of its first rounds is not run again."""
+
+FIRST, LONG = 3, 0.01
+"""How many those are; and seconds of a round that are enough by themselves. In a shorter one a rank that
+lost its processor once can be all there is: of 40 us' sums in shared memory one was dropped so, and
+MPI's own taken for good, which took three times as long."""
 
 WARM = 3
 """Runs that do not count: sums in shared memory use another part of it in each of so many, whose first
@@ -25,7 +30,7 @@ def measured(
     check: Callable[[], object] | None = None,
 ) -> list[float]:
     """Seconds of each, the slowest rank's: a median of ``rounds``, each of so many ``repeats``, after as
-    many up to WARM that do not count; of those that the first round shows to be slow that round's.
+    many up to WARM that do not count; of those that their first rounds show to be slow of these.
     Collective over ``comm``. ``check`` is called in waits between rounds, and ends them by raising."""
     times: list[list[float]] = [[] for _ in runs]
     left = list(range(len(runs)))
@@ -42,9 +47,11 @@ def measured(
         slowest = _slowest(comm, mine, check)
         for number, seconds in zip(left, slowest, strict=True):
             times[number].append(float(seconds))
-        if turn == 0:
-            least = slowest.min()
-            left = [number for number in left if times[number][0] <= NEAR * least]
+        if turn < FIRST:
+            best = {number: min(times[number]) for number in left}
+            near = NEAR * min(best.values())
+            seen = {number for number in left if turn + 1 == FIRST or repeats * best[number] >= LONG}
+            left = [number for number in left if number not in seen or best[number] <= near]
     return [float(np.median(each)) for each in times]
 
 

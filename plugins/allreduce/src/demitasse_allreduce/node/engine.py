@@ -58,7 +58,7 @@ class Node:
         self.blocks: list[Block] = siblings.blocks if siblings else []
         self._count: list[int] = siblings._count if siblings else [0]
         self._current: NodeWork | None = None
-        offset = -(-(_CONTROL_BYTES + 128 * self.size) // 4096) * 4096
+        offset = -(-(_CONTROL_BYTES + 3 * LINE * self.size) // 4096) * 4096
         self._chunk = max(CHUNKS[0], min(CHUNKS[1], STAGED // self.size // 4096 * 4096))
         self._segments = self._map(offset + loops.PARTS * (self._chunk + LINE))
         self._stages = np.array([each.address + offset for each in self._segments], np.int64)

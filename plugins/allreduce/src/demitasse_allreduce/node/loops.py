@@ -60,8 +60,8 @@ bytes. ELEMENT tells the others the element type; it is added as ``ADDED[NUMBER]
 SCRATCH is the address of a table with an entry for each rank, and behind it another: by how many bytes
 that rank's array lies beyond a line."""
 
-ARRIVALS, GENERATION, SLEEPERS, ABORT, TICKETS, POSTS = (8 * i for i in range(6))
-"""Words of CONTROL."""
+ARRIVALS, GENERATION, SLEEPERS, ABORT, POSTS = (8 * i for i in range(5))
+"""Words of CONTROL; behind the posts each rank has a line that counts the pieces taken of its share."""
 
 ALLREDUCE, REDUCE_SCATTER, ALLGATHER, BARRIER = range(4)
 """Kinds of call."""
@@ -239,18 +239,28 @@ def _stage_out(state: int, record: int, chunk: int) -> None:
 
 @_compiled
 def _add_shared(state: int, record: int) -> None:
-    """Add pieces of arrays in shared memory, whichever is next, until none is left."""
-    size, nbytes, piece = get(state, SIZE), get(record, NBYTES), get(state, PIECE)
+    """Add pieces of arrays in shared memory: those of this rank's share, which its caches may have from
+    the last sum, then what is left of the others'."""
+    rank, size, nbytes, piece = (
+        get(state, RANK),
+        get(state, SIZE),
+        get(record, NBYTES),
+        get(state, PIECE),
+    )
     siblings, first = get(record, SIBLINGS), get(state, TICKET)
-    pieces = (nbytes + piece - 1) // piece
-    while True:
-        begin = (fetch_add(get(state, CONTROL), TICKETS, 1) - first) * piece
-        if begin >= nbytes:
-            break
-        call_seven(
-            get(state, ADD), record, siblings, size, siblings, size, begin, min(begin + piece, nbytes)
-        )
-    put(state, TICKET, first + pieces + size)
+    share = ((nbytes + piece - 1) // piece + size - 1) // size
+    for turn in range(size):
+        owner = (rank + turn) % size
+        taken = get(state, CONTROL) + 8 * POSTS + LINE * (2 * size + owner)
+        while True:
+            number = fetch_add(taken, 0, 1) - first
+            begin = (owner * share + number) * piece
+            if number >= share:
+                break
+            if begin < nbytes:
+                stop = min(begin + piece, nbytes)
+                call_seven(get(state, ADD), record, siblings, size, siblings, size, begin, stop)
+    put(state, TICKET, first + share + size)
 
 
 @_compiled
