@@ -239,6 +239,33 @@ def test_short_integers_wrap_around_whatever_is_quickest(mpiexec: Callable[..., 
     assert mpiexec(2, script).count("wraps") == 2
 
 
+def test_the_librarys_sum_is_tried_again_after_some_calls(mpiexec: Callable[..., str]) -> None:
+    """Whoever was quickest while the machine was busy need not be later. Sizes of one power of two go
+    together, and what is found again is left alone for longer."""
+    script = """
+    from demitasse_allreduce import allreduce, call
+    answers, tried = iter(["mpi", "mpi", "mpi", "shared"]), []
+    def answer(self, names, trial, check):
+        tried.append(trial.nbytes)
+        return next(answers)
+    call._State._quickest = answer
+    call.SOON, call.LATER = 6, 2
+    for calls in range(40):
+        array = np.full(1000 + calls % 2, rank + 1.0, np.float32)
+        allreduce(array)
+        assert (array == 3).all()
+        if calls % 10 == 0:
+            large = np.ones(4000, np.float32)
+            allreduce(large)
+            assert (large == 2).all()
+    assert tried == [4000, 16000, 4004, 4000], tried
+    state = call._state_of(None)
+    assert state._chosen == {12: "shared", 14: "mpi"}, state._chosen
+    print("again")
+    """
+    assert mpiexec(2, script).count("again") == 2
+
+
 def test_a_rank_that_dies_in_a_sum_is_an_error_elsewhere(mpiexec: Callable[..., str]) -> None:
     script = """
     import os, signal

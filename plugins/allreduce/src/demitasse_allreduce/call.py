@@ -29,6 +29,11 @@ WRAPS = 2
 """Bytes of integers that the library's own sum is not chosen for: Open MPI's (5.0.11) then stop at the
 largest number, where NumPy's and all others here wrap around."""
 
+SOON, LATER = 200, 8
+"""Calls after which MPI's own sum is tried against a node's memory once more, and by how much longer it
+is left alone after each time. Programs start when much else does: on a busy machine it was taken for 4
+KB, where it needs four times as long once it is quiet."""
+
 _ACROSS = ("mpi", "recursive-halving-doubling", "ring")  # tried where ranks are on several nodes
 _GROUPED = ("nodes", "two-level", "chain-chain", "chain-binomial")  # and where some share one
 _TRIALS = 7
@@ -107,6 +112,7 @@ class _State:
         self.comm = comm.Dup()
         self.plans: dict[Any, Sum] = {}
         self._chosen: dict[int, str] = {}
+        self._patience: dict[int, int] = {}
         self._blocks: list[Any] = []
         self._levels: Levels | None = None
         self.node: Node | None = None
@@ -124,6 +130,8 @@ class _State:
         if algorithm != "auto" and name != "shared":
             self._agree(array, algorithm)
         made = self._make(name, array)
+        if algorithm == "auto" and name == "mpi" and self.node is not None:
+            made = self._for_now(made, array.nbytes.bit_length())
         if len(self.plans) >= _KEPT:
             self.plans.clear()
             self._release()
@@ -218,6 +226,22 @@ class _State:
             return "shared" if self.node is not None else "recursive-halving-doubling"
         return chosen
 
+    def _for_now(self, run: Sum, bucket: int) -> Sum:
+        """A sum that is chosen anew after some calls, the same number on all ranks."""
+        left = self._patience.setdefault(bucket, SOON)
+
+        def counted(array: Array, check: Check | None) -> None:
+            nonlocal left
+            run(array, check)
+            left -= 1
+            if left <= 0 and self.plans.get((array.size, array.dtype, "auto")) is counted:
+                self._patience[bucket] *= LATER
+                self._chosen.pop(bucket, None)
+                for key in [key for key in self.plans if key[2] == "auto" and _bucket_of(key) == bucket]:
+                    del self.plans[key]
+
+        return counted
+
     def _quickest(self, names: tuple[str, ...], trial: Array, check: Check | None) -> str:
         made = [partial(self._make(name, trial), trial, check) for name in names]
         repeats = 64 if trial.nbytes <= 2**16 else 4
@@ -245,6 +269,12 @@ class _State:
         if self.node is not None:
             self.node.close()
         self.comm.Free()
+
+
+def _bucket_of(key: tuple[int, np.dtype[Any], str]) -> int:
+    """The power of two of the bytes of a prepared sum's arrays."""
+    size, dtype, _ = key
+    return (size * dtype.itemsize).bit_length()
 
 
 def _shared(node: Node, array: Array) -> Sum:
