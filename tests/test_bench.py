@@ -22,6 +22,7 @@ from bench.report import (
     speed_table,
     start_table,
 )
+from processor_distance import Distance, told
 
 import demitasse
 from demitasse import Runtime
@@ -287,3 +288,17 @@ def test_where_the_median_lies_is_told_by_pairs_of_either_side(
     wanted = None if ranks is None else pytest.approx(tuple(0.1 * rank for rank in ranks))
     assert start.between == wanted
     assert ("and" in start_table([start]).splitlines()[1]) == (ranks is not None)
+
+
+def test_a_table_says_how_far_apart_the_processors_were() -> None:
+    timing = Timing(Task("train", "lenet", "f32", 64), "demitasse", "default", rounds=[0.002, 0.003])
+    timing.trips += [60.0, 340.0]
+    table = speed_table([row(timing.task, [timing], RATES)])
+    assert table.splitlines()[-1] == "processors 200 ns there and back (far in 1 of 2)"
+    assert told([]) == "one processor"
+    assert told([61.0]) == "processors 61 ns there and back (near)"
+
+
+def test_processors_pass_a_line_to_and_fro() -> None:
+    trip = Distance().round_trip()
+    assert trip is None or 5 < trip < 1e6

@@ -13,6 +13,7 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+from processor_distance import Distance, told
 
 from bench.contenders import OWN
 from bench.floors import Rates
@@ -43,7 +44,8 @@ class Task:
 @dataclass
 class Timing:
     """A contender in one setting: seconds per step of each round, the share of the cores that others on
-    this machine had meanwhile, bytes of memory at most, and why it has no rounds where it has none."""
+    this machine had meanwhile, how far apart the processors were after it (nanoseconds there and back),
+    bytes of memory at most, and why it has no rounds where it has none."""
 
     task: Task
     contender: str
@@ -51,6 +53,7 @@ class Timing:
     look: float = 0.0
     rounds: list[float] = field(default_factory=list)
     others: list[float] = field(default_factory=list)
+    trips: list[float] = field(default_factory=list)
     peak: int = 0
     note: str = ""
 
@@ -120,6 +123,7 @@ class Comparison:
     rounds: int
     say: Callable[[str], None]
     limit: float = 1800.0
+    distance: Distance = field(default_factory=Distance)
     _references: dict[tuple[str, str, int], tuple[str, np.ndarray]] = field(default_factory=dict)
 
     def worker(self, contender: str, setting: str, **environment: str) -> Worker:
@@ -260,8 +264,10 @@ class Comparison:
                 first = number % max(1, len(standing))
                 for timing, worker in standing[first:] + standing[:first]:
                     self._round(timing, worker)
-                times = ", ".join(f"{w} {t.rounds[-1] * 1e3:.2f}" for t, w in standing if t.rounds)
-                self.say(f"{task}: round {number + 1} of {self.rounds}, ms: {times}")
+                ran = [(timing, worker) for timing, worker in standing if timing.rounds]
+                times = ", ".join(f"{worker} {timing.rounds[-1] * 1e3:.2f}" for timing, worker in ran)
+                where = told([timing.trips[-1] for timing, _ in ran if timing.trips])
+                self.say(f"{task}: round {number + 1} of {self.rounds}, {where}, ms: {times}")
         return timings
 
     def _looks(self, task: Task, contender: str, stack: ExitStack) -> Iterator[tuple[Timing, Worker]]:
@@ -303,6 +309,8 @@ class Comparison:
             return
         timing.others.append(max(0.0, others / answer["elapsed"] / (os.cpu_count() or 1)))
         timing.rounds.append(answer["seconds"])
+        if (trip := self.distance.round_trip()) is not None:
+            timing.trips.append(trip)
         timing.peak = max(timing.peak, answer["peak"])
 
 

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 
+from processor_distance import told
+
 from bench.comparison import Agreement, Start, Task, Timing
 from bench.contenders import OWN, SETTINGS
 from bench.floors import Floor, Rates, floor
@@ -41,7 +43,8 @@ PEERS = tuple(name for name in SETTINGS if name != OWN)
 @dataclass(frozen=True)
 class Row:
     """One task: the best setting of each contender that ran (seconds, setting), its leanest peak
-    (bytes), the floors, and the share of the cores that others had in the rounds (median)."""
+    (bytes), the floors, the share of the cores that others had in the rounds (median), and how far apart
+    the processors were in each."""
 
     task: Task
     target: float
@@ -49,6 +52,7 @@ class Row:
     best: dict[str, tuple[float, str]] = field(default_factory=dict)
     peaks: dict[str, int] = field(default_factory=dict)
     others: float = 0.0
+    trips: tuple[float, ...] = ()
 
     @property
     def ratio(self) -> float | None:
@@ -73,8 +77,10 @@ def row(task: Task, timings: Iterable[Timing], rates: Rates) -> Row:
     best: dict[str, tuple[float, str]] = {}
     peaks: dict[str, int] = {}
     others: list[float] = []
+    trips: list[float] = []
     for timing in timings:
         others += timing.others
+        trips += timing.trips
         if timing.seconds is not None:
             known = best.get(timing.contender)
             if known is None or timing.seconds < known[0]:
@@ -85,7 +91,7 @@ def row(task: Task, timings: Iterable[Timing], rates: Rates) -> Row:
     net = replace(NETS[task.net](), batch=task.batch)
     limit = floor(net if training else net.deploy(), training, task.precision, rates)
     target = TARGETS[task.precision][task.net] if training else INFERENCE_TARGET
-    return Row(task, target, limit, best, peaks, median(others) if others else 0.0)
+    return Row(task, target, limit, best, peaks, median(others) if others else 0.0, tuple(trips))
 
 
 def speed_table(rows: Sequence[Row]) -> str:
@@ -104,6 +110,8 @@ def speed_table(rows: Sequence[Row]) -> str:
             f"{cells['tensorflow']:>16} {verdict:>7} {each.target:7.2f} "
             f"{each.floor.arithmetic * 1e3:11.2f} {each.floor.memory * 1e3:8.2f} {share:>8}  {met}"
         )
+    if any(each.trips for each in rows):
+        lines.append(told([trip for each in rows for trip in each.trips]))
     others = max((each.others for each in rows), default=0.0)
     if others > QUIET:
         lines.append(
