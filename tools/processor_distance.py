@@ -4,7 +4,8 @@ Two threads pass a cache line to and fro. Processors that share a last cache nee
 back, others (of another chiplet or socket) several times as long, and what threads write and read in
 turn is slower by as much: a line that another processor has read is written again in 7 ns by one near
 and in 28 by one far (AMD EPYC, Zen 4). Those of a virtual machine may be either, and change from one
-second to the next, so a benchmark says what they were while it ran."""
+second to the next, so a benchmark says what they were while it ran. Two threads of one core are near,
+too."""
 
 from __future__ import annotations
 
@@ -40,7 +41,11 @@ class Distance:
     """Between the first two of ``processors`` (those that this process may use)."""
 
     def __init__(self) -> None:
-        self.processors = sorted(os.sched_getaffinity(0))[:2]
+        before = os.sched_getaffinity(0)
+        self.processors = sorted(before)[:2]
+        for processor in self.processors:  # a system that lets no thread choose says so here
+            os.sched_setaffinity(0, {processor})
+        os.sched_setaffinity(0, before)
         self._bounce = _bouncing() if len(self.processors) == 2 else None
         if self._bounce is not None:
             self._bounce(np.zeros(8, np.int64).ctypes.data, 0, 0)

@@ -12,6 +12,7 @@ beside it stands how far apart the processors were.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import os
 import signal
@@ -53,53 +54,55 @@ class Floor:
     def __init__(self) -> None:
         import numba
 
-        from demitasse_allreduce.node.words import fetch_add, look
+        from demitasse_allreduce.node.words import call, call_seven, fetch_add, look
 
         @numba.njit(nogil=True)  # type: ignore[untyped-decorator]
-        def both(a: Any, b: Any) -> None:
-            for i in range(a.size):
-                total = a[i] + b[i]
-                a[i] = total
-                b[i] = total
+        def passes(a: Any, b: Any, times: Any, words: Any) -> None:
+            """``words``: where threads count themselves, how many they are, clock_gettime, sched_yield;
+            ``times``: where the clock writes before and after each pass, seconds and nanoseconds."""
+            arrivals, threads, clock, give_way = words
+            for turn in range(times.shape[0]):
+                fetch_add(arrivals, 0, 1)
+                spins = 0
+                while look(arrivals, 0) < threads * (turn + 1):
+                    spins += 1
+                    if spins > 10_000:
+                        call(give_way)
+                call_seven(clock, time.CLOCK_MONOTONIC, times[turn, 0].ctypes.data, 0, 0, 0, 0, 0)
+                for i in range(a.size):
+                    total = a[i] + b[i]
+                    a[i] = total
+                    b[i] = total
+                call_seven(clock, time.CLOCK_MONOTONIC, times[turn, 1].ctypes.data, 0, 0, 0, 0, 0)
 
-        @numba.njit(nogil=True)  # type: ignore[untyped-decorator]
-        def meet(arrivals: int, all_of_turn: int) -> None:
-            fetch_add(arrivals, 0, 1)
-            while look(arrivals, 0) < all_of_turn:
-                pass
-
-        self._both, self._meet, self._arrays = both, meet, dict[int, Any]()
-        meet(np.zeros(1, np.int64).ctypes.data, 1)
-        both(*np.zeros((2, 1), np.float32))
+        libc = ctypes.CDLL(None)
+        self._calls = [
+            ctypes.cast(function, ctypes.c_void_p).value
+            for function in (libc.clock_gettime, libc.sched_yield)
+        ]
+        self._passes, self._arrays = passes, dict[int, Any]()
+        self.measure(8, 1, 1)
 
     def measure(self, nbytes: int, ranks: int, count: int) -> list[float]:
-        threads = min(ranks, os.cpu_count() or 1)
+        """Seconds of ``count`` passes after one that does not count."""
+        threads = min(ranks, len(os.sched_getaffinity(0)))
         each = nbytes * ranks // threads // 8
         if each not in self._arrays:
             self._arrays.clear()
             self._arrays[each] = [[np.zeros(each, np.float32) for _ in "ab"] for _ in range(threads)]
-        arrivals = np.zeros(1, np.int64)
-        turns: list[list[tuple[float, float]]] = [[] for _ in range(threads)]
-
-        def work(pair: Any, times: list[tuple[float, float]]) -> None:
-            for turn in range(1, count + 2):
-                self._meet(arrivals.ctypes.data, threads * turn)
-                begin = time.monotonic()
-                self._both(*pair)
-                times.append((begin, time.monotonic()))
-
+        arrivals, times = np.zeros(1, np.int64), np.zeros((threads, count + 1, 2, 2), np.int64)
+        words = (arrivals.ctypes.data, threads, *self._calls)
         team = [
-            threading.Thread(target=work, args=(pair, times))
-            for pair, times in zip(self._arrays[each], turns, strict=True)
+            threading.Thread(target=self._passes, args=(*pair, its, words))
+            for pair, its in zip(self._arrays[each], times, strict=True)
         ]
         for thread in team:
             thread.start()
         for thread in team:
             thread.join()
-        return [
-            max(end for _, end in turn) - min(begin for begin, _ in turn)
-            for turn in list(zip(*turns, strict=True))[1:]
-        ]
+        seconds = times[:, 1:] @ np.array([1.0, 1e-9])
+        found: list[float] = (seconds[:, :, 1].max(0) - seconds[:, :, 0].min(0)).tolist()
+        return found
 
 
 class Driver:
@@ -129,16 +132,23 @@ class Driver:
                 self.processes.add(hello["process"])
                 self.lines[hello["name"]].append(lines)
         for name in [name for name, links in self.lines.items() if len(links) < ranks]:
-            self.logs[name].seek(0)
-            said = self.logs[name].read().decode(errors="replace").strip().splitlines()
-            print(f"{name} did not start: {said[-1] if said else 'it said nothing'}")
+            print(f"{name} did not start: {self.last_words(name)}")
             del self.lines[name]
+
+    def last_words(self, name: str) -> str:
+        """The last line that a contender or its launcher printed."""
+        self.logs[name].seek(0)
+        said = self.logs[name].read().decode(errors="replace").strip().splitlines()
+        return said[-1] if said else "it said nothing"
 
     def measure(self, name: str, nbytes: int, batch: int, count: int) -> list[float]:
         """Seconds of a sum, ``count`` times."""
         for lines in self.lines[name]:
             print(nbytes, batch, count, file=lines, flush=True)
-        answers = [json.loads(lines.readline()) for lines in self.lines[name]]
+        said = [lines.readline() for lines in self.lines[name]]
+        if not all(said):
+            raise SystemExit(f"{name} ended in a sum of {nbytes:,} bytes: {self.last_words(name)}")
+        answers = [json.loads(line) for line in said]
         if "--verbose" in sys.argv:
             print(f"{time.monotonic():.2f}", name, nbytes, file=sys.stderr)
         return [
@@ -190,8 +200,8 @@ def main() -> None:
         driver.close()
     report(options.ranks, found, times, trips)
     if options.json:
-        found_all = {"ranks": options.ranks, "seconds": times, "processor_round_trips_ns": trips}
-        options.json.write_text(json.dumps(found_all, indent=1))
+        result = {"ranks": options.ranks, "seconds": times, "processor_round_trips_ns": trips}
+        options.json.write_text(json.dumps(result, indent=1))
 
 
 def report(

@@ -240,8 +240,9 @@ def test_short_integers_wrap_around_whatever_is_quickest(mpiexec: Callable[..., 
 
 
 def test_the_librarys_sum_is_tried_again_after_some_calls(mpiexec: Callable[..., str]) -> None:
-    """Whoever was quickest while the machine was busy need not be later. Sizes of one power of two go
-    together, and what is found again is left alone for longer."""
+    """Whoever was quickest while the machine was busy need not be later. Calls of all sizes of one
+    power of two count, and what is found again is left alone for longer; nothing is tried while the
+    node is in a call of the program's."""
     script = """
     from demitasse_allreduce import allreduce, call
     answers, tried = iter(["mpi", "mpi", "mpi", "shared"]), []
@@ -251,16 +252,23 @@ def test_the_librarys_sum_is_tried_again_after_some_calls(mpiexec: Callable[...,
     call._State._quickest = answer
     call.SOON, call.LATER = 6, 2
     for calls in range(40):
-        array = np.full(1000 + calls % 2, rank + 1.0, np.float32)
+        array = np.full(1000 + calls % 11, rank + 1.0, np.float32)
         allreduce(array)
         assert (array == 3).all()
         if calls % 10 == 0:
             large = np.ones(4000, np.float32)
             allreduce(large)
             assert (large == 2).all()
-    assert tried == [4000, 16000, 4004, 4000], tried
+    assert tried == [4000, 16000, 4024, 4028], tried
     state = call._state_of(None)
     assert state._chosen == {12: "shared", 14: "mpi"}, state._chosen
+    work = call.node_of(comm).allreduce(np.ones(100_000))
+    for calls in range(20):
+        if calls == 2:
+            work.start()
+        allreduce(large)
+    work.wait()
+    assert tried[4:] == [], tried
     print("again")
     """
     assert mpiexec(2, script).count("again") == 2

@@ -43,7 +43,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The clock of trials."""
     made = Clock()
     monkeypatch.setattr(trials, "time", made)
-    monkeypatch.setattr(trials, "_slowest", lambda comm, mine, check: mine.copy())
+    monkeypatch.setattr(trials, "slowest", lambda comm, mine, check: mine.copy())
     return made
 
 
@@ -60,15 +60,29 @@ def test_who_is_far_behind_is_not_run_again(clock: Clock) -> None:
     assert [clock.calls.count(name) for name in ("quick", "near", "far")] == [4, 4, 2]
 
 
-def test_a_rank_that_lost_its_processor_once_does_not_decide(clock: Clock) -> None:
+@pytest.mark.parametrize("pause", [1e-3, 2e-2, 1.0])
+@pytest.mark.parametrize("repeats", [4, 64])
+def test_a_rank_that_lost_its_processor_once_does_not_decide(
+    clock: Clock, pause: float, repeats: int
+) -> None:
     """The quickest is behind in its first round that counts, by a pause that is none of its own."""
     quick = clock.run("quick", 4e-5)
 
     def interrupted() -> None:
-        clock.now += 1e-3 * (clock.calls.count("quick") == trials.WARM)
+        clock.now += pause * (clock.calls.count("quick") == trials.WARM)
         quick()
 
     runs = [interrupted, clock.run("slow", 1.4e-4)]
-    assert trials.measured(Alone(), runs, 7, repeats=4) == pytest.approx([4e-5, 1.4e-4])
-    assert clock.calls.count("quick") == trials.WARM + 7 * 4
-    assert clock.calls.count("slow") == trials.WARM + trials.FIRST * 4
+    assert trials.measured(Alone(), runs, 7, repeats) == pytest.approx([4e-5, 1.4e-4])
+    assert clock.calls.count("quick") == trials.WARM + 7 * repeats
+    assert clock.calls.count("slow") == trials.WARM + trials.FIRST * repeats
+
+
+def test_who_was_dropped_is_not_the_quickest_because_the_rest_was_held_up(clock: Clock) -> None:
+    def later() -> None:
+        clock.now += 1e-4 + 4e-4 * (clock.calls.count("quick") >= 1 + trials.FIRST)
+        clock.calls.append("quick")
+
+    quick, slow = trials.measured(Alone(), [later, clock.run("slow", 2e-4)], 7)
+    assert quick == pytest.approx(5e-4)
+    assert slow > quick

@@ -15,7 +15,7 @@ from demitasse_allreduce.executor import Collective
 from demitasse_allreduce.hierarchy import Hierarchical, Levels, homes
 from demitasse_allreduce.node.engine import Node
 from demitasse_allreduce.node.work import NodeWork, added_as, element_number
-from demitasse_allreduce.trials import measured
+from demitasse_allreduce.trials import measured, slowest
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Check: TypeAlias = Callable[[], object]
@@ -30,9 +30,9 @@ WRAPS = 2
 largest number, where NumPy's and all others here wrap around."""
 
 SOON, LATER = 200, 8
-"""Calls after which MPI's own sum is tried against a node's memory once more, and by how much longer it
-is left alone after each time. Programs start when much else does: on a busy machine it was taken for 4
-KB, where it needs four times as long once it is quiet."""
+"""Calls of sizes of one power of two after which MPI's own sum is tried against a node's memory once
+more, and by how much longer it is left alone after each time. Programs start when much else does: on a
+busy machine it was taken for 4 KB, where it needs four times as long once it is quiet."""
 
 _ACROSS = ("mpi", "recursive-halving-doubling", "ring")  # tried where ranks are on several nodes
 _GROUPED = ("nodes", "two-level", "chain-chain", "chain-binomial")  # and where some share one
@@ -50,8 +50,8 @@ def allreduce(
     ``comm`` is an mpi4py communicator (default: COMM_WORLD). Any element type that NumPy adds, any
     shape and strides. ``algorithm``: a schedule's name, "shared" (the memory of a node), "mpi" (the
     library's own), "nodes" (the memory of each node, and messages between nodes) or "auto": what was
-    quickest when that size was first asked for. ``check`` is called now and then in a wait, and ends it
-    by raising ("mpi" has no such wait).
+    quickest when that size was first asked for, in a node now and then tried anew. ``check`` is called
+    now and then in a wait, and ends it by raising ("mpi" has no such wait).
 
     Collective: all ranks call with arrays of one size and type. Raises WorkerError on all ranks where
     they do not (with "mpi" and schedules only at a size's first call), and where a rank of the node has
@@ -112,7 +112,7 @@ class _State:
         self.comm = comm.Dup()
         self.plans: dict[Any, Sum] = {}
         self._chosen: dict[int, str] = {}
-        self._patience: dict[int, int] = {}
+        self._patience: dict[int, tuple[int, int]] = {}
         self._blocks: list[Any] = []
         self._levels: Levels | None = None
         self.node: Node | None = None
@@ -227,20 +227,28 @@ class _State:
         return chosen
 
     def _for_now(self, run: Sum, bucket: int) -> Sum:
-        """A sum that is chosen anew after some calls, the same number on all ranks."""
-        left = self._patience.setdefault(bucket, SOON)
+        """A sum that is chosen anew after so many calls of its power of two, the same on all ranks."""
+        self._patience.setdefault(bucket, (SOON, SOON))
 
         def counted(array: Array, check: Check | None) -> None:
-            nonlocal left
-            run(array, check)
-            left -= 1
-            if left <= 0 and self.plans.get((array.size, array.dtype, "auto")) is counted:
-                self._patience[bucket] *= LATER
-                self._chosen.pop(bucket, None)
-                for key in [key for key in self.plans if key[2] == "auto" and _bucket_of(key) == bucket]:
-                    del self.plans[key]
+            left, patience = self._patience[bucket]
+            self._patience[bucket] = left - 1, patience
+            if left > 0 or not self._is_idle(check):
+                run(array, check)
+                return
+            self._patience[bucket] = patience * LATER, patience * LATER
+            del self._chosen[bucket]
+            for key in [key for key in self.plans if key[2] == "auto" and _bucket_of(key) == bucket]:
+                del self.plans[key]
+            self.plan(array, "auto", check)(array, check)
 
         return counted
+
+    def _is_idle(self, check: Check | None) -> bool:
+        """Whether the node is in no call on any rank: one may be under way beside sums of MPI's."""
+        assert self.node is not None
+        mine = np.array([float(self.node._current is not None)])
+        return bool(slowest(self.comm, mine, check)[0] == 0)
 
     def _quickest(self, names: tuple[str, ...], trial: Array, check: Check | None) -> str:
         made = [partial(self._make(name, trial), trial, check) for name in names]

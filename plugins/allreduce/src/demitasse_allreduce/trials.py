@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 NEAR = 1.5
-"""Who takes longer than so many times the quickest in each of its first rounds is not run again."""
+"""Who takes longer than so many times the quickest is not run again, once that is certain."""
 
 FIRST, LONG = 3, 0.01
-"""How many those are; and seconds of a round that are enough by themselves. In a shorter one a rank that
-lost its processor once can be all there is: of 40 us' sums in shared memory one was dropped so, and
-MPI's own taken for good, which took three times as long."""
+"""How many rounds make it so, of which the best counts; and seconds of the quickest's that one is
+enough of. In shorter ones a rank that lost its processor once can be all there is: of 40 us' sums in
+shared memory one was dropped so, and MPI's own taken for good, which took three times as long."""
 
 WARM = 3
 """Runs that do not count: sums in shared memory use another part of it in each of so many, whose first
@@ -30,7 +30,8 @@ def measured(
     check: Callable[[], object] | None = None,
 ) -> list[float]:
     """Seconds of each, the slowest rank's: a median of ``rounds``, each of so many ``repeats``, after as
-    many up to WARM that do not count; of those that their first rounds show to be slow of these.
+    many up to WARM that do not count. Who is not run again has the median of the rounds that it had, or
+    the largest of the others' where that is more: what held these up later did not hold it up.
     Collective over ``comm``. ``check`` is called in waits between rounds, and ends them by raising."""
     times: list[list[float]] = [[] for _ in runs]
     left = list(range(len(runs)))
@@ -44,18 +45,20 @@ def measured(
             mine[i] = (time.perf_counter() - begin) / repeats
         if turn < 0:
             continue
-        slowest = _slowest(comm, mine, check)
-        for number, seconds in zip(left, slowest, strict=True):
+        for number, seconds in zip(left, slowest(comm, mine, check), strict=True):
             times[number].append(float(seconds))
         if turn < FIRST:
             best = {number: min(times[number]) for number in left}
-            near = NEAR * min(best.values())
-            seen = {number for number in left if turn + 1 == FIRST or repeats * best[number] >= LONG}
-            left = [number for number in left if number not in seen or best[number] <= near]
-    return [float(np.median(each)) for each in times]
+            least = min(best.values())
+            if turn + 1 == FIRST or repeats * least >= LONG:
+                left = [number for number in left if best[number] <= NEAR * least]
+    medians = [float(np.median(each)) for each in times]
+    behind = np.nextafter(max(medians[number] for number in left), np.inf)
+    return [each if i in left else max(each, float(behind)) for i, each in enumerate(medians)]
 
 
-def _slowest(comm: Any, mine: Any, check: Callable[[], object] | None) -> Any:
+def slowest(comm: Any, mine: Any, check: Callable[[], object] | None) -> Any:
+    """The largest of all ranks' numbers, one by one."""
     from mpi4py import MPI
 
     found = np.empty_like(mine)

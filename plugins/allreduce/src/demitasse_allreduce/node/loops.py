@@ -5,8 +5,8 @@ place is in its record. All state is in rows of int64, named below; a loop gets 
 
 STATE, one a node and process: where the segments are, and what was done so far. CALL, one a prepared
 call: what to add. CONTROL, in shared memory, each word in a line of its own; behind it for each rank and
-the parity of the call a line that tells what that rank asked for.
-"""
+the parity of the call a line that tells what that rank asked for, and a line that counts what was taken
+of its share; TICKET of STATE is what these counters were before the call."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ chunks."""
 PARTS = 3
 """Of a stage: while a chunk is added, the next is copied in and the one before copied out.
 
-A sum takes the place of the summand in every sibling's stage, so a rank writes again only what another
-has written last. What another has only read is dear to write again, as its owner has to ask all
-caches: 7 ns a line by processors that share a last cache and 28 by others (chiplets, sockets), and 1
-and 3 where the reader wrote it back. While sums stood in one stage for all, 4 ranks on two processors
-took 9.4 ms for 16 MB where each has a last cache of its own, and now 3.2; 0.15 and 0.11 for 1 MB where
-they share one."""
+A sum takes the place of the summand in every sibling's stage, so where ranks add slices each
+writes again only what another has written last. What another has only read is dear to write again, as
+its owner has to ask all caches: 7 ns a line by processors that share a last cache and 28 by others
+(chiplets, sockets), and 1 and 3 where the reader wrote it back. While sums stood in one stage for all,
+4 ranks on two processors took 9.4 ms for 16 MB where each has a last cache of its own, and now 3.2;
+0.15 and 0.11 for 1 MB where they share one."""
 
 STATE, KIND, STEP, ADDRESS, NBYTES, PLACE, ELEMENT, OWNED, SIBLINGS, NUMBER, ITEMSIZE, SCRATCH = range(
     12
@@ -57,11 +57,11 @@ CALL_WORDS = 12
 """Of CALL. PLACE says where in shared memory the array is (-1: it is in a rank's own memory), SIBLINGS
 is the address of a table of the siblings' arrays there, OWNED of one of the ranks' (start, stop) in
 bytes. ELEMENT tells the others the element type; it is added as ``ADDED[NUMBER]``, of ITEMSIZE bytes.
-SCRATCH is the address of a table with an entry for each rank, and behind it another: by how many bytes
-that rank's array lies beyond a line."""
+SCRATCH is the address of a table with where each rank's summands of a chunk are, and behind it another:
+by how many bytes that rank's array lies beyond a line."""
 
 ARRIVALS, GENERATION, SLEEPERS, ABORT, POSTS = (8 * i for i in range(5))
-"""Words of CONTROL; behind the posts each rank has a line that counts the pieces taken of its share."""
+"""Words of CONTROL."""
 
 ALLREDUCE, REDUCE_SCATTER, ALLGATHER, BARRIER = range(4)
 """Kinds of call."""
@@ -164,7 +164,8 @@ def _c_function(loop: Any) -> Any:
 
 @_c_function
 def add(record: int, sources: int, count: int, targets: int, stores: int, start: int, stop: int) -> None:
-    """Bytes ``start`` to ``stop`` of the sum, in whole lines of the first target as far as there are."""
+    """Bytes ``start`` to ``stop`` of the sum, in whole lines of the first target (rank 0's, where there
+    are several) as far as there are."""
     number, width = get(record, NUMBER), get(record, ITEMSIZE)
     first = min(stop, start - (get(targets, 0) + start) % -LINE)
     lines = (stop - first) // LINE

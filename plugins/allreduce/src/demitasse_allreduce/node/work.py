@@ -49,8 +49,7 @@ class NodeWork:
     ) -> None:
         from demitasse_allreduce.node import loops
 
-        if not array.flags.c_contiguous:
-            raise PlanError("a node adds contiguous arrays")
+        _checked(array)
         name = added_as(array.dtype)
         if name is None:
             raise PlanError(f"a node does not add {array.dtype}; it adds integers, float32 and float64")
@@ -92,8 +91,8 @@ class NodeWork:
 
     def take(self, array: Array) -> None:
         """Sum this array in the next run, contiguous and of the same size and type as the first one."""
-        address = array.__array_interface__["data"][0]
-        self._record[self._places[0]] = address
+        _checked(array)
+        self._record[self._places[0]] = array.__array_interface__["data"][0]
         if self.node.blocks and array.nbytes > SMALL:
             found = self.node.find(array)
             self._place(found)
@@ -197,6 +196,11 @@ class NodeWork:
             for post, ranks in asked.items()
         )
         return "the ranks ask for different sums: " + "; ".join(said)
+
+
+def _checked(array: Array) -> None:
+    if not array.flags.c_contiguous or not array.flags.aligned:
+        raise PlanError("a node adds contiguous arrays whose elements are aligned")
 
 
 DONE, WAITING, ABORTED, DIFFERENT = range(4)
