@@ -291,7 +291,8 @@ def test_a_plugin_that_names_no_options_is_given_any(toy: ModuleType) -> None:
 def test_a_plugin_that_requires_another_names_it(install: Install) -> None:
     install("abacus", requires=["beads"])
     install("beads")
-    with pytest.raises(CompositionError, match="'abacus' requires 'beads'; add it to abacus"):
+    wanted = r"'abacus' requires 'beads': add the plugin \+beads"
+    with pytest.raises(CompositionError, match=wanted):
         compose(MACHINE, ["abacus"])
     assert [*reasons(plugins=["abacus", "beads"])] == ["abacus", "beads"]
 
@@ -405,6 +406,13 @@ def test_an_object_with_a_manifest_stands_for_itself(toy: ModuleType) -> None:
     assert [*composition.versions] == ["abacus", "null"]
     assert composition.modules["abacus"].kernels(request=None) == ()
     assert [name for name, _ in composition.serving("kernels")] == ["abacus", "null"]
+
+
+@pytest.mark.parametrize("hook", ["kernels", "operations", "layer_types", "programs", "commands"])
+def test_nothing_is_as_good_as_an_empty_list(toy: ModuleType, hook: str) -> None:
+    given = toy.plugin("abacus", **{hook: lambda: None})
+    with compose(MACHINE, [given, "null"]) as runtime:
+        assert not [*getattr(runtime.explain().modules["abacus"], hook)()]
 
 
 def test_an_object_is_checked_like_an_installed_plugin(toy: ModuleType) -> None:

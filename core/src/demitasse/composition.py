@@ -21,6 +21,7 @@ from demitasse.machine import Machine
 HOOKS = tuple(n for n, value in vars(hookspecs).items() if hasattr(value, "demitasse_spec"))
 _KEYS: dict[str, Any] = {"name": "", "summary": "", "api": "", "automatic": False}
 _KEYS |= {"requires": (), "conflicts": (), "options": ("*",), "roles": {}}
+_MANY = ("probe", "operations", "kernels", "collectives", "layer_types", "programs", "commands")
 _KINDS = {str: "a text", bool: "true or false", tuple: "a list", dict: "a table"}
 
 
@@ -183,7 +184,7 @@ def compose_plugins(machine: Machine, wanted: Sequence[Any] | None) -> Compositi
         if known[name].problem:
             raise PluginError(f"plugin {name!r} ({reason}) cannot be used: {known[name].problem}")
         for other in set(known[name].requires) - set(reasons):
-            raise CompositionError(f"plugin {name!r} requires {other!r}; add it to {', '.join(reasons)}")
+            raise CompositionError(f"plugin {name!r} requires {other!r}: add the plugin +{other}")
         for other in set(known[name].conflicts) & set(reasons):
             raise CompositionError(f"plugins {name!r} and {other!r} conflict; leave one out")
     for level in machine.levels:
@@ -261,14 +262,13 @@ def _load(manifest: Manifest, manager: pluggy.PluginManager) -> Any:
 
 
 def _named(plugin: str, role: str, hook: Callable[..., Any]) -> Callable[..., Any]:
-    """A hook whose errors name it and its plugin. It is given what it takes of the arguments, and what
-    it would yield one by one is made at once."""
-    takes = inspect.signature(hook).parameters
+    """A hook that takes what it has a use for and makes all at once; errors name it and its plugin."""
+    takes, many = inspect.signature(hook).parameters, role in _MANY
 
     def call(**given: Any) -> Any:
         try:
             made = hook(**{name: value for name, value in given.items() if name in takes})
-            return [*made] if inspect.isgenerator(made) else made
+            return [*made] if inspect.isgenerator(made) else {} if many and made is None else made
         except DemitasseError:
             raise
         except Exception as error:

@@ -273,8 +273,19 @@ def test_the_doctor_asks_plugins_for_their_own_findings(
         API + "[roles.diagnose]\n",
         "from demitasse import hookimpl\n@hookimpl\ndef diagnose():\n    raise OSError('no bus')\n",
     )
+    hook = "from demitasse import Finding, hookimpl\n@hookimpl\n"
+    ready = "    return [Finding('ok', 'libready', 'is there')]\n"
+    install("curious", API + "[roles.diagnose]\n", f"{hook}def diagnose(topics):\n{ready}")
+    install(
+        "told",
+        API + '[roles.diagnose]\ntopics = { disk = "speed" }\n',
+        f"{hook}def diagnose():\n{ready}",
+    )
+    install("vague", API + "[roles.diagnose]\n", f"{hook}def diagnose():\n    return ['fine']\n")
     assert main(["doctor"]) == 1
     shown = capsys.readouterr().out
+    assert shown.count("libready") == 2
+    assert "its diagnosis failed: TypeError: 'fine' is no Finding" in shown
     assert "problem  libasked" in shown
     assert "is not there; remedy: apt install libasked" in shown
     assert "its diagnosis failed: OSError: no bus" in shown

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
 import platform
 import sys
@@ -15,6 +16,8 @@ from demitasse_cli import report
 
 if TYPE_CHECKING:
     from demitasse import Finding, Manifest
+
+LEVELS = ("ok", "note", "problem")
 
 THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
@@ -154,8 +157,14 @@ def _check(manifest: Manifest, installed: set[str], topics: frozenset[str]) -> I
     )
     if "diagnose" in implemented:
         try:
-            known = topics_of(manifest)
-            yield from module.diagnose(topics=topics & {*known}) if known else module.diagnose()
+            takes = inspect.signature(module.diagnose).parameters
+            asked = {"topics": topics & {*topics_of(manifest)}} if "topics" in takes else {}
+            for finding in module.diagnose(**asked) or ():
+                if not isinstance(finding, Finding) or finding.level not in LEVELS:
+                    raise TypeError(
+                        f"{finding!r} is no Finding of a level that there is ({', '.join(LEVELS)})"
+                    )
+                yield finding
         except Exception as error:  # noqa: BLE001  as above
             message = f"its diagnosis failed: {type(error).__name__}: {error}"
             yield Finding("problem", subject, message, _reinstall(manifest))

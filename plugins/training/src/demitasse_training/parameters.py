@@ -8,7 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from demitasse import Graph, ModelError, Plan, RandomStream, ShapeError, Slot, Weights, nearest
+from demitasse import (
+    Graph,
+    ModelError,
+    Plan,
+    PluginError,
+    RandomStream,
+    ShapeError,
+    Slot,
+    Weights,
+    nearest,
+)
 
 
 def view(slot: Slot, flat: Any) -> np.ndarray:
@@ -64,13 +74,21 @@ def _in_order(plan: Plan) -> list[str]:
 
 def fill(graph: Graph, plan: Plan, flat: Any, seed: int) -> None:
     """Fill parameters as their layers ask: each from a random stream of its own, so that the result
-    does not depend on the number of workers or the order of memory."""
+    does not depend on the number of workers or the order of memory. Raises PluginError that names the
+    layer where a filler makes another shape."""
     slots = {owner: slot for slot in plan.slots for owner in slot.owners}
     for number, parameter in enumerate(graph.parameters):
         slot = slots.get(parameter.owners[0])
         if slot is not None:
             stream = RandomStream(seed, number, slot.spec.dtype)
-            assign(slot, flat, parameter.filler(slot.spec.shape, stream))
+            made = np.asarray(parameter.filler(slot.spec.shape, stream))
+            if made.shape != slot.spec.shape:
+                layer, place = parameter.owners[0]
+                raise PluginError(
+                    f"layer {layer!r}: the filler of its parameter {place} made {made.shape}, not the "
+                    f"{slot.spec.shape} that it was asked for"
+                )
+            assign(slot, flat, made)
 
 
 @dataclass(frozen=True)
