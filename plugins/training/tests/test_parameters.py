@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from demitasse import ModelError, ShapeError, SnapshotError, Weights
+from demitasse import ModelError, PluginError, RandomStream, ShapeError, SnapshotError, Weights
 from demitasse_training import parameters
 
 Train = Callable[..., Any]
@@ -54,6 +54,15 @@ def test_layers_are_in_the_order_of_the_net(train: Train, tmp_path: Path) -> Non
     weights = saved(trainer, tmp_path)
     assert list(weights.parameters) == order
     assert all(list(layers) == order for layers in weights.state.values())
+
+
+@pytest.mark.parametrize("made", [np.ones(4), np.float64(1), np.ones((5, 2)), np.ones(20)])
+def test_a_filler_that_makes_another_shape_names_its_layer(
+    toy: ModuleType, train: Train, monkeypatch: pytest.MonkeyPatch, made: Any
+) -> None:
+    monkeypatch.setattr(RandomStream, "uniform", lambda *_: made)
+    with pytest.raises(PluginError, match=r"layer 'first': the filler of its parameter 1 made \("):
+        train()
 
 
 def test_state_lies_beside_parameters_and_is_empty_where_nothing_is_trained(
