@@ -56,7 +56,7 @@ def test_layers_are_in_the_order_of_the_net(train: Train, tmp_path: Path) -> Non
     assert all(list(layers) == order for layers in weights.state.values())
 
 
-@pytest.mark.parametrize("made", [np.ones(4), np.float64(1), np.ones((5, 2)), np.ones(20)])
+@pytest.mark.parametrize("made", [np.ones(7), np.float64(1), np.ones((5, 2)), np.ones(20)])
 def test_a_filler_that_makes_another_shape_names_its_layer(
     toy: ModuleType, train: Train, monkeypatch: pytest.MonkeyPatch, made: Any
 ) -> None:
