@@ -82,3 +82,11 @@ def test_a_damaged_memory_is_as_none_and_is_made_anew(tmp_path: Path, content: s
     trials.remember(path, "other", [])
     assert trials.remembered(path, "net") == kept
     assert [each.name for each in tmp_path.iterdir()] == ["trials.json"]
+
+
+def test_trials_that_cannot_be_kept_count_all_the_same(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "plain").write_text("")
+    trials.remember(tmp_path / "plain" / "trials.json", "net", [trials.Trial(1, 2, 0.5)])
+    assert "trials cannot be kept in" in caplog.text

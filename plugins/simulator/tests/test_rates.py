@@ -68,6 +68,13 @@ def test_a_file_that_cannot_be_used_is_as_none(tmp_path: Path, text: str) -> Non
     assert Table(path).kinds == {"kind": [Sample(1, 2, 3)]}
 
 
+def test_a_folder_that_cannot_be_written_is_told_and_costs_no_prediction(tmp_path: Path) -> None:
+    (tmp_path / "plain").write_text("")
+    table = Table(tmp_path / "plain" / "samples.json")
+    table.add("kind", Sample(1, 2, 3))
+    assert "cannot be kept in" in table.save()
+
+
 def test_numbers_that_cannot_be_are_not_believed(tmp_path: Path) -> None:
     path = tmp_path / "samples.json"
     table = Table(path)

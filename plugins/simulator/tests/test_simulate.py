@@ -193,6 +193,17 @@ def test_strong_scaling_divides_the_batch_and_weak_scaling_multiplies_it(
     assert "no sample" not in show(strong) + show(weak)
 
 
+def test_the_first_workers_share_is_of_samples_whatever_else_is_fed(
+    solver: Path, machine: Callable[[str], Path]
+) -> None:
+    """A mean lies beside the samples, and comes before them in the plan."""
+    alone = simulated(solver, machine(NODE))
+    with_mean = simulated(
+        solver, machine(NODE), overrides={"layer.data.transform_param.mean_value": "3"}
+    )
+    assert with_mean.share == alone.share == alone.batch
+
+
 def test_more_workers_than_samples_are_told(solver: Path, machine: Callable[[str], Path]) -> None:
     few = {"layer.data.data_param.batch_size": "4"}
     done = simulated(solver, machine(CLUSTER % ""), nodes=8, overrides=few)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,6 +33,8 @@ WARM = 3
 ROUNDS = 5
 CLOSE = 1.15
 """Two medians of which one is less than so many times the other may be the machine's mood."""
+
+log = logging.getLogger("demitasse.parameter_server")
 
 SCHEMA = 1
 
@@ -144,7 +147,15 @@ def remembered(path: Path, name: str) -> list[Trial]:
 
 
 def remember(path: Path, name: str, trials: list[Trial]) -> None:
-    """Keep the trials of a net beside those of others, the file whole or as it was."""
+    """Keep the trials of a net beside those of others, the file whole or as it was. Where it cannot be
+    written the log says so, and the trials count all the same."""
+    try:
+        _write(path, name, trials)
+    except OSError as error:
+        log.warning("trials cannot be kept in %s: %s", path, error.strerror or error)
+
+
+def _write(path: Path, name: str, trials: list[Trial]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         content = json.loads(path.read_text("utf-8"))

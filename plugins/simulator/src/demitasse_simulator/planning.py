@@ -309,15 +309,15 @@ def draft(
         memory["worker"] += more
         # Of workers with memories of their own the first one's is told, who may need more than others.
         memory["process"] += more
-        feeds = [b for name, b in plan.buffers.items() if "." in name and b.region == "fixed"]
-        first = feeds[0].spec.shape[0] if feeds and feeds[0].spec.shape else 0
+        read = {t.name for feed in trainer.net.graph.feeds for t in feed.tensors.values()}
+        shares = [b.spec.shape[0] for name, b in plan.buffers.items() if name in read and b.spec.shape]
         return Draft(
             solver=bare,
             plan=plan,
             worker=places[0],
             workers=workers,
             batch=int(trainer.batch),
-            share=first,
+            share=shares[0] if shares else 0,
             kernels=drawing.recorders[0],
             requests=requests,
             chains=chains,

@@ -145,10 +145,10 @@ def simulate(
         if bench is not None:
             bench.end()
     capacity = _capacity(machine, place, sharing)
-    memory = {**made.memory, "runtime": 0}
+    memory, lost = {**made.memory, "runtime": 0}, ""
     if isinstance(rates, Measured):
         memory["runtime"] = _process(rates)
-        rates.table.save()
+        lost = rates.table.save()
         capacity = None if capacity is None else capacity * made.workers
     need = memory["process"] + memory["runtime"] if rates is not None else memory["worker"]
     told = (line for each in links for line in each.describe())
@@ -166,7 +166,7 @@ def simulate(
         capacity=capacity,
         fits=None if capacity is None else need <= capacity,
         timeline=tuple(player.happenings),
-        sources=(*lazily.describe(), *told, *fed.lines),
+        sources=(*lazily.describe(), *told, *fed.lines, *filter(None, [lost])),
         exchange=_exchange(links, made),
         data={**fed.facts, "wait": player.waited} if fed.facts else {},
     )

@@ -173,18 +173,22 @@ class Table:
         self.kinds.setdefault(kind, []).append(sample)
         self.changed = True
 
-    def save(self) -> None:
-        """Write the file, whole or not at all. Raises OSError."""
+    def save(self) -> str:
+        """Write the file, whole or not at all; what went wrong, or nothing."""
         if self.path is None or not self.changed:
-            return
+            return ""
         kinds = {**_read(self.path)[0], **self.kinds}
         rows = ",\n".join(f"{json.dumps(kind)}: {json.dumps(rows)}" for kind, rows in kinds.items())
         about = {"schema": SCHEMA, "fingerprint": fingerprint(), "process": self.process}
         head = json.dumps(about)[1:-1]
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(self.path) as partial:
-            partial.write_text("{" + head + ', "kinds": {\n' + rows + "\n}}\n", "utf-8")
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(self.path) as partial:
+                partial.write_text("{" + head + ', "kinds": {\n' + rows + "\n}}\n", "utf-8")
+        except OSError as error:
+            return f"what was measured cannot be kept in {self.path}: {error.strerror or error}"
         self.changed = False
+        return ""
 
 
 def table_file() -> Path | None:

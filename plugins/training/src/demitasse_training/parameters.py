@@ -175,7 +175,9 @@ def _unfit(plan: Plan, unfit: Mapping[str, str]) -> str:
     if others:
         more = f" and {len(others) - 6} more" if others[6:] else ""
         also = f"; others do not fit either: {', '.join(others[:6])}{more}"
-    out = "rename a layer to start it anew, or keep what does not fit as the net has it (--partial)"
+    out = (
+        "rename a layer to start it anew, or train with what does not fit as the net has it (--partial)"
+    )
     return f"{unfit[first]}{also}; {out}"
 
 
