@@ -113,7 +113,7 @@ class Driver:
         self.processes: set[int] = set()
         self.stack, self.logs = ExitStack(), dict[str, BinaryIO]()
         for each in found:
-            self.logs[each.name] = self.stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - it is
+            self.logs[each.name] = self.stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115  the stack closes it
         with socket.create_server(("127.0.0.1", 0), backlog=256) as server:
             server.settimeout(1.0)
             until = time.monotonic() + limit

@@ -268,3 +268,21 @@ def test_no_name_is_left_in_the_file_system(mpiexec: Callable[..., str], tmp_pat
     assert not [name for name in opened if "memfd" in name]
     """
     mpiexec(2, script)
+
+
+def test_an_array_whose_elements_are_not_aligned_is_refused(mpiexec: Callable[..., str]) -> None:
+    """Whole lines of it would be added beyond its end."""
+    script = """
+    from demitasse import PlanError
+    from demitasse_allreduce.node import Node
+    node = Node(comm)
+    odd = np.zeros(8 * 1001, np.uint8)[4:-4].view(np.float64)
+    assert not odd.flags.aligned
+    work = node.allreduce(np.zeros(1000))
+    for ask in (lambda: node.allreduce(odd), lambda: work.take(odd)):
+        try:
+            ask()
+        except PlanError as error:
+            print(error, flush=True)
+    """
+    assert mpiexec(2, script).count("whose elements are aligned") == 4
