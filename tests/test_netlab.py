@@ -155,9 +155,21 @@ def test_a_job_that_does_not_end_is_ended(lab):
 
 
 def test_mpichs_algorithms_compare_in_one_job(lab, measured):
-    found = compare(lab, sizes=[256 * KB], rounds=1, mpich=["ring"], algorithms=[], measured=measured)
+    told = []
+    found = compare(
+        lab,
+        sizes=[256 * KB, 128 * KB],
+        rounds=1,
+        mpich=["ring"],
+        algorithms=[],
+        measured=measured,
+        told=lambda now: told.append((now.sizes, now.only(len(now.sizes) - 1).table())),
+    )
     assert set(found.seconds) == {"MPICH default", "MPICH ring"}
     assert "MPICH ring" in found.table()
+    assert [sizes for sizes, _ in told] == [(256 * KB,), (256 * KB, 128 * KB)]
+    assert "0.25 MB" in told[0][1]
+    assert "0.25 MB" not in told[1][1]
 
 
 def test_ours_compare_with_them(lab, measured):

@@ -78,15 +78,25 @@ def act(chosen: argparse.Namespace) -> int:
         if chosen.action == "describe":
             print(lab.machine(), end="")
             return 0
+        measured = measure(lab)
+        print(measured.table(), flush=True)
+        keep(chosen.json, measured)
         if chosen.action == "measure":
-            found: Measurement | Comparison = measure(lab)
-        else:
-            sizes = [round(size * MB) // 4 * 4 for size in chosen.sizes]
-            found = compare(lab, sizes, chosen.rounds, chosen.mpich, chosen.ours)
-        print(found.table())
-        if chosen.json is not None:
-            chosen.json.write_text(json.dumps(found.json(), indent=1) + "\n")
+            return 0
+
+        def told(found: Comparison) -> None:
+            print(f"\n{found.only(len(found.sizes) - 1).table()}", flush=True)
+            keep(chosen.json, found)
+
+        sizes = [round(size * MB) // 4 * 4 for size in chosen.sizes]
+        compare(lab, sizes, chosen.rounds, chosen.mpich, chosen.ours, measured, told)
     return 0
+
+
+def keep(path: Path | None, found: Measurement | Comparison) -> None:
+    """Write what is known so far, if asked for."""
+    if path is not None:
+        path.write_text(json.dumps(found.json(), indent=1) + "\n")
 
 
 if __name__ == "__main__":

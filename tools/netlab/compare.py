@@ -8,16 +8,19 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from demitasse import load_machine, unknown
 from demitasse_schedules import RANK_MAPS, Topology, cost, rounds_of, topology
 from netlab.lab import Netlab
 from netlab.measure import KB, MB, Measurement, measure
 from netlab.network import LabError
+
+if TYPE_CHECKING:
+    from demitasse_allreduce.choice import Way
 
 CONTEST = Path(__file__).with_name("contest.py")
 DEFAULT = "MPICH default"
@@ -110,7 +113,7 @@ class Comparison:
         measured time over the predicted."""
         width = max(map(len, self.seconds))
         heads = (f"{size / MB:g} MB   default/   /model" for size in self.sizes)
-        lines = [self.measurement.table(), "", " " * width + "".join(f"{head:>28}" for head in heads)]
+        lines = [" " * width + "".join(f"{head:>28}" for head in heads)]
         for name in self.seconds:
             cells = []
             for number in range(len(self.sizes)):
@@ -120,6 +123,16 @@ class Comparison:
                 cells.append(f"{took * 1e3:10.1f}{ratio:>9}{model:>9}")
             lines.append(f"{name:{width}}" + "".join(cells))
         return "\n".join([*lines, "", *self._verdicts()])
+
+    def only(self, number: int) -> Comparison:
+        """The same for one size."""
+        return Comparison(
+            self.measurement,
+            self.sizes[number : number + 1],
+            {name: each[number : number + 1] for name, each in self.seconds.items()},
+            {name: each[number : number + 1] for name, each in self.predicted.items()},
+            self.choices[number : number + 1],
+        )
 
     def _verdicts(self) -> list[str]:
         lines = []
@@ -202,10 +215,13 @@ def compare(
     mpich: Sequence[str] | None = None,
     algorithms: Sequence[str] | None = None,
     measured: Measurement | None = None,
+    told: Callable[[Comparison], object] = lambda found: None,
 ) -> Comparison:
     """Measure the lab, and then every contender ``rounds`` times for each size in bytes, in turn.
     ``mpich`` and ``algorithms`` choose some of MPICH's and of ours (all); ``auto`` is among ours unless
-    they are chosen without it. What is ``measured`` already is not measured again."""
+    they are chosen without it. What is ``measured`` already is not measured again. ``told`` is called
+    with what is known whenever a size is done. Raises LabError for what there is not, or when the job
+    fails."""
     if rounds < 1 or not sizes or min(sizes) < KB:
         raise LabError(f"{rounds} rounds of {list(sizes)} bytes (valid: at least 1, of at least {KB})")
     valid = {words["algorithm"] for words in MPICH.values()}
@@ -232,20 +248,31 @@ def compare(
         if automatic:
             contenders[AUTO] = ("auto", {"machine": str(description), "gamma": found.gamma})
         order = {"sizes": list(sizes), "rounds": rounds, "contenders": contenders}
+        predicted, choices = predictions(schedules, network, sizes, found.gamma), []
+        if automatic:
+            chosen, predicted[AUTO] = choice(network, lab.plan.hosts, sizes, found.gamma)
+            choices = [*map(str, chosen)]
+        seconds: dict[str, list[list[float]]] = {name: [] for name in contenders}
         job = lab.start(
             [sys.executable, str(CONTEST), json.dumps(order)], stdout=subprocess.PIPE, text=True
         )
-        output, _ = job.communicate()
-    if job.returncode:
-        raise LabError(f"the comparison ended with exit status {job.returncode}")
-    predicted = predictions(schedules, network, sizes, found.gamma)
-    choices = []
-    if automatic:
-        from demitasse_allreduce.choice import Chooser
+        for number, line in enumerate(job.stdout or ()):
+            for name, each in json.loads(line).items():
+                seconds[name].append(each)
+            known = {name: each[: number + 1] for name, each in predicted.items()}
+            done = tuple(sizes[: number + 1])
+            told(now := Comparison(found, done, seconds, known, tuple(choices[: number + 1])))
+        if job.wait():
+            raise LabError(f"the comparison ended with exit status {job.returncode}")
+    return now
 
-        chooser = Chooser(network, lab.plan.hosts, gamma=found.gamma)
-        ways = [chooser.best(size) for size in sizes]
-        pairs = zip(ways, sizes, strict=True)
-        predicted[AUTO] = [chooser.predict(way, size // 4) for way, size in pairs]
-        choices = [str(way) for way in ways]
-    return Comparison(found, tuple(sizes), json.loads(output), predicted, tuple(choices))
+
+def choice(
+    network: Topology, hosts: int, sizes: Sequence[int], gamma: float
+) -> tuple[list[Way], list[float]]:
+    """What ``auto`` picks for each size in bytes, and what it predicts."""
+    from demitasse_allreduce.choice import Chooser
+
+    chooser = Chooser(network, hosts, gamma=gamma)
+    ways = [chooser.best(size) for size in sizes]
+    return ways, [chooser.predict(way, size // 4) for way, size in zip(ways, sizes, strict=True)]

@@ -118,14 +118,13 @@ def timed(comm: MPI.Intracomm, run: Callable[[], Any], array: Any) -> float:
 
 
 def main() -> None:
+    """Rank 0 prints the seconds of each contender, a line of JSON when all rounds of a size are done."""
     comm, order = MPI.COMM_WORLD, json.loads(sys.argv[1])
-    found: dict[str, list[list[float]]] = {}
     for size in order["sizes"]:
         array = np.empty(size // 4, np.float32)
         runs = {}
         for name, (kind, words) in order["contenders"].items():
             runs[name] = KINDS[kind](comm, array, **words)
-            found.setdefault(name, [])
         seconds: dict[str, list[float]] = {name: [] for name in runs}
         for turn in range(order["rounds"] + 1):
             for name, run in runs.items():
@@ -134,10 +133,8 @@ def main() -> None:
                     seconds[name].append(took)
             if comm.rank == 0:
                 print(f"{size >> 20} MB, round {turn}", file=sys.stderr, flush=True)
-        for name, each in seconds.items():
-            found[name].append(each)
-    if comm.rank == 0:
-        print(json.dumps(found))
+        if comm.rank == 0:
+            print(json.dumps(seconds), flush=True)
 
 
 if __name__ == "__main__":

@@ -92,13 +92,18 @@ class InRounds:
                 yield each
 
     def __call__(self, schedule: Schedule, rank: int) -> Iterator[Move]:
-        for each in self.rounds(schedule):
+        for _, move in self.numbered(schedule, rank):
+            yield move
+
+    def numbered(self, schedule: Schedule, rank: int) -> Iterator[tuple[int, Move]]:
+        """A rank's moves, each with the number of its round."""
+        for number, each in enumerate(self.rounds(schedule)):
             for i in np.flatnonzero(each.source == rank):
-                yield Move("send", int(each.target[i]), int(each.start[i]), int(each.stop[i]))
+                yield number, Move("send", int(each.target[i]), int(each.start[i]), int(each.stop[i]))
             for i in np.flatnonzero(each.target == rank):
                 adds = each.reduces[i] if isinstance(each.reduces, np.ndarray) else each.reduces
                 peer, start, stop = (int(column[i]) for column in (each.source, each.start, each.stop))
-                yield Move("reduce" if adds else "receive", peer, start, stop)
+                yield number, Move("reduce" if adds else "receive", peer, start, stop)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from demitasse_allreduce.algorithms import ALGORITHMS
-from demitasse_allreduce.executor import PIECE
+from demitasse_allreduce.executor import LONGEST
 
 SUMS = """
 from demitasse_allreduce.algorithms import ALGORITHMS, schedule
@@ -46,7 +46,7 @@ def test_moves_longer_than_a_message_go_in_pieces(mpiexec: Callable[..., str]) -
     script = f"""
     from demitasse_allreduce.algorithms import schedule
     from demitasse_allreduce.executor import Collective
-    n = {3 * PIECE // 8 * 2 + 5}
+    n = {3 * LONGEST // 8 * 2 + 5}
     array = np.arange(n) * 1.0 + rank
     Collective(schedule("recursive-halving-doubling", size, n), comm, array).run()
     assert (array == np.arange(n) * size + size * (size - 1) / 2).all()
@@ -179,4 +179,4 @@ def test_nodes_are_summed_in_memory_and_then_across(
 
 def test_all_algorithms_are_tried() -> None:
     assert len(ALGORITHMS) >= 6
-    assert np.dtype("f8").itemsize <= PIECE
+    assert np.dtype("f8").itemsize <= LONGEST

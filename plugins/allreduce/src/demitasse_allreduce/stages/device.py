@@ -172,7 +172,7 @@ class Reached(Memory):
 
     def __init__(self, array: Any, engine: StreamEngine) -> None:
         super().__init__(array)
-        self._engine, self._changed = engine, True
+        self._engine, self._changed, self._enqueued = engine, True, engine.default.record()
 
     def spare(self, elements: int) -> Any:
         """Memory of the device."""
@@ -185,8 +185,8 @@ class Reached(Memory):
     def sendable(self, start: int, stop: int) -> Iterator[None]:
         """Until the device has done what was enqueued for it."""
         if self._changed:
-            yield from _reached(self._engine.default.record())
-            self._changed = False
+            self._enqueued, self._changed = self._engine.default.record(), False
+        yield from _reached(self._enqueued)
 
     def reduce(self, start: int, stop: int, other: Any) -> None:
         """Added by the device's kernel."""
