@@ -194,8 +194,9 @@ class _Program:
         steps, through = _pieces(schedule, rank, itemsize)
         needs = _linked(steps, through, rank)
         rounds = Counter(step.round for step in steps if step.receives)
+        receiving = list(rounds)
         for step in steps:
-            step.closed = bisect_left(list(rounds), step.round - 1)
+            step.closed = bisect_left(receiving, step.round - 1)
         ready = [i for i, step in enumerate(steps) if step.sends and not needs[i]]
         awaited = [i for i, step in enumerate(steps) if step.receives and step.move.peer != rank]
         return cls(steps, needs, ready, awaited[::-1], dict(rounds))
@@ -241,7 +242,7 @@ class _Run:
     def _go_on(self) -> bool:
         """Send and await what can be; whether anything is left to be done."""
         while self._ready and self._may_go(self._steps[self._ready[0]]):
-            i = heapq.heappop(self._ready)
+            self._going.add(i := heapq.heappop(self._ready))
             move = self._steps[i].move
             self._staged.append((i, self._memory.sendable(move.start, move.stop)))
             self._send()
@@ -273,11 +274,11 @@ class _Run:
             part = self._memory.part(start, stop)
             if peer == self._rank:
                 self._kept[self._steps[i].tag] = part.copy()
+                self._going.discard(i)
                 self._done(i)
                 continue
             self._requests.append(self._comm.Isend(_bytes(part), peer, self._steps[i].tag))
             self._of.append(i)
-            self._going.add(i)
         self._staged = waiting
 
     def _await(self) -> None:
@@ -356,9 +357,9 @@ class _Run:
 
 
 def _pieces(schedule: Schedule, rank: int, itemsize: int) -> tuple[list[_Step], set[int]]:
-    """A rank's moves in messages; and the steps that need not wait for the whole
-    of a move, as they go behind others to the same rank: that keeps a connection busy that would rest
-    between two rounds else. Moves of no elements are left out, on both sides."""
+    """A rank's moves in messages; and the steps that need not wait for the whole of a move, as they go
+    behind others to the same rank: that keeps a connection busy that would rest between two rounds
+    else. Moves of no elements are left out, on both sides."""
     counts: Counter[tuple[bool, int]] = Counter()
     steps: list[_Step] = []
     through: set[int] = set()
