@@ -57,8 +57,10 @@ from demitasse.machine import (
 )
 from demitasse_descriptions import (
     Quantity as Quantity,
+    check_sync_options as check_sync_options,
     describe as describe,
     load_machine as load_machine,
+    sync_place as sync_place,
 )
 from demitasse_models import (
     DataSource as DataSource,

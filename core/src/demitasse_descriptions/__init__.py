@@ -22,6 +22,12 @@ from demitasse import (
     unknown,
 )
 from demitasse_descriptions.quantity import Quantity as Quantity
+from demitasse_descriptions.sync import (
+    check_sync_options as check_sync_options,
+)
+from demitasse_descriptions.sync import (
+    sync_place as sync_place,
+)
 
 WORKERS = ("threads", "mpi", "streams", "simulated")
 _UNITS = {"latency": "s", "capacity": "B", "bandwidth": "B/s", "peak": "FLOP/s", "clock": "Hz"}

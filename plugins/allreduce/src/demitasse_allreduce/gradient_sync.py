@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from demitasse import CompositionError, GradientSync, Group, Machine, Processes
+from demitasse import CompositionError, GradientSync, Group, Machine, Processes, sync_place
 from demitasse_allreduce.hierarchy import homes as _homes
 from demitasse_allreduce.stages.options import OVERLAP, PACKED, ROOTED, SC_B, STAGES, Options
 
@@ -31,7 +31,7 @@ def gradient_sync(group: Group) -> GradientSync:
     """The synchronisation that the options of a group's ``sync`` ask for. Making it is collective: all
     processes do it in the same order. Raises CompositionError for unknown options, for siblings
     that are threads, and for what a stage cannot do."""
-    where = _where(group)
+    where = sync_place(group)
     options = Options.read(group.options, where)
     _check_team(group, where)
     processes = group.processes
@@ -109,16 +109,6 @@ def _line(processes: Processes, where: str) -> Any:
         )
     processes.meet()
     return processes.communicator.Dup()
-
-
-def _where(group: Group) -> str:
-    """Where the description asks for it."""
-    name = group.levels[-1] if group.levels else "?"
-    for level in group.machine.levels if group.machine is not None else ():
-        if level.name == name:
-            at = (level.sync.location if level.sync else None) or level.location
-            return f"{at or group.machine.origin if group.machine else at}: level {name!r}"
-    return f"level {name!r}"
 
 
 def _check_team(group: Group, where: str) -> None:

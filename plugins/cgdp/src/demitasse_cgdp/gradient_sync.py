@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 
-from demitasse import CompositionError, GradientSync, Group
+from demitasse import CompositionError, GradientSync, Group, sync_place
 from demitasse_cgdp.options import Options
 
 
 def sync_of(group: Group) -> GradientSync:
     """One replica's part of the scheme that the options ask for. Raises DescriptionError for an option
     that is none, CompositionError for siblings that have no streams or are in other processes."""
-    where = _where(group)
+    where = sync_place(group)
     options = Options.read(group.options, where)
     if group.remote or group.team is None:
         raise CompositionError(
@@ -52,13 +52,3 @@ def _streams(group: Group) -> bool:
     """Whether the description has the group's workers compute in streams."""
     levels = group.machine.levels if group.machine is not None else ()
     return any(level.name in group.levels and level.workers == "streams" for level in levels)
-
-
-def _where(group: Group) -> str:
-    """Where the description asks for it."""
-    name = group.levels[-1] if group.levels else "?"
-    for level in group.machine.levels if group.machine is not None else ():
-        if level.name == name:
-            at = (level.sync.location if level.sync else None) or level.location
-            return f"{at or (group.machine.origin if group.machine else at)}: level {name!r}"
-    return f"level {name!r}"

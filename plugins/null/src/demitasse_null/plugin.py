@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from demitasse import PLAIN, Candidate, GradientSync, hookimpl
+from demitasse import PLAIN, Candidate, GradientSync, check_sync_options, hookimpl
 
 if TYPE_CHECKING:
     from demitasse import Allocator, Bind, Group, Request, TensorSpec, Work
@@ -44,7 +44,8 @@ def allocator(space: str, options: Mapping[str, Any]) -> Allocator | None:
 @hookimpl
 def gradient_sync(group: Group) -> GradientSync:
     """A synchronisation whose every point is empty: siblings go on without each other, and each
-    owns all of its own parameters."""
+    owns all of its own parameters. Raises DescriptionError for an option: it has none."""
+    check_sync_options(group)
     sync = GradientSync()
     sync.index = group.index
     sync.size = group.team.size if group.team is not None else 1

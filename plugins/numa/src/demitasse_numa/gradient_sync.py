@@ -19,6 +19,8 @@ from demitasse import (
     Span,
     Team,
     Work,
+    check_sync_options,
+    sync_place,
     unknown,
 )
 from demitasse_numa.tree import Tree, parts
@@ -102,10 +104,8 @@ class DomainTree(GradientSync):
     bucket_bytes = BUCKET_BYTES
 
     def __init__(self, group: Group) -> None:
-        where = f"level {group.levels[-1] if group.levels else '?'!r}"
-        for key in group.options:
-            if key not in OPTIONS:
-                raise DescriptionError(unknown("option", key, OPTIONS, f"{where}: sync"))
+        where = sync_place(group)
+        check_sync_options(group, OPTIONS)
         self.arity = _whole(group, "arity", 2, where)
         self.bucket_bytes = _whole(group, "bucket_bytes", BUCKET_BYTES, where)
         root = group.options.get("root", "spread")

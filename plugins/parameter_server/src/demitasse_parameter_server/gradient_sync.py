@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from demitasse import CompositionError, DescriptionError, GradientSync, Group, Team, Work
+from demitasse import CompositionError, DescriptionError, GradientSync, Group, Team, Work, sync_place
 from demitasse_parameter_server.board import PATIENCE, SINCE, SPENT, Shared, board_of
 from demitasse_parameter_server.options import Options
 from demitasse_parameter_server.pace import Pace
@@ -16,7 +16,7 @@ from demitasse_parameter_server.placement import bind, processors
 def server_of(group: Group) -> GradientSync:
     """A worker's part of the server of its group. Raises DescriptionError for an option that is none,
     CompositionError for siblings that it cannot serve."""
-    where = _where(group)
+    where = sync_place(group)
     options = Options.read(group.options, where)
     if group.remote and group.team is None:
         return _across(group, options, where)
@@ -118,16 +118,6 @@ class ThreadServer(GradientSync):
             pace.waited(start)
 
         return meet
-
-
-def _where(group: Group) -> str:
-    """Where the description asks for it."""
-    name = group.levels[-1] if group.levels else "?"
-    for level in group.machine.levels if group.machine is not None else ():
-        if level.name == name:
-            at = (level.sync.location if level.sync else None) or level.location
-            return f"{at or (group.machine.origin if group.machine else at)}: level {name!r}"
-    return f"level {name!r}"
 
 
 def is_outermost(group: Group) -> bool:

@@ -6,7 +6,17 @@ from typing import Any
 
 import numpy as np
 
-from demitasse import Bucket, CompositionError, GradientSync, Group, Span, Team, Work
+from demitasse import (
+    Bucket,
+    CompositionError,
+    GradientSync,
+    Group,
+    Span,
+    Team,
+    Work,
+    check_sync_options,
+    sync_place,
+)
 
 
 class OrderedSum(GradientSync):
@@ -15,14 +25,16 @@ class OrderedSum(GradientSync):
 
     The sum runs over siblings in order of index, in float64, and is rounded once: the same bits on
     every run. Everyone waits for everyone twice a bucket; nothing overlaps. One worker has no work.
+    It has no options. Raises DescriptionError for one, CompositionError for siblings elsewhere.
     """
 
     def __init__(self, group: Group) -> None:
+        check_sync_options(group)
         if group.team is None or group.remote:
             raise CompositionError(
-                f"level {group.levels[-1] if group.levels else '?'!r}: plugin 'reference' "
-                f"synchronises threads of one process, its siblings there are other processes; "
-                f"name a plugin that synchronises processes in its sync"
+                f"{sync_place(group)}: plugin 'reference' synchronises threads of one process, its "
+                f"siblings there are other processes; name a plugin that synchronises processes in its "
+                f"sync"
             )
         self.team: Team = group.team
         self.index = group.index

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,10 +16,15 @@ from demitasse import (
     Request,
     Span,
     Work,
+    check_sync_options,
     discover,
+    sync_place,
 )
 
 ME = "simulator"
+
+AMONG_NODES = ("algorithm", "lower", "upper", "chain", "ranks", "overlap", "packed")
+"""Options of a ``sync`` that say what siblings on several nodes do, for every plugin."""
 
 
 def candidates(request: Request) -> Iterable[Candidate]:
@@ -36,17 +41,18 @@ def _never(inputs: Any, outputs: Any, workspace: Any) -> Work:
 
 class Described(GradientSync):
     """Siblings that agree as the description's options say, in simulations only: the first one of a
-    process owns what was added up there."""
+    process owns what was added up there. Raises DescriptionError for an option that is none."""
 
     def __init__(self, group: Group) -> None:
+        check_sync_options(group, AMONG_NODES)
         self.index = group.index
         self.size = group.team.size if group.team is not None else 1
-        self._level = group.levels[-1] if group.levels else "?"
+        self._where = sync_place(group)
 
     def bind(self, memory: Any) -> None:
         """Raises CompositionError: nothing is bound to it."""
         raise CompositionError(
-            f"level {self._level!r}: plugin 'simulator' only predicts what synchronising costs; to "
+            f"{self._where}: plugin 'simulator' only predicts what synchronising costs; to "
             f"train, name in its sync a plugin that does it"
         )
 
@@ -75,9 +81,10 @@ def standing_in(machine: Machine) -> tuple[Machine, list[str]]:
         if machine.simulated and sync is not None and sync.plugin not in there:
             lines.append(
                 f"{sync.plugin} is not installed: what it does at level {level.name!r} is simulated by "
-                f"its options in {machine.origin}"
+                f"its options in {machine.origin}{_besides(sync.options)}"
             )
-            level = replace(level, sync=replace(sync, plugin=ME))
+            known = {key: value for key, value in sync.options.items() if key in AMONG_NODES}
+            level = replace(level, sync=replace(sync, plugin=ME, options=known))
         levels.append(level)
     gone = {line.partition(" ")[0] for line in lines}
     names = [name for name in machine.plugins if name not in gone and name != ME]
@@ -85,3 +92,9 @@ def standing_in(machine: Machine) -> tuple[Machine, list[str]]:
     if described and not any("collectives" in there[name].roles for name in names if name in there):
         names += [name for name, manifest in there.items() if "collectives" in manifest.roles]
     return replace(machine, levels=tuple(levels), plugins=(*names, ME)), lines
+
+
+def _besides(options: Mapping[str, Any]) -> str:
+    """The options of a plugin that is not installed of which nobody here knows what they say."""
+    strange = [key for key in options if key not in AMONG_NODES]
+    return f", without {', '.join(strange)}" if strange else ""

@@ -145,6 +145,14 @@ def _named(given: Mapping[str, Any], known: Mapping[str, Algorithm], nodes: int,
     return (known[name],)
 
 
+def _check_values(given: Mapping[str, Any], where: object) -> None:
+    for key in ("overlap", "packed"):
+        if type(given.get(key, True)) is not bool:
+            raise CompositionError(f"{where}: {key} = {given[key]!r} (valid: true or false)")
+    if type(chain := given.get("chain", 1)) is not int or chain < 1:
+        raise CompositionError(f"{where}: chain = {chain!r} (valid: a whole number, 1 or more)")
+
+
 def link(
     machine: Machine,
     chain: Chain,
@@ -180,6 +188,7 @@ def link(
     if order not in (*RANK_MAPS, AUTO):
         raise CompositionError(unknown("ranks", order, (*RANK_MAPS, AUTO), where))
     made.ranks = RANK_MAPS if order == AUTO else (order,)
+    _check_values(given, where)
     made.group = given.get("chain")
     made.overlaps |= bool(given.get("overlap", False))
     made.packed = bool(given.get("packed", not made.overlaps))

@@ -24,14 +24,16 @@ from demitasse import (
     Level,
     Machine,
     Plan,
+    Processes,
     Request,
     Runtime,
     Solver,
     Span,
+    Team,
     WorkerPlace,
     arrange,
 )
-from demitasse_simulator.described import Described
+from demitasse_simulator.described import AMONG_NODES, Described
 
 OWN = ("threads", "streams")
 """Whose siblings are workers of one process; others are endpoints of the network."""
@@ -215,9 +217,16 @@ class Drawing(Runtime):
     def _sync(self, plugin: str) -> Callable[[Any, Group], GradientSync]:
         def wrap(module: Any, group: Group) -> GradientSync:
             nodes = math.prod(self._nodes.get(level, 1) for level in group.levels)
-            inner = None
+            inner, asked = None, group
+            if nodes > 1:
+                # What is costed among nodes, the plugin is not asked; all other options it checks.
+                own = {k: v for k, v in group.options.items() if k not in AMONG_NODES}
+                asked = replace(group, options=own)
             if group.team is not None and (group.team.size > 1 or nodes == 1):
-                inner = module.gradient_sync(group=replace(group, remote=False))
+                inner = module.gradient_sync(group=replace(asked, remote=False))
+            else:
+                alone = replace(asked, team=Team(1), remote=False, processes=Processes())
+                module.gradient_sync(group=alone).close()
             made = Beyond(inner, nodes)
             self.syncs.append((plugin, group, made, nodes))
             return made

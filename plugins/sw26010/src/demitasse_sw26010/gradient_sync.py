@@ -15,12 +15,15 @@ from demitasse import (
     Span,
     Team,
     Work,
+    check_sync_options,
+    sync_place,
     unknown,
 )
 from demitasse_sw26010.kernels.elementwise import X, Z
 from demitasse_sw26010.kernels.program import PLACES, Program, count
 from demitasse_sw26010.model.ldm import Ldm
 
+OPTIONS = ("scheme",)
 SCHEMES = ("handshake",)
 PATIENCE = 0.05
 """Seconds between looks at whether a sibling failed, while one waits for its semaphore."""
@@ -73,10 +76,11 @@ def _shared(team: Team) -> Handshake:
 class HandshakeSum(GradientSync):
     """The gradients of core groups summed on the CPEs of core group 0, which owns all and updates; the
     others then copy its parameters. Raises CompositionError for siblings in other processes,
-    DescriptionError for a scheme that is not known."""
+    DescriptionError for an option or a scheme that is not known."""
 
     def __init__(self, group: Group) -> None:
-        where = f"level {group.levels[-1] if group.levels else '?'!r}"
+        check_sync_options(group, OPTIONS)
+        where = sync_place(group)
         scheme = group.options.get("scheme", "handshake")
         if scheme not in SCHEMES:
             raise DescriptionError(unknown("scheme", str(scheme), SCHEMES, where))
