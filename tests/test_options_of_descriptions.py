@@ -1,4 +1,4 @@
-"""Misspelt options in a hardware description are told with file and line, and with the nearest name."""
+"""What a hardware description misspells is told with file and line, and with the nearest name."""
 
 from __future__ import annotations
 
@@ -7,7 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from demitasse import DescriptionError, Group, Team, compose, load_machine
+from demitasse import (
+    CompositionError,
+    DemitasseError,
+    DescriptionError,
+    Group,
+    PlanError,
+    PluginOptions,
+    Team,
+    compose,
+    load_machine,
+    option_place,
+)
 from demitasse_simulator.described import standing_in
 
 ROOT = Path(__file__).parents[1]
@@ -102,3 +113,73 @@ def test_without_a_description_the_level_is_told() -> None:
         DescriptionError, match=r"^level 'cg': sync: unknown option 'a' \(valid: none\)$"
     ):
         gradient_sync(Group(("cg",), 0, Team(1), "float32", {"a": 1}))
+
+
+@pytest.mark.parametrize(
+    ("space", "told"),
+    [
+        ("hots", "did you mean 'host'? (valid: host)"),
+        ("ddr3", "compose sw26010 (--plugins +sw26010) (valid: host)"),
+    ],
+)
+def test_a_space_that_nobody_allocates_has_its_line(space: str, told: str, tmp_path: Path) -> None:
+    text = LEVELS.format(plugins=f'{CHAIN}, "reference"', plugin="reference", option="a")
+    text = text.replace('space = "host"', f'space = "{space}"').replace(", a = 1", "")
+    path = described(tmp_path, text)
+    with compose(path) as runtime, pytest.raises(PlanError) as caught:
+        runtime.trainer(SOLVER)
+    where = f"{path}:10: level 'worker': no composed plugin allocates memory in space {space!r}; "
+    assert str(caught.value) == where + told
+
+
+OPTIONS = """\
+schema = 1
+name = "small"
+fingerprint = "any"
+plugins = ["caffe", "training", "datasets", "reference", "null", "tuning"]
+
+[options.null]
+# What a device can do, in
+# multiplications and additions.
+peak = "1 GFLOP/s"
+
+[options.tuning]
+tune = "off"
+
+[[level]]
+name = "worker"
+"""
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "told"),
+    [
+        ("tune =", "tun =", "12: options.tuning: unknown option 'tun'; did you mean 'tune'?"),
+        ('"off"', '"of"', "12: options.tuning: unknown tune 'of'; did you mean 'off'?"),
+        ("peak =", "paek =", "9: options.null: unknown option 'paek'; did you mean 'peak'?"),
+        ("1 GFLOP/s", "1 GFLOPS", "9: options.null: peak = '1 GFLOPS'; did you mean 'GFLOP/s'?"),
+        ("options.null", "options.nul", "6: unknown plugin in options 'nul'; did you mean 'null'?"),
+        ("options.null", "options.cpu", "6: plugin 'cpu' in options is installed, but not composed"),
+    ],
+)
+def test_an_option_of_a_plugin_has_its_line(right: str, wrong: str, told: str, tmp_path: Path) -> None:
+    path = described(tmp_path, OPTIONS.replace(right, wrong))
+    with pytest.raises(DemitasseError) as caught, compose(path) as runtime:
+        runtime.trainer(SOLVER)
+    assert str(caught.value).startswith(f"{path}:{told}")
+
+
+def test_an_option_that_is_given_beside_the_description_has_no_line(tmp_path: Path) -> None:
+    path = described(tmp_path, OPTIONS)
+    with pytest.raises(CompositionError, match=r"^options.tuning: unknown option 'tun'; did you mean"):
+        compose(path, options={"tuning": {"tun": "off"}})
+    with compose(path, options={"null": {"peak": "2 GFLOP/s"}}) as runtime:
+        assert runtime.options["null"] == {"peak": "2 GFLOP/s"}
+        assert option_place(runtime.options["null"], "null", "peak") == "options.null"
+        place = option_place(runtime.options["tuning"], "tuning", "tune")
+    assert place == f"{path}:12: options.tuning"
+
+
+def test_options_without_a_description_are_of_their_origin() -> None:
+    assert option_place({}, "null", "peak", "machine 'm'") == "machine 'm': options.null"
+    assert option_place(PluginOptions({"peak": 1}, {}), "null", "peak", "machine 'm'") == "options.null"

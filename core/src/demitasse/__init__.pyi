@@ -56,11 +56,15 @@ from demitasse.machine import (
     fingerprint as fingerprint,
 )
 from demitasse_descriptions import (
+    PluginOptions as PluginOptions,
     Quantity as Quantity,
     check_sync_options as check_sync_options,
     describe as describe,
+    gathered_options as gathered_options,
     load_machine as load_machine,
+    option_place as option_place,
     sync_place as sync_place,
+    unallocated as unallocated,
 )
 from demitasse_models import (
     DataSource as DataSource,

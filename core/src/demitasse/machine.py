@@ -41,6 +41,7 @@ class MemorySpace:
     latency: Quantity | None = None
     count: int = 1
     at: str | None = None
+    location: Location | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True)

@@ -43,18 +43,9 @@ class Runtime:
         self, machine: Machine, composition: Composition, options: Mapping[str, Mapping[str, Any]]
     ) -> None:
         self.machine, self.composition = machine, composition
-        known = {manifest.name: manifest.options for manifest in composition.plugins}
-        for name, given in (*machine.options.items(), *options.items()):
-            if name not in known:
-                told = errors.unknown("plugin in options", name, known)
-                if any(name == manifest.name for manifest in demitasse.discover()):
-                    remedy = f"add it to the plugins (--plugins +{name}, or the description's list)"
-                    told = f"plugin {name!r} in options is installed, but not composed; {remedy}"
-                raise errors.CompositionError(told)
-            for key in () if "*" in known[name] else sorted({*given} - {*known[name]}):
-                where = f"options.{name}"
-                raise errors.CompositionError(errors.unknown("option", key, known[name], where))
-        self.options = {n: {**machine.options.get(n, {}), **options.get(n, {})} for n in known}
+        self.options: Mapping[str, Mapping[str, Any]] = {each.name: {} for each in composition.plugins}
+        if machine.options or options:
+            self.options = demitasse.gathered_options(machine, composition, options)
         self.vocabulary: Mapping[str, Operation] = VOCABULARY
         for name, hook in composition.serving("operations"):
             self.vocabulary = extend(self.vocabulary, hook(), name)
@@ -176,7 +167,7 @@ class Runtime:
         for name, hook in self.composition.serving("allocator", space=space):
             if (allocator := hook(space=space, options=self.options[name])) is not None:
                 return allocator  # type: ignore[no-any-return]
-        raise errors.PlanError(f"no composed plugin allocates memory in space {space!r}")
+        raise errors.PlanError(demitasse.unallocated(self.machine, self.composition, space))
 
     def engine(self, worker: WorkerPlace) -> demitasse.StreamEngine | None:
         """The streams of a worker, made when first asked for; None where it computes in none. Raises

@@ -21,13 +21,13 @@ from demitasse import (
     nearest_path,
     unknown,
 )
+from demitasse_descriptions.options import PluginOptions as PluginOptions
+from demitasse_descriptions.options import gathered_options as gathered_options
+from demitasse_descriptions.options import option_place as option_place
 from demitasse_descriptions.quantity import Quantity as Quantity
-from demitasse_descriptions.sync import (
-    check_sync_options as check_sync_options,
-)
-from demitasse_descriptions.sync import (
-    sync_place as sync_place,
-)
+from demitasse_descriptions.spaces import unallocated as unallocated
+from demitasse_descriptions.sync import check_sync_options as check_sync_options
+from demitasse_descriptions.sync import sync_place as sync_place
 
 WORKERS = ("threads", "mpi", "streams", "simulated")
 _UNITS = {"latency": "s", "capacity": "B", "bandwidth": "B/s", "peak": "FLOP/s", "clock": "Hz"}
@@ -90,8 +90,7 @@ class _Reader:
         source = table.pop("source", default) if "source" in keys else default
         values, start = dict[str, Any](), Location(self.path, self.line)
         for key, value in table.items():
-            later = [line for line in self.lines.get(key, []) if line >= self.line]
-            self.line, *self.lines[key] = later or [self.line]
+            self.place(key)
             start = start if values else Location(self.path, self.line)
             if key not in keys:
                 raise DescriptionError(unknown("key", key, keys, f"{self.path}:{self.line}"))
@@ -122,4 +121,18 @@ class _Reader:
         fits, valid = rules.get(kind, (fits, "a list" if kind.startswith("tuple") else "a table"))
         if not fits:
             raise DescriptionError(f"{where}: {key} = {value!r} (valid: {valid})")
+        if key == "options":
+            return {name: self.options(name, table) for name, table in value.items()}
         return value
+
+    def options(self, plugin: str, table: dict[str, Any]) -> PluginOptions:
+        """A plugin's options, with the lines that give them."""
+        places = {"": self.place(plugin)}
+        places |= {key: self.place(key) for key in table}
+        return PluginOptions(table, places)
+
+    def place(self, key: str) -> str:
+        """Where the next ``key`` stands."""
+        later = [line for line in self.lines.get(key, []) if line >= self.line]
+        self.line, *self.lines[key] = later or [self.line]
+        return f"{self.path}:{self.line}"

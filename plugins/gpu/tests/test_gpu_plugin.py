@@ -69,11 +69,11 @@ def test_a_machine_without_a_description_trains_on_its_processors() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"graph": True}, "unknown option of plugin 'gpu' 'graph'; did you mean 'graphs'"),
+        ({"graph": True}, "options.gpu: unknown option 'graph'; did you mean 'graphs'"),
         ({"graphs": "no"}, "graphs = 'no'"),
         ({"libraries": 1}, "libraries = 1"),
         ({"driver": "cupy"}, "driver = 'cupy'"),
-        ({"workspace": "much"}, "options of plugin 'gpu': workspace = .*much"),
+        ({"workspace": "much"}, "options.gpu: workspace = .*much"),
         ({"workspace": 2**20}, "workspace = 1048576 .valid: a text like '512 MiB'"),
     ],
 )

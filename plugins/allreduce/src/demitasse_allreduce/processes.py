@@ -22,6 +22,7 @@ from demitasse import (
     Processes,
     Quantity,
     WorkerError,
+    option_place,
     unknown,
 )
 from demitasse_allreduce import addresses, launch, library, meeting
@@ -50,15 +51,17 @@ GRACE = 0.2
 """Seconds in which a request may still be done when somebody has failed."""
 
 
+ERROR = "error"
+"""An option that is no user's: the words with which a program ends."""
+
+
 def serve(machine: Machine, options: Mapping[str, Any]) -> MpiProcesses | None:
     """The processes that a machine's run has: those of mpiexec or srun, or those of the application
     around that has started MPI; None when this one is alone. Raises CompositionError where the launcher
     started several and MPI sees one, or MPI cannot be used.
 
-    The option ``error`` is no user's: a program that ends with those words asks by it whether all others
-    end with the same. Raises WorkerError if they do not."""
-    given = dict(options)
-    error = given.pop("error", None)
+    A program that ends with an error asks by the option ``error`` whether all others end with the same.
+    Raises WorkerError if they do not."""
     found = launch.started()
     if not library.running() and (found is None or found.alone):
         return None
@@ -72,14 +75,16 @@ def serve(machine: Machine, options: Mapping[str, Any]) -> MpiProcesses | None:
                 f"with an srun that speaks its protocol (srun --mpi=pmi2, --mpi=pmix)"
             )
         return None
-    return MpiProcesses(options=given, where=machine.origin, error=error)
+    return MpiProcesses(options=options, where=machine.origin, error=options.get(ERROR))
 
 
 def timeouts(options: Mapping[str, Any], where: str = "options") -> dict[str, float]:
     """The plugin's options in seconds, with defaults. Raises DescriptionError."""
     found = dict(OPTIONS)
     for name, value in options.items():
-        place = f"{where}: options.allreduce"
+        if name == ERROR:
+            continue
+        place = option_place(options, "allreduce", name, where)
         if name not in OPTIONS:
             raise DescriptionError(unknown("option", name, OPTIONS, place))
         place = f"{place}: {name} = "

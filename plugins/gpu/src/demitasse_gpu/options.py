@@ -6,12 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from demitasse import CompositionError, DescriptionError, Quantity, unknown
+from demitasse import CompositionError, DescriptionError, Quantity, option_place, unknown
 
 if TYPE_CHECKING:
     from demitasse_gpu.driver import Driver
-
-WHERE = "options of plugin 'gpu'"
 
 
 @dataclass(frozen=True)
@@ -31,18 +29,19 @@ class Options:
         be."""
         names = [field.name for field in fields(cls)]
         for name, value in given.items():
+            where = option_place(given, "gpu", name)
             if name not in names:
-                raise CompositionError(unknown("option of plugin 'gpu'", name, names))
+                raise CompositionError(unknown("option", name, names, where))
             if name in ("graphs", "libraries") and not isinstance(value, bool):
-                raise CompositionError(f"{WHERE}: {name} = {value!r} (valid: true, false)")
+                raise CompositionError(f"{where}: {name} = {value!r} (valid: true, false)")
             if name == "driver" and not callable(value):
                 told = "valid: what makes one of a device's number, given from Python"
-                raise CompositionError(f"{WHERE}: driver = {value!r} ({told})")
+                raise CompositionError(f"{where}: driver = {value!r} ({told})")
             if name == "workspace" and not isinstance(value, str):
-                raise CompositionError(f"{WHERE}: workspace = {value!r} (valid: a text like '512 MiB')")
+                raise CompositionError(f"{where}: workspace = {value!r} (valid: a text like '512 MiB')")
         asked = dict(given)
         if "workspace" in asked:
-            where = f"{WHERE}: workspace = "
+            where = f"{option_place(given, 'gpu', 'workspace')}: workspace = "
             try:
                 size = Quantity.parse(asked["workspace"], unit="B", where=where)
             except DescriptionError as error:

@@ -6,7 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from demitasse import CompositionError, DescriptionError, Machine, Quantity, arrange, unknown
+from demitasse import (
+    CompositionError,
+    DescriptionError,
+    Machine,
+    Quantity,
+    arrange,
+    option_place,
+    unknown,
+)
 from demitasse_host_streams.engine import HostEngine
 from demitasse_host_streams.link import Rate
 
@@ -40,9 +48,9 @@ def engine_of(space: str, machine: Machine, options: Mapping[str, Any]) -> HostE
 def rates_of(machine: Machine, options: Mapping[str, Any]) -> Rates:
     """The link of a machine's stand-ins: that of the level whose workers are streams, and what the
     options say instead. Neither gives a bandwidth: as fast as memory. Raises DescriptionError."""
-    where = f"{machine.origin}: options.host_streams"
     given = {}
     for key, value in options.items():
+        where = option_place(options, "host_streams", key, machine.origin)
         if key not in UNITS:
             raise DescriptionError(unknown("option", key, UNITS, where))
         if not isinstance(value, str):

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from demitasse import DescriptionError, Quantity, unknown
+from demitasse import DescriptionError, Quantity, option_place, unknown
 
 if TYPE_CHECKING:
     from demitasse import Request, Work
@@ -37,10 +37,11 @@ def peak_of(options: Mapping[str, Any]) -> float | None:
     """The FLOP/s of the option ``peak``, None without it. Raises DescriptionError."""
     for name in options:
         if name not in OPTIONS:
-            raise DescriptionError(unknown("option", name, OPTIONS, "options.null"))
+            where = option_place(options, "null", name)
+            raise DescriptionError(unknown("option", name, OPTIONS, where))
     if "peak" not in options:
         return None
-    where = "options.null: peak = "
+    where = f"{option_place(options, 'null', 'peak')}: peak = "
     if not isinstance(given := options["peak"], str):
         raise DescriptionError(f"{where}{given!r} (valid: a text like '4 TFLOP/s')")
     return Quantity.parse(given, unit="FLOP/s", where=where).value

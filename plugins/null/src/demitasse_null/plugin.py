@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from demitasse import PLAIN, Candidate, GradientSync, check_sync_options, hookimpl
+from demitasse import PLAIN, Candidate, GradientSync, hookimpl
 
 if TYPE_CHECKING:
     from demitasse import Allocator, Bind, Group, Request, TensorSpec, Work
@@ -45,6 +45,8 @@ def allocator(space: str, options: Mapping[str, Any]) -> Allocator | None:
 def gradient_sync(group: Group) -> GradientSync:
     """A synchronisation whose every point is empty: siblings go on without each other, and each
     owns all of its own parameters. Raises DescriptionError for an option: it has none."""
+    from demitasse import check_sync_options
+
     check_sync_options(group)
     sync = GradientSync()
     sync.index = group.index

@@ -11,7 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from demitasse import CompositionError, DescriptionError, HostMemory, KernelFiles, PlanError, unknown
+from demitasse import (
+    CompositionError,
+    DescriptionError,
+    HostMemory,
+    KernelFiles,
+    PlanError,
+    option_place,
+    unknown,
+)
 from demitasse_numa import pages
 from demitasse_numa.binding import bind_thread, domain_here, from_within
 from demitasse_numa.topology import NODES, Domain, Topology
@@ -175,10 +183,13 @@ def checked(options: Mapping[str, Any]) -> tuple[str, bool]:
     """``first`` and ``large_pages`` of options.numa. Raises DescriptionError."""
     for key in options:
         if key not in OPTIONS:
-            raise DescriptionError(unknown("option", key, OPTIONS, "options.numa"))
+            where = option_place(options, "numa", key)
+            raise DescriptionError(unknown("option", key, OPTIONS, where))
     first, large = options.get("first", "ddr"), options.get("large_pages", True)
     if first not in FIRST:
-        raise DescriptionError(unknown("first", str(first), FIRST, "options.numa"))
+        where = option_place(options, "numa", "first")
+        raise DescriptionError(unknown("first", str(first), FIRST, where))
     if not isinstance(large, bool):
-        raise DescriptionError(f"options.numa: large_pages = {large!r} (valid: true, false)")
+        where = option_place(options, "numa", "large_pages")
+        raise DescriptionError(f"{where}: large_pages = {large!r} (valid: true, false)")
     return str(first), large

@@ -8,7 +8,15 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from demitasse import CompositionError, DescriptionError, Machine, Runtime, Solver, unknown
+from demitasse import (
+    CompositionError,
+    DescriptionError,
+    Machine,
+    Runtime,
+    Solver,
+    option_place,
+    unknown,
+)
 from demitasse_parameter_server import trials
 
 log = logging.getLogger("demitasse.parameter_server")
@@ -42,11 +50,13 @@ def trainer(runtime: Runtime, solver: str | Path | Solver, **options: Any) -> An
     already who its workers are.
     """
     make, machine = trainers(runtime), _machines.setdefault(runtime, runtime.machine)
-    where = f"{machine.origin}: options.{PLUGIN}"
     given = runtime.options[PLUGIN]
+    where = option_place(given, PLUGIN, "workers", machine.origin)
     for name in given:
         if name != "workers":
-            raise DescriptionError(unknown("option", name, ["workers"], where))
+            raise DescriptionError(
+                unknown("option", name, ["workers"], option_place(given, PLUGIN, name))
+            )
     if "workers" not in given:
         return make(runtime, solver, **options)
     _check_free(machine, where)

@@ -9,7 +9,7 @@ from itertools import zip_longest
 from math import inf, prod
 from typing import Any
 
-from demitasse import Allocator, Candidate, CompositionError, Request, unknown
+from demitasse import Allocator, Candidate, CompositionError, Request, option_place, unknown
 from demitasse_tuning.cache import Cache, Remembered, cache_file, say_once
 from demitasse_tuning.key import labels, request_key
 from demitasse_tuning.scratch import Scratch
@@ -47,12 +47,15 @@ class CandidateTuner:
     ) -> None:
         for name in options:
             if name not in OPTIONS:
-                raise CompositionError(unknown("option", name, OPTIONS, "plugin 'tuning'"))
+                where = option_place(options, "tuning", name)
+                raise CompositionError(unknown("option", name, OPTIONS, where))
         if (tune := options.get("tune", "on")) not in TUNE:
-            raise CompositionError(unknown("tune", str(tune), TUNE, "plugin 'tuning'"))
+            where = option_place(options, "tuning", "tune")
+            raise CompositionError(unknown("tune", str(tune), TUNE, where))
         folder = options.get("cache", "")
         if not isinstance(folder, str):
-            raise CompositionError(f"plugin 'tuning': cache = {folder!r} (valid: a folder, or 'off')")
+            where = option_place(options, "tuning", "cache")
+            raise CompositionError(f"{where}: cache = {folder!r} (valid: a folder, or 'off')")
         self.seconds_spent = 0.0
         """Seconds that trials took so far, with binding and the filling of memory."""
 

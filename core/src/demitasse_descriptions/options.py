@@ -1,0 +1,53 @@
+"""The options of plugins: that they are known, and where a description gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from demitasse import CompositionError, discover, unknown
+
+if TYPE_CHECKING:
+    from demitasse import Composition, Machine
+
+
+class PluginOptions(dict[str, Any]):
+    """One plugin's options by name; ``places`` are the lines of a description that give them, by name,
+    and under an empty name that of the table."""
+
+    def __init__(self, given: Mapping[str, Any], places: Mapping[str, str]) -> None:
+        super().__init__(given)
+        self.places = dict(places)
+
+
+def option_place(options: Mapping[str, Any], plugin: str, key: str = "", origin: str = "") -> str:
+    """Where an option of a plugin is given, for messages: ``FILE:LINE: options.PLUGIN`` where a
+    description gives it; with ``origin`` in front where nobody knows who does."""
+    place = options.places.get(key) if isinstance(options, PluginOptions) else origin
+    return f"{place}: options.{plugin}" if place else f"options.{plugin}"
+
+
+def gathered_options(
+    machine: Machine, composition: Composition, given: Mapping[str, Mapping[str, Any]]
+) -> dict[str, PluginOptions]:
+    """Each composed plugin's options: the description's, and those ``given`` beside it in their place.
+    Raises CompositionError for a plugin that is not composed, and for an option that is none."""
+    known = {manifest.name: manifest.options for manifest in composition.plugins}
+    for name, options in (*machine.options.items(), *given.items()):
+        place = option_place(options, name)
+        if name not in known:
+            where = place.removesuffix(f"options.{name}").removesuffix(": ") or None
+            told = unknown("plugin in options", name, known, where)
+            if any(name == manifest.name for manifest in discover()):
+                remedy = f"add it to the plugins (--plugins +{name}, or the description's list)"
+                before = f"{where}: " if where else ""
+                told = f"{before}plugin {name!r} in options is installed, but not composed; {remedy}"
+            raise CompositionError(told)
+        for key in () if "*" in known[name] else sorted({*options} - {*known[name]}):
+            raise CompositionError(unknown("option", key, known[name], option_place(options, name, key)))
+    return {name: _joined(machine.options.get(name, {}), given.get(name, {})) for name in known}
+
+
+def _joined(described: Mapping[str, Any], given: Mapping[str, Any]) -> PluginOptions:
+    places = described.places if isinstance(described, PluginOptions) else {}
+    return PluginOptions({**described, **given}, {k: v for k, v in places.items() if k not in given})
