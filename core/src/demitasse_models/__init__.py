@@ -106,13 +106,15 @@ class Field:
 class GraphBuilder(Protocol):
     """What a layer type builds on. ``phase`` is train or test, ``dtype`` the real numbers' type,
     ``seed`` the run's, ``stream`` a number of the layer's own for its random numbers, ``workers`` how
-    many share a batch."""
+    many share a batch; ``counted`` says that nothing will run, so that files need not be there of which
+    only the shape counts."""
 
     phase: str
     dtype: str
     seed: int
     stream: int
     workers: int
+    counted: bool
 
     def apply(self, operation: str, *inputs: Tensor | None, **attributes: Any) -> Any:
         """Emit an operation: its output tensor, or a tuple where it has several (what nobody reads

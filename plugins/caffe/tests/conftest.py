@@ -38,7 +38,7 @@ class Recorder:
 
     def __init__(self, phase: str = "train", sample: tuple[int, ...] = (3, 32, 32)) -> None:
         self.phase, self.dtype, self.seed, self.stream = phase, "float32", 7, 0
-        self.sample, self.workers = sample, 1
+        self.sample, self.workers, self.counted = sample, 1, False
         self.operations: list[tuple[str, tuple[Tensor | None, ...], dict[str, Any]]] = []
         self.parameters: list[SimpleNamespace] = []
         self.constants: dict[str, np.ndarray] = {}

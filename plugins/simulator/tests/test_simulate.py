@@ -396,6 +396,17 @@ def test_samples_that_are_not_here_need_only_a_shape(
         runtime.simulate(solver)
 
 
+def test_a_mean_that_is_not_here_is_as_large_as_a_sample(
+    solver: Path, machine: Callable[[str], Path]
+) -> None:
+    net = solver.parent / "net.prototxt"
+    net.write_text(net.read_text().replace('type: "Data"', 'type: "Data" transform_param { scale: 1 }'))
+    path = machine(NODE)
+    without = simulated(solver, path).memory["fixed"]
+    net.write_text(net.read_text().replace("scale: 1", 'mean_file: "far/mean.binaryproto"'))
+    assert simulated(solver, path).memory["fixed"] - without == pytest.approx(4 * 12 * 12, abs=64)
+
+
 def test_a_machine_of_accelerators_that_are_not_here_is_simulated_without_their_libraries() -> None:
     """Its description fits any machine that has one."""
     machine, _ = standing_in(load_machine(ROOT / "hwdesc" / "one-gpu.toml"))

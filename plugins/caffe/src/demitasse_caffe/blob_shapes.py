@@ -20,6 +20,7 @@ class ShapeGraph:
 
     def __init__(self, vocabulary: Mapping[str, Operation], phase: str, open_source: Opener | None):
         self.phase, self.dtype, self.seed, self.stream, self.workers = phase, "float32", 0, 0, 1
+        self.counted = True
         self.assumed: list[str] = []
         self._vocabulary, self._open_source = vocabulary, open_source
         self._layer: Layer | None = None

@@ -85,7 +85,9 @@ class Recorder(Kernels):
 
 
 class _NotFilled:
-    """A graph builder whose parameters cost nothing to fill."""
+    """A graph builder whose parameters cost nothing to fill, and which tells that nothing will run."""
+
+    counted = True
 
     def __init__(self, graph: Any) -> None:
         self._graph = graph

@@ -54,7 +54,7 @@ class NetGraph(Graph):
         retain: str | None = None,
     ) -> None:
         super().__init__(vocabulary, phase, dtype)
-        self.seed, self.stream = seed, 0
+        self.seed, self.stream, self.counted = seed, 0, False
         self._open_source = open_source
         self._share = share or Share()
         self.workers = self._share.workers

@@ -121,7 +121,7 @@ class WindowData(CaffeLayer):
             "square": data.crop_mode == "square",
             "mirror": parameters.mirror,
             "scale": number(parameters.scale) * number(data.scale),
-            "mean": subtracted(layer, parameters, 3),
+            "mean": subtracted(layer, parameters, 3, (3, 1, 1) if graph.counted else None),
             "stream": graph.stream,
         }
         spec = DataSpec(source, "windows", False, graph.seed, options, layer.location)

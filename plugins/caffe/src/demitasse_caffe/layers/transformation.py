@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from demitasse import GraphBuilder, Layer, Tensor
 from demitasse_caffe.layers.base import in_training
-from demitasse_caffe.paths import find_file
+from demitasse_caffe.paths import find, find_file
 from demitasse_caffe.schema import number
 from demitasse_caffe.weights import read_blob
 
@@ -19,7 +20,7 @@ def transform(layer: Layer, message: Any, samples: Tensor, graph: GraphBuilder) 
     parameters = message.transform_param
     training = in_training(message, graph)
     channels = samples.shape[1] if len(samples.shape) > 1 else 1
-    mean = subtracted(layer, parameters, channels)
+    mean = subtracted(layer, parameters, channels, samples.shape[1:] if graph.counted else None)
     drawn = {"seed": graph.seed, "stream": graph.stream}
     counters = graph.scalar("iteration"), graph.scalar("sample")
     transformed: Tensor = graph.apply(
@@ -41,13 +42,18 @@ def transform(layer: Layer, message: Any, samples: Tensor, graph: GraphBuilder) 
     return transformed
 
 
-def subtracted(layer: Layer, parameters: Any, channels: int) -> np.ndarray | None:
+def subtracted(
+    layer: Layer, parameters: Any, channels: int, counted: Sequence[int] | None = None
+) -> np.ndarray | None:
     """The mean of a transform_param, (channels, height, width) or (channels or 1, 1, 1); None for none.
-    Raises ValueError, or ModelError for a file."""
+    Where only shapes count, a file that is not there has the shape ``counted``. Raises ValueError, or
+    ModelError for a file."""
     values = [number(value) for value in parameters.mean_value]
     if parameters.mean_file and values:
         raise ValueError("mean_file and mean_value exclude each other")
     if parameters.mean_file:
+        if counted is not None and find(parameters.mean_file, layer.location.file)[0] is None:
+            return np.broadcast_to(np.float32(0), counted)
         what = f"{layer.location}: layer {layer.name!r} ({layer.type}): mean_file"
         mean = read_blob(find_file(parameters.mean_file, layer.location.file, what))
         return mean[0] if mean.ndim == 4 and mean.shape[0] == 1 else mean
