@@ -69,11 +69,12 @@ def test_what_keeps_processes_from_meeting_is_not_the_error_that_is_told(
     assert capsys.readouterr().err == "demitasse, rank 1: no such thing\n"
 
 
-def run(*parts: list[str], folder: Path) -> tuple[int, list[str]]:
-    """The status of mpiexec with these parts, and the lines that were told."""
+def run(*parts: list[str], folder: Path, cleanup: bool = False) -> tuple[int, list[str]]:
+    """The status of mpiexec with these parts, and the lines that were told; whether it ends the others
+    where one has ended with an error."""
     if not LAUNCHER.exists():
         pytest.skip(f"no MPI launcher at {LAUNCHER}: the mpich wheel brings one")
-    words = [str(LAUNCHER), "-disable-auto-cleanup"]
+    words = [str(LAUNCHER), *([] if cleanup else ["-disable-auto-cleanup"])]
     for part in parts:
         words += [*([":"] if part is not parts[0] else []), *part]
     done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False, cwd=folder)
@@ -103,6 +104,24 @@ def test_a_mistake_of_all_is_one_line(words: list[str], told: str, tmp_path: Pat
     assert len(lines) == 1, lines
     assert lines[0].startswith("demitasse: ")
     assert told in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["train", SOLVER, "--set", "layer.digits.data_param.batch_size=2"], "a batch of 2 does not"),
+        (
+            ["train", SOLVER, "--set", "layer.digits.data_param.source=far"],
+            "no such file or folder",
+        ),
+        (["simulate", "nosuch.prototxt"], "no such file: nosuch.prototxt"),
+    ],
+)
+def test_all_who_meet_one_mistake_end_together(words: list[str], told: str, tmp_path: Path) -> None:
+    """Nobody is killed before MPI has ended, so the status is that of the mistake."""
+    status, lines = run(command(3, *words), folder=tmp_path, cleanup=True)
+    assert status == 2
+    assert len(lines) == 1 and lines[0].startswith("demitasse: ") and told in lines[0], lines
 
 
 def test_a_mistake_of_one_is_told_by_it_and_named_by_the_others(tmp_path: Path) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from demitasse import Feed, Graph, Node, Tensor
+from demitasse import DataError, DataSpec, Feed, Field, Graph, Layer, Location, Node, Tensor
 from demitasse.operations import define
+from demitasse_training.graph import NetGraph
 from demitasse_training.shares import Share, weighted
 
 
@@ -81,3 +83,20 @@ def test_each_source_has_its_own_share() -> None:
     more = {"other": Tensor("other", (2, 4), "float64", "input")}
     net.feeds.append(Feed("other", None, more, 8, 0, 2))
     assert weight(net, apply(net, more["other"], shape=())) == 1 / 4
+
+
+@pytest.mark.parametrize("index", [0, 1, 2])
+@pytest.mark.parametrize("apart", [True, False])
+def test_workers_in_several_processes_all_refuse_a_batch_that_leaves_one_without(
+    index: int, apart: bool
+) -> None:
+    source: Any = SimpleNamespace(fields={"data": Field((4,), "float32")})
+    share = Share(index, 3, apart=apart)
+    made = NetGraph({}, phase="train", dtype="float32", open_source=lambda spec: source, share=share)
+    made._layer = Layer("samples", "Data", (), ("data",), {}, Location("net"))
+    if apart or index == 2:
+        with pytest.raises(DataError, match="a batch of 2 does not give each of 3 workers a sample"):
+            made.source(DataSpec("any"), 2, {"data": "raw"})
+    else:
+        assert made.source(DataSpec("any"), 2, {"data": "raw"})[0].shape == (1, 4)
+    assert made.source(DataSpec("any"), 3, {"data": "raw"})[0].shape == (1, 4)

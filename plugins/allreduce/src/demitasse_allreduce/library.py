@@ -25,10 +25,11 @@ PATIENCE = 10.0
 
 
 class Ending:
-    """Whether MPI was started here, and whether it can be ended; ``unclean`` once a peer has failed."""
+    """Whether MPI was started here, and whether it can be ended; ``unclean`` once a peer has failed,
+    and ``pending`` where something was left that MPI still has to do."""
 
     def __init__(self) -> None:
-        self.ours = self.unclean = False
+        self.ours = self.unclean = self.pending = False
         self.limit = 300.0
 
     def __call__(self) -> None:

@@ -131,9 +131,10 @@ class MpiProcesses(Processes):
         _open.add(self)
         atexit.unregister(end_open)  # it comes before the end of MPI: the latest is called first
         atexit.register(end_open)
+        pending = library.ending.pending
         try:
             self._own, self.communicator = self._duplicate(base), self._duplicate(base)
-            self._meet({**meeting.introduction(given, host), "error": error})
+            self._meet({**meeting.introduction(given, host), "error": error, "pending": pending})
         except BaseException as failure:
             self.fail(failure)
             self.close()
@@ -219,11 +220,13 @@ class MpiProcesses(Processes):
                     )
         except self._MPI.Exception as error:
             self._kept.append(request)
+            library.ending.pending = True
             self._failed_in_mpi(error)
         except WorkerError:
             if self._still_comes(request):
                 return True
             self._kept.append(request)
+            library.ending.pending = True
             raise
         return True
 
@@ -309,6 +312,8 @@ class MpiProcesses(Processes):
         self._stall = library.ending.limit = facts[0]["timeouts"]["stall_timeout"]
         if mine["error"] is None:
             self._link(facts)
+        else:  # all are here, and end together
+            library.ending.unclean = any(fact["pending"] for fact in facts)
 
     def _duplicate(self, base: Any) -> Any:
         made, request = base.Idup()

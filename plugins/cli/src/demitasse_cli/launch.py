@@ -39,8 +39,8 @@ TIMEOUTS = {"peer_timeout": "2 s", "stall_timeout": "2 s"}
 MEETING = 30.0
 """Seconds for starting MPI and all of that."""
 
-JOINING = ("train",)
-"""Commands of which all processes start MPI, whatever else they do."""
+JOINING = ("train", "simulate")
+"""Commands of which all processes do the same, and meet the same errors."""
 
 
 @contextmanager
@@ -70,6 +70,7 @@ def said_once(words: str) -> Iterator[str | None]:
         return
     yield "demitasse" if met.rank == 0 else None
     _in_time(lambda: met.gather(None))
+    _in_time(met.close)
 
 
 def _meet(words: str) -> Processes | None:

@@ -143,7 +143,7 @@ class NetGraph(Graph):
         assert self._layer is not None
         source = self._open_source(spec)
         total, offset, count = self._share.of(batch)
-        if count < 1:
+        if count < 1 or (self._share.apart and total < self._share.workers):
             raise DataError(
                 f"{self._where()}: a batch of {batch} does not give each of {self._share.workers} "
                 f"workers a sample; use a larger batch or fewer workers"

@@ -14,11 +14,12 @@ _ENTRIES, _SUM, _MEAN = "entries", "sum", "mean"
 @dataclass(frozen=True)
 class Share:
     """A worker's part of every batch: ``index`` of ``workers``. Under weak scaling a batch in a file
-    is each worker's own."""
+    is each worker's own. ``apart`` are workers in several processes, who are to meet the same errors."""
 
     index: int = 0
     workers: int = 1
     weak: bool = False
+    apart: bool = False
 
     def of(self, batch: int) -> tuple[int, int, int]:
         """(global batch, offset, count) for a file's ``batch``; the first shares take the rest."""

@@ -88,7 +88,7 @@ class Worker:
         index, count = 0, 1
         for level in reversed(self.levels):
             index, count = index * level.size + level.index, count * level.size
-        self.share = Share(index, count, weak)
+        self.share = Share(index, count, weak, runtime.processes.size > 1)
         self.kernels = runtime.kernels(place)
         self.allocator = runtime.allocator(place.space)
         self.graph = NetGraph(
