@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import hashlib
 import lzma
 import struct
 import sys
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -215,8 +217,15 @@ def test_damaged_compressed_data_is_named(ending, tmp_path, pack):
     path = pack(tmp_path / f"x.idx3-ubyte{ending}", idx_bytes(pixels))
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
+    with {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}[ending](path, "rb") as file:
+        unpacked = 0
+        with pytest.raises(EOFError):
+            while part := file.read1(1):
+                unpacked += len(part)
     message = failure(path)
-    assert str(path) in message and "is cut off" in message
+    assert f"{path}: its" in message
+    wanted = f"; {16 + pixels.size:,} were expected" if unpacked else ""  # else not even by a header
+    assert message.endswith(f"is cut off after {unpacked:,} unpacked bytes{wanted}")
     middle = len(whole) // 2
     path.write_bytes(whole[:middle] + bytes([whole[middle] ^ 0xFF]) + whole[middle + 1 :])
     message = failure(path)
@@ -259,7 +268,7 @@ def test_empty_missing_and_forbidden_files_are_named(tmp_path, pack):
     assert "digits:train" in message
     assert f"there is no folder '{tmp_path / 'no'}'" in failure(tmp_path / "no" / "such" / "x.idx")
     message = failure(there)
-    assert "'train-labels-idx1-ubyte.gz'" in message and "labels=false" in message
+    assert "'train-labels-idx1-ubyte.gz'" in message and "?labels=false" in message
     assert "no such file" in failure(there, labels=tmp_path / "nowhere")
 
 
@@ -273,3 +282,17 @@ def test_images_and_labels_must_agree_in_number(tmp_path, pack):
 def test_idx_takes_one_file_of_images(tmp_path, pack):
     names = [str(pack(tmp_path / f"{i}.idx", GOOD)) for i in range(2)]
     assert "names 2 files" in failure(",".join(names))
+
+
+def test_options_stand_behind_a_source(tmp_path, pack):
+    images = pack(tmp_path / "train-images-idx3-ubyte", GOOD)
+    with closing(data_source(spec=DataSpec(f"{images}?labels=false"))) as source:
+        assert list(source.fields) == ["data"] and source.size == 4
+    pack(tmp_path / "mine", idx_bytes(np.arange(4, dtype=np.uint8)))
+    for labels in ("mine", tmp_path / "mine"):
+        with closing(data_source(spec=DataSpec(f"{images}?labels={labels}"))) as source:
+            assert list(source.fields) == ["data", "label"]
+    with closing(data_source(spec=DataSpec(f"{tmp_path}?split=train&labels=false"))) as source:
+        assert list(source.fields) == ["data"]
+    assert "unknown option of a source 'lables'; did you mean 'labels'?" in failure(f"{images}?lables=x")
+    assert "labels is empty (valid: a file, true, false)" in failure(f"{images}?labels=")

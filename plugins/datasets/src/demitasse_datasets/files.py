@@ -57,9 +57,12 @@ class SampleFile:
 
     def read(self, count: int, expected: int | None = None) -> bytearray:
         """At most ``count`` bytes, fewer at the end of the file; memory grows with what is really
-        there, not with ``count``. ``expected`` bytes in all are named when the data is cut off."""
+        there, not with ``count``. Where the data is cut off, how many there are is told, and how many
+        there should be where ``expected`` are from here on."""
         data = bytearray()
-        with self._named(expected, data):
+        if expected is not None:
+            expected += self._file.tell()
+        with self._named(expected):
             while len(data) < count:
                 chunk = self._file.read(min(CHUNK, count - len(data)))
                 if not chunk:
@@ -68,23 +71,23 @@ class SampleFile:
         return data
 
     @contextmanager
-    def _named(self, expected: int | None = None, data: bytes | bytearray = b"") -> Iterator[None]:
+    def _named(self, expected: int | None = None) -> Iterator[None]:
         try:
             yield
         except EOFError as error:
-            raise DataError(self._state("cut off", expected, data)) from error
+            raise DataError(self._state("cut off", expected)) from error
         except (gzip.BadGzipFile, zlib.error, lzma.LZMAError, ValueError) as error:
-            raise DataError(f"{self._state('damaged', expected, data)} ({error})") from error
+            raise DataError(f"{self._state('damaged', expected)} ({error})") from error
         except OSError as error:
             if error.strerror is None:  # so bz2 reports damaged data
-                raise DataError(f"{self._state('damaged', expected, data)} ({error})") from error
+                raise DataError(f"{self._state('damaged', expected)} ({error})") from error
             raise DataError(f"{self.path} cannot be read: {error.strerror}") from error
 
-    def _state(self, what: str, expected: int | None, data: bytes | bytearray) -> str:
+    def _state(self, what: str, expected: int | None) -> str:
         wanted = f"; {expected:,} were expected" if expected is not None else ""
+        found = self._file.tell()  # what came before the fault too, which no read returns
         return (
-            f"{self.path}: its {self.compression} data is {what} after {len(data):,} unpacked "
-            f"bytes{wanted}"
+            f"{self.path}: its {self.compression} data is {what} after {found:,} unpacked bytes{wanted}"
         )
 
     def close(self) -> None:

@@ -120,11 +120,11 @@ def labels_beside(images: Path) -> Path | None:
             return candidate
     others = [other.name for other in images.parent.iterdir() if other.name != images.name]
     close = nearest(candidates[0].name, [other for other in others if "label" in other.lower()])
-    hint = f"; is it {close!r}?" if close else ""
+    hint = f"; is it {close!r}?" if close else "."
     raise DataError(
         f"{images}: its labels are not beside it: no {candidates[0].name!r} (nor "
-        f"{', '.join(repr(c.name) for c in candidates[1:])}){hint} Name them with the option "
-        f"labels, or say labels=false for none"
+        f"{', '.join(repr(c.name) for c in candidates[1:])}){hint} Name them behind the "
+        f"source (?labels=FILE), or say ?labels=false for none"
     )
 
 

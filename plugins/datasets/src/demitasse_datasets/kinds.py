@@ -21,6 +21,9 @@ from demitasse_datasets.samples import ArraySamples, Samples
 
 KINDS = ("arrays", "idx", "cifar10", "cifar100", "digits", *OPTIONS)
 SPLITS = ("train", "test")
+BEHIND = {"split": "train, test", "labels": "a file, true, false"}
+"""Options that may stand behind a source's name, and what is valid."""
+
 UNDERSTOOD = (
     "understood are IDX files such as train-images-idx3-ubyte.gz, CIFAR files such as "
     "data_batch_*.bin.xz, a folder of either with ?split=train or ?split=test, folders of LMDB and "
@@ -47,7 +50,8 @@ def open_samples(spec: DataSpec) -> Samples | None:
         )
     if not isinstance(source, (str, os.PathLike)):
         return None
-    text, split = _split_of(os.fspath(source), spec.options)
+    text, options = _asked(os.fspath(source), spec.options)
+    split = _split(options)
     if kind == "digits" or text == "digits" or text.startswith("digits:"):
         part = text.partition(":")[2] if text.startswith("digits") else text
         return open_digits(part or split)
@@ -56,7 +60,7 @@ def open_samples(spec: DataSpec) -> Samples | None:
         return open_file(_there(text), told, spec)
     if kind is None and not Path(text).exists() and re.match(r"\w[\w+.-]*:", text):
         return None
-    return _open_files(text, kind, split, spec.options)
+    return _open_files(text, kind, split, options)
 
 
 def _told(text: str) -> str | None:
@@ -72,16 +76,28 @@ def _there(text: str) -> Path:
     return path
 
 
-def _split_of(text: str, options: Mapping[str, object]) -> tuple[str, str | None]:
-    stem, marker, split = text.rpartition("?split=")
-    if marker:
-        text = stem
-    chosen = split if marker else options.get("split")
-    if chosen is None:
-        return text, None
-    if chosen not in SPLITS:
+def _asked(text: str, options: Mapping[str, object]) -> tuple[str, Mapping[str, object]]:
+    """The name of a source, and its options: those behind it (``?split=test&labels=false``) come first.
+    Raises DataError for one that is none."""
+    mark = re.search(r"\?(\w+=[^?]*)$", text)
+    if mark is None or Path(text).exists():
+        return text, options
+    behind: dict[str, object] = {}
+    for part in mark[1].split("&"):
+        key, _, value = part.partition("=")
+        if key not in BEHIND:
+            raise DataError(unknown("option of a source", key, BEHIND, repr(text)))
+        if not value:
+            raise DataError(f"{text!r}: {key} is empty (valid: {BEHIND[key]})")
+        behind[key] = {"true": True, "false": False}.get(value, value) if key == "labels" else value
+    return text[: mark.start()], {**options, **behind}
+
+
+def _split(options: Mapping[str, object]) -> str | None:
+    chosen = options.get("split")
+    if chosen is not None and chosen not in SPLITS:
         raise DataError(unknown("split", str(chosen), SPLITS))
-    return text, str(chosen)
+    return None if chosen is None else str(chosen)
 
 
 def _open_files(
@@ -104,7 +120,7 @@ def _open_files(
         if len(paths) > 1:
             raise DataError(
                 f"{text!r} names {len(paths)} files; IDX samples come from one file of images, and "
-                f"labels from the one beside it or the one that the option labels names"
+                f"labels from the one beside it, or from the one that ?labels=FILE names behind it"
             )
         return open_idx(paths[0], _labels(paths[0], options))
     return open_cifar(paths, kind if kind in FORMATS else None)
@@ -117,6 +133,8 @@ def _labels(images: Path, options: Mapping[str, object]) -> Path | None:
     if labels is False or labels is None:
         return None
     path = Path(str(labels)).expanduser()
+    if not path.exists() and (images.parent / path).exists():
+        return images.parent / path
     if not path.exists():
         raise missing(path, f"the labels of {images}")
     return path
