@@ -94,6 +94,8 @@ class Runtime:
     def read(self, path: str | Path) -> demitasse.ModelReader:
         """A model file, opened by the plugin whose format it is. Raises ModelError."""
         path = Path(path)
+        if path.is_dir():
+            raise errors.ModelError(f"{path} is a folder; a file is needed here: name one in it")
         if not path.is_file():
             raise errors.ModelError(f"no such file: {path}{errors.nearest_path(path)}")
         named, others, known = self._by_suffix("model_reader", path)

@@ -141,6 +141,8 @@ def _assign(message: Any, field: Any, value: Any, where: str) -> None:
             values = [_scalar(field, each, where) for each in _items(value)]
             message.ClearField(field.name)
             getattr(message, field.name).extend(values)
+        elif field.name in _FILES and value == "":
+            raise ModelError(f"{where}: the value is empty; {field.name} names a file")
         else:
             setattr(message, field.name, _scalar(field, value, where))
     except (TypeError, ValueError, OverflowError) as error:
