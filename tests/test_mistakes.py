@@ -34,3 +34,66 @@ def test_a_folder_in_place_of_a_file_is_called_one(
 ) -> None:
     line = told([word.format(folder=tmp_path) for word in words], capsys)
     assert line == f"{tmp_path} is a folder; a file is needed here: name one in it"
+
+
+STAGED = """
+name: "staged"
+layer { name: "in" type: "Input" top: "data" input_param { shape { dim: 2 dim: 3 } } }
+layer { name: "deep" type: "InnerProduct" bottom: "data" top: "deep"
+        inner_product_param { num_output: 2 } include { stage: "deep" min_level: 1 } }
+layer { name: "tail" type: "ReLU" bottom: "deep" top: "tail" exclude { phase: TRAIN } }
+"""
+
+
+@pytest.fixture
+def staged(tmp_path: Path) -> str:
+    path = tmp_path / "net.prototxt"
+    path.write_text(STAGED)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("given", "state"),
+    [
+        ([], "phase test, level 0, stages: none"),
+        (["-stage", "deep"], "phase test, level 0, stages: 'deep'"),
+        (["--stage=a,b", "--level", "1", "-phase", "TEST"], "phase test, level 1, stages: 'a', 'b'"),
+    ],
+)
+def test_a_bottom_whose_maker_the_rules_leave_out_names_it(
+    given: list[str], state: str, staged: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = told(["explain", staged, *given], capsys)
+    assert line == (
+        f"{staged}:6: layer 'tail' (ReLU): bottom blob 'deep': layer 'deep' ({staged}:4), which makes "
+        f"it, is left out by its include rules ({state})"
+    )
+
+
+@pytest.mark.parametrize(("phase", "tail"), [("TEST", True), ("train", False)])
+def test_explain_plans_the_state_that_is_asked_for(
+    phase: str, tail: bool, staged: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = [
+        "--stage",
+        "deep",
+        "--level",
+        "1",
+        "--phase",
+        phase,
+        "--plugins",
+        "caffe,training,reference",
+    ]
+    assert main(["explain", staged, *given]) == 0
+    shown = capsys.readouterr().out
+    assert f"the net's plan in phase {phase.lower()}, forward:" in shown
+    assert "deep   forward" in shown and ("relu" in shown.partition("plan in phase")[2]) == tail
+
+
+@pytest.mark.parametrize(("phase", "word"), [([], "backward"), (["--phase", "TEST"], "accuracy")])
+def test_explain_plans_a_solvers_net_in_either_phase(
+    phase: list[str], word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["explain", SOLVER, *phase, "--plugins", "caffe,training,datasets,reference"]) == 0
+    plan = capsys.readouterr().out.partition("plan")[2]
+    assert word in plan and ("backward" in plan) != ("accuracy" in plan)

@@ -30,12 +30,14 @@ class Layer:
 
 @dataclass(frozen=True)
 class NetDefinition:
-    """The layers of one phase, in order, bottoms before use."""
+    """The layers of one phase, in order, bottoms before use; ``left_out`` are tops of layers that the
+    file has for other phases or states, each with the sentence that says so."""
 
     name: str
     phase: str
     layers: tuple[Layer, ...]
     location: Location
+    left_out: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,7 @@ def net_file(
 
 def define(net: NetFile, state: Any, schema: Schema) -> NetDefinition:
     """The layers whose rules the state (a NetState: phase, level, stages) meets."""
-    layers = []
+    layers, left_out = [], dict[str, str]()
     for position, (message, place) in enumerate(zip(net.message.layer, net.places, strict=True), 1):
         if message.include and message.exclude:
             raise ModelError(
@@ -78,10 +78,23 @@ def define(net: NetFile, state: Any, schema: Schema) -> NetDefinition:
             not message.include and not any(_meets(rule, state) for rule in message.exclude)
         ):
             layers.append(_layer(message, place, schema, position))
+        else:
+            rules = "include" if message.include else "exclude"
+            told = (
+                f"layer {message.name!r} ({place}), which makes it, is left out by its {rules} rules "
+                f"{_told(state)}"
+            )
+            left_out |= dict.fromkeys(message.top, told)
     if net.misfit and all(layer.type in schema.types for layer in layers):
         raise ModelError(net.misfit)
     phase = next(name for name, value in PHASES.items() if value == state.phase)
-    return NetDefinition(net.message.name, phase, _with_classes(layers), net.location)
+    return NetDefinition(net.message.name, phase, _with_classes(layers), net.location, left_out)
+
+
+def _told(state: Any) -> str:
+    phase = next(name for name, value in PHASES.items() if value == state.phase)
+    stages = ", ".join(map(repr, state.stage)) or "none"
+    return f"(phase {phase}, level {state.level}, stages: {stages})"
 
 
 def state_of(net: NetFile, phase: str, schema: Schema, *others: Any) -> Any:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from demitasse_cli import flags, report
 from demitasse_cli import options as shared
-from demitasse_cli import report
-from demitasse_cli.models import solver_of
+from demitasse_cli.models import solver_of, state_of
 
 if TYPE_CHECKING:
     from demitasse import Buffer, Entry, Plan
@@ -18,10 +18,12 @@ if TYPE_CHECKING:
 
 @click.command(
     "explain",
+    cls=flags.FlagCommand,
     help="Show the composition with its reasons and, for a MODEL (a solver or a net), the plan.",
 )
 @click.argument("model", required=False, type=shared.file)
 @shared.runtime_options
+@flags.state_options
 @shared.precision_option
 @shared.overrides_option
 @click.option(
@@ -33,29 +35,36 @@ def command(
     hw: str,
     plugins: str | None,
     options: tuple[tuple[str, str, Any], ...],
+    phase: str | None,
+    level: int | None,
+    stage: str | None,
     precision: str | None,
     settings: tuple[tuple[str, str], ...],
     kernels: bool,
     json_path: str | None,
 ) -> None:
-    """Compose, plan, print; nothing is trained. A kernel explains itself where its ``bind`` has a method
+    """Compose, plan, print; nothing is trained. Without a phase a solver's net is planned as it is
+    trained, a net as it is tested. A kernel explains itself where its ``bind`` has a method
     ``explain``."""
     plan: Plan | None = None
-    overrides: dict[str, Any] = dict(settings)
+    given: dict[str, Any] = dict(settings)
     with shared.compose(hw, plugins, options) as runtime:
         parts = [str(runtime.explain())]
         record: dict[str, Any] = {"composition": runtime.composition.to_dict()}
-        if model is not None and solver_of(runtime, model, overrides) is not None:
-            trainer = runtime.trainer(model, overrides=overrides, precision=precision)
+        trained = {**flags.state(level, stage, "train_net.state", "train_state"), **given}
+        if model is not None and phase != "TEST" and solver_of(runtime, model, trained) is not None:
+            trainer = runtime.trainer(model, overrides=trained, precision=precision)
             plan = trainer.plan
             workers = report.counted(trainer.workers, "worker")
             parts.append(f"batch {trainer.batch} on {workers}; the first worker's plan:")
             record |= {"batch": trainer.batch, "workers": trainer.workers}
             record["synchronisation"] = trainer.notes
         elif model is not None:
-            net = runtime.net(model, phase="test", overrides=overrides, precision=precision)
+            named = (phase or "TEST").lower()
+            overrides = {**flags.state(level, stage, state_of(runtime, model, f"{named}_net.")), **given}
+            net = runtime.net(model, phase=named, overrides=overrides, precision=precision)
             plan = net.plan
-            parts.append("the net's plan, forward:")
+            parts.append(f"the net's plan in phase {named}, forward:")
         if plan is not None:
             parts.append(show(plan))
             if notes := record.get("synchronisation"):

@@ -66,23 +66,29 @@ def command_first(given: Sequence[str]) -> list[str]:
 
 
 def state_options(function: F) -> F:
-    """--phase, --level, --stage and --gpu."""
+    """--phase, --level and --stage."""
     for option in (
-        click.option(
-            "--gpu",
-            metavar="IDS",
-            help="Accepted for Caffe's scripts, without effect: --hw says what runs.",
-        ),
         click.option(
             "--stage", metavar="A,B", help="Stages that the net's include and exclude rules ask for."
         ),
         click.option("--level", type=int, metavar="N", help="The level that those rules ask for."),
         click.option(
-            "--phase", type=click.Choice(PHASES, case_sensitive=False), help="time: which one."
+            "--phase",
+            type=click.Choice(PHASES, case_sensitive=False),
+            help="The phase of the net; train and test have their own.",
         ),
     ):
         function = option(function)
     return function
+
+
+def gpu_option(function: F) -> F:
+    """--gpu, which changes nothing."""
+    return click.option(
+        "--gpu",
+        metavar="IDS",
+        help="Accepted for Caffe's scripts, without effect: --hw says what runs.",
+    )(function)
 
 
 def effect_options(function: F) -> F:

@@ -25,3 +25,8 @@ def solver_of(runtime: Runtime, path: Path, overrides: Mapping[str, Any] | None 
             raise
         return None
     return reader.solver(overrides or {})
+
+
+def state_of(runtime: Runtime, path: Path, prefix: str) -> str:
+    """The field of a net's state among the overrides of a model file: a solver says which net's."""
+    return "state" if solver_of(runtime, path) is None else f"{prefix}state"

@@ -30,6 +30,7 @@ from demitasse_cli.models import solver_of
 )
 @shared.runtime_options
 @flags.state_options
+@flags.gpu_option
 @shared.precision_option
 @shared.overrides_option
 @click.option(

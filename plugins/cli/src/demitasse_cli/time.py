@@ -11,7 +11,7 @@ import click
 
 from demitasse_cli import flags, report
 from demitasse_cli import options as shared
-from demitasse_cli.models import solver_of
+from demitasse_cli.models import solver_of, state_of
 
 if TYPE_CHECKING:
     from demitasse import Entry, NetDefinition, Runtime, Solver
@@ -62,6 +62,7 @@ class Row:
 )
 @shared.runtime_options
 @flags.state_options
+@flags.gpu_option
 @shared.precision_option
 @shared.overrides_option
 @click.option(
@@ -89,10 +90,10 @@ def command(
     given = dict(settings)
     with shared.compose(hw, plugins, options) as runtime:
         if phase == "TEST":
-            in_test = {**flags.state(level, stage, _state_of(runtime, model, "test_net.")), **given}
+            in_test = {**flags.state(level, stage, state_of(runtime, model, "test_net.")), **given}
             subject, batch = forward_only(runtime, runtime.read(model).net("test", in_test), precision)
         else:
-            in_train = {**flags.state(level, stage, _state_of(runtime, model, "train_net.")), **given}
+            in_train = {**flags.state(level, stage, state_of(runtime, model, "train_net.")), **given}
             subject, batch = timed(runtime, model, in_train, precision)
         workers = getattr(subject, "workers", 1)
         subject.profile(1)
@@ -170,11 +171,6 @@ def forward_only(runtime: Runtime, definition: NetDefinition, precision: str | N
     net = runtime.net(definition, phase="test", precision=precision)
     feeds = net.graph.feeds
     return net, feeds[0].batch if feeds else 0
-
-
-def _state_of(runtime: Runtime, model: Path, prefix: str) -> str:
-    """The field of a net's state among the overrides of a model file: a solver says which net's."""
-    return "state" if solver_of(runtime, model) is None else f"{prefix}state"
 
 
 def idle(definition: NetDefinition) -> Solver:

@@ -92,6 +92,7 @@ class History:
     help="strong: the solver's batch is shared by all workers; weak: each worker has one.",
 )
 @flags.state_options
+@flags.gpu_option
 @flags.effect_options
 @shared.precision_option
 @shared.overrides_option

@@ -173,6 +173,8 @@ class NetGraph(Graph):
         for number, layer in enumerate(net.layers):
             self._layer, self.stream = layer, number
             for bottom in layer.bottoms:
+                if bottom not in self.blobs and bottom in net.left_out:
+                    raise ModelError(f"{self._where()}: bottom blob {bottom!r}: {net.left_out[bottom]}")
                 if bottom not in self.blobs:
                     raise ModelError(unknown("bottom blob", bottom, self.blobs, self._where()))
             kind = layer_types[layer.type]
