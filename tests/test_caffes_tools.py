@@ -75,6 +75,38 @@ def test_mistakes_are_one_line(tmp_path: Path, pictures: list[np.ndarray]) -> No
     assert (again.returncode, "is there already" in again.stderr) == (2, True)
 
 
+def test_images_of_other_sizes_are_refused_where_it_is_asked(
+    tmp_path: Path, pictures: list[np.ndarray]
+) -> None:
+    cv2.imwrite(str(tmp_path / "images/3.png"), pictures[3][:5])
+    given = f"{tmp_path}/images/", tmp_path / "list.txt"
+    done = run("convert_imageset", "-check_size", *given, tmp_path / "a")
+    assert done.returncode == 2 and not (tmp_path / "a").exists()
+    assert f"{tmp_path}/list.txt:4: {tmp_path}/images/3.png: 5 x 8 pixels of 3 channels" in done.stderr
+    assert "the first one is 6 x 8 pixels of 3 channels" in done.stderr
+    assert run("convert_imageset", *given, tmp_path / "b").returncode == 0
+    resized = "-check_size", "-resize_height=4", "-resize_width=4"
+    assert run("convert_imageset", *resized, *given, tmp_path / "c").returncode == 0
+
+
+def test_images_are_encoded_in_formats_that_caffe_reads(
+    tmp_path: Path, pictures: list[np.ndarray]
+) -> None:
+    given = f"{tmp_path}/images/", tmp_path / "list.txt", tmp_path / "db"
+    done = run("convert_imageset", "-encode_type", "gif", *given)
+    assert "unknown format of encoded images 'gif'; did you mean 'tif'? (valid: bmp, " in done.stderr
+    assert run("convert_imageset", "-encode_type", "webp", *given).returncode == 0
+
+
+def test_the_mean_of_a_list_of_images_needs_no_backend(
+    tmp_path: Path, pictures: list[np.ndarray]
+) -> None:
+    (tmp_path / "images/list.txt").write_text((tmp_path / "list.txt").read_text())
+    done = run("compute_image_mean", tmp_path / "images/list.txt")
+    blue = np.mean([picture[..., 0] for picture in pictures])
+    assert f"mean of channel 0: {blue:.6g}" in done.stdout, done.stderr
+
+
 def test_a_long_conversion_tells_how_far_it_is(tmp_path: Path, pictures: list[np.ndarray]) -> None:
     told = list[int]()
     with demitasse.compose() as runtime:

@@ -97,3 +97,26 @@ def test_explain_plans_a_solvers_net_in_either_phase(
     assert main(["explain", SOLVER, *phase, "--plugins", "caffe,training,datasets,reference"]) == 0
     plan = capsys.readouterr().out.partition("plan")[2]
     assert word in plan and ("backward" in plan) != ("accuracy" in plan)
+
+
+def test_a_misspelt_kind_of_samples_is_told_with_the_valid_ones(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = told(["compute_image_mean", str(tmp_path), "-backend", "lmbd"], capsys)
+    assert f"{str(tmp_path)!r}: unknown kind 'lmbd'; did you mean 'lmdb'? (valid: arrays, " in line
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["compute_image_mean", "-bakend", "lmdb", "x"], "'-bakend'; did you mean '-backend'?"),
+        (["convert_imageset", "-resize_heigth=3", "x", "y"], "did you mean '-resize_height'?"),
+        (["convert_imageset", "--resize_heigth=3", "x", "y"], "did you mean '--resize_height'?"),
+        (["convert_imageset", "-nogry", "x", "y"], "unknown option '-nogry'; did you mean '-nogray'?"),
+        (["convert", "-pluginss", "x", "y"], "unknown option '-pluginss'; did you mean '--plugins'?"),
+    ],
+)
+def test_a_misspelt_flag_of_one_dash_is_told_whole(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert said in told(words, capsys)

@@ -136,6 +136,10 @@ class Runtime:
         asked = ", ".join(name for name, _ in self.composition.serving("data_source"))
         where = f"{spec.location}: " if spec.location else ""
         nobody = f"no composed plugin reads samples from {spec.source!r}"
+        facts = [plugin.roles.get("data_source", {}) for plugin in self.composition.plugins]
+        kinds = {kind for each in facts for kind in each.get("kinds", ())}
+        if spec.kind is not None and spec.kind not in kinds:
+            nobody += f": {errors.unknown('kind', spec.kind, kinds)}"
         raise errors.DataError(f"{where}{nobody} (asked: {asked or 'none'})")
 
     def kernels(self, worker: WorkerPlace) -> Kernels:

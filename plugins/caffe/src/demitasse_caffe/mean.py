@@ -31,9 +31,9 @@ def compute_image_mean(
     runtime: Any, source: str | Path, target: str | Path | None = None, *, kind: str | None = None
 ) -> np.ndarray:
     """The mean of all images of a source (channels, height, width), float32, as Caffe's tool of this
-    name computes it; with a ``target``, written there as a binaryproto. Raises DataError when the images
-    cannot be read or differ in size."""
-    opened = runtime.open_source(DataSpec(str(source), kind))
+    name computes it; a text that lists images needs no ``kind``. With a ``target``, written there as a
+    binaryproto. Raises DataError when the images cannot be read or differ in size."""
+    opened = runtime.open_source(DataSpec(str(source), kind or _kind_of_list(Path(source))))
     if "data" not in opened.fields:
         raise DataError(f"{source}: has the fields {', '.join(opened.fields)}; data is needed")
     shape = opened.fields["data"].shape
@@ -50,3 +50,13 @@ def compute_image_mean(
     if target is not None:
         write_blob(Path(target), mean)
     return mean
+
+
+def _kind_of_list(source: Path) -> str | None:
+    """images for a text that lists no HDF5 files; None for any other source, which says itself what it
+    is."""
+    if source.suffix.lower() != ".txt" or not source.is_file():
+        return None
+    with source.open("rb") as file:
+        listed = file.readline(4096).split()[:1]
+    return None if listed and listed[0].endswith((b".h5", b".hdf5")) else "images"

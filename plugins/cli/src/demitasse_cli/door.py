@@ -5,13 +5,14 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from demitasse import DemitasseError, PluginError, WorkerError, __version__, discover, unknown
+from demitasse import DemitasseError, PluginError, WorkerError, __version__, discover, nearest, unknown
 from demitasse_cli import garbage, launch
 from demitasse_cli.flags import command_first
 from demitasse_cli.main import BROKEN_PIPE, INTERRUPTED
@@ -162,7 +163,7 @@ def run(given: list[str]) -> int:
         return _say("interrupted", INTERRUPTED, once=False)
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx else "demitasse"
-        return _say(f"{_usage(error)}; see {path} --help", MISTAKE)
+        return _say(f"{_usage(error, given)}; see {path} --help", MISTAKE)
     except click.ClickException as error:
         return _say(error.format_message(), error.exit_code, once=False)
     except (DemitasseError, OSError, MemoryError) as error:
@@ -174,13 +175,16 @@ def run(given: list[str]) -> int:
         return _say(str(error), MISTAKE, once=joins)
 
 
-def _usage(error: click.UsageError) -> str:
+def _usage(error: click.UsageError, given: Sequence[str]) -> str:
     """What was wrong with the words of the command, with the nearest option."""
     if isinstance(error, click.NoSuchOption) and error.ctx is not None:
+        name = error.option_name
+        if len(name) == 2:  # of a word with one dash the first letter alone is told
+            name = next((word.partition("=")[0] for word in given if word.startswith(name)), name)
         parameters = error.ctx.command.get_params(error.ctx)
-        return unknown(
-            "option", error.option_name, [n for p in parameters for n in p.opts if n[0] == "-"]
-        )
+        valid = [n for p in parameters for n in (*p.opts, *p.secondary_opts) if n[0] == "-"]
+        alike = [n for n in valid if n.startswith("--") == (name.startswith("--") or len(name) == 2)]
+        return unknown("option", name, alike if nearest(name, alike) else valid)
     return error.format_message().rstrip(".")
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from demitasse import DataError, DataSpec, permutation
+from demitasse import DataError, DataSpec, permutation, unknown
 from demitasse_datasets import images
 from demitasse_datasets.datum import Datum, serialize
 from demitasse_datasets.decoders import decoders, for_each
@@ -21,6 +21,8 @@ from demitasse_datasets.image_list import Listed, beside, read_list
 from demitasse_datasets.samples import naming
 
 ENDINGS = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+ENCODED = ("bmp", "jpeg", "jpg", "png", "ppm", "tif", "tiff", "webp")
+"""Formats in which images are written that Caffe reads."""
 TOGETHER = 256
 """Records that are made, and written in one transaction."""
 FIRST_MAP = 1 << 28
@@ -68,6 +70,7 @@ def convert_samples(
     seed: int = 0,
     kind: str | None = None,
     force: bool = False,
+    check_size: bool = False,
     progress: Callable[[int], object] | None = None,
 ) -> int:
     """Write the LMDB database ``target`` (a folder, whole or not at all) and return how many records it
@@ -76,7 +79,8 @@ def convert_samples(
     ``source`` is an image list (a path and a label a line, after ``root``), a folder of images (its
     sub-folders, by name, are the classes), or whatever a composed plugin reads samples from (CIFAR,
     IDX). ``encoded`` keeps image files as they are, or writes a format such as ``png``; otherwise
-    records hold pixels, blue first. ``progress`` is told now and then how many records are written.
+    records hold pixels, blue first. With ``check_size`` images must all be as large as the first.
+    ``progress`` is told now and then how many records are written.
     Raises DataError that names file and line.
     """
     target = Path(target)
@@ -86,13 +90,15 @@ def convert_samples(
         raise DataError(f"{target} is no LMDB database and is left alone: it holds {others[0]!r}")
     if (height == 0) != (width == 0) or min(height, width) < 0:
         raise DataError(f"images are resized to a height and a width, not ({height}, {width})")
+    if isinstance(encoded, str) and encoded.lstrip(".").lower() not in ENCODED:
+        raise DataError(unknown("format of encoded images", encoded, ENCODED))
     ending = "" if encoded is True else f".{str(encoded).lstrip('.')}" if encoded else None
     form = Form((height, width) if height else None, gray, ending)
     path = Path(source)
     if kind in (None, "images") and path.is_dir() and (listed := in_folder(path)):
-        entries = from_files(listed, f"{path}{os.sep}", path, form, shuffle, seed)
+        entries = from_files(listed, f"{path}{os.sep}", path, form, shuffle, seed, check_size)
     elif kind == "images" or (kind is None and path.suffix.lower() == ".txt"):
-        entries = from_files(read_list(path), root, path, form, shuffle, seed)
+        entries = from_files(read_list(path), root, path, form, shuffle, seed, check_size)
     else:
         opened = runtime.open_source(DataSpec(str(source), kind, shuffle, seed))
         with contextlib.closing(opened):
@@ -115,24 +121,45 @@ def in_folder(folder: Path) -> list[Listed]:
 
 
 def from_files(
-    listed: list[Listed], root: str, where: Path, form: Form, shuffle: bool, seed: int
+    listed: list[Listed],
+    root: str,
+    where: Path,
+    form: Form,
+    shuffle: bool,
+    seed: int,
+    check_size: bool = False,
 ) -> Iterator[tuple[bytes, bytes]]:
     """Keys (a number and the path, as Caffe's) and records of image files."""
     order = permutation(seed, 0, len(listed)) if shuffle else range(len(listed))
-    pool = decoders()
+    pool, first = decoders(), dict[str, Any]()
     for start in range(0, len(listed), TOGETHER):
         some = [listed[int(i)] for i in order[start : start + TOGETHER]]
         made: list[bytes] = [b""] * len(some)
+        sizes: list[tuple[int, ...]] = [()] * len(some)
 
-        def one(i: int, some: list[Listed] = some, made: list[bytes] = made) -> None:
+        def one(
+            i: int,
+            some: list[Listed] = some,
+            made: list[bytes] = made,
+            sizes: list[tuple[int, ...]] = sizes,
+        ) -> None:
             with naming(f"{where}:{some[i].line}: {root}{some[i].path}"):
-                made[i] = serialize(
-                    _file_record(beside(root + some[i].path, where), some[i].label, form)
-                )
+                record = _file_record(beside(root + some[i].path, where), some[i].label, form)
+                made[i], sizes[i] = serialize(record), (record.channels, record.height, record.width)
 
         for_each(pool, len(some), one)
         for number, (each, record) in enumerate(zip(some, made, strict=True), start):
+            if check_size and (size := sizes[number - start]) != first.setdefault("size", size):
+                raise DataError(
+                    f"{where}:{each.line}: {root}{each.path}: {_extents(size)}, the first one is "
+                    f"{_extents(first['size'])}; give a height and a width to resize them to"
+                )
             yield f"{number:08d}_{each.path}".encode(errors="surrogateescape"), record
+
+
+def _extents(size: tuple[int, ...]) -> str:
+    channels, height, width = size
+    return f"{height} x {width} pixels of {channels} channel{'s' * (channels > 1)}"
 
 
 def _file_record(file: Path, label: int, form: Form) -> Datum:

@@ -13,6 +13,7 @@ from demitasse import compose
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
+FORMATS = "bmp, jpeg, jpg, png, ppm, tif, tiff, webp"
 PATIENCE = 10.0
 """Seconds between two lines about the progress."""
 
@@ -51,9 +52,9 @@ def _number(name: str, text: str) -> Callable[[Command], Command]:
 @_switch("shuffle", "Write in a random order.")
 @_switch("encoded", "Keep images as files, not as pixels.")
 @click.option(
-    "--encode_type", "-encode_type", default="", help="The format of encoded images: png, jpg."
+    "--encode_type", "-encode_type", default="", help=f"The format of encoded images: {FORMATS}."
 )
-@_switch("check_size", "Accepted; images of another size than the first are an error anyway.")
+@_switch("check_size", "Refuse images of another size than the first.")
 @click.option("--backend", "-backend", default="lmdb", type=click.Choice(["lmdb"]), show_default=True)
 @click.option("--seed", type=click.IntRange(0), default=0, help="Of the random order.")
 @click.option("--force", is_flag=True, help="Overwrite DB if it is there.")
@@ -87,6 +88,7 @@ def command(
             shuffle=shuffle,
             seed=seed,
             force=force,
+            check_size=check_size,
             progress=_Progress(),
         )
     size = sum(file.stat().st_size for file in Path(target).iterdir())
