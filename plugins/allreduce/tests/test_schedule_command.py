@@ -24,7 +24,7 @@ def test_it_prints_the_moves_the_cost_and_the_proof() -> None:
     assert lines[0] == "ring: allreduce of 6 by 3"
     assert lines[1].startswith("   0  send(1, 4:6) reduce(2, 2:4) send(1, 2:4) reduce(2, 0:2)")
     assert lines[-3] == (
-        "ring on 1 supernode(s) of 3: latency 1 us, bandwidth 12 GB/s, 4:1 between them (paper)"
+        "ring on 1 supernode of 3: latency 1 us, bandwidth 12 GB/s, 4:1 between them (paper)"
     )
     assert lines[-2] == "4.0 us (simulated): latency 4.0 us, transfer 0.0 us; 4 rounds"
     assert lines[-1] == (
@@ -40,6 +40,30 @@ def test_many_moves_are_told_by_rounds() -> None:
     lines = output.splitlines()
     assert lines[1] == "    0  256 messages, 134,217,728 elements, 0 of them between groups"
     assert lines[8].endswith("messages, 1,048,576 elements, 1,048,576 of them between groups")
+
+
+@pytest.mark.parametrize("order", ["natural", "round-robin"])
+@pytest.mark.parametrize("supernodes", [1, 2, 3, 5, 20])
+def test_what_leaves_a_supernode_is_counted_under_any_map(order: str, supernodes: int) -> None:
+    """A ring of one element each: a message leaves where two that follow each other are apart."""
+    ranks = 512
+    words = ("ring", "--ranks", ranks, "--size", ranks, "--map", order, "--json", "-")
+    rounds = json.loads(run(*words, "--supernodes", supernodes).output)["rounds"]
+    each = -(-ranks // supernodes)
+    groups = [range(start, min(start + each, ranks)) for start in range(0, ranks, each)]
+    ring = list(range(ranks))
+    if order == "round-robin":
+        ring = [group[i] for i in range(each) for group in groups if i < len(group)]
+    leaves = sum(a // each != b // each for a, b in zip(ring, [*ring[1:], ring[0]], strict=True))
+    assert {each["between_groups"] for each in rounds} == {leaves}
+
+
+def test_without_supernodes_nothing_leaves_one(tmp_path: Path) -> None:
+    drawn = tmp_path / "ring.svg"
+    words = ("ring", "--ranks", 4, "--size", 8)
+    rounds = json.loads(run(*words, "--json", "-", "--draw", drawn).output)["rounds"]
+    assert {each["between_groups"] for each in rounds} == {0}
+    assert "group 0" not in drawn.read_text()
 
 
 def test_auto_shows_the_offers_and_takes_the_cheapest() -> None:
@@ -84,7 +108,19 @@ def test_files_hold_the_picture_and_the_data(tmp_path: Path) -> None:
             ("ring", "--ranks", 4, "--goal", "reduced"),
             "unknown goal 'reduced'; did you mean 'allreduce'|valid",
         ),
-        (("ring", "--ranks", 4, "--map", "robin"), "unknown rank map 'robin'"),
+        (
+            ("ring", "--ranks", 4, "--map", "robin"),
+            "'robin'; .*valid: auto, natural, round-robin",
+        ),
+        (("ring", "--ranks", 12, "--supernodes", 20), "20: 12 ranks, 1 in each, are in 12 at most"),
+        (("ring", "--ranks", 12, "--supernodes", 5), "3 in each, are in 4 of them alone; give 4"),
+        (("ring", "--ranks", 4, "--draw", "x.png"), "--draw x.png: the picture is SVG; .* ends in .svg"),
+        (
+            ("two-level", "--ranks", 4, "--map", "round-robin"),
+            "--map means nothing to two-level",
+        ),
+        (("ring", "--ranks", 4, "--chain", 2), "--chain means nothing to ring .*: auto, chain-chain"),
+        (("ring", "--ranks", 4, "--chunks", 2), "--chunks means nothing to ring"),
         (("ring", "--ranks", 4, "--supernodes", 2, "--hw", "x.toml"), "both describe the network"),
         (("ring", "--ranks", 99, "--draw", "x.svg"), "do not fit in a picture"),
         (("binomial", "--ranks", 4, "--root", 4), "root 4"),

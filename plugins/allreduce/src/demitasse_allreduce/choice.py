@@ -225,7 +225,7 @@ def maps(network: Topology, ranks: int, only: str = AUTO) -> dict[str, np.ndarra
             if not any(np.array_equal(order, other) for other in found.values()):
                 found["by " + ", ".join(network.tiers[tiers[i]].name for i in turn)] = order
     if only not in (AUTO, *found):
-        raise CompositionError(unknown("rank map", only, (*found, AUTO)))
+        raise CompositionError(unknown("rank map", only, (*RANK_MAPS, *found, AUTO)))
     return found if only == AUTO else {only: found[only]}
 
 

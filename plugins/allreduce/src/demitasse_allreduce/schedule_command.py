@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,7 +48,7 @@ PAPER = {"alpha": 1e-6, "bandwidth": 12e9, "oversubscription": 4.0}
     default="natural",
     show_default=True,
     metavar="M",
-    help="The rank map: natural, round-robin, or auto, the cheapest.",
+    help="The rank map: natural, round-robin, auto (the cheapest) or, with --hw, an order of its tiers.",
 )
 @click.option("--chunks", type=click.IntRange(min=1), metavar="N", help="Pieces of a pipeline.")
 @click.option("--chain", type=click.IntRange(min=1), metavar="N", help="Ranks of a lower communicator.")
@@ -71,16 +72,18 @@ def schedule(
     json_path: str | None,
 ) -> None:
     """Make it, prove it, print it, write what is asked for."""
-    from demitasse import check
+    from demitasse import CompositionError, check
     from demitasse_allreduce.choice import Way
     from demitasse_allreduce.drawing import picture
 
+    if draw is not None and draw.suffix != ".svg":
+        raise CompositionError(f"--draw {draw}: the picture is SVG; give a name that ends in .svg")
     network = _network(hw, supernodes, ranks)
     way, table = _way(algorithm, order, chunks, chain, network, ranks, size, goal)
     made = way.schedule(size, network, ranks, goal, root)
     seconds = _seconds(made, network)
     proof = check(made) if proves else None
-    groups = network.groups(ranks)
+    groups = _groups(network, ranks)
     cost = f"{seconds['seconds'] * 1e6:,.1f} us (simulated)"
     if draw is not None:
         draw.write_text(picture(made, groups, f"{way}: {goal}", [cost, *network.sources]), "utf-8")
@@ -121,9 +124,17 @@ def _network(hw: str | None, supernodes: int | None, ranks: int) -> Topology:
             raise CompositionError("--supernodes and --hw both describe the network; give one of them")
         return network_of(load_machine(hw))
     alpha, bandwidth = PAPER["alpha"], PAPER["bandwidth"]
-    groups = min(supernodes or 1, ranks)
+    groups = supernodes or 1
     each = -(-ranks // groups)
-    told = f"{groups} supernode(s) of {each}: latency 1 us, bandwidth 12 GB/s, 4:1 between them (paper)"
+    used = -(-ranks // each)
+    if used < groups:
+        raise CompositionError(
+            f"--supernodes {groups}: {ranks} ranks, {each} in each, are in {used} "
+            f"{'of them alone' if groups <= ranks else 'at most'}; give {used}"
+        )
+    size = f"{'up to ' * (ranks % each > 0)}{each}"
+    numbers = "latency 1 us, bandwidth 12 GB/s, 4:1 between them (paper)"
+    told = f"{groups} supernode{'s' * (groups > 1)} of {size}: {numbers}"
     tiers = (
         Tier("supernode", groups, alpha, bandwidth, PAPER["oversubscription"]),
         Tier("node", each, alpha, bandwidth),
@@ -142,11 +153,12 @@ def _way(
     goal: str,
 ) -> tuple[Way, list[str]]:
     """What was asked for; the cheapest of its kind, and the table of offers, where it says auto."""
-    from demitasse_allreduce.algorithms import algorithm
+    from demitasse import CompositionError
+    from demitasse_allreduce.algorithms import ALGORITHMS, algorithm
     from demitasse_allreduce.choice import AUTO, Chooser, Way
 
-    table: list[str] = []
-    if AUTO in (name, order):
+    table, asked = list[str](), (name, order)
+    if AUTO in asked:
         only = () if name == AUTO else (name,)
         chooser = Chooser(network, ranks, only=only, order=order)
         best = chooser.best(size * 4, goal)
@@ -155,6 +167,13 @@ def _way(
         chunks = chunks or best.chunks or None
         chain = chain or best.group or None
     takes = algorithm(name).options
+    given = {"--map": order != "natural", "--chunks": bool(chunks), "--chain": bool(chain)}
+    for option in () if AUTO in asked else given:
+        if given[option] and not _takes(name, option):
+            others = [each for each in ALGORITHMS if _takes(each, option)]
+            raise CompositionError(
+                f"{option} means nothing to {name} (valid with it: auto, {', '.join(others)})"
+            )
     return (
         Way(
             name,
@@ -164,6 +183,19 @@ def _way(
         ),
         table,
     )
+
+
+def _takes(algorithm: str, option: str) -> bool:
+    from demitasse_allreduce.algorithms import ALGORITHMS
+
+    takes = ALGORITHMS[algorithm].options
+    return {"--map": "groups" not in takes, "--chunks": "chunks" in takes}.get(option, "groups" in takes)
+
+
+def _groups(network: Topology, ranks: int) -> Sequence[Sequence[int]]:
+    """The ranks by the sibling of the outermost tier that they are in; in a network of one tier they are
+    all together."""
+    return network.groups(ranks) if len(network.tiers) > 1 else [range(ranks)]
 
 
 def _seconds(made: Schedule, network: Topology) -> dict[str, Any]:
@@ -187,7 +219,7 @@ def _by_round(made: Schedule, network: Topology) -> list[dict[str, int]]:
     from demitasse import rounds_of
 
     group = np.zeros(made.ranks, int)
-    for number, members in enumerate(network.groups(made.ranks)):
+    for number, members in enumerate(_groups(network, made.ranks)):
         group[list(members)] = number
     return [
         {

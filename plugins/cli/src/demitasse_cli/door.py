@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from demitasse import DemitasseError, PluginError, WorkerError, __version__, discover, nearest, unknown
+from demitasse import (
+    DemitasseError,
+    PluginError,
+    WorkerError,
+    __version__,
+    discover,
+    nearest,
+    nearest_path,
+    unknown,
+)
 from demitasse_cli import garbage, launch
 from demitasse_cli.flags import command_first
 from demitasse_cli.main import BROKEN_PIPE, INTERRUPTED
@@ -172,7 +181,7 @@ def run(given: list[str]) -> int:
             raise
         # An error about other processes is each one's own; one in files may be a single host's.
         joins = given[0] in launch.JOINING and not isinstance(error, WorkerError)
-        return _say(str(error), MISTAKE, once=joins)
+        return _say(_words(error), MISTAKE, once=joins)
 
 
 def _usage(error: click.UsageError, given: Sequence[str]) -> str:
@@ -186,6 +195,14 @@ def _usage(error: click.UsageError, given: Sequence[str]) -> str:
         alike = [n for n in valid if n.startswith("--") == (name.startswith("--") or len(name) == 2)]
         return unknown("option", name, alike if nearest(name, alike) else valid)
     return error.format_message().rstrip(".")
+
+
+def _words(error: BaseException) -> str:
+    """An error's own words; the system's of a file without their number, and with the nearest name."""
+    if not isinstance(error, OSError) or not error.strerror or not isinstance(error.filename, str):
+        return str(error)
+    hint = nearest_path(error.filename) if isinstance(error, FileNotFoundError) else ""
+    return f"{error.filename}: {error.strerror}{hint}"
 
 
 def _say(message: Any, status: int, once: bool = True) -> int:

@@ -119,10 +119,12 @@ def simulate(
     picture: str | None,
 ) -> None:
     """Simulate, print, write what is asked for."""
-    from demitasse import Machine, compose, load_machine
+    from demitasse import CompositionError, Machine, compose, load_machine
     from demitasse_simulator import drawing, report
     from demitasse_simulator.described import standing_in
 
+    if picture is not None and picture != "-" and Path(picture).suffix != ".svg":
+        raise CompositionError(f"--picture {picture}: it is SVG; give a name that ends in .svg")
     progress, fields = _Progress(), shapes(samples)
     names = None if plugins is None else [each.strip() for each in plugins.split(",") if each.strip()]
     machine: str | Machine
