@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from demitasse import ModelError, PluginError
+from demitasse import CompositionError, ModelError, PluginError
 from demitasse_simulator import papers, report, scalability
 from demitasse_simulator.commands import reproduce, shapes, simulate
 
@@ -114,6 +114,17 @@ def test_reproduce_writes_the_agreed_form(tmp_path: Path) -> None:
 def test_a_paper_that_nobody_knows_is_answered_with_the_nearest() -> None:
     with pytest.raises(ModelError, match="unknown paper 'swcafe'; did you mean 'swcaffe'"):
         papers.gather("swcafe", ["simulator"])
+
+
+def test_a_paper_that_no_composed_plugin_knows_has_those_who_do() -> None:
+    with pytest.raises(ModelError, match=r"knows the paper 'swcaffe'; compose .*simulator.*asked: none"):
+        papers.gather("swcaffe", ["caffe"])
+
+
+def test_a_picture_is_svg(solver: Path, tmp_path: Path) -> None:
+    with pytest.raises(CompositionError, match=r"--picture .*a.png: it is SVG; .* ends in .svg"):
+        run(simulate, solver, "--picture", tmp_path / "a.png")
+    assert not (tmp_path / "a.png").exists()
 
 
 def test_an_answer_that_is_none_names_its_plugin() -> None:

@@ -182,6 +182,18 @@ def test_only_nodes_that_are_there_take_part(solver: Path, machine: Callable[[st
     assert one.workers == 1 and not one.exchange
 
 
+def test_what_the_network_joins_has_its_levels_name(solver: Path) -> None:
+    """KESCH has 12 nodes of 16 devices (S-Caffe, section 6.1), which MPI joins."""
+    machine, _ = standing_in(load_machine(ROOT / "hwdesc/kesch-cs-storm.toml"))
+    with demitasse.compose(machine) as runtime:
+        made = runtime.simulate(solver, samples=SAMPLES, scaling="weak")
+        with pytest.raises(CompositionError, match=r"193 gpus of .*1 to 192; .*node x 12, gpu x 16"):
+            runtime.simulate(solver, samples=SAMPLES, nodes=193)
+    assert (made.workers, made.nodes, made.joined) == (192, 192, "192 gpus")
+    assert "192 workers on 192 gpus, batch" in show(made)
+    assert any(line.startswith("192 gpus agree by binomial") for line in made.sources)
+
+
 def test_strong_scaling_divides_the_batch_and_weak_scaling_multiplies_it(
     solver: Path, machine: Callable[[str], Path]
 ) -> None:

@@ -69,7 +69,10 @@ def shapes(given: Sequence[str]) -> dict[str, tuple[int, ...]]:
     "--plugins", metavar="A,B", help="The plugins, preferred first; +A adds one, -A drops one."
 )
 @click.option(
-    "--nodes", type=click.IntRange(min=1), metavar="N", help="Nodes that take part; default: all."
+    "--nodes",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="How many take part of what the network joins: nodes or, on some machines, GPUs; default: all.",
 )
 @click.option(
     "--stripes",

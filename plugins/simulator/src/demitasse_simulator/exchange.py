@@ -25,7 +25,7 @@ from demitasse import (
     topology,
     unknown,
 )
-from demitasse_simulator.planning import Beyond, Chain
+from demitasse_simulator.planning import Beyond, Chain, endpoints
 
 AUTO = "auto"
 """An algorithm or order of ranks that is the cheapest one by its cost."""
@@ -195,8 +195,9 @@ def link(
     made.lines += made.network.sources
     taken = "" if "algorithm" in given else " (assumed: the description's sync names none)"
     how = "all gradients at once" if made.packed else "a bucket at a time"
+    who = endpoints(chain.network, chain.nodes)
     made.lines.append(
-        f"{chain.nodes:,} nodes agree by {made.algorithm}{taken}, ranks {order}, {how}, "
+        f"{who} agree by {made.algorithm}{taken}, ranks {order}, {how}, "
         f"{'beside the computation' if made.overlaps else 'after it'}"
     )
     if bandwidth is None:

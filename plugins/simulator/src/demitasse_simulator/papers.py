@@ -46,6 +46,11 @@ def gather(
             notes += map(str, answer.get("notes", ()))
     if not answered:
         papers = {each for facts in known.values() for each in facts.get("papers", ())}
+        if knowing := [name for name, facts in known.items() if paper in facts.get("papers", ())]:
+            raise ModelError(
+                f"no composed plugin knows the paper {paper!r}; compose {' or '.join(knowing)} "
+                f"(--plugins +{knowing[0]}); asked: {', '.join(asked) or 'none'}"
+            )
         raise ModelError(f"{unknown('paper', paper, papers)}; asked: {', '.join(asked) or 'none'}")
     return {"paper": paper, "cells": cells, "notes": notes}
 

@@ -271,6 +271,13 @@ def network_levels(machine: Machine) -> tuple[Level, ...]:
     )
 
 
+def endpoints(levels: Sequence[Level], count: int) -> str:
+    """So many of what the network's levels join, by the name of the innermost."""
+    name = levels[-1].name if levels else "node"
+    several = f"{name}es" if name.endswith(("s", "x", "ch", "sh")) else f"{name}s"
+    return f"{count:,} {name if count == 1 else several}"
+
+
 def draft(
     runtime: Runtime,
     solver: str | Path | Solver,

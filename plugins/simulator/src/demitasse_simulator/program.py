@@ -23,7 +23,7 @@ from demitasse import (
     TensorSpec,
 )
 from demitasse_simulator.exchange import Link, link
-from demitasse_simulator.planning import OWN, Draft, draft, network_levels
+from demitasse_simulator.planning import OWN, Draft, draft, endpoints, network_levels
 from demitasse_simulator.rates import Call, Costed, Measured, Rates, Roofline, Table, table_file
 from demitasse_simulator.reading import reading
 from demitasse_simulator.step import Happening, Player
@@ -42,7 +42,8 @@ class Simulation:
     the memory (None where it is not told) and whether it ``fits``, ``timeline`` of the step,
     ``exchange`` of all gradients among nodes in seconds, what reading the samples of a step costs
     (``data``: ``seconds`` meanwhile, for ``wait`` of which the step waits, and what striped_io's program
-    ``reading_cost`` says), and where numbers are from (``sources``)."""
+    ``reading_cost`` says), and where numbers are from (``sources``). ``nodes`` are what the network
+    joins, which ``joined`` calls by the name of its level: on some machines accelerators."""
 
     machine: str
     net: str
@@ -60,6 +61,7 @@ class Simulation:
     sources: tuple[str, ...] = ()
     exchange: Mapping[str, float] = field(default_factory=dict)
     data: Mapping[str, Any] = field(default_factory=dict)
+    joined: str = ""
 
     @property
     def samples_per_second(self) -> float:
@@ -103,11 +105,11 @@ def simulate(
     rates: Rates | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Simulation:
-    """Predict one step. ``nodes`` of the machine's network take part, all by default; files of samples
-    lie on ``stripes`` of its storage targets; ``samples`` are shapes by field that stand for samples
-    that are not here; ``rates`` cost operations in place of the machine's; ``progress`` is told in a
-    line what is done. Raises DescriptionError for a number that the description lacks, and whatever the
-    trainer raises."""
+    """Predict one step. ``nodes`` of what the machine's network joins take part, all by default; files
+    of samples lie on ``stripes`` of its storage targets; ``samples`` are shapes by field that stand for
+    samples that are not here; ``rates`` cost operations in place of the machine's; ``progress`` is told
+    in a line what is done. Raises DescriptionError for a number that the description lacks, and whatever
+    the trainer raises."""
     tell = progress or _silent
     machine, count = runtime.machine, _nodes(runtime.machine, nodes)
     tell("planning")
@@ -160,6 +162,7 @@ def simulate(
         share=made.share,
         workers=made.workers * count,
         nodes=count,
+        joined=endpoints(network_levels(machine), count),
         seconds=seconds,
         phases=player.phases,
         memory=memory,
@@ -212,7 +215,8 @@ def _nodes(machine: Machine, asked: int | None) -> int:
     if asked is not None and not 1 <= asked <= whole:
         names = ", ".join(f"{level.name} x {level.count}" for level in levels) or "none"
         raise CompositionError(
-            f"{asked} nodes of {machine.name!r} (valid: 1 to {whole:,}; its network: {names})"
+            f"{endpoints(levels, asked)} of {machine.name!r} (valid: 1 to {whole:,}; its network: "
+            f"{names})"
         )
     return whole if asked is None else asked
 

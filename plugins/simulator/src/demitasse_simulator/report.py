@@ -90,7 +90,7 @@ def show(simulation: Simulation) -> str:
     """A simulation for people."""
     s = simulation
     workers = f"{s.workers:,} worker{'s' * (s.workers > 1)}"
-    nodes = f" on {s.nodes:,} nodes" if s.nodes > 1 else ""
+    nodes = f" on {s.joined}" if s.nodes > 1 else ""
     parts = [
         f"{s.net} on {s.machine}: {workers}{nodes}, batch {s.batch:,} ({s.share} of the first worker), "
         f"{s.precision}"
@@ -98,7 +98,7 @@ def show(simulation: Simulation) -> str:
     if s.workers > s.batch:
         parts[-1] += (
             f"\n{s.workers - s.batch:,} of the workers have no sample, and a training refuses such a "
-            f"batch: --scaling weak gives each worker its own, --nodes says how many nodes there are"
+            f"batch: --scaling weak gives each worker its own, --nodes says how many take part"
         )
     layers = sorted(by_layer(s), key=lambda row: -row["seconds"])
     rows = [
