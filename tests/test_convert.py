@@ -142,3 +142,49 @@ def test_what_cannot_be_converted_is_said(
     before = sorted(path.name for path in folder.iterdir())
     assert re.search(message, told(capsys, *given, status=2))
     assert sorted(path.name for path in folder.iterdir()) == before
+
+
+def saved(path: str, iteration: int = 3) -> None:
+    arrays = {"ip": [np.arange(6, dtype=np.float32).reshape(2, 3)]}
+    with demitasse.compose() as runtime:
+        runtime.write(path, Weights(arrays, iteration, {"history": arrays}))
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_conversion_that_fails_leaves_all_as_it_was(
+    there: bool, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here what was written cannot be read back."""
+    saved("in.demitasse")
+    target = "out.solverstate" if there else "new/out.solverstate"
+    if there:
+        Path(target).write_text("older")
+        Path("out.txt").write_text("mine")
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    read = demitasse.Runtime.read
+
+    def refuse(self: demitasse.Runtime, path: Path) -> object:
+        if Path(path).name == "out.solverstate":
+            assert Path(path).with_suffix(".caffemodel").is_file()
+            raise demitasse.ModelError("it cannot be read back")
+        return read(self, path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(demitasse.Runtime, "read", refuse)
+        assert "it cannot be" in told(capsys, "in.demitasse", target, "--force", status=2)
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+    assert not Path("new").exists()
+    told(capsys, "in.demitasse", target, "--force")
+    assert sorted(path.name for path in Path(target).parent.glob("out.*")) == [
+        "out.caffemodel",
+        "out.solverstate",
+        *(["out.txt"] if there else []),
+    ]
+
+
+def test_folders_that_were_made_for_a_conversion_that_fails_are_gone(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved("in.caffemodel")
+    assert "know no iteration" in told(capsys, "in.caffemodel", "a/b/out.solverstate", status=2)
+    assert [path.name for path in folder.iterdir()] == ["in.caffemodel"]

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,13 +53,59 @@ def command(
             else f"{target} is the file to convert; give another name"
         )
     with shared.compose("auto", plugins) as runtime:
-        done = _conversion(runtime, target, weights)(runtime, source, target)
+        convert = _conversion(runtime, target, weights)
+        with _as_before(target, _suffixes(runtime)):
+            done = convert(runtime, source, target)
     record = {"source": str(source), "target": str(target), **done}
     record["bytes"] = target.stat().st_size
     if json_path is not None:
         report.write_json(json_path, record)
     parts = [_contents(record), report.human_bytes(record["bytes"]), *record["notes"]]
     click.echo(f"wrote {target}: {'; '.join(parts)}", file=report.lines_to(json_path))
+
+
+@contextmanager
+def _as_before(target: Path, suffixes: set[str]) -> Iterator[None]:
+    """Where the block raises, what it has written is gone: the target, files of other suffixes beside it
+    and folders that were made for them; what it has overwritten is there again."""
+    folder = target.parent
+    made = [each for each in (folder, *folder.parents) if not each.exists()]
+    stem = target.name.removesuffix(max(filter(target.name.endswith, suffixes), key=len, default=""))
+    new = [p for p in (target, *(folder / f"{stem}{s}" for s in sorted(suffixes))) if not p.exists()]
+    there = target.resolve()  # a link stays one
+    old = _second_name(there) if target.exists() else None
+    try:
+        yield
+    except BaseException:
+        for path in new:
+            path.unlink(missing_ok=True)
+        for each in made:  # innermost first; what somebody else has put there stays
+            with suppress(OSError):
+                each.rmdir()
+        if old is not None:
+            old.replace(there)
+        raise
+    if old is not None:
+        old.unlink()
+
+
+def _second_name(path: Path) -> Path:
+    """The same file under a hidden name beside it, or a copy where files have but one."""
+    other = path.with_name(f".{path.name[:200]}.{os.getpid()}-{secrets.token_hex(4)}.before")
+    try:
+        other.hardlink_to(path)
+    except OSError:
+        shutil.copy2(path, other)
+    return other
+
+
+def _suffixes(runtime: Runtime) -> set[str]:
+    """Of all files that composed plugins write."""
+    found: set[str] = set()
+    for plugin in runtime.composition.plugins:
+        found |= {*plugin.roles.get("model_writer", {}).get("suffixes", ())}
+        found |= {*plugin.roles.get("programs", {}).get("converts", {})}
+    return found
 
 
 def _conversion(
