@@ -126,14 +126,17 @@ def test_a_device_number_is_taken_with_a_note(folder: Path, capsys: pytest.Captu
     ("words", "said"),
     [
         (["train", "-solvr", "solver.prototxt"], "'--solvr'; did you mean '--solver'?"),
-        (["train"], "Missing argument 'SOLVER'"),
-        (["test", "-weights", "x"], "Missing argument 'MODEL'"),
+        (["train"], "SOLVER is missing"),
+        (["test", "-weights", "x"], "MODEL is missing"),
         (["train", "a.prototxt", "-solver", "b.prototxt"], "two files are given"),
         (
             ["train", "-solver", "solver.prototxt", "-sigint_effect", "halt"],
-            "'stop', 'snapshot', 'none'",
+            "--sigint-effect: unknown value 'halt' (valid: none, snapshot, stop)",
         ),
-        (["train", "-solver", "solver.prototxt", "-level", "high"], "'high' is not a valid integer"),
+        (
+            ["train", "-solver", "solver.prototxt", "-level", "high"],
+            "'high' (valid: a whole",
+        ),
         (["train", "-solver", "slver.prototxt"], "did you mean 'solver.prototxt'?"),
     ],
 )

@@ -36,6 +36,41 @@ def test_a_folder_in_place_of_a_file_is_called_one(
     assert line == f"{tmp_path} is a folder; a file is needed here: name one in it"
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["train"], "SOLVER is missing; see "),
+        (["convert", "a"], "OUT is missing; see "),
+        (["schedule", "ring"], "--ranks is missing; see "),
+        (["detect", "foo", "bar"], "too many words: foo bar; see "),
+        (["train", "x", "--gpu"], "--gpu needs a value; see "),
+        (["train", "x", "--level", "high"], "--level: 'high' (valid: a whole number); see "),
+        (["train", "x", "--iterations", "-1"], "--iterations: '-1' (valid: a whole number from 0); "),
+        (["schedule", "ring", "--ranks", "x"], "--ranks: 'x' (valid: a whole number from 1); see "),
+        (
+            ["train", "x", "--scaling", "strnog"],
+            "--scaling: unknown value 'strnog'; did you mean",
+        ),
+        (["train", "x", "--set", "foo"], "--set: 'foo' is not KEY=VALUE; see "),
+        (["train", "/"], "SOLVER: / is a folder; a file is needed here: name one in it; see "),
+        (
+            ["simulate", "x", "--samples", "3xx"],
+            "'3xx' is not a shape like 3x227x227, or NAME=3x",
+        ),
+        (["train", "--nosuch"], "unknown option '--nosuch' (valid: "),
+        (["draw", "x", "/no/such.svg"], "no such file: x"),
+        (
+            ["schedule", "ring", "--ranks", "2", "--draw", "/no/x.svg"],
+            "/no/x.svg: No such file",
+        ),
+    ],
+)
+def test_the_words_of_a_command_are_told_plainly(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert told(words, capsys).startswith(said)
+
+
 STAGED = """
 name: "staged"
 layer { name: "in" type: "Input" top: "data" input_param { shape { dim: 2 dim: 3 } } }
@@ -120,3 +155,35 @@ def test_a_misspelt_flag_of_one_dash_is_told_whole(
     words: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert said in told(words, capsys)
+
+
+def test_a_net_of_another_format_is_not_drawn_as_text(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    net = tmp_path / "net.prototxt"
+    net.write_text(
+        'layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 1 dim: 3 } } }'
+        'layer { name: "r" type: "ReLU" bottom: "x" top: "y" }'
+    )
+    assert main(["convert", str(net), str(tmp_path / "net.onnx")]) == 0
+    line = told(["draw", str(tmp_path / "net.onnx"), str(tmp_path / "a.svg")], capsys)
+    assert line.startswith(f"{tmp_path}/net.onnx: is none of Caffe's files, whose nets alone are dr")
+
+
+def test_samples_that_are_not_there_have_their_layers_name(capsys: pytest.CaptureFixture[str]) -> None:
+    line = told(["train", SOLVER, "--set", "layer.digits.data_param.source=nosuch"], capsys)
+    net = ROOT / "examples/digits/digits_train_test.prototxt"
+    assert line.startswith(f"{net}:3: layer 'digits' (Data): no such file or folder: 'nosuch'")
+
+
+def test_a_solver_without_a_last_iteration_trains_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    net = ROOT / "examples/digits/digits_train_test.prototxt"
+    solver = tmp_path / "solver.prototxt"
+    solver.write_text(f'net: "{net}" base_lr: 0.1 lr_policy: "fixed" snapshot_after_train: false')
+    assert told(["train", str(solver)], capsys) == (
+        f"{solver}: max_iter is not given, or 0, so nothing would be trained; give it, or --iterations "
+        f"N (0 to test alone)"
+    )
+    assert main(["train", str(solver), "--iterations", "0", "--quiet"]) == 0

@@ -12,6 +12,13 @@ def test_the_nearest_name_is_found_whatever_its_case() -> None:
     assert nearest("something else", ["ReLU"]) is None
 
 
+def test_a_name_that_is_far_from_all_has_no_nearest() -> None:
+    assert nearest("examples", ["alex", "build"]) is None
+    options = ["--resume", "--hw", "--snapshot", "--stage"]
+    assert nearest("--nosuch", options) is None and nearest("-x", options) is None
+    assert nearest("--snapshots", options) == "--snapshot" and nearest("-stge", options) == "--stage"
+
+
 def test_few_valid_names_are_all_listed() -> None:
     assert unknown("phase", "tets", ["train", "test"], "net") == (
         "net: unknown phase 'tets'; did you mean 'test'? (valid: test, train)"

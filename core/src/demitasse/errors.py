@@ -67,12 +67,14 @@ class Location:
 
 def nearest(name: str, valid: Iterable[str]) -> str | None:
     """The valid name that is closest to ``name``, or None when none is close."""
-    return next(iter(_close(name, valid, 1, 0.5)), None)
+    return next(iter(_close(name, valid, 1, 0.6)), None)
 
 
 def _close(name: str, valid: Iterable[str], most: int, likeness: float) -> list[str]:
-    folded = {candidate.casefold(): candidate for candidate in reversed(list(valid))}
-    return [folded[n] for n in difflib.get_close_matches(name.casefold(), folded, most, likeness)]
+    # That options all begin with dashes makes none like another.
+    folded = {candidate.casefold().lstrip("-"): candidate for candidate in reversed(list(valid))}
+    asked = name.casefold().lstrip("-")
+    return [folded[n] for n in difflib.get_close_matches(asked, folded, most, likeness)]
 
 
 def nearest_path(path: str | Path) -> str:

@@ -99,8 +99,8 @@ def test_a_wrong_option_is_answered_with_the_nearest(capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["train"], "'SOLVER'"),
-        (["train", "s", "--scaling", "medium"], "'strong', 'weak'"),
+        (["train"], "SOLVER is missing"),
+        (["train", "s", "--scaling", "medium"], "(valid: strong, weak)"),
         (["train", "s", "--set", "base_lr"], "'base_lr' is not KEY=VALUE"),
         (["train", "s", "--option", "lr=1"], "'lr=1' is not PLUGIN.KEY=VALUE"),
         (["test", "net"], "--weights"),

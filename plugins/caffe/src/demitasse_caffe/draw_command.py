@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from demitasse import compose
+from demitasse import ModelError, compose
 
 
 @click.command(
@@ -60,10 +60,14 @@ def _message(runtime: Any, path: Path) -> Any:
     """The net of a text or binary file as a message in the present form. Raises ModelError."""
     from demitasse_caffe.binary import NO_OUTLINE, parse_binary
     from demitasse_caffe.net import net_file, read_net
-    from demitasse_caffe.reader import BINARY, WEIGHTS
+    from demitasse_caffe.reader import BINARY, TEXT, WEIGHTS, Reader
     from demitasse_caffe.schema import schema
 
-    runtime.read(path)
+    if not isinstance(runtime.read(path), Reader):
+        raise ModelError(
+            f"{path}: is none of Caffe's files, whose nets alone are drawn "
+            f"({', '.join((*TEXT, *BINARY, '.caffemodel'))})"
+        )
     messages = schema(runtime.layer_types)
     if path.name.endswith((*BINARY, *WEIGHTS)):
         stored = parse_binary(path, "NetParameter", messages)

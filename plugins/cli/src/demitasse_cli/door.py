@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -18,11 +17,10 @@ from demitasse import (
     WorkerError,
     __version__,
     discover,
-    nearest,
     nearest_path,
     unknown,
 )
-from demitasse_cli import garbage, launch
+from demitasse_cli import garbage, launch, usage
 from demitasse_cli.flags import command_first
 from demitasse_cli.main import BROKEN_PIPE, INTERRUPTED
 
@@ -172,7 +170,7 @@ def run(given: list[str]) -> int:
         return _say("interrupted", INTERRUPTED, once=False)
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx else "demitasse"
-        return _say(f"{_usage(error, given)}; see {path} --help", MISTAKE)
+        return _say(f"{usage.told(error, given)}; see {path} --help", MISTAKE)
     except click.ClickException as error:
         return _say(error.format_message(), error.exit_code, once=False)
     except (DemitasseError, OSError, MemoryError) as error:
@@ -182,19 +180,6 @@ def run(given: list[str]) -> int:
         # An error about other processes is each one's own; one in files may be a single host's.
         joins = given[0] in launch.JOINING and not isinstance(error, WorkerError)
         return _say(_words(error), MISTAKE, once=joins)
-
-
-def _usage(error: click.UsageError, given: Sequence[str]) -> str:
-    """What was wrong with the words of the command, with the nearest option."""
-    if isinstance(error, click.NoSuchOption) and error.ctx is not None:
-        name = error.option_name
-        if len(name) == 2:  # of a word with one dash the first letter alone is told
-            name = next((word.partition("=")[0] for word in given if word.startswith(name)), name)
-        parameters = error.ctx.command.get_params(error.ctx)
-        valid = [n for p in parameters for n in (*p.opts, *p.secondary_opts) if n[0] == "-"]
-        alike = [n for n in valid if n.startswith("--") == (name.startswith("--") or len(name) == 2)]
-        return unknown("option", name, alike if nearest(name, alike) else valid)
-    return error.format_message().rstrip(".")
 
 
 def _words(error: BaseException) -> str:

@@ -110,7 +110,7 @@ def named(argument: Path | None, flag: Path | None, name: str) -> Path:
         raise click.UsageError(f"two files are given, {argument} and --{name} {flag}; leave one out")
     path = argument if argument is not None else flag
     if path is None:
-        raise click.UsageError(f"Missing argument '{name.upper()}'", click.get_current_context())
+        raise click.UsageError(f"{name.upper()} is missing", click.get_current_context())
     return path
 
 

@@ -137,6 +137,8 @@ def command(
         raise click.UsageError(
             "--resume has the weights of the snapshot; leave --weights out, or --resume"
         )
+    from demitasse import ModelError
+
     flags.tell_without_effect(gpu, phase, "TRAIN")
     # The level is the solver's, which has the last word; stages add to those that the solver has.
     overrides: dict[str, Any] = {
@@ -161,6 +163,11 @@ def command(
             precision=precision,
             partial=partial,
         )
+        if not trainer.solver.max_iterations and "max_iter" not in overrides:
+            raise ModelError(
+                f"{solver}: max_iter is not given, or 0, so nothing would be trained; give it, or "
+                f"--iterations N (0 to test alone)"
+            )
         if until is not None and not (trainer.solver.tests and trainer.solver.test_interval):
             raise click.UsageError(
                 "--until needs tests: give the solver a test net and --set test_interval=N"

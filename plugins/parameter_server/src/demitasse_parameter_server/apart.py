@@ -59,7 +59,7 @@ class ApartServer(Sharded):
         """What was chosen, the bytes of each shard, and who was dropped."""
         dropped = list(self._peers.lost.values())
         return [
-            self.options.told(f"{self.size} processes"),
+            self.options.told(self.size, "process"),
             *self.told_of_shards(),
             *([self.keeper.told()] if self.keeper is not None else []),
             *(f"{words}: dropped" for words in dropped),

@@ -59,6 +59,9 @@ def workers(
     if json_path != "-":
         for trial in found:
             mark = "  <- the quickest" if trial is best else ""
-            shape = f"{trial.workers} workers of {trial.threads} threads"
+            shape = (
+                f"{trial.workers} worker{'s' * (trial.workers > 1)} of {trial.threads} "
+                f"thread{'s' * (trial.threads > 1)}"
+            )
             click.echo(f"{shape:<28} {trial.seconds * 1e3:9.3f} ms an iteration ({told}){mark}")
     return 0

@@ -61,10 +61,13 @@ class Options:
         """How many times its own step a worker is held up."""
         return self.delay[worker] if worker < len(self.delay) else 0.0
 
-    def told(self, workers: str) -> str:
-        """What SSP and ASP say of themselves."""
+    def told(self, count: int, name: str) -> str:
+        """What SSP and ASP say of themselves, ``count`` of what has the name."""
         bound = "" if self.bound is None else f" at most {self.bound} iterations ahead"
-        return f"{self.model.upper()}: {workers} push and pull on their own{bound}"
+        if count == 1:
+            return f"{self.model.upper()}: one {name} pushes and pulls on its own{bound}"
+        several = f"{name}es" if name.endswith("s") else f"{name}s"
+        return f"{self.model.upper()}: {count} {several} push and pull on their own{bound}"
 
 
 def _whole(given: Mapping[str, Any], name: str, default: Any, least: int, place: str) -> Any:

@@ -54,7 +54,7 @@ class StaleServer(ThreadServer):
     def __init__(self, group: Group, team: Team, options: Options) -> None:
         super().__init__(group, team, options)
         self.bucket_bytes = options.bucket_bytes or BUCKET_BYTES
-        self.notes = (options.told(f"{self.size} workers"),)
+        self.notes = (options.told(self.size, "worker"),)
 
     @property
     def scheduler(self) -> Scheduler:

@@ -44,7 +44,7 @@ def shapes(given: Sequence[str]) -> dict[str, tuple[int, ...]]:
     found: dict[str, tuple[int, ...]] = {}
     for text in given:
         name, sign, extents = text.rpartition("=")
-        words = [word for word in extents.split("x") if word]
+        words = extents.split("x") if extents else []
         if not all(word.isdigit() and 0 < int(word) < 2**20 for word in words) or (
             not words and not sign
         ):

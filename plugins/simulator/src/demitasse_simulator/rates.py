@@ -71,6 +71,10 @@ class Rates(Protocol):
         """The numbers behind them, each with its source."""
 
 
+def _shared(workers: int) -> str:
+    return f" / {workers} workers" if workers > 1 else ""
+
+
 class Roofline:
     """A level's peak and its memory's bandwidth: no kernel is quicker. Raises DescriptionError that
     names the key where the description lacks one of the two."""
@@ -95,7 +99,7 @@ class Roofline:
         if peak is None:
             raise missing_number(machine, level, "peak", why)
         self.peak = peak.value * below / shared
-        self._lines.append(f"peak {peak} x {below} / {shared} workers at level {level.name!r}")
+        self._lines.append(f"peak {peak} x {below}{_shared(shared)} at level {level.name!r}")
         shared = 1
         for outer in around:
             if outer.memory:
@@ -105,7 +109,7 @@ class Roofline:
                     raise missing_number(machine, outer, key, why)
                 self.bandwidth = memory.bandwidth.value * memory.count / shared
                 self._lines.append(
-                    f"memory {memory.space!r} {memory.bandwidth} x {memory.count} / {shared} workers"
+                    f"memory {memory.space!r} {memory.bandwidth} x {memory.count}{_shared(shared)}"
                 )
                 break
             shared *= sharing.get(outer.name, 1)

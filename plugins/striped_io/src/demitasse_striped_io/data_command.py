@@ -282,7 +282,10 @@ def measure(
     from demitasse_striped_io.readers import READERS, with_readers
 
     if workers < 1 or batch < workers:
-        raise DataError(f"a batch of {batch} samples for {workers} workers; each needs one or more")
+        raise DataError(
+            f"a batch of {batch} sample{'s' * (batch != 1)} for {workers} worker{'s' * (workers != 1)}; "
+            f"each needs one or more"
+        )
     sizes = {"height": height, "width": width} if height or width else {}
     results, slow = [], dict[int, tuple[float, float]]()
     with compose() as runtime:

@@ -141,7 +141,11 @@ class NetGraph(Graph):
         one for each entry of ``fields``, a field's name to an element type (``raw`` as it is stored,
         ``real`` the plan's)."""
         assert self._layer is not None
-        source = self._open_source(spec)
+        try:
+            source = self._open_source(spec)
+        except DataError as error:
+            told = str(error).removeprefix(f"{spec.location}: ")
+            raise DataError(f"{self._where()}: {told}") from error
         total, offset, count = self._share.of(batch)
         if count < 1 or (self._share.apart and total < self._share.workers):
             raise DataError(

@@ -1,0 +1,61 @@
+"""What is wrong with the words of a command, in a line: option or argument, value, what is valid."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from demitasse import nearest, unknown
+
+
+def told(error: click.UsageError, given: Sequence[str]) -> str:
+    """The sentence for a mistake in the words ``given`` on the command line."""
+    if isinstance(error, click.NoSuchOption) and error.ctx is not None:
+        return _option(error.option_name, error.ctx.command.get_params(error.ctx), given)
+    words = error.format_message().rstrip(".")
+    if isinstance(error, click.MissingParameter) and error.param is not None:
+        return f"{_name(error.param)} is missing"
+    if isinstance(error, click.BadOptionUsage):
+        return f"{error.option_name} needs a value"
+    if isinstance(error, click.BadParameter):
+        words = error.message.rstrip(".")
+        return words if error.param is None else _value(_name(error.param), error.param.type, words)
+    if match := re.fullmatch(r"Got unexpected extra arguments? \((.*)\)", words):
+        return f"too many words: {match[1]}"
+    return words
+
+
+def _option(name: str, parameters: Sequence[click.Parameter], given: Sequence[str]) -> str:
+    """An option that is none. Of a word with one dash the parser tells the first letter alone."""
+    if len(name) == 2:
+        name = next((word.partition("=")[0] for word in given if word.startswith(name)), name)
+    valid = [n for each in parameters for n in (*each.opts, *each.secondary_opts) if n[0] == "-"]
+    alike = [n for n in valid if n.startswith("--") == (name.startswith("--") or len(name) == 2)]
+    return unknown("option", name, alike if nearest(name, alike) else valid)
+
+
+def _name(parameter: click.Parameter) -> str:
+    """As the help calls it."""
+    if isinstance(parameter, click.Option):
+        return max(parameter.opts, key=len)
+    metavar = getattr(parameter, "metavar", None) or parameter.name or "?"
+    return re.sub(r"^\[(\w+)\]$", r"\1", str(metavar)).upper()
+
+
+def _value(name: str, kind: click.ParamType[Any], words: str) -> str:
+    quoted = re.match(r"(?:File )?'(.*)' is ", words)
+    value = quoted[1] if quoted else words.partition(" ")[0]
+    if isinstance(kind, click.Choice):
+        return unknown("value", value, map(str, kind.choices), name)
+    if isinstance(kind, click.IntRange):
+        least = "" if kind.min is None else f" from {kind.min}"
+        most = "" if kind.max is None else f" to {kind.max}"
+        return f"{name}: {value!r} (valid: a whole number{least}{most})"
+    if kind is click.INT:
+        return f"{name}: {value!r} (valid: a whole number)"
+    if isinstance(kind, click.Path) and words.endswith("is a directory"):
+        return f"{name}: {value} is a folder; a file is needed here: name one in it"
+    return f"{name}: {words}"
