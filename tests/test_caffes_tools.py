@@ -138,6 +138,23 @@ def test_a_full_disk_is_called_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_folder_that_cannot_be_made_is_told_in_the_systems_words_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import errno
+    import tempfile
+
+    from demitasse import DataError
+    from demitasse_datasets.convert import write_lmdb
+
+    def refuse(dir: Path, prefix: str) -> str:
+        raise PermissionError(errno.EACCES, "Permission denied", f"{dir}/{prefix}x")
+
+    monkeypatch.setattr(tempfile, "mkdtemp", refuse)
+    with pytest.raises(DataError, match=r"db: cannot be written: Permission denied$"):
+        write_lmdb(tmp_path / "db", iter([(b"key", b"value")]))
+
+
 def test_an_empty_folder_has_no_samples(tmp_path: Path) -> None:
     (tmp_path / "broken_lmdb").mkdir()
     (tmp_path / "broken_lmdb/lock.mdb").touch()

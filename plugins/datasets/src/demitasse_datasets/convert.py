@@ -230,7 +230,7 @@ def write_lmdb(
     except FileExistsError as error:
         raise DataError(f"{target}: cannot be written: {error.filename} is no folder") from error
     except OSError as error:
-        raise DataError(f"{target}: cannot be written: {error}") from error
+        raise DataError(f"{target}: cannot be written: {error.strerror or error}") from error
     made = temporary / "new"
     try:
         made.mkdir()
@@ -247,7 +247,8 @@ def write_lmdb(
     except (OSError, lmdb.Error) as error:
         # LMDB calls a full disk an input/output error.
         full = " (the disk is full)" if shutil.disk_usage(temporary).free < NOTHING_LEFT else ""
-        raise DataError(f"{target}: cannot be written: {error}{full}") from error
+        reason = getattr(error, "strerror", None) or error
+        raise DataError(f"{target}: cannot be written: {reason}{full}") from error
     finally:
         if not target.exists() and (temporary / "old").exists():
             (temporary / "old").replace(target)
