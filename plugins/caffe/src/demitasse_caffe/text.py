@@ -231,7 +231,7 @@ def _owner(entry: Entry, schema: Schema) -> str:
         block = block.parent
     name, kind = block.words.get("name", ""), block.words.get("type", "")
     close = nearest(kind, schema.types)
-    guess = f"; the nearest is {close!r}" if close else ""
+    guess = f" (did you mean {close!r}?)" if close else ""
     return (
         f"layer {name!r} is of type {kind!r}, which no composed plugin knows{guess}. A plugin whose "
         f"layer_types have it declares its fields"

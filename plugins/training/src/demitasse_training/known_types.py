@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection
 
-from demitasse import Layer, ModelError, NetDefinition, discover
+from demitasse import Layer, ModelError, NetDefinition, discover, nearest
 
 
 def check_types(net: NetDefinition, known: Collection[str]) -> None:
@@ -26,7 +25,8 @@ def check_types(net: NetDefinition, known: Collection[str]) -> None:
     kind, layer = min(first.items(), key=lambda item: item[0] in installed)
     others = [f"{name!r} (line {each.location.line})" for name, each in first.items() if name != kind]
     also = f"; also unknown: {', '.join(others)}" if others else ""
-    guess = _nearest(kind, known)
+    close = nearest(kind, sorted(known))
+    guess = f"; did you mean {close!r}?" if close else ""
     help_with = "; a plugin adds a type with the layer_types hook (docs/plugins.md)"
     if kind in installed:
         guess, manifest = "", installed[kind]
@@ -38,12 +38,3 @@ def check_types(net: NetDefinition, known: Collection[str]) -> None:
         f"{layer.location}: layer {layer.name!r} ({kind}): unknown layer type {kind!r}"
         f"{guess} (valid: {', '.join(sorted(known)) or 'none'}){help_with}{also}"
     )
-
-
-def _nearest(kind: str, known: Collection[str]) -> str:
-    """A guess where a name is close, else the one that is least far."""
-    folded = {name.casefold(): name for name in sorted(known, reverse=True)}
-    for cutoff, words in ((0.5, "did you mean {!r}?"), (0.0, "the nearest is {!r}")):
-        if close := difflib.get_close_matches(kind.casefold(), folded, n=1, cutoff=cutoff):
-            return f"; {words.format(folded[close[0]])}"
-    return ""
