@@ -196,3 +196,12 @@ def test_a_snapshot_has_the_masters_parameters_and_state(train: Train, tmp_path:
         )
         assert np.abs(saved).max() > 0
         np.testing.assert_array_equal(loaded, saved)
+
+
+def test_notes_tell_one_worker_from_several() -> None:
+    from demitasse_parameter_server.options import Options
+
+    asked = Options.read({"model": "ssp", "staleness": 2}, "here")
+    ahead = "at most 2 iterations ahead"
+    assert asked.told(1, "worker") == f"SSP: one worker pushes and pulls on its own {ahead}"
+    assert asked.told(3, "process") == f"SSP: 3 processes push and pull on their own {ahead}"

@@ -190,6 +190,7 @@ def test_what_the_network_joins_has_its_levels_name(solver: Path) -> None:
         with pytest.raises(CompositionError, match=r"193 gpus of .*1 to 192; .*node x 12, gpu x 16"):
             runtime.simulate(solver, samples=SAMPLES, nodes=193)
     assert (made.workers, made.nodes, made.joined) == (192, 192, "192 gpus")
+    assert not any(" 1 workers" in line for line in made.sources)
     assert "192 workers on 192 gpus, batch" in show(made)
     assert any(line.startswith("192 gpus agree by binomial") for line in made.sources)
 
