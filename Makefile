@@ -34,10 +34,12 @@ bench: setup .venv-bench/installed ## training and inference beside PyTorch and 
 	.venv-bench/bin/python -m pip install --quiet torch==2.13.0 tensorflow-cpu==2.21.0 numpy
 	@touch $@
 
-# What fails beside other tests is run once more alone, and must pass there.
-test: setup ## the tests of every package, two files at a time
-	$(BIN)/python -m pytest -n 2 --dist loadfile || \
+# Threads of two processes that wait for each other on the same cores take many times as long: what computes with all
+# cores comes last and alone. What fails beside other tests is run once more alone, and must pass there.
+test: setup ## the tests of every package: two files at a time with a thread each, then those with all cores
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not all_cores" || \
 		$(BIN)/python -m pytest --last-failed --last-failed-no-failures none
+	$(BIN)/python -m pytest -m "not slow and all_cores"
 
 check: setup ## format, lint, types and import contracts
 	$(BIN)/ruff format --check .

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.all_cores
+
 EXAMPLES = Path(__file__).parent
 SHARED = Path(os.environ.get("DEMITASSE_SHARED", EXAMPLES.parents[1] / "shared")) / "data"
 

@@ -13,6 +13,8 @@ from demitasse import CompositionError, DescriptionError, Machine, Runtime, comp
 from demitasse_cpu.onednn.inner_product import bfloat16_kernel
 from demitasse_cpu.onednn.library import library
 
+pytestmark = pytest.mark.all_cores
+
 ROOT = Path(__file__).parent.parent
 SOLVER = ROOT / "examples" / "digits" / "digits_solver.prototxt"
 NET = """

@@ -8,6 +8,8 @@ from real_files import DATA
 
 import demitasse
 
+pytestmark = pytest.mark.all_cores
+
 ROOT = Path(__file__).parents[1]
 MNIST, CIFAR, MODELS = (
     DATA / "mnist",
