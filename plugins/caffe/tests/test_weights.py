@@ -271,6 +271,38 @@ def test_a_shape_that_the_numbers_do_not_fill_is_refused(tmp_path: Path, shape: 
         read_message(tmp_path, net)
 
 
+@pytest.mark.parametrize(
+    ("name", "stored", "kept"),
+    [("DOUBLE", "<f8", "f8"), ("FLOAT", "<f4", "f4"), ("FLOAT16", "<f2", "f4"), ("INT", "<i4", "f4")],
+)
+def test_raw_numbers_of_other_writers_are_read(
+    tmp_path: Path, name: str, stored: str, kept: str
+) -> None:
+    values = np.array([[1, -2, 3], [4, 5, -0.5 if "f" in stored else 6]])
+    net = net_of("layer { name: 'x' blobs { shape { dim: 2 dim: 3 } } }")
+    blob = net.layer[0].blobs[0]
+    blob.raw_data = values.astype(stored).tobytes()
+    blob.raw_data_type = blob.RawType.Value(name)
+    blob.raw_diff = (-values).astype(stored).tobytes()
+    blob.raw_diff_type = blob.RawType.Value(name)
+    path = tmp_path / "raw.caffemodel"
+    path.write_bytes(net.SerializeToString())
+    weights = read_caffemodel(path)
+    (array,), (gradient,) = weights.parameters["x"], weights.gradients["x"]
+    assert array.dtype == gradient.dtype == kept
+    np.testing.assert_array_equal(array, values)
+    np.testing.assert_array_equal(gradient, -values)
+
+
+def test_raw_numbers_without_a_type_or_of_another_length_are_refused(tmp_path: Path) -> None:
+    text = "layer {{ name: 'x' blobs {{ shape {{ dim: 2 }} raw_data: '1234' {} }} }}"
+    with pytest.raises(ModelError, match=r"layer 'x', parameter 0: .*no element type .*DOUBLE, FLOAT"):
+        read_message(tmp_path, net_of(text.format("")))
+    with pytest.raises(ModelError, match=r"parameter 0: 4 bytes of f4 numbers do not make"):
+        read_message(tmp_path, net_of(text.format("raw_data_type: FLOAT")))
+    read_message(tmp_path, net_of(text.format("raw_data_type: FLOAT16")))
+
+
 def test_a_cut_off_caffemodel_is_refused_wherever_it_is_cut(shared: Path, tmp_path: Path) -> None:
     data = (shared / REAL[0][0]).read_bytes()
     path = tmp_path / "cut.caffemodel"

@@ -49,7 +49,7 @@ def _is_solver(message: Any) -> bool:
 
 
 def _is_blob(message: Any) -> bool:
-    return bool(message.data or message.double_data)
+    return bool(message.data or message.double_data or message.raw_data)
 
 
 def parse_binary(path: Path, name: str, schema: Schema) -> Any:

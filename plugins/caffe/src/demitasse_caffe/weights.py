@@ -21,6 +21,12 @@ from demitasse_caffe.whole_file import read_whole, write_whole
 
 Shape = tuple[int, ...]
 
+_RAW = ("<f8", "<f4", "<f2", "<i4", "<u4")
+"""The element types of BlobProto.RawType, by number."""
+
+_KEPT = {"<f8": "f8"}
+"""What numbers become in memory; all others f4."""
+
 
 def read_caffemodel(path: Path) -> Weights:
     """The parameters of every layer that has some, and their gradients if they were saved. Raises
@@ -44,7 +50,7 @@ def read_caffemodel(path: Path) -> Weights:
         ]
         if arrays:
             weights.parameters[name] = arrays
-        if any(blob.diff or blob.double_diff for blob in blobs):
+        if any(blob.diff or blob.double_diff or blob.raw_diff for blob in blobs):
             weights.gradients[name] = _gradients(blobs, arrays, path, name)
     return weights
 
@@ -113,8 +119,7 @@ def text_of(value: Any, path: Path) -> str:
 
 def array_of(blob: Any, path: Path, what: str) -> np.ndarray:
     """A blob's numbers in its shape. Raises ModelError that says ``what`` does not fit it."""
-    packed, kind = (blob.double_data, "<f8") if blob.double_data else (blob.data, "<f4")
-    data = packed[0] if len(packed) == 1 else b"".join(packed)
+    data, kind = _numbers(blob, "data", path, what)
     if not data:
         data, kind = _unpacked(blob)
     shape = _shape(blob)
@@ -123,7 +128,22 @@ def array_of(blob: Any, path: Path, what: str) -> np.ndarray:
         raise ModelError(
             f"{path}: {what}: {len(data)} bytes of {kind[1:]} numbers do not make the shape {shape}"
         )
-    return np.frombuffer(data, dtype=kind).reshape(shape).astype(kind[1:])
+    return np.frombuffer(data, dtype=kind).reshape(shape).astype(_KEPT.get(kind, "f4"))
+
+
+def _numbers(blob: Any, part: str, path: Path, what: str) -> tuple[bytes, str]:
+    """The bytes of a blob's ``data`` or ``diff`` and their element type, of whichever field has them."""
+    raw = getattr(blob, f"raw_{part}")
+    if raw:
+        if not blob.HasField(f"raw_{part}_type"):
+            raise ModelError(
+                f"{path}: {what}: its raw_{part} has no element type that is known here "
+                f"(valid: {', '.join(type(blob).RawType.keys())})"
+            )
+        return raw, _RAW[getattr(blob, f"raw_{part}_type")]
+    double, single = getattr(blob, f"double_{part}"), getattr(blob, part)
+    packed, kind = (double, "<f8") if double else (single, "<f4")
+    return packed[0] if len(packed) == 1 else b"".join(packed), kind
 
 
 def _gradients(
@@ -132,15 +152,14 @@ def _gradients(
     """The gradients of a layer's parameters, an empty array where one has none."""
     result = []
     for index, (blob, array) in enumerate(zip(blobs, arrays, strict=True)):
-        packed, kind = (blob.double_diff, "<f8") if blob.double_diff else (blob.diff, "<f4")
-        data = b"".join(packed)
+        data, kind = _numbers(blob, "diff", path, f"layer {name!r}, gradient of parameter {index}")
         if data and len(data) != array.size * np.dtype(kind).itemsize:
             raise ModelError(
                 f"{path}: layer {name!r}, gradient of parameter {index}: {len(data)} bytes of "
                 f"{kind[1:]} numbers do not make the shape {array.shape}"
             )
         shape = array.shape if data else (0,)
-        result.append(np.frombuffer(data, dtype=kind).reshape(shape).astype(kind[1:]))
+        result.append(np.frombuffer(data, dtype=kind).reshape(shape).astype(_KEPT.get(kind, "f4")))
     return result
 
 
