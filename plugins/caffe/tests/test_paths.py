@@ -70,6 +70,17 @@ def test_a_missing_file_lists_what_was_tried_and_the_nearest_name(tree: Path) ->
     assert f"did you mean '{solver(tree).with_name('net.prototxt')}'" in str(e.value)
 
 
+def test_a_missing_net_is_not_taken_for_a_solver(tree: Path) -> None:
+    solver(tree).touch()
+    solver(tree).with_name("lenet_solver.prototxt").touch()
+    with pytest.raises(ModelError) as e:
+        find_file("some/lenet_solvr.prototxt", solver(tree), "net")
+    assert "did you mean" not in str(e.value)
+    with pytest.raises(ModelError) as e:
+        find_file("some/lenett_solver.prototxt", solver(tree), "net")
+    assert "lenet_solver" in str(e.value)
+
+
 def test_a_missing_folder_is_told_with_the_nearest_name(
     tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,15 +29,23 @@ def find(name: str, beside: str | Path) -> tuple[str | None, list[str]]:
 
 
 def find_file(name: str, beside: str | Path, what: str) -> Path:
-    """A file that must be there; ModelError with what was tried, and the nearest name."""
+    """A file that must be there; ModelError with what was tried, and the nearest name, which is neither
+    the file that asks nor, unless one is asked for, a solver."""
     found, tried = find(name, beside)
     if found is None:
         folder = Path(beside).absolute().parent
         places = Path(name), folder / name, folder / Path(name).name
         told = map(nearest_path, places)
-        guess = next((each for each in told if each.endswith("?")), "")
+        guess = next(
+            (each for each in told if each.endswith("?") and not _misleads(each, name, beside)), ""
+        )
         raise ModelError(f"{what} {name!r} is not there; {attempts(tried)}{guess}")
     return Path(found)
+
+
+def _misleads(guess: str, name: str, beside: str | Path) -> bool:
+    meant = Path(guess.rpartition(" mean ")[2].strip("'?")).name
+    return meant == Path(beside).name or ("solver" in meant and "solver" not in name)
 
 
 def attempts(tried: list[str]) -> str:
