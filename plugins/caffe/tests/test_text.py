@@ -49,7 +49,7 @@ def test_layers_in_a_list_know_their_lines(read: Any) -> None:
     [
         (
             'layer {\n  name: "c"\n  convolution_param { num_ouput: 3 }\n}',
-            r"net\.prototxt:3:23: ConvolutionParameter: unknown field 'num_ouput'; "
+            r"net\.prototxt:3:23: layer 'c': ConvolutionParameter: unknown field 'num_ouput'; "
             r"did you mean 'num_output'\?",
         ),
         ('layer {\n  nane: "c"\n}', r":2:3: LayerParameter: unknown field 'nane'; .*'name'"),
@@ -157,7 +157,9 @@ def test_fields_of_a_fork_in_caffes_own_layers_are_told_where_no_type_is_unknown
     )
     reader = read(fork)
     assert [layer.type for layer in reader.net("train").layers] == ["Dropout", "ROIPooling"]
-    with pytest.raises(ModelError, match=r":1:\d+: DropoutParameter: unknown field 'scale_train'"):
+    with pytest.raises(
+        ModelError, match=r":1:\d+: layer 'drop': DropoutParameter: unknown field 'scale_train'"
+    ):
         reader.net("test")
     with pytest.raises(ModelError, match="unknown field 'scale_train'"):
         reader.net("test", {"layer.drop.name": "other"})
@@ -165,11 +167,35 @@ def test_fields_of_a_fork_in_caffes_own_layers_are_told_where_no_type_is_unknown
 
 def test_a_type_that_the_old_form_lacks_is_told_with_its_layer_and_how_one_is_added(read: Any) -> None:
     told = (
-        r":1:20: layer 'p' \(PRELU\): unknown V1 layer type 'PRELU'; did you mean 'RELU'\? .* a plugin "
-        r"adds with the layer_types hook, is written layer \{ type: 'Prelu' \}"
+        r":1:20: layer 'p' \(RELU_X\): unknown V1 layer type 'RELU_X'; did you mean 'RELU'\? .* a "
+        r"plugin adds with the layer_types hook, is written layer \{ type: 'ReluX' \}"
     )
     with pytest.raises(ModelError, match=told):
-        read('layers { name: "p" type: PRELU }')
+        read('layers { name: "p" type: RELU_X }')
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("PRELU", "PReLU"), ("CROP", "Crop"), ("BATCH_NORM", "BatchNorm")]
+)
+def test_a_type_that_is_newer_than_the_old_form_is_told_by_its_name(
+    read: Any, old: str, new: str
+) -> None:
+    told = rf":1:20: layer 'p' \({old}\): the type {new} is newer .* layer \{{ type: '{new}' \}}"
+    with pytest.raises(ModelError, match=told):
+        read(f'layers {{ name: "p" type: {old} }}')
+
+
+def test_a_list_for_a_field_of_one_value_names_the_field(read: Any) -> None:
+    with pytest.raises(ModelError, match=r":2:12: device_id takes one value, not a list"):
+        read("base_lr: 0.1\ndevice_id: [0, 1]")
+
+
+def test_a_wrong_field_or_value_in_a_layer_names_the_layer(read: Any) -> None:
+    text = 'layer {{ name: "l" type: "SoftmaxWithLoss" loss_param {{ {} }} }}'
+    with pytest.raises(ModelError, match=r": layer 'l': unknown value of normalization 'PRE'"):
+        read(text.format("normalization: PRE"))
+    with pytest.raises(ModelError, match=r": layer 'l': LossParameter: unknown field 'normal'"):
+        read(text.format("normal: 1"))
 
 
 def test_a_net_is_no_solver_and_a_solver_no_net(read: Any) -> None:
@@ -261,7 +287,9 @@ def test_values_of_words_may_be_numbers_and_a_wrong_number_is_told_with_the_vali
     text = 'layer {{ name: "p" type: "Pooling" bottom: "x" top: "y" pooling_param {{ pool: {} }} }}'
     (layer,) = read(text.format(1)).net("test").layers
     assert layer.parameters.pooling_param.pool == layer.parameters.pooling_param.AVE
-    with pytest.raises(ModelError, match=r":1:72: pool has no value 7 \(valid: MAX \(0\), AVE \(1\)"):
+    with pytest.raises(
+        ModelError, match=r":1:72: layer 'p': pool has no value 7 \(valid: MAX \(0\), AVE \(1\)"
+    ):
         read(text.format(7))
 
 

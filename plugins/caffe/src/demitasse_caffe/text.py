@@ -176,7 +176,7 @@ def parse(
                 raise ModelError(f"{_unknown_field(path, entry, descriptor)}; {_owner(entry, schema)}")
             foreign = True
         elif entry.value is not None:
-            _check_enum(path, entry, descriptor.fields_by_name[entry.name])
+            _check_enum(path, entry, descriptor.fields_by_name[entry.name], schema)
     try:
         with warnings.catch_warnings():
             # Python's own word for a backslash before what is no escape; Caffe refuses it too.
@@ -243,7 +243,7 @@ def _unknown_field(path: Path, entry: Entry, descriptor: Any) -> str:
         "field",
         entry.name,
         list(descriptor.fields_by_name),
-        f"{path}:{entry.line}:{entry.column}: {descriptor.name}",
+        f"{path}:{entry.line}:{entry.column}: {_layer_around(entry)}{descriptor.name}",
     )
     block: Block | None = entry.block
     if block is not None and block.name == "layers":
@@ -256,18 +256,29 @@ def _unknown_field(path: Path, entry: Entry, descriptor: Any) -> str:
     return message
 
 
+def _layer_around(entry: Entry) -> str:
+    """The layer in whose inner block a field stands, as the beginning of a sentence."""
+    block: Block | None = entry.block
+    while block is not None and block.name not in _LAYERS:
+        block = block.parent
+    name = block.words.get("name") if block is not None and block is not entry.block else None
+    return f"layer {name!r}: " if name else ""
+
+
 def _open(block: Block) -> str:
     return f"'{block.name} {{' of line {block.line}: is its '}}' missing?"
 
 
-def _check_enum(path: Path, entry: Entry, descriptor: Any) -> None:
+def _check_enum(path: Path, entry: Entry, descriptor: Any, schema: Schema) -> None:
     value = entry.value or ""
     if descriptor.enum_type is not None and re.fullmatch(r"\d+", value):
         numbers = descriptor.enum_type.values_by_number
         if int(value) not in numbers:
             told = ", ".join(f"{each.name} ({number})" for number, each in sorted(numbers.items()))
             where = f"{path}:{entry.line}:{entry.column}"
-            raise ModelError(f"{where}: {entry.name} has no value {value} (valid: {told})")
+            raise ModelError(
+                f"{where}: {_layer_around(entry)}{entry.name} has no value {value} (valid: {told})"
+            )
     if descriptor.enum_type is None or not re.fullmatch(r"[\"']?[A-Za-z_]\w*[\"']?", value):
         return
     bare = value.strip("\"'")
@@ -277,6 +288,19 @@ def _check_enum(path: Path, entry: Entry, descriptor: Any) -> None:
         of_layer = entry.name == "type" and entry.block.name == "layers"
         if of_layer:
             where += f": layer {entry.block.words.get('name', '')!r} ({bare})"
+            folded = bare.replace("_", "").casefold()
+            newer = {kind.casefold(): kind for kind in schema.types}.get(folded)
+            if (
+                newer
+                and value == bare
+                and folded not in {name.replace("_", "").casefold() for name in valid}
+            ):
+                raise ModelError(
+                    f"{where}: the type {newer} is newer than this form of layers: it is written "
+                    f"layer {{ type: '{newer}' }}, as then all layers of the net are"
+                )
+        else:
+            where += f": {_layer_around(entry)}".removesuffix(": ")
         message = unknown("V1 layer type" if of_layer else f"value of {entry.name}", bare, valid, where)
         if value != bare and entry.name == "type":
             message += "; a layer with a quoted type is written 'layer {', not 'layers {'"
@@ -325,6 +349,9 @@ def _syntax(path: Path, text: str, outline: Outline, error: Any) -> str:
     rest = "".join(text.split("\n")[line - 1 : line])[(column or 1) - 1 :]
     if rest.startswith(("//", "/*")):
         return f"{path}:{line}:{column}: {rest[:2]!r} begins no comment in this language; '#' does"
+    if rest.startswith("["):
+        named = re.search(r"(\w+)\s*:\s*$", text.split("\n")[line - 1][: (column or 1) - 1])
+        return f"{path}:{line}:{column}: {f'{named[1]} ' if named else ''}takes one value, not a list"
     before = (e.name for e in reversed(outline.entries) if e.line == line and e.column <= (column or 0))
     at = next(before, None)
     return f"{path}:{line}:{column}: {f'{at}: ' if at else ''}{reason}"
