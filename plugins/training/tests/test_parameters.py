@@ -181,6 +181,15 @@ def test_layers_of_other_shapes_are_left_only_when_asked(train: Train) -> None:
         assert np.array_equal(array, kept)
 
 
+def test_a_layer_of_more_parameters_in_the_file_does_not_fit(train: Train) -> None:
+    trainer = train()
+    arrays = {k: [a.copy() for a in v] for k, v in trainer.net.params.items()}
+    arrays["second"].append(np.ones(3))
+    with pytest.raises(ShapeError, match=r"file: layer 'second' has 3 parameters there, and 2 here"):
+        load(trainer, arrays)
+    assert load(trainer, arrays, partial=True).unfit == ("second",)
+
+
 def test_the_first_layer_that_does_not_fit_is_told_in_full_and_the_others_by_name(train: Train) -> None:
     trainer = train()
     arrays = {k: [np.ones((*a.shape, 2)) for a in v] for k, v in trainer.net.params.items()}

@@ -130,11 +130,12 @@ def load(
     """
     found: dict[str, list[tuple[Slot, np.ndarray]]] = {}
     missing, unfit = set[str](), dict[str, str]()
+    counts = _counts(plan)
     for slot in sorted(plan.slots, key=lambda slot: slot.owners[0][1], reverse=True):
         layer, number = slot.owners[0]
         if layer not in arrays:
             missing.add(layer)
-        elif reason := _misfit(slot, arrays[layer], number):
+        elif reason := _misfit(slot, arrays[layer], number, counts[layer]):
             unfit[layer] = f"{path}: layer {layer!r}{reason}"
         else:
             array = arrays[layer][number].reshape(slot.spec.shape)
@@ -158,9 +159,21 @@ def load(
     return Loaded(tuple(loaded), tuple(sorted(missing)), tuple(unfit), tuple(unused))
 
 
-def _misfit(slot: Slot, arrays: Sequence[np.ndarray], number: int) -> str:
-    """Why a file's arrays do not fit a parameter, as the end of a sentence; empty when they do."""
+def _counts(plan: Plan) -> dict[str, int]:
+    """How many parameters each layer has, shared ones too."""
+    counts: dict[str, int] = {}
+    for slot in plan.slots:
+        for layer, number in slot.owners:
+            counts[layer] = max(counts.get(layer, 0), number + 1)
+    return counts
+
+
+def _misfit(slot: Slot, arrays: Sequence[np.ndarray], number: int, count: int) -> str:
+    """Why a file's arrays do not fit a parameter of a layer that has ``count``, as the end of a sentence;
+    empty when they do."""
     shape = slot.spec.shape
+    if len(arrays) > count:
+        return f" has {len(arrays)} parameters there, and {count} here"
     if number >= len(arrays):
         return f" has {len(arrays)} parameters there, and parameter {number} of shape {shape} here"
     if fits(arrays[number], shape):
