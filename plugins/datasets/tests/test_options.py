@@ -51,6 +51,12 @@ def test_a_folder_that_is_not_there_is_missed_with_the_nearest_name(tmp_path, na
         data_source(spec=DataSpec(str(tmp_path / "smaples" / name)))
 
 
+@pytest.mark.parametrize("name", ["C:/samples/train_lmdb", "d:\\\\samples\\\\train_lmdb"])
+def test_a_drive_of_windows_is_the_beginning_of_a_path(name):
+    with pytest.raises(DataError, match="no such file or folder: "):
+        data_source(spec=DataSpec(name))
+
+
 def test_a_list_of_files_that_are_not_there_misses_them_with_the_nearest_name(tmp_path):
     (tmp_path / "train.h5").touch()
     (tmp_path / "list.txt").write_text(f"{tmp_path}/trian.h5\n")

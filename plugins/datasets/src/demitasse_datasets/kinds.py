@@ -58,8 +58,8 @@ def open_samples(spec: DataSpec) -> Samples | None:
     told = kind if kind in OPTIONS else None if kind else _told(text)
     if told is not None:
         return open_file(_there(text), told, spec)
-    if kind is None and not Path(text).exists() and re.match(r"\w[\w+.-]*:", text):
-        return None
+    if kind is None and not Path(text).exists() and re.match(r"\w[\w+.-]+:", text):
+        return None  # another plugin's kind; a single letter is a drive of Windows
     return _open_files(text, kind, split, options)
 
 
