@@ -9,11 +9,16 @@ from demitasse import ModelError, replacing
 
 
 def read_whole(path: Path) -> bytes:
-    """What is in a file. Raises ModelError with the system's reason."""
+    """What is in a file. Raises ModelError with the system's reason, and for a pointer of Git LFS."""
     try:
-        return path.read_bytes()
+        data = path.read_bytes()
     except OSError as error:
         raise ModelError(f"{path}: cannot be read: {error.strerror}") from error
+    if data.startswith(b"version https://git-lfs.github.com/"):
+        raise ModelError(
+            f"{path}: is a pointer that Git LFS has in the file's place; 'git lfs pull' fetches the file"
+        )
+    return data
 
 
 def write_whole(path: Path, data: bytes) -> None:
