@@ -169,8 +169,8 @@ def _counts(plan: Plan) -> dict[str, int]:
 
 
 def _misfit(slot: Slot, arrays: Sequence[np.ndarray], number: int, count: int) -> str:
-    """Why a file's arrays do not fit a parameter of a layer that has ``count``, as the end of a sentence;
-    empty when they do."""
+    """Why a file's arrays do not fit a parameter of a layer that has ``count`` of them, as the end of a
+    sentence; empty when they do."""
     shape = slot.spec.shape
     if len(arrays) > count:
         return f" has {len(arrays)} parameters there, and {count} here"
