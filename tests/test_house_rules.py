@@ -110,13 +110,15 @@ def test_every_hook_is_documented(hook: str) -> None:
 
 @pytest.mark.parametrize("hook", sorted(HOOKS))
 def test_every_hook_can_be_served_by_a_strangers_plugin(hook: str, toy: ModuleType) -> None:
-    def served() -> str:
-        return hook
+    answer: object = {} if hook in ("collectives", "commands", "programs") else ()
+
+    def served() -> object:
+        return answer
 
     manifest = {"name": "stranger", "api": ">=0", "roles": {hook: {"priority": 1}}}
     stranger = SimpleNamespace(manifest=manifest, **{hook: hookspecs.hookimpl(served)})
     composition = compose_plugins(toy.machine(), [stranger])
-    assert [(name, call()) for name, call in composition.serving(hook)] == [("stranger", hook)]
+    assert [(name, call()) for name, call in composition.serving(hook)] == [("stranger", answer)]
 
 
 @pytest.mark.parametrize("folder", PLUGINS, ids=PLUGIN_NAMES)

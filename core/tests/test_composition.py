@@ -151,6 +151,7 @@ def test_a_missing_plugin_is_named_with_the_nearest_and_how_to_install_it() -> N
         ("import abakus_that_is_not_there", "ModuleNotFoundError: No module named 'abakus_that"),
         ("1 / 0", "ZeroDivisionError: division by zero"),
         ("def f(:", "SyntaxError"),
+        ("raise SystemExit(3)", "SystemExit: 3"),
     ],
 )
 def test_a_plugin_that_cannot_be_imported_is_named_with_the_reason(
@@ -167,6 +168,10 @@ def test_a_plugin_that_cannot_be_imported_is_named_with_the_reason(
     ("values", "problem"),
     [
         ({"more": "automtic = true"}, r"plugin\.toml.*unknown key 'automtic'; did you mean 'automatic'"),
+        (
+            {"more": "[roles.allocator]\nspace = ['host']"},
+            r"plugin\.toml: role allocator: unknown fact 'space'; did you mean 'spaces'",
+        ),
         ({"role": "kernel"}, r"plugin\.toml.*unknown role 'kernel'; did you mean 'kernels'"),
         ({"api": ">=7"}, rf"demitasse '>=7', this is {demitasse.__version__}; install versions"),
         ({"api": ""}, "it is for demitasse ''"),
@@ -177,7 +182,7 @@ def test_a_plugin_that_cannot_be_imported_is_named_with_the_reason(
         ),
         ({"manifest": 'name = "abacus'}, r"manifest .*plugin\.toml cannot be read"),
     ],
-    ids=["key", "role", "range", "no range", "no such range", "name", "no TOML"],
+    ids=["key", "fact", "role", "range", "no range", "no such range", "name", "no TOML"],
 )
 def test_what_is_wrong_with_a_manifest_is_told_when_the_plugin_is_named(
     install: Install, values: dict[str, Any], problem: str
@@ -199,8 +204,15 @@ def test_what_is_wrong_with_a_manifest_is_told_when_the_plugin_is_named(
         'name = "abacus"\napi = ">=0.1"\nroles = { kernels = 3 }\n',
         manifest_text("abacus").replace("priority = 5", 'priority = "high"'),
         manifest_text("abacus").replace("priority = 5", "spaces = 3"),
+        manifest_text("abacus").replace("priority = 5", "spaces = [3]"),
+        manifest_text("abacus").replace("requires = []", "requires = [3]"),
+        manifest_text("abacus").replace("priority = 5", "priority = true"),
+        manifest_text("abacus").replace("priority = 5", 'commands = "count"'),
     ],
-    ids=["api", "requires", "roles", "list of roles", "role", "priority", "spaces"],
+    ids=[
+        *("api", "requires", "roles", "list of roles", "role", "priority", "spaces", "list of spaces"),
+        *("list of requires", "no number", "commands"),
+    ],
 )
 def test_a_value_of_the_wrong_type_is_the_problem_of_its_plugin_alone(
     install: Install, text: str

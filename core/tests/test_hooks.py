@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
 import pytest
 
 import demitasse
-from demitasse import Level, Machine, PluginError, compose
+from demitasse import Candidate, DataSpec, Level, Machine, PluginError, compose
 
 MACHINE = Machine("desk", (Level("machine"),), fingerprint="any")
 
@@ -33,12 +35,14 @@ def test_what_a_hook_raises_names_the_plugin_and_the_hook(toy: ModuleType) -> No
 
 
 def test_a_hook_that_yields_is_named_too(toy: ModuleType) -> None:
-    def kernels(request: Any) -> Iterator[int]:
-        yield 1
-        yield 1 // request
+    first = Candidate("first", lambda inputs, outputs, workspace: list)
+
+    def kernels(request: Any) -> Iterator[Candidate]:
+        yield first
+        yield replace(first, workspace=1 // request)
 
     served = offering(toy, "kernels", kernels)
-    assert served(request=1, options={}) == [1, 1]
+    assert served(request=2, options={}) == [first, first]
     with pytest.raises(PluginError, match="'stranger': hook kernels raised ZeroDivisionError"):
         served(request=0)
 
@@ -62,3 +66,45 @@ def test_a_hook_is_given_only_what_it_takes(toy: ModuleType) -> None:
 def test_a_hook_that_fails_while_composing_is_named(toy: ModuleType) -> None:
     with pytest.raises(PluginError, match="'stranger': hook operations raised ZeroDivisionError"):
         compose(MACHINE, [toy.plugin("stranger", operations=lambda: 1 // 0)])
+
+
+@pytest.mark.parametrize(
+    ("hook", "given", "valid"),
+    [
+        ("kernels", 3, "a list of what has kernel and bind"),
+        ("kernels", "direct", "a list of what has kernel and bind"),
+        ("operations", ["softcap"], "a list of what has name and shapes"),
+        ("layer_types", {"SoftCap": 1}, "a list of what has name and build"),
+        ("probe", 3, "a list of what has name and workers"),
+        ("programs", ["trainer"], "a table by name"),
+        ("collectives", 5, "a table by name"),
+        ("commands", "schedule", "a table by name"),
+    ],
+)
+def test_what_a_hook_gives_of_a_wrong_type_is_told_in_a_line(
+    toy: ModuleType, hook: str, given: Any, valid: str
+) -> None:
+    with pytest.raises(PluginError) as caught:
+        offering(toy, hook, lambda: given)()
+    assert str(caught.value) == f"plugin 'stranger': hook {hook} gave {given!r} (valid: {valid})"
+
+
+def test_a_hook_that_ends_the_program_is_an_error_that_names_it(toy: ModuleType) -> None:
+    def observe() -> Any:
+        sys.exit("no licence")
+
+    with pytest.raises(PluginError, match="'stranger': hook observe raised SystemExit: no licence"):
+        offering(toy, "observe", observe)()
+
+
+def test_a_data_source_is_given_its_plugins_options(toy: ModuleType) -> None:
+    told = []
+
+    def data_source(spec: Any, options: Any) -> Any:
+        told.append(options)
+        return toy.ArraySource(toy.images())
+
+    given = toy.plugin("stranger", data_source=data_source)
+    with compose(MACHINE, [given], {"stranger": {"root": "there"}}) as runtime:
+        runtime.open_source(DataSpec("rows"))
+    assert told == [{"root": "there"}]

@@ -7,7 +7,6 @@ from demitasse.arena import (
 from demitasse.composition import (
     Choice as Choice,
     Composition as Composition,
-    Finding as Finding,
     Manifest as Manifest,
     discover as discover,
 )
@@ -38,6 +37,9 @@ from demitasse_host.files import (
     cache_folder as cache_folder,
     replacing as replacing,
 )
+from demitasse_host.fingerprint import (
+    fingerprint as fingerprint,
+)
 from demitasse_host.kernel_files import (
     KernelFiles as KernelFiles,
     listed_numbers as listed_numbers,
@@ -53,7 +55,6 @@ from demitasse.machine import (
     Machine as Machine,
     MemorySpace as MemorySpace,
     SyncSpec as SyncSpec,
-    fingerprint as fingerprint,
 )
 from demitasse_descriptions import (
     PluginOptions as PluginOptions,
@@ -69,12 +70,15 @@ from demitasse_descriptions import (
 from demitasse_models import (
     DataSource as DataSource,
     DataSpec as DataSpec,
+    Event as Event,
     Field as Field,
+    Finding as Finding,
     GraphBuilder as GraphBuilder,
     Layer as Layer,
     LayerType as LayerType,
     ModelReader as ModelReader,
     NetDefinition as NetDefinition,
+    PRECISIONS as PRECISIONS,
     Solver as Solver,
     Stream as Stream,
     Weights as Weights,
@@ -119,8 +123,6 @@ from demitasse.plan import (
     make_plan as make_plan,
 )
 from demitasse.runtime import (
-    Event as Event,
-    PRECISIONS as PRECISIONS,
     Runtime as Runtime,
     compose as compose,
 )

@@ -21,18 +21,15 @@ from demitasse.machine import Machine
 HOOKS = tuple(n for n, value in vars(hookspecs).items() if hasattr(value, "demitasse_spec"))
 _KEYS: dict[str, Any] = {"name": "", "summary": "", "api": "", "automatic": False}
 _KEYS |= {"requires": (), "conflicts": (), "options": ("*",), "roles": {}}
-_MANY = ("probe", "operations", "kernels", "collectives", "layer_types", "programs", "commands")
-_KINDS = {str: "a text", bool: "true or false", tuple: "a list", dict: "a table"}
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One line of a diagnosis: ``level`` is ok, note or problem; ``remedy`` says how to mend it."""
-
-    level: str
-    subject: str
-    message: str
-    remedy: str = ""
+_FACTS: dict[str, Any] = {"priority": 0, "commands": {}, "topics": {}, "converts": {}}
+_FACTS |= dict.fromkeys(
+    ("spaces", "suffixes", "types", "programs", "papers", "kinds", "with_weights"), ()
+)
+_KINDS = {str: "a text", bool: "true or false", int: "a whole number"}
+_KINDS |= {tuple: "a list of texts", dict: "a table"}
+_LISTS = {"probe": ("name", "workers"), "operations": ("name", "shapes"), "kernels": ("kernel", "bind")}
+_LISTS |= {"layer_types": ("name", "build")}  # what each item has that such a hook gives
+_TABLES = ("collectives", "programs", "commands")
 
 
 @dataclass(frozen=True)
@@ -96,6 +93,11 @@ class Composition:
         """Plugin versions by name."""
         return {manifest.name: manifest.version for manifest in self.plugins}
 
+    def offered(self, role: str) -> dict[str, Any]:
+        """What plugins give by name in a role, the preferred plugin's where two have one name."""
+        given = [hook() for _, hook in self.serving(role)]
+        return {name: made for each in reversed(given) for name, made in each.items()}
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data for reports."""
         choices = [asdict(choice) for choice in self.choices]
@@ -146,17 +148,25 @@ def _manifest(data: Mapping[str, Any], bare: Manifest, where: str) -> Manifest:
 
 
 def _malformed(given: Mapping[str, Any], where: str) -> str:
-    for key, value in given.items():
-        if key not in _KEYS:
-            return unknown("key", key, _KEYS, where)
-        if (kind := type(_KEYS[key])) is not type(value):
-            return f"{where}: {key} = {value!r} (valid: {_KINDS[kind]})"
-    for role, facts in given["roles"].items():
+    problem = _wrong(given, _KEYS, "key", where)
+    for role, facts in () if problem else given["roles"].items():
         if role not in HOOKS:
             return unknown("role", role, HOOKS, where)
-        ranked = isinstance(facts, dict) and isinstance(facts.get("priority", 0), int)
-        if not ranked or any(isinstance(facts[k], str | int | float) for k in {*facts} - {"priority"}):
-            return f"{where}: role {role} = {facts!r} (valid: a table of lists, and a whole priority)"
+        at = f"{where}: role {role}"
+        known = _wrong(facts, _FACTS, "fact", at) if isinstance(facts, dict) else ""
+        problem = problem or (known if isinstance(facts, dict) else f"{at} = {facts!r} (valid: a table)")
+    return problem
+
+
+def _wrong(given: Mapping[str, Any], known: Mapping[str, Any], what: str, where: str) -> str:
+    """What is wrong in a table whose values have the types of the ``known`` ones."""
+    for key, value in given.items():
+        if key not in known:
+            return unknown(what, key, known, where)
+        plain = tuple(value) if isinstance(value, list) else value
+        texts = plain if isinstance(plain, tuple) else ()
+        if type(plain) is not (kind := type(known[key])) or not all(isinstance(t, str) for t in texts):
+            return f"{where}: {key} = {value!r} (valid: {_KINDS[kind]})"
     return ""
 
 
@@ -249,7 +259,7 @@ def _load(manifest: Manifest, manager: pluggy.PluginManager) -> Any:
         manager.register(module, name)
     except pluggy.PluginValidationError as error:
         raise PluginError(f"plugin {name!r} breaks a hook's contract: {error}") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         which = f"plugin {name!r} ({manifest.distribution} {manifest.version})"
         problem = f"cannot be imported: {type(error).__name__}: {error}; reinstall it or leave it out"
         raise PluginError(f"{which} {problem}") from error
@@ -263,16 +273,24 @@ def _load(manifest: Manifest, manager: pluggy.PluginManager) -> Any:
 
 def _named(plugin: str, role: str, hook: Callable[..., Any]) -> Callable[..., Any]:
     """A hook that takes what it has a use for and makes all at once; errors name it and its plugin."""
-    takes, many = inspect.signature(hook).parameters, role in _MANY
+    takes, parts = inspect.signature(hook).parameters, _LISTS.get(role, ())
+    valid = f"a list of what has {' and '.join(parts)}" if parts else "a table by name"
 
     def call(**given: Any) -> Any:
         try:
             made = hook(**{name: value for name, value in given.items() if name in takes})
-            return [*made] if inspect.isgenerator(made) else {} if many and made is None else made
+            made = [*made] if isinstance(made, Iterator) else made
         except DemitasseError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             told = f"plugin {plugin!r}: hook {role} raised {type(error).__name__}: {error}"
             raise PluginError(told) from error
+        if parts or role in _TABLES:
+            made = {} if made is None else made
+            items = made if isinstance(made, Iterable) else (made,)
+            right = all(hasattr(item, part) for item in items for part in parts)
+            if not right or not isinstance(made, Iterable if parts else Mapping):
+                raise PluginError(f"plugin {plugin!r}: hook {role} gave {made!r:.99} (valid: {valid})")
+        return made
 
     return call

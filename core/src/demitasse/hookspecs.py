@@ -18,7 +18,7 @@ from demitasse.operations import Operation
 hookimpl = pluggy.HookimplMarker("demitasse")
 
 
-def probe(levels: Iterable[demitasse.Level]) -> Iterable[demitasse.Level]:  # type: ignore[empty-body]
+def probe(levels: Iterable[demitasse.Level]) -> Iterable[demitasse.Level]:
     """What ``levels``, of the probes before, become: all of this machine's, outermost first."""
 
 
@@ -26,13 +26,11 @@ def allocator(space: str, options: Mapping[str, Any]) -> demitasse.Allocator | N
     """An allocator for a memory space (``host``, ...), or None when it is not served."""
 
 
-def operations() -> Iterable[Operation]:  # type: ignore[empty-body]
+def operations() -> Iterable[Operation]:
     """Operations that the plugin adds to the vocabulary."""
 
 
-def kernels(  # type: ignore[empty-body]
-    request: demitasse.Request, options: Mapping[str, Any]
-) -> Iterable[demitasse.Candidate]:
+def kernels(request: demitasse.Request, options: Mapping[str, Any]) -> Iterable[demitasse.Candidate]:
     """Kernels that can compute a requested operation at its place, the preferred one first."""
 
 
@@ -42,7 +40,7 @@ def tuner(
     """Who tries candidates in memory of ``allocator``, for plugins of these ``versions``."""
 
 
-def gradient_sync(group: demitasse.Group) -> demitasse.GradientSync:  # type: ignore[empty-body]
+def gradient_sync(group: demitasse.Group) -> demitasse.GradientSync:
     """The synchronisation of one worker with its siblings at a level."""
 
 
@@ -50,7 +48,7 @@ def processes(machine: demitasse.Machine, options: Mapping[str, Any]) -> demitas
     """The processes that run on a machine together, or None when this one was started alone."""
 
 
-def collectives() -> Mapping[str, demitasse.Algorithm]:  # type: ignore[empty-body]
+def collectives() -> Mapping[str, demitasse.Algorithm]:
     """Algorithms of collectives, by name."""
 
 
@@ -60,11 +58,11 @@ def stream_engine(
     """Streams, events, copies and host callbacks where a memory space is, or None for another's."""
 
 
-def data_source(spec: demitasse.DataSpec) -> demitasse.DataSource | None:
+def data_source(spec: demitasse.DataSpec, options: Mapping[str, Any]) -> demitasse.DataSource | None:
     """An open source of samples for a specification, or None when it is another plugin's format."""
 
 
-def layer_types() -> Iterable[demitasse.LayerType]:  # type: ignore[empty-body]
+def layer_types() -> Iterable[demitasse.LayerType]:
     """The layer types that the plugin knows."""
 
 
@@ -78,7 +76,7 @@ def model_writer(path: Path, weights: demitasse.Weights) -> None:
     """Write weights and solver state to ``path``, whole or not at all."""
 
 
-def programs() -> Mapping[str, Callable[..., Any]]:  # type: ignore[empty-body]
+def programs() -> Mapping[str, Callable[..., Any]]:
     """What a runtime can do (``trainer``, ``net``, ``simulate``, ...): functions that take it first."""
 
 
@@ -86,15 +84,15 @@ def reproductions(paper: str) -> Any:
     """The tables of a paper, each cell beside the prediction, or None when it is another's."""
 
 
-def commands() -> Mapping[str, Callable[..., Any]]:  # type: ignore[empty-body]
+def commands() -> Mapping[str, Callable[..., Any]]:
     """Sub-commands of the command line, by name."""
 
 
-def observe() -> Callable[[demitasse.Event], None]:  # type: ignore[empty-body]
+def observe(options: Mapping[str, Any]) -> Callable[[demitasse.Event], None]:
     """A listener that is told of iterations, tests and snapshots."""
 
 
-def diagnose(topics: Collection[str]) -> Iterable[demitasse.Finding]:  # type: ignore[empty-body]
+def diagnose(topics: Collection[str]) -> Iterable[demitasse.Finding]:
     """What the plugin finds here of what it needs: libraries, drivers, rights, each with a remedy; also
     what takes longer, for those of the ``topics`` in its manifest that are asked for."""
 

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
-import platform
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -114,12 +111,7 @@ class Machine:
     @property
     def simulated(self) -> bool:
         """True unless it was described here, or for anywhere (fingerprint ``any``)."""
-        return self.fingerprint not in ("any", fingerprint())
-
-    @property
-    def workers(self) -> int:
-        """How many workers it makes in one process."""
-        return math.prod(level.count for level in self.levels if level.workers in OWN)
+        return self.fingerprint != "any" and self.fingerprint != demitasse.fingerprint()
 
     def level(self, name: str) -> Level:
         """The level of that name. Raises DescriptionError."""
@@ -145,12 +137,3 @@ class Machine:
 
     def __str__(self) -> str:
         return demitasse.describe(self)
-
-
-def fingerprint() -> str:
-    """A short name of this machine: architecture, processors, digest of their model and memory."""
-    file = Path("/sys/devices/system/cpu/modalias")
-    model = file.read_text().partition(":feature")[0] if file.exists() else ""
-    pages = os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 1
-    digest = zlib.crc32(f"{model} {2 * math.log2(pages):.0f}".encode())
-    return f"{platform.machine()}-{os.cpu_count()}-{digest:08x}"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeAlias
@@ -14,26 +14,13 @@ import demitasse
 from demitasse import errors
 from demitasse.arena import Allocator
 from demitasse.composition import Composition, compose_plugins
-from demitasse.machine import Level, Machine, fingerprint
+from demitasse.machine import Level, Machine
 from demitasse.operations import VOCABULARY, Operation, extend
 from demitasse.operations.selection import Kernels, Tuner
 from demitasse.synchronisation import ALONE, Processes
 from demitasse.workers import WorkerPlace
 
 Hook: TypeAlias = Callable[..., Any]
-
-PRECISIONS = {"f32": "float32", "tf32": "float32", "bf16": "float32", "f64": "float64"}
-"""The element type of parameters, sums and losses by precision; bf16 stores activations in 16 bits, tf32
-lets products round what they multiply to 10 bits of mantissa, where a processor is quicker so."""
-
-
-@dataclass(frozen=True)
-class Event:
-    """Something that a listener may show: ``kind`` is start, iteration, test, snapshot or end."""
-
-    kind: str
-    iteration: int
-    values: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Runtime:
@@ -57,8 +44,7 @@ class Runtime:
                     both = f"plugins {other!r} and {name!r} both define layer type {kind.name!r}"
                     raise errors.PluginError(f"{both}; leave one of them out")
                 self.layer_types[kind.name] = kind
-        programs = [hook() for _, hook in composition.serving("programs")]
-        self._programs = {name: made for each in reversed(programs) for name, made in each.items()}
+        self._programs = composition.offered("programs")
         self._open: list[Any] = []
         self._processes: Processes | None = None
         self._tuners: dict[str, Tuner] = {}
@@ -67,6 +53,11 @@ class Runtime:
     def explain(self) -> Composition:
         """The composition: each role, who serves it and why; prints as a table."""
         return self.composition
+
+    def serving(self, role: str, **facts: str) -> Iterator[tuple[str, Hook]]:
+        """(plugin, hook) of those that serve a role, preferred first; hooks are given their options."""
+        for name, hook in self.composition.serving(role, **facts):
+            yield name, partial(hook, options=self.options[name])
 
     def trainer(self, solver: str | Path | demitasse.Solver, **options: Any) -> Any:
         """A solver's trainer; options: weights, resume, overrides, data, scaling, precision, retain."""
@@ -127,7 +118,7 @@ class Runtime:
 
     def open_source(self, spec: demitasse.DataSpec) -> demitasse.DataSource:
         """The samples of a specification, from the first plugin that knows them."""
-        for name, hook in self.composition.serving("data_source"):
+        for name, hook in self.serving("data_source"):
             if (source := hook(spec=spec)) is not None:
                 if not all(hasattr(source, part) for part in ("fields", "size", "stream", "close")):
                     raise errors.PluginError(f"plugin {name!r}: {source!r} is not a DataSource")
@@ -145,15 +136,14 @@ class Runtime:
     def kernels(self, worker: WorkerPlace) -> Kernels:
         """Who computes for a worker, its level's own plugin first, and who tries what they offer."""
         space = worker.place.space
-        hooks = self.composition.serving("kernels", space=space)
-        serving = [(name, partial(hook, options=self.options[name])) for name, hook in hooks]
+        serving = self.serving("kernels", space=space)
         return Kernels(sorted(serving, key=lambda item: item[0] != worker.kernels), self._tuner(space))
 
     def _tuner(self, space: str) -> Tuner | None:
-        for name, hook in self.composition.serving("tuner", space=space):
+        for _, hook in self.serving("tuner", space=space):
             if self._tuners.get(space) is None:
-                about = {"versions": self.composition.versions, "options": self.options[name]}
-                self._tuners[space] = made = hook(allocator=self.allocator(space), **about)
+                made = hook(allocator=self.allocator(space), versions=self.composition.versions)
+                self._tuners[space] = made
                 self._open.append(made)
         return self._tuners.get(space)
 
@@ -162,16 +152,15 @@ class Runtime:
         """The processes of which this one is; found at first use."""
         if self._processes is None:
             some = not self.machine.simulated and any(x.workers == "mpi" for x in self.machine.levels)
-            hooks = self.composition.serving("processes") if some else ()
-            asked = (hook(machine=self.machine, options=self.options[name]) for name, hook in hooks)
+            asked = (hook(machine=self.machine) for _, hook in self.serving("processes") if some)
             self._processes = next(filter(None, asked), ALONE)
             self._open.insert(0, self._processes)  # parted from when all else is closed
         return self._processes
 
     def allocator(self, space: str) -> Allocator:
         """The allocator of a memory space. Raises PlanError when no plugin serves it."""
-        for name, hook in self.composition.serving("allocator", space=space):
-            if (allocator := hook(space=space, options=self.options[name])) is not None:
+        for _, hook in self.serving("allocator", space=space):
+            if (allocator := hook(space=space)) is not None:
                 return allocator  # type: ignore[no-any-return]
         raise errors.PlanError(demitasse.unallocated(self.machine, self.composition, space))
 
@@ -180,9 +169,8 @@ class Runtime:
         CompositionError when no plugin serves them."""
         if not worker.streams or worker.space in self._engines:
             return self._engines.get(worker.space)
-        for name, hook in self.composition.serving("stream_engine", space=worker.place.space):
-            about = {"machine": self.machine, "options": self.options[name]}
-            if (engine := hook(space=worker.space, **about)) is not None:
+        for _, hook in self.serving("stream_engine", space=worker.place.space):
+            if (engine := hook(space=worker.space, machine=self.machine)) is not None:
                 self._engines[worker.space] = engine
                 self._open.append(engine)
                 return engine  # type: ignore[no-any-return]
@@ -218,7 +206,7 @@ def compose(
     if isinstance(hw, Machine):
         machine = hw
     elif str(hw) == "auto":
-        machine = Machine(name="auto", levels=(), fingerprint=fingerprint())
+        machine = Machine(name="auto", levels=(), fingerprint=demitasse.fingerprint())
     else:
         machine = demitasse.load_machine(hw)
     composition = compose_plugins(machine, plugins)

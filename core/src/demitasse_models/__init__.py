@@ -1,4 +1,5 @@
-"""Nets, solvers, weights and samples as records, and what reads, writes and expands them."""
+"""Nets, solvers, weights, samples, and what a training or a diagnosis tells, as records; what reads,
+writes and expands them."""
 
 from __future__ import annotations
 
@@ -11,6 +12,10 @@ if TYPE_CHECKING:
 
     from demitasse import Filler, Location, Tensor
     from demitasse.operations import Shape
+
+PRECISIONS = {"f32": "float32", "tf32": "float32", "bf16": "float32", "f64": "float64"}
+"""The element type of parameters, sums and losses by precision; bf16 stores activations in 16 bits, tf32
+lets products round what they multiply to 10 bits of mantissa, where a processor is quicker so."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +100,25 @@ class DataSpec:
     seed: int = 0
     options: Mapping[str, Any] = field(default_factory=dict)
     location: Location | None = None
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that a listener may show: ``kind`` is start, iteration, test, snapshot or end."""
+
+    kind: str
+    iteration: int
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of a diagnosis: ``level`` is ok, note or problem; ``remedy`` says how to mend it."""
+
+    level: str
+    subject: str
+    message: str
+    remedy: str = ""
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,8 @@ def crop_and_mirror(
 
 
 def permutation(seed: int, epoch: int, size: int) -> Any:
-    """An epoch's order, int64: sorted by word 0 + word 1 * 2**32 of domain 2, stream 0, i = sample."""
+    """The order in which an epoch reads ``size`` samples: their numbers, int64, each once, the same for
+    the same arguments. Sorted by word 0 + word 1 * 2**32 of domain 2, stream 0, i = sample."""
     keys = np.empty(size, np.uint64)
     for start in range(0, size, _BLOCK):
         some = np.arange(start, min(start + _BLOCK, size))

@@ -16,6 +16,7 @@ from demitasse import (
     NumericsError,
     PluginError,
     SnapshotError,
+    compose,
 )
 
 
@@ -231,6 +232,19 @@ def test_a_plugin_whose_listener_is_broken_is_named(
     made = runtime(plugins=[toy.plugin("broken", observe=observe)])
     with pytest.raises(PluginError, match=message):
         made.trainer(toy.solver(toy.classifier())).step()
+
+
+def test_a_listener_is_made_with_its_plugins_options(toy: ModuleType) -> None:
+    told: list[Any] = []
+
+    def observe(options: Any) -> Any:
+        told.append(dict(options))
+        return told.append
+
+    plugins = [toy.plugin("watch", observe=observe), "reference", "training", toy.toy()]
+    with compose(toy.machine(), plugins, {"watch": {"every": 10}}) as runtime:
+        runtime.trainer(toy.solver(toy.classifier()))
+    assert told == [{"every": 10}]
 
 
 def test_the_error_of_a_users_listener_passes_with_the_event_noted(running: Any) -> None:

@@ -91,7 +91,7 @@ class Trainer:
         self.seed = seed_of(saved, self.solver.seed, resume)
         self.loaded: dict[str, parameters.Loaded] = {}
         # What is the same in all processes is told once.
-        observing = runtime.composition.serving("observe") if self.processes.rank == 0 else ()
+        observing = runtime.serving("observe") if self.processes.rank == 0 else ()
         self.listeners: list[Callable[[Event], None]] = [
             listener_of(plugin, hook) for plugin, hook in observing
         ]
