@@ -12,10 +12,8 @@ def _check_labels(shapes: Shapes, attributes: Attributes) -> None:
     x, label, axis = shapes["x"], shapes["label"], attributes["axis"]
     predictions = count(x[:axis]) * count(x[axis + 1 :])
     if count(label) != predictions:
-        raise ValueError(
-            f"label {label} has {count(label)} values, x {x} makes {predictions} predictions along "
-            f"axis {axis}"
-        )
+        made = f"x {x} makes {predictions} predictions along axis {axis}"
+        raise ValueError(f"label {label} has {count(label)} values, {made}")
 
 
 def _loss_shapes(shapes: Shapes, attributes: Attributes) -> tuple[Shape, Shape]:

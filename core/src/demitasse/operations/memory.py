@@ -17,6 +17,7 @@ from demitasse.operations.record import (
 
 _define = partial(define, "memory")
 _no_flops = per_element("x", 0.0)
+_DRAWN = {"seed": REQUIRED, "stream": REQUIRED}
 
 
 def _reshape_shapes(shapes: Shapes, attributes: Attributes) -> Sequence[Shape]:
@@ -46,31 +47,9 @@ OPERATIONS = (
         gradients=["x = reshape(dy)"],
         view=True,
     ),
-    _define(
-        "reorder",
-        "y holds the values of x in another layout",
-        inputs="x",
-        outputs="y",
-        shapes=same_as("x"),
-        flops=_no_flops,
-    ),
-    _define(
-        "fill",
-        "every element of x becomes value",
-        inputs="x!",
-        outputs="",
-        shapes=nothing,
-        flops=_no_flops,
-        attributes={"value": 0.0},
-    ),
-    _define(
-        "accumulate",
-        "total += x",
-        inputs="total! x",
-        outputs="",
-        shapes=nothing,
-        flops=per_element("x"),
-    ),
+    _define("reorder", "y holds the values of x in another layout", "x", "y", same_as("x"), _no_flops),
+    _define("fill", "every element of x becomes value", "x!", "", nothing, _no_flops, {"value": 0.0}),
+    _define("accumulate", "total += x", "total! x", "", nothing, per_element("x")),
     _define(
         "image_transform",
         "y = (x - mean) * scale, cropped (at random when random is set, else in the middle) and, when "
@@ -80,13 +59,6 @@ OPERATIONS = (
         outputs="y:real",
         shapes=_image_shapes,
         flops=per_element("y", 2),
-        attributes={
-            "scale": 1.0,
-            "crop": 0,
-            "mirror": False,
-            "random": False,
-            "seed": REQUIRED,
-            "stream": REQUIRED,
-        },
+        attributes={"scale": 1.0, "crop": 0, "mirror": False, "random": False, **_DRAWN},
     ),
 )

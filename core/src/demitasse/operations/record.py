@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
+
+from demitasse.errors import PluginError
 
 Shape = tuple[int, ...]
 Shapes = Mapping[str, Any]
@@ -50,6 +53,9 @@ class Gradient:
     operation: str
     operands: tuple[str, ...]
 
+    def __str__(self) -> str:
+        return f"{' '.join(self.of)} = {self.operation}({', '.join(self.operands)})"
+
 
 @dataclass(frozen=True)
 class Operation:
@@ -92,25 +98,19 @@ def define(
 ) -> Operation:
     """An operation in short. Operands: ``x w b?`` (optional), ``*xs`` (variadic), ``p!`` (updated),
     ``mask:uint8`` (element type). Gradients: ``w b = backward(dy, x)``. Aliases: ``y = x``."""
-    rules = []
-    for text in gradients:
-        of, _, rule = text.partition(" = ")
-        operation, _, given = rule.rstrip(")").partition("(")
-        rules.append(Gradient(tuple(of.split()), operation, tuple(given.split(", "))))
-    return Operation(
-        name,
-        summary,
-        _operands(inputs),
-        _operands(outputs),
-        shapes,
-        flops,
-        MappingProxyType(dict(attributes or {})),
-        tuple(rules),
-        tuple((a, b) for a, b in (text.split(" = ") for text in aliases)),
-        tuple(fuses),
-        view,
-        family,
-    )
+    rules = tuple(_gradient(name, text) for text in gradients)
+    pairs = tuple((a, b) for a, b in (text.split(" = ") for text in aliases))
+    given = MappingProxyType(dict(attributes or {}))
+    about = rules, pairs, tuple(fuses), view, family
+    return Operation(name, summary, _operands(inputs), _operands(outputs), shapes, flops, given, *about)
+
+
+def _gradient(operation: str, text: str) -> Gradient:
+    rule = re.fullmatch(r"([\w ]+) = (\w+)\(([\w, ]*)\)", text)
+    if rule is None:
+        valid = "valid: as 'x w = some_backward(dy, x)'"
+        raise PluginError(f"operation {operation!r}: gradient {text!r} is no rule ({valid})")
+    return Gradient(tuple(rule[1].split()), rule[2], tuple(re.findall(r"\w+", rule[3])))
 
 
 def _operands(text: str) -> tuple[Operand, ...]:
