@@ -6,11 +6,11 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import FunctionType
+from functools import partial
 from typing import Any
 
 from demitasse.arena import Memory
-from demitasse.errors import DataError, NumericsError
+from demitasse.errors import DataError, DemitasseError, NumericsError, PluginError
 from demitasse.operations.kernel import Work
 from demitasse.plan import Buffer, Entry, Plan
 from demitasse.synchronisation import GradientSync, Span, chain, nested
@@ -85,7 +85,7 @@ class Step:
                 self.last.extend((*before[i], *line, *after[i]))
                 continue
             inputs, outputs = list(map(self.array, entry.inputs)), list(map(self.array, entry.outputs))
-            work = _named(entry, entry.candidate.bind(inputs, outputs, self.array(entry.workspace)))
+            work = _bound(entry, entry.candidate.bind, inputs, outputs, self.array(entry.workspace))
             self.works.append((entry, work))
             if entry.once:
                 self.once.append(work)
@@ -116,7 +116,7 @@ class Step:
         place, scratch = (len(entry.stretches[0]),), self.array(entry.workspace)
         stretch = self.memory[first.region].view(first.offset, place, first.spec.array_type)
         return [
-            (entry.candidate.bind_part(number, inputs, [stretch, *rest], scratch), span)
+            (_bound(entry, entry.candidate.bind_part, number, inputs, [stretch, *rest], scratch), span)
             for number, span in enumerate(entry.stretches)
         ]
 
@@ -185,22 +185,32 @@ def _one(works: Sequence[Work]) -> Work:
     return line[0] if len(line) == 1 else run
 
 
-def _named(entry: Entry, work: Work) -> Work:
-    """Work whose errors about samples name the layer: those of a Python function do, and other work
-    that raises any is told the name."""
+def _blaming(entry: Entry, doing: str, task: Callable[..., Any], *given: Any) -> Any:
+    """What ``task`` returns; its errors name the layer, and those that are none of ours the kernel."""
+    try:
+        return task(*given)
+    except DataError as error:
+        error.args = (f"layer {entry.layer!r}: {error}",)
+        raise
+    except DemitasseError:
+        raise
+    except Exception as error:
+        raise _fault(entry, f"raised {type(error).__name__} {doing}: {error}") from error
+
+
+def _fault(entry: Entry, what: str) -> PluginError:
+    kernel = f"plugin {entry.plugin!r}, kernel {entry.kernel!r} of {entry.operation}"
+    return PluginError(f"layer {entry.layer!r}: {kernel}: {what}")
+
+
+def _bound(entry: Entry, bind: Callable[..., Work], *given: Any) -> Work:
+    """What a kernel binds, so that its errors name the layer; who does that itself is told the name."""
+    work = _blaming(entry, "binding", bind, *given)
+    if not callable(work):
+        raise _fault(entry, f"bind gave {work!r:.99} (valid: a function without arguments)")
     if (tell := getattr(work, "named", None)) is not None:
         tell(entry.layer)
-    if not isinstance(work, FunctionType):
-        return work
-
-    def named() -> None:
-        try:
-            work()
-        except DataError as error:
-            error.args = (f"layer {entry.layer!r}: {error}",)
-            raise
-
-    return named
+    return work if tell or hasattr(work, "join") else partial(_blaming, entry, "at work", work)
 
 
 def in_rows(works: Sequence[Work]) -> list[Work]:

@@ -1,0 +1,94 @@
+"""Kernels that are wrong: errors name the layer, the plugin, the kernel and its operation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from demitasse import Candidate, DataError, Layout, PluginError
+
+CHANNELS_LAST = Layout("NHWC", (0, 2, 3, 1))
+
+
+def nothing() -> None:
+    """A work that does nothing."""
+
+
+def failing(*given: Any) -> Any:
+    return {}["tile"]
+
+
+class Failing:
+    """A work that is no function."""
+
+    def __call__(self) -> None:
+        raise IndexError("tile 9")
+
+
+@pytest.fixture
+def step(toy: ModuleType, train: Callable[..., Any]) -> Callable[[Candidate], None]:
+    """``step(candidate)``: an iteration in which it does the affine map of layer ``scores``."""
+
+    def run(candidate: Candidate) -> None:
+        def kernels(request: Any) -> Any:
+            return [candidate] if request.operation.name == "inner_product" else []
+
+        net = toy.net(
+            toy.layer("samples", "Samples", "", "data label", batch=4),
+            toy.layer("scores", "InnerProduct", "data", "scores", outputs=3),
+            toy.layer("loss", "SoftmaxLoss", "scores label", "loss"),
+        )
+        train(net, kernels=[toy.plugin("stranger", kernels=kernels)]).step(1)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("layouts", "told"),
+    [
+        ({"input_layouts": (CHANNELS_LAST, CHANNELS_LAST, Layout("plain"))}, "input layouts NHWC, NHWC"),
+        ({"input_layouts": (Layout("plain"),)}, "input layouts plain .valid: one of its rank for each"),
+        ({"output_layouts": (CHANNELS_LAST,)}, "output layouts NHWC"),
+        ({"output_layouts": (Layout("blocked", blocks=((2, 8),)),)}, "output layouts blocked"),
+        ({"output_layouts": ("NHWC",)}, "output layouts NHWC"),
+    ],
+    ids=["rank of an input", "count", "rank of an output", "blocks", "no layout"],
+)
+def test_layouts_of_another_rank_or_count_are_refused(
+    step: Callable[[Candidate], None], layouts: Any, told: str
+) -> None:
+    who = "layer 'scores': plugin 'stranger', kernel 'mine' of inner_product: "
+    with pytest.raises(PluginError, match=who + told):
+        step(Candidate("mine", lambda *given: nothing, **layouts))
+
+
+@pytest.mark.parametrize(
+    ("bind", "told"),
+    [
+        (failing, "raised KeyError binding: 'tile'"),
+        (lambda *given: None, "bind gave None (valid: a function without arguments)"),
+        (lambda *given: failing, "raised KeyError at work: 'tile'"),
+        (lambda *given: partial(failing, 1), "raised KeyError at work: 'tile'"),
+        (lambda *given: Failing(), "raised IndexError at work: tile 9"),
+    ],
+    ids=["binding", "nothing bound", "a function", "a partial", "an object"],
+)
+def test_what_a_kernel_raises_names_it_and_the_layer(
+    step: Callable[[Candidate], None], bind: Any, told: str
+) -> None:
+    with pytest.raises(PluginError) as caught:
+        step(Candidate("mine", bind))
+    who = "layer 'scores': plugin 'stranger', kernel 'mine' of inner_product"
+    assert str(caught.value) == f"{who}: {told}"
+
+
+def test_an_error_about_samples_names_the_layer_alone(step: Callable[[Candidate], None]) -> None:
+    def work() -> None:
+        raise DataError("label 7 is none of the 3 classes")
+
+    with pytest.raises(DataError, match=r"^layer 'scores': label 7 is none"):
+        step(Candidate("mine", lambda *given: work))
