@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -127,9 +129,35 @@ def test_a_picture_is_svg(solver: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "a.png").exists()
 
 
-def test_an_answer_that_is_none_names_its_plugin() -> None:
-    with pytest.raises(PluginError, match="plugin 'stranger': its reproduction has no list of cells"):
-        papers._checked("stranger", {"cells": [{"table": "I"}]})
+CELL = {"table": "I", "row": "fc6", "column": "f32", "unit": "ms", "paper": 2, "predicted": 2.5}
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (3, r" 3 .valid: None, or a table of cells and notes."),
+        ({"notes": []}, r" no cells .valid: a list."),
+        ({"cells": "I"}, r" cells = 'I' .valid: a list."),
+        ({"cells": [], "notes": "one"}, r" notes = 'one' .valid: a list."),
+        ({"cells": [], "note": []}, r"unknown key 'note'; did you mean 'notes'"),
+        ({"cells": [CELL, 3]}, r"cell 2: 3 .valid: a table of table, row"),
+        ({"cells": [{"table": "I", "row": "a"}]}, r"cell 1 without column, unit, paper, predicted"),
+        ({"cells": [{**CELL, "predicted": math.nan}]}, r"cell 1 .I, fc6, f32.: predicted = nan"),
+        ({"cells": [{**CELL, "paper": "2"}]}, r"cell 1 .I, fc6, f32.: paper = '2' .valid: a finite"),
+    ],
+)
+def test_an_answer_that_is_none_names_its_plugin_and_what_is_wrong(answer: Any, told: str) -> None:
+    with pytest.raises(PluginError, match=r"plugin 'stranger': reproductions gave.*" + told) as caught:
+        papers._checked("stranger", answer)
+    assert "\n" not in str(caught.value)
+
+
+def test_numbers_of_numpy_become_pythons() -> None:
+    given = {**CELL, "paper": np.int64(2), "predicted": np.float32(2.5)}
+    ((cell,), _) = papers._checked("stranger", {"cells": [given]})
+    assert [type(cell[key]) for key in ("paper", "predicted")] == [int, float]
+    assert report.error_of(cell) == 0.25
+    assert json.loads(report.as_json([cell])) == [{**CELL}]
 
 
 def test_the_residual_is_fitted_on_one_cell_and_holds_on_the_others() -> None:

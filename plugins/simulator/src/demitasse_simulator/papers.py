@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Integral, Real
 from typing import Any
 
 from demitasse import ModelError, PluginError, compose, discover, unknown
 
 KEYS = ("table", "row", "column", "unit", "paper", "predicted")
+ANSWER = ("paper", "cells", "notes")
 ME = "simulator"
 
 
@@ -42,8 +45,9 @@ def gather(
             if answer is None:
                 continue
             answered = True
-            cells += _checked(name, answer)
-            notes += map(str, answer.get("notes", ()))
+            more, lines = _checked(name, answer)
+            cells += more
+            notes += lines
     if not answered:
         papers = {each for facts in known.values() for each in facts.get("papers", ())}
         if knowing := [name for name, facts in known.items() if paper in facts.get("papers", ())]:
@@ -55,11 +59,36 @@ def gather(
     return {"paper": paper, "cells": cells, "notes": notes}
 
 
-def _checked(name: str, answer: Any) -> list[dict[str, Any]]:
-    given = answer.get("cells") if isinstance(answer, Mapping) else None
-    if not isinstance(given, Sequence) or not all(
-        isinstance(cell, Mapping) and set(KEYS) <= set(cell) for cell in given
-    ):
-        needs = ", ".join(KEYS)
-        raise PluginError(f"plugin {name!r}: its reproduction has no list of cells with {needs}")
-    return [dict(cell) for cell in given]
+def _checked(name: str, answer: Any) -> tuple[list[dict[str, Any]], list[str]]:
+    """An answer's cells, in Python's numbers, and notes. Raises PluginError that says what is wrong."""
+    who = f"plugin {name!r}: reproductions gave"
+    if not isinstance(answer, Mapping):
+        raise PluginError(f"{who} {answer!r:.99} (valid: None, or a table of cells and notes)")
+    for key in answer:
+        if key not in ANSWER:
+            raise PluginError(unknown("key", str(key), ANSWER, who))
+    for key in ("cells", "notes"):
+        given = answer.get(key, [])
+        if not isinstance(given, list | tuple) or (key == "cells" and key not in answer):
+            found = f"{key} = {given!r:.99}" if key in answer else f"no {key}"
+            raise PluginError(f"{who} {found} (valid: a list)")
+    cells = [_cell(f"{who} cell {number}", cell) for number, cell in enumerate(answer["cells"], 1)]
+    return cells, [str(note) for note in answer.get("notes", ())]
+
+
+def _cell(where: str, cell: Any) -> dict[str, Any]:
+    if not isinstance(cell, Mapping):
+        raise PluginError(f"{where}: {cell!r:.99} (valid: a table of {', '.join(KEYS)})")
+    if missing := [key for key in KEYS if key not in cell]:
+        raise PluginError(f"{where} without {', '.join(missing)} (it has {', '.join(map(str, cell))})")
+    made = dict(cell)
+    for key in ("paper", "predicted"):
+        value = cell[key]
+        if value is None:
+            continue
+        number = isinstance(value, Real) and not isinstance(value, bool)
+        if not number or not math.isfinite(value):
+            at = ", ".join(str(cell[label]) for label in ("table", "row", "column"))
+            raise PluginError(f"{where} ({at}): {key} = {value!r} (valid: a finite number, or None)")
+        made[key] = int(value) if isinstance(value, Integral) else float(value)  # NumPy's are no JSON
+    return made
