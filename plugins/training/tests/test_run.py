@@ -247,6 +247,37 @@ def test_a_listener_is_made_with_its_plugins_options(toy: ModuleType) -> None:
     assert told == [{"every": 10}]
 
 
+def test_the_end_of_a_run_that_fails_is_told_with_its_error(running: Any) -> None:
+    trainer, events = running()
+
+    def until_four(event: Event) -> None:
+        if event.kind == "iteration" and event.iteration == 4:
+            raise KeyError("mine")
+
+    def broken(event: Event) -> None:
+        if event.kind == "end":
+            raise ValueError("mine too")
+
+    trainer.listeners[:0] = [broken, until_four]
+    with pytest.raises(KeyError) as caught:
+        trainer.run()
+    assert [event.kind for event in events].count("end") == 1
+    last = events[-1]
+    assert (last.kind, last.iteration, dict(last.values)) == ("end", 4, {"error": caught.value})
+    assert any("raised ValueError('mine too')" in note for note in caught.value.__notes__)
+
+
+def test_the_end_is_told_of_an_interrupt_too(running: Any) -> None:
+    trainer, events = running()
+
+    def stop() -> bool:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        trainer.run(stop=stop)
+    assert isinstance(events[-1].values["error"], KeyboardInterrupt)
+
+
 def test_the_error_of_a_users_listener_passes_with_the_event_noted(running: Any) -> None:
     trainer, _ = running()
     trainer.listeners.append(failing(KeyError("mine")))

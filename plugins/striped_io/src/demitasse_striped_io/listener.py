@@ -43,7 +43,7 @@ class Listener:
             if self._iterations > WARMING:
                 self._seconds += float(event.values["seconds"])
                 self._waited += float(event.values["phases"].get("read", 0.0))
-        elif event.kind == "end":
+        elif event.kind == "end" and "error" not in event.values:
             self.lines = self._said()
             for line in self.lines:
                 log.warning("%s", line)

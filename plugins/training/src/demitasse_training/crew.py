@@ -56,6 +56,7 @@ class Crew:
 
     def _run(self, task: Callable[[int], T]) -> list[T]:
         if len(self.workers) == 1:
+            self.workers[0].enter()
             return [task(0)]
         if self._threads is None:
             self._threads = Workers(tuple(worker.place for worker in self.workers))

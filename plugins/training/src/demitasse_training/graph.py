@@ -237,6 +237,7 @@ class NetGraph(Graph):
         forward, self._stage = list(self.nodes), "backward"
         active = {p.tensor for p in self.parameters if p.trainable}
         fed = [*self.inputs.values(), *(t for feed in self.feeds for t in feed.tensors.values())]
+        self._check_learning(forward, active)
         active.update(t for t in fed if every_blob and t.dtype == self.dtype)
         for node in forward:
             if node.operation.gradients and any(t in active for t in node.inputs):
@@ -270,6 +271,26 @@ class NetGraph(Graph):
         self.diffs = {tensor: parts[0] for tensor, parts in arriving.items()}
         self._stage = "forward"
 
+    def _check_learning(self, forward: Sequence[Node], learned: set[Tensor]) -> None:
+        """Raise PlanError for an operation without gradients between what is ``learned`` and the
+        objective: what is before it would stay as it is, and nobody would know."""
+        # Each tensor that depends on what is learned, and the first operation that cuts its gradient.
+        cuts = dict.fromkeys(learned, "")
+        for node in forward:
+            operands, rules = by_operand(node), node.operation.gradients
+            own = "" if rules else f"layer {node.layer!r}: operation {node.operation.name!r}"
+            read = [t for rule in rules for name in rule.of for t in listed(operands[name])]
+            found = [cuts[t] for t in (read if rules else node.inputs) if t in cuts]
+            if found:
+                cuts.update(dict.fromkeys(filter(None, node.outputs), max(found) or own))
+        for tensor, _ in self.objective:
+            if told := cuts.get(tensor):
+                raise PlanError(
+                    f"{told} has no gradients, and the loss {tensor.name!r} is computed by it: layers "
+                    f"before it would not learn; give the operation gradient rules, or freeze those "
+                    f"layers (a learning rate of 0, in Caffe's files lr_mult: 0)"
+                )
+
     def _total(self, tensor: Tensor, arriving: dict[Tensor, list[Tensor]], near: Node) -> None:
         """Add up the gradients that several readers give a tensor. Where all blobs are retained the sum
         stands by itself, between the readers and the layer that made the tensor."""
@@ -295,7 +316,7 @@ class NetGraph(Graph):
         operands = by_operand(node)
         of: list[Tensor | None] = []
         for name in rule.of:
-            of.extend(operands[name] if isinstance(operands[name], list) else [operands[name]])
+            of.extend(listed(operands[name]))
         if not any(t in active for t in of):
             return
         for tensor in node.outputs:
@@ -313,7 +334,7 @@ class NetGraph(Graph):
                 return  # nothing arrives where this gradient comes from: it is 0
         inputs: list[Tensor | None] = []
         for name in rule.operands:
-            inputs.extend(operands[name] if isinstance(operands[name], list) else [operands[name]])
+            inputs.extend(listed(operands[name]))
         learned = any(t is not None and t.kind == "parameter" for t in of)
         apart = node.attributes.get("coefficients") or self._retain_all or learned
         if node.operation.name == "sum" and not apart:
@@ -425,3 +446,8 @@ class NetGraph(Graph):
         if self._layer is None:
             return "net"
         return f"{self._layer.location}: layer {self._layer.name!r} ({self._layer.type})"
+
+
+def listed(operand: Tensor | list[Tensor] | None) -> list[Tensor | None]:
+    """An operand's tensors: one, or those of a variadic one."""
+    return [*operand] if isinstance(operand, list) else [operand]

@@ -34,6 +34,7 @@ from demitasse_training.arguments import (
     chosen_precision,
     listed,
 )
+from demitasse_training.entrance import Entrance
 from demitasse_training.folding import FOLD
 from demitasse_training.graph import NetGraph
 from demitasse_training.inputs import against, given_input
@@ -88,6 +89,7 @@ class Net:
             self.definition = runtime.read(path).net(phase, overrides)
         self.worker = worker or arrange(runtime.machine, self.dtype, runtime.processes)[0]
         self._allocator = runtime.allocator(self.worker.space)
+        self._enter = Entrance(self._allocator)
         self._arena, self._flat, self._gradients = arena, flat, gradients
         self._planner = Planner(
             runtime,
@@ -143,6 +145,7 @@ class Net:
     def _forward(self, arrays: Mapping[str, np.ndarray], ahead: bool = False) -> dict[str, np.ndarray]:
         """``ahead``: samples follow."""
         with self._one_at_a_time:
+            self._enter()
             given, present = {name: array.shape for name, array in arrays.items()}, self._made.shapes
             if (wanted := {**present, **given}) != present:
                 self._replan(wanted, given)
@@ -237,6 +240,7 @@ class Net:
         ``retain="all"``."""
         if self._retain != "all":
             raise ModelError("a net is walked layer by layer only if it is planned with retain='all'")
+        self._enter()
         step = self.step
         if self._made.walk is None:
             feeds = enumerate(self.graph.feeds)

@@ -207,12 +207,25 @@ class Trainer:
         """Train to the solver's last iteration, with tests and snapshots at its intervals. ``stop``
         is asked after each iteration; once it is true, in any process, a snapshot is written and the
         run ends. Where ``save`` is true, one is written and the run goes on. ``until`` is asked after
-        each test, with its scores: once it is true, the run ends as at its last iteration."""
+        each test, with its scores: once it is true, the run ends as at its last iteration. Listeners are
+        told of the end of a run that fails too, with its ``error``."""
+        if self.processes.rank == 0:
+            self.check_snapshots()
+        try:
+            return self._run(stop, save, until)
+        except BaseException as error:
+            self._tell_failure(error)
+            raise
+
+    def _run(
+        self,
+        stop: Ask | None,
+        save: Ask | None,
+        until: Callable[[Mapping[str, Any]], bool] | None,
+    ) -> Result:
         solver, start = self.solver, time.perf_counter()
         before = self._crew.clock()
         loss, saved, tested, good = math.nan, self.iteration, -1, False
-        if self.processes.rank == 0:
-            self.check_snapshots()
         about: dict[str, Any] = {"batch": self.batch, "workers": self.workers, "rate": self.rate}
         self._tell("start", {**about, "arrays": self.arrays})
         if solver.test_first and solver.test_interval and self._tests.nets:
@@ -341,6 +354,14 @@ class Trainer:
             except Exception as error:
                 error.add_note(f"raised by a listener, told of event {kind!r} at {self.iteration}")
                 raise
+
+    def _tell_failure(self, error: BaseException) -> None:
+        """Tell all listeners that the run has ended; what one of them raises is noted on its error."""
+        for listener in self.listeners:
+            try:
+                listener(Event("end", self.iteration, {"error": error}))
+            except Exception as other:  # noqa: BLE001  the run's own error is the one to be raised
+                error.add_note(f"then a listener, told of event 'end', raised {other!r}")
 
     @property
     def _setting(self) -> dict[str, Any]:

@@ -32,6 +32,7 @@ from demitasse import (
     make_plan,
 )
 from demitasse_training.agreement import planned_alike
+from demitasse_training.entrance import Entrance
 from demitasse_training.graph import NetGraph
 from demitasse_training.guarded import GuardedStep, MakeGuard
 from demitasse_training.lent import Lent
@@ -91,6 +92,7 @@ class Worker:
         self.share = Share(index, count, weak, runtime.processes.size > 1)
         self.kernels = runtime.kernels(place)
         self.allocator = runtime.allocator(place.space)
+        self.enter = Entrance(self.allocator)
         self.graph = NetGraph(
             runtime.vocabulary,
             phase="train",
@@ -203,11 +205,6 @@ class Worker:
             for buffer, array in zip(self._statistics(), self.statistics, strict=True):
                 spec = buffer.spec
                 array[...] = memory.lender.view(buffer.offset, spec.physical, spec.array_type)
-
-    def enter(self) -> None:
-        """In the thread that computes: let its memory's allocator bind it near."""
-        if (enter := getattr(self.allocator, "enter", None)) is not None:
-            enter()
 
     def rewind(self) -> None:
         """Close the streams; the next ``bind`` opens them where its iteration begins."""
