@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -252,11 +253,79 @@ def test_the_doctor_finds_what_is_wrong_with_each_plugin(
     assert found["plugin healthy"]["level"] == "ok"
     assert "declared only kernels; implemented only observe" in found["plugin differing"]["message"]
     assert "No module named 'no_such_library'" in found["plugin unloadable"]["message"]
-    assert found["plugin unloadable"]["remedy"] == "pip install --force-reinstall stranger-unloadable"
+    remedies = {
+        name: found[f"plugin {name}"]["remedy"] for name in ("unloadable", "differing", "outdated")
+    }
+    assert remedies == {
+        "unloadable": "pip install --force-reinstall stranger-unloadable installs what it depends on; "
+        "install no_such_library if that is not among it; or pip uninstall stranger-unloadable",
+        "differing": "mark a function kernels of stranger_differing.plugin with hookimpl; give its "
+        "plugin.toml a table [roles.observe]; or pip uninstall stranger-differing",
+        "outdated": "pip install --upgrade demitasse stranger-outdated; or pip uninstall "
+        "stranger-outdated",
+    }
     assert ">=7" in found["plugin outdated"]["message"]
-    for name in ("differing", "unloadable", "outdated"):
-        assert found[f"plugin {name}"]["level"] == "problem"
-        assert found[f"plugin {name}"]["remedy"]
+    assert all(found[f"plugin {name}"]["level"] == "problem" for name in remedies)
+
+
+def test_the_doctor_says_where_a_module_is_broken(
+    install: Install, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install("ending", API + "[roles.observe]\n", "import sys\nsys.exit('no licence')")
+    assert main(["doctor", "--json", "-"]) == 1
+    told = findings(capsys)["plugin ending"]
+    assert told["message"] == "cannot be imported: SystemExit: no licence"
+    assert re.search(
+        r"mend it in .*plugin\.py, line 2, or pip install --force-reinstall", told["remedy"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "told", "remedy"),
+    [
+        (
+            "clashing",
+            'conflicts = ["other"]',
+            "conflicts with 'other', and both are automatic",
+            "-other",
+        ),
+        (
+            "needing",
+            'requires = ["manual"]',
+            "is automatic and requires 'manual', which is not",
+            "+manual",
+        ),
+    ],
+)
+def test_the_doctor_finds_automatic_plugins_that_do_not_go_together(
+    install: Install, capsys: pytest.CaptureFixture[str], name: str, more: str, told: str, remedy: str
+) -> None:
+    hook = "from demitasse import hookimpl\n@hookimpl\ndef observe(): return print\n"
+    install("other", API + "automatic = true\n[roles.observe]\n", hook)
+    install("manual", API + "[roles.observe]\n", hook)
+    install(name, API + f"automatic = true\n{more}\n[roles.observe]\n", hook)
+    assert main(["doctor"]) == 1
+    shown = capsys.readouterr().out
+    assert f"{told}: nothing can be composed" in shown
+    assert f"--plugins {remedy}" in shown
+    assert shown.endswith("\n1 problem\n")
+
+
+def test_the_doctor_finds_one_operation_defined_twice(
+    install: Install, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hook = """
+from demitasse import hookimpl
+from demitasse.operations import define, same_as
+
+@hookimpl
+def operations():
+    return [define("activation", "relu", "y = x", "x", "y", same_as("x"))]
+"""
+    install("again", API + "automatic = true\n[roles.operations]\n", hook)
+    assert main(["doctor", "--json", "-"]) == 1
+    told = findings(capsys)["automatic plugins"]
+    assert "plugin 'again': operation 'relu' the vocabulary already has" in told["message"]
 
 
 def test_the_doctor_asks_plugins_for_their_own_findings(
@@ -315,15 +384,19 @@ def test_the_doctor_finds_a_command_claimed_twice(
     assert found["message"] == "is claimed by the plugins one and two"
 
 
-def test_a_plugin_that_lists_its_commands_without_help_harms_no_other(
+def test_a_plugin_whose_commands_are_no_table_harms_no_other(
     install: Install, capsys: pytest.CaptureFixture[str]
 ) -> None:
     hook = "from demitasse import hookimpl\n@hookimpl\ndef commands(): return {}\n"
     install("terse", API + '[roles.commands]\ncommands = ["greet"]\n', hook)
     assert main(["--help"]) == 0
     shown = capsys.readouterr().out
-    assert "greet" in shown
+    assert "greet" not in shown
     assert "Train a net from a solver file" in shown
+    assert main(["doctor", "--json", "-"]) == 1
+    told = findings(capsys)["plugin terse"]
+    assert "role commands: commands = ['greet'] (valid: a table)" in told["message"]
+    assert "mend its plugin.toml" in told["remedy"]
 
 
 def test_the_doctor_knows_a_thread_count_from_nonsense(

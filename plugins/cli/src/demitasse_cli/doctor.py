@@ -7,7 +7,9 @@ import inspect
 import os
 import platform
 import sys
+import traceback
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -115,13 +117,19 @@ def environment() -> Iterator[Finding]:
 
 def checked(topics: frozenset[str] = frozenset()) -> Iterator[Finding]:
     """Every installed plugin: its manifest, its module, and what it says of itself, and of ``topics``
-    where it knows them."""
+    where it knows them; then whether those that are automatic go together."""
     from demitasse import discover
 
     manifests = discover()
+    found: list[Finding] = []
     for manifest in manifests:
-        yield from _check(manifest, {other.name for other in manifests}, topics)
-    yield from _claims(manifests)
+        found += _check(manifest, {other.name for other in manifests}, topics)
+    found += _claims(manifests)
+    found += _together(manifests)
+    yield from found
+    subjects = {f"plugin {manifest.name}" for manifest in manifests}
+    if not any(each.level == "problem" and each.subject in subjects for each in found):
+        yield from _composed()
 
 
 def _check(manifest: Manifest, installed: set[str], topics: frozenset[str]) -> Iterator[Finding]:
@@ -129,28 +137,28 @@ def _check(manifest: Manifest, installed: set[str], topics: frozenset[str]) -> I
 
     subject = f"plugin {manifest.name}"
     if manifest.problem:
-        yield Finding("problem", subject, manifest.problem, _reinstall(manifest))
+        yield Finding("problem", subject, manifest.problem, _mend_manifest(manifest))
         return
     for other in sorted(set(manifest.requires) - installed):
-        yield Finding(
-            "problem",
-            subject,
-            f"requires {other!r}, which is not installed",
-            f"pip install demitasse-{other}",
-        )
+        message = f"requires {other!r}, which is not installed"
+        yield Finding("problem", subject, message, f"pip install demitasse-{other}")
     try:
         module = importlib.import_module(manifest.module)
-    except Exception as error:  # noqa: BLE001  whatever a plugin does, the others are still checked
+    except (Exception, SystemExit) as error:  # noqa: BLE001  whatever one does, others are checked
         message = f"cannot be imported: {type(error).__name__}: {error}"
-        yield Finding("problem", subject, message, _reinstall(manifest))
+        yield Finding("problem", subject, message, _mend_import(manifest, error))
         return
     implemented = {name for name, value in vars(module).items() if hasattr(value, "demitasse_impl")}
     declared = set(manifest.roles)
     if implemented != declared:
-        missing = ", ".join(sorted(declared - implemented)) or "none"
-        silent = ", ".join(sorted(implemented - declared)) or "none"
-        message = f"its manifest and module differ: declared only {missing}; implemented only {silent}"
-        yield Finding("problem", subject, message, _reinstall(manifest))
+        missing, silent = sorted(declared - implemented), sorted(implemented - declared)
+        message = (
+            f"its manifest and module differ: declared only {', '.join(missing) or 'none'}; "
+            f"implemented only {', '.join(silent) or 'none'}"
+        )
+        steps = [f"mark a function {name} of {manifest.module} with hookimpl" for name in missing]
+        steps += [f"give its plugin.toml a table [roles.{name}]" for name in silent]
+        yield Finding("problem", subject, message, f"{'; '.join(steps)}; or {_uninstall(manifest)}")
         return
     yield Finding(
         "ok", subject, f"{manifest.version}, api {manifest.api}, {', '.join(sorted(declared))}"
@@ -165,9 +173,10 @@ def _check(manifest: Manifest, installed: set[str], topics: frozenset[str]) -> I
                         f"{finding!r} is no Finding of a level that there is ({', '.join(LEVELS)})"
                     )
                 yield finding
-        except Exception as error:  # noqa: BLE001  as above
+        except (Exception, SystemExit) as error:  # noqa: BLE001  as above
             message = f"its diagnosis failed: {type(error).__name__}: {error}"
-            yield Finding("problem", subject, message, _reinstall(manifest))
+            remedy = f"mend its hook diagnose{_place(error, manifest)}, or {_uninstall(manifest)}"
+            yield Finding("problem", subject, message, remedy)
 
 
 def _claims(manifests: tuple[Manifest, ...]) -> Iterator[Finding]:
@@ -175,21 +184,91 @@ def _claims(manifests: tuple[Manifest, ...]) -> Iterator[Finding]:
     from demitasse import Finding
 
     makers: dict[str, list[str]] = {}
-    owners: dict[str, list[str]] = {}
+    owners: dict[str, list[Manifest]] = {}
     for manifest in manifests:
         makers.setdefault(manifest.name, []).append(manifest.distribution)
         for name in manifest.roles.get("commands", {}).get("commands", {}):
-            owners.setdefault(name, []).append(manifest.name)
-    remedy = "uninstall one of them"
+            owners.setdefault(name, []).append(manifest)
     for name, both in makers.items():
         if len(both) > 1:
             message = f"is provided by {' and '.join(both)}: nothing can be composed"
-            yield Finding("problem", f"plugin {name}", message, remedy)
-    for name, both in owners.items():
-        if len(both) > 1:
-            message = f"is claimed by the plugins {' and '.join(both)}"
+            yield Finding("problem", f"plugin {name}", message, f"pip uninstall {' or '.join(both)}")
+    for name, claiming in owners.items():
+        if len(claiming) > 1:
+            message = f"is claimed by the plugins {' and '.join(each.name for each in claiming)}"
+            remedy = f"pip uninstall {' or '.join(each.distribution for each in claiming)}"
             yield Finding("problem", f"command {name}", message, remedy)
+
+
+def _together(manifests: tuple[Manifest, ...]) -> Iterator[Finding]:
+    """Plugins that are composed unless somebody leaves them out, and do not go together so."""
+    from demitasse import Finding
+
+    automatic = {each.name: each for each in manifests if each.automatic and not each.problem}
+    installed = {each.name for each in manifests}
+    told = set[frozenset[str]]()
+    for manifest in automatic.values():
+        subject, alone = f"plugin {manifest.name}", f"--plugins -{manifest.name}"
+        for other in sorted((set(manifest.requires) & installed) - set(automatic)):
+            message = (
+                f"is automatic and requires {other!r}, which is not: nothing can be composed without a "
+                f"list of plugins"
+            )
+            remedy = f"at each run --plugins +{other}, or {alone}; or {_uninstall(manifest)}"
+            yield Finding("problem", subject, message, remedy)
+        for other in sorted(set(manifest.conflicts) & set(automatic)):
+            pair = frozenset((manifest.name, other))
+            if pair not in told:
+                told.add(pair)
+                message = (
+                    f"conflicts with {other!r}, and both are automatic: nothing can be composed without "
+                    f"a list of plugins"
+                )
+                remedy = f"at each run {alone} or --plugins -{other}; or {_uninstall(manifest)}"
+                yield Finding("problem", subject, message, remedy)
+
+
+def _composed() -> Iterator[Finding]:
+    """Whether all automatic plugins make a runtime: two may define one operation or layer type."""
+    from demitasse import DemitasseError, Finding, Level, Machine, compose
+
+    try:
+        with compose(Machine("the doctor's", (Level("machine"),), fingerprint="any")):
+            pass
+    except DemitasseError as error:
+        remedy = "leave one that is named out (--plugins -NAME, or pip uninstall)"
+        yield Finding("problem", "automatic plugins", str(error), remedy)
+
+
+def _mend_manifest(manifest: Manifest) -> str:
+    if manifest.api:  # it was read, and is for another version, or for another name
+        return f"pip install --upgrade demitasse {manifest.distribution}; or {_uninstall(manifest)}"
+    if "is not there" in manifest.problem:
+        return f"{_reinstall(manifest)}; or {_uninstall(manifest)}"
+    return f"mend its plugin.toml, or {_reinstall(manifest)}, or {_uninstall(manifest)}"
+
+
+def _mend_import(manifest: Manifest, error: BaseException) -> str:
+    package = str(manifest.module).partition(".")[0]
+    if isinstance(error, ModuleNotFoundError) and error.name and not error.name.startswith(package):
+        again = f"{_reinstall(manifest)} installs what it depends on"
+        return f"{again}; install {error.name} if that is not among it; or {_uninstall(manifest)}"
+    return f"mend it{_place(error, manifest)}, or {_reinstall(manifest)}, or {_uninstall(manifest)}"
+
+
+def _place(error: BaseException, manifest: Manifest) -> str:
+    """Where in a plugin's package something was raised, as the end of a sentence."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f" in {error.filename}, line {error.lineno}"
+    package = str(manifest.module).partition(".")[0]
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if package in Path(frame.filename).parts]
+    return f" in {own[-1].filename}, line {own[-1].lineno}" if own else ""
 
 
 def _reinstall(manifest: Manifest) -> str:
     return f"pip install --force-reinstall {manifest.distribution or f'demitasse-{manifest.name}'}"
+
+
+def _uninstall(manifest: Manifest) -> str:
+    return f"pip uninstall {manifest.distribution or f'demitasse-{manifest.name}'}"

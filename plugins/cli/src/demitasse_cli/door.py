@@ -52,8 +52,6 @@ class Door(click.Group):
         found: dict[str, list[tuple[Manifest, str]]] = {}
         for manifest in sorted(self.manifests, key=lambda manifest: manifest.name != "cli"):
             offered = manifest.roles.get("commands", {}).get("commands", {})
-            if not isinstance(offered, dict):  # a list of names: each without a word of help
-                offered = dict.fromkeys(map(str, offered), "")
             for name, summary in () if manifest.problem else offered.items():
                 found.setdefault(name, []).append((manifest, summary))
         return found
@@ -108,7 +106,7 @@ def load(manifest: Manifest, name: str) -> click.Command:
     try:
         plugin = importlib.import_module(manifest.module)
         command = plugin.commands()[name]
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise PluginError(
             f"plugin {manifest.name!r} ({manifest.distribution} {manifest.version}) declares the "
             f"command {name!r} but does not give it: {type(error).__name__}: {error}; "
