@@ -12,6 +12,7 @@ from demitasse.machine import Machine
 from demitasse.operations.kernel import Work
 
 if TYPE_CHECKING:
+    from demitasse_schedules import Algorithm
     from demitasse_streams import StreamEngine
 
 
@@ -94,7 +95,8 @@ class Group:
     """What a synchronisation is asked to serve: the levels' names, outermost first, this worker's
     index among its siblings in this process and their team (None where there are none), whether
     some are in other processes, the element type, the options of the description's ``sync``, the
-    machine and processes of the run, and the worker's streams, where it computes in some."""
+    machine and processes of the run, the worker's streams, where it computes in some, and where some
+    are in other processes the algorithms of collectives that plugins give, by name."""
 
     levels: tuple[str, ...]
     index: int
@@ -105,6 +107,7 @@ class Group:
     machine: Machine | None = None
     processes: Processes = ALONE
     engine: "StreamEngine | None" = None
+    collectives: Mapping[str, "Algorithm"] = field(default_factory=dict, hash=False)
 
 
 class GradientSync:

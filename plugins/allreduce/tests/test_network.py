@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from demitasse import Group, Machine, load_machine
+from demitasse import CompositionError, Group, Machine, PluginError, load_machine
+from demitasse_allreduce.algorithms import ALGORITHMS, given
 from demitasse_allreduce.choice import Chooser, Fit, Offer, Way, human, network_of
 from demitasse_allreduce.gradient_sync import gradient_sync
 from demitasse_allreduce.stages.candidates import CANDIDATES, NEAR, candidates, steady
@@ -172,3 +174,21 @@ def test_both_levels_of_communicators_are_told(supernodes: Machine) -> None:
 def test_a_network_that_nobody_describes_is_said_to_be_measured() -> None:
     (line,) = told(None, ("allreduce",))
     assert line.startswith("the network is not described")
+
+
+def test_algorithms_of_other_plugins_are_offered_beside_ours(supernodes: Machine) -> None:
+    known = {**ALGORITHMS, "mine": replace(ALGORITHMS["ring"], name="mine")}
+    asked = Options.read({"algorithm": "mine"}, "here", known)
+    network = Network(Ranks(8), asked, supernodes, lambda: None, list(range(8)), 4)
+    assert all("bytes: mine, predicted" in line for line in forecast(network, ("allreduce",)))
+    offers = Chooser(network_of(supernodes), 8, known=known).offers(2**20)
+    assert {"mine", "ring", "two-level"} < {offer.way.algorithm for offer in offers}
+    with pytest.raises(CompositionError, match="here: unknown algorithm 'mime'; did you mean 'mine'"):
+        Options.read({"algorithm": "mime"}, "here", known)
+
+
+def test_what_is_given_under_another_name_is_called_by_that() -> None:
+    assert given({"mine": ALGORITHMS["ring"]})["mine"].name == "mine"
+    assert given({}) == ALGORITHMS
+    with pytest.raises(PluginError, match=r"algorithm 'mine' of a collective: 3 .valid: an Algorithm."):
+        given({"mine": 3})

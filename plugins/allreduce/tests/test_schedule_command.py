@@ -81,6 +81,36 @@ def test_a_described_machine_gives_the_network() -> None:
     assert "proved" in output
 
 
+STRANGER = """
+from demitasse import hookimpl
+from demitasse_allreduce.algorithms import ALGORITHMS
+
+@hookimpl
+def collectives():
+    return {"strangers-ring": ALGORITHMS["ring"]}
+"""
+
+
+def test_algorithms_of_all_installed_plugins_are_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package, facts = tmp_path / "a_stranger", tmp_path / "a_stranger-1.0.dist-info"
+    package.mkdir()
+    facts.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "plugin.py").write_text(STRANGER)
+    (package / "plugin.toml").write_text('name = "stranger"\napi = ">=0.1"\n[roles.collectives]\n')
+    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: a-stranger\nVersion: 1.0\n")
+    (facts / "entry_points.txt").write_text("[demitasse.plugins]\nstranger = a_stranger.plugin\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    words = ("--ranks", 4, "--size", 8, "--check")
+    assert run("strangers-ring", *words).output.startswith("strangers-ring: allreduce of 8 by 4\n")
+    assert "proved" in run("strangers-ring", *words).output
+    with pytest.raises(DemitasseError, match="unknown algorithm 'strangers-ring'"):
+        run("strangers-ring", *words, "--plugins", "allreduce")
+    assert "strangers-ring" in run("auto", *words).output
+
+
 def test_files_hold_the_picture_and_the_data(tmp_path: Path) -> None:
     drawn, written = tmp_path / "a.svg", tmp_path / "a.json"
     words = ("two-level", "--ranks", 6, "--supernodes", 2, "--chunks", 2, "--size", 600, "--check")

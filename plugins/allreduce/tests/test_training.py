@@ -128,6 +128,16 @@ def test_every_stage_has_the_losses_of_one(
         assert found["alike"], job
 
 
+def test_another_plugins_algorithm_is_chosen_by_its_name(
+    trained: Trained, alone: dict[str, list[float]]
+) -> None:
+    sync = {"stage": "packed", "shared": False, "algorithm": "strangers-ring"}
+    (found,) = trained(2, [{"iterations": 3, "sync": sync}])
+    assert np.allclose(found["losses"], alone["solver"][:3], rtol=0, atol=1e-10)
+    assert found["alike"]
+    assert any("bytes: strangers-ring" in note for note in found["notes"])
+
+
 def test_weak_scaling_is_a_larger_batch(trained: Trained, alone: dict[str, list[float]]) -> None:
     (found,) = trained(3, [{"iterations": 6, "scaling": "weak", "solver": "third.prototxt"}])
     assert np.allclose(found["losses"], alone["solver"][:6], rtol=0, atol=1e-10)

@@ -8,10 +8,22 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from demitasse import Level, Machine, MemorySpace, SyncSpec, compose
+from demitasse import Level, Machine, MemorySpace, SyncSpec, compose, hookimpl
+from demitasse_allreduce.algorithms import ALGORITHMS
 from demitasse_allreduce.launch import started
 
 PLUGINS = ["cpu", "reference", "training", "caffe", "datasets", "snapshots", "allreduce"]
+
+
+class Stranger:
+    """Another plugin's algorithm: a ring under a name of its own."""
+
+    manifest: Mapping[str, Any] = {"name": "stranger", "api": ">=0.1", "roles": {"collectives": {}}}
+
+    @staticmethod
+    @hookimpl
+    def collectives() -> Mapping[str, Any]:
+        return {"strangers-ring": ALGORITHMS["ring"]}
 
 
 def machine(sync: Mapping[str, Any]) -> Machine:
@@ -29,7 +41,7 @@ def machine(sync: Mapping[str, Any]) -> Machine:
 def trained(job: Mapping[str, Any]) -> dict[str, Any]:
     """The losses of a job's iterations, the last parameters, and where a snapshot lies."""
     folder = Path(job["folder"])
-    with compose(machine(job.get("sync", {})), plugins=PLUGINS) as runtime:
+    with compose(machine(job.get("sync", {})), plugins=[*PLUGINS, Stranger]) as runtime:
         trainer = runtime.trainer(
             folder / job.get("solver", "solver.prototxt"),
             precision=job.get("precision", "f64"),
@@ -45,7 +57,8 @@ def trained(job: Mapping[str, Any]) -> dict[str, Any]:
         }
         found = {"losses": losses, "parameters": parameters}
         everyone: list[dict[str, Any]] = runtime.processes.gather(found)
-    return {"losses": losses, "alike": all(each == everyone[0] for each in everyone), "saved": saved}
+    alike = all(each == everyone[0] for each in everyone)
+    return {"losses": losses, "alike": alike, "saved": saved, "notes": list(trainer.notes)}
 
 
 def main() -> None:

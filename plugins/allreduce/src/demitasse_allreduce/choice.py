@@ -60,11 +60,18 @@ class Way:
     group: int = 0
 
     def schedule(
-        self, size: int, network: Topology, ranks: int, goal: str = "allreduce", root: int = 0
+        self,
+        size: int,
+        network: Topology,
+        ranks: int,
+        goal: str = "allreduce",
+        root: int = 0,
+        known: Mapping[str, Algorithm] = ALGORITHMS,
     ) -> Schedule:
-        """The schedule of ``size`` elements for ranks at the network's first endpoints, in that order.
-        Raises CompositionError for an unknown algorithm or rank map."""
-        made = algorithm(self.algorithm)
+        """The schedule of ``size`` elements for ranks at the network's first endpoints, in that order,
+        by an algorithm that is ``known``. Raises CompositionError for another one, or for a rank map
+        that is none."""
+        made = algorithm(self.algorithm, known=known)
         options: dict[str, Any] = {}
         if "groups" in made.options:
             options["groups"] = self.group or network.groups(ranks)
@@ -231,9 +238,9 @@ def maps(network: Topology, ranks: int, only: str = AUTO) -> dict[str, np.ndarra
 
 class Chooser:
     """Chooses for ``ranks`` at the first endpoints of a network. ``item`` bytes are an element,
-    ``gamma`` seconds a byte that is added; ``only`` restricts algorithms and ``order`` rank maps
-    ("auto": any). Choices are remembered by bucket of sizes; all ranks come to the same ones from the
-    same numbers."""
+    ``gamma`` seconds a byte that is added; ``only`` restricts the algorithms that are ``known``, and
+    ``order`` rank maps ("auto": any). Choices are remembered by bucket of sizes; all ranks come to the
+    same ones from the same numbers."""
 
     def __init__(
         self,
@@ -245,10 +252,12 @@ class Chooser:
         only: Sequence[str] = (),
         order: str = AUTO,
         measured: Measurements | None = None,
+        known: Mapping[str, Algorithm] = ALGORITHMS,
     ) -> None:
+        self.known = known
         self.network, self.ranks, self.item, self.gamma = network, ranks, item, gamma
         self.measured = Measurements() if measured is None else measured
-        self._algorithms = tuple(algorithm(name) for name in only) or tuple(ALGORITHMS.values())
+        self._algorithms = tuple(algorithm(name, known=known) for name in only) or tuple(known.values())
         self._maps = maps(network, ranks, order)
         self._predicted: dict[tuple[str, int], dict[Way, float]] = {}
 
@@ -276,7 +285,8 @@ class Chooser:
     def schedule(self, size: int, goal: str = "allreduce", root: int = 0) -> Schedule:
         """The best way's schedule for ``size`` elements. Raises CompositionError where that is a way
         without one: MPI's own."""
-        return self.best(size * self.item, goal).schedule(size, self.network, self.ranks, goal, root)
+        way = self.best(size * self.item, goal)
+        return way.schedule(size, self.network, self.ranks, goal, root, self.known)
 
     def predictions(self, nbytes: int, goal: str = "allreduce") -> dict[Way, float]:
         """Predicted seconds of every way for the largest size of the bucket."""
@@ -294,7 +304,7 @@ class Chooser:
 
     def predict(self, way: Way, size: int, goal: str = "allreduce") -> float:
         """Seconds of one way for exactly ``size`` elements."""
-        made = algorithm(way.algorithm)
+        made = algorithm(way.algorithm, known=self.known)
         options: dict[str, Any] = {"goal": goal}
         if way.chunks:
             options["chunks"] = way.chunks
@@ -321,7 +331,7 @@ class Chooser:
 
     def _cut(self, way: Way, size: int) -> Iterator[Way]:
         """The same with other numbers of chunks."""
-        made = algorithm(way.algorithm)
+        made = algorithm(way.algorithm, known=self.known)
         if "chunks" in made.options and self.ranks <= FEW:
             for chunks in CHUNKS:
                 if chunks != made.chunks(self.ranks, size) and size // chunks >= LEAST_CHUNK:

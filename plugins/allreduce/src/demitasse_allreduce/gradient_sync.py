@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from demitasse import CompositionError, GradientSync, Group, Machine, Processes, sync_place
+from demitasse_allreduce.algorithms import given
 from demitasse_allreduce.hierarchy import homes as _homes
 from demitasse_allreduce.stages.options import OVERLAP, PACKED, ROOTED, SC_B, STAGES, Options
 
@@ -32,7 +33,7 @@ def gradient_sync(group: Group) -> GradientSync:
     processes do it in the same order. Raises CompositionError for unknown options, for siblings
     that are threads, and for what a stage cannot do."""
     where = sync_place(group)
-    options = Options.read(group.options, where)
+    options = Options.read(group.options, where, given(group.collectives))
     _check_team(group, where)
     processes = group.processes
     if processes.size == 1:

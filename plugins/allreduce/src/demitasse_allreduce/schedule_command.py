@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from demitasse import Proof, Schedule, Topology
+    from collections.abc import Mapping
+
+    from demitasse import Algorithm, Proof, Schedule, Topology
     from demitasse_allreduce.choice import Way
 
 MOST_MOVES = 256
@@ -53,6 +55,7 @@ PAPER = {"alpha": 1e-6, "bandwidth": 12e9, "oversubscription": 4.0}
 @click.option("--chunks", type=click.IntRange(min=1), metavar="N", help="Pieces of a pipeline.")
 @click.option("--chain", type=click.IntRange(min=1), metavar="N", help="Ranks of a lower communicator.")
 @click.option("--hw", metavar="FILE", help="A machine whose network it is costed on.")
+@click.option("--plugins", metavar="A,B", help="Whose algorithms; default: all that give some.")
 @click.option("--check", "proves", is_flag=True, help="Prove it: each contribution once, no deadlock.")
 @click.option("--draw", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--json", "json_path", metavar="FILE", help="Write it as JSON; - is standard output.")
@@ -67,6 +70,7 @@ def schedule(
     chunks: int | None,
     chain: int | None,
     hw: str | None,
+    plugins: str | None,
     proves: bool,
     draw: Path | None,
     json_path: str | None,
@@ -78,9 +82,10 @@ def schedule(
 
     if draw is not None and draw.suffix != ".svg":
         raise CompositionError(f"--draw {draw}: the picture is SVG; give a name that ends in .svg")
+    known = _known(plugins)
     network = _network(hw, supernodes, ranks)
-    way, table = _way(algorithm, order, chunks, chain, network, ranks, size, goal)
-    made = way.schedule(size, network, ranks, goal, root)
+    way, table = _way(algorithm, order, chunks, chain, network, ranks, size, goal, known)
+    made = way.schedule(size, network, ranks, goal, root, known)
     seconds = _seconds(made, network)
     proof = check(made) if proves else None
     groups = _groups(network, ranks)
@@ -112,6 +117,21 @@ def schedule(
     click.echo(f"{cost}: {parts}; {seconds['rounds']:,} rounds")
     if proof is not None:
         click.echo(str(proof))
+
+
+def _known(plugins: str | None) -> Mapping[str, Algorithm]:
+    """The algorithms of the plugins that are named, or of all installed ones that give some."""
+    from demitasse import Level, Machine, compose, discover
+    from demitasse_allreduce.algorithms import given
+
+    there = {each.name: each for each in discover() if not each.problem}
+    serving = [each for each in there.values() if each.serves("collectives")]
+    names = [each.name for each in sorted(serving, key=lambda each: -each.priority)]
+    for name in names:  # and what they require, which follows them
+        names += [other for other in there[name].requires if other in there and other not in names]
+    machine = Machine("the command line", (Level("machine"),), fingerprint="any")
+    with compose(machine, names if plugins is None else plugins.split(",")) as runtime:
+        return given(runtime.composition.offered("collectives"))
 
 
 def _network(hw: str | None, supernodes: int | None, ranks: int) -> Topology:
@@ -151,26 +171,27 @@ def _way(
     ranks: int,
     size: int,
     goal: str,
+    known: Mapping[str, Algorithm],
 ) -> tuple[Way, list[str]]:
     """What was asked for; the cheapest of its kind, and the table of offers, where it says auto."""
     from demitasse import CompositionError
-    from demitasse_allreduce.algorithms import ALGORITHMS, algorithm
+    from demitasse_allreduce.algorithms import algorithm
     from demitasse_allreduce.choice import AUTO, Chooser, Way
 
     table, asked = list[str](), (name, order)
     if AUTO in asked:
         only = () if name == AUTO else (name,)
-        chooser = Chooser(network, ranks, only=only, order=order)
+        chooser = Chooser(network, ranks, only=only, order=order, known=known)
         best = chooser.best(size * 4, goal)
         table = chooser.table(size * 4, goal).splitlines()
         name, order = best.algorithm, best.ranks
         chunks = chunks or best.chunks or None
         chain = chain or best.group or None
-    takes = algorithm(name).options
+    takes = algorithm(name, known=known).options
     given = {"--map": order != "natural", "--chunks": bool(chunks), "--chain": bool(chain)}
     for option in () if AUTO in asked else given:
-        if given[option] and not _takes(name, option):
-            others = [each for each in ALGORITHMS if _takes(each, option)]
+        if given[option] and not _takes(known[name], option):
+            others = [each for each, made in known.items() if _takes(made, option)]
             raise CompositionError(
                 f"{option} means nothing to {name} (valid with it: auto, {', '.join(others)})"
             )
@@ -185,10 +206,8 @@ def _way(
     )
 
 
-def _takes(algorithm: str, option: str) -> bool:
-    from demitasse_allreduce.algorithms import ALGORITHMS
-
-    takes = ALGORITHMS[algorithm].options
+def _takes(algorithm: Algorithm, option: str) -> bool:
+    takes = algorithm.options
     return {"--map": "groups" not in takes, "--chunks": "chunks" in takes}.get(option, "groups" in takes)
 
 

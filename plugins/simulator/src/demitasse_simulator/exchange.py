@@ -121,9 +121,7 @@ class Link:
 def offered(composition: Composition, where: object = None) -> Mapping[str, Algorithm]:
     """The algorithms of all composed plugins, the preferred plugin's where two have one name. Raises
     PluginError that names the plugins to compose where none has any."""
-    found: dict[str, Algorithm] = {}
-    for _, hook in composition.serving("collectives"):
-        found = {**hook(), **found}
+    found = composition.offered("collectives")
     if not found:
         there = [m.name for m in discover() if "collectives" in m.roles and not m.problem]
         remedy = (

@@ -77,7 +77,8 @@ class Worker:
         self.idle: list[GradientSync] = []  # that have nobody to synchronise with
         self._groups: list[Group] = []
         for plugin, group in place.groups:
-            group = replace(group, engine=self.engine)
+            given = runtime.composition.offered("collectives") if group.remote else {}
+            group = replace(group, engine=self.engine, collectives=given)
             level = modules[plugin].gradient_sync(group=group)
             check_level(plugin, level, group)
             if level.size > 1:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
 
-from demitasse import Algorithm, CompositionError, Schedule, unknown
+from demitasse import Algorithm, CompositionError, PluginError, Schedule, unknown
 from demitasse_allreduce.algorithms import exchange, trees, two_level
 
 _HALVES = ("allreduce", "reduce", "broadcast", "reduce_scatter", "allgather")
@@ -89,11 +91,24 @@ ALGORITHMS: Mapping[str, Algorithm] = {
 """By name."""
 
 
-def algorithm(name: str, where: object = None) -> Algorithm:
+def algorithm(name: str, where: object = None, known: Mapping[str, Algorithm] = ALGORITHMS) -> Algorithm:
     """The algorithm of that name. Raises CompositionError that lists them."""
-    if name not in ALGORITHMS:
-        raise CompositionError(unknown("algorithm", name, ALGORITHMS, where))
-    return ALGORITHMS[name]
+    if name not in known:
+        raise CompositionError(unknown("algorithm", name, known, where))
+    return known[name]
+
+
+def given(collectives: Mapping[str, Any]) -> Mapping[str, Algorithm]:
+    """What plugins give by the hook ``collectives``, each called as it is named there; these where
+    nobody gives any. Raises PluginError for what is no algorithm."""
+    for name, made in collectives.items():
+        if not isinstance(made, Algorithm):
+            raise PluginError(f"algorithm {name!r} of a collective: {made!r:.99} (valid: an Algorithm)")
+    named = (
+        (name, made if made.name == name else replace(made, name=name))
+        for name, made in collectives.items()
+    )
+    return dict(named) or ALGORITHMS
 
 
 def schedule(

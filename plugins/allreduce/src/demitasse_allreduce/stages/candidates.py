@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from demitasse import Algorithm
 from demitasse_allreduce.algorithms import ALGORITHMS
 from demitasse_allreduce.choice import Offer
 
@@ -14,7 +17,7 @@ ALIKE = 1.1
 one algorithm."""
 
 
-def candidates(offers: list[Offer]) -> list[Offer]:
+def candidates(offers: list[Offer], known: Mapping[str, Algorithm] = ALGORITHMS) -> list[Offer]:
     """Those that are worth a run: the cheapest of each algorithm, as far as they are near the cheapest
     of all, and the cheapest with two levels of ranks."""
     first: dict[str, Offer] = {}
@@ -22,7 +25,7 @@ def candidates(offers: list[Offer]) -> list[Offer]:
         first.setdefault(offer.way.algorithm, offer)
     ranked = [*first.values()]
     near = [each for each in ranked if each.seconds <= NEAR * ranked[0].seconds][:CANDIDATES]
-    grouped = [each for each in ranked if "groups" in ALGORITHMS[each.way.algorithm].options]
+    grouped = [each for each in ranked if "groups" in known[each.way.algorithm].options]
     return near + [each for each in grouped[:1] if each not in near]
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from demitasse import Machine, Schedule, StreamEngine
 from demitasse_allreduce import library
-from demitasse_allreduce.algorithms import ALGORITHMS, algorithm
+from demitasse_allreduce.algorithms import algorithm
 from demitasse_allreduce.choice import AUTO, Chooser, Way, bucket, fit
 from demitasse_allreduce.executor import Collective
 from demitasse_allreduce.stages.base import InLine
@@ -78,6 +78,7 @@ class Network:
         self.ranks = comm.Get_size()
         self.notes: list[str] = []
         self._network = described(machine, self.ranks)
+        self._known = options.known
         self._gamma = 0.0
         self._copies: dict[int, list[Any]] = {}
         self._choosers: dict[tuple[int, str], Chooser] = {}
@@ -187,10 +188,10 @@ class Network:
         offers = steady(chooser.offers(size * self._item, goal))
         # For so few ranks that they make one group a two-level algorithm is no offer, but asked for.
         way = offers[0].way if offers else Way(name, group=min(CHAIN, ranks))
-        if way.algorithm in ALGORITHMS and "groups" in ALGORITHMS[way.algorithm].options:
+        if way.algorithm in self._known and "groups" in self._known[way.algorithm].options:
             found, seconds = self._grouped(chooser, way, goal, size)
         else:
-            found = way, way.schedule(size, self._network, ranks, goal)
+            found = way, way.schedule(size, self._network, ranks, goal, known=self._known)
             seconds = chooser.predict(way, size, goal)
         told = f"predicted {seconds * 1e3:.3g} ms"
         if offers and offers[0].measured is not None:
@@ -205,10 +206,16 @@ class Network:
             only = () if name == AUTO else (name,)
             # Ranks of a part of them are anywhere: only the whole has a place in the description.
             order = self._options.ranks if ranks == self.ranks else "natural"
-            if only and "groups" in algorithm(name).options:
+            if only and "groups" in algorithm(name, known=self._known).options:
                 order = AUTO
             self._choosers[key] = Chooser(
-                self._network, ranks, item=self._item, gamma=self._gamma, only=only, order=order
+                self._network,
+                ranks,
+                item=self._item,
+                gamma=self._gamma,
+                only=only,
+                order=order,
+                known=self._known,
             )
         return self._choosers[key]
 
@@ -218,13 +225,15 @@ class Network:
         if key in self._tried:
             return
         self._tried.add(key)
-        ways = [offer.way for offer in candidates(chooser.offers(array.size * self._item, goal))]
+        offers = chooser.offers(array.size * self._item, goal)
+        ways = [offer.way for offer in candidates(offers, self._known)]
         if len(ways) < 2:
             return
         assert self._network is not None
         size = min(array.size, LARGEST // self._item)
         trial = np.zeros(size, array.dtype)
-        made = [way.schedule(size, self._network, chooser.ranks, goal) for way in ways]
+        about = self._network, chooser.ranks, goal, 0, self._known
+        made = [way.schedule(size, *about) for way in ways]
         runs = [Collective(each, comm, trial, check=self._check).run for each in made]
         for way, seconds in zip(
             ways, measured(comm, runs, self._options.trials, check=self._check), strict=True
@@ -243,13 +252,13 @@ class Network:
                 for each in dict.fromkeys(self._homes)
             ]
             chunks = way.chunks or None
-            made = algorithm(way.algorithm).schedule(
+            made = algorithm(way.algorithm, known=self._known).schedule(
                 chooser.ranks, size, goal, groups=members, chunks=chunks
             )
             return (way, made), chooser.predict(way, size, goal)
         if self._options.chain is not None:
             way = replace(way, group=self._options.chain)
-        made = way.schedule(size, self._network, chooser.ranks, goal)
+        made = way.schedule(size, self._network, chooser.ranks, goal, known=self._known)
         return (way, made), chooser.predict(way, size, goal)
 
     def _measure(self) -> None:

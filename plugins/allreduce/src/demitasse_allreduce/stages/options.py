@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
-from demitasse import RANK_MAPS, CompositionError, Quantity, unknown
+from demitasse import RANK_MAPS, Algorithm, CompositionError, Quantity, unknown
 from demitasse_allreduce.algorithms import ALGORITHMS
 
 PACKED, BUCKETS, OVERLAP = "packed", "buckets", "overlap"
@@ -51,6 +51,8 @@ class Options:
     shared: bool = True
     between: str | None = None
     trials: int = 3
+    known: Mapping[str, Algorithm] = field(default_factory=lambda: ALGORITHMS, repr=False, hash=False)
+    """The algorithms that composed plugins give, by name."""
 
     @property
     def hierarchical(self) -> bool:
@@ -59,15 +61,19 @@ class Options:
         return levels or (self.chain is not None and self.algorithm == "auto")
 
     @classmethod
-    def read(cls, given: Mapping[str, Any], where: object) -> Options:
-        """The options in a table. Raises CompositionError that begins with ``where`` and names the
-        option, its value, what is valid and the nearest name; DescriptionError for what is no size."""
-        names = [field.name for field in fields(cls)]
+    def read(
+        cls, given: Mapping[str, Any], where: object, known: Mapping[str, Algorithm] = ALGORITHMS
+    ) -> Options:
+        """The options in a table, of algorithms those that are ``known``. Raises CompositionError that
+        begins with ``where`` and names the option, its value, what is valid and the nearest name;
+        DescriptionError for what is no size."""
+        names = [each.name for each in fields(cls) if each.name != "known"]
         for key in given:
             if key not in names:
                 raise CompositionError(unknown("option of sync", key, names, where))
-        values = dict(given)
-        for key, valid in _NAMES.items():
+        values = {**given, "known": known}
+        algorithms = {"algorithm": ("auto", *known), "lower": tuple(known), "upper": tuple(known)}
+        for key, valid in (_NAMES | algorithms).items():
             if key in given and given[key] not in valid:
                 text = given[key] if isinstance(given[key], str) else repr(given[key])
                 raise CompositionError(unknown(key, text, valid, where))
@@ -95,31 +101,29 @@ class Options:
                 f"{where}: algorithm = {self.algorithm!r} beside lower and upper, which are the "
                 f"algorithms of two levels; leave the one or the others out"
             )
-        taken = ALGORITHMS[self.algorithm].options if self.algorithm in ALGORITHMS else ("groups",)
+        known = self.known
+        taken = known[self.algorithm].options if self.algorithm in known else ("groups",)
         if "groups" not in taken and (self.chain is not None or self.members != MEMBERS[0]):
-            two = ", ".join(name for name, each in ALGORITHMS.items() if "groups" in each.options)
+            two = ", ".join(name for name, each in known.items() if "groups" in each.options)
             raise CompositionError(
                 f"{where}: algorithm = {self.algorithm!r} has one level, for which chain and members "
                 f"mean nothing (valid with them: auto, {two})"
             )
         named = {"algorithm": self.algorithm, "lower": self.lower, "upper": self.upper}
         for key, name in named.items():
-            goals = ALGORITHMS[name].goals if name is not None and name in ALGORITHMS else ("reduce",)
+            goals = known[name].goals if name is not None and name in known else ("reduce",)
             if "reduce" not in goals and (rooted or key != "algorithm"):
-                able = ", ".join(name for name, each in ALGORITHMS.items() if "reduce" in each.goals)
+                able = ", ".join(name for name, each in known.items() if "reduce" in each.goals)
                 raise CompositionError(
                     f"{where}: {key} = {name!r} has no reduction to one rank, which "
                     f"{self.stage if rooted else 'a two-level reduction'} needs (valid: auto, {able})"
                 )
 
 
-_NAMES: Mapping[str, tuple[str, ...]] = {
+_NAMES: dict[str, tuple[str, ...]] = {
     "stage": tuple(STAGES),
-    "algorithm": ("auto", *ALGORITHMS),
     "ranks": ("auto", *RANK_MAPS),
     "members": MEMBERS,
-    "lower": tuple(ALGORITHMS),
-    "upper": tuple(ALGORITHMS),
     "between": BETWEEN,
 }
 
