@@ -92,3 +92,16 @@ def test_an_error_about_samples_names_the_layer_alone(step: Callable[[Candidate]
 
     with pytest.raises(DataError, match=r"^layer 'scores': label 7 is none"):
         step(Candidate("mine", lambda *given: work))
+
+
+def test_a_wrong_update_is_named_with_the_solver(toy: ModuleType, train: Callable[..., Any]) -> None:
+    def kernels(request: Any) -> Any:
+        updates = request.operation.family == "update"
+        return [Candidate("mine", lambda *given: failing)] if updates else []
+
+    trainer = train(toy.classifier(), kernels=[toy.plugin("stranger", kernels=kernels)])
+    words = (
+        "layer 'solver': plugin 'stranger', kernel 'mine' of momentum_update: raised KeyError at work"
+    )
+    with pytest.raises(PluginError, match=words):
+        trainer.step(1)

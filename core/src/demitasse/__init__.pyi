@@ -149,6 +149,7 @@ from demitasse_schedules import (
 from demitasse.step import (
     Phases as Phases,
     Step as Step,
+    bound as bound,
     in_rows as in_rows,
 )
 from demitasse_streams import (

@@ -85,7 +85,7 @@ class Step:
                 self.last.extend((*before[i], *line, *after[i]))
                 continue
             inputs, outputs = list(map(self.array, entry.inputs)), list(map(self.array, entry.outputs))
-            work = _bound(entry, entry.candidate.bind, inputs, outputs, self.array(entry.workspace))
+            work = bound(entry, entry.candidate.bind, inputs, outputs, self.array(entry.workspace))
             self.works.append((entry, work))
             if entry.once:
                 self.once.append(work)
@@ -116,7 +116,7 @@ class Step:
         place, scratch = (len(entry.stretches[0]),), self.array(entry.workspace)
         stretch = self.memory[first.region].view(first.offset, place, first.spec.array_type)
         return [
-            (_bound(entry, entry.candidate.bind_part, number, inputs, [stretch, *rest], scratch), span)
+            (bound(entry, entry.candidate.bind_part, number, inputs, [stretch, *rest], scratch), span)
             for number, span in enumerate(entry.stretches)
         ]
 
@@ -203,7 +203,7 @@ def _fault(entry: Entry, what: str) -> PluginError:
     return PluginError(f"layer {entry.layer!r}: {kernel}: {what}")
 
 
-def _bound(entry: Entry, bind: Callable[..., Work], *given: Any) -> Work:
+def bound(entry: Entry, bind: Callable[..., Work], *given: Any) -> Work:
     """What a kernel binds, so that its errors name the layer; who does that itself is told the name."""
     work = _blaming(entry, "binding", bind, *given)
     if not callable(work):

@@ -15,7 +15,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import demitasse
-from demitasse import CompositionError, Layout, Place, PlanError, Request, TensorSpec, hookimpl
+from demitasse import (
+    CompositionError,
+    Layout,
+    Place,
+    PlanError,
+    PluginError,
+    Request,
+    TensorSpec,
+    hookimpl,
+)
 from demitasse.operations import VOCABULARY
 from demitasse_tuning import plugin
 from demitasse_tuning import tuner as tuner_module
@@ -401,7 +410,8 @@ def test_a_kernel_that_fails_is_left_out_with_one_line(bench, relu, caplog):
 
 def test_a_fault_in_a_kernel_is_not_hidden(bench, relu):
     faulty = bench.kernel("faulty", error=ZeroDivisionError("division by zero"))
-    with pytest.raises(ZeroDivisionError):
+    words = r"plugin 'fast', kernel 'faulty' of relu of .* raised ZeroDivisionError when it was tried"
+    with pytest.raises(PluginError, match=words):
         bench.tuner().pick("fast", relu(), [bench.kernel("a", 5), faulty])
 
 

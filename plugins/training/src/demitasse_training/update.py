@@ -8,6 +8,7 @@ from typing import Any
 
 from demitasse import (
     Allocator,
+    Entry,
     FlatMemory,
     Kernels,
     ModelError,
@@ -17,6 +18,7 @@ from demitasse import (
     Span,
     TensorSpec,
     Work,
+    bound,
     unknown,
 )
 from demitasse.operations import Operation
@@ -103,12 +105,14 @@ def flat_work(
     kernels: Kernels,
     allocator: Allocator,
 ) -> Work:
-    """An operation that only updates flat memory, bound at a plan's place."""
+    """An operation that only updates flat memory, bound at a plan's place, with errors that name it."""
     specs = tuple(
         None if array is None else TensorSpec(tuple(array.shape), str(array.dtype)) for array in operands
     )
     request = Request(operation, specs, (), attributes, plan.place)
-    candidate = kernels.choose(request, "solver")[1]
+    plugin, candidate, reason = kernels.choose(request, "solver")
     size = candidate.workspace
     workspace = allocator.allocate(size).view(0, (size,), "uint8") if size else None
-    return candidate.bind(operands, [], workspace)
+    about = operation.name, "solver", "backward", plugin, candidate.kernel, reason
+    entry = Entry(*about, (), (), None, False, 0.0, 0.0, candidate)
+    return bound(entry, candidate.bind, operands, [], workspace)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from demitasse import PLAIN, Candidate, DemitasseError, Request, TensorSpec, Work
+from demitasse import PLAIN, Candidate, DemitasseError, PluginError, Request, TensorSpec, Work
 from demitasse_tuning.scratch import Operands, Scratch, operand, wanted
 
 log = logging.getLogger("demitasse.tuning")
@@ -64,14 +64,16 @@ class Outcome:
 
 
 def compare(
+    plugin: str,
     request: Request,
     candidates: Sequence[Candidate],
     scratch: Scratch,
     clock: Callable[[], float],
     met: set[str],
 ) -> Outcome | None:
-    """Try candidates on made-up values; None when none of them ran. ``met`` are the kernels that were
-    called in this process, and is added to. Raises MemoryError when there is no room for the operands.
+    """Try a plugin's candidates on made-up values; None when none of them ran. ``met`` are the kernels
+    that were called in this process, and is added to. Raises MemoryError when there is no room for the
+    operands, PluginError for a fault in a kernel.
 
     Each is called once, to warm up. Those that are not hopeless then take turns, the quickest first:
     three times where a call takes under 20 ms (twice what is not close then), twice under 60 ms, else
@@ -89,6 +91,11 @@ def compare(
         except (DemitasseError, MemoryError) as error:
             log.warning("kernel %r failed when it was tried: %s", candidate.kernel, error)
             continue
+        except Exception as error:
+            shapes = ", ".join(str(spec) for spec in request.inputs if spec is not None)
+            what = f"kernel {candidate.kernel!r} of {request.operation.name} of {shapes}"
+            told = f"raised {type(error).__name__} when it was tried: {error}"
+            raise PluginError(f"plugin {plugin!r}, {what}: {told}") from error
         works[i] = work
     for i in list(works):
         if _hopeless(first[i], first) and i in delayed and first[i] < START:

@@ -116,7 +116,7 @@ class CandidateTuner:
             return names.index(found.kernel), f"remembered: {_times(found)}"
         start = self._clock()
         try:
-            outcome = compare(request, candidates, self._scratch, self._clock, self._met)
+            outcome = compare(plugin, request, candidates, self._scratch, self._clock, self._met)
         except MemoryError:
             return 0, "not tried: too little memory"
         finally:
