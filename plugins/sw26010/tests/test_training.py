@@ -23,6 +23,7 @@ from demitasse import (
     Span,
     SyncSpec,
     Team,
+    arrange,
     compose,
     load_machine,
 )
@@ -95,7 +96,7 @@ def test_lenets_ten_iterations_are_those_of_float64(count: int, tmp_path: Path) 
 
 def test_the_descriptions_load() -> None:
     node = load_machine(ROOT / "hwdesc/sw26010-node.toml")
-    assert (node.simulated, node.workers, node.level("cpe").count) == (True, 4, 64)
+    assert (node.simulated, len(arrange(node, "float32")), node.level("cpe").count) == (True, 4, 64)
     whole = load_machine(ROOT / "hwdesc/taihulight.toml")
     assert whole.simulated
     assert whole.level("supernode").count * whole.level("node").count == 40960
