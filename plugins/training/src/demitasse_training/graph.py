@@ -277,6 +277,8 @@ class NetGraph(Graph):
         # Each tensor that depends on what is learned, and the first operation that cuts its gradient.
         cuts = dict.fromkeys(learned, "")
         for node in forward:
+            if node.operation.name == "stop_gradient":  # asked for
+                continue
             operands, rules = by_operand(node), node.operation.gradients
             own = "" if rules else f"layer {node.layer!r}: operation {node.operation.name!r}"
             read = [t for rule in rules for name in rule.of for t in listed(operands[name])]
