@@ -238,6 +238,22 @@ def test_the_command_writes_the_picture(tmp_path: Path, read: Callable[..., Any]
     assert "prob" in boxes(target.read_text())
 
 
+def test_what_a_fork_has_in_caffes_layers_is_said_to_be_left_out(tmp_path: Path) -> None:
+    from click.testing import CliRunner
+
+    from demitasse_caffe.draw_command import command
+
+    net = tmp_path / "net.prototxt"
+    net.write_text(
+        'layer { name: "p" type: "Pooling" bottom: "x" top: "y" pooling_param { pool: AVE_X } }'
+        'layer { name: "r" type: "ROIPooling" bottom: "y" top: "z" }'
+    )
+    done = CliRunner().invoke(command, [str(net), str(tmp_path / "net.svg")])
+    assert done.exit_code == 0
+    assert "drawn as if it were not there: " in done.output
+    assert "layer 'p': unknown value of pool 'AVE_X'" in done.output
+
+
 def test_a_picture_of_another_kind_is_refused_before_it_is_drawn(tmp_path: Path) -> None:
     from click.testing import CliRunner
 

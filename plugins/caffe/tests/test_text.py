@@ -165,6 +165,17 @@ def test_fields_of_a_fork_in_caffes_own_layers_are_told_where_no_type_is_unknown
         reader.net("test", {"layer.drop.name": "other"})
 
 
+def test_a_word_of_a_fork_is_told_where_no_type_is_unknown(read: Any) -> None:
+    fork = (
+        'layer { name: "pool" type: "Pooling" pooling_param { pool: AVE_X kernel_size: 2 } }'
+        'layer { name: "roi" type: "ROIPooling" include { phase: TRAIN } }'
+    )
+    reader = read(fork)
+    assert [layer.type for layer in reader.net("train").layers] == ["Pooling", "ROIPooling"]
+    with pytest.raises(ModelError, match=r":1:\d+: layer 'pool': unknown value of pool 'AVE_X'"):
+        reader.net("test")
+
+
 def test_a_type_that_the_old_form_lacks_is_told_with_its_layer_and_how_one_is_added(read: Any) -> None:
     told = (
         r":1:20: layer 'p' \(RELU_X\): unknown V1 layer type 'RELU_X'; did you mean 'RELU'\? .* a "

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from demitasse import ModelError, compose
+
+if TYPE_CHECKING:
+    from demitasse_caffe.net import NetFile
 
 
 @click.command(
@@ -41,7 +44,8 @@ def command(net: Path, target: str | None, rankdir: str, phase: str) -> None:
             f"Inkscape or rsvg-convert make other formats of it"
         )
     with compose() as runtime:
-        message = _message(runtime, net)
+        file = _net(runtime, net)
+        message = file.message
         text = svg(
             message,
             rankdir.upper(),
@@ -49,6 +53,8 @@ def command(net: Path, target: str | None, rankdir: str, phase: str) -> None:
             layer_types=runtime.layer_types,
             open_source=runtime.open_source,
         )
+    if file.misfit:
+        click.echo(f"demitasse: drawn as if it were not there: {file.misfit}", err=True)
     if target == "-":
         click.echo(text, nl=False)
         return
@@ -56,8 +62,8 @@ def command(net: Path, target: str | None, rankdir: str, phase: str) -> None:
     click.echo(f"wrote {path}: {len(message.layer)} layers")
 
 
-def _message(runtime: Any, path: Path) -> Any:
-    """The net of a text or binary file as a message in the present form. Raises ModelError."""
+def _net(runtime: Any, path: Path) -> NetFile:
+    """The net of a text or binary file in the present form. Raises ModelError."""
     from demitasse_caffe.binary import NO_OUTLINE, parse_binary
     from demitasse_caffe.net import net_file, read_net
     from demitasse_caffe.reader import BINARY, TEXT, WEIGHTS, Reader
@@ -71,5 +77,5 @@ def _message(runtime: Any, path: Path) -> Any:
     messages = schema(runtime.layer_types)
     if path.name.endswith((*BINARY, *WEIGHTS)):
         stored = parse_binary(path, "NetParameter", messages)
-        return net_file(path, stored, NO_OUTLINE, messages).message
-    return read_net(path, messages).message
+        return net_file(path, stored, NO_OUTLINE, messages)
+    return read_net(path, messages)

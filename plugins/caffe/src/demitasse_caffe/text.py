@@ -156,8 +156,8 @@ def parse(
 
     Fields that a fork of Caffe has for a layer type that nobody here knows are left out, unless
     ``strict``: the error that helps is the one about the type, when the net is built. In a net with such
-    a type, those that it has for Caffe's own types are left out too, and the first is noted as the
-    outline's ``misfit``: the error about a net's phase without such a type.
+    a type, those that it has for Caffe's own types are left out too, as are words that are no value, and
+    the first is noted as the outline's ``misfit``: the error about a net's phase without such a type.
     """
     if outline.too_deep is not None:
         raise ModelError(f"{path}:{outline.too_deep}: blocks are nested deeper than {_DEEPEST}")
@@ -176,7 +176,12 @@ def parse(
                 raise ModelError(f"{_unknown_field(path, entry, descriptor)}; {_owner(entry, schema)}")
             foreign = True
         elif entry.value is not None:
-            _check_enum(path, entry, descriptor.fields_by_name[entry.name], schema)
+            field_descriptor = descriptor.fields_by_name[entry.name]
+            if told := _wrong_value(path, entry, field_descriptor, schema):
+                if strict or not strangers or _is_solvers(entry, name):
+                    raise ModelError(told)
+                outline.misfit = outline.misfit or told
+                text = _with_a_known_value(text, entry, field_descriptor)
     try:
         with warnings.catch_warnings():
             # Python's own word for a backslash before what is no escape; Caffe refuses it too.
@@ -269,18 +274,17 @@ def _open(block: Block) -> str:
     return f"'{block.name} {{' of line {block.line}: is its '}}' missing?"
 
 
-def _check_enum(path: Path, entry: Entry, descriptor: Any, schema: Schema) -> None:
+def _wrong_value(path: Path, entry: Entry, descriptor: Any, schema: Schema) -> str:
+    """What is wrong with the value of a field of words, in a sentence; empty for nothing."""
     value = entry.value or ""
     if descriptor.enum_type is not None and re.fullmatch(r"\d+", value):
         numbers = descriptor.enum_type.values_by_number
         if int(value) not in numbers:
             told = ", ".join(f"{each.name} ({number})" for number, each in sorted(numbers.items()))
             where = f"{path}:{entry.line}:{entry.column}"
-            raise ModelError(
-                f"{where}: {_layer_around(entry)}{entry.name} has no value {value} (valid: {told})"
-            )
+            return f"{where}: {_layer_around(entry)}{entry.name} has no value {value} (valid: {told})"
     if descriptor.enum_type is None or not re.fullmatch(r"[\"']?[A-Za-z_]\w*[\"']?", value):
-        return
+        return ""
     bare = value.strip("\"'")
     valid = descriptor.enum_type.values_by_name
     where = f"{path}:{entry.line}:{entry.column}"
@@ -295,7 +299,7 @@ def _check_enum(path: Path, entry: Entry, descriptor: Any, schema: Schema) -> No
                 and value == bare
                 and folded not in {name.replace("_", "").casefold() for name in valid}
             ):
-                raise ModelError(
+                return (
                     f"{where}: the type {newer} is newer than this form of layers: it is written "
                     f"layer {{ type: '{newer}' }}, as then all layers of the net are"
                 )
@@ -310,9 +314,19 @@ def _check_enum(path: Path, entry: Entry, descriptor: Any, schema: Schema) -> No
                 f"; a type that is newer, or that a plugin adds with the layer_types hook, is written "
                 f"layer {{ type: '{name}' }}"
             )
-        raise ModelError(message)
+        return message
     if value != bare:
-        raise ModelError(f"{where}: {entry.name} is written without quotes: {entry.name}: {bare}")
+        return f"{where}: {entry.name} is written without quotes: {entry.name}: {bare}"
+    return ""
+
+
+def _with_a_known_value(text: str, entry: Entry, descriptor: Any) -> str:
+    """The text with the first valid word in place of a field's, which protobuf would refuse."""
+    lines = text.split("\n")
+    line, start = lines[entry.line - 1], entry.column - 1 + len(entry.name)
+    valid = descriptor.enum_type.values[0].name
+    lines[entry.line - 1] = line[:start] + line[start:].replace(entry.value or "", valid, 1)
+    return "\n".join(lines)
 
 
 def _unknown_escape(path: Path, text: str, error: Warning) -> str:
