@@ -196,6 +196,12 @@ def test_a_type_that_is_newer_than_the_old_form_is_told_by_its_name(
         read(f'layers {{ name: "p" type: {old} }}')
 
 
+def test_a_field_without_a_value_is_named_though_the_next_line_is_in_its_place(read: Any) -> None:
+    text = "net_param {}\nmax_iter:\ndisplay: 3"
+    with pytest.raises(ModelError, match=r":3:1: max_iter: Couldn't parse integer: display"):
+        read(text)
+
+
 def test_a_list_for_a_field_of_one_value_names_the_field(read: Any) -> None:
     with pytest.raises(ModelError, match=r":2:12: device_id takes one value, not a list"):
         read("base_lr: 0.1\ndevice_id: [0, 1]")

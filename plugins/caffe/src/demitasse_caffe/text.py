@@ -366,9 +366,11 @@ def _syntax(path: Path, text: str, outline: Outline, error: Any) -> str:
     if rest.startswith("["):
         named = re.search(r"(\w+)\s*:\s*$", text.split("\n")[line - 1][: (column or 1) - 1])
         return f"{path}:{line}:{column}: {f'{named[1]} ' if named else ''}takes one value, not a list"
-    before = (e.name for e in reversed(outline.entries) if e.line == line and e.column <= (column or 0))
-    at = next(before, None)
-    return f"{path}:{line}:{column}: {f'{at}: ' if at else ''}{reason}"
+    here = (line, column or 0)
+    before = [e for e in outline.entries if (e.line, e.column) <= here]
+    # A field that has no value takes the next line's first word for it.
+    own = before and (before[-1].line == line or reason.startswith("Couldn't parse"))
+    return f"{path}:{line}:{column}: {f'{before[-1].name}: ' if own else ''}{reason}"
 
 
 def which(outline: Outline, schema: Schema) -> str | None:
