@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from demitasse import PlanError, WorkerError
+from demitasse import KernelFiles, PlanError, WorkerError
 from demitasse_allreduce.node.mapping import Mapping, Segment, attach
 from demitasse_allreduce.node.work import SMALL, WHOLE, Array, Check, NodeWork, hear
 
@@ -30,6 +30,7 @@ PATIENCE = 0.02
 
 _SYS_FUTEX = {"x86_64": 202, "aarch64": 98, "riscv64": 98, "ppc64le": 221}
 _CONTROL_BYTES = 4096
+_DOMAINS = "sys/devices/system/node"
 
 
 class Block:
@@ -58,7 +59,7 @@ class Node:
         self.blocks: list[Block] = siblings.blocks if siblings else []
         self._count: list[int] = siblings._count if siblings else [0]
         self._current: NodeWork | None = None
-        offset = -(-(_CONTROL_BYTES + 3 * LINE * self.size) // 4096) * 4096
+        offset = -(-(_CONTROL_BYTES + 4 * LINE * self.size) // 4096) * 4096
         self._chunk = max(CHUNKS[0], min(CHUNKS[1], STAGED // self.size // 4096 * 4096))
         self._segments = self._map(offset + loops.PARTS * (self._chunk + LINE))
         self._stages = np.array([each.address + offset for each in self._segments], np.int64)
@@ -105,11 +106,12 @@ class Node:
             raise WorkerError(
                 f"no futex is known for {os.uname().machine}; {', '.join(_SYS_FUTEX)} have one"
             )
-        mine = np.zeros(1024, np.uint8)
+        mine = np.zeros(64 * loops.MASK_WORDS, np.uint8)
         mine[[cpu for cpu in os.sched_getaffinity(0) if cpu < mine.size]] = 1
-        processors = np.empty((self.size, mine.size), np.uint8)
-        self.comm.Allgather(mine, processors)
-        crowded = self.size > processors.any(0).sum()
+        everyone = np.empty((self.size, mine.size), np.uint8)
+        self.comm.Allgather(mine, everyone)
+        cpus = np.flatnonzero(everyone.any(0)).tolist()
+        crowded = self.size > len(cpus)
         state = np.zeros(loops.STATE_WORDS, np.int64)
         state[loops.RANK], state[loops.SIZE] = self.rank, self.size
         state[loops.CONTROL] = self._segments[0].address
@@ -125,6 +127,9 @@ class Node:
         state[loops.STAGES] = self._stages.ctypes.data
         state[loops.CHUNK], state[loops.PIECE] = self._chunk, PIECE
         state[loops.SMALL] = SMALL if crowded else WHOLE
+        self._processors = processor_row(cpus, KernelFiles()) if 1 < len(cpus) <= self.size else None
+        if self._processors is not None:
+            state[loops.PROCESSORS] = self._processors.ctypes.data
         return state
 
     def channel(self) -> Node:
@@ -236,6 +241,26 @@ class Node:
             if each is not None:
                 os.close(each)
         self._watched, self._segments = [], []
+
+
+def processor_row(cpus: Sequence[int], files: KernelFiles) -> Array | None:
+    """The row PROCESSORS of the loops for these processors; None where the C library does not tell on
+    which one a thread is."""
+    from demitasse_allreduce.node import loops
+
+    libc = ctypes.CDLL(None)
+    if not hasattr(libc, "getcpu"):
+        return None
+    row = np.zeros(loops.LISTED + len(cpus), np.int64)
+    row[loops.GETCPU], row[loops.COUNT] = _address(libc.getcpu), len(cpus)
+    row[loops.GET_AFFINITY] = _address(libc.sched_getaffinity)
+    row[loops.SET_AFFINITY] = _address(libc.sched_setaffinity)
+    row[loops.LISTED :] = cpus
+    for number, folder in enumerate(files.names(_DOMAINS, "node[0-9]*")):
+        for cpu in files.numbers(f"{folder}/cpulist"):
+            if cpu < loops.LISTED - loops.DOMAINS:
+                row[loops.DOMAINS + cpu] = number
+    return row
 
 
 def _address(function: Any) -> int:

@@ -5,8 +5,10 @@ place is in its record. All state is in rows of int64, named below; a loop gets 
 
 STATE, one a node and process: where the segments are, and what was done so far. CALL, one a prepared
 call: what to add. CONTROL, in shared memory, each word in a line of its own; behind it for each rank and
-the parity of the call a line that tells what that rank asked for, and a line that counts what was taken
-of its share; TICKET of STATE is what these counters were before the call."""
+the parity of the call a line that tells what that rank asked for, a line that counts what was taken of
+its share (TICKET of STATE is what these counters were before the call), and a line with its processor.
+
+PROCESSORS, one a node and process: those that the ranks have, if they are no more than ranks."""
 
 from __future__ import annotations
 
@@ -36,9 +38,18 @@ numba = load_numba()
 RANK, SIZE, CONTROL, ROUND, TURN, TICKET, CALLS, SPINS, YIELDS, SYSCALL, FUTEX, YIELD, SECONDS = range(
     13
 )
-NANOSECONDS, STAGES, CHUNK, SMALL, PIECE, ARRIVED, ADD, STATE_WORDS = range(13, 21)
+NANOSECONDS, STAGES, CHUNK, SMALL, PIECE, ARRIVED, ADD, PROCESSORS, STATE_WORDS = range(13, 22)
 """Of STATE; ADD is the address of ``add``, STAGES that of a table of all ranks' stages, each of PARTS
-chunks."""
+chunks, PROCESSORS that of a row, or 0."""
+
+MASK_WORDS = 16
+"""Of a set of processors, as the system's calls have it: a bit for each of 1,024."""
+
+GETCPU, GET_AFFINITY, SET_AFFINITY, COUNT, CPU, OLD = range(6)
+NEW, DOMAINS = OLD + MASK_WORDS, OLD + 2 * MASK_WORDS
+LISTED = DOMAINS + 64 * MASK_WORDS
+"""Of PROCESSORS: functions of the C library, how many processors there are, where a call puts one, sets
+of them, the memory domain of each of 1,024, and the numbers of those that there are."""
 
 PARTS = 3
 """Of a stage: while a chunk is added, the next is copied in and the one before copied out.
@@ -119,6 +130,63 @@ def _wait(state: int) -> int:
         put(state, ARRIVED, 0)
         return DONE
     return ABORTED if look(control, ABORT) != 0 else WAITING
+
+
+@_compiled
+def _processor(processors: int) -> int:
+    """On which processor this thread is."""
+    put(processors, CPU, 0)
+    call_seven(get(processors, GETCPU), processors + 8 * CPU, 0, 0, 0, 0, 0, 0)
+    cpu: int = get(processors, CPU)
+    return cpu
+
+
+@_compiled
+def _move(processors: int, cpu: int) -> None:
+    """Go to a processor, if this thread may, which then may be on the same ones as before."""
+    old, new, nbytes = processors + 8 * OLD, processors + 8 * NEW, 8 * MASK_WORDS
+    for word in range(MASK_WORDS):
+        put(old, word, 0)
+        put(new, word, 0)
+    call_seven(get(processors, GET_AFFINITY), 0, nbytes, old, 0, 0, 0, 0)
+    if get(old, cpu // 64) >> cpu % 64 & 1:
+        put(new, cpu // 64, 1 << cpu % 64)
+        call_seven(get(processors, SET_AFFINITY), 0, nbytes, new, 0, 0, 0, 0)
+        call_seven(get(processors, SET_AFFINITY), 0, nbytes, old, 0, 0, 0, 0)
+
+
+@_compiled
+def spread(state: int) -> None:
+    """Tell on which processor this rank is, and leave one that has two ranks more than another. The
+    system leaves ranks that sleep briefly where they are: 3 on one of two processors and the fourth on
+    the other added 16 MB in 5.2 ms where 2 and 2 take 3.3."""
+    processors = get(state, PROCESSORS)
+    if processors == 0:
+        return
+    rank, size, count = get(state, RANK), get(state, SIZE), get(processors, COUNT)
+    lines = get(state, CONTROL) + 8 * POSTS + 3 * LINE * size
+    cpu, here = _processor(processors), 0
+    if look(lines + LINE * rank, 0) != cpu + 1:
+        publish(lines + LINE * rank, 0, cpu + 1)
+    for other in range(size):
+        if look(lines + LINE * other, 0) == cpu + 1:
+            here += 1
+            if other > rank:
+                return  # the last one goes
+    if here * count <= size or cpu >= 64 * MASK_WORDS:
+        return
+    target, least = -1, here - 1
+    for k in range(count):
+        free = get(processors, LISTED + k)
+        if get(processors, DOMAINS + free) == get(processors, DOMAINS + cpu):
+            there = 0
+            for other in range(size):
+                there += look(lines + LINE * other, 0) == free + 1
+            if there < least:
+                target, least = free, there
+    if target >= 0:
+        _move(processors, target)
+        publish(lines + LINE * rank, 0, _processor(processors) + 1)
 
 
 @_compiled
@@ -281,6 +349,8 @@ def _work(state: int, record: int, step: int) -> int:
             return -1
         if kind == BARRIER:
             return 0
+        if nbytes > get(state, SMALL):
+            spread(state)
         if kind != ALLREDUCE:
             _own_or_take(state, record)
             return 1
@@ -296,6 +366,8 @@ def _work(state: int, record: int, step: int) -> int:
     if step < _MIXED:
         return 0
     chunk = step - _STAGED
+    if chunk > 0 and nbytes > get(state, SMALL):
+        spread(state)
     if chunk < chunks:
         _add_staged(state, record, chunk)
     if chunk + 1 < chunks:
