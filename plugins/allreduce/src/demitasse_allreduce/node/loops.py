@@ -52,7 +52,7 @@ LISTED = DOMAINS + 64 * MASK_WORDS
 of them, the memory domain of each of 1,024, and the numbers of those that there are."""
 
 PARTS = 3
-"""Of a stage: while a chunk is added, the next is copied in and the one before copied out.
+"""Of a stage: while a chunk is added, the one before is copied out and the next copied in.
 
 A sum takes the place of the summand in every sibling's stage, so where ranks add slices each
 writes again only what another has written last. What another has only read is dear to write again, as
@@ -368,12 +368,13 @@ def _work(state: int, record: int, step: int) -> int:
     chunk = step - _STAGED
     if chunk > 0 and nbytes > get(state, SMALL):
         spread(state)
+    # With the copy out last, 100 MB take 4% longer; with the addition last, 6% more.
+    if chunk >= 1:
+        _stage_out(state, record, chunk - 1)
     if chunk < chunks:
         _add_staged(state, record, chunk)
     if chunk + 1 < chunks:
         _stage_in(state, record, chunk + 1)
-    if chunk >= 1:
-        _stage_out(state, record, chunk - 1)
     if chunk >= chunks or nbytes <= get(state, SMALL):
         put(state, TURN, get(state, TURN) + chunks)
         return 0
