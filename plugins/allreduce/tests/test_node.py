@@ -87,6 +87,34 @@ def test_arrays_that_lie_in_shared_memory_on_some_ranks_only_are_added_too(
     mpiexec(3, script)
 
 
+@pytest.mark.parametrize("ranks", [4, pytest.param(7, marks=pytest.mark.slow)])
+def test_ranks_that_outnumber_processors_add_arrays_that_begin_anywhere(
+    mpiexec: Callable[..., str], ranks: int
+) -> None:
+    """Arrays lie differently in a line on each rank, end within a chunk, and are many and short."""
+    script = """
+    from demitasse_allreduce.node import Node, SharedAllocator
+    node = Node(comm)
+    room = SharedAllocator(node).allocate(8_000_000)
+    def right(array, n, turn):
+        at = np.arange(n, dtype=np.int64)
+        array[:] = (at * (rank + 1) + turn) % 101
+        node.allreduce(array).run()
+        want = sum((at * (other + 1) + turn) % 101 for other in range(size))
+        assert (array == want.astype(array.dtype)).all(), (n, turn, array.dtype)
+    for turn in range(200):  # short ones behind each other, some of no elements
+        n = turn * 37 % 5_003
+        right(np.empty(n + 64, np.float32)[rank * 5 % 16 :][:n], n, turn)
+    for dtype in ("float32", "float64", "int16", "int64"):
+        for n in (262_144 * 3 + 1, 700_001, 131_071):
+            own = np.empty(n + 64, dtype)[rank * 3 % 16 :][:n]
+            shared = room.view(0, (n,), dtype)
+            for turn, array in enumerate((own, shared, own)):
+                right(array, n, turn)
+    """
+    mpiexec(ranks, script)
+
+
 def test_owners_get_their_slices_and_give_them(mpiexec: Callable[..., str]) -> None:
     script = """
     from demitasse_allreduce.node import Node
