@@ -36,13 +36,15 @@ class Layer:
 @dataclass(frozen=True)
 class NetDefinition:
     """The layers of one phase, in order, bottoms before use; ``left_out`` are tops of layers that the
-    file has for other phases or states, each with the sentence that says so."""
+    file has for other phases or states, each with the sentence that says so. ``notes`` are sentences on
+    what a reader has read over."""
 
     name: str
     phase: str
     layers: tuple[Layer, ...]
     location: Location
     left_out: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+    notes: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class Solver:
     operation of family update, with ``update_attributes`` for its attributes (less segments), of
     gradients scaled down to a norm of ``clip`` (0: as they are). ``weights`` are read at the start. A
     snapshot is written for each of ``snapshot_suffixes`` (none: the default), with gradients if asked;
-    ``debug`` has sizes of values and gradients told of every layer."""
+    ``debug`` has sizes of values and gradients told of every layer; ``notes`` are as a net's."""
 
     train: NetDefinition
     tests: tuple[NetDefinition, ...]
@@ -75,6 +77,7 @@ class Solver:
     weights: tuple[str, ...] = ()
     debug: bool = False
     location: Location | None = None
+    notes: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
 
 @dataclass

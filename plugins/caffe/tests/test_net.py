@@ -374,13 +374,9 @@ def test_an_override_that_cannot_be_names_its_key(read: Any, key: str, value: An
 REFUSED = {
     "HolmesShuan+ResNet-18-Caffemodel-on-ImageNet/solver.prototxt": ":15:14: device_id: '1' is no",
     "chuanqi305+MobileNet-SSD/create_lmdb/code/labelmap.prototxt": ":1: neither a net",
-    "chuanqi305+MobileNet-SSD/solver_test.prototxt": ":22:1: SolverParameter: unknown field 'eval",
-    "chuanqi305+MobileNet-SSD/solver_train.prototxt": "unknown field 'eval_type'",
     "chuanqi305+MobileNet-SSD/template/MobileNetSSD_deploy_template.prototxt": "integer: cls3x",
     "chuanqi305+MobileNet-SSD/template/MobileNetSSD_test_template.prototxt": "integer: cls3x",
     "chuanqi305+MobileNet-SSD/template/MobileNetSSD_train_template.prototxt": ":2527:17: num_output",
-    "chuanqi305+MobileNet-SSD/voc/solver.prototxt": "unknown field 'eval_type'",
-    "eric612+MnasNet-caffe/yolov3/solver.prototxt": ":19:1: SolverParameter: unknown field 'stagelr'",
     "lim0606+caffe-googlenet-bn/deploy.prototxt": ":3106:3: layer 'prob' (Softmax): unknown V1",
     "mqingkui+vgg-prototxt/VGG_19_layers_train_val.prototxt": ":1:1: ",
     "seanlol2012+caffe_DL/vgg_deploy.prototxt": ":4:3: layer 'data' (Input): unknown V1 layer",

@@ -194,6 +194,19 @@ def test_each_layer_is_timed_and_explained(trained: Trained) -> None:
     assert "synchronised after" in shown
 
 
+def test_what_a_reader_has_read_over_is_told_once(folder: Folder) -> None:
+    (folder.path / "small.prototxt").write_text(f'engine: "MKLDNN"\n{NET}')
+    note = "small.prototxt: without effect here, of Intel's fork: engine (line 1)"
+    for arguments in (
+        ("train", "small_solver.prototxt", "--iterations", "1", "--set", "test_interval=1"),
+        ("explain", "small_solver.prototxt"),
+        ("explain", "small.prototxt", "--phase", "TRAIN"),
+    ):
+        assert folder.run(*arguments, "--plugins", PLUGINS).stdout.splitlines().count(note) == 1
+    tested = ("test", "small_solver.prototxt", "--weights", "saved/small_iter_1.caffemodel")
+    assert note in folder.run(*tested, "--plugins", PLUGINS).stdout.splitlines()
+
+
 def test_mistakes_are_one_line(folder: Folder) -> None:
     for arguments, words in (
         (["train", "small_solvr.prototxt"], "small_solver.prototxt"),

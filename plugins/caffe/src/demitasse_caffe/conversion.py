@@ -74,7 +74,7 @@ def _read_text(path: Path, messages: Schema) -> _Source:
         raise ModelError(not_a_model(path, outline, messages))
     # Fields that only a fork has are refused here, not left out: they would be lost.
     message = parse(path, text, outline, kind, messages, strict=True)
-    notes = ["comments are not kept"] if "#" in text else []
+    notes = [*(["comments are not kept"] if "#" in text else []), *outline.notes]
     return _Source(kind, message, notes)
 
 

@@ -22,12 +22,14 @@ CLASSIFY = {"Accuracy", "HingeLoss", "InfogainLoss", "MultinomialLogisticLoss", 
 @dataclass(frozen=True)
 class NetFile:
     """A net in the present form, all phases together, with the place of each layer. ``misfit`` is the
-    error about a field that no message has, for phases in which every layer is of a known type."""
+    error about a field that no message has, for phases in which every layer is of a known type;
+    ``notes`` tell what was read over."""
 
     message: Any
     places: tuple[Location, ...]
     location: Location
     misfit: str = ""
+    notes: tuple[str, ...] = ()
 
 
 def read_net(path: Path, schema: Schema) -> NetFile:
@@ -63,7 +65,7 @@ def net_file(
     upgraded, places = upgrade_net(
         message, lines[skip : skip + count], outline.line("input", within), location, schema
     )
-    return NetFile(upgraded, tuple(places), location, outline.misfit)
+    return NetFile(upgraded, tuple(places), location, outline.misfit, outline.notes)
 
 
 def define(net: NetFile, state: Any, schema: Schema) -> NetDefinition:
@@ -88,7 +90,9 @@ def define(net: NetFile, state: Any, schema: Schema) -> NetDefinition:
     if net.misfit and all(layer.type in schema.types for layer in layers):
         raise ModelError(net.misfit)
     phase = next(name for name, value in PHASES.items() if value == state.phase)
-    return NetDefinition(net.message.name, phase, _with_classes(layers), net.location, left_out)
+    return NetDefinition(
+        net.message.name, phase, _with_classes(layers), net.location, left_out, net.notes
+    )
 
 
 def _told(state: Any) -> str:

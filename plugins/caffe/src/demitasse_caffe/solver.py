@@ -100,6 +100,7 @@ class SolverFile:
             weights=self._weights(message),
             debug=message.debug_info,
             location=Location(str(self._path)),
+            notes=self._outline.notes,
         )
 
     def net(self, phase: str, overrides: Mapping[str, Any] | None) -> NetDefinition:

@@ -16,6 +16,7 @@ from typing import Any
 from google.protobuf import text_format
 
 from demitasse import ModelError, nearest, unknown
+from demitasse_caffe.fork_fields import engine_owner, fork_field, notes
 from demitasse_caffe.schema import Schema
 from demitasse_caffe.whole_file import read_whole
 
@@ -74,6 +75,7 @@ class Outline:
         self.unclosed: Block | None = None
         self.too_deep: int | None = None  # the line where blocks nest deeper than any message does
         self.misfit = ""  # a field that no message has, told if nothing worse is wrong with the net
+        self.notes: tuple[str, ...] = ()  # what of a fork's was read over, in sentences
         self._read(text)
 
     def names(self) -> list[str]:
@@ -158,16 +160,22 @@ def parse(
     ``strict``: the error that helps is the one about the type, when the net is built. In a net with such
     a type, those that it has for Caffe's own types are left out too, as are words that are no value, and
     the first is noted as the outline's ``misfit``: the error about a net's phase without such a type.
+    What a fork has that changes no result is left out, and told in the outline's ``notes``.
     """
     if outline.too_deep is not None:
         raise ModelError(f"{path}:{outline.too_deep}: blocks are nested deeper than {_DEEPEST}")
     message = schema.message(name)
     foreign, strangers = False, _has_strangers(outline, schema)
+    passed_over: list[tuple[str, str, int]] = []
     for entry, descriptor in _fields(outline, schema.descriptor(name)):
         if not re.fullmatch(r"[A-Za-z_]\w*", entry.name):
             continue
         if entry.name not in descriptor.fields_by_name:
-            if _of_known_type(entry, schema):
+            fork = fork_field(descriptor.name, entry.name)
+            if fork is not None and not fork.has_effect(entry.value):
+                if not fork.effect:
+                    passed_over.append((fork.owner, entry.name, entry.line))
+            elif _of_known_type(entry, schema):
                 told = _unknown_field(path, entry, descriptor)
                 if strict or not strangers or _is_solvers(entry, name):
                     raise ModelError(told)
@@ -177,11 +185,15 @@ def parse(
             foreign = True
         elif entry.value is not None:
             field_descriptor = descriptor.fields_by_name[entry.name]
-            if told := _wrong_value(path, entry, field_descriptor, schema):
+            if owner := engine_owner(entry.name, entry.value):
+                passed_over.append((owner, entry.name, entry.line))
+                text = _with_a_known_value(text, entry, field_descriptor)
+            elif told := _wrong_value(path, entry, field_descriptor, schema):
                 if strict or not strangers or _is_solvers(entry, name):
                     raise ModelError(told)
                 outline.misfit = outline.misfit or told
                 text = _with_a_known_value(text, entry, field_descriptor)
+    outline.notes = tuple(notes(path, passed_over))
     try:
         with warnings.catch_warnings():
             # Python's own word for a backslash before what is no escape; Caffe refuses it too.
@@ -244,12 +256,13 @@ def _owner(entry: Entry, schema: Schema) -> str:
 
 
 def _unknown_field(path: Path, entry: Entry, descriptor: Any) -> str:
-    message = unknown(
-        "field",
-        entry.name,
-        list(descriptor.fields_by_name),
-        f"{path}:{entry.line}:{entry.column}: {_layer_around(entry)}{descriptor.name}",
-    )
+    where = f"{path}:{entry.line}:{entry.column}: {_layer_around(entry)}{descriptor.name}"
+    if fork := fork_field(descriptor.name, entry.name):
+        return (
+            f"{where}: {entry.name} is a field of {fork.owner}, not of Caffe, and has no counterpart "
+            f"here: {fork.effect}"
+        )
+    message = unknown("field", entry.name, list(descriptor.fields_by_name), where)
     block: Block | None = entry.block
     if block is not None and block.name == "layers":
         message += "; a layer with a quoted type is written 'layer {', not 'layers {'"

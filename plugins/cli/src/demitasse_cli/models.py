@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from demitasse import Runtime, Solver
+    from demitasse import NetDefinition, Runtime, Solver
 
 
 def solver_of(runtime: Runtime, path: Path, overrides: Mapping[str, Any] | None = None) -> Solver | None:
@@ -30,3 +30,11 @@ def solver_of(runtime: Runtime, path: Path, overrides: Mapping[str, Any] | None 
 def state_of(runtime: Runtime, path: Path, prefix: str) -> str:
     """The field of a net's state among the overrides of a model file: a solver says which net's."""
     return "state" if solver_of(runtime, path) is None else f"{prefix}state"
+
+
+def notes_of(*records: NetDefinition | Solver) -> list[str]:
+    """What their readers have read over, each once; a solver's with its nets'."""
+    nets = [
+        net for each in records for net in (getattr(each, "train", each), *getattr(each, "tests", ()))
+    ]
+    return list(dict.fromkeys(note for each in (*records, *nets) for note in getattr(each, "notes", ())))

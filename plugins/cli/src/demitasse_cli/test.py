@@ -11,7 +11,7 @@ import click
 
 from demitasse_cli import flags, report
 from demitasse_cli import options as shared
-from demitasse_cli.models import solver_of
+from demitasse_cli.models import notes_of, solver_of
 
 
 @click.command(
@@ -87,6 +87,8 @@ def command(
         for path, loaded in nets[0][0].loaded.items():
             if loaded.missing:
                 print(f"weights {path}: {loaded}", file=stream)
+        for note in notes_of(*([solver] if solver else []), *(definition for definition, _ in todo)):
+            print(note, file=stream)
         start = time.perf_counter()
         for number, (net, asked) in enumerate(nets):
             count = iterations or asked or _all(net)

@@ -1,0 +1,177 @@
+"""Fields and words of Caffe's forks: read over where they change nothing, else refused by name."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from demitasse import ModelError
+from demitasse_caffe.conversion import convert_model
+from demitasse_caffe.fork_fields import fork_field
+from demitasse_caffe.schema import schema
+from demitasse_caffe.text import Outline, parse
+
+INPUT = 'layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 2 dim: 3 } } }\n'
+SOLVER = 'net: "net.prototxt"\nbase_lr: 0.1\nlr_policy: "fixed"\nmax_iter: 10\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "note"),
+    [
+        (
+            'engine: "MKLDNN"\n' + INPUT,
+            r"net\.prototxt: without effect here, of Intel's fork: engine \(",
+        ),
+        (
+            INPUT + "bn_stats_batch_size: 32",
+            r"Intel's fork: bn_stats_batch_size \(line 2; each worker normalises by all of its samples\)$",
+        ),
+        (
+            INPUT + 'layer { name: "r" type: "ReLU" bottom: "data" top: "r"\n'
+            'engine: "MKL2017"\nrelu_param { engine: MKLDNN fuse: true } }',
+            r"Intel's fork: engine \(line 3 and 1 more\), fuse \(line 4\)$",
+        ),
+        (
+            "default_forward_type: FLOAT16 default_forward_math: FLOAT\n" + INPUT,
+            r"NVIDIA's fork: default_forward_type \(line 1\), default_forward_math \(line 1\)$",
+        ),
+        (INPUT + "compile_net_state { is_init: true kept_bn_layers: 'a' }", r"compile_net_state"),
+        (INPUT + "mem_param { optimize_train: true }", r"of the fork of TSN: mem_param"),
+        (
+            INPUT + 'layer { name: "c" type: "Convolution" bottom: "data" top: "c"\n'
+            "convolution_param { num_output: 2 engine: SPATIAL relu: false } }",
+            r"the OpenCL branch: engine \(line 3\)$",
+        ),
+    ],
+)
+def test_what_changes_no_result_is_read_over_and_noted(read: Any, text: str, note: str) -> None:
+    net = read(text).net("train")
+    assert net.layers[0].name == "data"
+    assert len(net.notes) == 1
+    assert re.search(note, net.notes[0])
+
+
+def test_layers_of_the_form_before_2014_may_have_them_too(read: Any) -> None:
+    text = 'layers { name: "d" type: DUMMY_DATA top: "d" forward_type: FLOAT16 }'
+    assert "NVIDIA's fork: forward_type (line 1)" in read(text).net("train").notes[0]
+
+
+def test_a_solvers_fields_are_noted_too(read: Any, tmp_path: Path) -> None:
+    read(INPUT)
+    solver = read(
+        SOLVER + 'solver_data_type: FLOAT16\nengine: "MKLDNN"\nlarc: false', "s.prototxt"
+    ).solver()
+    assert [note.partition(": ")[2] for note in solver.notes] == [
+        "without effect here, of NVIDIA's fork: solver_data_type (line 5)",
+        "without effect here, of Intel's fork: engine (line 6)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("field", "message"),
+    [
+        (
+            "larc: true",
+            r"s\.prototxt:5:1: SolverParameter: larc is a field of NVIDIA's fork, not of Caffe, and has "
+            r"no counterpart here: it scales the rate by layer, as type 'LARS' does here$",
+        ),
+        ("min_lr: 1e-5", r"min_lr is a field of NVIDIA's fork, .*: the rate falls no lower$"),
+        ("rampup_interval: 10", r"rampup_interval .*; warmup_iter does in a line$"),
+        ("kernel_shape_decay: 0.1", r"kernel_shape_decay is a field of SkimCaffe"),
+    ],
+)
+def test_what_changes_a_solvers_results_is_refused_by_name(read: Any, field: str, message: str) -> None:
+    read(INPUT)
+    with pytest.raises(ModelError, match=message) as refused:
+        read(SOLVER + field, "s.prototxt").solver()
+    assert "did you mean" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "message"),
+    [
+        (
+            "BatchNorm",
+            "batch_norm_param { scale_bias: true }",
+            r":3:\d+: layer 'l': BatchNormParameter: scale_bias is a field of NVIDIA's fork, .*: a "
+            r"scale and a bias follow; add a Scale layer with bias_term$",
+        ),
+        ("Convolution", "convolution_param { num_output: 1 relu: true }", r"relu .* Intel's fork"),
+        (
+            "Convolution",
+            "convolution_param { num_output: 1 hole: 2 }",
+            r"DeepLab's .* Caffe calls dilation",
+        ),
+        ("Pooling", "pooling_param { torch_pooling: true }", r"give round_mode: FLOOR"),
+        ("Dropout", "dropout_param { sample_weights_test: true }", r"SegNet's fork, .* in tests, too"),
+        (
+            "Data",
+            "transform_param { resize_param { prob: 1 } }",
+            r"'l': Trans.* resize_param .*SSD's fork",
+        ),
+        ("ELU", "elu_param { lambda: 1.05 }", r"lambda is a field of NVIDIA's fork"),
+    ],
+)
+def test_what_changes_a_layers_results_is_refused_by_name(
+    read: Any, kind: str, field: str, message: str
+) -> None:
+    text = INPUT + f'layer {{ name: "l" type: "{kind}" bottom: "data" top: "l"\n{field} }}'
+    with pytest.raises(ModelError, match=message):
+        read(text).net("train")
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        "batch_norm_param { scale_bias: false }",
+        "elu_param { lambda: 1 }",
+        "elu_param { lambda: 1.0 }",
+        "batch_norm_param { use_weight_bias: 0 }",
+        "transform_param { crop_h: 0 }",
+    ],
+)
+def test_a_value_that_changes_nothing_is_taken(read: Any, field: str) -> None:
+    assert read(INPUT + f'layer {{ name: "l" type: "ELU" bottom: "data" top: "l" {field} }}').net("test")
+
+
+def test_in_a_net_with_unknown_types_the_error_is_about_the_type(read: Any) -> None:
+    text = INPUT + (
+        'layer { name: "b" type: "BatchNorm" bottom: "data" top: "b"'
+        " batch_norm_param { scale_bias: true } }"
+        'layer { name: "m" type: "MultiBoxLoss" bottom: "b" top: "m" multibox_loss_param { num: 1 } }'
+    )
+    assert [layer.type for layer in read(text).net("train").layers] == [
+        "Input",
+        "BatchNorm",
+        "MultiBoxLoss",
+    ]
+
+
+def test_a_conversion_leaves_them_out_and_says_so(tmp_path: Path) -> None:
+    from demitasse import compose
+
+    source = tmp_path / "net.prototxt"
+    source.write_text('engine: "MKLDNN"\n' + INPUT)
+    with compose(plugins=["caffe"]) as runtime:
+        record = convert_model(runtime, source, tmp_path / "new.prototxt")
+    assert record["notes"] == [f"{source}: without effect here, of Intel's fork: engine (line 1)"]
+    assert "engine" not in (tmp_path / "new.prototxt").read_text()
+
+
+def test_no_field_of_a_fork_is_one_that_is_read_here() -> None:
+    from demitasse_caffe import fork_fields
+
+    messages = schema({})
+    assert len(fork_fields._FIELDS) > 100
+    for message, name in fork_fields._FIELDS:
+        assert name not in messages.descriptor(message).fields_by_name, (message, name)
+    assert fork_field("NetParameter", "name") is None
+
+
+def test_numbers_of_lines_stay_those_of_the_file(tmp_path: Path) -> None:
+    text = 'layer { name: "r" type: "ReLU" relu_param { engine: MKL2017 }\n}\nlayer { name: 1 }'
+    with pytest.raises(ModelError, match=r":3:\d+: name: "):
+        parse(tmp_path / "n", text, Outline(text), "NetParameter", schema({}))
