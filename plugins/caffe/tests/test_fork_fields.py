@@ -27,7 +27,8 @@ SOLVER = 'net: "net.prototxt"\nbase_lr: 0.1\nlr_policy: "fixed"\nmax_iter: 10\n'
         ),
         (
             INPUT + "bn_stats_batch_size: 32",
-            r"Intel's fork: bn_stats_batch_size \(line 2; each worker normalises by all of its samples\)$",
+            r"Intel's fork: bn_stats_batch_size \(line 2; each worker normalises by all of its "
+            r"samples\)$",
         ),
         (
             INPUT + 'layer { name: "r" type: "ReLU" bottom: "data" top: "r"\n'

@@ -88,7 +88,26 @@ def test_layers_in_a_list_know_their_lines(read: Any) -> None:
         ("", r"holds no field: neither a net nor a solver"),
         ("# only a comment\n", r"holds no field"),
         ('itme { name: "x" }', r":1: neither a net .* nor a solver .* its first field is 'itme'"),
-        ('name: "a"\nname: "b"\nlayer { }', r":2:\d+: name: .*multiple"),
+        (
+            'name: "a"\nname: "b"\nlayer { }',
+            r":2:1: NetParameter: name has one value, and is given again; it was given in line 1$",
+        ),
+        (
+            'layer { name: "c"\n convolution_param { num_output: 1\n num_output: 1 } }',
+            r":3:2: layer 'c': ConvolutionParameter: num_output has one value, .* given in line 2$",
+        ),
+        (
+            'layer { name: "c"\n type: "Convolution"\n\ntype: "ReLU" }',
+            r":4:1: layer 'c': LayerParameter: type has one value, .* given in line 2$",
+        ),
+        (
+            'layer { name: "c" type: "ReLU"\n relu_param { }\n relu_param { } }',
+            r":3:2: layer 'c': LayerParameter: relu_param has one value, .* given in line 2$",
+        ),
+        (
+            'layers { name: "c" type: RELU\n relu_param { }\n relu_param { } }',
+            r":3:2: layer 'c': V1LayerParameter: relu_param has one value",
+        ),
         ('layer { name: "a" } layers { name: "b" }', r":1: has both 'layers' .* in line 1, 'layer'"),
         ('name: "n" // a net', r":1:11: '//' begins no comment in this language; '#' does"),
         ('name: "n"\nlayer /* one */ { }', r":2:7: '/\*' begins no comment"),

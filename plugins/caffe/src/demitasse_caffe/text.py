@@ -17,7 +17,7 @@ from google.protobuf import text_format
 
 from demitasse import ModelError, nearest, unknown
 from demitasse_caffe.fork_fields import engine_owner, fork_field, notes
-from demitasse_caffe.schema import Schema
+from demitasse_caffe.schema import Schema, is_repeated
 from demitasse_caffe.whole_file import read_whole
 
 _TOKEN = re.compile(
@@ -167,6 +167,7 @@ def parse(
     message = schema.message(name)
     foreign, strangers = False, _has_strangers(outline, schema)
     passed_over: list[tuple[str, str, int]] = []
+    given: dict[tuple[Block, str], Entry] = {}
     for entry, descriptor in _fields(outline, schema.descriptor(name)):
         if not re.fullmatch(r"[A-Za-z_]\w*", entry.name):
             continue
@@ -183,8 +184,13 @@ def parse(
             elif strict:
                 raise ModelError(f"{_unknown_field(path, entry, descriptor)}; {_owner(entry, schema)}")
             foreign = True
-        elif entry.value is not None:
-            field_descriptor = descriptor.fields_by_name[entry.name]
+            continue
+        field_descriptor = descriptor.fields_by_name[entry.name]
+        first = given.setdefault((entry.block, entry.name), entry)
+        again = (first.line, first.column) != (entry.line, entry.column)
+        if again and not is_repeated(field_descriptor):
+            raise ModelError(_given_twice(path, entry, first, descriptor))
+        if entry.value is not None:
             if owner := engine_owner(entry.name, entry.value):
                 passed_over.append((owner, entry.name, entry.line))
                 text = _with_a_known_value(text, entry, field_descriptor)
@@ -274,12 +280,18 @@ def _unknown_field(path: Path, entry: Entry, descriptor: Any) -> str:
     return message
 
 
-def _layer_around(entry: Entry) -> str:
-    """The layer in whose inner block a field stands, as the beginning of a sentence."""
+def _given_twice(path: Path, entry: Entry, first: Entry, descriptor: Any) -> str:
+    place = f"{path}:{entry.line}:{entry.column}: {_layer_around(entry, own=True)}{descriptor.name}"
+    return f"{place}: {entry.name} has one value, and is given again; it was given in line {first.line}"
+
+
+def _layer_around(entry: Entry, own: bool = False) -> str:
+    """The layer in whose inner block a field stands, or also the one whose ``own`` it is, as the
+    beginning of a sentence."""
     block: Block | None = entry.block
     while block is not None and block.name not in _LAYERS:
         block = block.parent
-    name = block.words.get("name") if block is not None and block is not entry.block else None
+    name = block.words.get("name") if block is not None and (own or block is not entry.block) else None
     return f"layer {name!r}: " if name else ""
 
 
