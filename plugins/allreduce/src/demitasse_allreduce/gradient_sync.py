@@ -14,7 +14,8 @@ from demitasse_allreduce.stages.options import OVERLAP, PACKED, ROOTED, SC_B, ST
 
 
 class AloneSync(GradientSync):
-    """One process: nothing to do. Its notes tell what the processes of a description would."""
+    """One process: nothing to do. Its notes tell what the processes of a description would; in a
+    simulation ``described`` stands for the first of them."""
 
     def __init__(self, group: Group, options: Options) -> None:
         self._group, self._options = group, options
@@ -26,6 +27,16 @@ class AloneSync(GradientSync):
         item = np.dtype(self._group.dtype).itemsize
         others = foretold(self._group.machine, self._options, item)
         return ["one process: nothing is synchronised here", *others]
+
+    def described(self) -> GradientSync:
+        """What says when the first of several processes would send what. Raises CompositionError for
+        what a stage cannot do."""
+        from demitasse_allreduce.stages.foreseen import ForeseenSync
+
+        inner = _inner(self._group.machine, self._group.levels)
+        if self._options.stage in ROOTED:
+            _check_inner(str(self._options.stage), inner, sync_place(self._group))
+        return ForeseenSync(self._group, self._options, bool(inner))
 
 
 def gradient_sync(group: Group) -> GradientSync:
@@ -49,12 +60,7 @@ def _rooted(group: Group, options: Options, inner: list[str], where: str) -> Gra
     from demitasse_allreduce.stages.rooted import RootedSync
 
     assert options.stage is not None
-    if inner:
-        raise CompositionError(
-            f"{where}: in stage {options.stage!r} other ranks have new parameters only when the next "
-            f"iteration begins, too late for level {inner[0]!r} inside it, which synchronises too; take "
-            f"one of the stages {', '.join(name for name in STAGES if name not in ROOTED)}"
-        )
+    _check_inner(options.stage, inner, where)
     comm = _line(group.processes, where)
     homes, item = _homes(comm), np.dtype(group.dtype).itemsize
     beside = options.stage != SC_B
@@ -63,6 +69,15 @@ def _rooted(group: Group, options: Options, inner: list[str], where: str) -> Gra
     )
     network.notes.insert(0, f"stage {options.stage}: {STAGES[options.stage]}")
     return RootedSync(group, options, options.stage, network)
+
+
+def _check_inner(stage: str, inner: list[str], where: str) -> None:
+    if inner:
+        raise CompositionError(
+            f"{where}: in stage {stage!r} other ranks have new parameters only when the next "
+            f"iteration begins, too late for level {inner[0]!r} inside it, which synchronises too; take "
+            f"one of the stages {', '.join(name for name in STAGES if name not in ROOTED)}"
+        )
 
 
 def _everyone(group: Group, options: Options, at_once: bool, where: str) -> GradientSync:

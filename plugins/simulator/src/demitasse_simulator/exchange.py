@@ -32,6 +32,12 @@ AUTO = "auto"
 
 DEFAULT = "recursive-halving-doubling"
 
+CHUNKS, LEAST_CHUNK, FEW = (1, 2, 4, 8, 16, 32), 1024, 256
+"""Pieces of a pipeline that are tried where a plugin chooses, of no fewer elements, by so few nodes."""
+
+Way = tuple[Algorithm, str, int]
+"""An algorithm, the order of ranks, and its pieces (0: its own number)."""
+
 
 @dataclass
 class Link:
@@ -49,7 +55,9 @@ class Link:
     overlaps: bool = False
     gamma: float = 0.0
     lines: list[str] = field(default_factory=list)
-    _costs: dict[int, Cost] = field(default_factory=dict)
+    pieces: tuple[int, ...] = ()
+    _costs: dict[tuple[str, int], tuple[Cost, Way]] = field(default_factory=dict)
+    _best: dict[tuple[str, int], Way] = field(default_factory=dict)
 
     @property
     def algorithm(self) -> str:
@@ -69,9 +77,30 @@ class Link:
         where it has none."""
         return getattr(self.inner, "stages", None)
 
+    @property
+    def spoken(self) -> Any:
+        """What the plugin has for a node among others and says itself which messages go when (its
+        ``messages(buckets, reads)``); None where it has nothing of the kind."""
+        outer = getattr(self.chain.sync, "outer", None)
+        return outer if outer is not None and self.network is not None else None
+
     def describe(self) -> list[str]:
         """Where its numbers are from."""
-        return [*self.lines, *getattr(self.inner, "sources", ())]
+        largest: dict[str, int] = {}
+        for goal, elements in self._costs:
+            largest[goal] = max(elements, largest.get(goal, 0))
+        taken = [self._told(*each) for each in largest.items()] if self.spoken is not None else []
+        said = (*getattr(self.inner, "sources", ()), *getattr(self.spoken, "sources", ()))
+        return [*self.lines, *said, *taken]
+
+    def _told(self, goal: str, elements: int) -> str:
+        """What was chosen for the largest message of its kind."""
+        found, (algorithm, order, pieces) = self._costs[goal, elements]
+        about = [order] if order != RANK_MAPS[0] else []
+        about += [f"{pieces} chunks"] if pieces else []
+        how = f" ({', '.join(about)})" if about else ""
+        size = f"{elements * self.item:,} bytes"
+        return f"{goal} of {size}: {algorithm.name}{how}, {found.seconds * 1e3:.3g} ms (simulated)"
 
     @property
     def waits_before_forward(self) -> bool:
@@ -96,24 +125,50 @@ class Link:
         reads = (inner.size + 1) * moved / self.bandwidth
         return reads, 2 * (inner.size - 1) * moved / self.bandwidth
 
-    def over_network(self, elements: int) -> Cost | None:
-        """The collective among nodes; None where there is one node."""
+    def over_network(self, elements: int, goal: str = "allreduce") -> Cost | None:
+        """The collective ``goal`` among nodes; None where there is one node. Raises CompositionError
+        where no algorithm has that goal."""
         if self.network is None or self.chain.nodes == 1 or not elements:
             return None
-        if elements not in self._costs:
-            tried = [
-                self._cost(each, elements, order)
+        if (goal, elements) not in self._costs:
+            way = self._way(elements, goal)
+            self._costs[goal, elements] = self._cost(way, elements, goal), way
+        return self._costs[goal, elements][0]
+
+    def _way(self, elements: int, goal: str) -> Way:
+        """The cheapest way of so many elements; with pieces, for all sizes up to the next power of 2."""
+        key = goal, elements.bit_length() if self.pieces else -elements
+        if key not in self._best:
+            ways = [
+                (each, order, 0)
                 for each in self.algorithms
+                if goal in each.goals
                 for order in (("natural",) if "groups" in each.options else self.ranks)
             ]
-            self._costs[elements] = min(tried, key=lambda made: made.seconds)
-        return self._costs[elements]
+            if not ways:
+                names = ", ".join(each.name for each in self.algorithms)
+                raise CompositionError(
+                    f"{self.machine.origin}: no algorithm of {names} has the goal {goal!r}, which "
+                    f"{self.chain.plugin} asks for"
+                )
+            costs = {way: self._cost(way, elements, goal).seconds for way in ways}
+            near = 2 * min(costs.values())
+            for each, order, _ in [way for way, took in costs.items() if took <= near]:
+                for count in self.pieces if "chunks" in each.options else ():
+                    if elements // count >= LEAST_CHUNK:
+                        way = each, order, count
+                        costs[way] = self._cost(way, elements, goal).seconds
+            self._best[key] = min(costs, key=lambda way: costs[way])
+        return self._best[key]
 
-    def _cost(self, algorithm: Algorithm, elements: int, order: str) -> Cost:
+    def _cost(self, way: Way, elements: int, goal: str) -> Cost:
         assert self.network is not None
-        nodes, options = self.chain.nodes, dict[str, Any]()
+        algorithm, order, pieces = way
+        nodes, options = self.chain.nodes, dict[str, Any](goal=goal)
         if "groups" in algorithm.options:
             options["groups"] = self.group or self.network.groups(nodes)
+        if pieces:
+            options["chunks"] = pieces
         rounds = algorithm.rounds(nodes, elements, **options)
         return cost(rounds, self.network, self.network.place(nodes, order), self.item, self.gamma)
 
@@ -179,8 +234,11 @@ def link(
     if chain.nodes == 1:
         return made
     where = chain.levels[-1].sync.location if chain.levels[-1].sync else machine.origin
-    given: Mapping[str, Any] = chain.options
     made.network = topology(machine, chain.network)
+    given: Mapping[str, Any] = chain.options
+    if made.spoken is not None:
+        given = getattr(made.spoken, "collective", given)
+        made.pieces = CHUNKS if chain.nodes <= FEW else ()
     made.algorithms = _named(given, offered(composition, where), chain.nodes, where)
     order = str(given.get("ranks", "natural"))
     if order not in (*RANK_MAPS, AUTO):
@@ -189,15 +247,14 @@ def link(
     _check_values(given, where)
     made.group = given.get("chain")
     made.overlaps |= bool(given.get("overlap", False))
-    made.packed = bool(given.get("packed", not made.overlaps))
+    made.packed = made.spoken is None and bool(given.get("packed", not made.overlaps))
     made.lines += made.network.sources
     taken = "" if "algorithm" in given else " (assumed: the description's sync names none)"
     how = "all gradients at once" if made.packed else "a bucket at a time"
     who = endpoints(chain.network, chain.nodes)
-    made.lines.append(
-        f"{who} agree by {made.algorithm}{taken}, ranks {order}, {how}, "
-        f"{'beside the computation' if made.overlaps else 'after it'}"
-    )
+    beside = "beside the computation" if made.overlaps else "after it"
+    when = "" if made.spoken is not None else f", {how}, {beside}"
+    made.lines.append(f"{who} agree by {made.algorithm}{taken}, ranks {order}{when}")
     if bandwidth is None:
         raise missing_number(
             machine, chain.levels[-1], "memory.bandwidth", "adding what other nodes send needs"

@@ -133,10 +133,14 @@ class Samples:
 
 class Beyond(GradientSync):
     """A worker's synchronisation of which others, on ``nodes`` other machines, are only described:
-    ``inner`` is the composed plugin's own among the threads of this process, or None."""
+    ``inner`` is the composed plugin's own among the threads of this process, or None; ``outer`` what
+    the plugin has for a node that stands among others, or None."""
 
-    def __init__(self, inner: GradientSync | None, nodes: int) -> None:
-        self.inner, self.nodes = inner, nodes
+    def __init__(
+        self, inner: GradientSync | None, nodes: int, outer: GradientSync | None = None
+    ) -> None:
+        self.inner, self.nodes, self.outer = inner, nodes, outer
+        self.bucket_bytes = max(each.bucket_bytes for each in (inner, outer, GradientSync()) if each)
         self.index = inner.index if inner else 0
         self.size = (inner.size if inner else 1) * nodes
         self.shares_parameters = inner.shares_parameters if inner else False
@@ -219,7 +223,7 @@ class Drawing(Runtime):
     def _sync(self, plugin: str) -> Callable[[Any, Group], GradientSync]:
         def wrap(module: Any, group: Group) -> GradientSync:
             nodes = math.prod(self._nodes.get(level, 1) for level in group.levels)
-            inner, asked = None, group
+            inner, outer, asked = None, None, group
             if nodes > 1:
                 # What is costed among nodes, the plugin is not asked; all other options it checks.
                 own = {k: v for k, v in group.options.items() if k not in AMONG_NODES}
@@ -228,10 +232,15 @@ class Drawing(Runtime):
                 inner = module.gradient_sync(group=replace(asked, remote=False))
             else:
                 alone = replace(asked, team=Team(1), remote=False, processes=Processes())
-                module.gradient_sync(group=alone).close()
-            made = Beyond(inner, nodes)
-            self.syncs.append((plugin, group, made, nodes))
-            return made
+                made = module.gradient_sync(group=alone)
+                if hasattr(made, "described"):  # by its own options it says itself what it sends when
+                    made.close()
+                    made = module.gradient_sync(group=replace(alone, options=group.options))
+                    outer = made.described()
+                made.close()
+            beyond = Beyond(inner, nodes, outer)
+            self.syncs.append((plugin, group, beyond, nodes))
+            return beyond
 
         return wrap
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -170,7 +170,9 @@ def simulate(
         fits=None if capacity is None else need <= capacity,
         timeline=tuple(player.happenings),
         sources=(*lazily.describe(), *told, *fed.lines, *filter(None, [lost])),
-        exchange=_exchange(links, made),
+        exchange=_exchange(
+            links, made, {str(m.goal) for m in player.messages if isinstance(m.goal, str)}
+        ),
         data={**fed.facts, "wait": player.waited} if fed.facts else {},
     )
 
@@ -339,15 +341,16 @@ def _capacity(machine: Machine, place: Place, sharing: Mapping[str, int]) -> flo
     return float(memory.capacity.value * memory.count / shared)
 
 
-def _exchange(links: Sequence[Link], made: Draft) -> dict[str, float]:
-    """The collective of all gradients among nodes, in seconds by part."""
+def _exchange(links: Sequence[Link], made: Draft, goals: Collection[str]) -> dict[str, float]:
+    """The collectives of all parameters among nodes (``goals``; an allreduce where none is told), in
+    seconds by part."""
     for each in links:
-        cost = each.over_network(made.plan.trainable)
-        if cost is not None:
+        costs = [each.over_network(made.plan.trainable, goal) for goal in sorted(goals) or ["allreduce"]]
+        if found := [cost for cost in costs if cost is not None]:
             return {
-                "seconds": cost.seconds,
-                "latency": cost.latency,
-                "transfer": cost.transfer,
-                "reduction": cost.reduction,
+                "seconds": sum(cost.seconds for cost in found),
+                "latency": sum(cost.latency for cost in found),
+                "transfer": sum(cost.transfer for cost in found),
+                "reduction": sum(cost.reduction for cost in found),
             }
     return {}

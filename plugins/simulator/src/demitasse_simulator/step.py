@@ -44,6 +44,18 @@ class Round:
     there: set[int] = field(default_factory=set)
 
 
+@dataclass
+class Message:
+    """A collective among nodes, or the seconds of an exchange (``goal``), for some ``buckets``: from
+    which moment on it is under way, and at which the worker waits for it."""
+
+    goal: str | float
+    buckets: Sequence[int]
+    start: Any
+    wait: Any
+    until: float | None = None
+
+
 class Player:
     """Walks a plan as the step does, on resources with clocks: ``compute`` for the worker itself,
     ``sync`` for what a synchronisation does beside it, ``network`` for messages, ``storage`` for
@@ -73,6 +85,9 @@ class Player:
         self.cut = {entry.stretches[0].start for entry in plan.entries if entry.stretches}
         self.staged = next((number for number, each in enumerate(links) if each.staged), None)
         self.rounds = self._rounds() if self.staged is not None else []
+        self.spoken = next((number for number, each in enumerate(links) if each.spoken), None)
+        self.messages = self._messages() if self.spoken is not None and self.staged is None else []
+        self.renewed: set[int] = set()
 
     def play(self, iterations: int = 1) -> float:
         """Seconds of the last of some iterations; its happenings and phases are kept."""
@@ -107,6 +122,7 @@ class Player:
 
     def _iterate(self) -> None:
         passes, plan = self.draft.solver.passes, self.draft.plan
+        self._moment("begin")
         for number in range(passes):
             before = self.clock.get("compute", 0.0)
             fetched = self.clock.get("storage", 0.0)
@@ -125,6 +141,8 @@ class Player:
                     self._final(i)
         if self.staged is not None:
             self._staged_end()
+        elif self.messages:
+            self._spoken_end()
         elif self.deferred:
             self._at_the_end()
         if not self.late:
@@ -132,6 +150,8 @@ class Player:
 
     def _await(self, i: int) -> None:
         for bucket, first in zip(self.draft.plan.buckets, self.draft.plan.first_read, strict=True):
+            if first == i and self.messages:
+                self._moment(("read", bucket.index))
             if first == i and bucket.index in self.ready:
                 until = self.ready.pop(bucket.index)
                 self._wait(until, f"wait for {', '.join(bucket.layers)}")
@@ -159,22 +179,124 @@ class Player:
     def _final(self, i: int) -> None:
         for bucket, final in zip(self.draft.plan.buckets, self.draft.plan.final, strict=True):
             if final == i and bucket.span.start not in self.cut:
-                if self.staged is None:
+                if self.messages:
+                    self._spoken_final(bucket)
+                elif self.staged is None:
                     self._chain(bucket)
                 else:
                     self._gathered(bucket)
 
-    def _rounds(self) -> list[Round]:
-        """What the synchronisation in stages sends together, by its own word."""
+    def _messages(self) -> list[Message]:
+        """What a plugin sends among nodes when, by its own word. Where gradients are measured before any
+        is used, each bucket's sum is awaited when it is final."""
+        order, _ = self._finished()
+        firsts = zip(self.draft.plan.buckets, self.draft.plan.first_read, strict=True)
+        reads = [bucket.index for bucket, _ in sorted(firsts, key=lambda each: (each[1], each[0].index))]
+        assert self.spoken is not None
+        found = [Message(*each) for each in self.links[self.spoken].spoken.messages(order, reads)]
+        if not self.draft.solver.clip:
+            return found
+        alone = [
+            Message(each.goal, (index,), ("final", index), ("final", index))
+            for each in found
+            if each.goal != "broadcast"
+            for index in each.buckets
+        ]
+        return [each for each in found if each.goal == "broadcast"] + alone
+
+    def _moment(self, now: Any) -> None:
+        """The worker waits for what it needs ``now``, begins what may go, and waits for that."""
+        for each in self.messages:
+            if each.wait == now and each.until is not None:
+                self._arrived(each)
+        for each in self.messages:
+            if each.start == now:
+                self._send(each)
+        for each in self.messages:
+            if each.wait == now and each.until is not None:
+                self._arrived(each)
+
+    def _spans(self, message: Message) -> list[tuple[Bucket, Span]]:
+        """A message's buckets, and what is left of each for what is around the levels inside."""
+        found = []
+        for bucket in self.draft.plan.buckets:
+            if bucket.index in message.buckets:
+                span = bucket.span
+                for link in self.links[: self.spoken]:
+                    span = self._kept(link, span)
+                found.append((bucket, span))
+        return found
+
+    def _send(self, message: Message) -> None:
+        assert self.spoken is not None
+        spans, now = self._spans(message), self.clock.get("compute", 0.0)
+        layers = [layer for bucket, _ in spans for layer in bucket.layers]
+        name = layers[0] if len({*layers}) == 1 else f"{layers[0]} to {layers[-1]}" if layers else ""
+        if isinstance(message.goal, str):
+            elements = sum(len(span) for _, span in spans)
+            message.until = self._message(self.links[self.spoken], elements, name, now, message.goal)
+        else:
+            seconds = float(message.goal)
+            about = "synchronise", seconds, "description"
+            message.until = self._do("network", f"exchange {name}", *about, after=now)
+
+    def _arrived(self, message: Message) -> None:
+        """The worker has waited for a message; what was summed by it is updated."""
+        layers = [layer for bucket, _ in self._spans(message) for layer in bucket.layers]
+        assert message.until is not None
+        self._wait(message.until, f"wait for {layers[0] if layers else 'nothing'}")
+        message.until = None
+        if message.goal != "broadcast" and not self.draft.solver.clip:
+            for bucket, _ in self._spans(message):
+                self._renew(bucket)
+
+    def _renew(self, bucket: Bucket) -> None:
+        """Update a bucket, and give siblings inside its parameters."""
+        self.renewed.add(bucket.index)
+        start, span, back, name = self.clock["compute"], bucket.span, 0.0, ", ".join(bucket.layers)
+        for link in self.links:
+            back += link.among_threads(bucket, span)[1]
+            span = self._kept(link, span)
+        self._update("compute", name, span, 0.0)
+        self._do("compute", f"give {name}", "synchronise", back, "memory")
+        self.phases["synchronise"] += self.clock["compute"] - start
+
+    def _spoken_final(self, bucket: Bucket) -> None:
+        """A bucket is final: siblings inside add theirs, then it may be sent."""
+        start, span, name = self.clock["compute"], bucket.span, ", ".join(bucket.layers)
+        for link in self.links[: self.spoken]:
+            reduce, _ = link.among_threads(bucket, span)
+            self._do("compute", f"reduce {name}", "synchronise", reduce, "memory")
+            span = self._kept(link, span)
+        self.phases["synchronise"] += self.clock["compute"] - start
+        self._moment(("final", bucket.index))
+
+    def _spoken_end(self) -> None:
+        """After backward: what is still awaited, and updates that nothing was awaited for."""
+        self._moment("end")
+        for each in self.messages:
+            if each.until is not None:
+                self._arrived(each)
+        for bucket in self.draft.plan.buckets:
+            if bucket.index not in self.renewed:
+                self._renew(bucket)
+        self.renewed.clear()
+
+    def _finished(self) -> tuple[list[Bucket], list[float]]:
+        """Buckets in the order in which backward ends them, and the seconds at which it does."""
         plan = self.draft.plan
         passed, ready = 0.0, dict[int, float]()
         for i, entry in enumerate(plan.entries):
             passed += 0.0 if entry.once else self.costs[i].seconds
             ready |= {b.index: passed for b, f in zip(plan.buckets, plan.final, strict=True) if f == i}
         order = sorted(plan.buckets, key=lambda bucket: (ready[bucket.index], bucket.index))
+        return order, [ready[bucket.index] for bucket in order]
+
+    def _rounds(self) -> list[Round]:
+        """What the synchronisation in stages sends together, by its own word."""
         assert self.staged is not None
         stages = self.links[self.staged].staged
-        return [Round(*each) for each in stages(order, [ready[bucket.index] for bucket in order])]
+        return [Round(*each) for each in stages(*self._finished())]
 
     def _gathered(self, bucket: Bucket) -> None:
         """With the last gradients of those that go together, what happens to them until their update."""
@@ -249,15 +371,18 @@ class Player:
         inner = link.inner
         return inner.owned(span) if inner is not None else span
 
-    def _message(self, link: Link, elements: int, name: str, after: float) -> float:
-        cost = link.over_network(elements)
+    def _message(
+        self, link: Link, elements: int, name: str, after: float, goal: str = "allreduce"
+    ) -> float:
+        cost = link.over_network(elements, goal)
         if cost is None:
             return after
         # Of several algorithms the link takes the cheapest for each size.
         names = [each.name for each in link.algorithms]
+        what = f"{goal} " if goal != "allreduce" else ""
         return self._do(
             "network",
-            f"{names[0] if len(names) == 1 else 'cheapest'} {name}",
+            f"{names[0] if len(names) == 1 else 'cheapest'} {what}{name}",
             "synchronise",
             cost.seconds,
             "schedule",

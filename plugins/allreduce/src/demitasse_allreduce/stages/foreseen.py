@@ -1,0 +1,103 @@
+"""A stage on processes that a description has and nobody runs: which messages go when."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from demitasse import Bucket, CompositionError, FlatMemory, GradientSync, Group
+from demitasse_allreduce.stages.everyone import WHOLE
+from demitasse_allreduce.stages.options import (
+    BUCKETS,
+    CHAIN,
+    MEMBERS,
+    NAIVE,
+    OVERLAP,
+    PACKED,
+    ROOTED,
+    SC_B,
+    SC_OBR,
+    STAGES,
+    Options,
+)
+from demitasse_allreduce.stages.parcels import Part, parcels
+
+Moment: TypeAlias = "str | tuple[str, int]"
+"""``begin`` and ``end`` of an iteration; with the index of a bucket ``read``, before the first operation
+that reads its parameters, and ``final``, when its gradients are."""
+
+Message: TypeAlias = tuple[str, tuple[int, ...], Moment, Moment]
+"""A collective, the indices of its buckets, when it may begin, and where the worker waits for it."""
+
+
+class ForeseenSync(GradientSync):
+    """The first of several processes, which is the root, in a simulation: ``messages`` say what it sends
+    when, ``collective`` by which algorithms, ``sources`` what the stage is. ``at_once``: levels inside
+    synchronise too."""
+
+    def __init__(self, group: Group, options: Options, at_once: bool) -> None:
+        self.index = group.index
+        self.options, self._at_once = options, at_once
+        self.stage = options.stage or OVERLAP
+        self._item = np.dtype(group.dtype).itemsize
+        if self.stage == PACKED:
+            self.bucket_bytes = WHOLE
+        elif self.stage not in ROOTED:
+            self.bucket_bytes = options.bucket
+        self.sources = [f"stage {self.stage}: {STAGES[self.stage]}"]
+        if at_once and self.stage != PACKED:
+            self.sources.append("levels inside synchronise too: each bucket is summed when it is final")
+
+    def bind(self, memory: FlatMemory) -> None:
+        """Raises CompositionError: the other processes are not there."""
+        raise CompositionError(
+            "plugin 'allreduce' only predicts what this stage takes: its processes are described"
+        )
+
+    @property
+    def collective(self) -> Mapping[str, Any]:
+        """The algorithm of all messages, its rank map and, of two levels, both and the ranks of one."""
+        options = self.options
+        found: dict[str, Any] = {"algorithm": options.algorithm, "ranks": options.ranks}
+        if options.hierarchical:
+            found |= {"lower": options.lower or "chain", "upper": options.upper or "binomial"}
+        if options.chain is not None or (options.hierarchical and options.members == MEMBERS[0]):
+            found["chain"] = options.chain or CHAIN
+        return found
+
+    def messages(self, buckets: Sequence[Bucket], reads: Sequence[int]) -> list[Message]:
+        """In the order in which they are sent. ``buckets`` are in the order in which backward ends them,
+        ``reads`` their indices as forward first reads them."""
+        every = tuple(bucket.index for bucket in buckets)
+        if self.stage not in ROOTED:
+            return self._sums("allreduce", buckets)
+        return self._casts(every, reads) + self._sums("reduce", buckets)
+
+    def _casts(self, every: tuple[int, ...], reads: Sequence[int]) -> list[Message]:
+        """Broadcasts of parameters, before or beside forward."""
+        if self.stage == SC_B:
+            return [("broadcast", every, "begin", "begin")]
+        before = [None, *reads[:-1]] if self.stage == NAIVE else [None] * len(reads)
+        return [
+            ("broadcast", (index,), "begin" if last is None else ("read", last), ("read", index))
+            for index, last in zip(reads, before, strict=True)
+        ]
+
+    def _sums(self, goal: str, buckets: Sequence[Bucket]) -> list[Message]:
+        """Sums of gradients, behind or beside backward."""
+        if self._at_once:
+            return [
+                (goal, (bucket.index,), ("final", bucket.index), ("final", bucket.index))
+                for bucket in buckets
+            ]
+        if self.stage not in (OVERLAP, BUCKETS, SC_OBR):
+            return [(goal, tuple(bucket.index for bucket in buckets), "end", "end")] if buckets else []
+        least = 1 if self.stage == SC_OBR else self.options.bucket
+        found: list[Message] = []
+        for parcel in parcels((Part(each, each.span) for each in buckets), least // self._item):
+            indices = tuple(part.bucket.index for part in parcel.parts)
+            last: Moment = ("final", indices[-1])
+            found.append((goal, indices, last, last if self.stage == BUCKETS else "end"))
+        return found

@@ -1,0 +1,183 @@
+"""Stages of a synchronisation among nodes: what is sent when is what its plugin says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from bench import nets, prototxt
+
+import demitasse
+from demitasse import CompositionError, GradientSync, hookimpl
+from demitasse_simulator.program import Simulation
+
+LAB = """
+[[level]]
+name = "host"
+count = {ranks}
+workers = "mpi"
+link = {{ latency = "60 us", bandwidth = "400 Mbit/s", source = "assumed" }}
+memory = [{{ space = "host", capacity = "8 GB", bandwidth = "{bandwidth} GB/s", source = "assumed" }}]
+peak = "{peak} GFLOP/s (assumed)"
+sync = {{ plugin = "{plugin}"{options} }}
+"""
+
+MEASURED = {
+    4: {"buckets": 12.74, "overlap": 9.51, "SC-B": 15.58, "SC-OBR": 10.61},
+    3: {"buckets": 12.23, "overlap": 8.88, "SC-B": 15.35, "SC-OBR": 10.41},
+}
+"""Seconds of an iteration by ranks: tools/bench_overlap.py at 400 Mbit/s, AlexNet, batch 256 in all."""
+
+STAGES = ("packed", "buckets", "overlap", "SC-B", "naive", "SC-OB", "SC-OBR")
+
+SAMPLES = {"data": (1, 12, 12), "label": ()}
+
+
+def lab(stage: str = "", plugin: str = "allreduce", more: str = "", **numbers: Any) -> str:
+    options = f', stage = "{stage}"' * bool(stage) + more
+    given = {"ranks": 4, "bandwidth": 6, "peak": 53, **numbers}
+    return LAB.format(options=options, plugin=plugin, **given)
+
+
+def predict(solver: Path, hw: Path, plugins: Any = None, **options: Any) -> Simulation:
+    with demitasse.compose(hw, plugins) as runtime:
+        found = runtime.simulate(solver, **{"samples": SAMPLES, **options})
+    assert isinstance(found, Simulation)
+    return found
+
+
+@pytest.fixture(scope="module")
+def alexnet(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    net = nets.alexnet()
+    net.batch = 256
+    return prototxt.write(net, tmp_path_factory.mktemp("alexnet"))
+
+
+@pytest.mark.parametrize(("ranks", "peak"), [(4, 53), (3, 70)])
+def test_stages_take_what_was_measured_of_each_other(
+    ranks: int, peak: int, alexnet: Path, machine: Callable[[str], Path]
+) -> None:
+    """Each rank has its part of two cores: what backward reaches of them is all that is fitted."""
+    shapes = {"data": (3, 227, 227), "label": ()}
+    found = {
+        stage: predict(
+            alexnet, machine(lab(stage, ranks=ranks, peak=peak, bandwidth=24 / ranks)), samples=shapes
+        ).seconds
+        for stage in MEASURED[ranks]
+    }
+    for stage, seconds in MEASURED[ranks].items():
+        measured = seconds / MEASURED[ranks]["buckets"]
+        assert found[stage] / found["buckets"] == pytest.approx(measured, rel=0.07), stage
+        assert found[stage] == pytest.approx(seconds, rel=0.07), stage
+
+
+def when(done: Simulation) -> Callable[[str], Any]:
+    """The first of what happens whose name begins so."""
+    return lambda name: next(each for each in done.timeline if each.name.startswith(name))
+
+
+def test_each_stage_sends_what_it_says_when_it_says_it(
+    solver: Path, machine: Callable[[str], Path]
+) -> None:
+    done = {
+        stage: predict(solver, machine(lab(stage, more=', bucket = "1 B"', peak=0.1)))
+        for stage in STAGES
+    }
+    first = {stage: when(each) for stage, each in done.items()}
+    sent = {
+        stage: [each.name for each in one.timeline if each.resource == "network"]
+        for stage, one in done.items()
+    }
+    cast = ["cheapest broadcast conv", "cheapest broadcast ip"]
+    assert sent == {
+        "packed": ["cheapest ip to conv"],
+        "buckets": ["cheapest ip", "cheapest conv"],
+        "overlap": ["cheapest ip", "cheapest conv"],
+        "SC-B": ["cheapest broadcast ip to conv", "cheapest reduce ip to conv"],
+        "naive": [*cast, "cheapest reduce ip to conv"],
+        "SC-OB": [*cast, "cheapest reduce ip to conv"],
+        "SC-OBR": [*cast, "cheapest reduce ip", "cheapest reduce conv"],
+    }
+    # conv runs once its parameters are there; those of ip are on their way at once, or only then.
+    for stage in ("naive", "SC-OB", "SC-OBR"):
+        arrived = first[stage](cast[0]).stop
+        assert first[stage]("conv").start >= arrived > 0
+        assert first[stage](cast[1]).start == pytest.approx(arrived)
+        assert first[stage]("ip").start >= first[stage](cast[1]).stop
+    ends = {
+        stage: max(e.stop for e in one.timeline if e.phase == "backward") for stage, one in done.items()
+    }
+    assert first["overlap"]("cheapest ip").start < ends["overlap"]
+    assert first["SC-OBR"]("cheapest reduce ip").start < ends["SC-OBR"]
+    for stage in ("SC-B", "naive", "SC-OB", "packed"):
+        name = sent[stage][-1]
+        assert first[stage](name).start == pytest.approx(ends[stage])
+    # The worker goes on with backward once a bucket is summed, and updated.
+    later = [e for e in done["buckets"].timeline if (e.name, e.phase) == ("conv", "backward")]
+    assert min(each.start for each in later) >= first["buckets"]("update ip").stop - 1e-12
+    for stage, one in done.items():
+        assert one.seconds == pytest.approx(sum(one.phases.values())), stage
+        assert any(line.startswith(f"stage {stage}: ") for line in one.sources)
+    assert done["SC-OBR"].seconds < done["SC-OB"].seconds < done["SC-B"].seconds
+    assert done["SC-OB"].seconds <= done["naive"].seconds <= done["SC-B"].seconds
+    assert done["overlap"].seconds < done["buckets"].seconds
+    assert done["SC-B"].exchange["seconds"] > done["packed"].exchange["seconds"]
+
+
+def test_gradients_that_are_measured_before_an_update_are_awaited_where_they_are_final(
+    solver: Path, machine: Callable[[str], Path]
+) -> None:
+    solver.write_text(solver.read_text() + "clip_gradients: 1\n")
+    done = predict(solver, machine(lab("SC-OBR")))
+    names = [each.name for each in done.timeline if each.name.startswith(("cheapest reduce", "update"))]
+    assert names == ["cheapest reduce ip", "cheapest reduce conv", "update ip", "update conv"]
+
+
+def test_without_a_stage_the_plugins_own_default_is_predicted(
+    solver: Path, machine: Callable[[str], Path]
+) -> None:
+    done = predict(solver, machine(lab()))
+    assert any(line.startswith("stage overlap: ") for line in done.sources)
+    assert any(line == "4 hosts agree by auto, ranks auto" for line in done.sources)
+
+
+def test_an_option_that_training_refuses_a_simulation_refuses_too(
+    solver: Path, machine: Callable[[str], Path]
+) -> None:
+    with pytest.raises(CompositionError, match="unknown option of sync 'packed'"):
+        predict(solver, machine(lab(more=", packed = true")))
+    with pytest.raises(CompositionError, match="unknown stage 'SC-BO'; did you mean"):
+        predict(solver, machine(lab("SC-BO")))
+
+
+class Postal(GradientSync):
+    """A stranger's synchronisation: letters of 3 ms before forward, and a sum of each layer."""
+
+    sources = ("letters of 3 ms",)
+    collective = {"algorithm": "ring", "ranks": "natural"}
+
+    def described(self) -> GradientSync:
+        return self
+
+    def messages(self, buckets: Any, reads: Any) -> Any:
+        every = [bucket.index for bucket in buckets]
+        assert sorted(every) == sorted(reads)
+        letter = 3e-3, tuple(every), "begin", ("read", reads[0])
+        return [letter, *(("allreduce", (index,), ("final", index), "end") for index in every)]
+
+
+def test_a_strangers_synchronisation_says_itself_what_it_sends(
+    solver: Path, machine: Callable[[str], Path]
+) -> None:
+    manifest = {"name": "stranger", "api": ">=0", "roles": {"gradient_sync": {"priority": 1}}}
+    stranger = SimpleNamespace(manifest=manifest, gradient_sync=hookimpl(lambda group: Postal()))
+    plugins = ["caffe", "training", "reference", "allreduce", "simulator", stranger]
+    done = predict(solver, machine(lab(plugin="stranger")), plugins)
+    first = when(done)
+    assert first("exchange").seconds == pytest.approx(3e-3)
+    assert first("conv").start >= first("exchange").stop
+    assert [e.name for e in done.timeline if e.resource == "network"][1:] == ["ring ip", "ring conv"]
+    assert "letters of 3 ms" in done.sources
