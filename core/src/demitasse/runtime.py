@@ -79,7 +79,7 @@ class Runtime:
             raise errors.CompositionError(f"{known}; compose a plugin that offers it ({able or 'none'})")
         made = self._programs[name](self, *arguments, **options)
         if hasattr(made, "close"):
-            self._open.append(weakref.ref(made))  # who drops a net has its memory back at once
+            self._open.append(weakref.ref(made, self._open.remove))  # who drops a net has it freed
         return made
 
     def read(self, path: str | Path) -> demitasse.ModelReader:
@@ -122,7 +122,7 @@ class Runtime:
             if (source := hook(spec=spec)) is not None:
                 if not all(hasattr(source, part) for part in ("fields", "size", "stream", "close")):
                     raise errors.PluginError(f"plugin {name!r}: {source!r} is not a DataSource")
-                self._open.append(source)
+                self._open.append(weakref.ref(source, self._open.remove))  # and that of its samples
                 return source  # type: ignore[no-any-return]
         asked = ", ".join(name for name, _ in self.composition.serving("data_source"))
         where = f"{spec.location}: " if spec.location else ""
@@ -181,7 +181,7 @@ class Runtime:
     def close(self) -> None:
         """Close what was made, the latest first, and all of it whatever one of them raises."""
         with contextlib.ExitStack() as stack:
-            for made in self._open:
+            for made in list(self._open):
                 made = made() if isinstance(made, weakref.ref) else made
                 stack.callback(getattr(made, "close", list))
             self._open.clear()
