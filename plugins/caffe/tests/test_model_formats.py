@@ -373,7 +373,7 @@ def test_a_binary_solver_is_read(tmp_path: Path) -> None:
 
 
 def test_a_mean_is_no_net(shared: Path) -> None:
-    with pytest.raises(ModelError, match=r"mean\.binaryproto: holds one array, such as a mean"):
+    with pytest.raises(ModelError, match=r"mean\.binaryproto: holds one array of .*, such as a mean"):
         model_reader(shared / "mean/cifar10_mean.binaryproto", {})
 
 

@@ -166,6 +166,23 @@ def test_arrays_become_blobs_and_back() -> None:
     assert all(map(np.array_equal, found, [array, diff]))
 
 
+@pytest.mark.parametrize(("name", "stored"), [("FLOAT16", "<f2"), ("DOUBLE", "<f8"), ("UINT", "<u4")])
+def test_raw_numbers_become_arrays(name: str, stored: str) -> None:
+    array = np.arange(6).reshape(2, 3)
+    blob = caffe_pb2.BlobProto(raw_data=array.astype(stored).tobytes(), raw_data_type=name)
+    blob.shape.dim.extend(array.shape)
+    found = caffe.io.blobproto_to_array(blob)
+    assert np.array_equal(found, array)
+    assert found.dtype == (np.float64 if name == "DOUBLE" else np.float32)
+    blob.ClearField("raw_data_type")
+    with pytest.raises(ModelError, match=r"a blob: its raw_data has no element type"):
+        caffe.io.blobproto_to_array(blob)
+    blob.raw_data_type = blob.RawType.Value(name)
+    blob.raw_data = blob.raw_data[:-1]
+    with pytest.raises(ShapeError, match=r"do not make its shape \(2, 3\)"):
+        caffe.io.blobproto_to_array(blob)
+
+
 def test_arrays_become_data_and_back() -> None:
     pixels = RANDOM.integers(0, 256, (3, 4, 5), np.uint8)
     datum = caffe.io.array_to_datum(pixels, 7)

@@ -361,3 +361,57 @@ def test_weights_hold_neither_a_net_nor_a_solver(tmp_path: Path) -> None:
         reader.net("test")
     with pytest.raises(ModelError, match="holds weights; the solver is in a"):
         reader.solver()
+
+
+def video_blob(array: np.ndarray) -> bytes:
+    """A blob as C3D writes it: five extents in fields 1 to 5, then packed numbers in field 6."""
+    shape = (1,) * (5 - array.ndim) + array.shape
+    extents = b"".join(bytes([8 * (number + 1), extent]) for number, extent in enumerate(shape))
+    return extents + inside(6, array.astype("<f4").tobytes())
+
+
+def inside(number: int, data: bytes) -> bytes:
+    """A field of bytes, in protobuf's form."""
+    size, digits = len(data), []
+    while size > 127:
+        digits.append(size % 128 + 128)
+        size //= 128
+    return bytes([8 * number + 2, *digits, size]) + data
+
+
+def test_the_mean_of_videos_is_read_in_its_five_dimensions(tmp_path: Path) -> None:
+    mean = np.arange(3 * 2 * 4 * 5, dtype="f4").reshape(1, 3, 2, 4, 5)
+    path = tmp_path / "video_mean.binaryproto"
+    path.write_bytes(video_blob(mean))
+    assert np.array_equal(read_blob(path), mean)
+    with pytest.raises(ModelError, match=r"holds one array of shape \(1, 3, 2, 4, 5\), such as a mean"):
+        model_reader(path, {})
+    path.write_bytes(video_blob(mean)[:-4])
+    with pytest.raises(ModelError, match=r"damaged"):
+        read_blob(path)
+
+
+def test_weights_of_videos_are_read_in_the_shapes_of_their_layers(tmp_path: Path) -> None:
+    convolution, inner = np.ones((1, 3, 3, 3, 3)), np.ones((4, 6))
+    layers = [
+        # C3D's CONVOLUTION3D is number 40; INNER_PRODUCT is Caffe's 14.
+        (b"conv1a", 40, [convolution, np.ones(1)]),
+        (b"fc6", 14, [inner, np.ones(4)]),
+    ]
+    path = tmp_path / "c3d.caffemodel"
+    path.write_bytes(
+        b"".join(
+            inside(
+                2,
+                inside(4, name) + bytes([40, kind]) + b"".join(inside(6, video_blob(a)) for a in blobs),
+            )
+            for name, kind, blobs in layers
+        )
+    )
+    weights = read_caffemodel(path)
+    assert {name: [a.shape for a in arrays] for name, arrays in weights.parameters.items()} == {
+        "conv1a": [(1, 3, 3, 3, 3), (1,)],
+        "fc6": [(4, 6), (4,)],
+    }
+    assert all((array == 1).all() for arrays in weights.parameters.values() for array in arrays)
+    assert weights.gradients == {}

@@ -10,7 +10,7 @@ from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from demitasse import ModelError
-from demitasse_caffe.schema import Schema, is_repeated, wire_classes
+from demitasse_caffe.schema import Schema, is_repeated, video_width, wire_classes
 from demitasse_caffe.text import Outline
 from demitasse_caffe.whole_file import read_whole
 
@@ -35,7 +35,8 @@ def _fits(data: bytes, name: str, fits: Any) -> bool:
         message.ParseFromString(data)
     except (DecodeError, ValueError):
         return False
-    return bool(fits(message)) and len(UnknownFieldSet(message)) == 0
+    known = len(UnknownFieldSet(message)) == 0
+    return bool(fits(message)) and (known or (name == _BLOB and video_width(message) is not None))
 
 
 def _is_net(message: Any) -> bool:
@@ -49,7 +50,7 @@ def _is_solver(message: Any) -> bool:
 
 
 def _is_blob(message: Any) -> bool:
-    return bool(message.data or message.double_data or message.raw_data)
+    return bool(message.data or message.double_data or message.raw_data or video_width(message))
 
 
 def parse_binary(path: Path, name: str, schema: Schema) -> Any:

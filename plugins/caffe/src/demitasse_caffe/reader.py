@@ -161,7 +161,12 @@ def _open_binary(path: Path, messages: Schema, layer_types: Mapping[str, LayerTy
     if path.suffix == ".pb":
         return None
     if kind == "BlobProto":
-        raise ModelError(f"{path}: holds one array, such as a mean; a layer's transform_param names it")
+        from demitasse_caffe.weights import read_blob
+
+        raise ModelError(
+            f"{path}: holds one array of shape {read_blob(path).shape}, such as a mean; a layer's "
+            f"transform_param names it"
+        )
     raise ModelError(f"{path}: is damaged, or neither a binary net nor a binary solver")
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.unknown_fields import UnknownFieldSet
 
 from demitasse import LayerType, PluginError
 
@@ -159,6 +160,16 @@ def wire_classes() -> Mapping[str, Any]:
             field.type = _FIELD.TYPE_BYTES
             field.ClearField("options")
     return _load(file)
+
+
+def video_width(blob: Any) -> int | None:
+    """The width of a blob (of wire_classes) that is C3D's: its fields are num, channels, length, height,
+    width and data, so that width is no list of numbers in field 5, and data is in field 6. None for
+    Caffe's own."""
+    if blob.data or not blob.diff:
+        return None
+    found = (each for each in UnknownFieldSet(blob) if (each.field_number, each.wire_type) == (5, 0))
+    return next((int(each.data) for each in found), None)
 
 
 def _load(file: Any) -> Mapping[str, Any]:

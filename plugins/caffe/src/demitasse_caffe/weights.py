@@ -15,7 +15,7 @@ import numpy as np
 from google.protobuf.message import DecodeError, EncodeError
 
 from demitasse import ModelError, Weights
-from demitasse_caffe.schema import schema, wire_classes
+from demitasse_caffe.schema import schema, video_width, wire_classes
 from demitasse_caffe.upgrade import v1_type
 from demitasse_caffe.whole_file import read_whole, write_whole
 
@@ -24,7 +24,7 @@ Shape = tuple[int, ...]
 _RAW = ("<f8", "<f4", "<f2", "<i4", "<u4")
 """The element types of BlobProto.RawType, by number."""
 
-_KEPT = {"<f8": "f8"}
+KEPT = {"<f8": "f8"}
 """What numbers become in memory; all others f4."""
 
 
@@ -50,7 +50,7 @@ def read_caffemodel(path: Path) -> Weights:
         ]
         if arrays:
             weights.parameters[name] = arrays
-        if any(blob.diff or blob.double_diff or blob.raw_diff for blob in blobs):
+        if any(_has_gradient(blob) for blob in blobs):
             weights.gradients[name] = _gradients(blobs, arrays, path, name)
     return weights
 
@@ -119,31 +119,38 @@ def text_of(value: Any, path: Path) -> str:
 
 def array_of(blob: Any, path: Path, what: str) -> np.ndarray:
     """A blob's numbers in its shape. Raises ModelError that says ``what`` does not fit it."""
-    data, kind = _numbers(blob, "data", path, what)
+    shape = _shape(blob)
+    data, kind = numbers_of(blob, "data", f"{path}: {what}")
     if not data:
         data, kind = _unpacked(blob)
-    shape = _shape(blob)
     count = math.prod(shape)
     if any(extent < 0 for extent in shape) or len(data) != count * np.dtype(kind).itemsize:
         raise ModelError(
             f"{path}: {what}: {len(data)} bytes of {kind[1:]} numbers do not make the shape {shape}"
         )
-    return np.frombuffer(data, dtype=kind).reshape(shape).astype(_KEPT.get(kind, "f4"))
+    return np.frombuffer(data, dtype=kind).reshape(shape).astype(KEPT.get(kind, "f4"))
 
 
-def _numbers(blob: Any, part: str, path: Path, what: str) -> tuple[bytes, str]:
-    """The bytes of a blob's ``data`` or ``diff`` and their element type, of whichever field has them."""
+def numbers_of(blob: Any, part: str, where: str) -> tuple[bytes, str]:
+    """The bytes of a blob's ``data`` or ``diff`` and their element type, of whichever field has them.
+    Raises ModelError that begins with ``where`` for raw numbers of no known type."""
     raw = getattr(blob, f"raw_{part}")
     if raw:
         if not blob.HasField(f"raw_{part}_type"):
             raise ModelError(
-                f"{path}: {what}: its raw_{part} has no element type that is known here "
+                f"{where}: its raw_{part} has no element type that is known here "
                 f"(valid: {', '.join(type(blob).RawType.keys())})"
             )
         return raw, _RAW[getattr(blob, f"raw_{part}_type")]
     double, single = getattr(blob, f"double_{part}"), getattr(blob, part)
+    if video_width(blob) is not None:  # data stands where Caffe has diff
+        single = blob.diff if part == "data" else ()
     packed, kind = (double, "<f8") if double else (single, "<f4")
     return packed[0] if len(packed) == 1 else b"".join(packed), kind
+
+
+def _has_gradient(blob: Any) -> bool:
+    return bool(blob.double_diff or blob.raw_diff or (blob.diff and video_width(blob) is None))
 
 
 def _gradients(
@@ -152,14 +159,14 @@ def _gradients(
     """The gradients of a layer's parameters, an empty array where one has none."""
     result = []
     for index, (blob, array) in enumerate(zip(blobs, arrays, strict=True)):
-        data, kind = _numbers(blob, "diff", path, f"layer {name!r}, gradient of parameter {index}")
+        where = f"{path}: layer {name!r}, gradient of parameter {index}"
+        data, kind = numbers_of(blob, "diff", where)
         if data and len(data) != array.size * np.dtype(kind).itemsize:
             raise ModelError(
-                f"{path}: layer {name!r}, gradient of parameter {index}: {len(data)} bytes of "
-                f"{kind[1:]} numbers do not make the shape {array.shape}"
+                f"{where}: {len(data)} bytes of {kind[1:]} numbers do not make the shape {array.shape}"
             )
         shape = array.shape if data else (0,)
-        result.append(np.frombuffer(data, dtype=kind).reshape(shape).astype(_KEPT.get(kind, "f4")))
+        result.append(np.frombuffer(data, dtype=kind).reshape(shape).astype(KEPT.get(kind, "f4")))
     return result
 
 
@@ -172,6 +179,8 @@ def _unpacked(blob: Any) -> tuple[bytes, str]:
 
 
 def _shape(blob: Any) -> Shape:
+    if (width := video_width(blob)) is not None:
+        return (blob.num, blob.channels, blob.height, blob.width, width)
     if blob.HasField("shape"):
         return tuple(blob.shape.dim)
     if any(blob.HasField(name) for name in ("num", "channels", "height", "width")):
@@ -180,10 +189,13 @@ def _shape(blob: Any) -> Shape:
 
 
 def _logical(array: np.ndarray, blob: Any, kind: str, index: int) -> np.ndarray:
-    """A blob of the years when all had four dimensions, in the shape that its layer gives it."""
-    if blob.HasField("shape") or array.ndim != 4:
+    """A blob of the years when all had four dimensions, or of C3D's, where all have five, in the shape
+    that its layer gives it."""
+    if blob.HasField("shape") or array.ndim not in (4, 5):
         return array
-    if index == 0 and kind in ("Convolution", "Deconvolution", "conv"):
+    named = kind in ("Convolution", "Deconvolution", "conv")
+    # C3D's convolutions have a type of their own, whose number is none of Caffe's.
+    if index == 0 and (named or (array.ndim == 5 and not kind)):
         return array
     least = 2 if index == 0 and kind in ("InnerProduct", "innerproduct") else 1
     shape = array.shape

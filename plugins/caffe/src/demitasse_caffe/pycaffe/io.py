@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ import numpy as np
 
 from demitasse import DataError, ModelError, ShapeError, nearest_path, unknown
 from demitasse_caffe.pycaffe.proto import caffe_pb2
+from demitasse_caffe.schema import wire_classes
+from demitasse_caffe.weights import KEPT, numbers_of
 
 Dims = Sequence[int] | np.ndarray
 
@@ -198,14 +201,14 @@ class Transformer:
 
 def blobproto_to_array(blob: Any, return_diff: bool = False) -> np.ndarray:
     """A BlobProto's data (or diff) in its shape, float32 or float64."""
-    packed = (blob.double_diff or blob.diff) if return_diff else (blob.double_data or blob.data)
-    kind = np.float64 if (blob.double_diff if return_diff else blob.double_data) else np.float32
+    wire = wire_classes()["BlobProto"].FromString(blob.SerializeToString())
+    data, kind = numbers_of(wire, "diff" if return_diff else "data", "a blob")
     old = any(blob.HasField(name) for name in ("num", "channels", "height", "width"))
     shape = (blob.num, blob.channels, blob.height, blob.width) if old else tuple(blob.shape.dim)
-    array = np.array(packed, kind)
-    if array.size != np.prod(shape, dtype=np.float64):
-        raise ShapeError(f"a blob's {array.size} numbers do not make its shape {shape}")
-    return array.reshape(shape)
+    if len(data) != math.prod(shape) * np.dtype(kind).itemsize:
+        count = len(data) // np.dtype(kind).itemsize
+        raise ShapeError(f"a blob's {count} numbers do not make its shape {shape}")
+    return np.frombuffer(data, kind).reshape(shape).astype(KEPT.get(kind, "f4"))
 
 
 def array_to_blobproto(arr: np.ndarray, diff: np.ndarray | None = None) -> Any:
