@@ -10,6 +10,7 @@ from typing import Any
 
 from demitasse import Layer, Location, ModelError, NetDefinition
 from demitasse_caffe.schema import Schema, number
+from demitasse_caffe.shared_parameters import with_common_multipliers
 from demitasse_caffe.text import Outline, not_a_model, parse, read_text, which
 from demitasse_caffe.upgrade import upgrade_net
 
@@ -70,7 +71,8 @@ def net_file(
 
 def define(net: NetFile, state: Any, schema: Schema) -> NetDefinition:
     """The layers whose rules the state (a NetState: phase, level, stages) meets."""
-    layers, left_out = [], dict[str, str]()
+    chosen, left_out = list[tuple[Any, Location]](), dict[str, str]()
+    positions: list[int] = []
     for position, (message, place) in enumerate(zip(net.message.layer, net.places, strict=True), 1):
         if message.include and message.exclude:
             raise ModelError(
@@ -79,7 +81,8 @@ def define(net: NetFile, state: Any, schema: Schema) -> NetDefinition:
         if any(_meets(rule, state) for rule in message.include) or (
             not message.include and not any(_meets(rule, state) for rule in message.exclude)
         ):
-            layers.append(_layer(message, place, schema, position))
+            chosen.append((message, place))
+            positions.append(position)
         else:
             rules = "include" if message.include else "exclude"
             told = (
@@ -87,6 +90,10 @@ def define(net: NetFile, state: Any, schema: Schema) -> NetDefinition:
                 f"{_told(state)}"
             )
             left_out |= dict.fromkeys(message.top, told)
+    layers = [
+        _layer(message, place, schema, position)
+        for (message, place), position in zip(with_common_multipliers(chosen), positions, strict=True)
+    ]
     if net.misfit and all(layer.type in schema.types for layer in layers):
         raise ModelError(net.misfit)
     phase = next(name for name, value in PHASES.items() if value == state.phase)

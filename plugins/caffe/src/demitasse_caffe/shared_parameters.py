@@ -1,0 +1,49 @@
+"""Parameters that layers share by name: the multipliers that they have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from demitasse import Location, ModelError
+from demitasse_caffe.schema import number
+
+Placed = tuple[Any, Location]
+"""A layer's message and its place."""
+
+
+def with_common_multipliers(layers: Sequence[Placed]) -> list[Placed]:
+    """The layers, where the first of those that share a parameter has the multipliers of whichever says
+    them, as in Caffe. Raises ModelError that names both layers where two say different ones."""
+    result = list(layers)
+    first: dict[str, tuple[int, int]] = {}
+    copied: set[int] = set()
+    for position, (message, place) in enumerate(layers):
+        # Those of BatchNorm are never trained, whatever it says.
+        for index, spec in enumerate(message.param if message.type != "BatchNorm" else ()):
+            owner, parameter = first.setdefault(spec.name, (position, index))
+            said = [name for name in ("lr_mult", "decay_mult") if spec.HasField(name)]
+            if not spec.name or (owner, parameter) == (position, index) or not said:
+                continue
+            if owner not in copied:
+                copied.add(owner)
+                result[owner] = (_copy(result[owner][0]), result[owner][1])
+            theirs = result[owner][0].param[parameter]
+            for name in said:
+                value = getattr(spec, name)
+                if not theirs.HasField(name):
+                    setattr(theirs, name, value)
+                elif getattr(theirs, name) != value:
+                    raise ModelError(
+                        f"{place}: layer {message.name!r}: {name} {number(value):g} for parameter "
+                        f"{spec.name!r}, which it shares with layer {result[owner][0].name!r} "
+                        f"({result[owner][1]}), where it is {number(getattr(theirs, name)):g}; a shared "
+                        f"parameter has one"
+                    )
+    return result
+
+
+def _copy(message: Any) -> Any:
+    copied = type(message)()
+    copied.CopyFrom(message)
+    return copied
