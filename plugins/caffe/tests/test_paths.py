@@ -97,12 +97,50 @@ def test_a_missing_folder_is_told_with_the_nearest_name(
 def test_an_absolute_path_is_tried_as_it_is_and_then_its_name_beside_the_file(tree: Path) -> None:
     """Those of another machine are not there."""
     missing, beside = str(tree / "nowhere/own_net.prototxt"), solver(tree).with_name("own_net.prototxt")
-    assert find(missing, solver(tree)) == (None, [missing, str(beside)])
+    found, tried = find(missing, solver(tree))
+    assert (found, tried[0], tried[-1]) == (None, missing, str(beside))
     beside.touch()
     assert find(missing, solver(tree))[0] == str(beside)
     Path(missing).parent.mkdir()
     Path(missing).touch()
     assert find(missing, solver(tree)) == (missing, [missing])
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "/home/someone/caffe/examples/mnist/x_lmdb",
+        "/home/someone/work/mnist/x_lmdb",
+        "~/somewhere/caffe/examples/mnist/x_lmdb",
+        "/caffe/examples/mnist/x_lmdb",
+        "D:/code/caffe/examples/mnist/x_lmdb",
+        r"D:\code\caffe\examples\mnist\x_lmdb",
+    ],
+)
+def test_the_last_parts_of_another_machines_path_are_looked_for_in_the_folders_above(
+    tree: Path, name: str
+) -> None:
+    there = tree / "caffe/examples/mnist/x_lmdb"
+    there.mkdir()
+    (tree / "caffe/models/lenet").mkdir(parents=True)
+    for beside in ("caffe/examples/mnist", "caffe/examples"):
+        assert find(name, tree / beside / "solver.prototxt")[0] == str(there)
+    deeper = find(name, tree / "caffe/models/lenet/solver.prototxt")[0]
+    assert deeper == (str(there) if "examples" in name else None)
+
+
+def test_the_most_parts_win_and_a_bare_name_counts_beside_the_file_alone(tree: Path) -> None:
+    for folder in ("caffe/examples/mnist/x_lmdb", "caffe/examples/x_lmdb", "caffe/train_lmdb"):
+        (tree / folder).mkdir()
+    within = tree / "caffe/examples/solver.prototxt"
+    assert find("/home/someone/mnist/x_lmdb", within)[0] == str(tree / "caffe/examples/mnist/x_lmdb")
+    assert find("/home/someone/cifar/x_lmdb", within)[0] == str(tree / "caffe/examples/x_lmdb")
+    assert find("/home/someone/cifar/train_lmdb", within)[0] is None
+
+
+def test_a_missing_file_of_another_machine_is_told_in_short(tree: Path) -> None:
+    with pytest.raises(ModelError, match=r"tried /home/a/b/c/d\.prototxt, .* places above, .*/d\.proto"):
+        find_file("/home/a/b/c/d.prototxt", solver(tree), "net")
 
 
 def test_a_pattern_is_found_where_it_matches(tree: Path) -> None:
@@ -129,5 +167,5 @@ def test_a_long_walk_upwards_is_told_in_short(tmp_path: Path) -> None:
         find_file("x/net.prototxt", deep / "solver.prototxt", "net: file")
     message = str(caught.value)
     assert f"tried {deep / 'x/net.prototxt'}, {deep.parent / 'x/net.prototxt'}, " in message
-    assert re.search(r", \d+ folders above, ", message)
+    assert re.search(r", \d+ places above, ", message)
     assert message.count("net.prototxt") == 5  # asked for, three places above and the folder itself

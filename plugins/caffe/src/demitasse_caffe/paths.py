@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 
 from demitasse import ModelError, nearest_path
+
+_WINDOWS = re.compile(r"[A-Za-z]:[\\/]")
+"""How an absolute path of Windows begins."""
 
 
 def find(name: str, beside: str | Path) -> tuple[str | None, list[str]]:
@@ -15,9 +18,10 @@ def find(name: str, beside: str | Path) -> tuple[str | None, list[str]]:
     Caffe takes it relative to the working directory: that comes first for a file that lies there or
     below. Then the folder of ``beside`` and each folder above it (files say
     ``examples/mnist/x.prototxt`` and lie in that very folder). A file from elsewhere is first
-    looked for around itself: a like-named file of the working directory is another project's. Last
-    comes the bare name in the folder of ``beside``, also of an absolute path, which is another machine's
-    where it is not there. Returns what was found, or None, and the tried.
+    looked for around itself: a like-named file of the working directory is another project's. An
+    absolute path that is not there is another machine's: its last parts, the most of them first, are
+    looked for in the same folders. Last comes the bare name in the folder of ``beside``. Returns what
+    was found, or None, and the tried.
     """
     tried: list[str] = []
     for candidate in _candidates(name, Path(beside)):
@@ -51,7 +55,7 @@ def _misleads(guess: str, name: str, beside: str | Path) -> bool:
 def attempts(tried: list[str]) -> str:
     """What was tried, in words: of a long walk upwards the first places and the last."""
     if len(tried) > 4:
-        tried = [*tried[:3], f"{len(tried) - 4} folders above", tried[-1]]
+        tried = [*tried[:3], f"{len(tried) - 4} places above", tried[-1]]
     return f"tried {', '.join(tried)}"
 
 
@@ -85,11 +89,15 @@ def _candidates(name: str, beside: Path) -> Iterator[Path]:
     if name.startswith("~/"):
         path = path.expanduser()
     folder = beside.parent.resolve()
-    if path.is_absolute():
+    folders = (folder, *folder.parents)
+    if path.is_absolute() or _WINDOWS.match(name):
         yield path
-        yield folder / path.name
+        parts = path.parts[1:] if path.is_absolute() else PureWindowsPath(name).parts[1:]
+        for start in range(len(parts) - 1):
+            yield from (each.joinpath(*parts[start:]) for each in folders)
+        yield from (folder / part for part in parts[-1:])
         return
-    around = [parent / path for parent in (folder, *folder.parents)]
+    around = [each / path for each in folders]
     below = folder.is_relative_to(Path.cwd())
     yield from (path, *around) if below else (*around, path)
     yield folder / path.name
