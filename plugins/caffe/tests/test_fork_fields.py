@@ -81,13 +81,18 @@ def test_a_solvers_fields_are_noted_too(read: Any, tmp_path: Path) -> None:
         ),
         ("min_lr: 1e-5", r"min_lr is a field of NVIDIA's fork, .*: the rate falls no lower$"),
         ("rampup_interval: 10", r"rampup_interval .*; warmup_iter does in a line$"),
+        (
+            'lr_policy: "plateau"',
+            r"s\.prototxt:3: lr_policy: 'plateau' is of SSD's fork, where the rate .* \(valid: exp,",
+        ),
         ("kernel_shape_decay: 0.1", r"kernel_shape_decay is a field of SkimCaffe"),
     ],
 )
 def test_what_changes_a_solvers_results_is_refused_by_name(read: Any, field: str, message: str) -> None:
     read(INPUT)
+    solver = SOLVER.replace('lr_policy: "fixed"', field) if "lr_policy" in field else SOLVER + field
     with pytest.raises(ModelError, match=message) as refused:
-        read(SOLVER + field, "s.prototxt").solver()
+        read(solver, "s.prototxt").solver()
     assert "did you mean" not in str(refused.value)
 
 
@@ -114,6 +119,8 @@ def test_what_changes_a_solvers_results_is_refused_by_name(read: Any, field: str
             r"'l': Trans.* resize_param .*SSD's fork",
         ),
         ("ELU", "elu_param { lambda: 1.05 }", r"lambda is a field of NVIDIA's fork"),
+        ("Pooling", "pooling_param { pad_l: 1 }", r"pad_l .* Synopsys's fork, .* one side more"),
+        ("Dropout", "dropout_param { scale_train: false }", r"Faster R-CNN's fork"),
     ],
 )
 def test_what_changes_a_layers_results_is_refused_by_name(

@@ -507,7 +507,7 @@ def test_every_real_solver_is_made_or_says_what_it_lacks(shared: Path) -> None:
     assert made >= 53
     expected = (
         "is not there; tried",
-        "unknown policy 'multifixed'",
+        "'multifixed' is of Intel's fork",
         "'step' needs stepsize",
         "'1' is no field",
     )

@@ -62,6 +62,19 @@ _IDLE: dict[str, dict[str, str]] = {
             "dump_activation dump_parameter gemm_mode spmdm_transpose_in spmdm_transpose_out"
         ),
     },
+    "the OpenCL branch": {
+        "NetParameter": "autotune data_type quantizer reduced_memory_inference",
+        "NetState": "quantizer_mode",
+        "SolverParameter": "data_type device",
+        "LayerParameter": (
+            "autotune blobs_quantizer bottom_data_type bottom_quantizer compute_data_type device "
+            "net_quantizer top_data_type top_quantizer"
+        ),
+    },
+    "FlowNet's fork": {
+        "LayerParameter": "reshape_every_iter",
+        "DataParameter": "block_size disk_reader_threads rand_permute_order rand_permute_seed verbose",
+    },
     "C3D": {"DataParameter": "show_data", "ImageDataParameter": "show_data"},
 }
 """Fields without effect on results, or with one only beside another field, which is then told."""
@@ -69,6 +82,7 @@ _IDLE: dict[str, dict[str, str]] = {
 _SPARSE = "it regularises or prunes towards sparse weights"
 _SAMPLES = "it changes the samples at random"
 _RESIZED = "it changes the size of the samples"
+_SIDES = "it pads one side more than the other; pad_h and pad_w are of both"
 _RELU = "a ReLU follows; add a ReLU layer"
 _3D = "a video's third axis; give kernel_size, stride and pad a number for each axis instead"
 
@@ -174,7 +188,39 @@ _ACTIVE: dict[str, dict[str, dict[str, tuple[str, str]]]] = {
             "weight_by_label_freqs": ("false", "classes have weights; an InfogainLoss has them"),
         },
     },
+    "Faster R-CNN's fork": {
+        "DropoutParameter": {
+            "scale_train": ("true", "kept values stay as they are in training, and grow less in tests")
+        },
+    },
+    "FlowNet's fork": {
+        "DataParameter": {
+            "permute_every_iter": ("0", "samples change places"),
+            "preselection_file": ("", "it leaves out samples"),
+            "rand_permute": ("false", "samples change places; shuffle: true does that here"),
+            "range_end": ("-1", "it leaves out samples"),
+            "range_start": ("0", "it leaves out samples; rand_skip is near"),
+            "slice_point": ("", "a sample is cut into several tops"),
+            "subtract": ("", "it is taken from the samples; give mean_value in transform_param"),
+        },
+    },
+    "the OpenCL branch": {
+        "BatchNormParameter": {"fused_relu": ("false", _RELU)},
+        "ConvolutionParameter": {"fuse_type": ("UNFUSED", "other layers follow; add them")},
+        "LRNParameter": {"fuse_type": ("UNFUSED", "other layers follow; add them")},
+        "PoolingParameter": {"dilation": ("1", "the window has gaps")},
+    },
+    "Synopsys's fork": {
+        "BatchNormParameter": {"add_eps_before_sqrt": ("", "eps is added elsewhere")},
+        "ConvolutionParameter": dict.fromkeys(("pad_b", "pad_l", "pad_r", "pad_t"), ("", _SIDES)),
+        "PoolingParameter": dict.fromkeys(("pad_b", "pad_l", "pad_r", "pad_t"), ("", _SIDES)),
+    },
     "DeepLab's fork": {
+        "TransformationParameter": {
+            "crop_height": ("0", "crops are no squares"),
+            "crop_width": ("0", "crops are no squares"),
+            "scale_factors": ("", _SAMPLES),
+        },
         "ConvolutionParameter": {
             "hole": ("1", "it is what Caffe calls dilation"),
             "hole_h": ("1", "it is what Caffe calls dilation"),
@@ -230,11 +276,16 @@ _ACTIVE: dict[str, dict[str, dict[str, tuple[str, str]]]] = {
         },
     },
     "SkimCaffe": {
+        "LayerParameter": {"connectivity_mode": ("CONNECTED", "weights of 0 stay 0")},
         "SolverParameter": dict.fromkeys(
             ("block_group_decay", "breadth_decay", "kernel_shape_decay"), ("0", _SPARSE)
         )
         | dict.fromkeys(
-            ("max_threshold_factor", "prune_threshold", "winograd_adjust_threshold"), ("", _SPARSE)
+            (
+                *("max_threshold_factor", "prune_threshold", "winograd_adjust_threshold"),
+                "winograd_sparsity_factor",
+            ),
+            ("", _SPARSE),
         ),
         "ParamSpec": {
             "block_group_lasso": ("", _SPARSE),
@@ -262,6 +313,12 @@ _ENGINES = {
     "SPATIAL": "the OpenCL branch",
 }
 """Words for Caffe's own ``engine`` fields."""
+
+POLICIES = {
+    "multifixed": "Intel's fork, with the rates of stagelr up to the iterations of stageiter",
+    "plateau": "SSD's fork, where the rate falls once the loss does no more",
+}
+"""Whose a ``lr_policy`` is that Caffe does not have."""
 
 
 @dataclass(frozen=True)

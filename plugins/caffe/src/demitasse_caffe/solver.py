@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from demitasse import Location, ModelError, NetDefinition, Solver, unknown
+from demitasse_caffe import fork_fields
 from demitasse_caffe.net import NetFile, define, net_file, read_net, state_of
 from demitasse_caffe.overrides import Overrides
 from demitasse_caffe.paths import find_file
@@ -285,7 +286,11 @@ class SolverFile:
         if not message.HasField("lr_policy"):
             raise ModelError(f"{self._path}: lr_policy is missing (valid: {', '.join(POLICIES)})")
         if message.lr_policy not in POLICIES:
-            raise ModelError(unknown("policy", message.lr_policy, POLICIES, self._where("lr_policy")))
+            where = self._where("lr_policy")
+            if owner := fork_fields.POLICIES.get(message.lr_policy):
+                valid = ", ".join(POLICIES)
+                raise ModelError(f"{where}: {message.lr_policy!r} is of {owner} (valid: {valid})")
+            raise ModelError(unknown("policy", message.lr_policy, POLICIES, where))
         policy = POLICIES[message.lr_policy]
         values = {f.name: self._rate_field(message, f.name) for f in dataclasses.fields(policy)}
         first = number(message.warmup_start_lr)
