@@ -37,7 +37,7 @@ class Layer:
 class NetDefinition:
     """The layers of one phase, in order, bottoms before use; ``left_out`` are tops of layers that the
     file has for other phases or states, each with the sentence that says so. ``notes`` are sentences on
-    what a reader has read over."""
+    what a reader has read over; ``foreign`` says of types that no composed plugin has whose they are."""
 
     name: str
     phase: str
@@ -45,6 +45,7 @@ class NetDefinition:
     location: Location
     left_out: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
     notes: tuple[str, ...] = field(default=(), compare=False, repr=False)
+    foreign: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from demitasse import ModelError
+from demitasse import ModelError, compose
 from demitasse_caffe.conversion import convert_model
 from demitasse_caffe.fork_fields import fork_field
 from demitasse_caffe.schema import schema
@@ -151,16 +152,19 @@ def test_in_a_net_with_unknown_types_the_error_is_about_the_type(read: Any) -> N
         " batch_norm_param { scale_bias: true } }"
         'layer { name: "m" type: "MultiBoxLoss" bottom: "b" top: "m" multibox_loss_param { num: 1 } }'
     )
-    assert [layer.type for layer in read(text).net("train").layers] == [
-        "Input",
-        "BatchNorm",
-        "MultiBoxLoss",
-    ]
+    net = read(text).net("train")
+    assert [layer.type for layer in net.layers] == ["Input", "BatchNorm", "MultiBoxLoss"]
+    assert net.foreign == {"MultiBoxLoss": "SSD's fork"}
+
+
+def test_a_type_that_a_plugin_has_is_nobody_elses(read: Any) -> None:
+    text = INPUT + 'layer { name: "n" type: "Normalize" bottom: "data" top: "n" }'
+    kind = SimpleNamespace(name="Normalize", parameters={})
+    assert read(text).net("test").foreign == {"Normalize": "SSD's fork"}
+    assert read(text, types={"Normalize": kind}).net("test").foreign == {}
 
 
 def test_a_conversion_leaves_them_out_and_says_so(tmp_path: Path) -> None:
-    from demitasse import compose
-
     source = tmp_path / "net.prototxt"
     source.write_text('engine: "MKLDNN"\n' + INPUT)
     with compose(plugins=["caffe"]) as runtime:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -249,6 +250,17 @@ def test_a_layer_type_of_a_plugin_that_is_not_composed_is_said(
         runtime().net(net)
     net = toy.net(toy.layer("cap", "SoftCup", "", "cap"), phase="test")
     with pytest.raises(ModelError, match=r"'SoftCup'.*a plugin adds a type with the layer_types hook"):
+        runtime().net(net)
+
+
+def test_whose_a_type_is_is_said_in_place_of_a_name_that_is_near(
+    toy: ModuleType, runtime: Callable[..., Any]
+) -> None:
+    net = toy.net(toy.layer("shape", "Reshap", "", "shape"), phase="test")
+    with pytest.raises(ModelError, match=r"unknown layer type 'Reshap'; did you mean 'Reshape'"):
+        runtime().net(net)
+    net = dataclasses.replace(net, foreign={"Reshap": "another's fork"})
+    with pytest.raises(ModelError, match=r"unknown layer type 'Reshap', which is of another's fork \("):
         runtime().net(net)
 
 

@@ -1,4 +1,5 @@
-"""Fields and words that forks of Caffe have in Caffe's own messages, and what each does there.
+"""Fields and words that forks of Caffe have in Caffe's own messages, and what each does there; whose the
+layer types are that are theirs alone.
 
 A field that only says how fast, where or how precisely a fork computes is read over, and noted. One that
 changes what is computed is an error that says so, unless its value is the one that changes nothing.
@@ -319,6 +320,28 @@ POLICIES = {
     "plateau": "SSD's fork, where the rate falls once the loss does no more",
 }
 """Whose a ``lr_policy`` is that Caffe does not have."""
+
+_LAYERS = {
+    "SSD's fork": (
+        "AnnotatedData DetectionEvaluate DetectionOutput MultiBoxLoss Normalize Permute PriorBox "
+        "VideoData"
+    ),
+    "Faster R-CNN's fork": "ROIPooling SmoothL1Loss",
+    "R-FCN's fork": "BoxAnnotatorOHEM PSROIPooling SmoothL1LossOHEM SoftmaxWithLossOHEM",
+    "SegNet's fork": "DenseImageData Upsample",
+    "DeepLab's fork": "ImageSegData",
+    "the forks of DeepLab and PSPNet": "Interp SegAccuracy",
+    "the forks of SegNet, PSPNet and TSN": "BN",
+    "OpenPose's fork": "CPMData ImResize Nms",
+    "C3D and its successors": "Convolution3D Deconvolution3D Pooling3D",
+    "the fork of Center Loss": "CenterLoss",
+    "SphereFace's fork": "MarginInnerProduct",
+    "NVIDIA's fork": "DetectNetTransformation TRT",
+    "Intel's fork": "EvalDetection MKLConvolution MKLLRN MKLPooling MKLReLU RegionLoss Reorg",
+    "FlowNet's fork": "Correlation CustomData DataAugmentation Downsample FlowWarp L1Loss Resample",
+}
+TYPES = {name: owner for owner, names in _LAYERS.items() for name in names.split()}
+"""Whose a layer type is that Caffe does not have."""
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from demitasse import Layer, Location, ModelError, NetDefinition
+from demitasse_caffe.fork_fields import TYPES
 from demitasse_caffe.schema import Schema, number
 from demitasse_caffe.shared_parameters import with_common_multipliers
 from demitasse_caffe.text import Outline, not_a_model, parse, read_text, which
@@ -97,8 +98,13 @@ def define(net: NetFile, state: Any, schema: Schema) -> NetDefinition:
     if net.misfit and all(layer.type in schema.types for layer in layers):
         raise ModelError(net.misfit)
     phase = next(name for name, value in PHASES.items() if value == state.phase)
+    foreign = {
+        layer.type: TYPES[layer.type]
+        for layer in layers
+        if layer.type in TYPES and layer.type not in schema.types
+    }
     return NetDefinition(
-        net.message.name, phase, _with_classes(layers), net.location, left_out, net.notes
+        net.message.name, phase, _with_classes(layers), net.location, left_out, net.notes, foreign
     )
 
 

@@ -27,6 +27,8 @@ def check_types(net: NetDefinition, known: Collection[str]) -> None:
     also = f"; also unknown: {', '.join(others)}" if others else ""
     close = nearest(kind, sorted(known))
     guess = f"; did you mean {close!r}?" if close else ""
+    if kind in net.foreign:
+        guess = f", which is of {net.foreign[kind]}"
     help_with = "; a plugin adds a type with the layer_types hook (docs/plugins.md)"
     if kind in installed:
         guess, manifest = "", installed[kind]
