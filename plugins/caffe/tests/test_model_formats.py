@@ -392,3 +392,16 @@ def test_a_real_caffemodel_is_a_net_too(shared: Path) -> None:
     assert layers["conv2"].type == "Convolution"
     assert layers["conv2"].parameters.convolution_param.num_output == 50
     assert not layers["conv2"].parameters.blobs
+
+
+def test_what_a_fork_has_under_the_number_of_clips_parameters_is_no_damage(tmp_path: Path) -> None:
+    """Caffe's clip_param alone has required fields; the forks' 148 is of a SmoothL1Loss, say."""
+    net = schema({}).message("NetParameter")
+    net.layer.add(name="loss", type="SmoothL1Loss").clip_param.min = 1
+    path = tmp_path / "net.binarynet"
+    path.write_bytes(net.SerializePartialToString())
+    assert [layer.type for layer in model_reader(path, {}).net("train").layers] == ["SmoothL1Loss"]
+    net.layer[0].type = "Clip"
+    path.write_bytes(net.SerializePartialToString())
+    with pytest.raises(ModelError, match=r"net\.binarynet: lacks layer\[0\]\.clip_param\.max, which"):
+        model_reader(path, {})

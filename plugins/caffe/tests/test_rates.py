@@ -159,8 +159,8 @@ def test_a_smaller_batch_makes_the_rate_smaller(rate: Any) -> None:
         ("warm_up_iter: 5", r":5:1: .*'warm_up_iter'; did you mean 'warmup_iter'"),
         ("base_batch_size: 0", r":5: base_batch_size: 0 is less than 1"),
         (
-            "lr_policy: 'plateau'",
-            r"unknown policy 'plateau'.* \(valid: exp, fixed, inv, multistep, poly",
+            "lr_policy: 'plateu'",
+            r"unknown policy 'plateu'.* \(valid: exp, fixed, inv, multistep, poly",
         ),
     ],
 )

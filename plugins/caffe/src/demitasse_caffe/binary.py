@@ -60,10 +60,13 @@ def parse_binary(path: Path, name: str, schema: Schema) -> Any:
         wire.ParseFromString(data)
         for net in _nets(wire):
             _drop_weights(net)
-        message.ParseFromString(wire.SerializeToString())
+            _drop_likenesses(net)
+        message.ParseFromString(wire.SerializePartialToString())
     except (DecodeError, ValueError) as error:
         raise ModelError(f"{path}: cannot be read as {name}: it is damaged or cut off") from error
     _check_text(message, path)
+    if missing := message.FindInitializationErrors():
+        raise ModelError(f"{path}: lacks {', '.join(missing)}, which Caffe does not read a file without")
     return message
 
 
@@ -86,6 +89,14 @@ def _drop_weights(net: Any) -> None:
     for layer in net.layers:
         if layer.HasField("layer"):
             layer.layer.ClearField("blobs")
+
+
+def _drop_likenesses(net: Any) -> None:
+    """Leave out what a fork has under the number of Caffe's clip_param, alone in having required fields:
+    the parameters of a SmoothL1Loss, say."""
+    for layer in net.layer:
+        if layer.type != "Clip":
+            layer.ClearField("clip_param")
 
 
 def _check_text(message: Any, path: Path) -> None:
