@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -129,6 +131,14 @@ def test_the_last_parts_of_another_machines_path_are_looked_for_in_the_folders_a
     assert deeper == (str(there) if "examples" in name else None)
 
 
+def test_a_path_with_windowss_separators_is_found(tree: Path) -> None:
+    found, tried = find(r".\examples\mnist\net.prototxt", solver(tree))
+    assert found == str(solver(tree).with_name("net.prototxt"))
+    assert tried[0] == r".\examples\mnist\net.prototxt"
+    assert find(r"..\mnist\net.prototxt", solver(tree))[0] is not None
+    assert find(r"elsewhere\net.prototxt", solver(tree))[0] == found
+
+
 def test_the_most_parts_win_and_a_bare_name_counts_beside_the_file_alone(tree: Path) -> None:
     for folder in ("caffe/examples/mnist/x_lmdb", "caffe/examples/x_lmdb", "caffe/train_lmdb"):
         (tree / folder).mkdir()
@@ -169,3 +179,32 @@ def test_a_long_walk_upwards_is_told_in_short(tmp_path: Path) -> None:
     assert f"tried {deep / 'x/net.prototxt'}, {deep.parent / 'x/net.prototxt'}, " in message
     assert re.search(r", \d+ places above, ", message)
     assert message.count("net.prototxt") == 5  # asked for, three places above and the folder itself
+
+
+def test_a_file_that_is_found_elsewhere_than_is_written_is_told(read: Any, tmp_path: Path) -> None:
+    (tmp_path / "data/x_lmdb").mkdir(parents=True)
+    (tmp_path / "data/mean.binaryproto").touch()
+    data = (
+        'layer { name: "d" type: "Data" top: "d"\n'
+        'transform_param { mean_file: "data/mean.binaryproto" }\n'
+        'data_param { source: "/home/someone/caffe/data/x_lmdb" batch_size: 1 } }'
+    )
+    path = tmp_path / "net.prototxt"
+    told = f"source '/home/someone/caffe/data/x_lmdb' is not there; taken is {tmp_path / 'data/x_lmdb'}"
+    assert read(data).net("train").notes == (f"{path}:1: layer 'd': {told}",)
+    own = data.replace("/home/someone/caffe", str(tmp_path))
+    assert read(own).net("train").notes == ()
+    read(data)
+    solver = 'net: "/home/someone/caffe/net.prototxt"\nbase_lr: 1 lr_policy: "fixed"'
+    assert read(solver, "solver.prototxt").solver().notes == (
+        f"{tmp_path / 'solver.prototxt'}:1: net: file '/home/someone/caffe/net.prototxt' is not there; "
+        f"taken is {path}",
+    )
+
+
+def test_a_number_called_source_is_no_file(read: Any) -> None:
+    kind = SimpleNamespace(name="Tap", parameters={"source": 3})
+    net = read('layer { name: "t" type: "Tap" tap_param { source: 5 } }', types={"Tap": kind}).net(
+        "test"
+    )
+    assert (net.layers[0].parameters["source"], net.notes) == (5, ())

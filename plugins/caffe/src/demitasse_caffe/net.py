@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from demitasse import Layer, Location, ModelError, NetDefinition
 from demitasse_caffe.fork_fields import TYPES
-from demitasse_caffe.schema import Schema, number
+from demitasse_caffe.paths import FILES, moved
+from demitasse_caffe.schema import Schema, is_repeated, number
 from demitasse_caffe.shared_parameters import with_common_multipliers
 from demitasse_caffe.text import Outline, not_a_model, parse, read_text, which
 from demitasse_caffe.upgrade import upgrade_net
@@ -103,9 +104,20 @@ def define(net: NetFile, state: Any, schema: Schema) -> NetDefinition:
         for layer in layers
         if layer.type in TYPES and layer.type not in schema.types
     }
+    notes = (*net.notes, *(note for message, place in chosen for note in _moved(message, place)))
     return NetDefinition(
-        net.message.name, phase, _with_classes(layers), net.location, left_out, net.notes, foreign
+        net.message.name, phase, _with_classes(layers), net.location, left_out, notes, foreign
     )
+
+
+def _moved(message: Any, place: Location) -> Iterator[str]:
+    """What is told of a layer's files that are found elsewhere than is written."""
+    for descriptor, part in message.ListFields():
+        if descriptor.message_type is not None and not is_repeated(descriptor):
+            for name in FILES:
+                # A stranger's type may have a number of this name.
+                if isinstance(written := getattr(part, name, None), str):
+                    yield from moved(written, place.file, f"{place}: layer {message.name!r}: {name}")
 
 
 def _told(state: Any) -> str:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import Path, PureWindowsPath
+from pathlib import Path
 
 from demitasse import ModelError, nearest_path
 
-_WINDOWS = re.compile(r"[A-Za-z]:[\\/]")
+FILES = ("mean_file", "root_folder", "source")
+"""The fields of a layer's parameters that name files."""
+
+_WINDOWS = re.compile(r"[A-Za-z]:/")
 """How an absolute path of Windows begins."""
 
 
@@ -52,6 +55,15 @@ def _misleads(guess: str, name: str, beside: str | Path) -> bool:
     return meant == Path(beside).name or ("solver" in meant and "solver" not in name)
 
 
+def moved(name: str, beside: str | Path, what: str) -> list[str]:
+    """A sentence for an absolute path that is not there where another place has the file; else none."""
+    absolute = Path(name).is_absolute() or _WINDOWS.match(name.replace("\\", "/"))
+    found = find(name, beside)[0] if absolute else None
+    if found is None or Path(found) == Path(name):
+        return []
+    return [f"{what} {name!r} is not there; taken is {found}"]
+
+
 def attempts(tried: list[str]) -> str:
     """What was tried, in words: of a long walk upwards the first places and the last."""
     if len(tried) > 4:
@@ -86,13 +98,16 @@ def _apart(source: str) -> tuple[str, str]:
 
 def _candidates(name: str, beside: Path) -> Iterator[Path]:
     path = Path(name)
+    if "\\" in name:  # Windows's form
+        yield path
+        path = Path(name := name.replace("\\", "/"))
     if name.startswith("~/"):
         path = path.expanduser()
     folder = beside.parent.resolve()
     folders = (folder, *folder.parents)
     if path.is_absolute() or _WINDOWS.match(name):
         yield path
-        parts = path.parts[1:] if path.is_absolute() else PureWindowsPath(name).parts[1:]
+        parts = path.parts[1:]
         for start in range(len(parts) - 1):
             yield from (each.joinpath(*parts[start:]) for each in folders)
         yield from (folder / part for part in parts[-1:])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from demitasse import Location, ModelError, NetDefinition, Solver, unknown
 from demitasse_caffe import fork_fields
 from demitasse_caffe.net import NetFile, define, net_file, read_net, state_of
 from demitasse_caffe.overrides import Overrides
-from demitasse_caffe.paths import find_file
+from demitasse_caffe.paths import find_file, moved
 from demitasse_caffe.rates import POLICIES, WarmUp
 from demitasse_caffe.schema import Schema, number
 from demitasse_caffe.text import Outline
@@ -101,7 +101,7 @@ class SolverFile:
             weights=self._weights(message),
             debug=message.debug_info,
             location=Location(str(self._path)),
-            notes=self._outline.notes,
+            notes=(*self._outline.notes, *self._moved(message)),
         )
 
     def net(self, phase: str, overrides: Mapping[str, Any] | None) -> NetDefinition:
@@ -197,6 +197,13 @@ class SolverFile:
         if path not in self._nets:
             self._nets[path] = read_net(path, self._schema)
         return self._nets[path]
+
+    def _moved(self, message: Any) -> Iterator[str]:
+        """What is told of nets and weights that are found elsewhere than is written."""
+        for field in ("net", "train_net", "test_net", "weights"):
+            names = getattr(message, field)
+            for name in [names] if isinstance(names, str) else names:
+                yield from moved(name, self._path, f"{self._where(field)}: file")
 
     def _inline(self, message: Any, field: str, skip: int = 0) -> NetFile:
         return net_file(self._path, message, self._outline, self._schema, (field,), skip)
