@@ -157,6 +157,15 @@ def test_in_a_net_with_unknown_types_the_error_is_about_the_type(read: Any) -> N
     assert net.foreign == {"MultiBoxLoss": "SSD's fork"}
 
 
+def test_an_old_type_of_a_fork_is_told_as_that(read: Any) -> None:
+    with pytest.raises(
+        ModelError, match=r"'v' \(VIDEO_DATA\): .* which is of the forks of SSD and C3D;"
+    ):
+        read('layers { name: "v" type: VIDEO_DATA top: "v" }')
+    with pytest.raises(ModelError, match=r"type 'CONVOLUTION3D', which is of C3D and its successors;"):
+        read('layers { name: "c" type: CONVOLUTION3D convolution_param { kernel_depth: 3 } }')
+
+
 def test_a_type_that_a_plugin_has_is_nobody_elses(read: Any) -> None:
     text = INPUT + 'layer { name: "n" type: "Normalize" bottom: "data" top: "n" }'
     kind = SimpleNamespace(name="Normalize", parameters={})

@@ -323,8 +323,7 @@ POLICIES = {
 
 _LAYERS = {
     "SSD's fork": (
-        "AnnotatedData DetectionEvaluate DetectionOutput MultiBoxLoss Normalize Permute PriorBox "
-        "VideoData"
+        "AnnotatedData DetectionEvaluate DetectionOutput MultiBoxLoss Normalize Permute PriorBox"
     ),
     "Faster R-CNN's fork": "ROIPooling SmoothL1Loss",
     "R-FCN's fork": "BoxAnnotatorOHEM PSROIPooling SmoothL1LossOHEM SoftmaxWithLossOHEM",
@@ -333,6 +332,7 @@ _LAYERS = {
     "the forks of DeepLab and PSPNet": "Interp SegAccuracy",
     "the forks of SegNet, PSPNet and TSN": "BN",
     "OpenPose's fork": "CPMData ImResize Nms",
+    "the forks of SSD and C3D": "VideoData",
     "C3D and its successors": "Convolution3D Deconvolution3D Pooling3D",
     "the fork of Center Loss": "CenterLoss",
     "SphereFace's fork": "MarginInnerProduct",
@@ -373,6 +373,11 @@ _FIELDS = {
 def fork_field(message: str, name: str) -> ForkField | None:
     """What a fork has under a name in a message of Caffe's, None where none is known to."""
     return _FIELDS.get((message.replace("V1LayerParameter", "LayerParameter"), name))
+
+
+def old_type_owner(folded: str) -> str | None:
+    """Whose a V1 layer type is that Caffe does not have, by its name without underscores and case."""
+    return next((owner for name, owner in TYPES.items() if name.casefold() == folded), None)
 
 
 def engine_owner(name: str, value: str) -> str | None:

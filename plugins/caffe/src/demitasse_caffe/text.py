@@ -16,7 +16,7 @@ from typing import Any
 from google.protobuf import text_format
 
 from demitasse import ModelError, nearest, unknown
-from demitasse_caffe.fork_fields import engine_owner, fork_field, notes
+from demitasse_caffe.fork_fields import engine_owner, fork_field, notes, old_type_owner
 from demitasse_caffe.schema import Schema, is_repeated
 from demitasse_caffe.whole_file import read_whole
 
@@ -331,6 +331,8 @@ def _wrong_value(path: Path, entry: Entry, descriptor: Any, schema: Schema) -> s
         else:
             where += f": {_layer_around(entry)}".removesuffix(": ")
         message = unknown("V1 layer type" if of_layer else f"value of {entry.name}", bare, valid, where)
+        if of_layer and (owner := old_type_owner(folded)):
+            message = f"{where}: unknown V1 layer type {bare!r}, which is of {owner}"
         if value != bare and entry.name == "type":
             message += "; a layer with a quoted type is written 'layer {', not 'layers {'"
         elif of_layer:
