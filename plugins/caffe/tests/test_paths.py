@@ -111,8 +111,8 @@ def test_an_absolute_path_is_tried_as_it_is_and_then_its_name_beside_the_file(tr
 @pytest.mark.parametrize(
     "name",
     [
-        "/home/someone/caffe/examples/mnist/x_lmdb",
-        "/home/someone/work/mnist/x_lmdb",
+        "/data/someone/caffe/examples/mnist/x_lmdb",
+        "/data/someone/work/mnist/x_lmdb",
         "~/somewhere/caffe/examples/mnist/x_lmdb",
         "/caffe/examples/mnist/x_lmdb",
         "D:/code/caffe/examples/mnist/x_lmdb",
@@ -143,14 +143,14 @@ def test_the_most_parts_win_and_a_bare_name_counts_beside_the_file_alone(tree: P
     for folder in ("caffe/examples/mnist/x_lmdb", "caffe/examples/x_lmdb", "caffe/train_lmdb"):
         (tree / folder).mkdir()
     within = tree / "caffe/examples/solver.prototxt"
-    assert find("/home/someone/mnist/x_lmdb", within)[0] == str(tree / "caffe/examples/mnist/x_lmdb")
-    assert find("/home/someone/cifar/x_lmdb", within)[0] == str(tree / "caffe/examples/x_lmdb")
-    assert find("/home/someone/cifar/train_lmdb", within)[0] is None
+    assert find("/data/someone/mnist/x_lmdb", within)[0] == str(tree / "caffe/examples/mnist/x_lmdb")
+    assert find("/data/someone/cifar/x_lmdb", within)[0] == str(tree / "caffe/examples/x_lmdb")
+    assert find("/data/someone/cifar/train_lmdb", within)[0] is None
 
 
 def test_a_missing_file_of_another_machine_is_told_in_short(tree: Path) -> None:
-    with pytest.raises(ModelError, match=r"tried /home/a/b/c/d\.prototxt, .* places above, .*/d\.proto"):
-        find_file("/home/a/b/c/d.prototxt", solver(tree), "net")
+    with pytest.raises(ModelError, match=r"tried /data/a/b/c/d\.prototxt, .* places above, .*/d\.proto"):
+        find_file("/data/a/b/c/d.prototxt", solver(tree), "net")
 
 
 def test_a_pattern_is_found_where_it_matches(tree: Path) -> None:
@@ -187,17 +187,17 @@ def test_a_file_that_is_found_elsewhere_than_is_written_is_told(read: Any, tmp_p
     data = (
         'layer { name: "d" type: "Data" top: "d"\n'
         'transform_param { mean_file: "data/mean.binaryproto" }\n'
-        'data_param { source: "/home/someone/caffe/data/x_lmdb" batch_size: 1 } }'
+        'data_param { source: "/data/someone/caffe/data/x_lmdb" batch_size: 1 } }'
     )
     path = tmp_path / "net.prototxt"
-    told = f"source '/home/someone/caffe/data/x_lmdb' is not there; taken is {tmp_path / 'data/x_lmdb'}"
+    told = f"source '/data/someone/caffe/data/x_lmdb' is not there; taken is {tmp_path / 'data/x_lmdb'}"
     assert read(data).net("train").notes == (f"{path}:1: layer 'd': {told}",)
-    own = data.replace("/home/someone/caffe", str(tmp_path))
+    own = data.replace("/data/someone/caffe", str(tmp_path))
     assert read(own).net("train").notes == ()
     read(data)
-    solver = 'net: "/home/someone/caffe/net.prototxt"\nbase_lr: 1 lr_policy: "fixed"'
+    solver = 'net: "/data/someone/caffe/net.prototxt"\nbase_lr: 1 lr_policy: "fixed"'
     assert read(solver, "solver.prototxt").solver().notes == (
-        f"{tmp_path / 'solver.prototxt'}:1: net: file '/home/someone/caffe/net.prototxt' is not there; "
+        f"{tmp_path / 'solver.prototxt'}:1: net: file '/data/someone/caffe/net.prototxt' is not there; "
         f"taken is {path}",
     )
 
