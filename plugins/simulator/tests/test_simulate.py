@@ -420,6 +420,15 @@ def test_a_mean_that_is_not_here_is_as_large_as_a_sample(
     assert simulated(solver, path).memory["fixed"] - without == pytest.approx(4 * 12 * 12, abs=64)
 
 
+def test_an_infogain_matrix_that_is_not_here_is_as_large_as_its_classes_say(
+    solver: Path, machine: Callable[[str], Path]
+) -> None:
+    net = solver.parent / "net.prototxt"
+    loss = 'type: "InfogainLoss" infogain_loss_param { source: "far/infogain.binaryproto" }'
+    net.write_text(net.read_text().replace('type: "SoftmaxWithLoss"', loss))
+    assert simulated(solver, machine(NODE)).seconds > 0
+
+
 def test_a_machine_of_accelerators_that_are_not_here_is_simulated_without_their_libraries() -> None:
     """Its description fits any machine that has one."""
     machine, _ = standing_in(load_machine(ROOT / "hwdesc" / "one-gpu.toml"))

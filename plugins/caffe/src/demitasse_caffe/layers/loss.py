@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+
 from demitasse import GraphBuilder, Layer, Tensor
 from demitasse_caffe.layers.base import CaffeLayer, canonical
-from demitasse_caffe.paths import find_file
+from demitasse_caffe.paths import find, find_file
 from demitasse_caffe.schema import number
 from demitasse_caffe.weights import read_blob
 
@@ -57,12 +59,15 @@ class InfogainLoss(Loss):
         if message.loss_param.HasField("normalize"):
             raise ValueError("loss_param { normalize } is not for this type; write normalization")
         x, label, *given = bottoms
+        axis = canonical(message.infogain_loss_param.axis, x)
         loss, probability = graph.apply(
             "infogain_loss",
             x,
             label,
-            given[0] if given else _infogain_matrix(layer, message.infogain_loss_param, graph),
-            axis=canonical(message.infogain_loss_param.axis, x),
+            given[0]
+            if given
+            else _infogain_matrix(layer, message.infogain_loss_param, x.shape[axis], graph),
+            axis=axis,
             ignore_label=_ignored(message.loss_param),
             normalization=_normalization(message.loss_param, "valid"),
         )
@@ -173,11 +178,15 @@ def _normalization(loss: Any, default: str) -> str:
     return default
 
 
-def _infogain_matrix(layer: Layer, infogain: Any, graph: GraphBuilder) -> Tensor:
+def _infogain_matrix(layer: Layer, infogain: Any, classes: int, graph: GraphBuilder) -> Tensor:
+    """The matrix of a file; where only shapes count, a file that is not there has one of ``classes``."""
     if not infogain.source:
         raise ValueError(
             "needs an infogain matrix: a third bottom, or infogain_loss_param { source: ... }"
         )
     what = f"{layer.location}: layer {layer.name!r} ({layer.type}): infogain matrix"
-    matrix = read_blob(find_file(infogain.source, layer.location.file, what))
+    if graph.counted and find(infogain.source, layer.location.file)[0] is None:
+        matrix = np.broadcast_to(np.float32(0), (1, 1, classes, classes))
+    else:
+        matrix = read_blob(find_file(infogain.source, layer.location.file, what))
     return graph.constant(f"{layer.name}.matrix", matrix)
