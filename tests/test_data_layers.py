@@ -100,6 +100,22 @@ def test_a_batch_of_photos_from_an_lmdb_is_what_opencv_makes_of_the_files(
         assert 0 < mirrored.sum() < 16
 
 
+def test_images_without_labels_do_where_no_layer_asks_for_labels(runtime: Any, tmp_path: Path) -> None:
+    pixels = np.arange(4 * 6 * 5, dtype=np.uint8).reshape(4, 6, 5)
+    header = bytes([0, 0, 8, 3, 0, 0, 0, 4, 0, 0, 0, 6, 0, 0, 0, 5])
+    (tmp_path / "train-images-idx3-ubyte").write_bytes(header + pixels.tobytes())
+    mean = runtime.program("compute_image_mean", tmp_path)
+    np.testing.assert_allclose(mean, pixels.mean(axis=0, dtype=np.float64)[None], rtol=1e-6)
+    text = """layer { name: "digits" type: "Data" top: "data" %s
+      data_param { source: "train-images-idx3-ubyte" batch_size: 4 } }"""
+    alone = net(runtime, tmp_path, text % "")
+    np.testing.assert_array_equal(alone.forward()["data"][:, 0], pixels)
+    with pytest.raises(
+        DataError, match=r"'digits'.*its labels are not beside it: no 'train-labels-idx1"
+    ):
+        net(runtime, tmp_path, text % 'top: "label"')
+
+
 @needs_data
 def test_a_batch_of_cifar_from_an_lmdb_has_its_mean_subtracted_where_the_crop_lies(
     runtime: Any, tmp_path: Path

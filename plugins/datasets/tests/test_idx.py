@@ -267,9 +267,18 @@ def test_empty_missing_and_forbidden_files_are_named(tmp_path, pack):
     assert "no such file" in message and f"did you mean {str(there)!r}" in message
     assert "digits:train" in message
     assert f"there is no folder '{tmp_path / 'no'}'" in failure(tmp_path / "no" / "such" / "x.idx")
-    message = failure(there)
-    assert "'train-labels-idx1-ubyte.gz'" in message and "?labels=false" in message
     assert "no such file" in failure(there, labels=tmp_path / "nowhere")
+
+
+def test_images_whose_labels_are_not_there_do_where_nobody_asks_for_labels(tmp_path, pack):
+    images = pack(tmp_path / "train-images-idx3-ubyte.gz", GOOD)
+    for source in (images, f"{tmp_path}?split=train"):
+        with closing(data_source(spec=DataSpec(str(source)))) as alone:
+            assert list(alone.fields) == ["data"] and alone.size == 4
+            message = alone.absent["label"]
+            assert f"{images}: its labels are not beside it: no 'train-labels-idx1-ubyte.gz'" in message
+    with closing(data_source(spec=DataSpec(f"{images}?labels=false"))) as alone:
+        assert not alone.absent
 
 
 def test_images_and_labels_must_agree_in_number(tmp_path, pack):

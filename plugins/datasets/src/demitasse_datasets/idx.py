@@ -102,13 +102,13 @@ def _check_length(
         )
 
 
-def labels_beside(images: Path) -> Path | None:
+def labels_beside(images: Path) -> tuple[Path | None, str]:
     """The labels file that belongs to an images file by its name; None when the name does not say
-    that it holds images. Raises DataError when the labels are not there."""
+    that it holds images, or where the labels are not there, with what to tell who needs them."""
     name = bare_name(images)
     swapped, found = re.subn("images?", _labels, name, flags=re.IGNORECASE)
     if not found:
-        return None
+        return None, ""
     swapped = re.sub(r"idx\d", "idx1", swapped)
     suffix = images.suffix if images.suffix in SUFFIXES else ""
     candidates = [
@@ -117,14 +117,14 @@ def labels_beside(images: Path) -> Path | None:
     ]
     for candidate in candidates:
         if candidate.is_file():
-            return candidate
+            return candidate, ""
     others = [other.name for other in images.parent.iterdir() if other.name != images.name]
     close = nearest(candidates[0].name, [other for other in others if "label" in other.lower()])
     hint = f"; is it {close!r}?" if close else "."
-    raise DataError(
+    return None, (
         f"{images}: its labels are not beside it: no {candidates[0].name!r} (nor "
         f"{', '.join(repr(c.name) for c in candidates[1:])}){hint} Name them behind the "
-        f"source (?labels=FILE), or say ?labels=false for none"
+        f"source (?labels=FILE)"
     )
 
 
@@ -134,8 +134,9 @@ def _labels(match: re.Match[str]) -> str:
     return label.upper() if word.isupper() else label.title() if word[0].isupper() else label
 
 
-def open_idx(images: Path, labels: Path | None) -> ArraySamples:
-    """Images (rank 3 gets one channel) as ``data``, and ``label`` where there are labels."""
+def open_idx(images: Path, labels: Path | None, why: str = "") -> ArraySamples:
+    """Images (rank 3 gets one channel) as ``data``, and ``label`` where there are labels; where there
+    are none, ``why`` tells who needs them."""
 
     def decode() -> ArraySamples:
         data = read_idx(images)
@@ -149,6 +150,6 @@ def open_idx(images: Path, labels: Path | None) -> ArraySamples:
                     f"{images} has {len(data):,} samples, its labels {labels} have "
                     f"{len(columns['label']):,}; each sample must have one"
                 )
-        return ArraySamples(str(images), columns)
+        return ArraySamples(str(images), columns, {"label": why} if why else {})
 
-    return decoded_once(("idx", identity(images), labels and identity(labels)), decode)
+    return decoded_once(("idx", identity(images), labels and identity(labels), why), decode)

@@ -122,22 +122,23 @@ def _open_files(
                 f"{text!r} names {len(paths)} files; IDX samples come from one file of images, and "
                 f"labels from the one beside it, or from the one that ?labels=FILE names behind it"
             )
-        return open_idx(paths[0], _labels(paths[0], options))
+        return open_idx(paths[0], *_labels(paths[0], options))
     return open_cifar(paths, kind if kind in FORMATS else None)
 
 
-def _labels(images: Path, options: Mapping[str, object]) -> Path | None:
+def _labels(images: Path, options: Mapping[str, object]) -> tuple[Path | None, str]:
+    """The labels' file; where there is none, why."""
     labels = options.get("labels", True)
     if labels is True:
         return labels_beside(images)
     if labels is False or labels is None:
-        return None
+        return None, ""
     path = Path(str(labels)).expanduser()
     if not path.exists() and (images.parent / path).exists():
-        return images.parent / path
+        return images.parent / path, ""
     if not path.exists():
         raise missing(path, f"the labels of {images}")
-    return path
+    return path, ""
 
 
 def _kind_of(paths: list[Path]) -> str | None:

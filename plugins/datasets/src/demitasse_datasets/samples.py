@@ -39,13 +39,17 @@ class Samples(Protocol):
 
 
 class ArraySamples:
-    """Fields that stand in arrays, one row a sample. The arrays are used, not copied.
+    """Fields that stand in arrays, one row a sample. The arrays are used, not copied. ``absent`` tells
+    why fields are not there that samples of this kind have.
 
     Raises DataError when they are not numbers, have no samples, or differ in length.
     """
 
-    def __init__(self, name: str, columns: Mapping[str, np.ndarray]) -> None:
+    def __init__(
+        self, name: str, columns: Mapping[str, np.ndarray], absent: Mapping[str, str] | None = None
+    ) -> None:
         self.name = name
+        self.absent = absent or {}
         self.columns = {field: np.asarray(array) for field, array in columns.items()}
         if not self.columns:
             raise DataError(f'{name}: no fields; give arrays by name, {{"data": ..., "label": ...}}')

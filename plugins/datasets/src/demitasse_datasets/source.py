@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import weakref
+from collections.abc import Mapping
 
 from demitasse import DataError
 from demitasse_datasets.generated import GeneratedSamples, SteadyStream
@@ -17,6 +18,7 @@ class Source:
 
     def __init__(self, samples: Samples, shuffle: bool, seed: int, skip: int = 0) -> None:
         self.fields, self.size, self.name = samples.fields, samples.size, samples.name
+        self.absent: Mapping[str, str] = getattr(samples, "absent", {})
         self._samples: Samples | None = samples
         groups = getattr(samples, "groups", ())
         self._order = Order(samples.size, shuffle, seed, skip, groups)

@@ -155,6 +155,8 @@ class NetGraph(Graph):
         tensors = {}
         for name, dtype in fields.items():
             if name not in source.fields:
+                if why := getattr(source, "absent", {}).get(name):
+                    raise DataError(f"{self._where()}: {why}")
                 raise DataError(unknown("field of the samples", name, source.fields, self._where()))
             stored = source.fields[name]
             kind = {"raw": stored.dtype, "real": self.dtype}.get(dtype, dtype)
