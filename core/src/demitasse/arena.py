@@ -19,7 +19,7 @@ class Memory(Protocol):
 class Allocator(Protocol):
     """Gives memory of one space. ``allocations`` and ``bytes`` count all that was ever given, so
     that a test can show that a steady state takes none. One that has a method ``enter()`` is told so
-    first in each thread that computes with its memory, to bind it near."""
+    first in each thread that computes with its memory, to bind it near; it may return how to undo it."""
 
     space: str
     allocations: int

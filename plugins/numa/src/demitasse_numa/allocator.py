@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from demitasse import (
     unknown,
 )
 from demitasse_numa import pages
-from demitasse_numa.binding import bind_thread, domain_here, from_within
+from demitasse_numa.binding import bound, domain_here, from_within
 from demitasse_numa.topology import NODES, Domain, Topology
 
 OPTIONS = ("first", "large_pages", "library")
@@ -101,9 +101,10 @@ class DomainAllocator:
         self.bytes = 0
         self._files = files or KernelFiles(Path("/"))
 
-    def enter(self) -> None:
-        """Called first in each thread that computes with this memory: binds it to the domain."""
-        bind_thread(self.domain)
+    def enter(self) -> Callable[[], None]:
+        """Called first in each thread that computes with this memory: binds it to the domain. Returns
+        what gives it its processors back."""
+        return bound(self.domain)
 
     def allocate(self, nbytes: int) -> DomainMemory:
         """A new zeroed block. Raises MemoryError with the bytes asked for and those free in each of the

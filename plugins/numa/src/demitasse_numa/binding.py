@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Set
+from dataclasses import dataclass
 from typing import TypeVar
+from weakref import WeakKeyDictionary
 
 from demitasse import WorkerError
 from demitasse_numa.topology import Domain
@@ -28,6 +31,49 @@ def bind_thread(domain: Domain) -> None:
             f"thread {name!r} cannot be bound to {domain}, processors {sorted(domain.cpus)}: "
             f"{error.strerror}; was the process's cpuset changed since it started?"
         ) from error
+
+
+@dataclass
+class _Bound:
+    """A thread that computes: the processors that it had before, and those that it was given, for so
+    many ``users``."""
+
+    before: Set[int]
+    given: Set[int]
+    users: int = 0
+
+
+_BOUND: WeakKeyDictionary[threading.Thread, _Bound] = WeakKeyDictionary()
+_LOCK = threading.RLock()  # a net that is collected meanwhile undoes it, too
+
+
+def bound(domain: Domain) -> Callable[[], None]:
+    """Bind the calling thread as ``bind_thread`` does. What is returned undoes it, from any thread: once
+    the last of those that had it bound is done, it has its processors back, unless somebody else gave
+    it others meanwhile. Raises WorkerError where the system refuses."""
+    thread, number = threading.current_thread(), threading.get_native_id()
+    can = bool(domain.cpus) and hasattr(os, "sched_setaffinity")
+    with _LOCK:
+        before = os.sched_getaffinity(0) if can else set[int]()
+        bind_thread(domain)
+        kept = _BOUND.setdefault(thread, _Bound(before, before))
+        kept.users += 1
+        kept.given = os.sched_getaffinity(0) if can else before
+
+    def undo() -> None:
+        with _LOCK:
+            kept.users -= 1
+            if kept.users:
+                return
+            _BOUND.pop(thread, None)
+            if not can or not thread.is_alive():
+                return
+            # The thread may end at this moment, or a cpuset have been narrowed: nothing is left to undo.
+            with contextlib.suppress(OSError):
+                if os.sched_getaffinity(number) == kept.given:
+                    os.sched_setaffinity(number, kept.before)
+
+    return undo
 
 
 def from_within(domain: Domain, task: Callable[[], T]) -> T:

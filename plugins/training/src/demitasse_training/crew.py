@@ -112,3 +112,4 @@ class Crew:
             self._threads.close()
         for worker in self.workers:
             worker.close()
+            worker.enter.leave()

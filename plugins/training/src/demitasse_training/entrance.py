@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 from demitasse import Allocator
 
 
 class Entrance:
-    """Called by a thread before it computes: lets the allocator bind it near, the first time."""
+    """Called by a thread before it computes: lets the allocator bind it near, the first time. ``leave``
+    has each thread be as it was before."""
 
     def __init__(self, allocator: Allocator) -> None:
         self._enter = getattr(allocator, "enter", None)
         self._here = threading.local()
+        self._undo: list[Callable[[], object]] = []
 
     def __call__(self) -> None:
         if self._enter is not None and not hasattr(self._here, "entered"):
-            self._enter()
+            undo = self._enter()
+            if callable(undo):
+                self._undo.append(undo)
             self._here.entered = True
+
+    def leave(self) -> None:
+        """Nobody computes any more; a thread that does after all enters anew."""
+        self._here = threading.local()
+        while self._undo:
+            self._undo.pop()()

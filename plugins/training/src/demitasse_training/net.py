@@ -327,9 +327,10 @@ class Net:
         self._streams = list(zip(streams, self._outs(), strict=True))
 
     def close(self) -> None:
-        """End the reading ahead."""
+        """End the reading ahead; threads that ran the net are bound no longer."""
         self._end_streams()
         self._streams = []
+        self._enter.leave()
 
     def _end_streams(self) -> None:
         for stream, _ in self._streams:
