@@ -169,15 +169,16 @@ def ours(lab: Netlab, names: Sequence[str] | None = None) -> dict[str, dict[str,
     """Demitasse's algorithms (all, or some) as contenders: what ``schedule`` is told, by name."""
     if names is not None and not names:
         return {}
-    from demitasse_allreduce.algorithms import ALGORITHMS
+    from demitasse_allreduce.algorithms import ALGORITHMS, others
 
+    known = {**ALGORITHMS, **others()}
     for name in names or ():
-        if name not in ALGORITHMS:
-            raise LabError(unknown("algorithm", name, [*ALGORITHMS, "auto"]))
+        if name not in known:
+            raise LabError(unknown("algorithm", name, [*known, "auto"]))
     inside, hosts = lab.plan.inside, lab.plan.hosts
     dealt = [host for first in range(inside) for host in range(first, hosts, inside)]
     found: dict[str, dict[str, Any]] = {}
-    for name, algorithm in ALGORITHMS.items():
+    for name, algorithm in known.items():
         if names is not None and name not in names:
             continue
         if "groups" in algorithm.options:

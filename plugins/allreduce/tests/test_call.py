@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -290,3 +291,40 @@ def test_a_rank_that_dies_in_a_sum_is_an_error_elsewhere(mpiexec: Callable[..., 
     os._exit(0)
     """
     assert "rank 1 of the node" in mpiexec(2, script, fails=None, options="-disable-auto-cleanup")
+
+
+STRANGER = """
+import demitasse
+from demitasse_allreduce import allreduce
+array = np.full(5, rank + 1.0)
+allreduce(array, comm, "strangers-ring")
+assert (array == sum(range(1, comm.size + 1))).all(), array
+try:
+    allreduce(array, comm, "strangers-rign")
+except demitasse.CompositionError as error:
+    assert "allreduce: unknown algorithm 'strangers-rign'; did you mean 'strangers-ring'?" in str(error)
+    print("right")
+"""
+
+
+def test_an_algorithm_of_another_installed_plugin_is_known(
+    mpiexec: Callable[..., str], tmp_path: Path
+) -> None:
+    """It lies beside the ranks' program, where Python looks."""
+    package, about = tmp_path / "strange_sums", tmp_path / "strange_sums-1.dist-info"
+    package.mkdir()
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: strange_sums\nVersion: 1\n")
+    (about / "entry_points.txt").write_text("[demitasse.plugins]\nstrange = strange_sums\n")
+    (package / "plugin.toml").write_text(
+        'name = "strange"\nsummary = "A ring of its own"\napi = ">=0.1"\n[roles.collectives]\n'
+    )
+    (package / "__init__.py").write_text(
+        "from dataclasses import replace\n"
+        "from demitasse import hookimpl\n"
+        "from demitasse_allreduce.algorithms import ALGORITHMS\n"
+        "@hookimpl\n"
+        "def collectives():\n"
+        "    return {'strangers-ring': ALGORITHMS['ring']}\n"
+    )
+    assert mpiexec(2, STRANGER).count("right") == 2

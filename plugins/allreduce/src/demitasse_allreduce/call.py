@@ -8,9 +8,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from demitasse import CompositionError, DataError, Schedule, WorkerError, unknown
+from demitasse import DataError, Schedule, WorkerError
 from demitasse_allreduce import library
-from demitasse_allreduce.algorithms import ALGORITHMS, schedule
+from demitasse_allreduce.algorithms import installed, schedule
 from demitasse_allreduce.executor import Collective
 from demitasse_allreduce.hierarchy import Hierarchical, Levels, homes
 from demitasse_allreduce.node.engine import Node
@@ -34,6 +34,9 @@ SOON, LATER = 200, 8
 more, and by how much longer it is left alone after each time. Programs start when much else does: on a
 busy machine it was taken for 4 KB, where it needs four times as long once it is quiet."""
 
+WITHOUT = ("auto", "shared", "mpi", "nodes")
+"""Ways that are no schedule's name."""
+
 _ACROSS = ("mpi", "recursive-halving-doubling", "ring")  # tried where ranks are on several nodes
 _GROUPED = ("nodes", "two-level", "chain-chain", "chain-binomial")  # and where some share one
 _TRIALS = 7
@@ -48,7 +51,8 @@ def allreduce(
     """Replace ``array`` on every rank by the sum of all ranks' arrays, the same bits on all.
 
     ``comm`` is an mpi4py communicator (default: COMM_WORLD). Any element type that NumPy adds, any
-    shape and strides. ``algorithm``: a schedule's name, "shared" (the memory of a node), "mpi" (the
+    shape and strides. ``algorithm``: a schedule's name, also one
+    that another installed plugin gives, "shared" (the memory of a node), "mpi" (the
     library's own), "nodes" (the memory of each node, and messages between nodes) or "auto": what was
     quickest when that size was first asked for, in a node now and then tried anew. ``check`` is called
     now and then in a wait, and ends it by raising ("mpi" has no such wait).
@@ -100,9 +104,8 @@ def _checked(array: Array, algorithm: str) -> None:
         raise DataError(f"allreduce cannot add elements of type {array.dtype}")
     if not array.flags.writeable:
         raise DataError("allreduce sums in place, and the array is read-only")
-    choices = ("auto", "shared", "mpi", "nodes", *ALGORITHMS)
-    if algorithm not in choices:
-        raise CompositionError(unknown("algorithm", algorithm, choices, "allreduce"))
+    if algorithm not in WITHOUT:
+        installed(algorithm, "allreduce", WITHOUT)
 
 
 class _State:
@@ -148,8 +151,9 @@ class _State:
         if name == "nodes":
             return self._by_nodes(array)
         buffer = np.empty(array.size, array.dtype)
-        groups = self._groups if "groups" in ALGORITHMS[name].options else None
-        plan = ALGORITHMS[name].schedule(self.comm.Get_size(), array.size, groups=groups)
+        made = installed(name)
+        groups = self._groups if "groups" in made.options else None
+        plan = made.schedule(self.comm.Get_size(), array.size, groups=groups)
         collective = Collective(plan, self.comm, buffer)
 
         def run(array: Array, check: Check | None) -> None:

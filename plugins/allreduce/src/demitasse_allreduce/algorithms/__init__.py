@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
-from demitasse import Algorithm, CompositionError, PluginError, Schedule, unknown
+from demitasse import (
+    Algorithm,
+    CompositionError,
+    DemitasseError,
+    Level,
+    Machine,
+    PluginError,
+    Schedule,
+    compose,
+    discover,
+    unknown,
+)
 from demitasse_allreduce.algorithms import exchange, trees, two_level
 
 _HALVES = ("allreduce", "reduce", "broadcast", "reduce_scatter", "allgather")
@@ -98,6 +111,33 @@ def algorithm(name: str, where: object = None, known: Mapping[str, Algorithm] = 
     return known[name]
 
 
+@cache
+def others() -> Mapping[str, Algorithm]:
+    """What other installed plugins give by the hook ``collectives``, for who has no runtime. They are
+    imported by this call alone; one that cannot be used is left out, as ``demitasse doctor`` tells."""
+    found: dict[str, Algorithm] = {}
+    for manifest in discover():
+        if "collectives" not in manifest.roles or manifest.name == "allreduce":
+            continue
+        # That of a plugin which nobody asked for is no reason to fail.
+        with (
+            suppress(DemitasseError),
+            compose(Machine("any", (Level("machine"),)), [manifest.name]) as one,
+        ):
+            found = {**given(one.composition.offered("collectives")), **found}
+    return {name: made for name, made in found.items() if name not in ALGORITHMS}
+
+
+def installed(name: str, where: object = None, besides: Iterable[str] = ()) -> Algorithm:
+    """The algorithm of that name, of this plugin or, where it has none, of another that is installed.
+    Raises CompositionError that lists them, and the names ``besides`` that are valid too."""
+    if name in ALGORITHMS:
+        return ALGORITHMS[name]
+    if name not in (more := others()):
+        raise CompositionError(unknown("algorithm", name, (*besides, *ALGORITHMS, *more), where))
+    return more[name]
+
+
 def given(collectives: Mapping[str, Any]) -> Mapping[str, Algorithm]:
     """What plugins give by the hook ``collectives``, each called as it is named there; these where
     nobody gives any. Raises PluginError for what is no algorithm."""
@@ -126,4 +166,4 @@ def schedule(
     each other for two-level algorithms (an int: so many in a row), ``chunks`` the pieces of a pipeline,
     ``order[i]`` is the rank that takes the part of number i (a rank map). Raises CompositionError for an
     unknown algorithm, PlanError for a goal or number that it does not have."""
-    return algorithm(name).schedule(ranks, size, goal, root, groups, chunks, order)
+    return installed(name).schedule(ranks, size, goal, root, groups, chunks, order)
