@@ -16,7 +16,7 @@ import demitasse
 from demitasse import CompositionError, DescriptionError, GradientSync, hookimpl, load_machine
 from demitasse_simulator.described import standing_in
 from demitasse_simulator.program import Simulation
-from demitasse_simulator.report import show
+from demitasse_simulator.report import human_bytes, show
 
 SAMPLES = {"data": (1, 12, 12), "label": ()}
 ROOT = Path(__file__).parents[3]
@@ -418,6 +418,24 @@ def test_a_mean_that_is_not_here_is_as_large_as_a_sample(
     without = simulated(solver, path).memory["fixed"]
     net.write_text(net.read_text().replace("scale: 1", 'mean_file: "far/mean.binaryproto"'))
     assert simulated(solver, path).memory["fixed"] - without == pytest.approx(4 * 12 * 12, abs=64)
+
+
+def test_samples_that_are_no_images_are_not_cropped(
+    solver: Path, machine: Callable[[str], Path]
+) -> None:
+    net = solver.parent / "net.prototxt"
+    crop = 'type: "Data" transform_param { crop_size: 10 }'
+    net.write_text(net.read_text().replace('type: "Data"', crop))
+    with (
+        demitasse.compose(machine(NODE)) as runtime,
+        pytest.raises(demitasse.DemitasseError, match=r"a crop of 10 does not fit images of \(3, 12\)"),
+    ):
+        runtime.simulate(solver, samples={"data": (3, 12), "label": ()})
+
+
+def test_bytes_are_told_in_a_unit_that_people_read() -> None:
+    told = [human_bytes(count) for count in (0, 1023, 2**20, 2**40, 2**51)]
+    assert told == ["0 B", "1023 B", "1.00 MiB", "1.00 TiB", "2048.00 TiB"]
 
 
 def test_an_infogain_matrix_that_is_not_here_is_as_large_as_its_classes_say(

@@ -30,7 +30,7 @@ def _image_shapes(shapes: Shapes, attributes: Attributes) -> Sequence[Shape]:
     x, crop, mean = shapes["x"], attributes["crop"], shapes["mean"]
     if mean is not None and mean not in (x[1:], (x[1], 1, 1), (1, 1, 1)):
         raise ValueError(f"a mean of shape {mean} does not fit images of {x[1:]}")
-    if crop and crop > min(x[2:]):
+    if crop and (len(x) != 4 or crop > min(x[2:])):
         raise ValueError(f"a crop of {crop} does not fit images of {x[1:]}")
     return ((*x[:2], crop, crop) if crop else x,)
 

@@ -58,8 +58,8 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], right: int = 1) ->
 
 def human_bytes(count: float) -> str:
     """``3.52 MiB``."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024 or unit == "GiB":
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if count < 1024 or unit == "TiB":
             break
         count /= 1024
     return f"{count:.0f} B" if unit == "B" else f"{count:.2f} {unit}"
