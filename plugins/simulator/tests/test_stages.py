@@ -127,6 +127,23 @@ def test_each_stage_sends_what_it_says_when_it_says_it(
     assert done["SC-B"].exchange["seconds"] > done["packed"].exchange["seconds"]
 
 
+def test_two_levels_of_communicators_take_turns(solver: Path, machine: Callable[[str], Path]) -> None:
+    """Eight in rows of four: a row's two rounds up, all that two of them exchange, two rounds down."""
+    wide = "layer.ip.inner_product_param.num_output"
+    more = ', lower = "binomial", upper = "recursive-halving-doubling", chain = 4'
+    done = predict(
+        solver, machine(lab("packed", more=more, ranks=8, bandwidth=1000)), overrides={wide: "40000"}
+    )
+    n = done.memory["gradients"] / 50e6
+    assert done.exchange["transfer"] == pytest.approx((2 + 1 + 2) * n, rel=0.01)
+    assert "8 hosts agree by binomial and recursive-halving-doubling, ranks auto" in done.sources
+    assert any(
+        ": binomial by 4 ranks and recursive-halving-doubling by 2, " in line for line in done.sources
+    )
+    with pytest.raises(CompositionError, match="'ring' has no reduction to one rank"):
+        predict(solver, machine(lab("packed", more=', lower = "ring"')))
+
+
 def test_gradients_that_are_measured_before_an_update_are_awaited_where_they_are_final(
     solver: Path, machine: Callable[[str], Path]
 ) -> None:

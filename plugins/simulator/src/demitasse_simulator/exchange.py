@@ -56,12 +56,16 @@ class Link:
     gamma: float = 0.0
     lines: list[str] = field(default_factory=list)
     pieces: tuple[int, ...] = ()
-    _costs: dict[tuple[str, int], tuple[Cost, Way]] = field(default_factory=dict)
+    levels: tuple[Algorithm, ...] = ()
+    """Lower and upper communicators' algorithms, where these take turns in place of one algorithm."""
+    _costs: dict[tuple[str, int], tuple[Cost, str]] = field(default_factory=dict)
     _best: dict[tuple[str, int], Way] = field(default_factory=dict)
 
     @property
     def algorithm(self) -> str:
-        """Its name; auto where the cheapest of several is taken."""
+        """Its name, or those of two levels; auto where the cheapest of several is taken."""
+        if self.levels:
+            return " and ".join(each.name for each in self.levels)
         return self.algorithms[0].name if len(self.algorithms) == 1 else AUTO
 
     @property
@@ -95,12 +99,10 @@ class Link:
 
     def _told(self, goal: str, elements: int) -> str:
         """What was chosen for the largest message of its kind."""
-        found, (algorithm, order, pieces) = self._costs[goal, elements]
-        about = [order] if order != RANK_MAPS[0] else []
-        about += [f"{pieces} chunks"] if pieces else []
-        how = f" ({', '.join(about)})" if about else ""
-        size = f"{elements * self.item:,} bytes"
-        return f"{goal} of {size}: {algorithm.name}{how}, {found.seconds * 1e3:.3g} ms (simulated)"
+        found, how = self._costs[goal, elements]
+        return (
+            f"{goal} of {elements * self.item:,} bytes: {how}, {found.seconds * 1e3:.3g} ms (simulated)"
+        )
 
     @property
     def waits_before_forward(self) -> bool:
@@ -131,9 +133,51 @@ class Link:
         if self.network is None or self.chain.nodes == 1 or not elements:
             return None
         if (goal, elements) not in self._costs:
-            way = self._way(elements, goal)
-            self._costs[goal, elements] = self._cost(way, elements, goal), way
+            if self.levels:
+                self._costs[goal, elements] = self._in_turn(elements, goal)
+            else:
+                way = self._way(elements, goal)
+                self._costs[goal, elements] = self._cost(way, elements, goal), _words(*way)
         return self._costs[goal, elements][0]
+
+    def _in_turn(self, elements: int, goal: str) -> tuple[Cost, str]:
+        """Two levels of communicators, one after the other: ranks in a row, and the first of each."""
+        assert self.network is not None
+        lower, upper = self.levels
+        nodes, places = self.chain.nodes, self.network.place(self.chain.nodes)
+        row = min(self.group or len(self.network.groups(nodes)[0]), nodes)
+        low, up = (lower, places[:row]), (upper, places[::row])
+        turns = {
+            "reduce": [(low, "reduce"), (up, "reduce")],
+            "broadcast": [(up, "broadcast"), (low, "broadcast")],
+            "allreduce": [(low, "reduce"), (up, "allreduce"), (low, "broadcast")],
+        }[goal]
+        costs = [self._cheapest(*who, elements, what) for who, what in turns if len(who[1]) > 1]
+        parts = (
+            sum(getattr(each, part) for each in costs)
+            for part in ("seconds", "latency", "transfer", "reduction", "rounds")
+        )
+        return Cost(*parts), f"{lower.name} by {row} ranks and {upper.name} by {len(up[1])}"
+
+    def _cheapest(self, algorithm: Algorithm, place: Any, elements: int, goal: str) -> Cost:
+        """One algorithm at some endpoints, in as many pieces as are quickest."""
+        assert self.network is not None
+        if goal not in algorithm.goals:
+            raise self._lacks(goal, algorithm)
+        counts = [
+            n for n in self.pieces if "chunks" in algorithm.options and elements // n >= LEAST_CHUNK
+        ]
+        tried: list[dict[str, Any]] = [{}, *({"chunks": count} for count in counts)]
+        rounds = (algorithm.rounds(len(place), elements, goal=goal, **each) for each in tried)
+        costs = [cost(each, self.network, place, self.item, self.gamma) for each in rounds]
+        return min(costs, key=lambda made: made.seconds)
+
+    def _lacks(self, goal: str, *algorithms: Algorithm) -> CompositionError:
+        names = ", ".join(each.name for each in algorithms)
+        return CompositionError(
+            f"{self.machine.origin}: no algorithm of {names} has the goal {goal!r}, which "
+            f"{self.chain.plugin} asks for"
+        )
 
     def _way(self, elements: int, goal: str) -> Way:
         """The cheapest way of so many elements; with pieces, for all sizes up to the next power of 2."""
@@ -146,11 +190,7 @@ class Link:
                 for order in (("natural",) if "groups" in each.options else self.ranks)
             ]
             if not ways:
-                names = ", ".join(each.name for each in self.algorithms)
-                raise CompositionError(
-                    f"{self.machine.origin}: no algorithm of {names} has the goal {goal!r}, which "
-                    f"{self.chain.plugin} asks for"
-                )
+                raise self._lacks(goal, *self.algorithms)
             costs = {way: self._cost(way, elements, goal).seconds for way in ways}
             near = 2 * min(costs.values())
             for each, order, _ in [way for way, took in costs.items() if took <= near]:
@@ -171,6 +211,12 @@ class Link:
             options["chunks"] = pieces
         rounds = algorithm.rounds(nodes, elements, **options)
         return cost(rounds, self.network, self.network.place(nodes, order), self.item, self.gamma)
+
+
+def _words(algorithm: Algorithm, order: str, pieces: int) -> str:
+    about = [order] if order != RANK_MAPS[0] else []
+    about += [f"{pieces} chunks"] if pieces else []
+    return f"{algorithm.name} ({', '.join(about)})" if about else algorithm.name
 
 
 def offered(composition: Composition, where: object = None) -> Mapping[str, Algorithm]:
@@ -239,7 +285,11 @@ def link(
     if made.spoken is not None:
         given = getattr(made.spoken, "collective", given)
         made.pieces = CHUNKS if chain.nodes <= FEW else ()
-    made.algorithms = _named(given, offered(composition, where), chain.nodes, where)
+    known = offered(composition, where)
+    if made.spoken is not None and "lower" in given:
+        made.levels = made.algorithms = tuple(known[given[key]] for key in ("lower", "upper"))
+    else:
+        made.algorithms = _named(given, known, chain.nodes, where)
     order = str(given.get("ranks", "natural"))
     if order not in (*RANK_MAPS, AUTO):
         raise CompositionError(unknown("ranks", order, (*RANK_MAPS, AUTO), where))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from demitasse import Bucket, Entry, Span
-from demitasse_simulator.exchange import Link
+from demitasse_simulator.exchange import AUTO, Link
 from demitasse_simulator.planning import Draft
 from demitasse_simulator.rates import Costed
 
@@ -378,11 +378,11 @@ class Player:
         if cost is None:
             return after
         # Of several algorithms the link takes the cheapest for each size.
-        names = [each.name for each in link.algorithms]
+        who = "cheapest" if link.algorithm == AUTO else link.algorithm
         what = f"{goal} " if goal != "allreduce" else ""
         return self._do(
             "network",
-            f"{names[0] if len(names) == 1 else 'cheapest'} {what}{name}",
+            f"{who} {what}{name}",
             "synchronise",
             cost.seconds,
             "schedule",
