@@ -32,6 +32,11 @@ def test_of_many_valid_names_the_nearest_are_listed_and_the_others_counted() -> 
     assert "did you mean 'Convolution'? (valid: Convolution, Deconvolution, " in told
     assert told.endswith(" and 64 more)")
     assert told.count("Layer") == 6
+    told = unknown("layer type", "Convolutoin", names, rest="which list(net.layers) gives")
+    assert told.endswith(" and 64 more, which list(net.layers) gives)")
+    assert unknown("phase", "tets", ["train"], rest="which nobody needs") == unknown(
+        "phase", "tets", ["train"]
+    )
 
 
 def test_a_missing_file_is_told_with_the_nearest_name_beside_it(tmp_path: Path) -> None:

@@ -78,7 +78,13 @@ def _set_in_layers(net: Any, path: str, value: Any, where: str) -> None:
     names = {layer.name for layer in net.layer if path.startswith(f"{layer.name}.")}
     if not names:
         raise ModelError(
-            unknown("layer", path.partition(".")[0], (layer.name for layer in net.layer), where)
+            unknown(
+                "layer",
+                path.partition(".")[0],
+                (layer.name for layer in net.layer),
+                where,
+                "as the net's file names them",
+            )
         )
     name = max(names, key=len)
     for layer in net.layer:

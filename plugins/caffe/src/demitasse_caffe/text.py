@@ -30,6 +30,8 @@ _OPEN = {"{": "}", "<": ">"}
 _LAYERS = ("layer", "layers")
 _DEEPEST = 100
 """How deep blocks may nest: as protobuf's binary reader has it."""
+SCHEMA = "as Caffe's caffe.proto lists them"
+"""Where to see all of many names."""
 
 
 @dataclass(eq=False)
@@ -268,7 +270,7 @@ def _unknown_field(path: Path, entry: Entry, descriptor: Any) -> str:
             f"{where}: {entry.name} is a field of {fork.owner}, not of Caffe, and has no counterpart "
             f"here: {fork.effect}"
         )
-    message = unknown("field", entry.name, list(descriptor.fields_by_name), where)
+    message = unknown("field", entry.name, list(descriptor.fields_by_name), where, SCHEMA)
     block: Block | None = entry.block
     if block is not None and block.name == "layers":
         message += "; a layer with a quoted type is written 'layer {', not 'layers {'"
@@ -330,7 +332,9 @@ def _wrong_value(path: Path, entry: Entry, descriptor: Any, schema: Schema) -> s
                 )
         else:
             where += f": {_layer_around(entry)}".removesuffix(": ")
-        message = unknown("V1 layer type" if of_layer else f"value of {entry.name}", bare, valid, where)
+        message = unknown(
+            "V1 layer type" if of_layer else f"value of {entry.name}", bare, valid, where, SCHEMA
+        )
         if of_layer and (owner := old_type_owner(folded)):
             message = f"{where}: unknown V1 layer type {bare!r}, which is of {owner}"
         if value != bare and entry.name == "type":

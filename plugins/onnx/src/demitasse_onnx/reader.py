@@ -19,6 +19,7 @@ from demitasse_onnx.values import array, attribute, check_texts, type_name
 
 REAL = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT16)
 _PADDED = ("Conv", "AveragePool")
+SUPPORTED = "as the README of demitasse-onnx lists them"
 
 
 class OnnxReader:
@@ -146,7 +147,7 @@ class OnnxReader:
                     node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
                 )
                 supported = set(OPERATORS) - {"Input"} | {"Constant"}
-                raise ModelError(unknown("operator", kind, supported, where))
+                raise ModelError(unknown("operator", kind, supported, where, SUPPORTED))
             if node.op_type == "Pad" and (zeros := self._zeros(node, operands, attributes)) is not None:
                 made.add(node.output[0])
                 padded[node.output[0]] = (str(operands[0]), zeros)

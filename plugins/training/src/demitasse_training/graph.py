@@ -182,7 +182,8 @@ class NetGraph(Graph):
                 if bottom not in self.blobs and bottom in net.left_out:
                     raise ModelError(f"{self._where()}: bottom blob {bottom!r}: {net.left_out[bottom]}")
                 if bottom not in self.blobs:
-                    raise ModelError(unknown("bottom blob", bottom, self.blobs, self._where()))
+                    rest = "the tops of the layers before it"
+                    raise ModelError(unknown("bottom blob", bottom, self.blobs, self._where(), rest))
             kind = layer_types[layer.type]
             try:
                 tops = kind.build(layer, [self.blobs[bottom] for bottom in layer.bottoms], self)

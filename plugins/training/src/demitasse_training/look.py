@@ -60,7 +60,9 @@ class Named(dict[str, T]):
         self._kind = kind
 
     def __missing__(self, name: str) -> T:
-        raise UnknownNameError(unknown(self._kind, str(name), self))
+        raise UnknownNameError(
+            unknown(self._kind, str(name), self, rest="which list() of this mapping gives")
+        )
 
 
 def extents(shape: Sequence[int]) -> str:
@@ -93,7 +95,7 @@ class Look:
     def values(self, blob: str, key: str) -> np.ndarray:
         """The values of buffer ``key``, which belongs to ``blob``."""
         if blob not in self.graph.blobs:
-            raise ModelError(unknown("blob", blob, self.graph.blobs))
+            raise ModelError(unknown("blob", blob, self.graph.blobs, rest="which list(net.blobs) gives"))
         kept = key in self.plan.outputs or self.graph.blobs[blob].kind in ("input", "constant")
         if key not in self.plan.buffers or not (self._retain_all or (kept and key == blob)):
             raise ModelError(

@@ -387,12 +387,18 @@ class Net(Callbacks):
 
     def _number(self, layer: str) -> int:
         if layer not in self.top_names:
-            raise ModelError(unknown("layer", layer, self._layer_names, self._definition.location))
+            raise ModelError(
+                unknown(
+                    "layer", layer, self._layer_names, self._definition.location, "see net.layer_dict"
+                )
+            )
         return self._layer_names.index(layer)
 
     def _blob(self, name: str) -> str:
         if name not in self.blobs:
-            raise ModelError(unknown("blob", name, self.blobs, self._definition.location))
+            raise ModelError(
+                unknown("blob", name, self.blobs, self._definition.location, "see net.blobs")
+            )
         return name
 
     def _weights(self) -> Weights:
