@@ -180,8 +180,10 @@ class Link:
         )
 
     def _way(self, elements: int, goal: str) -> Way:
-        """The cheapest way of so many elements; with pieces, for all sizes up to the next power of 2."""
-        key = goal, elements.bit_length() if self.pieces else -elements
+        """The cheapest way of so many elements; where a plugin chooses, for all sizes up to the next
+        power of 2, and for the next power of 16 where nodes are many: to cost all ways takes seconds."""
+        coarse = elements.bit_length() if self.chain.nodes <= FEW else elements.bit_length() // 4
+        key = goal, coarse if self.spoken is not None else -elements
         if key not in self._best:
             ways = [
                 (each, order, 0)
