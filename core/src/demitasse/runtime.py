@@ -101,8 +101,7 @@ class Runtime:
         path = Path(path)
         writers, _, known = self._by_suffix("model_writer", path)
         if not writers:
-            nobody = "no composed plugin is a model writer of such a file"
-            raise errors.ModelError(f"{path}: {nobody} (suffixes: {known})")
+            raise errors.ModelError(f"{path}: no composed plugin writes such a file (suffixes: {known})")
         path.parent.mkdir(parents=True, exist_ok=True)
         writers[0](path=path, weights=weights)
         return path
@@ -122,7 +121,8 @@ class Runtime:
             if (source := hook(spec=spec)) is not None:
                 if not all(hasattr(source, part) for part in ("fields", "size", "stream", "close")):
                     raise errors.PluginError(f"plugin {name!r}: {source!r} is not a DataSource")
-                self._open.append(weakref.ref(source, self._open.remove))  # and that of its samples
+                weak = hasattr(source, "__weakref__")  # slots may leave no room for one
+                self._open.append(weakref.ref(source, self._open.remove) if weak else source)
                 return source  # type: ignore[no-any-return]
         asked = ", ".join(name for name, _ in self.composition.serving("data_source"))
         where = f"{spec.location}: " if spec.location else ""

@@ -40,3 +40,25 @@ def test_a_runtime_closes_the_sources_that_are_still_in_use(
     made.close()
     assert len(closed) == 1
     trainer.close()
+
+
+def test_a_source_of_slots_that_no_weak_reference_reaches_is_closed_too(
+    toy: ModuleType, runtime: MakeRuntime
+) -> None:
+    closed = []
+
+    class Slots:
+        __slots__ = ("fields", "size", "stream")
+
+        def __init__(self) -> None:
+            inner = toy.ArraySource(toy.images())
+            self.fields, self.size, self.stream = inner.fields, inner.size, inner.stream
+
+        def close(self) -> None:
+            closed.append(self)
+
+    made = runtime(source=lambda spec: Slots())
+    with made.trainer(toy.solver(toy.classifier())) as trainer:
+        trainer.step()
+    made.close()
+    assert closed
