@@ -119,7 +119,7 @@ class Workers:
             raise
         finally:
             errors = [error for future in futures if (error := future.exception())]
-            for team in self._teams if errors else ():
+            for team in (each for each in self._teams if each.barrier.broken):
                 team.barrier.reset()
                 team.failures += 1
         if errors:

@@ -34,13 +34,13 @@ def test_one_worker_enters_in_each_thread_that_calls_it(toy: ModuleType, entered
     with composed(toy, entered) as runtime:
         trainer = runtime.trainer(toy.solver(toy.classifier()))
         assert entered == []
-        trainer.step(2)
-        trainer.step(1)
-        assert entered == [here]
+        for iterations in (2, 1):
+            trainer.step(iterations)  # for the main thread, which binds, iterations are done aside
+            assert entered == [here, "demitasse-iterations"]
         other = threading.Thread(target=trainer.step, name="another")
         other.start()
         other.join()
-        assert entered == [here, "another"]
+        assert entered == [here, "demitasse-iterations", "another"]
 
 
 def test_several_workers_enter_in_their_own_threads(toy: ModuleType, entered: list[str]) -> None:

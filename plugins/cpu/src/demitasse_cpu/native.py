@@ -183,6 +183,11 @@ class Native:
         self._table: np.ndarray | None = None
         _compile_walk()
 
+    @property
+    def whole(self) -> bool:
+        """Whether it is one call, which no interrupt leaves half done."""
+        return (team := openmp()) is not None and not team.lost
+
     def __call__(self) -> None:
         team = openmp()
         if team is None or team.lost:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from demitasse import GradientSync, Phases, PlanError, Step, WorkerError, Workers
+from demitasse_training.aside import Aside
 from demitasse_training.worker import Worker
 
 T = TypeVar("T")
@@ -21,9 +22,10 @@ class Crew:
     def __init__(self) -> None:
         self.workers: list[Worker] = []
         self._threads: Workers | None = None
+        self._aside: Aside | None = None
         self._binding = threading.Lock()
         self._process, self._one_thread = os.getpid(), threading.RLock()
-        self._closed = False
+        self._closed = self._broken_off = False
 
     @property
     def asynchronous(self) -> bool:
@@ -36,10 +38,14 @@ class Crew:
         levels = self.workers[0].levels
         return not self.asynchronous and any(level.joined for level in levels or [GradientSync()])
 
-    def run(self, task: Callable[[int], T]) -> list[T]:
+    def run(self, task: Callable[[int], T], interrupted: Callable[[], object] | None = None) -> list[T]:
         """``task(worker)`` by each worker, in its own thread where there are several, which is told
         first that it computes with its memory. Raises WorkerError once it is closed, and PlanError in a
-        forked process, which has none of the threads that would be waited for."""
+        forked process, which has none of the threads that would be waited for.
+
+        Python raises what interrupts a program in its main thread, wherever that is. With
+        ``interrupted`` this is never within a task, but once all are done; it is called when that
+        comes."""
         if self._closed:
             raise WorkerError("this trainer is closed; make another (resume= goes on from a snapshot)")
         if self._process != os.getpid():
@@ -47,10 +53,17 @@ class Crew:
                 "this trainer was made before its process was forked, and would wait for threads that "
                 "stayed behind: make it in the process that runs it"
             )
+        if self._broken_off:
+            raise WorkerError(
+                "this trainer was interrupted twice, the second time in the middle of what it did; make "
+                "another (resume= goes on from a snapshot)"
+            )
         if not self._one_thread.acquire(blocking=False):
             raise WorkerError("this trainer is at work in another thread: it is one thread's at a time")
         try:
-            return self._run(task)
+            if interrupted is None or threading.current_thread() is not threading.main_thread():
+                return self._run(task)
+            return self._run_aside(lambda: self._run(task), interrupted)
         finally:
             self._one_thread.release()
 
@@ -62,6 +75,18 @@ class Crew:
             self._threads = Workers(tuple(worker.place for worker in self.workers))
             self._threads.run(lambda w: self.workers[w].enter())
         return self._threads.run(task)
+
+    def _run_aside(self, task: Callable[[], list[T]], interrupted: Callable[[], object]) -> list[T]:
+        if self._aside is None:
+            self._aside = Aside()
+        try:
+            return self._aside.run(task)
+        except BaseException:
+            self._broken_off = True  # if another interrupt comes while this waits
+            interrupted()
+            self._aside.finish()
+            self._broken_off = False
+            raise
 
     def bind(self, iteration: int) -> list[Step]:
         """Steps that go on at ``iteration``, bound in the threads that run them, one after the other:
@@ -108,6 +133,8 @@ class Crew:
     def close(self) -> None:
         """End threads, reading and synchronising."""
         self._closed = True
+        if self._aside is not None:
+            self._aside.close()
         if self._threads is not None:
             self._threads.close()
         for worker in self.workers:

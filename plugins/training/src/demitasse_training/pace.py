@@ -41,16 +41,31 @@ class Pace:
     def _together(self, steps: Sequence[Step], end: int, stop: Ask | None, save: Ask | None) -> float:
         iteration, rate = self.iteration, self._solver.rate(self.iteration)
         before, start, kept = self._crew.clock(), time.perf_counter(), self._crew.statistics()
+        workers, done = self._crew.workers, set[int]()
+
+        def step(worker: int) -> float:
+            loss = steps[worker].run(iteration, rate)
+            done.add(worker)
+            return loss
+
+        # One of several processes ends with an interrupt, and may have to call MPI from this thread.
+        whole = self._processes.size > 1 or all(w.whole or w.engine is not None for w in workers)
+        for worker in workers:
+            worker.begin()
         try:
             self._processes.report(iteration)
-            loss = sum(self._crew.run(lambda w: steps[w].run(iteration, rate)))
-            self.iteration += 1
+            loss = sum(self._crew.run(step, None if whole else list))
+            self.iteration = iteration + 1
             asked: tuple[bool, bool] | None = None
             if self._processes.size > 1:  # what one is asked, all do
                 told = np.array([loss, _ask(stop), _ask(save)], np.float64)
                 loss, stops, saves = self._processes.total(told).tolist()
                 asked = stops > 0, saves > 0
         except BaseException as error:
+            if len(done) == len(steps) or all(worker.finished for worker in workers):
+                self.iteration = iteration + 1  # an interrupt came when it was over
+            elif not isinstance(error, Exception):
+                self._crew.restore(kept)
             self._failed(error)
             if isinstance(error, NumericsError):
                 raise self._explained(error, kept) from None
@@ -85,7 +100,8 @@ class Pace:
             return steps[worker].run(iteration, self._solver.rate(iteration) * workers[worker].portion)
 
         try:
-            crew.run(lambda w: stretch.run(w, lambda i: step(w, i)))
+            interrupted = stretch.end if self._processes.size == 1 else None
+            crew.run(lambda w: stretch.run(w, lambda i: step(w, i)), interrupted)
         except BaseException as error:
             self._failed(error)
             if self._processes.size == 1:

@@ -10,8 +10,8 @@ from collections.abc import Callable
 class Stretch:
     """Iterations ``first`` up to, not including, ``last``, by so many workers. ``done(iteration, loss)``
     is called when all of them have done one, in order, with the sum of their losses, added in the order
-    of workers (the same bits in every run, whoever comes last); once it returns true, no worker begins
-    an iteration that none has begun. One worker at a time tells; the others go on meanwhile."""
+    of workers (the same bits in every run, whoever comes last); once it returns true, this ends. One
+    worker at a time tells; the others go on meanwhile."""
 
     def __init__(self, first: int, last: int, workers: int, done: Callable[[int, float], bool]) -> None:
         self.first, self.last = first, last
@@ -25,6 +25,11 @@ class Stretch:
         while (iteration := self._next(worker)) is not None:
             losses.append(step(iteration))
             self._tell()
+
+    def end(self) -> None:
+        """Have no worker begin an iteration that none has begun."""
+        with self._beginning:
+            self.last = min(self.last, max(self._at))
 
     def _next(self, worker: int) -> int | None:
         with self._beginning:
@@ -42,7 +47,6 @@ class Stretch:
                     loss = sum(losses.popleft() for losses in self._losses)
                     self._told += 1
                     if self._done(self._told - 1, loss):
-                        with self._beginning:
-                            self.last = min(self.last, max(self._at))
+                        self.end()
             finally:
                 self._telling.release()

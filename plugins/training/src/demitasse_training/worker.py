@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
@@ -68,6 +68,8 @@ class Worker:
         # Not where an iteration reads several times, or a user looks at what was read.
         self._may_read_ahead = solver.passes == 1 and retain is None
         self.step: Step | None = None
+        self.whole = False  # whether what changes parameters is one work, which no interrupt breaks off
+        self._finished: Any = None  # if so: a number that is not 0 once that is done
         self.streams: list[Stream] = []
         self.goes_on = False  # whether an iteration of the same stretch follows this one
         self._ahead = set[int]()  # the feeds whose samples for it are there already
@@ -172,13 +174,27 @@ class Worker:
         if self.step is None:
             self.step = self._bind()
         if not self.streams:
-            for feed, out in zip(self.graph.feeds, self._outs, strict=True):
-                first = iteration * self.solver.passes * feed.batch + feed.offset
-                stream = feed.source.stream(first, feed.count, feed.batch)
-                if out.near and (lend := getattr(stream, "lend", None)) is not None:
-                    lend(self.allocator)
-                self.streams.append(stream)
+            with ExitStack() as stack:  # all or, where this is interrupted, none
+                made = []
+                for feed, out in zip(self.graph.feeds, self._outs, strict=True):
+                    first = iteration * self.solver.passes * feed.batch + feed.offset
+                    made.append(feed.source.stream(first, feed.count, feed.batch))
+                    stack.callback(made[-1].close)
+                    if out.near and (lend := getattr(made[-1], "lend", None)) is not None:
+                        lend(self.allocator)
+                self.streams = made
+                stack.pop_all()
         return self.step
+
+    def begin(self) -> None:
+        """What follows is an iteration."""
+        if self.whole:
+            self._finished[0] = 0
+
+    @property
+    def finished(self) -> bool:
+        """Whether the iteration that was begun last is known to have changed all that it should."""
+        return self.whole and bool(self._finished[0])
 
     @cached_property
     def statistics(self) -> list[Any]:
@@ -346,7 +362,11 @@ class Worker:
         guard: MakeGuard | None = getattr(self.allocator, "guard", None)
         alone = not self.levels and self.solver.passes == 1
         make = partial(GuardedStep, guard) if guard is not None and alone else Step
-        return make(
+        if alone and norms is None and isinstance(flat.parameters, np.ndarray):
+            # Behind all updates, and one work with them where the kernels know how.
+            self._finished = np.zeros(1, self.dtype)
+            finish = [flat_work(vocabulary["fill"], {"value": 1.0}, [self._finished], *about)]
+        step = make(
             plan,
             self.memory,
             [self._read(i, out) for i, out in enumerate(self._outs)],
@@ -370,6 +390,10 @@ class Worker:
             batch=main.batch if main else 0,
             offset=main.offset if main else 0,
         )
+        self.whole = (
+            self._finished is not None and len(step.last) == 1 and getattr(step.last[0], "whole", False)
+        )
+        return step
 
     def _brief(self, span: Span) -> Any:
         """The memory where a span's gradients are for a while when they are final."""

@@ -1,0 +1,105 @@
+"""A main thread that is interrupted: the trainer is as after its last whole iteration, and goes on."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from demitasse import WorkerError
+
+AT, END = 2, 5
+"""The iteration that is interrupted, and the last."""
+
+
+class Interrupted(BaseException):
+    """What the program's own handler raises."""
+
+
+@pytest.fixture
+def interrupt() -> Iterator[Callable[[], None]]:
+    """Has the main thread interrupted, wherever it is."""
+
+    def handle(*_: object) -> None:
+        raise Interrupted
+
+    before = signal.signal(signal.SIGUSR1, handle)
+    yield lambda: signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+    signal.signal(signal.SIGUSR1, before)
+
+
+def once_at(trainer: Any, iteration: int, act: Callable[[], None]) -> Callable[[], None]:
+    left = [act]
+    return lambda: left.pop()() if left and trainer.iteration == iteration else None
+
+
+@pytest.mark.parametrize("counts", [(), (2,), (2, 2)])
+@pytest.mark.parametrize("row", ["begin", "reads", "first", "last", "end"])
+@pytest.mark.parametrize("place", [0, 1, -1])
+def test_an_interrupt_at_any_place_of_an_iteration_leaves_it_whole(
+    train: Any,
+    copied: Any,
+    differ: Any,
+    interrupt: Callable[[], None],
+    counts: tuple[int, ...],
+    row: str,
+    place: int,
+) -> None:
+    plain, trainer = train(None, *counts), train(None, *counts)
+    plain.step(END)
+    trainer.step(AT)
+    works = getattr(trainer._workers[-1].step, row)
+    works.insert(place if place >= 0 else len(works), once_at(trainer, AT, interrupt))
+    with pytest.raises(Interrupted):
+        trainer.step(END)
+    assert trainer.iteration in (AT, AT + 1)
+    trainer.step(END - trainer.iteration)
+    assert differ(copied(plain.net), copied(trainer.net)) == 0.0
+
+
+def test_an_interrupt_between_iterations_comes_after_a_whole_one(
+    train: Any, copied: Any, differ: Any, interrupt: Callable[[], None]
+) -> None:
+    plain, trainer = train(), train()
+    trainer.listeners.append(lambda event: interrupt() if event.iteration == AT else None)
+    with pytest.raises(Interrupted):
+        trainer.step(END)
+    assert trainer.iteration == AT
+    plain.step(AT)
+    assert differ(copied(plain.net), copied(trainer.net)) == 0.0
+
+
+def test_a_second_interrupt_does_not_wait_and_the_trainer_says_so(
+    train: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = train()
+    trainer.step()
+
+    def interrupted(*_: object) -> None:
+        raise Interrupted
+
+    with monkeypatch.context() as twice:
+        twice.setattr(trainer._crew._aside, "run", interrupted)
+        twice.setattr(trainer._crew._aside, "finish", interrupted)
+        with pytest.raises(Interrupted):
+            trainer.step()
+    with pytest.raises(WorkerError, match=r"interrupted twice.*resume="):
+        trainer.step()
+
+
+def test_a_trainer_in_another_thread_is_not_concerned(train: Any, interrupt: Callable[[], None]) -> None:
+    trainer = train()
+    ended = threading.Thread(target=trainer.step, args=(END,))
+    interrupted = False
+    try:
+        ended.start()
+        interrupt()
+        ended.join()
+    except Interrupted:
+        interrupted = True
+    ended.join()
+    assert interrupted
+    assert trainer.iteration == END
