@@ -114,6 +114,11 @@ class Event:
     iteration: int
     values: Mapping[str, Any] = field(default_factory=dict)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What is sent to another process or kept: without functions, which ask the run itself."""
+        values = {name: value for name, value in self.values.items() if not callable(value)}
+        return {**vars(self), "values": values}
+
 
 @dataclass(frozen=True)
 class Finding:

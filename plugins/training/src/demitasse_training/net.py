@@ -42,11 +42,12 @@ from demitasse_training.look import Blob, Look, Named, extents
 from demitasse_training.planner import Planner, Shapes
 from demitasse_training.profiling import timed
 from demitasse_training.room import check_room
+from demitasse_training.rooted import Rooted
 from demitasse_training.samples import Destination, destinations, opener
 from demitasse_training.walk import Walk, buffers
 
 
-class Net:
+class Net(Rooted):
     """A net that runs forward.
 
     ``path`` is a model file (or a definition), ``weights`` a path or several; ``retain="all"`` keeps
@@ -54,6 +55,8 @@ class Net:
     (the latest few are kept). A retained net can also be walked layer by layer (``walk``), and backward
     if it is asked for: from the objective, or with gradients of every blob.
     """
+
+    elsewhere = "make another there, by runtime.net(path, weights=...)"
 
     def __init__(
         self,

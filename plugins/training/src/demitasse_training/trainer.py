@@ -37,6 +37,7 @@ from demitasse_training.net import Net
 from demitasse_training.pace import Ask, Pace
 from demitasse_training.profiling import timed
 from demitasse_training.resume import resume, seed_of
+from demitasse_training.rooted import Rooted
 from demitasse_training.samples import opener
 from demitasse_training.saving import check_numbers, check_writable, gathered, paths_of, write
 from demitasse_training.scores import Scores
@@ -56,12 +57,14 @@ class Result:
     phases: Mapping[str, float]
 
 
-class Trainer:
+class Trainer(Rooted):
     """Trains the net of a solver file on a runtime's workers. See the plugin's README for options.
 
     Raises ModelError, ShapeError, DataError or SnapshotError before the first step for whatever
     cannot work.
     """
+
+    elsewhere = "make another there (resume= goes on from a snapshot, weights= has its parameters)"
 
     def __init__(
         self,
