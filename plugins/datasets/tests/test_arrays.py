@@ -79,6 +79,7 @@ def test_some_fields_may_be_read_alone_and_into_strided_arrays(opened):
         ({"data": np.zeros((3, 2)), "label": np.zeros(4)}, ["'data'", "'label'", "3", "4"]),
         ({"data": np.zeros((0, 2))}, ["no samples", "'data'"]),
         ({"data": np.float32(1)}, ["'data'", "single number"]),
+        ({"data": [[1], [2, 3]]}, ["'data'", "is no array", "inhomogeneous"]),
         ({"data": np.zeros((3, 0))}, ["'data'", "empty", "(0,)"]),
         ({"data": np.array(["a", "b"])}, ["'data'", "element type", "integers"]),
         ({"data": np.array([None])}, ["'data'", "object"]),

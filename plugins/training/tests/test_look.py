@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -46,3 +47,14 @@ def test_what_a_net_has_can_be_copied(net: Any) -> None:
     assert kept.keys() == net.params.keys()
     with pytest.raises(KeyError, match="did you mean 'scores'"):
         kept["scors"]
+
+
+def test_what_is_trained_and_run_prints_short_with_a_name_or_without(
+    toy: ModuleType, runtime: Callable[..., Any]
+) -> None:
+    named = toy.classifier(phase="test")
+    for name, words in (("lenet", "<net lenet (test), "), ("", "<net (test), ")):
+        assert repr(runtime().net(replace(named, name=name))).startswith(words)
+    train = replace(toy.classifier(), name="")
+    trainer = runtime().trainer(toy.solver(train))
+    assert repr(trainer).startswith("<trainer of a net at iteration 0 of ")

@@ -50,7 +50,7 @@ class ArraySamples:
     ) -> None:
         self.name = name
         self.absent = absent or {}
-        self.columns = {field: np.asarray(array) for field, array in columns.items()}
+        self.columns = {field: _array(name, field, array) for field, array in columns.items()}
         if not self.columns:
             raise DataError(f'{name}: no fields; give arrays by name, {{"data": ..., "label": ...}}')
         for field, array in self.columns.items():
@@ -104,6 +104,13 @@ class ArraySamples:
             out[...] = array[numbers]  # take would first copy the whole of such an array
 
         return copy
+
+
+def _array(name: str, field: str, values: object) -> np.ndarray:
+    try:
+        return np.asarray(values)
+    except ValueError as error:  # a list of samples of several shapes
+        raise DataError(f"{name}: field {field!r} is no array: {error}") from error
 
 
 def _mapped(array: object) -> bool:

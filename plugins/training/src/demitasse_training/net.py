@@ -262,8 +262,8 @@ class Net(Rooted):
         inputs = ", ".join(f"{n} {extents(t.shape)}" for n, t in self.graph.inputs.items())
         layers = ", ".join(feed.layer for feed in self.graph.feeds)
         source = f"inputs {inputs}" if inputs else f"samples from {layers or 'nowhere'}"
-        definition = self.definition
-        return f"<net {definition.name} ({self.phase}), {len(definition.layers)} layers, {source}>"
+        named = " ".join(filter(None, ("net", self.definition.name)))
+        return f"<{named} ({self.phase}), {len(self.definition.layers)} layers, {source}>"
 
     def _look(self) -> Look:
         return Look(self.graph, self.plan, self._flat, self.step.array, self._retain == "all")

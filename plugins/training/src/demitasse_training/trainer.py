@@ -292,7 +292,7 @@ class Trainer(Rooted):
     def __repr__(self) -> str:
         workers = f"{self.workers} worker{'s' if self.workers > 1 else ''}"
         return (
-            f"<trainer of {self.solver.train.name} at iteration {self.iteration} of "
+            f"<trainer of {self.solver.train.name or 'a net'} at iteration {self.iteration} of "
             f"{self.solver.max_iterations}, {workers}, batch {self.batch}>"
         )
 
