@@ -72,6 +72,22 @@ def test_an_interrupt_between_iterations_comes_after_a_whole_one(
     assert differ(copied(plain.net), copied(trainer.net)) == 0.0
 
 
+@pytest.mark.parametrize("place", [0, 1])
+def test_an_interactive_trainer_updates_all_parameters_or_none(
+    toy: Any, runtime: Any, interrupt: Callable[[], None], place: int
+) -> None:
+    made = runtime().program("interactive trainer", toy.solver(toy.classifier()))
+    made.iterate()
+    updates, done = made._updates, list[int]()
+    updates.insert(place, once_at(made, 1, interrupt))
+    updates.append(lambda: done.append(made.iteration))
+    with pytest.raises(Interrupted):
+        made.iterate()
+    assert done == [1]
+    assert made.iteration == 2
+    made.iterate()
+
+
 def test_a_second_interrupt_does_not_wait_and_the_trainer_says_so(
     train: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -80,8 +80,7 @@ class InteractiveTrainer(Trainer):
             self.trained.walk.backward()
         for call in after:
             call()
-        self.apply_update()
-        self.iteration += 1
+        self._crew.run(self._end_iteration, interrupted=list)
         self._recent.append(loss)
         smoothed = sum(self._recent) / len(self._recent)
         if self.listeners:
@@ -96,6 +95,10 @@ class InteractiveTrainer(Trainer):
         net.walk.iteration = self.iteration
         net.walk.forward(sample=first)
         return net.step.loss()
+
+    def _end_iteration(self, worker: int) -> None:
+        self.apply_update()
+        self.iteration += 1
 
     def apply_update(self) -> None:
         """Update all parameters by their gradients, at the present iteration's rate."""
