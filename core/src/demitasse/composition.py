@@ -38,16 +38,16 @@ class Manifest:
     each hook that it serves to the facts that choose it (priority, ...); why it cannot be used."""
 
     name: str
-    distribution: str = ""
+    distribution: str = field(default="", repr=False)
     version: str = ""
-    summary: str = ""
-    api: str = ""
-    automatic: bool = False
-    requires: tuple[str, ...] = ()
-    conflicts: tuple[str, ...] = ()
-    options: tuple[str, ...] = ("*",)
-    roles: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False)
-    module: Any = None
+    summary: str = field(default="", repr=False)
+    api: str = field(default="", repr=False)
+    automatic: bool = field(default=False, repr=False)
+    requires: tuple[str, ...] = field(default=(), repr=False)
+    conflicts: tuple[str, ...] = field(default=(), repr=False)
+    options: tuple[str, ...] = field(default=("*",), repr=False)
+    roles: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False, repr=False)
+    module: Any = field(default=None, repr=False)
     problem: str = ""
 
     def serves(self, role: str, **facts: str) -> bool:
@@ -78,8 +78,8 @@ class Composition:
 
     machine: str
     plugins: tuple[Manifest, ...]
-    choices: tuple[Choice, ...]
-    rejected: tuple[tuple[str, str], ...]
+    choices: tuple[Choice, ...] = field(repr=False)
+    rejected: tuple[tuple[str, str], ...] = field(repr=False)
     modules: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def serving(self, role: str, **facts: str) -> Iterator[tuple[str, Callable[..., Any]]]:

@@ -74,16 +74,16 @@ class Plan:
     phase: str
     dtype: str
     place: Place
-    entries: tuple[Entry, ...]
-    buffers: Mapping[str, Buffer]
-    scalars: Mapping[str, Buffer]
-    outputs: Mapping[str, Buffer]
-    objective: tuple[tuple[Buffer, float], ...]
-    slots: tuple[Slot, ...]
-    buckets: tuple[Bucket, ...]
-    first_read: tuple[int, ...]
-    final: tuple[int, ...]
-    brief: tuple[int, ...]
+    entries: tuple[Entry, ...] = field(repr=False)
+    buffers: Mapping[str, Buffer] = field(repr=False)
+    scalars: Mapping[str, Buffer] = field(repr=False)
+    outputs: Mapping[str, Buffer] = field(repr=False)
+    objective: tuple[tuple[Buffer, float], ...] = field(repr=False)
+    slots: tuple[Slot, ...] = field(repr=False)
+    buckets: tuple[Bucket, ...] = field(repr=False)
+    first_read: tuple[int, ...] = field(repr=False)
+    final: tuple[int, ...] = field(repr=False)
+    brief: tuple[int, ...] = field(repr=False)
     trainable: int
     parameters: int
     arena_bytes: int

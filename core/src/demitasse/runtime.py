@@ -50,6 +50,9 @@ class Runtime:
         self._tuners: dict[str, Tuner] = {}
         self._engines: dict[str, demitasse.StreamEngine] = {}
 
+    def __repr__(self) -> str:
+        return f"<Runtime on {self.machine.name!r} of {', '.join(self.composition.versions)}>"
+
     def explain(self) -> Composition:
         """The composition: each role, who serves it and why; prints as a table."""
         return self.composition
@@ -93,8 +96,7 @@ class Runtime:
         for hook in named or others:  # where the name tells nothing, whose content is it?
             if (reader := hook(path=path, layer_types=self.layer_types)) is not None:
                 return reader  # type: ignore[no-any-return]
-        nobody = "its content is of no format that the composed plugins read"
-        raise errors.ModelError(f"{path}: {nobody} (suffixes: {known})")
+        raise errors.ModelError(f"{path}: no composed plugin reads such content (suffixes: {known})")
 
     def write(self, path: str | Path, weights: demitasse.Weights) -> Path:
         """Write weights and state in the format of the path's suffix, whole or not at all."""
@@ -127,17 +129,17 @@ class Runtime:
         asked = ", ".join(name for name, _ in self.composition.serving("data_source"))
         where = f"{spec.location}: " if spec.location else ""
         nobody = f"no composed plugin reads samples from {spec.source!r}"
-        facts = [plugin.roles.get("data_source", {}) for plugin in self.composition.plugins]
-        kinds = {kind for each in facts for kind in each.get("kinds", ())}
+        roles = (plugin.roles.get("data_source", {}) for plugin in self.composition.plugins)
+        kinds = {kind for facts in roles for kind in facts.get("kinds", ())}
         if spec.kind is not None and spec.kind not in kinds:
             nobody += f": {errors.unknown('kind', spec.kind, kinds)}"
         raise errors.DataError(f"{where}{nobody} (asked: {asked or 'none'})")
 
     def kernels(self, worker: WorkerPlace) -> Kernels:
         """Who computes for a worker, its level's own plugin first, and who tries what they offer."""
-        space = worker.place.space
-        serving = self.serving("kernels", space=space)
-        return Kernels(sorted(serving, key=lambda item: item[0] != worker.kernels), self._tuner(space))
+        serving = self.serving("kernels", space=worker.place.space)
+        first = sorted(serving, key=lambda item: item[0] != worker.kernels)
+        return Kernels(first, self._tuner(worker.place.space))
 
     def _tuner(self, space: str) -> Tuner | None:
         for _, hook in self.serving("tuner", space=space):
@@ -165,8 +167,7 @@ class Runtime:
         raise errors.PlanError(demitasse.unallocated(self.machine, self.composition, space))
 
     def engine(self, worker: WorkerPlace) -> demitasse.StreamEngine | None:
-        """The streams of a worker, made when first asked for; None where it computes in none. Raises
-        CompositionError when no plugin serves them."""
+        """A worker's streams, made when first asked for, or None. Raises CompositionError."""
         if not worker.streams or worker.space in self._engines:
             return self._engines.get(worker.space)
         for _, hook in self.serving("stream_engine", space=worker.place.space):
@@ -203,12 +204,10 @@ def compose(
     """Compose a runtime for a machine: ``hw`` is ``auto`` (probe this one), a description's path, or a
     Machine. ``plugins`` lists names, preferred first, or changes the default by ``+name`` and ``-name``;
     ``options`` gives each its own. Raises DescriptionError, PluginError or CompositionError."""
-    if isinstance(hw, Machine):
-        machine = hw
-    elif str(hw) == "auto":
+    if not isinstance(hw, Machine) and str(hw) == "auto":
         machine = Machine(name="auto", levels=(), fingerprint=demitasse.fingerprint())
     else:
-        machine = demitasse.load_machine(hw)
+        machine = hw if isinstance(hw, Machine) else demitasse.load_machine(hw)
     composition = compose_plugins(machine, plugins)
     if not machine.levels:
         for _, probe in reversed([*composition.serving("probe")]):  # the preferred has the last word

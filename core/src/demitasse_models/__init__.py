@@ -41,7 +41,7 @@ class NetDefinition:
 
     name: str
     phase: str
-    layers: tuple[Layer, ...]
+    layers: tuple[Layer, ...] = field(repr=False)
     location: Location
     left_out: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
     notes: tuple[str, ...] = field(default=(), compare=False, repr=False)
@@ -91,6 +91,12 @@ class Weights:
     state: dict[str, dict[str, list[np.ndarray]]] = field(default_factory=dict)
     record: dict[str, Any] = field(default_factory=dict)
     gradients: dict[str, list[np.ndarray]] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        numbers = sum(array.size for each in self.parameters.values() for array in each)
+        state = f", state of {', '.join(self.state)}" if self.state else ""
+        at = "" if self.iteration is None else f", iteration {self.iteration:,}"
+        return f"<Weights: {numbers:,} numbers of {len(self.parameters)} layers{state}{at}>"
 
 
 @dataclass(frozen=True)
