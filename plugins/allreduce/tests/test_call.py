@@ -154,6 +154,79 @@ def test_arrays_in_shared_memory_are_summed_where_they_lie(mpiexec: Callable[...
     mpiexec(2, script)
 
 
+def test_shared_zeros_are_summed_where_they_lie_and_go_with_their_last_view(
+    mpiexec: Callable[..., str],
+) -> None:
+    script = """
+    import gc
+    from demitasse_allreduce import allreduce, shared_zeros
+    from demitasse_allreduce.call import node_of
+    from demitasse_allreduce.node.work import NodeWork
+    node, places = node_of(comm), []
+    place = NodeWork._place
+    NodeWork._place = lambda self, found: (places.append(found and found[1]), place(self, found))[1]
+    maps = lambda: open("/proc/self/maps").read().count("memfd:demitasse")
+    before = maps()
+    array = shared_zeros((300, 1000))
+    assert (array == 0).all() and array.shape == (300, 1000) and array.dtype == np.float32
+    for part, where in ((array, 0), (array[20:280], 80_000), (array[rank:290 + rank], 4_000 * rank)):
+        everyone = np.arange(size * part.size, dtype="f4").reshape(size, *part.shape)
+        part[:] = everyone[rank]
+        allreduce(part)
+        assert (part == everyone.sum(0)).all()
+        assert places[-1] == where
+    ordinary = np.full((300, 1000), rank + 1, np.float32)
+    array[:] = 1
+    allreduce(ordinary if rank else array)  # one of each
+    assert places[-1] == (None if rank else 0) and (array == (1 if rank else 3)).all()
+    tail = array[1:2]
+    del array, part
+    gc.collect()
+    assert len(node.blocks) == 1 and (tail[0] == tail[0, 0]).all()
+    del tail
+    gc.collect()
+    comm.Barrier()
+    assert not node.blocks and maps() == before
+    assert shared_zeros(0).shape == (0,) and shared_zeros((), "i8").shape == ()
+    print("right")
+    """
+    assert mpiexec(2, script).count("right") == 2
+
+
+def test_shared_zeros_that_cannot_be_had_are_said_on_every_rank(mpiexec: Callable[..., str]) -> None:
+    script = """
+    from demitasse import DemitasseError
+    from demitasse_allreduce import shared_zeros
+    for shape, dtype in ((3, "O"), (-1, "f4"), (2.5, "f4"), ((4, 5 + rank), "f4"), (2**46, "f8")):
+        try:
+            shared_zeros(shape, dtype)
+        except (DemitasseError, MemoryError) as error:
+            print(type(error).__name__, error)
+    assert shared_zeros((2, 2)).sum() == 0
+    """
+    output = mpiexec(2, script)
+    for said in (
+        "DataError shared memory holds numbers, not elements of type object",
+        "DataError a shape is of whole numbers from 0 on, not -1",
+        "DataError a shape is of whole numbers from 0 on, not 2.5",
+        "WorkerError the ranks ask for different arrays: rank 0 4x5 float32; rank 1 4x6 float32",
+        "MemoryError shared:node: asked for 562,949,953,421,312 bytes: rank",
+    ):
+        assert output.count(said) == 2, (said, output)
+
+
+def test_shared_zeros_of_several_nodes_are_ordinary_arrays(mpiexec: Callable[..., str]) -> None:
+    script = """
+    from demitasse_allreduce import allreduce, call, shared_zeros
+    call.homes = lambda comm: [0, 1]
+    array = shared_zeros(10_000)
+    array += rank + 1
+    allreduce(array)
+    assert (array == 3).all() and call.node_of(comm) is None
+    """
+    mpiexec(2, script)
+
+
 def test_what_cannot_be_summed_is_said_on_every_rank(mpiexec: Callable[..., str]) -> None:
     script = """
     from demitasse import DemitasseError

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from demitasse import DataError, Schedule, WorkerError
 from demitasse_allreduce import library
 from demitasse_allreduce.algorithms import installed, schedule
 from demitasse_allreduce.executor import Collective
 from demitasse_allreduce.hierarchy import Hierarchical, Levels, homes
+from demitasse_allreduce.node.allocator import shared_array
 from demitasse_allreduce.node.engine import Node
 from demitasse_allreduce.node.work import NodeWork, added_as, element_number
 from demitasse_allreduce.trials import measured, slowest
@@ -82,6 +84,27 @@ def allreduce(
     plan(array, check)
 
 
+def shared_zeros(shape: int | Sequence[int], dtype: DTypeLike = np.float32, comm: Any = None) -> Array:
+    """Zeros in memory that all ranks of ``comm`` (default: COMM_WORLD) map: ``allreduce`` sums such
+    arrays of more than 16 KiB where they lie, 1.2 to 2.6 times as fast as others, and so it does
+    slices that begin at the same place on all ranks. Where the ranks are on several nodes, or cannot
+    share memory, an ordinary array.
+
+    Collective: all ranks ask for one shape and type, or get a WorkerError that names them. The memory
+    is given back with the last view of it. Raises DataError for a shape that no array has and for
+    elements that are no numbers, and MemoryError on all ranks where one has no memory.
+    """
+    state, kind, sizes = _state_of(comm), np.dtype(dtype), np.atleast_1d(shape).tolist()
+    if kind.hasobject or kind.names or kind.kind in "MSUV":
+        raise DataError(f"shared memory holds numbers, not elements of type {kind}")
+    if not all(isinstance(size, int) and size >= 0 for size in sizes):
+        raise DataError(f"a shape is of whole numbers from 0 on, not {shape}")
+    state.agree(f"{'x'.join(map(str, sizes))} {kind}", "arrays")
+    if state.node is None:
+        return np.zeros(sizes, kind)
+    return shared_array(state.node, sizes, kind)
+
+
 def node_of(comm: Any) -> Node | None:
     """The node that a communicator's sums use, or None where its ranks are on several. Collective when
     the communicator is seen first."""
@@ -131,7 +154,7 @@ class _State:
         """A prepared sum for arrays such as this one."""
         name = self._choose(array, check) if algorithm == "auto" else algorithm
         if algorithm != "auto" and name != "shared":
-            self._agree(array, algorithm)
+            self.agree(f"{array.size:,} {array.dtype} by {algorithm}")
         made = self._make(name, array)
         if algorithm == "auto" and name == "mpi" and self.node is not None:
             made = self._for_now(made, array.nbytes.bit_length())
@@ -216,7 +239,7 @@ class _State:
             # In the node's memory: a rank that needs no trial is met there, and told apart.
             self.node.agree(element_number(array.dtype), array.nbytes, check)
         else:
-            self._agree(array, "auto")
+            self.agree(f"{array.size:,} {array.dtype} by auto")
         if not known:
             return "recursive-halving-doubling"
         bucket = array.nbytes.bit_length()
@@ -260,11 +283,11 @@ class _State:
         times = measured(self.comm, made, _TRIALS, repeats, check)
         return names[int(np.argmin(times))]
 
-    def _agree(self, array: Array, algorithm: str) -> None:
+    def agree(self, request: str, what: str = "sums") -> None:
         """Raises WorkerError on all ranks unless they ask for the same."""
-        said = f"{array.size:,} {array.dtype} by {algorithm}".encode().ljust(96)[:96]
+        mine = np.frombuffer(request.encode().ljust(96)[:96], np.uint8).copy()
         everyone = np.empty((self.comm.Get_size(), 96), np.uint8)
-        self.comm.Allgather(np.frombuffer(said, np.uint8).copy(), everyone)
+        self.comm.Allgather(mine, everyone)
         asked: dict[str, list[int]] = {}
         for rank, row in enumerate(everyone):
             asked.setdefault(row.tobytes().decode().strip(), []).append(rank)
@@ -273,7 +296,7 @@ class _State:
                 f"rank{'s'[: len(ranks) > 1]} {', '.join(map(str, ranks))} {said}"
                 for said, ranks in asked.items()
             )
-            raise WorkerError("the ranks ask for different sums: " + "; ".join(parts))
+            raise WorkerError(f"the ranks ask for different {what}: " + "; ".join(parts))
 
     def close(self) -> None:
         if self._levels is not None:

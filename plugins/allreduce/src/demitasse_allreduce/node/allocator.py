@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
+from math import prod
 from typing import Any
+
+import numpy as np
 
 from demitasse import WorkerError
 from demitasse_allreduce.node.engine import Block, Node
@@ -55,3 +59,24 @@ class SharedAllocator:
         self.allocations += 1
         self.bytes += nbytes
         return SharedMemory(self.node, block)
+
+
+class _Lease:
+    """What an array's memory hangs on, to be told when the last view of it has gone."""
+
+    def __init__(self, block: Block, rank: int) -> None:
+        self.__array_interface__ = block.mappings[rank].__array_interface__
+
+
+def shared_array(node: Node, shape: Sequence[int], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """A zeroed array in a block of its own, which goes with it. Collective, and raises, as
+    ``SharedAllocator.allocate``; all ranks ask for the same shape and type."""
+    nbytes = prod(shape) * dtype.itemsize
+    try:
+        block = node.allocate(max(1, nbytes))
+    except WorkerError as error:
+        raise MemoryError(f"{SPACE}: asked for {nbytes:,} bytes: {error}") from error
+    lease = _Lease(block, node.rank)
+    weakref.finalize(lease, node.release, block)
+    array: np.ndarray[Any, Any] = np.asarray(lease)[:nbytes].view(dtype).reshape(shape)
+    return array

@@ -153,7 +153,7 @@ class Node:
     def find(self, array: Array) -> tuple[Block, int] | None:
         """The block in which an array lies and its offset in bytes, or None where it is in no block."""
         address = array.__array_interface__["data"][0]
-        for block in self.blocks:
+        for block in tuple(self.blocks):  # one may go meanwhile, with the last view of it
             if block.start <= address < block.start + block.nbytes:
                 return block, address - block.start
         return None
