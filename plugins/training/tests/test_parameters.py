@@ -164,6 +164,24 @@ def test_what_is_loaded_missing_and_unused_is_told(train: Train) -> None:
     assert np.array_equal(trainer.net.params["second"][0], before)
 
 
+def test_numbers_that_are_not_finite_are_told_with_their_layers(
+    train: Train, caplog: pytest.LogCaptureFixture
+) -> None:
+    trainer = train()
+    arrays = {k: [a.copy() for a in v] for k, v in trainer.net.params.items()}
+    assert load(trainer, arrays).not_finite == ()
+    assert not caplog.records
+    arrays["first"][0].flat[3] = np.nan
+    arrays["scores"][1][-1] = -np.inf
+    found = load(trainer, arrays)
+    assert sorted(found.not_finite) == ["first", "scores"]
+    (line,) = caplog.messages
+    assert line.startswith("file: parameters that are not finite numbers in layer '")
+    assert "'first'" in line
+    assert "'scores'" in line
+    assert "not finite: " in str(found)
+
+
 def test_layers_of_other_shapes_are_left_only_when_asked(train: Train) -> None:
     trainer = train()
     arrays = {k: [np.full(a.shape, 2.0) for a in v] for k, v in trainer.net.params.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,8 @@ from demitasse import (
     Weights,
     nearest,
 )
+
+log = logging.getLogger("demitasse.training")
 
 
 def view(slot: Slot, flat: Any) -> np.ndarray:
@@ -94,12 +97,14 @@ def fill(graph: Graph, plan: Plan, flat: Any, seed: int) -> None:
 @dataclass(frozen=True)
 class Loaded:
     """What a file of weights gave a net, by layer: ``loaded``; ``missing`` in the file, so that the net
-    keeps its own; ``unfit``, of other shapes (only where that was asked for); ``unused`` in the net."""
+    keeps its own; ``unfit``, of other shapes (only where that was asked for); ``unused`` in the net.
+    ``not_finite``: of those loaded, the ones with a NaN or an infinity."""
 
     loaded: tuple[str, ...]
     missing: tuple[str, ...]
     unfit: tuple[str, ...]
     unused: tuple[str, ...]
+    not_finite: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         parts = [f"{len(self.loaded)} layers"]
@@ -107,6 +112,7 @@ class Loaded:
             ("not in the file", self.missing),
             ("of other shapes there", self.unfit),
             ("not in the net", self.unused),
+            ("not finite", self.not_finite),
         ):
             if layers:
                 shown = ", ".join(layers[:6]) + (f" and {len(layers) - 6} more" if layers[6:] else "")
@@ -123,7 +129,8 @@ def load(
     partial: bool = False,
 ) -> Loaded:
     """Copy ``arrays`` into the parameters of layers of the same name; other layers keep theirs, as Caffe
-    does it. With ``partial``, so do layers whose shapes do not fit, whole.
+    does it. With ``partial``, so do layers whose shapes do not fit, whole. Numbers that are not finite
+    are logged, as a ReLU or the largest of a pool may hide them from all that comes later.
 
     Raises, before anything is copied, ShapeError that names the layer and both shapes, and ModelError
     when no layer of the net is loaded.
@@ -156,7 +163,19 @@ def load(
             assign(slot, flat, array)
     mine = [layer for slot in plan.slots for layer, _ in slot.owners]
     unused = [layer for layer in arrays if layer not in mine]
-    return Loaded(tuple(loaded), tuple(sorted(missing)), tuple(unfit), tuple(unused))
+    not_finite = [layer for layer in loaded if not all(_is_finite(array) for _, array in found[layer])]
+    if not_finite:
+        log.warning(
+            "%s: parameters that are not finite numbers in %s: a net that diverged?",
+            path,
+            ", ".join(f"layer {layer!r}" for layer in not_finite),
+        )
+    return Loaded(tuple(loaded), tuple(sorted(missing)), tuple(unfit), tuple(unused), tuple(not_finite))
+
+
+def _is_finite(array: np.ndarray) -> bool:
+    """Whether all numbers are, without an array of answers: a NaN is its array's least and largest."""
+    return array.size == 0 or bool(np.isfinite(array.min()) and np.isfinite(array.max()))
 
 
 def _counts(plan: Plan) -> dict[str, int]:
