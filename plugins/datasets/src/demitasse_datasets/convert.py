@@ -6,8 +6,10 @@ import contextlib
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -219,6 +221,22 @@ def write_lmdb(
 ) -> int:
     """Write keys, ascending, and values; the folder appears whole or not at all. Returns how many there
     are. Raises DataError when it cannot."""
+    count = 0
+    with new_lmdb(target) as put:
+        while some := list(islice(entries, TOGETHER)):
+            put(some)
+            count += len(some)
+            if progress is not None:
+                progress(count)
+        if not count:
+            raise DataError("there are no samples to write")
+    return count
+
+
+@contextlib.contextmanager
+def new_lmdb(target: Path) -> Iterator[Callable[[Sequence[tuple[bytes, bytes]]], None]]:
+    """What writes some keys, ascending, and values; the folder appears whole when the block ends, or not
+    at all. Raises DataError when it cannot."""
     try:
         import lmdb
     except ImportError as error:
@@ -239,7 +257,7 @@ def write_lmdb(
         with lmdb.open(
             str(made), map_size=FIRST_MAP, metasync=False, sync=False, lock=False
         ) as database:
-            count = _put_all(database, entries, lmdb.MapFullError, progress)
+            yield partial(_put, database, lmdb.MapFullError)
             database.sync(True)
         if target.exists():
             target.replace(temporary / "old")
@@ -253,7 +271,6 @@ def write_lmdb(
         if not target.exists() and (temporary / "old").exists():
             (temporary / "old").replace(target)
         shutil.rmtree(temporary, ignore_errors=True)
-    return count
 
 
 def _check_replaceable(target: Path) -> None:
@@ -268,32 +285,14 @@ def _check_replaceable(target: Path) -> None:
         )
 
 
-def _put_all(
-    database: Any,
-    entries: Iterator[tuple[bytes, bytes]],
-    full: type[Exception],
-    progress: Callable[[int], object] | None,
-) -> int:
-    count, done = 0, False
-    while not done:
-        some = []
-        for entry in entries:
-            # LMDB takes keys of up to 511 bytes; the number before the name keeps them apart.
-            some.append((entry[0][:511], entry[1]))
-            if len(some) == TOGETHER:
-                break
-        done = len(some) < TOGETHER
-        while True:
-            try:
-                with database.begin(write=True) as transaction:
-                    for key, value in some:
-                        transaction.put(key, value, append=True)
-                break
-            except full:
-                database.set_mapsize(2 * database.info()["map_size"])
-        count += len(some)
-        if progress is not None:
-            progress(count)
-    if not count:
-        raise DataError("there are no samples to write")
-    return count
+def _put(database: Any, full: type[Exception], entries: Sequence[tuple[bytes, bytes]]) -> None:
+    """Write entries in one transaction, in a larger map where it is ``full``."""
+    while True:
+        try:
+            with database.begin(write=True) as transaction:
+                for key, value in entries:
+                    # LMDB takes keys of up to 511 bytes; the number before the name keeps them apart.
+                    transaction.put(key[:511], value, append=True)
+            return
+        except full:
+            database.set_mapsize(2 * database.info()["map_size"])

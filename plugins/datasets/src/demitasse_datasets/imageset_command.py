@@ -18,16 +18,16 @@ PATIENCE = 10.0
 """Seconds between two lines about the progress."""
 
 
-class _Progress:
-    """Says on standard error how many records there are, every few seconds."""
+class Progress:
+    """Says on standard error how many records there are, or what they are called, every few seconds."""
 
-    def __init__(self) -> None:
-        self._said = time.monotonic()
+    def __init__(self, noun: str = "records") -> None:
+        self._noun, self._said = noun, time.monotonic()
 
     def __call__(self, count: int) -> None:
         if time.monotonic() - self._said >= PATIENCE:
             self._said = time.monotonic()
-            click.echo(f"{count:,} records", err=True)
+            click.echo(f"{count:,} {self._noun}", err=True)
 
 
 def _switch(name: str, text: str) -> Callable[[Command], Command]:
@@ -89,7 +89,7 @@ def command(
             seed=seed,
             force=force,
             check_size=check_size,
-            progress=_Progress(),
+            progress=Progress(),
         )
     size = sum(file.stat().st_size for file in Path(target).iterdir())
     click.echo(f"wrote {target}: {count:,} records, {size / 2**20:.1f} MiB")

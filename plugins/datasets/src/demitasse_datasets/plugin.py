@@ -10,18 +10,22 @@ from demitasse import DataError, DataSource, DataSpec, hookimpl
 
 @hookimpl
 def programs() -> Mapping[str, Callable[..., Any]]:
-    """``convert_samples``: samples written as an LMDB database."""
+    """``convert_samples``: samples written as an LMDB database; ``extract_features``: blobs of a net."""
     from demitasse_datasets.convert import convert_samples
+    from demitasse_datasets.features import extract_features
 
-    return {"convert_samples": convert_samples}
+    return {"convert_samples": convert_samples, "extract_features": extract_features}
 
 
 @hookimpl
 def commands() -> Mapping[str, Callable[..., Any]]:
-    """``convert_imageset``."""
-    from demitasse_datasets.imageset_command import command
+    """``convert_imageset`` and ``extract_features``."""
+    from demitasse_datasets import features_command, imageset_command
 
-    return {"convert_imageset": command}
+    return {
+        "convert_imageset": imageset_command.command,
+        "extract_features": features_command.command,
+    }
 
 
 @hookimpl
