@@ -58,16 +58,26 @@ def model_writer(path: Path, weights: Weights) -> None:
 
 @hookimpl
 def programs() -> Mapping[str, Callable[..., Any]]:
-    """``convert_model``: a net or solver from one form to another; ``compute_image_mean``."""
+    """``classify`` images; ``compute_image_mean``; ``convert_model``: a net or solver from one form to
+    another."""
+    from demitasse_caffe.classifying import classify
     from demitasse_caffe.conversion import convert_model
     from demitasse_caffe.mean import compute_image_mean
 
-    return {"compute_image_mean": compute_image_mean, "convert_model": convert_model}
+    return {
+        "classify": classify,
+        "compute_image_mean": compute_image_mean,
+        "convert_model": convert_model,
+    }
 
 
 @hookimpl
 def commands() -> Mapping[str, Callable[..., Any]]:
-    """``draw`` and ``compute_image_mean``."""
-    from demitasse_caffe import draw_command, mean_command
+    """``classify``, ``compute_image_mean`` and ``draw``."""
+    from demitasse_caffe import classify_command, draw_command, mean_command
 
-    return {"compute_image_mean": mean_command.command, "draw": draw_command.command}
+    return {
+        "classify": classify_command.command,
+        "compute_image_mean": mean_command.command,
+        "draw": draw_command.command,
+    }

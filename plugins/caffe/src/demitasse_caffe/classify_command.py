@@ -1,0 +1,131 @@
+"""``demitasse classify``: the most likely classes of image files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from demitasse import DataError, compose
+
+NETS, MEANS, LABELS = (".prototxt", ".pbtxt"), (".binaryproto", ".npy"), (".txt",)
+WEIGHTS, BOTH = (".caffemodel", ".h5", ".demitasse"), ".onnx"
+
+
+@click.command(
+    "classify",
+    help="Print the most likely classes of image files. NET is a deploy net, WEIGHTS its caffemodel "
+    "(an .onnx file is both); a mean (.binaryproto, .npy) and the classes' names (.txt, one a line) may "
+    "stand among the files, as for Caffe's classification.",
+)
+@click.argument("given", metavar="NET WEIGHTS [MEAN] [LABELS] IMAGES...", nargs=-1, required=True)
+@click.option("--mean", metavar="X,Y,Z", help="Each channel's, in the net's order.")
+@click.option("--scale", type=float, default=1.0, show_default=True, help="A factor after the mean.")
+@click.option(
+    "--resize",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Resize to N x N and take the middle, as in training's tests; else to the net's size.",
+)
+@click.option("--rgb", is_flag=True, help="The net takes red first, not blue.")
+@click.option("--blob", metavar="NAME", help="The output, where the net has several.")
+@click.option("--top", type=click.IntRange(1), default=5, show_default=True, help="How many classes.")
+@click.option(
+    "--hw", default="auto", show_default=True, metavar="FILE", help="The machine's description."
+)
+@click.option("--plugins", metavar="A,B", help="The plugins, preferred first.")
+@click.option("--precision", type=click.Choice(["f32", "tf32", "bf16", "f64"]), help="default: f32")
+@click.option("--json", "json_path", metavar="FILE", help="Write classes as JSON; - is standard output.")
+def command(
+    given: tuple[str, ...],
+    mean: str | None,
+    scale: float,
+    resize: int | None,
+    rgb: bool,
+    blob: str | None,
+    top: int,
+    hw: str,
+    plugins: str | None,
+    precision: str | None,
+    json_path: str | None,
+) -> None:
+    """Print a line for each class of each image, images in their order."""
+    from demitasse_caffe import classifying
+
+    net, weights, mean_file, labels_file, images = _sorted_out(given)
+    if mean is not None and mean_file is not None:
+        raise click.UsageError(f"two means are given, {mean} and {mean_file}; leave one out")
+    labels = [] if labels_file is None else classifying.read_labels(Path(labels_file))
+    averages = None if mean is None else _numbers(mean)
+    if mean_file is not None:
+        averages = classifying.read_mean(Path(mean_file))
+    records: list[dict[str, Any]] = []
+    with compose(hw, plugins.split(",") if plugins else None) as runtime:
+        classifier = classifying.Classifier(
+            runtime,
+            net,
+            weights,
+            mean=averages,
+            scale=scale,
+            resize=resize,
+            rgb=rgb,
+            blob=blob,
+            precision=precision,
+        )
+        for start in range(0, len(images), classifying.TOGETHER):
+            part = images[start : start + classifying.TOGETHER]
+            for image, scores in zip(part, classifier.scores(part), strict=True):
+                if labels and len(labels) != scores.size:
+                    raise DataError(
+                        f"{labels_file}: names {len(labels):,} classes, and output "
+                        f"{classifier.blob!r} has {scores.size:,}"
+                    )
+                best = np.argsort(-scores, kind="stable")[:top].tolist()
+                classes = [
+                    {"class": c, **({"label": labels[c]} if labels else {}), "score": float(scores[c])}
+                    for c in best
+                ]
+                records.append({"image": image, "classes": classes})
+                if json_path != "-":
+                    _print(image, classes)
+    if json_path is not None:
+        whole = json.dumps({"model": net, "weights": weights, "images": records}, indent=1)
+        click.echo(whole) if json_path == "-" else Path(json_path).write_text(whole + "\n", "utf-8")
+
+
+def _sorted_out(given: tuple[str, ...]) -> tuple[str, str, str | None, str | None, list[str]]:
+    """Net, weights, mean, labels and images, by their suffixes. Raises click's UsageError."""
+    found: dict[str, list[str]] = {"net": [], "weights": [], "mean": [], "labels": [], "image": []}
+    suffixes = {"net": NETS, "weights": WEIGHTS, "mean": MEANS, "labels": LABELS}
+    for word in given:
+        if Path(word).suffix.lower() == BOTH:
+            found["net"].append(word)
+            found["weights"].append(word)
+            continue
+        kinds = (kind for kind, some in suffixes.items() if Path(word).suffix.lower() in some)
+        found[next(kinds, "image")].append(word)
+    for kind in ("net", "weights", "image"):
+        if not found[kind]:
+            ending = f" ({', '.join(suffixes[kind])})" if kind in suffixes else ""
+            raise click.UsageError(f"no {kind} is given{ending}")
+    for kind in suffixes:
+        if len(found[kind]) > 1:
+            raise click.UsageError(f"one file of {kind} is needed, not {' and '.join(found[kind])}")
+    mean, labels = (next(iter(found[kind]), None) for kind in ("mean", "labels"))
+    return found["net"][0], found["weights"][0], mean, labels, found["image"]
+
+
+def _numbers(text: str) -> np.ndarray:
+    try:
+        return np.array([float(number) for number in text.split(",")], np.float32)
+    except ValueError as error:
+        raise click.UsageError(f"--mean {text}: give numbers, as 104,117,123") from error
+
+
+def _print(image: str, classes: list[dict[str, Any]]) -> None:
+    click.echo(image)
+    for each in classes:
+        click.echo(f"  {each['score']:.4f}  {each.get('label', each['class'])}")

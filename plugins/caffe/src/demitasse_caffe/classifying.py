@@ -1,0 +1,153 @@
+"""Image files into a net's classes, as Caffe's C++ example of classification does it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from demitasse import DataError, ModelError, ShapeError, nearest_path, unknown
+from demitasse_caffe.weights import read_blob
+
+TOGETHER = 32
+"""Images that a net is given at once."""
+
+
+class Classifier:
+    """A net with weights, and how images become its input: decoded by OpenCV, blue first (red, if
+    ``rgb``), resized to the input's size (or to ``resize`` rows and columns, of which the middle is
+    taken), less ``mean``, times ``scale``.
+
+    ``mean`` is a number for each channel in the net's order, or an image (channels, rows, columns): its
+    channels' means count, and with ``resize`` each pixel where it has that size. ``blob`` names the
+    output, where there are several.
+    """
+
+    def __init__(
+        self,
+        runtime: Any,
+        net: str | Path,
+        weights: str | Path,
+        *,
+        mean: np.ndarray | None = None,
+        scale: float = 1.0,
+        resize: int | None = None,
+        rgb: bool = False,
+        blob: str | None = None,
+        precision: str | None = None,
+    ) -> None:
+        """Raises ModelError for a net without one input of images or one output, ShapeError for a mean
+        or a size that does not fit."""
+        self.net = runtime.net(net, weights=weights, precision=precision)
+        where = self.net.definition.location
+        inputs = {name: tuple(tensor.shape) for name, tensor in self.net.graph.inputs.items()}
+        if not inputs:
+            raise ModelError(
+                f"{where}: the net reads its samples itself; give one that takes them (a deploy net, "
+                f"with an Input layer)"
+            )
+        self.input, shape = next(iter(inputs.items()))
+        if len(inputs) > 1 or len(shape) != 4 or shape[1] not in (1, 3):
+            said = ", ".join(f"{name} {shape}" for name, shape in inputs.items())
+            raise ModelError(
+                f"{where}: images need one input of 1 or 3 channels (batch, channels, height, width), "
+                f"not {said}"
+            )
+        self.channels, self.size = shape[1], (shape[2], shape[3])
+        outputs = list(self.net.plan.outputs)
+        if blob is not None and blob not in outputs:
+            raise ModelError(unknown("output", blob, outputs, where))
+        if blob is None and len(outputs) != 1:
+            raise ModelError(f"{where}: the net has the outputs {', '.join(outputs)}; name one")
+        self.blob = blob or outputs[0]
+        self.resized = (resize, resize) if resize else self.size
+        if self.resized[0] < self.size[0] or self.resized[1] < self.size[1]:
+            raise ShapeError(f"{where}: the net takes {self.size} pixels, more than {self.resized}")
+        self.rgb, self.scale = rgb, np.float32(scale)
+        self.mean = None if mean is None else self._mean(np.asarray(mean, np.float32))
+
+    def _mean(self, mean: np.ndarray) -> np.ndarray:
+        """As it is subtracted from a resized image (height, width, channels)."""
+        if mean.ndim == 4 and mean.shape[0] == 1:
+            mean = mean[0]
+        if mean.ndim not in (1, 3) or mean.shape[0] not in (1, self.channels):
+            raise ShapeError(f"a mean of shape {mean.shape} does not fit {self.channels} channels")
+        if mean.ndim == 3 and mean.shape[1:] == self.resized and self.resized != self.size:
+            return mean.transpose(1, 2, 0)
+        averages: np.ndarray = mean.reshape(mean.shape[0], -1).mean(1, dtype=np.float64)
+        return averages.astype(np.float32)
+
+    def scores(self, images: Sequence[str | Path]) -> np.ndarray:
+        """(images, classes): the output for each image file. Raises DataError for one that is missing,
+        or no image."""
+        given = np.stack([self._input(Path(image)) for image in images])
+        found: np.ndarray = self.net.forward(**{self.input: given})[self.blob]
+        if not found.ndim or found.shape[0] != len(images):
+            raise ShapeError(f"output {self.blob!r} has the shape {found.shape}, not a row for an image")
+        return found.reshape(len(images), -1)
+
+    def _input(self, path: Path) -> np.ndarray:
+        pixels = read_image(path, self.channels)
+        if pixels.shape[:2] != self.resized:
+            pixels = _cv2().resize(pixels, self.resized[::-1], interpolation=_cv2().INTER_LINEAR)
+        made = pixels.reshape(*self.resized, self.channels).astype(np.float32)
+        made = made[:, :, ::-1] if self.rgb else made
+        if self.mean is not None:
+            made = made - self.mean
+        top, left = ((whole - part) // 2 for whole, part in zip(self.resized, self.size, strict=True))
+        made = made[top : top + self.size[0], left : left + self.size[1]] * self.scale
+        return made.transpose(2, 0, 1)
+
+
+def classify(
+    runtime: Any, net: str | Path, weights: str | Path, images: Sequence[str | Path], **options: Any
+) -> np.ndarray:
+    """The scores (images, classes) of image files; options and errors are those of ``Classifier``."""
+    classifier = Classifier(runtime, net, weights, **options)
+    parts = [images[start : start + TOGETHER] for start in range(0, len(images), TOGETHER)]
+    return np.concatenate([classifier.scores(part) for part in parts])
+
+
+def read_image(path: Path, channels: int) -> np.ndarray:
+    """An image file's pixels, uint8, blue first or gray. Raises DataError."""
+    cv2 = _cv2()
+    if not path.is_file():
+        raise DataError(f"no such image: {path}{nearest_path(path)}")
+    data = np.frombuffer(path.read_bytes(), np.uint8)
+    try:
+        pixels = cv2.imdecode(data, cv2.IMREAD_COLOR if channels == 3 else cv2.IMREAD_GRAYSCALE)
+    except cv2.error:
+        pixels = None
+    if pixels is None:
+        raise DataError(f"{path}: is no image of a format that OpenCV reads")
+    return np.asarray(pixels)
+
+
+def read_mean(path: Path) -> np.ndarray:
+    """A mean image: a binaryproto, or a NumPy file of numbers. Raises ModelError and DataError."""
+    if path.suffix != ".npy":
+        return read_blob(path)
+    try:
+        mean: np.ndarray = np.load(path, allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: is no NumPy file of numbers ({error}){nearest_path(path)}") from error
+    return mean
+
+
+def read_labels(path: Path) -> list[str]:
+    """The names of the classes, one a line. Raises DataError."""
+    try:
+        return path.read_text("utf-8", errors="replace").splitlines()
+    except OSError as error:
+        reason = error.strerror or error
+        raise DataError(f"{path}: cannot be read: {reason}{nearest_path(path)}") from error
+
+
+def _cv2() -> Any:
+    try:
+        import cv2
+    except ImportError as error:
+        raise DataError("images need OpenCV (pip install opencv-python-headless)") from error
+    return cv2

@@ -1,0 +1,156 @@
+"""``demitasse classify``: scores of image files, beside OpenCV's own reader of nets and formulas."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from real_files import DATA
+
+import demitasse
+from demitasse import DataSpec, Weights
+from demitasse_caffe.classifying import read_mean
+from demitasse_cli.main import main
+
+cv2 = pytest.importorskip("cv2", reason="OpenCV 4 is not installed (opencv-python-headless<5)")
+
+Capture = pytest.CaptureFixture[str]
+MEAN = np.array([20.0, 30.0, 40.0])
+
+NET = """
+name: "small"
+layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 1 dim: 3 dim: 12 dim: 16 } } }
+layer {
+  name: "conv" type: "Convolution" bottom: "data" top: "conv"
+  convolution_param { num_output: 4 kernel_size: 3 }
+}
+layer { name: "bend" type: "ReLU" bottom: "conv" top: "conv" }
+layer {
+  name: "scores" type: "InnerProduct" bottom: "conv" top: "scores"
+  inner_product_param { num_output: 6 }
+}
+layer { name: "prob" type: "Softmax" bottom: "scores" top: "prob" }
+"""
+
+
+class Case:
+    """A net with weights in files, labels, and images of other sizes: in colour and gray."""
+
+    def __init__(self, folder: Path) -> None:
+        random = np.random.default_rng(8)
+        self.net, self.weights = folder / "net.prototxt", folder / "net.caffemodel"
+        self.net.write_text(NET)
+        parameters = {
+            "conv": [random.standard_normal((4, 3, 3, 3)) / 99, random.standard_normal(4)],
+            "scores": [random.standard_normal((6, 4 * 10 * 14)) / 9, random.standard_normal(6)],
+        }
+        with demitasse.compose() as runtime:
+            single = {name: [a.astype("f4") for a in arrays] for name, arrays in parameters.items()}
+            runtime.write(self.weights, Weights(single))
+        self.labels, self.images = folder / "labels.txt", []
+        self.labels.write_text("".join(f"n{number} thing {number}\n" for number in range(6)))
+        for number, shape in enumerate([(30, 20, 3), (12, 16, 3), (7, 50), (40, 40, 3)]):
+            smooth = cv2.blur(random.integers(0, 256, shape, dtype=np.uint8), (3, 3))
+            self.images.append(folder / f"{number}.png")
+            cv2.imwrite(str(self.images[-1]), smooth)
+
+    def by_opencv(self, image: Path, rgb: bool, scale: float) -> np.ndarray:
+        """The scores by OpenCV's net, fed by its own making of blobs."""
+        pixels, mean = cv2.imread(str(image)), tuple(MEAN)
+        blob = cv2.dnn.blobFromImage(pixels, scale, (16, 12), mean, swapRB=rgb, crop=False)
+        net = cv2.dnn.readNetFromCaffe(str(self.net), str(self.weights))
+        net.setInput(blob)
+        return np.asarray(net.forward()).reshape(-1)
+
+
+@pytest.fixture(scope="module")
+def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
+    return Case(tmp_path_factory.mktemp("classify"))
+
+
+@pytest.mark.parametrize(("rgb", "scale"), [(False, 1.0), (True, 0.5)])
+def test_classes_are_those_that_opencv_finds(
+    case: Case, tmp_path: Path, capsys: Capture, rgb: bool, scale: float
+) -> None:
+    mean = tmp_path / "mean.npy"
+    np.save(mean, MEAN[:, None, None] + np.array([-1.0, 0.0, 1.0, -2.0, 2.0] * 5).reshape(5, 5))
+    words = [case.net, case.weights, mean, case.labels, *case.images, "--scale", scale, "--top", 3]
+    words += ["--json", tmp_path / "out.json", *["--rgb"][: int(rgb)]]
+    assert main(["classify", *map(str, words)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[::4] == [str(image) for image in case.images]
+    found = json.loads((tmp_path / "out.json").read_text())["images"]
+    for number, image in enumerate(case.images):
+        right = case.by_opencv(image, rgb, scale)
+        best = np.argsort(-right)[:3]
+        assert [each["class"] for each in found[number]["classes"]] == best.tolist()
+        scores = [each["score"] for each in found[number]["classes"]]
+        np.testing.assert_allclose(scores, right[best], rtol=1e-4)
+        shown = [f"  {right[c]:.4f}  n{c} thing {c}" for c in best]
+        assert lines[4 * number + 1 : 4 * number + 4] == shown
+
+
+def test_the_middle_of_a_resized_image_is_less_the_means_pixels(case: Case) -> None:
+    mean = np.random.default_rng(2).uniform(0, 99, (3, 20, 20)).astype(np.float32)
+    resized = cv2.resize(cv2.imread(str(case.images[0])), (20, 20), interpolation=cv2.INTER_LINEAR)
+    middle = (resized.transpose(2, 0, 1) - mean)[:, 4:16, 2:18]
+    with demitasse.compose() as runtime:
+        found = runtime.program(
+            "classify", case.net, case.weights, case.images[:1], mean=mean[None], resize=20
+        )
+        right = runtime.net(case.net, weights=case.weights).forward(data=middle[None])["prob"]
+    np.testing.assert_allclose(found, right, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["{net}", "{weights}"], "no image is given"),
+        (["{net}", "{image}"], "no weights is given (.caffemodel, .h5"),
+        (["{net}", "{weights}", "{image}s"], "0.pngs; did you mean"),
+        (["{net}", "{weights}", "{folder}/broken.png"], "broken.png: is no image of a format that"),
+        (["{net}", "{weights}", "{image}", "--mean", "1,2"], "a mean of shape (2,) does not fit 3"),
+        (["{net}", "{weights}", "{image}", "--mean", "1,x"], "--mean 1,x: give numbers"),
+        (["{net}", "{weights}", "{image}", "--blob", "prop"], "unknown output 'prop'; did you mean"),
+        (["{net}", "{weights}", "{image}", "--resize", "14"], "takes (12, 16) pixels, more than (14"),
+        (
+            ["{net}", "{weights}", "{image}", "{folder}/two.txt"],
+            "names 2 classes, and output 'prob' has",
+        ),
+        (["{reading}", "{weights}", "{image}"], "the net reads its samples itself; give one that"),
+    ],
+)
+def test_mistakes_are_one_line(
+    case: Case, tmp_path: Path, capsys: Capture, words: list[str], said: str
+) -> None:
+    (tmp_path / "broken.png").write_bytes(b"\x89PNG\r\n\x1a\nnot quite")
+    (tmp_path / "two.txt").write_text("a\nb\n")
+    reading = tmp_path / "train_test.prototxt"
+    reading.write_text(NET.replace('"Input"', '"DummyData"').replace("input_param", "dummy_data_param"))
+    names = {"net": case.net, "weights": case.weights, "image": case.images[0], "folder": tmp_path}
+    assert main(["classify", *(word.format(**names, reading=reading) for word in words)]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+
+
+EVERPEACE = DATA / "caffemodel/everpeace+caffe/examples/cifar10"
+
+
+@pytest.mark.skipif(not EVERPEACE.is_dir(), reason=f"no real caffemodel in {EVERPEACE}")
+def test_pictures_of_cifar_are_classified_as_well_as_its_batches_are(tmp_path: Path) -> None:
+    """75% of the test set are right (tests/test_real_weights.py); of 300 pictures, 69 to 81%."""
+    with demitasse.compose() as runtime:
+        source = runtime.open_source(DataSpec(str(DATA / "cifar10") + "?split=test"))
+        batch = {"data": np.empty((300, 3, 32, 32), np.uint8), "label": np.empty(300, np.int32)}
+        source.stream(0, 300, 300).read(batch)
+        images = [tmp_path / f"{number}.png" for number in range(300)]
+        for image, planes in zip(images, batch["data"], strict=True):
+            cv2.imwrite(str(image), planes[::-1].transpose(1, 2, 0))  # CIFAR's planes are red first
+        net = DATA / "prototxt/BVLC+caffe/examples/cifar10/cifar10_quick.prototxt"
+        weights = EVERPEACE / "cifar10_quick_iter_5000.caffemodel"
+        mean = read_mean(DATA / "mean/cifar10_mean.binaryproto")
+        scores = runtime.program("classify", net, weights, images, mean=mean, rgb=True)
+    assert 0.69 < (scores.argmax(1) == batch["label"]).mean() < 0.81
