@@ -3,30 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import os
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import msgpack
-import numpy as np
 
 from demitasse import ModelError, NetDefinition, SnapshotError, Solver, Weights
-from demitasse_snapshots.layout import (
-    ARRAY,
-    DEEPEST,
-    DIGEST,
-    GRADIENTS,
-    HEADER,
-    LARGEST_RANK,
-    MAGIC,
-    PARTS,
-    TYPES,
-    VERSION,
-    Header,
-)
+from demitasse_snapshots.body import Body, entries
+from demitasse_snapshots.layout import DIGEST, HEADER, MAGIC, VERSION, Header
 
 FOREIGN = {
     b"\x89HDF": "HDF5, as Caffe's .h5 weights",
@@ -60,7 +47,7 @@ class SnapshotReader:
 
         Raises SnapshotError when the file is damaged: it names the damaged array where it can.
         """
-        return _weights(self.path, self._body())
+        return Body(self.path, self._body()).weights()
 
     def _lacking(self, what: str) -> ModelError:
         return ModelError(
@@ -143,26 +130,13 @@ def _damaged_part(body: memoryview) -> str:
     """The array whose own checksum is wrong, or else all that it can be."""
     try:
         tree = _unpacked(body)
-        for where, entry in _entries(tree):
+        for where, entry in entries(tree):
             if zlib.crc32(entry["data"]) != entry["crc32"]:
                 return where
     except (ValueError, TypeError, KeyError, AttributeError):
         # What is damaged is the structure itself, and may unpack to anything.
         return "its structure"
     return "its structure, record or checksum"
-
-
-def _entries(tree: Any) -> Iterator[tuple[str, Any]]:
-    for layer, entries in tree["parameters"].items():
-        for number, entry in enumerate(entries):
-            yield f"parameter {number} of layer {layer!r}", entry
-    for layer, entries in tree.get(GRADIENTS, {}).items():
-        for number, entry in enumerate(entries):
-            yield f"gradient {number} of layer {layer!r}", entry
-    for slot, layers in tree["state"].items():
-        for layer, entries in layers.items():
-            for number, entry in enumerate(entries):
-                yield f"state {slot!r} {number} of layer {layer!r}", entry
 
 
 def _looks_like(start: bytes) -> str:
@@ -179,74 +153,3 @@ def _looks_like(start: bytes) -> str:
 
 def _shown(start: bytes, text: bool) -> str:
     return repr(start.decode("ascii")) if text else start.hex(" ")
-
-
-def _weights(path: Path, tree: Any) -> Weights:
-    """Weights from the body's tree, every type checked. The tree is emptied on the way, so that the
-    arrays' bytes are not in memory twice."""
-
-    def wrong(where: str, found: object, valid: str) -> NoReturn:
-        shown = repr(found)
-        shown = shown if len(shown) < 60 else f"a {type(found).__name__}"
-        raise SnapshotError(f"{path}: {where} is {shown}, not {valid}")
-
-    def mapping(value: Any, where: str) -> dict[str, Any]:
-        if type(value) is not dict or any(type(key) is not str for key in value):
-            wrong(where, value, "a mapping with names for keys")
-        return value
-
-    def layers(value: Any, where: str) -> dict[str, list[np.ndarray]]:
-        result = {}
-        for layer, entries in mapping(value, where).items():
-            if type(entries) is not list:
-                wrong(f"{where}[{layer!r}]", entries, "a list of arrays")
-            result[layer] = [
-                array(entry, f"{where}[{layer!r}][{number}]") for number, entry in enumerate(entries)
-            ]
-        return result
-
-    def array(entry: Any, where: str) -> np.ndarray:
-        if set(mapping(entry, where)) != set(ARRAY):
-            wrong(where, sorted(entry), f"an array ({', '.join(ARRAY)})")
-        dtype, shape, data = entry["dtype"], entry["shape"], entry.pop("data")
-        if type(dtype) is not str or dtype not in TYPES:
-            wrong(f"{where}.dtype", dtype, "a number's type")
-        if (
-            type(shape) is not list
-            or len(shape) > LARGEST_RANK
-            or any(type(n) is not int or n < 0 for n in shape)
-        ):
-            wrong(f"{where}.shape", shape, f"at most {LARGEST_RANK} lengths")
-        if type(data) is not bytes or len(data) != math.prod(shape) * np.dtype(dtype).itemsize:
-            wrong(f"{where}.data", data, f"the bytes of a {dtype} array of shape {tuple(shape)}")
-        return np.frombuffer(data, dtype).reshape(shape).copy()
-
-    def plain(value: Any, where: str, depth: int) -> Any:
-        if depth > DEEPEST:
-            wrong(where, type(value), f"nested at most {DEEPEST} deep")
-        if type(value) is dict:
-            for key, item in value.items():
-                if type(key) not in (str, int):
-                    wrong(f"a key of {where}", key, "a string or an integer")
-                plain(item, f"{where}[{key!r}]", depth + 1)
-        elif type(value) is list:
-            for number, item in enumerate(value):
-                plain(item, f"{where}[{number}]", depth + 1)
-        elif value is not None and type(value) not in (str, int, float, bool, bytes):
-            wrong(where, value, "a plain value")
-        return value
-
-    if type(tree) is not dict or set(tree) - {GRADIENTS} != set(PARTS):
-        wrong("its body", tree, f"a mapping with {', '.join(PARTS)}")
-    if tree["iteration"] is not None and type(tree["iteration"]) is not int:
-        wrong("iteration", tree["iteration"], "an integer or nothing")
-    return Weights(
-        parameters=layers(tree["parameters"], "parameters"),
-        iteration=tree["iteration"],
-        state={
-            slot: layers(value, f"state[{slot!r}]")
-            for slot, value in mapping(tree["state"], "state").items()
-        },
-        record=plain(mapping(tree["record"], "record"), "record", 0),
-        gradients=layers(tree.get(GRADIENTS, {}), GRADIENTS),
-    )
