@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import shutil
 import tempfile
@@ -90,8 +89,3 @@ class Lab:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-
-def environment_of(names: Sequence[str]) -> dict[str, str]:
-    """Variables of this process that a run may inherit."""
-    return {name: os.environ[name] for name in names if name in os.environ}

@@ -23,8 +23,6 @@ from demitasse_datasets.decoders import decoders, for_each
 from demitasse_datasets.image_list import beside, text_of
 from demitasse_datasets.samples import naming
 
-CROP_MODES = ("warp", "square")
-
 
 @dataclass(frozen=True)
 class Sampling:

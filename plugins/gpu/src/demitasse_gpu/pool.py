@@ -23,14 +23,12 @@ SEGMENT = 2 * 2**20
 
 @dataclass(frozen=True)
 class Statistics:
-    """Bytes that blocks have now, had at most, and that the driver gave; how many segments those are,
-    and how many blocks were made of kept memory."""
+    """Bytes that blocks have now, had at most, and that the driver gave; how many segments those are."""
 
     used: int
     peak: int
     held: int
     segments: int
-    reused: int
 
 
 class Block:
@@ -56,7 +54,7 @@ class Pool:
         self._segments: dict[Address, int] = {}
         self._free: dict[Address, int] = {}
         self._back: deque[tuple[Address, int]] = deque()
-        self._used = self._peak = self._reused = 0
+        self._used = self._peak = 0
 
     def take(self, nbytes: int) -> Block:
         """A zeroed block. Raises MemoryError with what was asked for and what there is."""
@@ -67,7 +65,6 @@ class Pool:
             if fitting:
                 free, address = min(fitting)
                 del self._free[address]
-                self._reused += 1
             else:
                 free = -(-size // SEGMENT) * SEGMENT
                 address = self._segment(free, size)
@@ -101,7 +98,7 @@ class Pool:
         with self._lock:
             self._join()
             held = sum(self._segments.values())
-            return Statistics(self._used, self._peak, held, len(self._segments), self._reused)
+            return Statistics(self._used, self._peak, held, len(self._segments))
 
     def _join(self) -> None:
         """Join what has come back to what lies free beside it."""

@@ -17,14 +17,14 @@ from demitasse import DemitasseError
 PAGE = mmap.PAGESIZE
 LARGE_PAGE = 2 * 2**20
 
-DEFAULT, PREFERRED, BIND, INTERLEAVE = 0, 1, 2, 3
-"""Policies (linux/mempolicy.h)."""
+BIND = 2
+"""The policy MPOL_BIND (linux/mempolicy.h): from these nodes and no others."""
 
 NUMBERS = {
-    "x86_64": {"mbind": 237, "set_mempolicy": 238, "move_pages": 279},
-    "aarch64": {"mbind": 235, "set_mempolicy": 237, "move_pages": 239},
-    "riscv64": {"mbind": 235, "set_mempolicy": 237, "move_pages": 239},
-    "ppc64le": {"mbind": 259, "set_mempolicy": 261, "move_pages": 301},
+    "x86_64": {"mbind": 237, "move_pages": 279},
+    "aarch64": {"mbind": 235, "move_pages": 239},
+    "riscv64": {"mbind": 235, "move_pages": 239},
+    "ppc64le": {"mbind": 259, "move_pages": 301},
 }
 """The numbers of the calls by architecture (asm/unistd.h)."""
 
@@ -56,18 +56,11 @@ def why_not() -> str | None:
     return None
 
 
-def bind(address: int, size: int, nodes: Iterable[int], policy: int = BIND) -> None:
+def bind(address: int, size: int, nodes: Iterable[int]) -> None:
     """Pages of ``size`` bytes from ``address`` (a page's first) are to come from ``nodes``. Raises
     OSError."""
     mask = _mask(nodes)
-    _call("mbind", _long(address), _long(size), _long(policy), mask, _long(MASK_WORDS * WORD), _long(0))
-
-
-def thread_policy(policy: int, nodes: Iterable[int] = ()) -> None:
-    """Where pages that the calling thread touches first come from, if nothing was said for them: what
-    ``numactl`` sets for a process. Raises OSError."""
-    mask = _mask(nodes) if policy != DEFAULT else None
-    _call("set_mempolicy", _long(policy), mask, _long(MASK_WORDS * WORD if mask else 0))
+    _call("mbind", _long(address), _long(size), _long(BIND), mask, _long(MASK_WORDS * WORD), _long(0))
 
 
 def where(addresses: Iterable[int]) -> list[int]:
@@ -91,11 +84,6 @@ def nodes_of(array: Any) -> Counter[int]:
     first = array.ctypes.data // PAGE * PAGE
     last = array.ctypes.data + array.nbytes
     return Counter(max(-1, node) for node in where(range(first, last, PAGE)))
-
-
-def address_of(block: mmap.mmap) -> int:
-    """Where a mapping lies."""
-    return ctypes.addressof(ctypes.c_char.from_buffer(block))
 
 
 def _long(value: int) -> ctypes.c_long:

@@ -15,8 +15,6 @@ from demitasse_numa import pages
 from demitasse_numa.topology import Domain, Topology
 
 WORKER = re.compile(r"demitasse-worker-(\d+)(?:_\d+)?")
-EXCHANGED = ("parameters", "gradients")
-"""What siblings read of each other while they agree."""
 
 
 @dataclass(frozen=True)

@@ -58,10 +58,6 @@ class Layout:
         """The block of a record."""
         return int(np.searchsorted(self.bounds, number, side="right")) - 1
 
-    def stripe_of(self, number: int) -> int:
-        """The stripe of a record."""
-        return self.block_of(number) % self.stripes
-
     def where(self, number: int) -> str:
         """Stripe, block and sample, for messages."""
         block = self.block_of(number)

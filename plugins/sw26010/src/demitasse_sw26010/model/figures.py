@@ -46,8 +46,7 @@ MESSAGE_BYTES = 32
 """Of a register message: 256 bits (paper II.A)."""
 
 POINT_TO_POINT = 2549e9
-BROADCAST = 4461e9
-"""Bytes a second that all CPEs receive by messages (paper III.A, principle 4)."""
+"""Bytes a second that all CPEs receive by messages to one other (paper III.A, principle 4)."""
 
 MESSAGE_CYCLES = CPES * MESSAGE_BYTES * CLOCK / POINT_TO_POINT
 """Between the messages that a CPE sends or takes, when they are pipelined."""
