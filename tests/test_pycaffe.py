@@ -75,6 +75,8 @@ def test_a_net_says_what_it_is_made_of(make: Make) -> None:
     assert (net.inputs, net.outputs) == (["data"], ["score"])
     assert net.bottom_names["score"] == ["left", "right"]
     assert net.top_names["relu"] == ["hidden"]
+    assert (net._inputs, net._outputs) == ([0], [4])
+    assert (net._bottom_ids(5), net._top_ids(2)) == ([2, 3], [1]), "blobs by number"
     assert net.layer_dict["hidden"].blobs[0] is net.params["hidden"][0]
     blob = net.blobs["hidden"]
     assert (blob.num, blob.channels, blob.height, blob.width, blob.count) == (4, 5, 1, 1, 20)
@@ -384,6 +386,7 @@ def test_callbacks_surround_every_layer(make: Make, x: np.ndarray) -> None:
     told: list[tuple[str, int]] = []
     net.before_forward(lambda layer: told.append(("before", layer)))
     net.after_forward(lambda layer: told.append(("after", layer)))
+    net.before_backward(lambda layer: told.append(("before back", layer)))
     net.after_backward(lambda layer: told.append(("back", layer)))
     plain = make(branching())
     plain.share_with(net)
@@ -391,7 +394,7 @@ def test_callbacks_surround_every_layer(make: Make, x: np.ndarray) -> None:
     assert told == [(when, i) for i in range(6) for when in ("before", "after")]
     told.clear()
     net.backward(start="left", end="hidden")
-    assert told == [("back", 3), ("back", 2), ("back", 1)]
+    assert told == [(when, i) for i in (3, 2, 1) for when in ("before back", "back")]
 
 
 # Phases, levels and stages; mistakes.

@@ -114,6 +114,9 @@ def test_the_nets_have_the_same_live_parameters(solver: Make) -> None:
     assert not np.array_equal(view, before), "steps are seen in arrays taken before"
     tested.share_with(net)
     assert np.shares_memory(tested.params["hidden"][0].data, view)
+    apart = caffe.Net("test.prototxt", caffe.TEST)
+    made.share_weights(apart)
+    assert np.shares_memory(apart.params["hidden"][0].data, view)
 
 
 def test_an_edit_between_steps_is_in_the_next_step(solver: Make) -> None:

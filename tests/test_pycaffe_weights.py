@@ -42,12 +42,18 @@ def x() -> np.ndarray:
     return np.random.default_rng(0).normal(size=(4, 6))
 
 
-@pytest.mark.parametrize("form", ["save", "save_hdf5"])
-def test_parameters_are_saved_and_copied(make: Make, tmp_path: Path, x: np.ndarray, form: str) -> None:
+@pytest.mark.parametrize(("write", "read"), [("save", "copy_from"), ("save_hdf5", "load_hdf5")])
+def test_parameters_are_saved_and_copied(
+    make: Make, tmp_path: Path, x: np.ndarray, write: str, read: str
+) -> None:
     net = make(branching())
     net.params["left"][0].data[...] = 3
     path = tmp_path / "weights of any name"
-    getattr(net, form)(str(path))
+    getattr(net, write)(str(path))
+    fresh = make(branching())
+    fresh.params["left"][0].data[...] = 5
+    getattr(fresh, read)(str(path))
+    assert np.array_equal(fresh.params["left"][0].data, net.params["left"][0].data)
     other = make(branching(), weights=str(path))
     for name, blobs in net.params.items():
         for mine, theirs in zip(blobs, other.params[name], strict=True):
@@ -120,6 +126,27 @@ def test_nets_share_parameters(make: Make, x: np.ndarray) -> None:
     with pytest.raises(ShapeError, match=r"layer 'more'.*no such parameter"):
         other.share_with(one)
     assert other.forward(data=x)["more"].shape == (4, 2), "it is as it was"
+
+
+def test_windows_of_image_files_are_detected(make: Make, tmp_path: Path) -> None:
+    """Scores that are a window's mean colour: red, then green, of an image that is half one, half the
+    other."""
+    image = pytest.importorskip("PIL.Image")
+    pixels = np.zeros((8, 8, 3), np.uint8)
+    pixels[:, :4, 0] = pixels[:, 4:, 1] = 255
+    image.fromarray(pixels).save(tmp_path / "halves.png")
+    n = caffe.NetSpec()
+    n.data = L.Input(shape={"dim": [2, 3, 4, 4]})
+    n.mean = L.Pooling(n.data, pool=caffe.params.Pooling.AVE, global_pooling=True)
+    make(n)
+    detector = caffe.Detector(tmp_path / "net.prototxt", None)
+    windows = [(0, 0, 8, 4), (2, 4, 6, 8), (0, 2, 8, 6)]
+    found = detector.detect_windows([(tmp_path / "halves.png", windows)])
+    assert [tuple(each["window"]) for each in found] == windows
+    assert {each["filename"] for each in found} == {tmp_path / "halves.png"}
+    colours = [(1, 0, 0), (0, 1, 0), (0.5, 0.5, 0)]
+    assert all(close(each["prediction"], c) for each, c in zip(found, colours, strict=True))
+    assert detector.detect_windows([(tmp_path / "halves.png", [])]) == []
 
 
 # Real files.
