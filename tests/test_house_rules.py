@@ -151,6 +151,15 @@ def test_a_manifest_declares_the_hooks_that_the_plugin_implements(folder: Path) 
     assert manifest["api"]
 
 
+@pytest.mark.parametrize("folder", [*PLUGINS, EXAMPLE], ids=[*PLUGIN_NAMES, "third-party"])
+def test_a_readme_tells_every_option_of_its_plugin(folder: Path) -> None:
+    (path,) = folder.glob("src/*/plugin.toml")
+    readme = (folder / "README.md").read_text()
+    told = re.findall(r"`(\w+)|^(\w+) = ", readme, re.MULTILINE)
+    options = tomllib.loads(path.read_text()).get("options", [])
+    assert set(options) <= {word for words in told for word in words}
+
+
 def test_a_plugin_imports_only_the_public_names_of_the_core_and_no_other_plugin() -> None:
     public = {*dir(demitasse), "operations"}
     found = []

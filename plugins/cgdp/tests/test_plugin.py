@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import inspect
+import re
 import tomllib
 from collections.abc import Callable
 from importlib.metadata import entry_points
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from demitasse import CompositionError, DescriptionError, Group, Level, Machine, SyncSpec, Team
 from demitasse_cgdp.gradient_sync import host_threads
-from demitasse_cgdp.options import Options
+from demitasse_cgdp.model import rates
+from demitasse_cgdp.options import NAMES, Options
+
+README = Path(__file__).parents[1] / "README.md"
 
 Train = Callable[..., Any]
 
@@ -51,6 +56,12 @@ def test_a_wrong_option_is_named(train: Train, options: dict[str, Any], message:
     with pytest.raises(DescriptionError, match=message) as caught:
         train(2, sync=options)
     assert "level 'gpu': sync" in str(caught.value)
+
+
+def test_the_readme_tells_every_option_of_a_sync() -> None:
+    table = re.findall(r"^\| (`.*?) \|", README.read_text(encoding="utf-8"), re.MULTILINE)
+    told = {name for row in table for name in re.findall(r"`(\w+)`", row)}
+    assert told == {*NAMES, *rates.OPTIONS, rates.SHARE}
 
 
 def test_workers_without_streams_are_refused(train: Train) -> None:
