@@ -73,22 +73,11 @@ class Worker:
         self.streams: list[Stream] = []
         self.goes_on = False  # whether an iteration of the same stretch follows this one
         self._ahead = set[int]()  # the feeds whose samples for it are there already
-        modules = runtime.composition.modules
         self.engine = runtime.engine(place)
         self.levels: list[GradientSync] = []
         self.idle: list[GradientSync] = []  # that have nobody to synchronise with
         self._groups: list[Group] = []
-        for plugin, group in place.groups:
-            given = runtime.composition.offered("collectives") if group.remote else {}
-            group = replace(group, engine=self.engine, collectives=given)
-            level = modules[plugin].gradient_sync(group=group)
-            check_level(plugin, level, group)
-            if level.size > 1:
-                self.levels.append(level)
-                self._groups.append(group)
-            else:
-                self.idle.append(level)
-                level.close()
+        self._join_levels()
         index, count = 0, 1
         for level in reversed(self.levels):
             index, count = index * level.size + level.index, count * level.size
@@ -96,68 +85,95 @@ class Worker:
         self.kernels = runtime.kernels(place)
         self.allocator = runtime.allocator(place.space)
         self.enter = Entrance(self.allocator)
-        self.graph = NetGraph(
-            runtime.vocabulary,
+        self.graph = self._training_graph(open_source, seed, retain)
+        self._measures = bool(solver.clip) or update.needs_squares
+        self.plan: Plan = (
+            self._planned(precision, retain, others[0].plan)
+            if others
+            else planned_alike(
+                runtime.processes, self.kernels.tuner, partial(self._planned, precision, retain)
+            )
+        )
+        self.portion = self._portion()
+        self._sizes = {"scale": np.full(1, 1 / self.portion)} if self.portion != 1.0 else {}
+        self.norms = (
+            Norms(runtime, solver, self.plan, self.levels, self.allocator, 1 / self.portion)
+            if self._measures
+            else None
+        )
+        self._take_memory(others)
+
+    def _join_levels(self) -> None:
+        """The synchronisations at the place's levels; apart, those with nobody to synchronise with."""
+        composition = self.runtime.composition
+        for plugin, group in self.place.groups:
+            given = composition.offered("collectives") if group.remote else {}
+            group = replace(group, engine=self.engine, collectives=given)
+            level = composition.modules[plugin].gradient_sync(group=group)
+            check_level(plugin, level, group)
+            if level.size > 1:
+                self.levels.append(level)
+                self._groups.append(group)
+            else:
+                self.idle.append(level)
+                level.close()
+
+    def _training_graph(
+        self, open_source: Callable[[DataSpec], DataSource], seed: int, retain: str | None
+    ) -> NetGraph:
+        """The worker's share of the net, forward and backward."""
+        net = self.solver.train
+        graph = NetGraph(
+            self.runtime.vocabulary,
             phase="train",
-            dtype=dtype,
+            dtype=self.dtype,
             open_source=open_source,
             share=self.share,
             seed=seed,
             retain=retain,
-        ).build(solver.train, runtime.layer_types)
-        if not self.graph.objective:
+        ).build(net, self.runtime.layer_types)
+        if not graph.objective:
             raise ModelError(
-                f"{solver.train.location}: the net has no loss to train; add a loss layer or a "
-                f"loss_weight"
+                f"{net.location}: the net has no loss to train; add a loss layer or a loss_weight"
             )
-        self.graph.differentiate(solver.passes)
+        graph.differentiate(self.solver.passes)
         # Not where another worker may write parameters between forward and backward.
         if retain is None and not any(level.asynchronous for level in self.levels):
-            recompute(self.graph, self.kernels, place.place)
+            recompute(graph, self.kernels, self.place.place)
+        return graph
+
+    def _planned(self, precision: str, retain: str | None, like: Plan | None) -> Plan:
+        """The graph's plan; flat memory lies as in a plan that it is to be ``like``."""
         # With nobody to agree with, an update follows as soon as its gradients are final.
         adding = any(node.operation.name == "accumulate" for node in self.graph.nodes)
-        measuring = bool(solver.clip) or update.needs_squares
-        kept = measuring or solver.snapshot_gradients
-        alone = not (self.levels or adding or kept) and retain is None
+        kept = self._measures or self.solver.snapshot_gradients
+        return make_plan(
+            self.graph,
+            self.kernels,
+            self.place.place,
+            name=self.solver.train.name,
+            retain=retain,
+            precision=precision,
+            bucket_bytes=max((level.bucket_bytes for level in self.levels), default=0),
+            brief_gradients=not (self.levels or adding or kept) and retain is None,
+            like=like,
+        )
 
-        def plan(like: Plan | None) -> Plan:
-            return make_plan(
-                self.graph,
-                self.kernels,
-                place.place,
-                name=solver.train.name,
-                retain=retain,
-                precision=precision,
-                bucket_bytes=max((level.bucket_bytes for level in self.levels), default=0),
-                brief_gradients=alone,
-                like=like,
+    def _portion(self) -> float:
+        """By how much of the rate the worker's gradients count. Where each worker's are a step by
+        themselves, that is a step by their mean over the worker's own samples, and so much of the rate:
+        together they make the step of all. Else all of it."""
+        if not any(level.asynchronous for level in self.levels):
+            return 1.0
+        feeds = self.graph.feeds
+        portion = feeds[0].count / feeds[0].batch if feeds else 1 / self.share.workers
+        word = self.update.operation
+        if portion != 1.0 and all(operand.name != "scale" for operand in word.inputs):
+            raise ModelError(
+                f"{self.solver.location}: workers cannot update each at its own pace by "
+                f"{word.name!r}, which has no operand 'scale'"
             )
-
-        self.plan: Plan = (
-            plan(others[0].plan)
-            if others
-            else planned_alike(runtime.processes, self.kernels.tuner, plan)
-        )
-        # Where each worker's gradients are a step by themselves, that is a step by their mean over the
-        # worker's own samples, and so much of the rate: together they make the step of all.
-        portion = (
-            self.graph.feeds[0].count / self.graph.feeds[0].batch if self.graph.feeds else 1 / count
-        )
-        self.portion = portion if any(level.asynchronous for level in self.levels) else 1.0
-        self._sizes: dict[str, Any] = {}
-        if self.portion != 1.0:
-            if all(operand.name != "scale" for operand in update.operation.inputs):
-                raise ModelError(
-                    f"{solver.location}: workers cannot update each at its own pace by "
-                    f"{update.operation.name!r}, which has no operand 'scale'"
-                )
-            self._sizes["scale"] = np.full(1, 1 / self.portion)
-        self.norms = (
-            Norms(runtime, solver, self.plan, self.levels, self.allocator, 1 / self.portion)
-            if measuring
-            else None
-        )
-        self._take_memory(others)
+        return portion
 
     def array(self, buffer: Buffer) -> Any:
         """The memory of a buffer, in its layout."""
