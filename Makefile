@@ -23,7 +23,7 @@ wheels: setup ## a wheel of every distribution, in dist/
 
 demo: setup ## train a small LeNet on 1,797 scanned digits: composition, progress, snapshot, curve
 	$(BIN)/demitasse train examples/digits/digits_solver.prototxt --json out/digits.json
-	$(BIN)/python tools/plot_curve.py out/digits.json -o out/digits.png
+	$(BIN)/demitasse curve out/digits.json -o out/digits.png
 
 bench: setup .venv-bench/installed ## training and inference beside PyTorch and TensorFlow; ARGS for options
 	PYTHONPATH=tools $(BIN)/python -m bench --peers-python .venv-bench/bin/python \

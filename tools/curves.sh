@@ -14,7 +14,7 @@ mkdir -p "$out" docs/curves
 digits() {
     $bin/demitasse train examples/digits/digits_solver.prototxt \
         --json "$out/digits.json" --set "snapshot_prefix=$out/digits"
-    $bin/python tools/plot_curve.py "$out/digits.json" -o docs/curves/digits.png \
+    $bin/demitasse curve "$out/digits.json" -o docs/curves/digits.png \
         --title "A small LeNet on scikit-learn's digits"
 }
 
@@ -23,7 +23,7 @@ mnist() {
         --set "layer.mnist.data_param.source=$data/mnist/train-images-idx3-ubyte.gz" \
         --set "layer.mnist_test.data_param.source=$data/mnist/t10k-images-idx3-ubyte.gz" \
         --json "$out/mnist.json" --set "snapshot_prefix=$out/lenet"
-    $bin/python tools/plot_curve.py "$out/mnist.json" -o docs/curves/mnist.png \
+    $bin/demitasse curve "$out/mnist.json" -o docs/curves/mnist.png \
         --title "LeNet on MNIST, Caffe's hyperparameters"
 }
 
@@ -37,7 +37,7 @@ cifar10() {
         --json "$out/cifar10.json"
     $bin/demitasse train examples/cifar10/cifar10_quick_solver_lr1.prototxt "${sources[@]}" \
         --resume "$out/cifar10_quick_iter_4000.demitasse" --json "$out/cifar10_lr1.json"
-    $bin/python tools/plot_curve.py "$out/cifar10.json" "$out/cifar10_lr1.json" \
+    $bin/demitasse curve "$out/cifar10.json" "$out/cifar10_lr1.json" \
         -o docs/curves/cifar10_quick.png --title "CIFAR-10 quick, Caffe's hyperparameters"
 }
 

@@ -11,7 +11,7 @@ from demitasse import hookimpl
 @hookimpl
 def commands() -> Mapping[str, Callable[..., Any]]:
     """The sub-commands; their modules are light, what they need is imported when they run."""
-    from demitasse_cli import convert, detect, doctor, explain, plugins, test, time, train
+    from demitasse_cli import convert, curve, detect, doctor, explain, plugins, test, time, train
 
-    modules = (train, test, time, explain, detect, plugins, doctor, convert)
+    modules = (train, test, time, explain, detect, plugins, doctor, convert, curve)
     return {module.command.name or "": module.command for module in modules}

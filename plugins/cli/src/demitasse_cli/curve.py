@@ -1,0 +1,163 @@
+"""``demitasse curve``: a picture of how trainings went."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from demitasse_cli import options as shared
+from demitasse_cli.report import check_writable
+
+FORMATS = (".png", ".svg", ".pdf")
+GREY, COLOURS = "#8d99ae", ("#2a6f97", "#d1495b", "#2b9348", "#e09f3e", "#7b2cbf", "#3d405b")
+_POINTS = 50
+"""Of so many parts of a run a point of the loss's line is the mean."""
+
+
+@click.command(
+    "curve",
+    help="Draw the loss and the test scores of trainings: RUNS are files of demitasse train --json. "
+    "Those that continue each other, in order, are one line; with --compare each is one of its own.",
+)
+@click.argument("runs", metavar="RUNS...", nargs=-1, required=True, type=shared.file)
+@click.option(
+    "-o",
+    "--output",
+    type=shared.file,
+    metavar="FILE",
+    help=f"The picture ({', '.join(FORMATS)}); default: the first run's name with .png.",
+)
+@click.option("--compare", is_flag=True, help="Draw each run by itself.")
+@click.option("--score", metavar="NAME", help="The test score; default: accuracy, else another one.")
+@click.option("--title", metavar="TEXT", help="Default: the solver's name and the time taken.")
+def command(
+    runs: tuple[Path, ...], output: Path | None, compare: bool, score: str | None, title: str | None
+) -> None:
+    """Draw, and say what was written."""
+    target = output or runs[0].with_suffix(".png")
+    if target.suffix.lower() not in FORMATS:
+        raise click.UsageError(f"{target}: pictures are {', '.join(FORMATS)}")
+    check_writable({"--output": target})
+    read = [Run.read(path) for path in runs]
+    lines = read if compare and len(read) > 1 else [Run.joined(read)]
+    draw(lines, target, score or _score(lines), title)
+    click.echo(f"wrote {target}")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A training: its solver's name and its file's, (iteration, loss) of each iteration, (iteration,
+    scores) of each test."""
+
+    solver: str
+    file: str
+    history: Sequence[tuple[int, float | None]]
+    tests: Sequence[tuple[int, dict[str, float]]]
+    seconds: float
+
+    @classmethod
+    def read(cls, path: Path) -> Run:
+        """One of ``demitasse train --json``. Raises DataError for another file."""
+        from demitasse import DataError, nearest_path
+
+        try:
+            record = json.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            reason = error.strerror or error
+            raise DataError(f"{path}: cannot be read: {reason}{nearest_path(path)}") from error
+        except ValueError as error:
+            raise DataError(f"{path}: is no JSON: {error}") from error
+        try:
+            history = [(int(iteration), loss) for iteration, loss in record["history"]]
+            tests = [(int(test["iteration"]), dict(test["scores"])) for test in record["tests"]]
+            name, seconds = Path(record["solver"]).stem, float(record["seconds"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise DataError(f"{path}: is no training's record, as train --json writes it") from error
+        if not history:
+            raise DataError(f"{path}: the training has no iteration")
+        return cls(name, path.stem, history, tests, seconds)
+
+    @classmethod
+    def joined(cls, runs: Sequence[Run]) -> Run:
+        """Runs that continue each other as one, with the last one's names."""
+        history = [point for run in runs for point in run.history]
+        tests = [test for run in runs for test in run.tests]
+        last = runs[-1]
+        return cls(last.solver, last.file, history, tests, sum(run.seconds for run in runs))
+
+    def scored(self, name: str) -> list[tuple[int, float]]:
+        """(iteration, score) of the tests that have it."""
+        return [(iteration, scores[name]) for iteration, scores in self.tests if name in scores]
+
+
+def draw(runs: Sequence[Run], target: Path, score: str, title: str | None) -> None:
+    """Above the loss of each iteration and its running mean, below a score of each test. Raises
+    DataError where Matplotlib is missing."""
+    from demitasse import DataError, replacing
+
+    try:
+        import numpy as np
+        from matplotlib.figure import Figure
+        from matplotlib.ticker import PercentFormatter
+    except ImportError as error:
+        raise DataError(f"pictures need Matplotlib ({error}); pip install matplotlib") from error
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=[3, 2])
+    several = len(runs) > 1
+    for run, colour in zip(runs, COLOURS * len(runs), strict=False):
+        iterations, losses = np.array(run.history, dtype=float).T
+        if not several:
+            upper.plot(iterations, losses, color=GREY, alpha=0.35, linewidth=0.6, label="each iteration")
+        width = max(1, len(losses) // _POINTS)
+        label = f"{run.file}, {run.seconds:.0f} s" if several else f"mean of the last {width}"
+        upper.plot(iterations, running_mean(losses, width), color=colour, label=label)
+        if tests := run.scored(score):
+            last = f"{tests[-1][1]:.2%}" if _is_share(score) else f"{tests[-1][1]:.4g}"
+            label = f"{run.file}: {last}" if several else last
+            about: dict[str, Any] = {"marker": "o", "markersize": 3, "label": label}
+            lower.plot(*zip(*tests, strict=True), color=colour if several else COLOURS[1], **about)
+            lower.legend(frameon=False, loc="lower right")
+    upper.set_yscale("log")
+    upper.set_ylabel("training loss")
+    upper.legend(frameon=False, loc="upper right")
+    lower.set_ylabel(f"test {score}")
+    lower.set_xlabel("iteration")
+    if _is_share(score):
+        lower.yaxis.set_major_formatter(PercentFormatter(1.0))
+    for panel in (upper, lower):
+        panel.spines[["top", "right"]].set_visible(False)
+        panel.grid(alpha=0.25)
+    default = "" if several else f"{runs[0].solver}, {runs[0].seconds:.0f} s"
+    upper.set_title(title or default, loc="left", fontsize=11)
+    with replacing(target) as partial:
+        figure.savefig(partial, dpi=110, format=target.suffix[1:].lower())
+
+
+def _is_share(score: str) -> bool:
+    return "accuracy" in score
+
+
+def running_mean(values: Any, width: int) -> Any:
+    """The mean of the last ``width`` values that are numbers, of fewer at the start."""
+    import numpy as np
+
+    known = np.isfinite(values)
+    sums = np.concatenate([[0.0], np.cumsum(np.where(known, values, 0.0))])
+    counts = np.concatenate([[0], np.cumsum(known)])
+    ends = np.arange(1, len(values) + 1)
+    starts = np.maximum(0, ends - width)
+    counted = counts[ends] - counts[starts]
+    return np.where(counted, (sums[ends] - sums[starts]) / np.maximum(counted, 1), np.nan)
+
+
+def _score(runs: Sequence[Run]) -> str:
+    """Accuracy if there is one, else whatever is no loss, else the first score."""
+    names = list(dict.fromkeys(name for run in runs for _, scores in run.tests for name in scores))
+    others = [name for name in names if "loss" not in name]
+    accuracies = [name for name in others if _is_share(name)]
+    return next(iter([*accuracies, *others, *names]), "score")

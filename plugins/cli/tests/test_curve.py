@@ -1,0 +1,93 @@
+"""``demitasse curve``: what is drawn of trainings' records."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from demitasse_cli.curve import Run, running_mean
+from demitasse_cli.main import main
+
+pytest.importorskip("matplotlib", reason="Matplotlib, which draws pictures, is not installed")
+
+Capture = pytest.CaptureFixture[str]
+
+
+def record(path: Path, first: int = 1, score: str = "accuracy", **changes: Any) -> Path:
+    """A file as train --json writes it, of 100 iterations and two tests."""
+    history = [[first + i, None if i == 50 else 2.0 / (first + i)] for i in range(100)]
+    tests = [{"iteration": first + i, "scores": {"loss": 0.5, score: 0.25 + i / 200}} for i in (0, 99)]
+    whole = {"solver": "a/lenet_solver.prototxt", "history": history, "tests": tests, "seconds": 3.2}
+    path.write_text(json.dumps({**whole, **changes}))
+    return path
+
+
+def texts(picture: Path) -> set[str]:
+    """What is written in an SVG picture, which Matplotlib draws as shapes, with a comment each."""
+    return set(re.findall(r"<!-- (.*?) -->", picture.read_text()))
+
+
+def test_runs_that_continue_each_other_are_one_line(tmp_path: Path, capsys: Capture) -> None:
+    first, then = record(tmp_path / "one.json"), record(tmp_path / "two.json", first=101)
+    assert main(["curve", str(first), str(then), "-o", str(tmp_path / "both.svg")]) == 0
+    assert capsys.readouterr().out == f"wrote {tmp_path}/both.svg\n"
+    drawn = texts(tmp_path / "both.svg")
+    assert {"lenet_solver, 6 s", "each iteration", "mean of the last 4", "test accuracy"} <= drawn
+    assert "74.50%" in drawn
+    joined = Run.joined([Run.read(first), Run.read(then)])
+    assert [iteration for iteration, _ in joined.history] == [*range(1, 201)]
+    assert joined.scored("accuracy") == [(1, 0.25), (100, 0.745), (101, 0.25), (200, 0.745)]
+
+
+def test_runs_that_are_compared_have_lines_of_their_own(tmp_path: Path) -> None:
+    runs = [record(tmp_path / "slow.json"), record(tmp_path / "fast.json", score="recall")]
+    picture = tmp_path / "both.svg"
+    assert main(["curve", *map(str, runs), "--compare", "-o", str(picture), "--score", "recall"]) == 0
+    assert {"slow, 3 s", "fast, 3 s", "test recall", "fast: 0.745"} <= texts(picture)
+    assert not any("slow:" in text for text in texts(picture))
+
+
+def test_a_picture_stands_beside_its_run(tmp_path: Path) -> None:
+    run = record(tmp_path / "run.json", tests=[])
+    assert main(["curve", str(run)]) == 0
+    assert (tmp_path / "run.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_mean_is_of_the_last_values_that_are_numbers() -> None:
+    values = np.random.default_rng(1).standard_normal(40)
+    values[[0, 7, 8, 9, 10]] = np.nan
+    found = running_mean(values, 3)
+    for end in range(1, 41):
+        last = values[max(0, end - 3) : end]
+        known = last[np.isfinite(last)]
+        assert found[end - 1] == pytest.approx(known.mean() if known.size else np.nan, nan_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["run.jsn"], "run.jsn: cannot be read: No such file or directory; did you mean"),
+        (["text.json"], "text.json: is no JSON: "),
+        (["other.json"], "other.json: is no training's record, as train --json writes it"),
+        (["empty.json"], "empty.json: the training has no iteration"),
+        (["run.json", "-o", "a.gif"], "a.gif: pictures are .png, .svg, .pdf"),
+        (["run.json", "-o", "run.json/a.png"], "--output run.json/a.png cannot be written"),
+    ],
+)
+def test_mistakes_are_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture, words: list[str], said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    record(Path("run.json"))
+    record(Path("empty.json"), history=[])
+    Path("text.json").write_text("no")
+    Path("other.json").write_text('{"history": 3}')
+    assert main(["curve", *words]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
