@@ -2,6 +2,10 @@
 
 For each tap (one element of the kernel's window) all outputs see a strided slice of the padded x.
 Forward reads that slice, backward for data adds to it, backward for weights correlates with it.
+
+x is (samples, channels, *image), w (outputs, channels / groups, *window), b (outputs,) and y (samples,
+outputs, *places); ``stride``, ``pad`` and ``dilation`` have a number for each axis of the image. Along
+an axis there are floor((extent + 2 pad - dilation (window - 1) - 1) / stride) + 1 places.
 """
 
 from __future__ import annotations

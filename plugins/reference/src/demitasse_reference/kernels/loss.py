@@ -1,4 +1,11 @@
-"""Losses and scores of predictions: against one label for each, against targets, or of pairs."""
+"""Losses and scores of predictions: against one label for each, against targets, or of pairs.
+
+x has samples along its first axes and classes along ``axis``; a label (or target, or whether two samples
+are ``similar``) stands for each prediction, as a number in any shape of as many elements. A loss is a
+scalar, ``dloss`` its gradient. ``normalization`` says what a sum is divided by: ``valid`` (labels that
+are not ignored), ``full`` (all), ``batch_size`` (samples) or ``none``. The formulas stand with the words
+in the vocabulary; contrastive_loss is that of Hadsell, Chopra and LeCun 2006, equation 4.
+"""
 
 from __future__ import annotations
 

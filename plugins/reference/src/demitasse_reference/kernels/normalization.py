@@ -1,4 +1,10 @@
-"""Normalisation: by a power of the energy around each value, or by the statistics of its channel."""
+"""Normalisation: by a power of the energy around each value (Krizhevsky, Sutskever and Hinton 2012,
+section 3.3), or by the statistics of its channel (Ioffe and Szegedy 2015).
+
+x, y and ``scale`` are (samples, channels, *image). All else has a number for each channel: ``mean``,
+``variance``, ``average`` (the batch's mean), ``inverse`` (one over the deviation), ``w`` and ``b``;
+``factor`` is (1,).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""Pooling, one window after the other."""
+"""Pooling, one window after the other.
+
+x is (samples, channels, *image) and y (samples, channels, *places); ``kernel``, ``stride`` and ``pad``
+have a number for each axis of the image. How many places there are, and that an average counts the pad
+and nothing beyond it, is Caffe's rule. ``argmax`` (int32, in y's shape) is where in its plane, row by
+row, a maximum was.
+"""
 
 from __future__ import annotations
 
