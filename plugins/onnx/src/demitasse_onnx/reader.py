@@ -7,19 +7,16 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
 
 from demitasse import Layer, Location, ModelError, NetDefinition, Solver, Weights, unknown
 from demitasse_onnx.call import LARGEST, Call, Shape
-from demitasse_onnx.constants import folded
+from demitasse_onnx.nodes import Nodes
 from demitasse_onnx.operators import OPERATORS
-from demitasse_onnx.values import array, attribute, check_texts, type_name
+from demitasse_onnx.values import check_texts, type_name
 
 REAL = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT16)
-_PADDED = ("Conv", "AveragePool")
-SUPPORTED = "as the README of demitasse-onnx lists them"
 
 
 class OnnxReader:
@@ -110,148 +107,8 @@ class OnnxReader:
             raise ModelError(f"{where}: {given!r} is no shape, as 1,3,224,224 is") from error
 
     def _layers(self) -> Iterator[Layer]:
-        """The nodes that the outputs need, as layers."""
-        graph = self._model.graph
-        tensors = self._initializers()
-        constants: dict[str, np.ndarray] = {}
-        made = {value.name for value in graph.input if value.name not in tensors}
-        padded: dict[str, tuple[str, Shape]] = {}
-        names: set[str] = set(made)
-        needed = self._needed()
-        for number, node in enumerate(graph.node):
-            if number not in needed:
-                continue
-            where = f"{self._path}: node {number} {node.name!r} ({node.op_type})"
-            operands: list[str | np.ndarray | None] = []
-            for name in node.input:
-                if name in tensors and name not in constants:
-                    constants[name] = array(tensors[name], self._path, f"initializer {name!r}")
-                if name and name not in made and name not in constants:
-                    raise ModelError(unknown("input", name, {*made, *constants}, where))
-                operands.append(None if not name else name if name in made else constants[name])
-            attributes = {
-                given.name: attribute(given, self._path, f"node {node.name!r} ({node.op_type})")
-                for given in node.attribute
-            }
-            if taken := {name for name in node.output if name} & {*made, *constants, *tensors}:
-                raise ModelError(f"{where}: {sorted(taken)[0]!r} has been made before")
-            if (value := folded(node, operands, attributes, where)) is not None:
-                constants[node.output[0]] = value
-                continue
-            if (
-                node.domain not in ("", "ai.onnx")
-                or node.op_type not in OPERATORS
-                or node.op_type == "Input"
-            ):
-                kind = (
-                    node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
-                )
-                supported = set(OPERATORS) - {"Input"} | {"Constant"}
-                raise ModelError(unknown("operator", kind, supported, where, SUPPORTED))
-            if node.op_type == "Pad" and (zeros := self._zeros(node, operands, attributes)) is not None:
-                made.add(node.output[0])
-                padded[node.output[0]] = (str(operands[0]), zeros)
-                continue
-            yield self._layer(node, operands, attributes, padded, names, number)
-            made.update(name for name in node.output if name)
-        # A net's outputs are the blobs that no layer reads; a layer in place makes it anew.
-        read = {name for number in needed for name in graph.node[number].input}
-        for value in graph.output:
-            if value.name not in made:
-                raise ModelError(unknown("output", value.name, made, self._path))
-            if value.name in read:
-                call, name = Call("Identity", self._opset, {}, (0,)), f"{value.name}.output"
-                blob = (value.name,)
-                yield Layer(name, "onnx", blob, blob, call, Location(str(self._path)))
-
-    def _layer(
-        self,
-        node: onnx.NodeProto,
-        operands: list[str | np.ndarray | None],
-        attributes: dict[str, Any],
-        padded: Mapping[str, tuple[str, Shape]],
-        names: set[str],
-        number: int,
-    ) -> Layer:
-        zeros: Shape = ()
-        if isinstance(operands[0] if operands else None, str) and str(operands[0]) in padded:
-            operands[0], zeros = padded[str(operands[0])]
-        bottoms: list[str] = []
-        places: list[int | np.ndarray | None] = []
-        for operand in operands:
-            if isinstance(operand, str):
-                if operand not in bottoms:
-                    bottoms.append(operand)
-                places.append(bottoms.index(operand))
-            else:
-                places.append(operand)
-        outputs = list(node.output)
-        while outputs and not self._read(outputs[-1]):
-            outputs.pop()
-        tops = tuple(name or f"{node.name or number}.{place}" for place, name in enumerate(outputs))
-        first = node.name or (tops[0] if tops else str(number))
-        name = first if first not in names else f"{first}.{number}"
-        while name in names:
-            name += "."
-        names.add(name)
-        call = Call(node.op_type, self._opset, attributes, tuple(places), zeros)
-        place = Location(str(self._path))
-        return Layer(name, "onnx", tuple(bottoms), tops, call, place)
-
-    def _needed(self) -> set[int]:
-        """The numbers of the nodes on which an output of the graph depends."""
-        graph = self._model.graph
-        wanted = {value.name for value in graph.output}
-        if not wanted:
-            raise ModelError(f"{self._path}: the graph has no output")
-        self._used = set(wanted)
-        needed = set()
-        for number in range(len(graph.node) - 1, -1, -1):
-            node = graph.node[number]
-            if any(name in self._used for name in node.output if name):
-                needed.add(number)
-                self._used.update(node.input)
-        return needed
-
-    def _read(self, name: str) -> bool:
-        return name != "" and name in self._used
-
-    def _zeros(
-        self, node: onnx.NodeProto, operands: list[Any], attributes: Mapping[str, Any]
-    ) -> Shape | None:
-        """What a Pad puts around the space of its input where all that reads it can do that itself;
-        None where not."""
-        readers = [other for other in self._model.graph.node if node.output[0] in other.input]
-        final = {value.name for value in self._model.graph.output}
-        if node.output[0] in final or any(
-            other.op_type not in _PADDED or list(other.input).count(node.output[0]) != 1
-            for other in readers
-        ):
-            return None
-        listed = operands[1] if len(operands) > 1 else attributes.get("pads")
-        value = operands[2] if len(operands) > 2 else attributes.get("value", 0.0)
-        if (
-            listed is None
-            or isinstance(listed, str)
-            or isinstance(value, str)
-            or not isinstance(operands[0], str)
-            or (len(operands) > 3 and operands[3] is not None)
-        ):
-            return None
-        pads = tuple(int(each) for each in np.asarray(listed).reshape(-1))
-        axes = len(pads) // 2
-        if value is not None and np.any(value):
-            return None
-        if (
-            attributes.get("mode", "constant") != "constant"
-            or len(pads) < 6
-            or len(pads) % 2
-            or min(pads) < 0
-        ):
-            return None
-        if any(pads[:2]) or any(pads[axes : axes + 2]):
-            return None
-        return pads[2:axes] + pads[axes + 2 :]
+        nodes = Nodes(self._model.graph, self._opset, self._path, self._initializers())
+        return nodes.layers()
 
 
 def _declared(shape: onnx.TensorShapeProto) -> Shape:

@@ -1,0 +1,190 @@
+"""The nodes of a model's graph as layers, in their order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+from demitasse import Layer, Location, ModelError, unknown
+from demitasse_onnx.call import Call, Shape
+from demitasse_onnx.constants import folded
+from demitasse_onnx.operators import OPERATORS
+from demitasse_onnx.values import array, attribute
+
+SUPPORTED = "as the README of demitasse-onnx lists them"
+_DOMAINS = ("", "ai.onnx")
+_PADDED = ("Conv", "AveragePool")
+"""Operators that put zeros around their input themselves."""
+
+Operand = str | np.ndarray | None
+"""The name of a tensor that is computed, a constant, or nothing."""
+
+
+class Nodes:
+    """Expands a graph: what a node reads has been ``made`` by then, or is a constant, or is one of
+    ``initializers`` by name."""
+
+    def __init__(
+        self,
+        graph: onnx.GraphProto,
+        opset: int,
+        path: Path,
+        initializers: Mapping[str, onnx.TensorProto],
+    ) -> None:
+        self._graph, self._opset, self._path = graph, opset, path
+        self._location, self._initializers = Location(str(path)), initializers
+        self._constants: dict[str, np.ndarray] = {}
+        self._made = {value.name for value in graph.input if value.name not in initializers}
+        self._padded: dict[str, tuple[str, Shape]] = {}  # what a Pad reads, and its zeros, by its output
+        self._layers = set(self._made)  # their names
+        self._used: set[str] = set()
+
+    def layers(self) -> Iterator[Layer]:
+        """Those that the outputs need. Raises ModelError that names node and operator."""
+        needed = self._needed()
+        for number, node in enumerate(self._graph.node):
+            if number not in needed:
+                continue
+            where = f"{self._path}: node {number} {node.name!r} ({node.op_type})"
+            operands = [self._operand(name, where) for name in node.input]
+            about = f"node {node.name!r} ({node.op_type})"
+            attributes = {each.name: attribute(each, self._path, about) for each in node.attribute}
+            self._check_new(node, where)
+            if (value := folded(node, operands, attributes, where)) is not None:
+                self._constants[node.output[0]] = value
+                continue
+            _check_known(node, where)
+            if node.op_type == "Pad" and (zeros := self._zeros(node, operands, attributes)) is not None:
+                self._made.add(node.output[0])
+                self._padded[node.output[0]] = (str(operands[0]), zeros)
+                continue
+            yield self._layer(node, operands, attributes, number)
+            self._made.update(name for name in node.output if name)
+        yield from self._outputs({name for number in needed for name in self._graph.node[number].input})
+
+    def _needed(self) -> set[int]:
+        """The numbers of the nodes on which an output of the graph depends."""
+        wanted = {value.name for value in self._graph.output}
+        if not wanted:
+            raise ModelError(f"{self._path}: the graph has no output")
+        self._used = set(wanted)
+        needed = set()
+        for number in range(len(self._graph.node) - 1, -1, -1):
+            node = self._graph.node[number]
+            if any(name in self._used for name in node.output if name):
+                needed.add(number)
+                self._used.update(node.input)
+        return needed
+
+    def _operand(self, name: str, where: str) -> Operand:
+        if name in self._initializers and name not in self._constants:
+            tensor = self._initializers[name]
+            self._constants[name] = array(tensor, self._path, f"initializer {name!r}")
+        if not name or name in self._made:
+            return name or None
+        if name not in self._constants:
+            raise ModelError(unknown("input", name, {*self._made, *self._constants}, where))
+        return self._constants[name]
+
+    def _check_new(self, node: onnx.NodeProto, where: str) -> None:
+        before = {*self._made, *self._constants, *self._initializers}
+        if taken := {name for name in node.output if name} & before:
+            raise ModelError(f"{where}: {sorted(taken)[0]!r} has been made before")
+
+    def _layer(
+        self,
+        node: onnx.NodeProto,
+        operands: list[Operand],
+        attributes: dict[str, Any],
+        number: int,
+    ) -> Layer:
+        zeros: Shape = ()
+        if isinstance(operands[0] if operands else None, str) and str(operands[0]) in self._padded:
+            operands[0], zeros = self._padded[str(operands[0])]
+        bottoms: list[str] = []
+        places: list[int | np.ndarray | None] = []
+        for operand in operands:
+            if isinstance(operand, str):
+                if operand not in bottoms:
+                    bottoms.append(operand)
+                places.append(bottoms.index(operand))
+            else:
+                places.append(operand)
+        outputs = list(node.output)
+        while outputs and not self._is_read(outputs[-1]):
+            outputs.pop()
+        tops = tuple(name or f"{node.name or number}.{place}" for place, name in enumerate(outputs))
+        name = self._name(node.name or (tops[0] if tops else str(number)), number)
+        call = Call(node.op_type, self._opset, attributes, tuple(places), zeros)
+        return Layer(name, "onnx", tuple(bottoms), tops, call, self._location)
+
+    def _name(self, first: str, number: int) -> str:
+        """A layer's name, unlike all others."""
+        name = first if first not in self._layers else f"{first}.{number}"
+        while name in self._layers:
+            name += "."
+        self._layers.add(name)
+        return name
+
+    def _is_read(self, name: str) -> bool:
+        return name != "" and name in self._used
+
+    def _outputs(self, read: set[str]) -> Iterator[Layer]:
+        """A net's outputs are the blobs that no layer reads: of one that nodes read, a layer in place
+        makes it anew."""
+        for value in self._graph.output:
+            if value.name not in self._made:
+                raise ModelError(unknown("output", value.name, self._made, self._path))
+            if value.name in read:
+                call, name = Call("Identity", self._opset, {}, (0,)), f"{value.name}.output"
+                blob = (value.name,)
+                yield Layer(name, "onnx", blob, blob, call, self._location)
+
+    def _zeros(
+        self, node: onnx.NodeProto, operands: list[Operand], attributes: Mapping[str, Any]
+    ) -> Shape | None:
+        """What a Pad puts around the space of its input where all that reads it can do that itself;
+        None where not."""
+        made = node.output[0]
+        readers = [other for other in self._graph.node if made in other.input]
+        if made in {value.name for value in self._graph.output} or any(
+            other.op_type not in _PADDED or list(other.input).count(made) != 1 for other in readers
+        ):
+            return None
+        listed = operands[1] if len(operands) > 1 else attributes.get("pads")
+        value = operands[2] if len(operands) > 2 else attributes.get("value", 0.0)
+        if (
+            listed is None
+            or isinstance(listed, str)
+            or isinstance(value, str)
+            or not isinstance(operands[0], str)
+            or (len(operands) > 3 and operands[3] is not None)
+            or attributes.get("mode", "constant") != "constant"
+            or (value is not None and np.any(value))
+        ):
+            return None
+        return _around_space(tuple(int(each) for each in np.asarray(listed).reshape(-1)))
+
+
+def _check_known(node: onnx.NodeProto, where: str) -> None:
+    """Raise ModelError for an operator that is not read."""
+    ours = node.domain in _DOMAINS
+    if not ours or node.op_type not in OPERATORS or node.op_type == "Input":
+        kind = node.op_type if ours else f"{node.domain}.{node.op_type}"
+        supported = set(OPERATORS) - {"Input"} | {"Constant"}
+        raise ModelError(unknown("operator", kind, supported, where, SUPPORTED))
+
+
+def _around_space(pads: Shape) -> Shape | None:
+    """Of pads before and then behind each axis those of space; None where samples or channels are padded
+    too, something is cut off, or there is no space."""
+    axes = len(pads) // 2
+    if len(pads) < 6 or len(pads) % 2 or min(pads) < 0:
+        return None
+    if any(pads[:2]) or any(pads[axes : axes + 2]):
+        return None
+    return pads[2:axes] + pads[axes + 2 :]
