@@ -121,6 +121,8 @@ def _layers(message: Any, phase: str | int | None, layer_types: Mapping[str, Lay
 
 
 def _boxes(layers: list[Layer], shapes: list[list[Any]]) -> tuple[list[Box], list[Blob]]:
+    """A box for each layer, and the blobs from box to box. A layer in place is a chip on the box below it
+    unless another one reads the blob between them."""
     boxes: list[Box] = []
     blobs: list[Blob] = []
     current: dict[str, list[Blob]] = {}
@@ -142,16 +144,21 @@ def _boxes(layers: list[Layer], shapes: list[list[Any]]) -> tuple[list[Box], lis
             # Of both phases' layers, both make the blob, as two layers of data do.
             twins = [other for other in current.get(top, ()) if not other.readers]
             current[top] = [blob] if top in layer.bottoms else [*twins, blob]
-    for name, last in current.items():
-        if unread := [blob for blob in last if not blob.readers]:
-            if boxes[unread[0].box].family == "data":
-                continue
-            shape = unread[0].label.removeprefix(f"{name}  ")
-            for blob in unread:
-                blob.readers.append(len(boxes))
-            boxes.append(Box(None, name, "output", [shape] if shape and shape != name else []))
-            unread[0].label = ""
+    _add_outputs(boxes, current)
     return boxes, blobs
+
+
+def _add_outputs(boxes: list[Box], current: dict[str, list[Blob]]) -> None:
+    """A box for each blob that no layer reads, except what comes straight from the data."""
+    for name, last in current.items():
+        unread = [blob for blob in last if not blob.readers]
+        if not unread or boxes[unread[0].box].family == "data":
+            continue
+        shape = unread[0].label.removeprefix(f"{name}  ")
+        for blob in unread:
+            blob.readers.append(len(boxes))
+        boxes.append(Box(None, name, "output", [shape] if shape and shape != name else []))
+        unread[0].label = ""
 
 
 def _label(name: str, shape: Any, layer: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -260,6 +260,17 @@ class SolverFile:
         if kind not in _UPDATES:
             raise ModelError(unknown("solver type", kind, _UPDATES, self._where("type")))
         operation, fields = _UPDATES[kind]
+        self._check_fields(message, kind, fields)
+        attributes = {name.removeprefix("lars_"): number(getattr(message, name)) for name in fields}
+        if attributes.get("delta") == 0:
+            attributes["delta"] = _LEAST_DELTA
+        attributes["decay"] = number(message.weight_decay)
+        if kind != "LARS":
+            attributes["regularization"] = message.regularization_type
+        return operation, attributes
+
+    def _check_fields(self, message: Any, kind: str, fields: Collection[str]) -> None:
+        """Raise ModelError for a field that the solver's type has not, or cannot have at that value."""
         if kind in _WITHOUT_MOMENTUM and message.momentum != 0:
             raise ModelError(
                 f"{self._where('momentum')}: solver type {kind!r} has no momentum; it is "
@@ -277,15 +288,8 @@ class SolverFile:
             raise ModelError(f"{self._where('lars_trust')}: {number(value):g} is not a number > 0")
         if kind != "LARS" and message.HasField("lars_trust"):
             raise ModelError(f"{self._where('lars_trust')}: is of type 'LARS'; the type is {kind!r}")
-        attributes = {name.removeprefix("lars_"): number(getattr(message, name)) for name in fields}
-        if attributes.get("delta") == 0:
-            attributes["delta"] = _LEAST_DELTA
-        attributes["decay"] = number(message.weight_decay)
-        if kind != "LARS":
-            attributes["regularization"] = message.regularization_type
-        elif message.regularization_type != "L2":
+        if kind == "LARS" and message.regularization_type != "L2":
             raise ModelError(f"{self._where('regularization_type')}: type 'LARS' has L2 only")
-        return operation, attributes
 
     def _rate(self, message: Any, train: NetDefinition) -> Callable[[int], float]:
         """The policy's record, from the solver's fields of the same names. With base_batch_size, k times

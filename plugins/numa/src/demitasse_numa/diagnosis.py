@@ -35,7 +35,15 @@ def findings(measure: bool = False, machine: Topology | None = None) -> Iterator
             level, "memory placement", reason, "allow mbind and move_pages (docker: --cap-add SYS_NICE)"
         )
         return
-    for domain in found.domains if several else ():
+    if several:
+        yield from _far_memory(found)
+        yield from _moving()
+    if measure:
+        yield from _measured(found)
+
+
+def _far_memory(machine: Topology) -> Iterator[Finding]:
+    for domain in machine.domains:
         if domain.memory[:1] != (domain.node,):
             yield Finding(
                 "note",
@@ -43,19 +51,16 @@ def findings(measure: bool = False, machine: Topology | None = None) -> Iterator
                 f"{domain} has no memory that this process may use; it takes node {domain.memory[0]}'s",
                 "allow the cpuset its memory (cpuset.mems; Slurm: --mem-bind=local)",
             )
-    for name in BINDING if several else ():
+
+
+def _moving() -> Iterator[Finding]:
+    """What would move threads, or pages, to other domains."""
+    from demitasse import KernelFiles
+
+    for name in BINDING:
         if name in os.environ:
             message = f"is set to {os.environ[name]!r}: OpenMP places threads itself, in whatever domain"
             yield Finding("note", name, message, f"unset {name} for solvers in memory domains")
-    if several:
-        yield from _balancing()
-    if measure:
-        yield from _measured(found)
-
-
-def _balancing() -> Iterator[Finding]:
-    from demitasse import KernelFiles
-
     if KernelFiles().number(BALANCING):
         message = "the system moves pages and threads between domains by itself; bound ones stay"
         yield Finding("ok", "numa balancing", message)
