@@ -121,8 +121,8 @@ def _layers(message: Any, phase: str | int | None, layer_types: Mapping[str, Lay
 
 
 def _boxes(layers: list[Layer], shapes: list[list[Any]]) -> tuple[list[Box], list[Blob]]:
-    """A box for each layer, and the blobs from box to box. A layer in place is a chip on the box below it
-    unless another one reads the blob between them."""
+    """A box for each layer, and the blobs from box to box. A layer in place is a chip on the box below
+    it unless another one reads the blob between them."""
     boxes: list[Box] = []
     blobs: list[Blob] = []
     current: dict[str, list[Blob]] = {}
