@@ -173,6 +173,49 @@ def test_a_type_that_a_plugin_has_is_nobody_elses(read: Any) -> None:
     assert read(text, types={"Normalize": kind}).net("test").foreign == {}
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        (
+            "layer.c.cudnn_math_override",
+            "1",
+            r"is a field of NVIDIA's fork, not of Caffe, and is without",
+        ),
+        (
+            "layer.c.convolution_param.hole",
+            "2",
+            r"hole is a field of DeepLab's fork, .* calls dilation$",
+        ),
+        (
+            "layer.c.convolution_param.engine",
+            "mkldnn",
+            r"mkldnn is an engine of Intel's fork, not of Caf",
+        ),
+        (
+            "layer.c.convolution_param",
+            "{ num_output: 1 relu: true }",
+            r"relu is a field of Intel's fork, not of Caffe, and has no counterpart here: a ReLU",
+        ),
+        ("layer.c.convolution_param", "{ num_outputs: 1 }", r"unknown field .* mean 'num_output'\?"),
+        ("layer.c.convolution_param", "{ num_output: x }", r"1:\d+ : .*parse integer: x"),
+        ("compile_net_state", "1", r"compile_net_state is a field of Intel's fork, not of Caffe"),
+    ],
+)
+def test_an_override_of_a_forks_field_is_refused_by_name(
+    read: Any, key: str, value: str, message: str
+) -> None:
+    text = INPUT + 'layer { name: "c" type: "Convolution" bottom: "data" top: "c" }'
+    with pytest.raises(ModelError, match=f"override '{key}': .*{message}") as told:
+        read(text).net("train", {key: value})
+    assert "\n" not in str(told.value)
+
+
+def test_an_override_of_a_solver_says_whose_a_field_is(read: Any) -> None:
+    read(INPUT)
+    with pytest.raises(ModelError, match=r"override 'larc': larc is a field of NVIDIA's fork, not of"):
+        read(SOLVER, "s.prototxt").solver({"larc": "true"})
+
+
 def test_a_conversion_leaves_them_out_and_says_so(tmp_path: Path) -> None:
     source = tmp_path / "net.prototxt"
     source.write_text('engine: "MKLDNN"\n' + INPUT)

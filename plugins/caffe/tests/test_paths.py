@@ -83,6 +83,25 @@ def test_a_missing_net_is_not_taken_for_a_solver(tree: Path) -> None:
     assert "lenet_solver" in str(e.value)
 
 
+def test_a_nearer_name_that_cannot_be_meant_hides_no_other(tree: Path) -> None:
+    for name in ("train_net.prototxt", "train_nett.prototxt.swp", ".train_nett.prototxt"):
+        solver(tree).with_name(name).touch()
+    solver(tree).with_name("train_nettt").mkdir()
+    asking = solver(tree).with_name("train_nett_.prototxt")
+    with pytest.raises(ModelError) as e:
+        find_file("train_nett.prototxt", asking, "net")
+    assert str(e.value).endswith(f"did you mean '{asking.with_name('train_net.prototxt')}'?")
+
+
+def test_a_name_with_marks_and_words_of_a_sentence_is_suggested_whole(tree: Path) -> None:
+    """The suggestion comes from the folder, not out of an error's words."""
+    there = solver(tree).with_name("what did you mean 'net'?.prototxt")
+    there.touch()
+    with pytest.raises(ModelError) as e:
+        find_file("what did you mean 'nets'?.prototxt", solver(tree), "net")
+    assert str(e.value).endswith(f"did you mean {str(there)!r}?")
+
+
 def test_a_missing_folder_is_told_with_the_nearest_name(
     tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -93,6 +93,10 @@ def test_layers_in_a_list_know_their_lines(read: Any) -> None:
             r":2:1: NetParameter: name has one value, and is given again; it was given in line 1$",
         ),
         (
+            'layer { name: "p"\n pooling_param { kernel_size: 1\n kernel_size: 2 } }',
+            r":3:2: layer 'p': .* kernel_size has .* in line 2 \(each axis has its own in kernel_h and",
+        ),
+        (
             'layer { name: "c"\n convolution_param { num_output: 1\n num_output: 1 } }',
             r":3:2: layer 'c': ConvolutionParameter: num_output has one value, .* given in line 2$",
         ),

@@ -8,6 +8,7 @@ name. Paths are the working directory's.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 from google.protobuf import text_format
 
 from demitasse import ModelError, unknown
+from demitasse_caffe.fork_fields import engine_word, fork_field
 from demitasse_caffe.net import NetFile
 from demitasse_caffe.paths import given
 from demitasse_caffe.schema import is_repeated
@@ -97,8 +99,7 @@ def _set(message: Any, path: str, value: Any, where: str) -> None:
     name, _, rest = path.partition(".")
     field = message.DESCRIPTOR.fields_by_name.get(name)
     if field is None:
-        kind = f"field of {message.DESCRIPTOR.name}"
-        raise ModelError(unknown(kind, name, message.DESCRIPTOR.fields_by_name, where))
+        raise ModelError(_no_field(message.DESCRIPTOR, name, where))
     repeated = is_repeated(field)
     if field.message_type is None:
         if rest:
@@ -117,6 +118,13 @@ def _set(message: Any, path: str, value: Any, where: str) -> None:
         _descend(inner_message, name, rest, value, where)
 
 
+def _no_field(descriptor: Any, name: str, where: str) -> str:
+    """The sentence for a field that Caffe's message does not have: whose it is, or the nearest."""
+    if fork := fork_field(descriptor.name, name):
+        return f"{where}: {fork.told(name)}"
+    return unknown(f"field of {descriptor.name}", name, descriptor.fields_by_name, where)
+
+
 def _descend(message: Any, name: str, rest: str, value: Any, where: str) -> None:
     if rest:
         _set(message, rest, value, where)
@@ -131,7 +139,10 @@ def _descend(message: Any, name: str, rest: str, value: Any, where: str) -> None
     try:
         text_format.Parse(text[1:-1], message)
     except text_format.ParseError as error:
-        raise ModelError(f"{where}: {error}") from error
+        found = re.search(r'Message type "(?:\w+\.)*(\w+)" has no field named "(\w+)"', str(error))
+        kind = message.DESCRIPTOR.file.message_types_by_name.get(found[1]) if found else None
+        told = f"{where}: {error}" if found is None or kind is None else _no_field(kind, found[2], where)
+        raise ModelError(told) from error
 
 
 def _items(value: Any) -> list[Any]:
@@ -162,7 +173,7 @@ def _assign(message: Any, field: Any, value: Any, where: str) -> None:
 
 def _scalar(field: Any, value: Any, where: str) -> Any:
     if field.enum_type is not None:
-        return _enum(field.enum_type, value, where)
+        return _enum(field, value, where)
     if field.type == field.TYPE_BOOL:
         return _bool(value)
     if field.type in (field.TYPE_FLOAT, field.TYPE_DOUBLE):
@@ -174,12 +185,14 @@ def _scalar(field: Any, value: Any, where: str) -> Any:
     return _int(value)
 
 
-def _enum(enum: Any, value: Any, where: str) -> int:
-    word = str(value).strip().casefold()
-    for name, entry in enum.values_by_name.items():
-        if word in (name.casefold(), str(entry.number)):
+def _enum(field: Any, value: Any, where: str) -> int:
+    word, valid = str(value).strip(), field.enum_type.values_by_name
+    for name, entry in valid.items():
+        if word.casefold() in (name.casefold(), str(entry.number)):
             return int(entry.number)
-    raise ModelError(unknown("value", str(value), enum.values_by_name, where))
+    if fork := engine_word(field.name, word.upper()):
+        raise ModelError(f"{where}: {fork.told(word, 'an engine')}")
+    raise ModelError(unknown("value", str(value), valid, where))
 
 
 def _bool(value: Any) -> bool:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from demitasse import ModelError, nearest_path
+from demitasse import ModelError, nearest, nearest_path
 
 FILES = ("mean_file", "root_folder", "source")
 """The fields of a layer's parameters that name files."""
@@ -42,17 +42,37 @@ def find_file(name: str, beside: str | Path, what: str) -> Path:
     if found is None:
         folder = Path(beside).absolute().parent
         places = Path(name), folder / name, folder / Path(name).name
-        told = map(nearest_path, places)
-        guess = next(
-            (each for each in told if each.endswith("?") and not _misleads(each, name, beside)), ""
-        )
+        guess = next((told for each in places if (told := _guess(each, Path(beside)))), "")
         raise ModelError(f"{what} {name!r} is not there; {attempts(tried)}{guess}")
     return Path(found)
 
 
-def _misleads(guess: str, name: str, beside: str | Path) -> bool:
-    meant = Path(guess.rpartition(" mean ")[2].strip("'?")).name
-    return meant == Path(beside).name or ("solver" in meant and "solver" not in name)
+def _guess(place: Path, beside: Path) -> str:
+    """The end of a sentence about a file that is not there: the nearest folder or file; "" for none."""
+    if not place.parent.is_dir():
+        told = nearest_path(place)
+        return told if told.endswith("?") else ""
+    close = _nearest_file(place, beside)
+    return f"; did you mean {str(close)!r}?" if close is not None else ""
+
+
+def _nearest_file(place: Path, beside: Path) -> Path | None:
+    """The file of a name near that of ``place`` in its folder; to end alike is no likeness."""
+    try:
+        names = sorted(each.name for each in place.parent.iterdir() if each.is_file())
+    except OSError:  # a folder that nobody may look into
+        return None
+    shown = [
+        each
+        for each in names
+        if each not in (beside.name, place.name)
+        and (each[:1] != "." or place.name[:1] == ".")
+        and ("solver" in place.name or "solver" not in each)
+    ]
+    alike = {each.removesuffix(place.suffix): each for each in shown}
+    stem = nearest(place.stem, alike)
+    close = alike[stem] if stem is not None else nearest(place.name, sorted({*alike} & {*shown}))
+    return place.parent / close if close is not None else None
 
 
 def moved(name: str, beside: str | Path, what: str) -> list[str]:
@@ -66,7 +86,7 @@ def moved(name: str, beside: str | Path, what: str) -> list[str]:
 
 def attempts(tried: list[str]) -> str:
     """What was tried, in words: of a long walk upwards the first places and the last."""
-    if len(tried) > 4:
+    if len(tried) > 5:
         tried = [*tried[:3], f"{len(tried) - 4} places above", tried[-1]]
     return f"tried {', '.join(tried)}"
 

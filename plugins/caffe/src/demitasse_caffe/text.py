@@ -16,7 +16,7 @@ from typing import Any
 from google.protobuf import text_format
 
 from demitasse import ModelError, nearest, unknown
-from demitasse_caffe.fork_fields import engine_owner, fork_field, notes, old_type_owner
+from demitasse_caffe.fork_fields import ForkField, engine_word, fork_field, notes, old_type_owner
 from demitasse_caffe.schema import Schema, is_repeated
 from demitasse_caffe.whole_file import read_whole
 
@@ -168,7 +168,7 @@ def parse(
         raise ModelError(f"{path}:{outline.too_deep}: blocks are nested deeper than {_DEEPEST}")
     message = schema.message(name)
     foreign, strangers = False, _has_strangers(outline, schema)
-    passed_over: list[tuple[str, str, int]] = []
+    passed_over: list[tuple[ForkField, str, int]] = []
     given: dict[tuple[Block, str], Entry] = {}
     for entry, descriptor in _fields(outline, schema.descriptor(name)):
         if not re.fullmatch(r"[A-Za-z_]\w*", entry.name):
@@ -177,7 +177,7 @@ def parse(
             fork = fork_field(descriptor.name, entry.name)
             if fork is not None and not fork.has_effect(entry.value):
                 if not fork.effect:
-                    passed_over.append((fork.owner, entry.name, entry.line))
+                    passed_over.append((fork, entry.name, entry.line))
             elif _of_known_type(entry, schema):
                 told = _unknown_field(path, entry, descriptor)
                 if strict or not strangers or _is_solvers(entry, name):
@@ -193,8 +193,8 @@ def parse(
         if again and not is_repeated(field_descriptor):
             raise ModelError(_given_twice(path, entry, first, descriptor))
         if entry.value is not None:
-            if owner := engine_owner(entry.name, entry.value):
-                passed_over.append((owner, entry.name, entry.line))
+            if fork := engine_word(entry.name, entry.value):
+                passed_over.append((fork, entry.name, entry.line))
                 text = _with_a_known_value(text, entry, field_descriptor)
             elif told := _wrong_value(path, entry, field_descriptor, schema):
                 if strict or not strangers or _is_solvers(entry, name):
@@ -266,10 +266,7 @@ def _owner(entry: Entry, schema: Schema) -> str:
 def _unknown_field(path: Path, entry: Entry, descriptor: Any) -> str:
     where = f"{path}:{entry.line}:{entry.column}: {_layer_around(entry)}{descriptor.name}"
     if fork := fork_field(descriptor.name, entry.name):
-        return (
-            f"{where}: {entry.name} is a field of {fork.owner}, not of Caffe, and has no counterpart "
-            f"here: {fork.effect}"
-        )
+        return f"{where}: {fork.told(entry.name)}"
     message = unknown("field", entry.name, list(descriptor.fields_by_name), where, SCHEMA)
     block: Block | None = entry.block
     if block is not None and block.name == "layers":
@@ -284,7 +281,11 @@ def _unknown_field(path: Path, entry: Entry, descriptor: Any) -> str:
 
 def _given_twice(path: Path, entry: Entry, first: Entry, descriptor: Any) -> str:
     place = f"{path}:{entry.line}:{entry.column}: {_layer_around(entry, own=True)}{descriptor.name}"
-    return f"{place}: {entry.name} has one value, and is given again; it was given in line {first.line}"
+    told = f"{place}: {entry.name} has one value, and is given again; it was given in line {first.line}"
+    axes = [f"{entry.name.removesuffix('_size')}_{axis}" for axis in "hw"]
+    if all(axis in descriptor.fields_by_name for axis in axes):
+        told += f" (each axis has its own in {axes[0]} and {axes[1]})"
+    return told
 
 
 def _layer_around(entry: Entry, own: bool = False) -> str:

@@ -1,0 +1,513 @@
+"""What forks of Caffe have that Caffe has not: fields of its messages, words, layer types, policies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Fields:
+    """Fields of one of Caffe's messages, their names with spaces between.
+
+    ``effect`` says what they change in what is computed. It is empty where that is nothing, or something
+    only beside another field, which is then told; with the value ``idle`` they change nothing.
+    ``instead`` says what is done here instead of what a field without effect asks for, where that is
+    worth a word.
+    """
+
+    message: str
+    names: str
+    effect: str = ""
+    idle: str = ""
+    instead: str = ""
+
+
+@dataclass(frozen=True)
+class Fork:
+    """A fork, or several that have the same: ``types`` are layer types and ``engines`` words for Caffe's
+    own ``engine`` fields, with spaces between; ``policies`` are those of rates, and what each does."""
+
+    name: str
+    fields: tuple[Fields, ...] = ()
+    types: str = ""
+    engines: str = ""
+    policies: Mapping[str, str] = field(default_factory=dict)
+
+
+_SPARSE = "it regularises or prunes towards sparse weights"
+_SAMPLES = "it changes the samples at random"
+_RESIZED = "it changes the size of the samples"
+_SIDES = "it pads one side more than the other; pad_h and pad_w are of both"
+_RELU = "a ReLU follows; add a ReLU layer"
+_3D = "a video's third axis; give kernel_size, stride and pad a number for each axis instead"
+
+FORKS = (
+    Fork(
+        "Intel's fork",
+        fields=(
+            Fields("NetParameter", "compile_net_state engine multinode"),
+            Fields(
+                "NetParameter",
+                "bn_stats_batch_size",
+                instead="each worker normalises by all of its samples",
+            ),
+            Fields("SolverParameter", "engine plateau_winsize stageiter stagelr"),
+            Fields("LayerParameter", "engine mn_activation_param mn_grad_compress_param multinode"),
+            Fields("LayerParameter", "quantization_param", instead="nothing is quantised"),
+            Fields("BatchNormParameter", "bias_filler bias_term engine filler"),
+            Fields(
+                "BatchNormParameter",
+                "stats_batch_size",
+                instead="each worker normalises by all of its samples",
+            ),
+            Fields("ConcatParameter", "engine per_fla_fuse"),
+            Fields("ConvolutionParameter", "conv_algorithm"),
+            Fields("EltwiseParameter", "engine"),
+            Fields("InnerProductParameter", "engine"),
+            Fields("ReLUParameter", "fuse"),
+            Fields("SolverParameter", "disabled_update", "it trains nothing", idle="false"),
+            Fields(
+                "SolverParameter",
+                "local_gw_ratio",
+                "it scales the rate by layer, as type 'LARS' does here",
+            ),
+            Fields(
+                "SolverParameter",
+                "local_lr_auto",
+                "it scales the rate by layer, as type 'LARS' does here",
+                idle="false",
+            ),
+            Fields("SolverParameter", "test_offset", "tests come later by so many iterations", idle="0"),
+            Fields("TransformationParameter", "bgr2rgb", "the channels change places", idle="false"),
+            Fields("TransformationParameter", "pad", _RESIZED, idle="0"),
+            Fields("TransformationParameter", "random_aspect_ratio_param random_resize_param", _SAMPLES),
+            Fields("BatchNormParameter", "relu", _RELU, idle="false"),
+            Fields(
+                "BatchNormParameter",
+                "use_weight_bias",
+                "a scale and a bias follow; add a Scale layer with bias_term",
+                idle="false",
+            ),
+            Fields(
+                "ConvolutionParameter",
+                "coeff",
+                "the sum with another layer follows; add an Eltwise layer",
+            ),
+            Fields(
+                "ConvolutionParameter",
+                "fusion_type",
+                "the sum with another layer follows; add an Eltwise layer",
+                idle="NONE_FUSION",
+            ),
+            Fields("ConvolutionParameter", "negative_slope", _RELU),
+            Fields("ConvolutionParameter", "relu", _RELU, idle="false"),
+            Fields("DataParameter", "side", "it makes labels of boxes for YOLO"),
+            Fields("FillerParameter", "scale", "it multiplies what is drawn", idle="1"),
+            Fields("ImageDataParameter", "min_height min_width", _RESIZED, idle="0"),
+            Fields("InnerProductParameter", "negative_slope", _RELU),
+            Fields("InnerProductParameter", "relu", _RELU, idle="false"),
+            Fields(
+                "LossParameter",
+                "pre_fixed_normalizer",
+                "it divides the loss; give 1 / it as loss_weight, with NONE",
+                idle="1",
+            ),
+            Fields("PoolingParameter", "avg_include_pad", "means leave out the padding", idle="true"),
+            Fields("PoolingParameter", "axis", "it pools other axes than the last two", idle="1"),
+            Fields(
+                "PoolingParameter",
+                "kernel_size_3d pad_3d stride_3d",
+                "it pools three axes, Pooling here two",
+            ),
+            Fields(
+                "ReshapeParameter", "pixelshuffler", "it moves channels into rows and columns", idle="1"
+            ),
+        ),
+        types="EvalDetection MKLConvolution MKLLRN MKLPooling MKLReLU RegionLoss Reorg",
+        engines="MKL2017 MKLDNN",
+        policies={"multifixed": "with the rates of stagelr up to the iterations of stageiter"},
+    ),
+    Fork(
+        "NVIDIA's fork",
+        fields=(
+            Fields(
+                "NetParameter",
+                (
+                    "default_backward_math default_backward_type default_conv_algos_override "
+                    "default_cudnn_math_override default_forward_math default_forward_type "
+                    "eltwise_mem_sharing global_grad_scale global_grad_scale_adaptive reduce_buckets"
+                ),
+            ),
+            Fields(
+                "SolverParameter",
+                (
+                    "larc_eta larc_policy larc_turbo max_momentum max_weight_decay momentum_power "
+                    "solver_data_type store_blobs_in_old_format test_and_snapshot_last_epochs "
+                    "weight_decay_power"
+                ),
+            ),
+            Fields(
+                "LayerParameter",
+                (
+                    "backward_math backward_type cudnn_math_override debug forward_math forward_type "
+                    "trt_param"
+                ),
+            ),
+            Fields(
+                "TransformationParameter",
+                (
+                    "allow_upscale display forward_packing interpolation_algo_down "
+                    "interpolation_algo_up num_labels random_seed use_gpu_transform"
+                ),
+            ),
+            Fields("BatchNormParameter", "scale_filler"),
+            Fields("ConvolutionParameter", "conv_algos_override cudnn_convolution_algo_seeker"),
+            Fields("DataParameter", "cache parser_threads precache threads"),
+            Fields("DropoutParameter", "engine random_seed"),
+            Fields("ImageDataParameter", "cache precache threads"),
+            Fields(
+                "SolverParameter",
+                "larc",
+                "it scales the rate by layer, as type 'LARS' does here",
+                idle="false",
+            ),
+            Fields("SolverParameter", "min_lr", "the rate falls no lower", idle="0"),
+            Fields(
+                "SolverParameter",
+                "momentum_policy",
+                "the momentum changes in the course of training",
+                idle="fixed",
+            ),
+            Fields(
+                "SolverParameter",
+                "rampup_interval",
+                "the rate rises first, by the square; warmup_iter does in a line",
+                idle="0",
+            ),
+            Fields(
+                "SolverParameter",
+                "rampup_lr",
+                "the rate rises first, by the square; warmup_start_lr does in a line",
+            ),
+            Fields(
+                "SolverParameter",
+                "weight_decay_policy",
+                "the decay changes in the course of training",
+                idle="fixed",
+            ),
+            Fields(
+                "TransformationParameter",
+                (
+                    "horizontal_stretch_lower horizontal_stretch_upper vertical_stretch_lower "
+                    "vertical_stretch_upper"
+                ),
+                _SAMPLES,
+                idle="1",
+            ),
+            Fields(
+                "TransformationParameter",
+                (
+                    "img_rand_resize_lower img_rand_resize_upper rand_resize_ratio_lower "
+                    "rand_resize_ratio_upper"
+                ),
+                _SAMPLES,
+                idle="0",
+            ),
+            Fields(
+                "BatchNormParameter",
+                "scale_bias",
+                "a scale and a bias follow; add a Scale layer with bias_term",
+                idle="false",
+            ),
+            Fields(
+                "ELUParameter",
+                "lambda",
+                "it multiplies the values; add a Power layer with scale",
+                idle="1",
+            ),
+            Fields(
+                "ImageDataParameter",
+                "dataset_share_per_node",
+                "each node reads a part of the list",
+                idle="1",
+            ),
+            Fields("ImageDataParameter", "short_side", _RESIZED, idle="0"),
+            Fields("LossParameter", "label_smoothing", "labels count in part for all classes", idle="0"),
+            Fields(
+                "PoolingParameter",
+                "torch_pooling",
+                "the output is rounded down; give round_mode: FLOOR",
+                idle="false",
+            ),
+        ),
+        types="DetectNetTransformation TRT",
+    ),
+    Fork(
+        "SSD's fork",
+        fields=(
+            Fields("SolverParameter", "ap_version show_per_class_result"),
+            Fields("SolverParameter", "eval_type", instead="tests tell the means of the net's outputs"),
+            Fields("TransformationParameter", "crop_h crop_w", "crops are no squares", idle="0"),
+            Fields("TransformationParameter", "distort_param expand_param noise_param", _SAMPLES),
+            Fields("TransformationParameter", "emit_constraint", "it selects boxes"),
+            Fields("TransformationParameter", "resize_param", _RESIZED),
+        ),
+        types=(
+            "AnnotatedData DetectionEvaluate DetectionOutput MultiBoxLoss Normalize Permute PriorBox"
+        ),
+        policies={"plateau": "where the rate falls once the loss does no more"},
+    ),
+    Fork(
+        "the fork of TSN",
+        fields=(
+            Fields("NetParameter", "mem_param"),
+            Fields("SolverParameter", "group_id richness"),
+            Fields(
+                "TransformationParameter", "fix_crop more_fix_crop multi_scale", _SAMPLES, idle="false"
+            ),
+            Fields(
+                "TransformationParameter", "is_flow", "it mirrors samples as optical flow", idle="false"
+            ),
+            Fields("TransformationParameter", "max_distort scale_ratios", _SAMPLES),
+            Fields("ReductionParameter", "k", "it takes the greatest k"),
+        ),
+    ),
+    Fork(
+        "SkimCaffe",
+        fields=(
+            Fields("SolverParameter", "measure_threshold"),
+            Fields(
+                "ConvolutionParameter",
+                "conv_mode dump_activation dump_parameter parameter_sparsity_pattern_histogram",
+            ),
+            Fields(
+                "InnerProductParameter",
+                "dump_activation dump_parameter gemm_mode spmdm_transpose_in spmdm_transpose_out",
+            ),
+            Fields("LayerParameter", "connectivity_mode", "weights of 0 stay 0", idle="CONNECTED"),
+            Fields(
+                "SolverParameter",
+                "block_group_decay breadth_decay kernel_shape_decay",
+                _SPARSE,
+                idle="0",
+            ),
+            Fields(
+                "SolverParameter",
+                (
+                    "max_threshold_factor prune_threshold winograd_adjust_threshold "
+                    "winograd_sparsity_factor"
+                ),
+                _SPARSE,
+            ),
+            Fields("ParamSpec", "block_group_lasso", _SPARSE),
+            Fields("ParamSpec", "breadth_decay_mult kernel_shape_decay_mult", _SPARSE, idle="0"),
+            Fields(
+                "ParamSpec",
+                "regularization_type",
+                "each parameter has its own; the solver has one for all",
+            ),
+        ),
+    ),
+    Fork(
+        "the OpenCL branch",
+        fields=(
+            Fields("NetParameter", "autotune data_type quantizer reduced_memory_inference"),
+            Fields("NetState", "quantizer_mode"),
+            Fields("SolverParameter", "data_type device"),
+            Fields(
+                "LayerParameter",
+                (
+                    "autotune blobs_quantizer bottom_data_type bottom_quantizer compute_data_type "
+                    "device net_quantizer top_data_type top_quantizer"
+                ),
+            ),
+            Fields("BatchNormParameter", "fused_relu", _RELU, idle="false"),
+            Fields("ConvolutionParameter", "fuse_type", "other layers follow; add them", idle="UNFUSED"),
+            Fields("LRNParameter", "fuse_type", "other layers follow; add them", idle="UNFUSED"),
+            Fields("PoolingParameter", "dilation", "the window has gaps", idle="1"),
+        ),
+        engines="INTEL_SPATIAL LIBDNN SPATIAL",
+    ),
+    Fork(
+        "FlowNet's fork",
+        fields=(
+            Fields("LayerParameter", "reshape_every_iter"),
+            Fields(
+                "DataParameter",
+                "block_size disk_reader_threads rand_permute_order rand_permute_seed verbose",
+            ),
+            Fields("DataParameter", "permute_every_iter", "samples change places", idle="0"),
+            Fields("DataParameter", "preselection_file", "it leaves out samples"),
+            Fields(
+                "DataParameter",
+                "rand_permute",
+                "samples change places; shuffle: true does that here",
+                idle="false",
+            ),
+            Fields("DataParameter", "range_end", "it leaves out samples", idle="-1"),
+            Fields("DataParameter", "range_start", "it leaves out samples; rand_skip is near", idle="0"),
+            Fields("DataParameter", "slice_point", "a sample is cut into several tops"),
+            Fields(
+                "DataParameter",
+                "subtract",
+                "it is taken from the samples; give mean_value in transform_param",
+            ),
+        ),
+        types="Correlation CustomData DataAugmentation Downsample FlowWarp L1Loss Resample",
+    ),
+    Fork(
+        "C3D",
+        fields=(
+            Fields("DataParameter", "show_data"),
+            Fields("ImageDataParameter", "show_data"),
+            Fields("ConvolutionParameter", "filter_group", "it groups filters", idle="1"),
+            Fields("ConvolutionParameter", "kernel_depth temporal_pad temporal_stride", _3D),
+            Fields("ImageDataParameter", "new_length sampling_rate", "samples are videos"),
+            Fields("ImageDataParameter", "use_temporal_jitter", "samples are videos", idle="false"),
+            Fields(
+                "PoolingParameter",
+                "kernel_depth temporal_stride",
+                "it pools three axes, Pooling here two",
+            ),
+        ),
+    ),
+    Fork(
+        "SegNet's fork",
+        fields=(
+            Fields(
+                "DropoutParameter", "sample_weights_test", "it drops values in tests, too", idle="false"
+            ),
+            Fields("LossParameter", "class_weighting", "classes have weights; an InfogainLoss has them"),
+            Fields(
+                "LossParameter",
+                "weight_by_label_freqs",
+                "classes have weights; an InfogainLoss has them",
+                idle="false",
+            ),
+        ),
+        types="DenseImageData Upsample",
+    ),
+    Fork(
+        "Faster R-CNN's fork",
+        fields=(
+            Fields(
+                "DropoutParameter",
+                "scale_train",
+                "kept values stay as they are in training, and grow less in tests",
+                idle="true",
+            ),
+        ),
+        types="ROIPooling SmoothL1Loss",
+    ),
+    Fork(
+        "Synopsys's fork",
+        fields=(
+            Fields("BatchNormParameter", "add_eps_before_sqrt", "eps is added elsewhere"),
+            Fields("ConvolutionParameter", "pad_b pad_l pad_r pad_t", _SIDES),
+            Fields("PoolingParameter", "pad_b pad_l pad_r pad_t", _SIDES),
+        ),
+    ),
+    Fork(
+        "DeepLab's fork",
+        fields=(
+            Fields(
+                "TransformationParameter", "crop_height crop_width", "crops are no squares", idle="0"
+            ),
+            Fields("TransformationParameter", "scale_factors", _SAMPLES),
+            Fields(
+                "ConvolutionParameter", "hole hole_h hole_w", "it is what Caffe calls dilation", idle="1"
+            ),
+        ),
+        types="ImageSegData",
+    ),
+    Fork(
+        "caffe-windows",
+        fields=(
+            Fields(
+                "SolverParameter", "clamp_weights_lower clamp_weights_upper", "it bounds the weights"
+            ),
+            Fields("SolverParameter", "clip_weights", "it bounds the weights", idle="-1"),
+            Fields(
+                "TransformationParameter",
+                "center_crop",
+                "crops are from the middle in training, too",
+                idle="false",
+            ),
+            Fields("TransformationParameter", "erase_ratio", _SAMPLES, idle="0"),
+            Fields("AccuracyParameter", "min_is_better", "the least value wins", idle="false"),
+            Fields("BatchNormParameter", "disable_mean", "the mean stays", idle="false"),
+            Fields("BatchNormParameter", "disable_variance", "the variance stays", idle="false"),
+            Fields("DropoutParameter", "sqrt_scale", "kept values grow less", idle="false"),
+            Fields("InnerProductParameter", "normalize", "weights are of length 1", idle="false"),
+            Fields("ParameterParameter", "blob_filler", "the parameter is filled at the start"),
+            Fields("ScaleParameter", "max_value min_value", "it bounds the factors"),
+            Fields("SoftmaxParameter", "class_weight", "classes have weights; an InfogainLoss has them"),
+            Fields("SoftmaxParameter", "cutting_point", "it bounds the loss"),
+            Fields("SoftmaxParameter", "hard_mining_label", "a part of the samples counts"),
+            Fields("SoftmaxParameter", "hard_ratio", "a part of the samples counts", idle="1"),
+            Fields(
+                "SoftmaxParameter",
+                "label_smooth_factor",
+                "labels count in part for all classes",
+                idle="0",
+            ),
+            Fields("SoftmaxParameter", "normalize_type", "it is another function", idle="Softmax"),
+        ),
+    ),
+    Fork(
+        "R-FCN's fork",
+        types="BoxAnnotatorOHEM PSROIPooling SmoothL1LossOHEM SoftmaxWithLossOHEM",
+    ),
+    Fork(
+        "the forks of DeepLab and PSPNet",
+        types="Interp SegAccuracy",
+    ),
+    Fork(
+        "the forks of SegNet, PSPNet and TSN",
+        types="BN",
+    ),
+    Fork(
+        "OpenPose's fork",
+        types="CPMData ImResize Nms",
+    ),
+    Fork(
+        "the forks of SSD and C3D",
+        types="VideoData",
+    ),
+    Fork(
+        "C3D and its successors",
+        types="Convolution3D Deconvolution3D Pooling3D",
+    ),
+    Fork(
+        "the fork of Center Loss",
+        types="CenterLoss",
+    ),
+    Fork(
+        "SphereFace's fork",
+        types="MarginInnerProduct",
+    ),
+    Fork(
+        "the forks of LRCN and Intel",
+        fields=(
+            Fields(
+                "TransformationParameter", "flow", "it mirrors samples as optical flow", idle="false"
+            ),
+        ),
+    ),
+    Fork(
+        "Poseidon",
+        fields=(
+            Fields("DataParameter", "shared_file_system"),
+            Fields("ImageDataParameter", "shared_file_system"),
+        ),
+    ),
+    Fork("the fork of OSVOS", types="ImageLabelmapData SigmoidCrossEntropyBalanceLoss"),
+    Fork(
+        "MobileNet-YOLO's fork",
+        types="SegmentationEvaluate YoloDetectionOutput YoloSeg Yolov3 Yolov3DetectionOutput",
+    ),
+    Fork("OpenVINO's fork", types="DetectionOutputExtended GRN PriorBoxClustered"),
+    Fork("the fork of Caffe Neural Tool", types="Affinity ConnectedComponent MalisLoss MergeCrop"),
+    Fork("the forks with CTC", types="CtcLoss Lstm Reverse"),
+)
