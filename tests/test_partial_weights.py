@@ -11,6 +11,7 @@ import pytest
 
 import demitasse
 from demitasse import ShapeError
+from demitasse_cli.main import main
 
 PLUGINS = ["caffe", "training", "datasets", "reference", "snapshots"]
 NET = """
@@ -76,3 +77,22 @@ def test_the_command_says_what_was_loaded(tmp_path: Path, weights: Path) -> None
     done = subprocess.run([*command, "--partial"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert f"weights {weights}: 1 layers; of other shapes there: last" in done.stdout
+
+
+def test_what_a_reader_of_weights_has_left_out_is_told_with_them(
+    tmp_path: Path, weights: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A caffemodel with a field of a fork's (number 203) in a layer behind the others."""
+    weights.write_bytes(weights.read_bytes() + b"\xa2\x06\x06\x0a\x01z\xda\x0c\x00")
+    told = f"{weights}: fields that Caffe does not have are left out: LayerParameter 1 (number 203)"
+    with demitasse.compose(plugins=PLUGINS) as runtime:
+        found = runtime.net(net(tmp_path, "last", 10), phase="train", weights=weights)
+        assert found.loaded[str(weights)].notes == (told,)
+        solver = tmp_path / "solver.prototxt"
+        solver.write_text(f'net: "{net(tmp_path, "last", 10)}" base_lr: 0.01 lr_policy: "fixed"')
+        trainer = runtime.trainer(solver, weights=weights)
+        assert trainer.loaded[str(weights)].notes == (told,)
+    model = str(net(tmp_path, "last", 10))
+    assert main(["test", model, "--weights", str(weights), "--iterations", "1"]) == 0
+    assert main(["convert", str(weights), str(tmp_path / "w.demitasse")]) == 0
+    assert capsys.readouterr().out.count(told) == 2

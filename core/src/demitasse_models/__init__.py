@@ -84,13 +84,15 @@ class Solver:
 @dataclass
 class Weights:
     """Parameter arrays of a net by layer name, in logical order; and what a file knows of training: the
-    iteration, the solver's state by slot name and layer, gradients, and the writer's own record."""
+    iteration, the solver's state by slot name and layer, gradients, and the writer's own record.
+    ``notes`` are sentences on what a reader has read over."""
 
     parameters: dict[str, list[np.ndarray]] = field(default_factory=dict)
     iteration: int | None = None
     state: dict[str, dict[str, list[np.ndarray]]] = field(default_factory=dict)
     record: dict[str, Any] = field(default_factory=dict)
     gradients: dict[str, list[np.ndarray]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         numbers = sum(array.size for each in self.parameters.values() for array in each)

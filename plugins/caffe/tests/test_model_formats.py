@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import h5py
@@ -405,3 +406,53 @@ def test_what_a_fork_has_under_the_number_of_clips_parameters_is_no_damage(tmp_p
     path.write_bytes(net.SerializePartialToString())
     with pytest.raises(ModelError, match=r"net\.binarynet: lacks layer\[0\]\.clip_param\.max, which"):
         model_reader(path, {})
+
+
+def field(number: int, payload: bytes) -> bytes:
+    """A field of bytes as protobuf writes it; all lengths here are below 128."""
+    tag = number << 3 | 2
+    head = bytes([tag]) if tag < 128 else bytes([tag & 127 | 128, tag >> 7])
+    return head + bytes([len(payload)]) + payload
+
+
+def test_a_forks_fields_in_a_binary_net_are_told_once(tmp_path: Path) -> None:
+    """Written by hand: two layers with message 203 and one of them with 150, a field 90 of the net, and
+    a Clip's number in a SmoothL1Loss."""
+    strange = field(203, b"\x08\x01")
+    layers = (
+        field(1, b"p") + field(2, b"PriorBox") + field(4, b"p") + strange,
+        field(1, b"q") + field(2, b"PriorBox") + field(4, b"q") + strange + field(150, b"x"),
+        field(1, b"s") + field(2, b"SmoothL1Loss") + field(4, b"s") + field(148, b"\x0d\0\0\x80?"),
+    )
+    path = tmp_path / "net.binarynet"
+    path.write_bytes(field(90, b"fork") + b"".join(field(100, layer) for layer in layers))
+    net = model_reader(path, {}).net("train")
+    assert [layer.name for layer in net.layers] == ["p", "q", "s"]
+    assert net.notes == (
+        f"{path}: fields that Caffe does not have are left out: LayerParameter 4 (numbers 148, 150, "
+        f"203), NetParameter 1 (number 90)",
+    )
+
+
+def test_a_forks_fields_beside_weights_are_told_with_them(tmp_path: Path) -> None:
+    blob = field(7, b"\x0a\x01\x02") + field(5, np.float32([1, 2]).tobytes()) + field(21, b"z")
+    layer = field(1, b"ip") + field(2, b"InnerProduct") + field(7, blob) + field(203, b"")
+    path = tmp_path / "w.caffemodel"
+    path.write_bytes(field(100, layer))
+    told = f"{path}: fields that Caffe does not have are left out: BlobProto 1 (number 21), LayerPar"
+    weights = weights_of(path)
+    assert weights.parameters["ip"][0].tolist() == [1, 2]
+    assert [note.startswith(told) for note in weights.notes] == [True]
+    assert model_reader(path, {}).net("train").notes[0].endswith(": LayerParameter 1 (number 203)")
+    model_writer(tmp_path / "again.caffemodel", weights)
+    assert weights_of(tmp_path / "again.caffemodel").notes == ()
+
+
+def test_fields_of_a_type_that_a_package_adds_are_no_forks(tmp_path: Path) -> None:
+    kind = SimpleNamespace(name="SoftClamp", parameters={"beta": 1.0})
+    net = schema({"SoftClamp": kind}).message("NetParameter")
+    net.layer.add(name="c", type="SoftClamp", top=["c"]).soft_clamp_param.beta = 3
+    path = tmp_path / "net.binarynet"
+    path.write_bytes(net.SerializeToString())
+    found = model_reader(path, {"SoftClamp": kind}).net("train")
+    assert (found.layers[0].parameters["beta"], found.notes) == (3, ())

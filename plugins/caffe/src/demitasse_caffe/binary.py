@@ -12,11 +12,14 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from demitasse import ModelError
 from demitasse_caffe.schema import Schema, is_repeated, video_width, wire_classes
 from demitasse_caffe.text import Outline
+from demitasse_caffe.unknown_fields import told, unknown_fields
 from demitasse_caffe.whole_file import read_whole
 
 _NET, _SOLVER, _BLOB = "NetParameter", "SolverParameter", "BlobProto"
 NO_OUTLINE = Outline("")
 """That of a file without lines."""
+_CLIP = 148
+"""The number of clip_param."""
 
 _SOLVERS = ("net", "net_param", "train_net", "train_net_param", "base_lr", "lr_policy", "max_iter")
 
@@ -35,8 +38,12 @@ def _fits(data: bytes, name: str, fits: Any) -> bool:
         message.ParseFromString(data)
     except (DecodeError, ValueError):
         return False
-    known = len(UnknownFieldSet(message)) == 0
-    return bool(fits(message)) and (known or (name == _BLOB and video_width(message) is not None))
+    known = len(UnknownFieldSet(message)) == 0 or (
+        # A fork's own fields, beside layers, whose number no other kind of file has.
+        (name == _NET and any(layer.name and layer.type for layer in message.layer))
+        or (name == _BLOB and video_width(message) is not None)
+    )
+    return known and bool(fits(message))
 
 
 def _is_net(message: Any) -> bool:
@@ -53,21 +60,28 @@ def _is_blob(message: Any) -> bool:
     return bool(message.data or message.double_data or message.raw_data or video_width(message))
 
 
-def parse_binary(path: Path, name: str, schema: Schema) -> Any:
-    """A file as a message of the schema, without the weights of its layers. Raises ModelError."""
+def parse_binary(path: Path, name: str, schema: Schema) -> tuple[Any, Outline]:
+    """A file as a message of the schema, without the weights of its layers and without a fork's fields,
+    which the notes of the outline tell; it has no lines. Raises ModelError."""
     wire, message, data = wire_classes()[name](), schema.message(name), read_whole(path)
     try:
         wire.ParseFromString(data)
+        likenesses = 0
         for net in _nets(wire):
             _drop_weights(net)
-            _drop_likenesses(net)
+            likenesses += _drop_likenesses(net)
         message.ParseFromString(wire.SerializePartialToString())
     except (DecodeError, ValueError) as error:
         raise ModelError(f"{path}: cannot be read as {name}: it is damaged or cut off") from error
     _check_text(message, path)
     if missing := message.FindInitializationErrors():
         raise ModelError(f"{path}: lacks {', '.join(missing)}, which Caffe does not read a file without")
-    return message
+    found = unknown_fields(message)
+    found["LayerParameter", _CLIP] += likenesses
+    outline = Outline("")
+    outline.notes = told(path, +found)
+    message.DiscardUnknownFields()
+    return message, outline
 
 
 def has_weights(path: Path) -> bool:
@@ -91,12 +105,13 @@ def _drop_weights(net: Any) -> None:
             layer.layer.ClearField("blobs")
 
 
-def _drop_likenesses(net: Any) -> None:
+def _drop_likenesses(net: Any) -> int:
     """Leave out what a fork has under the number of Caffe's clip_param, alone in having required fields:
-    the parameters of a SmoothL1Loss, say."""
-    for layer in net.layer:
-        if layer.type != "Clip":
-            layer.ClearField("clip_param")
+    the parameters of a SmoothL1Loss, say. How many there were."""
+    like = [layer for layer in net.layer if layer.type != "Clip" and layer.HasField("clip_param")]
+    for layer in like:
+        layer.ClearField("clip_param")
+    return len(like)
 
 
 def _check_text(message: Any, path: Path) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 
 from google.protobuf import text_format
 from google.protobuf.message import EncodeError
-from google.protobuf.unknown_fields import UnknownFieldSet
 
 from demitasse import Location, ModelError, Runtime
 from demitasse_caffe.binary import NO_OUTLINE, binary_kind, has_weights, parse_binary
@@ -82,17 +81,12 @@ def _read_binary(path: Path, messages: Schema) -> _Source:
     kind = binary_kind(path)
     if kind not in ("NetParameter", "SolverParameter"):
         raise ModelError(f"{path}: is neither a net nor a solver")
-    message = parse_binary(path, kind, messages)
-    found = _Source(kind, message)
+    message, outline = parse_binary(path, kind, messages)
+    found = _Source(kind, message, [*outline.notes])
     if kind == "NetParameter" and has_weights(path):
         found.notes.append("the weights are left in the old file")
         if not any(layer.type for layer in message.layer) and not message.layers:
             raise ModelError(f"{path}: holds weights alone; its layers have no types")
-    strange = sorted({number for each in _messages(message) for number in _unknown_numbers(each)})
-    if strange:
-        listed = ", ".join(map(str, strange[:5]))
-        found.notes.append(f"fields that Caffe does not have are left out (numbers {listed})")
-        message.DiscardUnknownFields()
     return found
 
 
@@ -126,16 +120,3 @@ def _nets_of(solver: Any) -> Iterator[Any]:
             yield from getattr(solver, name)
         elif solver.HasField(name):
             yield getattr(solver, name)
-
-
-def _messages(message: Any) -> Iterator[Any]:
-    """A message and all within it."""
-    yield message
-    for descriptor, value in message.ListFields():
-        if descriptor.message_type is not None:
-            for each in value if is_repeated(descriptor) else (value,):
-                yield from _messages(each)
-
-
-def _unknown_numbers(message: Any) -> Iterator[int]:
-    yield from (each.field_number for each in UnknownFieldSet(message))

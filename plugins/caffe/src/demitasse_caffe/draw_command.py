@@ -64,7 +64,7 @@ def command(net: Path, target: str | None, rankdir: str, phase: str) -> None:
 
 def _net(runtime: Any, path: Path) -> NetFile:
     """The net of a text or binary file in the present form. Raises ModelError."""
-    from demitasse_caffe.binary import NO_OUTLINE, parse_binary
+    from demitasse_caffe.binary import parse_binary
     from demitasse_caffe.net import net_file, read_net
     from demitasse_caffe.reader import BINARY, TEXT, WEIGHTS, Reader
     from demitasse_caffe.schema import schema
@@ -76,6 +76,5 @@ def _net(runtime: Any, path: Path) -> NetFile:
         )
     messages = schema(runtime.layer_types)
     if path.name.endswith((*BINARY, *WEIGHTS)):
-        stored = parse_binary(path, "NetParameter", messages)
-        return net_file(path, stored, NO_OUTLINE, messages)
+        return net_file(path, *parse_binary(path, "NetParameter", messages), messages)
     return read_net(path, messages)

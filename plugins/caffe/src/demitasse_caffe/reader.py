@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from demitasse import LayerType, ModelError, NetDefinition, Solver, Weights, nearest_path
-from demitasse_caffe.binary import NO_OUTLINE, binary_kind, has_weights, parse_binary
+from demitasse_caffe.binary import binary_kind, has_weights, parse_binary
 from demitasse_caffe.hdf5_file import is_hdf5
 from demitasse_caffe.net import NetFile, check_phase, define, net_file, state_of
 from demitasse_caffe.overrides import Overrides
@@ -155,9 +155,7 @@ def _open_binary(path: Path, messages: Schema, layer_types: Mapping[str, LayerTy
             return WeightsReader(path, layer_types)
         return NetReader(path, _binary_net(path, messages), messages)
     if kind == "SolverParameter":
-        return SolverReader(
-            path, SolverFile(path, parse_binary(path, kind, messages), NO_OUTLINE, messages)
-        )
+        return SolverReader(path, SolverFile(path, *parse_binary(path, kind, messages), messages))
     if path.suffix == ".pb":
         return None
     if kind == "BlobProto":
@@ -171,7 +169,7 @@ def _open_binary(path: Path, messages: Schema, layer_types: Mapping[str, LayerTy
 
 
 def _binary_net(path: Path, messages: Schema) -> NetFile:
-    return net_file(path, parse_binary(path, "NetParameter", messages), NO_OUTLINE, messages)
+    return net_file(path, *parse_binary(path, "NetParameter", messages), messages)
 
 
 def _is_state(path: Path) -> bool:

@@ -19,7 +19,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 from demitasse import LayerType, PluginError
 
-_FIRST_OWN_NUMBER, _OWN_NUMBERS = 100_000_000, 400_000_000
+FIRST_OWN_NUMBER, _OWN_NUMBERS = 100_000_000, 400_000_000
 _FIELD = descriptor_pb2.FieldDescriptorProto
 _KINDS = {
     bool: _FIELD.TYPE_BOOL,
@@ -221,4 +221,4 @@ def _free_number(name: str, message: Any) -> int:
 def _numbers(name: str) -> Iterator[int]:
     start = zlib.crc32(name.encode())
     for offset in range(1000):
-        yield _FIRST_OWN_NUMBER + (start + offset) % _OWN_NUMBERS
+        yield FIRST_OWN_NUMBER + (start + offset) % _OWN_NUMBERS

@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError, EncodeError
 
 from demitasse import ModelError, Weights
 from demitasse_caffe.schema import schema, video_width, wire_classes
+from demitasse_caffe.unknown_fields import told, unknown_fields
 from demitasse_caffe.upgrade import v1_type
 from demitasse_caffe.whole_file import read_whole, write_whole
 
@@ -42,7 +43,7 @@ def read_caffemodel(path: Path) -> Weights:
         raise ModelError(f"{path}: is not a caffemodel: it holds no layer")
     if not any(blobs for _, _, blobs in found):
         raise ModelError(f"{path}: its {len(found)} layers hold no weights")
-    weights = Weights()
+    weights = Weights(notes=told(path, unknown_fields(net)))
     for name, kind, blobs in found:
         arrays = [
             _logical(array_of(blob, path, f"layer {name!r}, parameter {index}"), blob, kind, index)

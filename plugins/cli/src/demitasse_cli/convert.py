@@ -153,6 +153,7 @@ def _weights(runtime: Runtime, source: Path, target: Path) -> dict[str, Any]:
     kept = runtime.read(runtime.write(target, given)).weights()
     arrays = [array for layer in kept.parameters.values() for array in layer]
     left = _left_out(given, kept)
+    told = [f"left out, since the format has no place for it: {', '.join(left)}"] if left else []
     return {
         "kind": "weights",
         "layers": len(kept.parameters),
@@ -161,7 +162,7 @@ def _weights(runtime: Runtime, source: Path, target: Path) -> dict[str, Any]:
         "state": list(kept.state),
         "gradients": bool(kept.gradients),
         "left_out": left,
-        "notes": [f"left out, since the format has no place for it: {', '.join(left)}"] if left else [],
+        "notes": [*told, *given.notes],
     }
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from demitasse import NetDefinition, Runtime, Solver
+    from demitasse import Runtime, Solver
 
 
 def solver_of(runtime: Runtime, path: Path, overrides: Mapping[str, Any] | None = None) -> Solver | None:
@@ -32,8 +32,8 @@ def state_of(runtime: Runtime, path: Path, prefix: str) -> str:
     return "state" if solver_of(runtime, path) is None else f"{prefix}state"
 
 
-def notes_of(*records: NetDefinition | Solver) -> list[str]:
-    """What their readers have read over, each once; a solver's with its nets'."""
+def notes_of(*records: Any) -> list[str]:
+    """What readers have read over in nets, solvers and weights, each once; a solver's with its nets'."""
     nets = [
         net for each in records for net in (getattr(each, "train", each), *getattr(each, "tests", ()))
     ]

@@ -87,7 +87,8 @@ def command(
         for path, loaded in nets[0][0].loaded.items():
             if loaded.missing:
                 print(f"weights {path}: {loaded}", file=stream)
-        for note in notes_of(*([solver] if solver else []), *(definition for definition, _ in todo)):
+        read = [*([solver] if solver else []), *(definition for definition, _ in todo)]
+        for note in notes_of(*read, *nets[0][0].loaded.values()):
             print(note, file=stream)
         start = time.perf_counter()
         for number, (net, asked) in enumerate(nets):

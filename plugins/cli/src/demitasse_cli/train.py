@@ -180,7 +180,7 @@ def command(
             print(composed(runtime), file=stream)
             for path, loaded in trainer.loaded.items():
                 print(f"weights {path}: {loaded}", file=stream)
-            for note in notes_of(trainer.solver):
+            for note in notes_of(trainer.solver, *trainer.loaded.values()):
                 print(note, file=stream)
             print(effective(trainer, scaling, resume), file=stream, flush=True)
         about = {"solver": str(solver), "scaling": scaling, "precision": trainer.precision}

@@ -127,9 +127,11 @@ class Net(Rooted):
             self._own_parameters()
             parameters.fill(self.graph, self.plan, self._flat, self.seed)
             for each in listed(weights):
-                arrays = runtime.read(each).weights().parameters
+                record = runtime.read(each).weights()
                 self.loaded[str(each)] = parameters.load(
-                    self.plan, self._flat, arrays, each, partial=partial
+                    *(self.plan, self._flat, record.parameters, each),
+                    partial=partial,
+                    notes=record.notes,
                 )
 
     # What a user calls.

@@ -98,13 +98,15 @@ def fill(graph: Graph, plan: Plan, flat: Any, seed: int) -> None:
 class Loaded:
     """What a file of weights gave a net, by layer: ``loaded``; ``missing`` in the file, so that the net
     keeps its own; ``unfit``, of other shapes (only where that was asked for); ``unused`` in the net.
-    ``not_finite``: of those loaded, the ones with a NaN or an infinity."""
+    ``not_finite``: of those loaded, the ones with a NaN or an infinity. And the ``notes`` of the file's
+    reader."""
 
     loaded: tuple[str, ...]
     missing: tuple[str, ...]
     unfit: tuple[str, ...]
     unused: tuple[str, ...]
     not_finite: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         parts = [f"{len(self.loaded)} layers"]
@@ -127,10 +129,12 @@ def load(
     path: object,
     *,
     partial: bool = False,
+    notes: tuple[str, ...] = (),
 ) -> Loaded:
     """Copy ``arrays`` into the parameters of layers of the same name; other layers keep theirs, as Caffe
-    does it. With ``partial``, so do layers whose shapes do not fit, whole. Numbers that are not finite
-    are logged, as a ReLU or the largest of a pool may hide them from all that comes later.
+    does it. With ``partial``, so do layers whose shapes do not fit, whole. The ``notes`` are handed on.
+    Numbers that are not finite are logged, as a ReLU or the largest of a pool may hide them from all
+    that comes later.
 
     Raises, before anything is copied, ShapeError that names the layer and both shapes, and ModelError
     when no layer of the net is loaded.
@@ -170,7 +174,9 @@ def load(
             path,
             ", ".join(f"layer {layer!r}" for layer in not_finite),
         )
-    return Loaded(tuple(loaded), tuple(sorted(missing)), tuple(unfit), tuple(unused), tuple(not_finite))
+    return Loaded(
+        tuple(loaded), tuple(sorted(missing)), tuple(unfit), tuple(unused), tuple(not_finite), notes
+    )
 
 
 def _is_finite(array: np.ndarray) -> bool:

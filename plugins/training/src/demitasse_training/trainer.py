@@ -454,7 +454,7 @@ class Trainer(Rooted):
             parameters.fill(worker.graph, worker.plan, flat, self.seed)
             for each, record in loaded:
                 self.loaded[str(each)] = parameters.load(
-                    worker.plan, flat, record.parameters, each, partial=partial
+                    *(worker.plan, flat, record.parameters, each), partial=partial, notes=record.notes
                 )
             if saved is not None:
                 resume(worker, saved, path, self._setting)
