@@ -364,6 +364,27 @@ def test_a_layer_that_cannot_be_says_why(runtime: Any, tmp_path: Path, text: str
         net(runtime, tmp_path, f'layer {{ name: "d" top: "x" top: "y" {text} }}')
 
 
+def test_a_net_without_sources_is_fed_with_arrays_or_says_what_it_needs(
+    runtime: Any, tmp_path: Path
+) -> None:
+    """Tools that train write nets whose sources they fill in when they begin."""
+    text = """layer { name: "data" type: "Data" top: "x" top: "y" data_param { batch_size: 2 }
+                      transform_param { scale: 0.5 crop_size: 3 } }
+              layer { name: "more" type: "HDF5Data" top: "more" hdf5_data_param { batch_size: 2 } }"""
+    needs = (
+        r"'data' \(Data\): data_param needs a source; --set layer\.data\.data_param\.source=PATH gives"
+    )
+    with pytest.raises(ModelError, match=needs):
+        net(runtime, tmp_path, text)
+    images = np.arange(100, dtype=np.float32).reshape(4, 1, 5, 5)
+    arrays = {"data": images, "label": np.arange(4), "more": images[:, 0, 0]}
+    found = net(runtime, tmp_path, text, data={"test": arrays}).forward()
+    np.testing.assert_array_equal(found["x"], images[:2, :, 1:4, 1:4] / 2)
+    np.testing.assert_array_equal(found["more"], images[:2, 0, 0])
+    with pytest.raises(DataError, match="unknown field of the samples 'label'"):
+        net(runtime, tmp_path, text, data={"test": {"data": images}})
+
+
 # HDF5.
 
 

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from demitasse import DemitasseError, ModelError
+from demitasse_caffe.blob_shapes import blob_shapes
 from demitasse_caffe.drawing import svg
 from demitasse_caffe.layered_layout import Line, arrange, nearest_in_order
 from demitasse_caffe.net import read_net
@@ -236,6 +237,25 @@ def test_the_command_writes_the_picture(tmp_path: Path, read: Callable[..., Any]
     assert done.exit_code == 0, done.output
     assert done.output == f"wrote {target}: 7 layers\n"
     assert "prob" in boxes(target.read_text())
+
+
+def test_shapes_that_the_file_says_need_no_samples(read: Any) -> None:
+    """Nor anyone who makes them, where a picture is drawn in a program."""
+    text = """layer { name: "d" type: "DummyData" top: "x" top: "y"
+                      dummy_data_param { shape { dim: 16 dim: 3 dim: 9 } shape { dim: 16 } } }"""
+    for phase in ("train", "test"):
+        assert blob_shapes(read(text).net(phase).layers, phase) == ([[(16, 3, 9), (16,)]], [])
+
+
+def test_what_is_read_over_is_told(tmp_path: Path) -> None:
+    from click.testing import CliRunner
+
+    from demitasse_caffe.draw_command import command
+
+    net = tmp_path / "net.prototxt"
+    net.write_text(f'engine: "MKLDNN"\n{NET}')
+    done = CliRunner().invoke(command, [str(net), str(tmp_path / "net.svg")])
+    assert f"{net}: without effect here, of Intel's fork: engine (line 1)\n" in done.output
 
 
 def test_what_a_fork_has_in_caffes_layers_is_said_to_be_left_out(tmp_path: Path) -> None:

@@ -78,6 +78,13 @@ def test_a_dropout_of_everything_is_an_error(build: Any) -> None:
         build('type: "Dropout" bottom: "x" top: "y" dropout_param { dropout_ratio: 1 }', x=(2, 3))
 
 
+@pytest.mark.parametrize("ratio", [1, 2, -0.5])
+def test_a_ratio_of_dropout_has_no_effect_in_a_test(build: Any, ratio: float) -> None:
+    """As in Caffe, where a test copies: real deploy nets say 1."""
+    text = f'type: "Dropout" bottom: "x" top: "y" dropout_param {{ dropout_ratio: {ratio} }}'
+    assert build(text, "test", x=(2, 3)).operations == []
+
+
 def test_softmax_is_along_its_axis(build: Any) -> None:
     graph = build('type: "Softmax" bottom: "x" top: "y" softmax_param { axis: -2 }', x=(2, 3, 4))
     assert graph.operations[0][0] == "softmax"

@@ -102,10 +102,19 @@ def test_the_backend_is_named_where_its_files_are(build: Any, tmp_path: Path) ->
     assert (word.source, word.kind) == ("digits:test", None)
 
 
+def test_without_a_source_samples_are_what_the_caller_holds(
+    build: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not what lies in the working directory."""
+    (tmp_path / "data.mdb").touch()
+    monkeypatch.chdir(tmp_path)
+    ((spec, batch, _),) = build('name: "d" type: "Data" top: "x" data_param { batch_size: 3 }').sources
+    assert (spec.source, spec.kind, batch) == ("memory:d", "memory", 3)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('type: "Data" top: "x" data_param { batch_size: 1 }', "needs a source"),
         ('type: "Data" top: "x" data_param { source: "a" }', "needs a batch_size"),
         (data("scale: 0.5"), "data_param has scale, which Caffe no longer reads there"),
         (data(transform="transform_param { crop_size: 40 }"), "crop of 40 does not fit"),

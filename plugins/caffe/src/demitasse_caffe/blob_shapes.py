@@ -77,6 +77,8 @@ class ShapeGraph:
         return Tensor(name, (1,), "float64", "scalar")
 
     def _stored(self, spec: DataSpec) -> dict[str, Shape]:
+        if spec.kind == "fillers":  # DummyData says its shape itself
+            return {spec.options["field"]: spec.options["shape"][1:]}
         if self._open_source is None:
             return {}
         try:

@@ -53,6 +53,8 @@ def command(net: Path, target: str | None, rankdir: str, phase: str) -> None:
             layer_types=runtime.layer_types,
             open_source=runtime.open_source,
         )
+    for note in file.notes:
+        click.echo(note, err=True)
     if file.misfit:
         click.echo(f"demitasse: drawn as if it were not there: {file.misfit}", err=True)
     if target == "-":

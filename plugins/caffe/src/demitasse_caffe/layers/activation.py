@@ -163,10 +163,10 @@ class Dropout(CaffeLayer):
         self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
     ) -> Sequence[Tensor]:
         ratio = number(message.dropout_param.dropout_ratio)
-        if not 0 <= ratio < 1:
-            raise ValueError(f"dropout_ratio {ratio} is not in [0, 1)")
         if ratio == 0 or not in_training(message, graph):
             return [bottoms[0]]
+        if not 0 < ratio < 1:
+            raise ValueError(f"dropout_ratio {ratio} is not in [0, 1)")
         kept, _ = graph.apply(
             "dropout",
             bottoms[0],

@@ -3,11 +3,12 @@ windows of images."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from demitasse import DataSpec, GraphBuilder, Layer, Tensor
+from demitasse import DataError, DataSpec, GraphBuilder, Layer, Tensor
 from demitasse_caffe.layers.base import CaffeLayer, in_training
 from demitasse_caffe.layers.transformation import subtracted, transform
 from demitasse_caffe.paths import located
@@ -41,7 +42,7 @@ class Data(CaffeLayer):
             options |= {"skip": data.rand_skip, "stream": graph.stream}
         spec = DataSpec(
             source=source,
-            kind=_database(data, source),
+            kind=_database(data, source) if source else None,
             shuffle=data.shuffle,
             seed=graph.seed,
             options=options,
@@ -53,7 +54,7 @@ class Data(CaffeLayer):
         fields = {"data": "raw" if transformed else "real"}
         if len(layer.tops) > 1:
             fields["label"] = "real"
-        samples, *labels = graph.source(spec, data.batch_size, fields)
+        samples, *labels = read("data_param", layer, spec, data.batch_size, fields, graph)
         if transformed:
             samples = transform(layer, message, samples, graph)
         return [samples, *labels]
@@ -85,7 +86,8 @@ class ImageData(CaffeLayer):
             "stream": graph.stream,
         }
         spec = DataSpec(source, "images", data.shuffle, graph.seed, options, layer.location)
-        samples, labels = graph.source(spec, data.batch_size, {"data": "raw", "label": "real"})
+        fields = {"data": "raw", "label": "real"}
+        samples, labels = read("image_data_param", layer, spec, data.batch_size, fields, graph)
         return [transform(layer, message, samples, graph), labels]
 
 
@@ -125,13 +127,37 @@ class WindowData(CaffeLayer):
             "stream": graph.stream,
         }
         spec = DataSpec(source, "windows", False, graph.seed, options, layer.location)
-        return graph.source(spec, data.batch_size, {"data": "real", "label": "real"})
+        fields = {"data": "real", "label": "real"}
+        return read("window_data_param", layer, spec, data.batch_size, fields, graph)
+
+
+def read(
+    field: str,
+    layer: Layer,
+    spec: DataSpec,
+    batch: int,
+    fields: Mapping[str, str],
+    graph: GraphBuilder,
+) -> Sequence[Tensor]:
+    """The samples of a layer. Without a source they are arrays that the caller holds, or shapes where
+    nothing runs: a net may be a template, whose sources its user fills in. Raises ValueError."""
+    if spec.source:
+        return graph.source(spec, batch, fields)
+    spec = replace(spec, source=f"memory:{layer.name}", kind="memory")
+    try:
+        return graph.source(spec, batch, fields)
+    except DataError as error:
+        # Nobody knows a source of this name; an error that does not name it is about given arrays.
+        if str(spec.source) not in str(error):
+            raise
+        raise ValueError(
+            f"{field} needs a source; --set layer.{layer.name}.{field}.source=PATH gives one"
+        ) from error
 
 
 def _source(data: Any, field: str, layer: Layer, moved: Sequence[str] = _MOVED) -> str:
-    """The source where it lies. Raises ValueError for what every layer of images needs and lacks."""
-    if not data.source:
-        raise ValueError(f"{field} needs a source")
+    """The source where it lies, "" where none is named. Raises ValueError for what every layer of images
+    needs and lacks."""
     if data.batch_size < 1:
         raise ValueError(f"{field} needs a batch_size of 1 or more")
     if old := [name for name in moved if data.HasField(name)]:
@@ -139,7 +165,7 @@ def _source(data: Any, field: str, layer: Layer, moved: Sequence[str] = _MOVED) 
             f"{field} has {', '.join(old)}, which Caffe no longer reads there; "
             f"write transform_param {{ {old[0]}: ... }}"
         )
-    return located(data.source, layer.location.file)
+    return located(data.source, layer.location.file) if data.source else ""
 
 
 def _cropping(message: Any, graph: GraphBuilder) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from demitasse import DataSpec, GraphBuilder, Layer, Tensor
 from demitasse_caffe.layers.base import CaffeLayer
+from demitasse_caffe.layers.data import read
 from demitasse_caffe.paths import located
 
 
@@ -22,21 +23,20 @@ class HDF5Data(CaffeLayer):
         self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
     ) -> Sequence[Tensor]:
         data = message.hdf5_data_param
-        if not data.source:
-            raise ValueError("hdf5_data_param needs a source, a text file that lists HDF5 files")
         if data.batch_size < 1:
             raise ValueError("hdf5_data_param needs a batch_size of 1 or more")
         if message.HasField("transform_param"):
             raise ValueError("has a transform_param; HDF5Data reads blobs as they are")
         spec = DataSpec(
-            located(data.source, layer.location.file),
+            located(data.source, layer.location.file) if data.source else "",
             "hdf5",
             data.shuffle,
             graph.seed,
             {"fields": tuple(layer.tops)},
             layer.location,
         )
-        return graph.source(spec, data.batch_size, dict.fromkeys(layer.tops, "real"))
+        fields = dict.fromkeys(layer.tops, "real")
+        return read("hdf5_data_param", layer, spec, data.batch_size, fields, graph)
 
 
 class HDF5Output(CaffeLayer):
