@@ -5,8 +5,8 @@ from __future__ import annotations
 import multiprocessing
 import threading
 import warnings
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -59,7 +59,10 @@ def test_a_closed_trainer_is_looked_at_and_saved_but_does_not_go_on(
     trainer.close()
 
 
-def test_a_second_thread_that_steps_a_trainer_is_refused(toy: ModuleType, train: Make) -> None:
+@pytest.fixture
+def at_work(toy: ModuleType, train: Make) -> Iterator[tuple[Any, Future[Any], threading.Event]]:
+    """A trainer of which another thread has begun five iterations, what those give, and what lets them
+    go on."""
     inside, go_on = threading.Event(), threading.Event()
 
     class Waiting(toy.ArraySource):  # type: ignore[name-defined, misc]
@@ -77,13 +80,46 @@ def test_a_second_thread_that_steps_a_trainer_is_refused(toy: ModuleType, train:
 
     trainer = train(None, source=lambda spec: Waiting(toy.images()))
     with ThreadPoolExecutor(1) as pool:
-        first = pool.submit(trainer.step)
+        first = pool.submit(trainer.step, 5)
         assert inside.wait(20)
-        with pytest.raises(WorkerError, match="at work in another thread"):
-            trainer.step()
+        try:
+            yield trainer, first, go_on
+        finally:
+            go_on.set()
+
+
+@pytest.mark.parametrize("asked", ["step", "run", "test", "snapshot", "profile"])
+def test_a_second_thread_is_refused_whatever_it_asks(at_work: Any, asked: str) -> None:
+    trainer, first, go_on = at_work
+    with pytest.raises(WorkerError, match=r"at work in another thread.*stop= and save="):
+        getattr(trainer, asked)()
+    go_on.set()
+    assert first.result(20).iteration == 5
+    assert trainer.step().iteration == 6
+
+
+def test_a_trainer_that_is_closed_while_another_thread_trains_ends_after_an_iteration(
+    at_work: Any,
+) -> None:
+    trainer, first, go_on = at_work
+    done = list[int]()
+    trainer.listeners.append(lambda event: done.append(event.iteration))
+    with ThreadPoolExecutor(1) as pool:
+        closing = pool.submit(trainer.close)
+        while not trainer._crew.closed:
+            assert not closing.done()
         go_on.set()
+        closing.result(20)
+    with pytest.raises(WorkerError, match="this trainer is closed"):
         first.result(20)
-    assert trainer.step().iteration == 2
+    assert done == [trainer.iteration] == [1]
+
+
+def test_threads_that_test_a_net_at_once_get_the_same_scores(toy: ModuleType, runtime: Make) -> None:
+    net = runtime().net(toy.classifier(phase="test"))
+    alone = net.test(6)
+    with ThreadPoolExecutor(3) as pool:
+        assert list(pool.map(net.test, [6] * 6)) == [alone] * 6
 
 
 def _step(trainer: Any, said: Any) -> None:

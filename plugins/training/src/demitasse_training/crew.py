@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from typing import Any, TypeVar
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import numpy as np
 
@@ -14,6 +15,39 @@ from demitasse_training.aside import Aside
 from demitasse_training.worker import Worker
 
 T = TypeVar("T")
+P = ParamSpec("P")
+
+
+class Crewed(Protocol):
+    """What has a crew."""
+
+    _crew: Crew
+
+    def close(self) -> None:
+        """End what it has."""
+
+
+C = TypeVar("C", bound=Crewed)
+
+
+def one_at_a_time(method: Callable[Concatenate[C, P], T]) -> Callable[Concatenate[C, P], T]:
+    """A method that is one thread's from its beginning to its end, of all that are so marked; others get
+    ``Crew.check``'s WorkerError. (No call stands where an interrupt would leave the turn taken.)"""
+
+    @wraps(method)
+    def alone(self: C, /, *arguments: P.args, **options: P.kwargs) -> T:
+        crew = self._crew
+        crew.check()
+        with crew.turn:
+            before, crew.at_work = crew.at_work, threading.get_ident()
+            try:
+                return method(self, *arguments, **options)
+            finally:
+                crew.at_work = before
+                if before is None and crew.closed:  # meanwhile, by a listener that could not wait
+                    self.close()
+
+    return alone
 
 
 class Crew:
@@ -24,8 +58,10 @@ class Crew:
         self._threads: Workers | None = None
         self._aside: Aside | None = None
         self._binding = threading.Lock()
-        self._process, self._one_thread = os.getpid(), threading.RLock()
-        self._closed = self._broken_off = False
+        self._process, self._own = os.getpid(), set[int]()
+        self.turn = threading.RLock()
+        self.at_work: int | None = None  # the thread whose turn it is
+        self.closed = self._ended = self._broken_off = False
 
     @property
     def asynchronous(self) -> bool:
@@ -38,16 +74,9 @@ class Crew:
         levels = self.workers[0].levels
         return not self.asynchronous and any(level.joined for level in levels or [GradientSync()])
 
-    def run(self, task: Callable[[int], T], interrupted: Callable[[], object] | None = None) -> list[T]:
-        """``task(worker)`` by each worker, in its own thread where there are several, which is told
-        first that it computes with its memory. Raises WorkerError once it is closed, and PlanError in a
-        forked process, which has none of the threads that would be waited for.
-
-        Python raises what interrupts a program in its main thread, wherever that is. With
-        ``interrupted`` this is never within a task, but once all are done; it is called when that
-        comes."""
-        if self._closed:
-            raise WorkerError("this trainer is closed; make another (resume= goes on from a snapshot)")
+    def check(self) -> None:
+        """Raise WorkerError where another thread is at work or what was under way was broken off, and
+        PlanError in a forked process, which has none of the threads that would be waited for."""
         if self._process != os.getpid():
             raise PlanError(
                 "this trainer was made before its process was forked, and would wait for threads that "
@@ -58,14 +87,25 @@ class Crew:
                 "this trainer was interrupted twice, the second time in the middle of what it did; make "
                 "another (resume= goes on from a snapshot)"
             )
-        if not self._one_thread.acquire(blocking=False):
-            raise WorkerError("this trainer is at work in another thread: it is one thread's at a time")
-        try:
-            if interrupted is None or threading.current_thread() is not threading.main_thread():
-                return self._run(task)
-            return self._run_aside(lambda: self._run(task), interrupted)
-        finally:
-            self._one_thread.release()
+        if self.at_work not in (None, threading.get_ident()):
+            raise WorkerError(
+                "this trainer is at work in another thread: it is one thread's at a time; what run() is "
+                "given as stop= and save= it asks between iterations"
+            )
+
+    def run(self, task: Callable[[int], T], interrupted: Callable[[], object] | None = None) -> list[T]:
+        """``task(worker)`` by each worker, in its own thread where there are several, which is told
+        first that it computes with its memory. Raises what ``check`` does, and WorkerError once closed.
+
+        Python raises what interrupts a program in its main thread, wherever that is. With
+        ``interrupted`` this is never within a task, but once all are done; it is called when that
+        comes."""
+        if self.closed:
+            raise WorkerError("this trainer is closed; make another (resume= goes on from a snapshot)")
+        self.check()
+        if interrupted is None or threading.current_thread() is not threading.main_thread():
+            return self._run(task)
+        return self._run_aside(lambda: self._run(task), interrupted)
 
     def _run(self, task: Callable[[int], T]) -> list[T]:
         if len(self.workers) == 1:
@@ -73,8 +113,12 @@ class Crew:
             return [task(0)]
         if self._threads is None:
             self._threads = Workers(tuple(worker.place for worker in self.workers))
-            self._threads.run(lambda w: self.workers[w].enter())
+            self._own |= set(self._threads.run(self._enter))
         return self._threads.run(task)
+
+    def _enter(self, number: int) -> int:
+        self.workers[number].enter()
+        return threading.get_ident()
 
     def _run_aside(self, task: Callable[[], list[T]], interrupted: Callable[[], object]) -> list[T]:
         if self._aside is None:
@@ -130,9 +174,21 @@ class Crew:
             for array, value in zip(worker.statistics, values, strict=True):
                 array[...] = value
 
-    def close(self) -> None:
+    def close(self, end: Callable[[], None]) -> None:
+        """Have nobody begin another iteration, wait until nobody is at work, and ``end``, once. One of
+        its own threads, where a listener may be told, does not wait: who is at work closes then. In a
+        forked process all is the parent's."""
+        self.closed = True
+        if self._process != os.getpid() or threading.get_ident() in self._own:
+            return
+        with self.turn:
+            if not self._ended:
+                end()
+                self._ended = True
+
+    def end(self) -> None:
         """End threads, reading and synchronising."""
-        self._closed = True
+        self.closed = True
         if self._aside is not None:
             self._aside.close()
         if self._threads is not None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from demitasse import CompositionError, NumericsError, Runtime, Solver, Work
+from demitasse_training.crew import one_at_a_time
 from demitasse_training.net import Net
 from demitasse_training.resume import resume
 from demitasse_training.trainer import Trainer
@@ -59,6 +60,7 @@ class InteractiveTrainer(Trainer):
         """The nets that are tested."""
         return tuple(nets[0] for nets in self._tests.nets)
 
+    @one_at_a_time
     def iterate(
         self,
         before: Sequence[Callable[[], None]] = (),
@@ -108,6 +110,7 @@ class InteractiveTrainer(Trainer):
         for work in self._updates:
             work()
 
+    @one_at_a_time
     def restore(self, path: str | Path) -> None:
         """Go on from a snapshot: parameters, solver state and iteration. Raises SnapshotError."""
         saved = self.runtime.read(path).weights()
@@ -115,9 +118,8 @@ class InteractiveTrainer(Trainer):
         self.iteration = saved.iteration or 0
         self.trained.rewind(self.iteration * self.solver.passes)
 
-    def close(self) -> None:
-        """End reading."""
-        super().close()
+    def _end(self) -> None:
+        super()._end()
         if hasattr(self, "trained"):
             self.trained.close()
 

@@ -178,12 +178,13 @@ class Net(Rooted):
     def totals(self, iterations: int, first: int = 0, every: int = 1) -> dict[str, np.ndarray]:
         """The sum of each output, in float64, over batches number ``first`` and each ``every`` after it,
         of ``iterations`` from the start of the data."""
-        self.rewind(first, every)
-        totals = {name: np.zeros(buffer.spec.shape) for name, buffer in self.plan.outputs.items()}
-        for number in range(first, iterations, every):
-            for name, value in self._forward({}, number + every < iterations).items():
-                totals[name] += value
-        return totals
+        with self._one_at_a_time:
+            self.rewind(first, every)
+            totals = {name: np.zeros(buffer.spec.shape) for name, buffer in self.plan.outputs.items()}
+            for number in range(first, iterations, every):
+                for name, value in self._forward({}, number + every < iterations).items():
+                    totals[name] += value
+            return totals
 
     @property
     def blobs(self) -> dict[str, Blob]:
@@ -207,18 +208,19 @@ class Net(Rooted):
         for name in shapes:
             if name not in self._declared:
                 raise ModelError(unknown("input", name, self._declared, self.definition.location))
-        present, before = self._made.shapes, self._first
         given = {
             name: np.empty(shape).shape for name, shape in shapes.items()
         }  # an array must be able to have it
-        wanted = {**present, **given}
-        if wanted != present or first != before:
-            self._first = first
-            try:
-                self._replan(wanted, given)
-            except ModelError:
-                self._first = before
-                raise
+        with self._one_at_a_time:
+            present, before = self._made.shapes, self._first
+            wanted = {**present, **given}
+            if wanted != present or first != before:
+                self._first = first
+                try:
+                    self._replan(wanted, given)
+                except ModelError:
+                    self._first = before
+                    raise
 
     def plan_again(self, backward: str | None = None) -> None:
         """Forget all plans and make one for the present shapes, ``backward`` too where asked: for
@@ -256,9 +258,10 @@ class Net(Rooted):
     def profile(self, iterations: int = 10) -> list[tuple[Entry, float]]:
         """The mean seconds of each entry over some forward passes."""
         at_least_one(iterations)
-        self.forward()
-        reads = [partial(out.take, s) for s, out in self._streams]
-        return timed(self.step, iterations, reads, self.runtime.engine(self.worker))
+        with self._one_at_a_time:
+            self.forward()
+            reads = [partial(out.take, s) for s, out in self._streams]
+            return timed(self.step, iterations, reads, self.runtime.engine(self.worker))
 
     def __repr__(self) -> str:
         inputs = ", ".join(f"{n} {extents(t.shape)}" for n, t in self.graph.inputs.items())
@@ -333,9 +336,10 @@ class Net(Rooted):
 
     def close(self) -> None:
         """End the reading ahead; threads that ran the net are bound no longer."""
-        self._end_streams()
-        self._streams = []
-        self._enter.leave()
+        with self._one_at_a_time:
+            self._end_streams()
+            self._streams = []
+            self._enter.leave()
 
     def _end_streams(self) -> None:
         for stream, _ in self._streams:

@@ -88,7 +88,7 @@ class Pace:
             smoothed = self._told(loss * share.workers / len(steps), now - start, clock.taken(before))
             start, before = now, clock
             asked[:] = [flag or _ask(ask) for flag, ask in zip(asked, (stop, save), strict=True)]
-            return any(asked)
+            return any(asked) or crew.closed
 
         stretch = Stretch(self.iteration, end, len(steps), done)
         kept: dict[int, tuple[int, list[Any]]] = {}
@@ -123,8 +123,8 @@ class Pace:
         """Tell the other processes, and the user what is kept; samples are read again from here on."""
         self._processes.fail(error)
         self._crew.rewind()
-        if isinstance(error, WorkerError):
-            error.args = (f"{error}; {self._kept()}",)
+        if isinstance(error, WorkerError) and not str(error).endswith(kept := self._kept()):
+            error.args = (f"{error}; {kept}",)
 
     def _explained(self, error: NumericsError, statistics: list[list[Any]]) -> NumericsError:
         """The error with what a look at the nets finds; ``statistics`` are as they were before."""

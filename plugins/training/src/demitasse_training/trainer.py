@@ -30,7 +30,7 @@ from demitasse_training.arguments import (
     chosen_precision,
     listed,
 )
-from demitasse_training.crew import Crew
+from demitasse_training.crew import Crew, one_at_a_time
 from demitasse_training.listeners import listener_of
 from demitasse_training.look import Look
 from demitasse_training.net import Net
@@ -153,6 +153,7 @@ class Trainer(Rooted):
         """The learning rate of the next iteration."""
         return self.solver.rate(self.iteration)
 
+    @one_at_a_time
     def step(self, iterations: int = 1) -> Result:
         """Train for some iterations. Raises NumericsError that names the layer, the iteration and
         the last snapshot, with the parameters as they were before the bad step."""
@@ -167,6 +168,7 @@ class Trainer(Rooted):
             self.iteration, loss, time.perf_counter() - start, self._crew.clock().taken(before)
         )
 
+    @one_at_a_time
     def test(self) -> dict[str, Any]:
         """The mean scores of the test nets over their iterations, from the start of their data; a
         second net's scores have its number in front. Workers have a part of the iterations each, in
@@ -174,6 +176,7 @@ class Trainer(Rooted):
         self._crew.quiesce()
         return self._tests(self.solver.test_iterations, self._crew.run)
 
+    @one_at_a_time
     def snapshot(self, prefix: str | Path | None = None) -> Path:
         """Write weights, solver state and cursors to ``<prefix>_iter_<iteration>.demitasse``, and what
         the solver asks for in other formats beside it, each whole or not at all; the first one's path.
@@ -201,6 +204,7 @@ class Trainer(Rooted):
         or written."""
         check_writable(self.runtime, self.solver)
 
+    @one_at_a_time
     def run(
         self,
         stop: Ask | None = None,
@@ -266,6 +270,7 @@ class Trainer(Rooted):
             yield number, "gradients", worker.flat.gradients
             yield from ((number, name, array) for name, array in worker.flat.state.items())
 
+    @one_at_a_time
     def profile(self, iterations: int = 10) -> list[tuple[Entry, float]]:
         """The mean seconds of each entry of the first worker's plan, forward and backward, on the next
         iteration's samples. Nothing is updated, and the training goes on as if it had not been."""
@@ -281,13 +286,17 @@ class Trainer(Rooted):
             self._crew.restore(before)
 
     def close(self) -> None:
-        """End workers and reading."""
-        self._crew.close()
+        """End workers and reading. Where another thread is at work, that gets a WorkerError after the
+        iteration under way, for which this waits."""
+        self._crew.close(self._end)
+
+    def _end(self) -> None:
+        self._crew.end()
         self._tests.close()
 
     def __del__(self) -> None:
         if hasattr(self, "_tests"):  # dropped without a word: its threads end; its nets may live on
-            self._crew.close()
+            self._crew.end()
 
     def __repr__(self) -> str:
         workers = f"{self.workers} worker{'s' if self.workers > 1 else ''}"
