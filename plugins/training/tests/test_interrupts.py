@@ -119,3 +119,17 @@ def test_a_trainer_in_another_thread_is_not_concerned(train: Any, interrupt: Cal
     ended.join()
     assert interrupted
     assert trainer.iteration == END
+
+
+def test_an_interrupt_that_does_not_wake_the_main_thread_is_heard_within_an_iteration(
+    train: Any, interrupt: Callable[[], None]
+) -> None:
+    heard, before = threading.Event(), list[bool]()
+
+    def task(worker: int) -> None:
+        signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)  # Python's note of it is the same
+        before.append(heard.wait(20))
+
+    with pytest.raises(Interrupted):
+        train()._crew.run(task, heard.set)
+    assert before == [True]

@@ -13,12 +13,15 @@ import threading
 import weakref
 from collections.abc import Callable
 from contextvars import Context, copy_context
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 _Task = tuple[int, Context, Callable[[], Any]]
 _Outcome = tuple[int, Any, BaseException | None]
+
+LISTEN = 0.1
+"""Seconds after which who waits listens anew: what comes just before a wait begins does not end it."""
 
 
 class Aside:
@@ -41,7 +44,10 @@ class Aside:
         self._tasks.put((number, copy_context(), task))
         done = -1
         while done != number:  # others' are of tasks that nobody waits for any more
-            done, result, error = self._outcomes.get()
+            try:
+                done, result, error = self._outcomes.get(timeout=LISTEN)
+            except Empty:
+                continue
         if error is not None:
             raise error
         return result  # type: ignore[no-any-return]
