@@ -92,6 +92,12 @@ def test_classes_are_those_that_opencv_finds(
         assert lines[4 * number + 1 : 4 * number + 4] == shown
 
 
+def test_a_folder_is_its_images(case: Case, capsys: Capture) -> None:
+    folder = case.images[0].parent
+    assert main(["classify", str(case.net), str(case.weights), str(folder), "--top", "1"]) == 0
+    assert capsys.readouterr().out.splitlines()[::2] == [str(image) for image in case.images]
+
+
 def test_the_middle_of_a_resized_image_is_less_the_means_pixels(case: Case) -> None:
     mean = np.random.default_rng(2).uniform(0, 99, (3, 20, 20)).astype(np.float32)
     resized = cv2.resize(cv2.imread(str(case.images[0])), (20, 20), interpolation=cv2.INTER_LINEAR)
@@ -119,6 +125,7 @@ def test_the_middle_of_a_resized_image_is_less_the_means_pixels(case: Case) -> N
             ["{net}", "{weights}", "{image}", "{folder}/two.txt"],
             "names 2 classes, and output 'prob' has",
         ),
+        (["{net}", "{weights}", "{folder}/empty"], "empty has no images (.bmp, "),
         (["{reading}", "{weights}", "{image}"], "the net reads its samples itself; give one that"),
     ],
 )
@@ -127,6 +134,7 @@ def test_mistakes_are_one_line(
 ) -> None:
     (tmp_path / "broken.png").write_bytes(b"\x89PNG\r\n\x1a\nnot quite")
     (tmp_path / "two.txt").write_text("a\nb\n")
+    (tmp_path / "empty").mkdir()
     reading = tmp_path / "train_test.prototxt"
     reading.write_text(NET.replace('"Input"', '"DummyData"').replace("input_param", "dummy_data_param"))
     names = {"net": case.net, "weights": case.weights, "image": case.images[0], "folder": tmp_path}

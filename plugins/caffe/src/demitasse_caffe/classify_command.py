@@ -13,6 +13,8 @@ from demitasse import DataError, compose
 
 NETS, MEANS, LABELS = (".prototxt", ".pbtxt"), (".binaryproto", ".npy"), (".txt",)
 WEIGHTS, BOTH = (".caffemodel", ".h5", ".demitasse"), ".onnx"
+IMAGES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+"""Of files in a folder."""
 
 
 @click.command(
@@ -21,7 +23,9 @@ WEIGHTS, BOTH = (".caffemodel", ".h5", ".demitasse"), ".onnx"
     "(an .onnx file is both); a mean (.binaryproto, .npy) and the classes' names (.txt, one a line) may "
     "stand among the files, as for Caffe's classification.",
 )
-@click.argument("given", metavar="NET WEIGHTS [MEAN] [LABELS] IMAGES...", nargs=-1, required=True)
+@click.argument(
+    "given", metavar="NET WEIGHTS [MEAN] [LABELS] IMAGES|FOLDERS...", nargs=-1, required=True
+)
 @click.option("--mean", metavar="X,Y,Z", help="Each channel's, in the net's order.")
 @click.option("--scale", type=float, default=1.0, show_default=True, help="A factor after the mean.")
 @click.option(
@@ -115,7 +119,18 @@ def _sorted_out(given: tuple[str, ...]) -> tuple[str, str, str | None, str | Non
         if len(found[kind]) > 1:
             raise click.UsageError(f"one file of {kind} is needed, not {' and '.join(found[kind])}")
     mean, labels = (next(iter(found[kind]), None) for kind in ("mean", "labels"))
-    return found["net"][0], found["weights"][0], mean, labels, found["image"]
+    images = [image for word in found["image"] for image in _images(word)]
+    return found["net"][0], found["weights"][0], mean, labels, images
+
+
+def _images(word: str) -> list[str]:
+    """An image, or those of a folder by name. Raises click's UsageError for a folder without any."""
+    if not Path(word).is_dir():
+        return [word]
+    images = sorted(str(p) for p in Path(word).iterdir() if p.suffix.lower() in IMAGES)
+    if not images:
+        raise click.UsageError(f"the folder {word} has no images ({', '.join(IMAGES)})")
+    return images
 
 
 def _numbers(text: str) -> np.ndarray:
