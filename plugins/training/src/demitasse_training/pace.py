@@ -12,7 +12,7 @@ import numpy as np
 from demitasse import NumericsError, Processes, Solver, Step, WorkerError
 from demitasse_training.crew import Crew
 from demitasse_training.diagnosis import diagnose
-from demitasse_training.stretch import Stretch
+from demitasse_training.stretch import Stretch, in_order
 
 Ask = Callable[[], bool]
 Told = Callable[[float, float, Mapping[str, float]], float]
@@ -54,7 +54,7 @@ class Pace:
             worker.begin()
         try:
             self._processes.report(iteration)
-            loss = sum(self._crew.run(step, None if whole else list))
+            loss = in_order(self._crew.run(step, None if whole else list))
             self.iteration = iteration + 1
             asked: tuple[bool, bool] | None = None
             if self._processes.size > 1:  # what one is asked, all do
