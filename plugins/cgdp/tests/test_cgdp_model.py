@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import demitasse
-from demitasse import CompositionError, DescriptionError, FlatMemory, Group, Team, load_machine
+from demitasse import CompositionError, DescriptionError, Group, Team, load_machine
 from demitasse_cgdp.chunks import chunks
 from demitasse_cgdp.gradient_sync import sync_of
 from demitasse_cgdp.model import definitions
@@ -215,7 +215,6 @@ def test_a_prediction_is_not_trained_with(tmp_path: Path) -> None:
     made = predicted(path=tmp_path / "hw.toml")
     with pytest.raises(CompositionError, match="only predicts"):
         made.bind(SimpleNamespace())  # type: ignore[arg-type]
-    assert FlatMemory is not None
 
 
 NET = """

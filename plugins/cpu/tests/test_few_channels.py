@@ -174,9 +174,8 @@ def at_the_end_of_memory(array: Any) -> Any:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="pages are protected by mprotect")
-@pytest.mark.parametrize("outputs", [1, 10, 32, 50])
-@pytest.mark.parametrize("taps", [1, 3])
-def test_nothing_behind_images_is_read(outputs: int, taps: int) -> None:
+@pytest.mark.parametrize(("taps", "outputs"), [(1, 32), (3, 1), (3, 10), (3, 32), (3, 50)])
+def test_nothing_behind_images_is_read(taps: int, outputs: int) -> None:
     channels, result = (32 if taps == 1 else 3), (5, 2)
     x = np.ones((1, channels, *(r + taps - 1 for r in result)), np.float32)
     dy = np.ones((1, outputs, *result), np.float32)
@@ -190,7 +189,7 @@ def test_nothing_behind_images_is_read(outputs: int, taps: int) -> None:
         for offer in (pixel_products.backward_weights, planes.backward_weights)
         for each in offer(backward)
     ]
-    assert made or outputs % 32
+    assert made
     for candidate, operands in made:
         sources = [
             at_the_end_of_memory(layout.pack(a))

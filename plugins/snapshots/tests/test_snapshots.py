@@ -11,6 +11,7 @@ import struct
 import subprocess
 import sys
 import zlib
+from dataclasses import replace
 from pathlib import Path
 
 import msgpack
@@ -212,13 +213,14 @@ def test_every_truncation_and_whatever_follows_the_end_is_told(tmp_path):
 
 def test_the_damaged_array_is_named(tmp_path):
     path = tmp_path / "a.demitasse"
-    weights = small()
+    weights = replace(small(), gradients={"conv1": [np.linspace(2, 3, 7)]})
     write(path, weights)
     content = path.read_bytes()
     for array, name in [
         (weights.parameters["conv1"][0], "parameter 0 of layer 'conv1'"),
         (weights.parameters["conv1"][1], "parameter 1 of layer 'conv1'"),
         (weights.state["momentum"]["conv1"][0], "state 'momentum' 0 of layer 'conv1'"),
+        (weights.gradients["conv1"][0], "gradient 0 of layer 'conv1'"),
     ]:
         at = content.index(array.tobytes()) + 1
         path.write_bytes(content[:at] + bytes([content[at] ^ 4]) + content[at + 1 :])

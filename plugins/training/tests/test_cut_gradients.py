@@ -6,6 +6,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 
 from demitasse import Candidate, PlanError, compose
@@ -16,7 +17,8 @@ CLAMP = define("activation", "clamp", "y = x, but at most 1", "x", "y", same_as(
 
 @pytest.fixture
 def trained(toy: ModuleType) -> Callable[..., Any]:
-    """``trained(*layers)``: a trainer of layers among which ``Clamp`` has no gradient."""
+    """``trained(*layers)``: which layers have learned in a step, of a net whose ``Clamp`` has no
+    gradient."""
 
     def bind(inputs: Any, outputs: Any, workspace: Any) -> Any:
         def work() -> None:
@@ -35,8 +37,10 @@ def trained(toy: ModuleType) -> Callable[..., Any]:
         with compose(toy.machine(), plugins) as runtime:
             samples = toy.layer("samples", "Samples", "", "data label", batch=4)
             trainer = runtime.trainer(toy.solver(toy.net(samples, *layers)), precision="f64")
+            before = {name: arrays[0].copy() for name, arrays in trainer.net.params.items()}
             trainer.step(1)
-            return trainer
+            after = {name: arrays[0].copy() for name, arrays in trainer.net.params.items()}
+            return {name for name in before if not np.array_equal(before[name], after[name])}
 
     return make
 
@@ -57,28 +61,31 @@ def test_a_layer_that_would_not_learn_is_told_of(toy: ModuleType, trained: Calla
 def test_what_has_nothing_to_learn_before_it_needs_no_gradient(
     toy: ModuleType, trained: Callable[..., Any]
 ) -> None:
-    trained(
+    learned = trained(
         toy.layer("limit", "Clamp", "data", "limited"),
         toy.layer("scores", "InnerProduct", "limited", "scores", outputs=3),
         toy.layer("loss", "SoftmaxLoss", "scores label", "loss"),
     )
+    assert learned == {"scores"}
 
 
 def test_neither_does_what_is_before_it_if_it_is_frozen(
     toy: ModuleType, trained: Callable[..., Any]
 ) -> None:
-    trained(
+    learned = trained(
         toy.layer("inner", "InnerProduct", "data", "inner", outputs=5, rate=0),
         toy.layer("limit", "Clamp", "inner", "limited"),
         toy.layer("scores", "InnerProduct", "limited", "scores", outputs=3),
         toy.layer("loss", "SoftmaxLoss", "scores label", "loss"),
     )
+    assert learned == {"scores"}
 
 
 def test_nor_does_a_score_beside_the_loss(toy: ModuleType, trained: Callable[..., Any]) -> None:
-    trained(
+    learned = trained(
         toy.layer("scores", "InnerProduct", "data", "scores", outputs=3),
         toy.layer("limit", "Clamp", "scores", "limited"),
         toy.layer("accuracy", "Accuracy", "limited label", "accuracy"),
         toy.layer("loss", "SoftmaxLoss", "scores label", "loss"),
     )
+    assert learned == {"scores"}
