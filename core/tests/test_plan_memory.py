@@ -191,9 +191,9 @@ def test_a_retained_plan_shares_nothing(toy: ModuleType, train: Train) -> None:
     assert len(set(places)) == len(places)
 
 
-def untidy(toy: ModuleType, *, updates: bool) -> Any:
+def untidy(toy: ModuleType, ran: set[str], *, updates: bool) -> Any:
     """Reference kernels that ask for a workspace and leave rubbish in it; of those that update flat
-    memory, or of all others."""
+    memory, or of all others. ``ran`` gets the names of their operations."""
 
     def kernels(request: Request) -> Iterable[Candidate]:
         if updates is not (not request.operation.outputs and request.operation.name != "accumulate"):
@@ -207,6 +207,7 @@ def untidy(toy: ModuleType, *, updates: bool) -> Any:
                 def run() -> None:
                     work()
                     workspace.fill(255)
+                    ran.add(request.operation.name)
 
                 return run
 
@@ -220,11 +221,13 @@ def untidy(toy: ModuleType, *, updates: bool) -> Any:
 def test_workspaces_live_for_one_call_and_overlap_nothing(
     toy: ModuleType, train: Train, agree: Any
 ) -> None:
-    plan = agree(toy.classifier(), kernels=[untidy(toy, updates=False)]).plan
+    plan = agree(toy.classifier(), kernels=[untidy(toy, set(), updates=False)]).plan
     assert all(entry.workspace is not None for entry in plan.entries)
     without = train(toy.classifier()).plan
     assert plan.arena_bytes <= without.arena_bytes + 1024, "they share one place"
 
 
 def test_kernels_that_update_get_the_workspace_that_they_ask_for(toy: ModuleType, agree: Any) -> None:
-    agree(toy.classifier(), kernels=[untidy(toy, updates=True)])
+    ran = set[str]()
+    agree(toy.classifier(), kernels=[untidy(toy, ran, updates=True)])
+    assert "momentum_update" in ran
