@@ -469,7 +469,7 @@ class _Planner:
         ]
         buffers, workspaces, (arena, unshared, fixed), blocks = self._offsets(slots, brief)
         layers = [tuple(dict.fromkeys(o[0] for s in group for o in s.owners)) for group in groups]
-        named = dict(graph.blobs) | {t.name: t for t in graph.constants}
+        named = graph.blobs | {t.name: t for t in (*graph.inputs.values(), *graph.constants)}
         for feed in graph.feeds:
             named |= {f"{feed.layer}.{key}": tensor for key, tensor in feed.tensors.items()}
         if self.retain_all:

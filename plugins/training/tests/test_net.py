@@ -223,7 +223,7 @@ def test_a_blob_is_an_array_to_numpy(
     assert not np.shares_memory(np.array(blob), blob.data)
 
 
-def test_an_input_that_nothing_reads_may_be_given_though_its_name_is_another_blobs(
+def test_an_input_is_seen_in_another_shape_by_a_blob_of_its_name(
     toy: ModuleType, runtime: Callable[..., Any]
 ) -> None:
     layers = (
@@ -231,8 +231,9 @@ def test_an_input_that_nothing_reads_may_be_given_though_its_name_is_another_blo
         toy.layer("flat", "Reshape", "data", "data", shape=(24,)),
     )
     net = runtime().net(toy.net(*layers, phase="test"))
-    net.forward(data=np.ones((4, 6), np.float32))
-    net.forward(data=np.ones((4, 6), np.float32))
+    for value in (1, 2):
+        made = net.forward(data=np.full((4, 6), value, np.float32))["data"]
+        assert made.shape == (24,) and (made == value).all()
 
 
 def test_a_layer_type_of_a_plugin_that_is_not_composed_is_said(

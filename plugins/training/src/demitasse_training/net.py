@@ -44,7 +44,7 @@ from demitasse_training.profiling import timed
 from demitasse_training.room import check_room
 from demitasse_training.rooted import Rooted
 from demitasse_training.samples import Destination, destinations, opener
-from demitasse_training.walk import Walk, buffers
+from demitasse_training.walk import Walk
 
 
 class Net(Rooted):
@@ -360,10 +360,8 @@ class Net(Rooted):
         out.take(stream)
 
     def _input(self, name: str) -> Any:
-        """The memory of an input; some that is nobody's where nothing reads it."""
-        tensor = self.graph.inputs[name]
-        found = buffers(self.plan).get(tensor.name)
-        return np.empty(tensor.shape, self.dtype) if found is None else self.step.array(found)
+        """The memory of an input."""
+        return self.step.array(self.plan.buffers[self.graph.inputs[name].name])
 
     def _gradients_of(self, plan: Plan) -> Any:
         if self._gradients is None:
