@@ -12,7 +12,7 @@ import errno
 import os
 import secrets
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -111,10 +111,27 @@ class Writer:
 
     def _prepare(self) -> None:
         """Find or begin the journal."""
-        target, source, making = self.target, self.source, self.making
-        target.mkdir(parents=True, exist_ok=True)
-        path = target / JOURNAL
-        settings = {
+        self.target.mkdir(parents=True, exist_ok=True)
+        path, settings = self.target / JOURNAL, self._settings()
+        begun = self._tag_to_go_on(path, settings)
+        if begun is None:
+            self._check_free()
+        tag = secrets.token_hex(3) if begun is None else begun
+        self.paths = self._paths(tag)
+        for folder in {path.parent for path in self.paths}:
+            folder.mkdir(parents=True, exist_ok=True)
+        self.index = self._empty_index(tag)
+        columns = self.index.columns()
+        if begun is None:
+            self.journal = journals.begin(path, {**settings, "tag": tag}, columns)
+        else:
+            self.journal = journals.resume(path, columns)
+        self.resumed = self.journal.done
+
+    def _settings(self) -> dict[str, Any]:
+        """What must be the same for a conversion that was broken off to go on."""
+        source, making = self.source, self.making
+        return {
             "source": source.name,
             "samples": source.size,
             "form": source.form,
@@ -126,26 +143,36 @@ class Writer:
             "folders": [str(f.absolute()) for f in making.folders],
             "decoding": making.decoding,
         }
+
+    def _tag_to_go_on(self, path: Path, settings: Mapping[str, Any]) -> str | None:
+        """What stands in the names of the stripes that a conversion of the same settings has begun; None
+        where there is none. Another one's stripes are removed, if that is forced."""
         found = journals.header_of(path) if path.exists() else None
-        goes_on = found is not None and {**found, "tag": None} == {**settings, "tag": None}
-        if found is not None and not goes_on:
-            differ = [name for name in settings if found.get(name) != settings[name]]
-            if not self._force:
-                raise DataError(
-                    f"{target}: another conversion was broken off here ({', '.join(differ)} differ: "
-                    f"{found.get(differ[0])!r} there, {settings[differ[0]]!r} now); force begins anew"
-                )
-            self._remove(found)
-        if not goes_on and any(p.name != JOURNAL for p in target.iterdir()):
-            if not (target / INDEX).exists():
-                raise DataError(f"{target}: is a folder with other things in it; name a new one")
-            if not self._force:
-                raise DataError(f"{target} is there already; force overwrites it")
-        tag = str(found["tag"]) if found is not None and goes_on else secrets.token_hex(3)
-        self.paths = self._paths(tag)
-        for folder in {path.parent for path in self.paths}:
-            folder.mkdir(parents=True, exist_ok=True)
-        self.index = Index(
+        if found is None:
+            return None
+        if {**found, "tag": None} == {**settings, "tag": None}:
+            return str(found["tag"])
+        differ = [name for name in settings if found.get(name) != settings[name]]
+        if not self._force:
+            raise DataError(
+                f"{self.target}: another conversion was broken off here ({', '.join(differ)} differ: "
+                f"{found.get(differ[0])!r} there, {settings[differ[0]]!r} now); force begins anew"
+            )
+        self._remove(found)
+        return None
+
+    def _check_free(self) -> None:
+        """Raise DataError where a set, or anything else, is at the target."""
+        if all(path.name == JOURNAL for path in self.target.iterdir()):
+            return
+        if not (self.target / INDEX).exists():
+            raise DataError(f"{self.target}: is a folder with other things in it; name a new one")
+        if not self._force:
+            raise DataError(f"{self.target} is there already; force overwrites it")
+
+    def _empty_index(self, tag: str) -> Index:
+        source, making = self.source, self.making
+        return Index(
             form=source.form,
             samples=source.size,
             main=source.main,
@@ -159,12 +186,6 @@ class Writer:
             source=source.name,
             table=f"table-{tag}.bin",
         )
-        columns = self.index.columns()
-        if goes_on:
-            self.journal = journals.resume(path, columns)
-        else:
-            self.journal = journals.begin(path, {**settings, "tag": tag}, columns)
-        self.resumed = self.journal.done
 
     def _paths(self, tag: str) -> list[Path]:
         folders = self.making.folders
