@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from demitasse_cli import flags, report
 from demitasse_cli import options as shared
 from demitasse_cli.models import notes_of, solver_of
+
+if TYPE_CHECKING:
+    from demitasse import NetDefinition, Runtime, Solver
 
 
 @click.command(
@@ -53,50 +56,24 @@ def command(
     json_path: str | None,
 ) -> None:
     """Print the mean scores; a second test net's have its number in front."""
-    from demitasse import ModelError
-
     model = flags.named(model, model_flag, "model")
     flags.tell_without_effect(gpu, phase, "TEST")
     report.check_writable({"--json": json_path})
     stream = report.lines_to(json_path)
-    given: dict[str, Any] = {"weights": weights, "phase": "test", "precision": precision}
-    scores: dict[str, Any] = {}
-    batches, samples = 0, 0
+    in_solver = {**flags.state(level, stage, "test_net.state"), **dict(settings)}
+    in_net = {**flags.state(level, stage, "state"), **dict(settings)}
     with shared.compose(hw, plugins, options) as runtime:
-        in_solver = {**flags.state(level, stage, "test_net.state"), **dict(settings)}
-        solver = solver_of(runtime, model, in_solver)
-        if solver is None:
-            todo: list[tuple[Any, int | None]] = [
-                (
-                    runtime.read(model).net(
-                        "test", {**flags.state(level, stage, "state"), **dict(settings)}
-                    ),
-                    None,
-                )
-            ]
-        else:
-            todo = list(zip(solver.tests, solver.test_iterations, strict=True))
-        if not todo:
-            raise ModelError(f"{model}: the solver has no test net to score; give a net instead")
+        solver, todo = _to_score(runtime, model, in_solver, in_net)
+        given: dict[str, Any] = {"weights": weights, "phase": "test", "precision": precision}
         nets = [(runtime.net(definition, **given), count) for definition, count in todo]
-        if not all(net.graph.feeds for net, _ in nets):
-            raise ModelError(
-                f"{model}: the net has no data to be scored on: none of its layers reads samples; "
-                f"give a net that has them (a train_test net), or the solver"
-            )
+        _check_samples(model, [net for net, _ in nets])
         for path, loaded in nets[0][0].loaded.items():
             if loaded.missing:
                 print(f"weights {path}: {loaded}", file=stream)
-        read = [*([solver] if solver else []), *(definition for definition, _ in todo)]
-        for note in notes_of(*read, *nets[0][0].loaded.values()):
+        for note in notes_of(*([solver] if solver else []), *(definition for definition, _ in todo)):
             print(note, file=stream)
         start = time.perf_counter()
-        for number, (net, asked) in enumerate(nets):
-            count = iterations or asked or _all(net)
-            for name, value in net.test(count).items():
-                scores[name if number == 0 else f"{number}.{name}"] = value
-            batches += count
-            samples += count * _batch(net)
+        scores, batches, samples = _scored(nets, iterations)
         seconds = time.perf_counter() - start
         composition = runtime.composition.to_dict()
     noun = "1 batch" if batches == 1 else f"{batches} batches"
@@ -120,6 +97,46 @@ def command(
                 "precision": nets[0][0].precision,
             },
         )
+
+
+def _to_score(
+    runtime: Runtime, model: Path, in_solver: dict[str, Any], in_net: dict[str, Any]
+) -> tuple[Solver | None, list[tuple[NetDefinition, int | None]]]:
+    """The nets in a file, each with the batches that its solver wants; and that solver, None for a
+    file that is a net."""
+    from demitasse import ModelError
+
+    solver = solver_of(runtime, model, in_solver)
+    if solver is None:
+        return None, [(runtime.read(model).net("test", in_net), None)]
+    if not solver.tests:
+        raise ModelError(f"{model}: the solver has no test net to score; give a net instead")
+    return solver, list(zip(solver.tests, solver.test_iterations, strict=True))
+
+
+def _check_samples(model: Path, nets: list[Any]) -> None:
+    from demitasse import ModelError
+
+    if not all(net.graph.feeds for net in nets):
+        raise ModelError(
+            f"{model}: the net has no data to be scored on: none of its layers reads samples; "
+            f"give a net that has them (a train_test net), or the solver"
+        )
+
+
+def _scored(
+    nets: list[tuple[Any, int | None]], iterations: int | None
+) -> tuple[dict[str, Any], int, int]:
+    """The mean scores by blob, those of a second net with its number in front; batches and samples."""
+    scores: dict[str, Any] = {}
+    batches, samples = 0, 0
+    for number, (net, asked) in enumerate(nets):
+        count = iterations or asked or _all(net)
+        for name, value in net.test(count).items():
+            scores[name if number == 0 else f"{number}.{name}"] = value
+        batches += count
+        samples += count * _batch(net)
+    return scores, batches, samples
 
 
 def _batch(net: Any) -> int:
