@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from demitasse import Processes, WorkerError
-from demitasse_cli import door, launch
+from demitasse_cli import command_line, launch
 
 LAUNCHER = Path(sys.executable).with_name("mpiexec")
 COMMAND = str(Path(sys.executable).with_name("demitasse"))
@@ -41,7 +41,7 @@ def test_of_processes_that_have_met_the_first_speaks(
     monkeypatch.setenv("PMI_SIZE", "3")
     monkeypatch.setenv("PMI_RANK", str(rank))
     monkeypatch.setattr(launch, "_meet", lambda words: Met(rank, order))
-    assert door._say("no  such\nthing", 2) == 2
+    assert command_line._say("no  such\nthing", 2) == 2
     assert capsys.readouterr().err == said
     assert order == ["parted"], "nobody ends before the first has spoken"
 
@@ -52,7 +52,7 @@ def test_whoever_meets_nobody_speaks_for_itself(
     monkeypatch.setenv("PMI_SIZE", "3")
     monkeypatch.setenv("PMI_RANK", "1")
     monkeypatch.setattr(launch, "_meet", lambda words: None)
-    door._say("no such thing", 2)
+    command_line._say("no such thing", 2)
     assert capsys.readouterr().err == "demitasse, rank 1: no such thing\n"
 
 
@@ -65,7 +65,7 @@ def test_what_keeps_processes_from_meeting_is_not_the_error_that_is_told(
     monkeypatch.setenv("PMI_SIZE", "3")
     monkeypatch.setenv("PMI_RANK", "1")
     monkeypatch.setattr("demitasse.discover", refuse)
-    door._say("no such thing", 2)
+    command_line._say("no such thing", 2)
     assert capsys.readouterr().err == "demitasse, rank 1: no such thing\n"
 
 

@@ -19,7 +19,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments is None:  # the process is ours
         garbage.pause()
     try:
-        from demitasse_cli.door import run
+        from demitasse_cli.command_line import run
 
         return run(list(sys.argv[1:] if arguments is None else arguments))
     except KeyboardInterrupt:

@@ -39,7 +39,7 @@ CAFFES_TOOLS = {
 """What does here what a tool or command of Caffe's does, where the names differ."""
 
 
-class Door(click.Group):
+class CommandLine(click.Group):
     """Commands that manifests declare; a plugin is imported when one of its commands runs."""
 
     @cached_property
@@ -120,12 +120,12 @@ def load(manifest: Manifest, name: str) -> click.Command:
     return command
 
 
-def command_line() -> Door:
+def command_line() -> CommandLine:
     """The command with whatever the installed plugins add to it."""
     debug = click.Option(
         ["--debug"], is_flag=True, help="Show the traceback of an error; works after a command too."
     )
-    door = Door(
+    group = CommandLine(
         "demitasse",
         help="Train convolutional nets on a runtime that is composed from plugins.",
         epilog="Each command has its own --help.",
@@ -134,8 +134,8 @@ def command_line() -> Door:
         invoke_without_command=True,
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     )
-    click.version_option(__version__, prog_name="demitasse")(door)
-    return door
+    click.version_option(__version__, prog_name="demitasse")(group)
+    return group
 
 
 @click.pass_context
@@ -151,11 +151,11 @@ def run(given: list[str]) -> int:
     given = command_first([argument for argument in given if argument != "--debug"])
     try:
         # Not click's own main: it has other statuses, and prints more than a line.
-        door = command_line()
-        with launch.told_once(), door.make_context("demitasse", given) as context:
+        group = command_line()
+        with launch.told_once(), group.make_context("demitasse", given) as context:
             if given[:1] != ["train"]:  # which goes on starting until its first step
                 garbage.settle()
-            status = door.invoke(context)
+            status = group.invoke(context)
         sys.stdout.flush()
         return status if isinstance(status, int) else 0
     except click.exceptions.Exit as exit_:
