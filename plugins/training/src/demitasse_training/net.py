@@ -38,12 +38,12 @@ from demitasse_training.entrance import Entrance
 from demitasse_training.folding import FOLD
 from demitasse_training.graph import NetGraph
 from demitasse_training.inputs import against, given_input
-from demitasse_training.look import Blob, Look, Named, extents
+from demitasse_training.memory_check import check_room
 from demitasse_training.planner import Planner, Shapes
 from demitasse_training.profiling import timed
-from demitasse_training.room import check_room
 from demitasse_training.rooted import Rooted
 from demitasse_training.samples import Destination, destinations, opener
+from demitasse_training.views import Blob, Named, Views, extents
 from demitasse_training.walk import Walk
 
 
@@ -167,8 +167,8 @@ class Net(Rooted):
 
     def outputs(self) -> dict[str, np.ndarray]:
         """Copies of the blobs that no layer reads, as the last forward left them."""
-        look = self._look()
-        return {name: np.array(look.values(name, name)) for name in self.plan.outputs}
+        views = self._views()
+        return {name: np.array(views.values(name, name)) for name in self.plan.outputs}
 
     def test(self, iterations: int = 1) -> dict[str, Any]:
         """The mean of each output over batches from the start of the data; per-class outputs are
@@ -189,7 +189,7 @@ class Net(Rooted):
     @property
     def blobs(self) -> dict[str, Blob]:
         """Blobs by name."""
-        return self._look().blobs
+        return self._views().blobs
 
     @property
     def params(self) -> dict[str, list[np.ndarray]]:
@@ -270,8 +270,8 @@ class Net(Rooted):
         named = " ".join(filter(None, ("net", self.definition.name)))
         return f"<{named} ({self.phase}), {len(self.definition.layers)} layers, {source}>"
 
-    def _look(self) -> Look:
-        return Look(self.graph, self.plan, self._flat, self.step.array, self._retain == "all")
+    def _views(self) -> Views:
+        return Views(self.graph, self.plan, self._flat, self.step.array, self._retain == "all")
 
     # How it comes to be.
 
@@ -400,8 +400,8 @@ class Net(Rooted):
         values, seen = parameters.by_layer(self.plan, self._flat), dict[str, np.ndarray]()
         if self._made.step is not None:  # what the last forward has left to look at stays
             kept = [name for name, tensor in self.graph.blobs.items() if tensor.kind == "input"]
-            look = self._look()
-            seen = {name: np.array(look.values(name, name)) for name in {*kept, *self.plan.outputs}}
+            views = self._views()
+            seen = {name: np.array(views.values(name, name)) for name in {*kept, *self.plan.outputs}}
         self._planner = replace(self._planner, slots=(), folds=False)
         self._made = self._planner.planned(self._made.shapes, self._first)
         self._own_parameters()

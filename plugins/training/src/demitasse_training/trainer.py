@@ -32,7 +32,6 @@ from demitasse_training.arguments import (
 )
 from demitasse_training.crew import Crew, one_at_a_time
 from demitasse_training.listeners import listener_of
-from demitasse_training.look import Look
 from demitasse_training.net import Net
 from demitasse_training.pace import Ask, Pace
 from demitasse_training.profiling import timed
@@ -43,6 +42,7 @@ from demitasse_training.saving import check_numbers, check_writable, gathered, p
 from demitasse_training.scores import Scores
 from demitasse_training.sizes import sizes
 from demitasse_training.update import Update
+from demitasse_training.views import Views
 from demitasse_training.worker import Worker
 
 
@@ -121,11 +121,11 @@ class Trainer(Rooted):
     # What a user calls.
 
     @property
-    def net(self) -> Look:
+    def net(self) -> Views:
         """The net being trained, as the first worker has it: ``params`` and ``blobs``."""
         worker = self._workers[0]
         keeps_all = self._retain == "all"
-        return Look(worker.graph, worker.plan, worker.flat.parameters, worker.array, keeps_all)
+        return Views(worker.graph, worker.plan, worker.flat.parameters, worker.array, keeps_all)
 
     @property
     def notes(self) -> list[str]:

@@ -35,11 +35,11 @@ from demitasse_training.agreement import planned_alike
 from demitasse_training.entrance import Entrance
 from demitasse_training.graph import NetGraph
 from demitasse_training.guarded import GuardedStep, MakeGuard
-from demitasse_training.lent import Lent
+from demitasse_training.memory_check import check_room
 from demitasse_training.norms import Norms
 from demitasse_training.recomputing import recompute
-from demitasse_training.room import check_room
 from demitasse_training.samples import Destination, destinations
+from demitasse_training.shared_parameters import SharedParameters
 from demitasse_training.shares import Share
 from demitasse_training.update import Update, flat_work
 
@@ -229,12 +229,12 @@ class Worker:
     @property
     def borrows(self) -> bool:
         """Whether its parameters are another worker's."""
-        return isinstance(self.memory["parameters"], Lent)
+        return isinstance(self.memory["parameters"], SharedParameters)
 
     def take_statistics(self) -> None:
         """Have what it keeps for itself of the parameters that it borrows as the lender has it."""
         memory = self.memory["parameters"]
-        if isinstance(memory, Lent):
+        if isinstance(memory, SharedParameters):
             for buffer, array in zip(self._statistics(), self.statistics, strict=True):
                 spec = buffer.spec
                 array[...] = memory.lender.view(buffer.offset, spec.physical, spec.array_type)
@@ -324,7 +324,7 @@ class Worker:
             self.memory["gradients"] = take_flat(max(1, plan.trainable * item))
         if lender is not None:
             own = {buffer.offset: take(buffer.spec.nbytes) for buffer in self._statistics()}
-            self.memory["parameters"] = Lent(lender.memory["parameters"], own)
+            self.memory["parameters"] = SharedParameters(lender.memory["parameters"], own)
         else:
             self.memory["parameters"] = take_flat(max(1, plan.parameters * item))
         self.flat: FlatMemory = FlatMemory(

@@ -8,7 +8,7 @@ import pytest
 
 import demitasse
 from demitasse import PlanError
-from demitasse_training.room import check_room
+from demitasse_training.memory_check import check_room
 
 
 class Small:

@@ -8,7 +8,7 @@ from typing import Any
 from demitasse import Memory
 
 
-class Lent:
+class SharedParameters:
     """Another worker's block, save for what lies in ``own``, by offset in bytes: what a forward pass
     changes, as running means, is each worker's. Closing it closes nothing."""
 

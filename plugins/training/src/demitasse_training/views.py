@@ -21,7 +21,7 @@ class Blob:
 
     name: str
     shape: tuple[int, ...]
-    _look: Look = field(compare=False)
+    _views: Views = field(compare=False)
 
     def __repr__(self) -> str:
         return f"<blob {self.name} {extents(self.shape)}, {self.dtype}>"
@@ -29,7 +29,7 @@ class Blob:
     @property
     def dtype(self) -> np.dtype[Any]:
         """The type of its elements."""
-        return np.dtype(self._look.graph.blobs[self.name].dtype)
+        return np.dtype(self._views.graph.blobs[self.name].dtype)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self.data, dtype=dtype, copy=copy)
@@ -38,12 +38,12 @@ class Blob:
     def data(self) -> np.ndarray:
         """The values, a live view where the layout is plain. Raises ModelError when the plan lets
         other blobs use the memory."""
-        return self._look.values(self.name, self.name)
+        return self._views.values(self.name, self.name)
 
     @property
     def diff(self) -> np.ndarray:
         """The gradient of the objective. Only with ``retain="all"``, and in training."""
-        return self._look.values(self.name, f"d{self.name}")
+        return self._views.values(self.name, f"d{self.name}")
 
 
 class UnknownNameError(ModelError, KeyError):
@@ -71,7 +71,7 @@ def extents(shape: Sequence[int]) -> str:
 
 
 @dataclass(frozen=True)
-class Look:
+class Views:
     """A planned net's parameters and blobs by name."""
 
     graph: Graph = field(repr=False)
