@@ -24,6 +24,7 @@ from hypothesis.extra import numpy as npst
 import demitasse
 from demitasse import ModelError, ModelReader, SnapshotError, Weights, hookspecs
 from demitasse_snapshots import model_writer as writing
+from demitasse_snapshots.layout import DEEPEST, LARGEST_RANK
 from demitasse_snapshots.plugin import model_reader, model_writer
 
 
@@ -177,6 +178,25 @@ def test_a_record_that_contains_itself_is_refused(tmp_path):
     record["again"] = record
     with pytest.raises(SnapshotError, match="nested deeper"):
         write(tmp_path / "a.demitasse", Weights(record=record))
+
+
+def test_what_nests_as_deep_as_may_be_written_is_read_and_no_deeper(tmp_path):
+    path, record = tmp_path / "a.demitasse", {"a": 1}
+    for _ in range(DEEPEST - 1):
+        record = {"a": record}
+    write(path, Weights(record=record))
+    assert read(path).record == record
+    with pytest.raises(SnapshotError, match="nested deeper than 64"):
+        write(path, Weights(record={"a": record}))
+    path.write_bytes(sealed(msgpack.packb(tree(record={"a": record}))))
+    assert "nested at most 64 deep" in failure(path)
+
+
+def test_an_array_of_the_largest_rank_is_read(tmp_path):
+    path, array = tmp_path / "a.demitasse", np.arange(2.0).reshape(2, *[1] * (LARGEST_RANK - 1))
+    write(path, Weights(parameters={"layer": [array]}))
+    (found,) = read(path).parameters["layer"]
+    assert found.shape == array.shape and np.array_equal(found, array)
 
 
 def test_numpy_scalars_in_the_record_become_plain_numbers(tmp_path):
