@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 from demitasse import PLAIN, Candidate, Request, Work
 from demitasse_cpu.kernels.layouts import NHWC_BF16
@@ -138,6 +138,42 @@ def correlating(request: Request, s: Sizes, to_data: bool = False, relu: bool = 
     )
 
 
+class _Tiles(NamedTuple):
+    """How the tiles of a gradient are divided: transformed in ``groups`` of ``group`` that have scales
+    together, by ``parts`` threads."""
+
+    s: Sizes
+    parts: int
+    group: int
+    groups: int
+
+    @property
+    def squares(self) -> int:
+        """Panels of channels times panels of outputs."""
+        return -(-self.s.channels // PANEL) * -(-self.s.outputs // PANEL)
+
+    def transformed(self, channels: int) -> tuple[int, int]:
+        """Numbers of the pairs and of the scales of a group in one panel."""
+        positions, row = self.s.points**2, min(PANEL, whole(channels, LINE))
+        return positions * (-(-self.group // 2) * row + LINE), positions * PANEL
+
+    def room(self, channels: int) -> list[int]:
+        """Numbers of all pairs and of all scales, for x's channels or dy's."""
+        panels = -(-channels // PANEL)
+        return [panels * self.groups * count + LINE * FLOAT for count in self.transformed(channels)]
+
+    def transforms(self, pieces: Sequence[Any]) -> list[Any]:
+        """The transforms of x and of dy in memory: pairs and scales of the one, then of the other."""
+        from demitasse_cpu.loops import winograd_integer_gradient as loops
+
+        both = zip((self.s.channels, self.s.outputs), pieces[::2], pieces[1::2], strict=True)
+        return [
+            loops.Groups(pairs.view("int32"), size, scales, scales_size, self.group, self.groups)
+            for channels, pairs, scales in both
+            for size, scales_size in [self.transformed(channels)]
+        ]
+
+
 def gradient(request: Request, s: Sizes) -> Candidate:
     """Of the weights: each thread sums what its tiles give to all of them, or what all tiles give to
     its squares of channels and outputs."""
@@ -145,87 +181,28 @@ def gradient(request: Request, s: Sizes) -> Candidate:
     parts = s.threads if by_squares else s.parts
     mine = s.tiles if by_squares else -(-s.tiles // parts)
     group = -(-mine // -(-mine // _GROUP))
-    groups = -(-s.tiles // group) if by_squares else 1
-    positions = s.points**2
-
-    def transformed(channels: int) -> tuple[int, int]:
-        """Numbers of the pairs and of the scales of a group in one panel."""
-        row = min(PANEL, whole(channels, LINE))
-        return positions * (-(-group // 2) * row + LINE), positions * PANEL
-
-    def room(channels: int) -> list[int]:
-        return [-(-channels // PANEL) * groups * count + LINE * FLOAT for count in transformed(channels)]
-
-    both = [*room(s.channels), *room(s.outputs)]
-    squares = -(-s.channels // PANEL) * -(-s.outputs // PANEL)
+    tiles = _Tiles(s, parts, group, -(-s.tiles // group) if by_squares else 1)
+    both, positions = [*tiles.room(s.channels), *tiles.room(s.outputs)], s.points**2
     square = positions * (SQUARE_ROWS * PANEL + LINE)
     line = positions * (group * LINE + LINE)
     sums = sums_of(request, s)
     if by_squares:
-        numbers = [groups * sums, *both, *[square, line] * parts]
+        numbers = [tiles.groups * sums, *both, *[square, line] * parts]
     else:
-        numbers = [parts * sums, parts * squares * square, *[*both, line] * parts]
+        numbers = [parts * sums, parts * tiles.squares * square, *[*both, line] * parts]
     sizes = [*(FLOAT * count for count in numbers), *[s.patch] * parts]
 
     def bind(inputs: Sequence[Any], targets: Sequence[Any], workspace: Any) -> Work:
         from demitasse_cpu.loops import winograd_gradient as common
-        from demitasse_cpu.loops import winograd_integer_gradient as loops
 
-        g = tiles_of(s)
         all_sums, *rooms = cut(workspace, "float32", *sizes)
         rooms, patches = rooms[:-parts], rooms[-parts:]
-
-        def tiles_in(pieces: Sequence[Any]) -> list[Any]:
-            """Of x and of dy."""
-            both = zip((s.channels, s.outputs), pieces[::2], pieces[1::2], strict=True)
-            return [
-                loops.Groups(pairs.view("int32"), size, scales, scales_size, group, groups)
-                for channels, pairs, scales in both
-                for size, scales_size in [transformed(channels)]
-            ]
-
         stages: list[Work] = []
         for dy, x, dw, db in of_groups(s, inputs, targets):
-            if by_squares:
-                v_and_d, own = tiles_in(rooms[:4]), list(zip(rooms[4::2], rooms[5::2], strict=True))
-                units = groups * (-(-s.channels // PANEL) + -(-s.outputs // PANEL))
-                first = [
-                    ready(
-                        loops.gradient_tiles, g, x, dy, *v_and_d, all_sums, line, patch, s.tiles, *mine
-                    )
-                    for (_, line), patch, mine in zip(own, patches, divide(units, parts), strict=False)
-                ]
-                then = [
-                    ready(loops.gradient_by_squares, g, *v_and_d, du, dw, patch, s.tiles, *mine)
-                    for (du, _), patch, mine in zip(own, patches, divide(squares, parts), strict=False)
-                ]
-            else:
-                units, vectors = units_of(s, parts)
-                all_du, near = rooms[0], [rooms[1 + 5 * i : 6 + 5 * i] for i in range(parts)]
-                each_sums, each_du = all_sums.reshape(parts, sums), all_du.reshape(parts, -1)
-                first = [
-                    ready(
-                        loops.gradient_by_tiles,
-                        g,
-                        x,
-                        dy,
-                        *tiles_in(near[i][:4]),
-                        each_du[i],
-                        each_sums[i],
-                        near[i][4],
-                        patches[i],
-                        *mine,
-                    )
-                    for i, mine in enumerate(divide(s.tiles, parts))
-                ]
-                then = [
-                    ready(
-                        common.add_up, g, all_du, parts, each_du.shape[1], dw, patches[i], vectors, *mine
-                    )
-                    for i, mine in enumerate(divide(units, parts))
-                ]
-            bias = ready(common.bias_gradient, all_sums, groups if by_squares else parts, db)
-            stages += [at_once(first), at_once(then), bias]
+            divided = _by_squares if by_squares else _by_tiles
+            stages += divided(tiles, x, dy, dw, all_sums, rooms, patches)
+            added = tiles.groups if by_squares else parts
+            stages.append(ready(common.bias_gradient, all_sums, added, db))
         return in_order(stages)
 
     return Candidate(
@@ -236,3 +213,58 @@ def gradient(request: Request, s: Sizes) -> Candidate:
         workspace=sum(map(aligned, sizes)),
         in_place=False,
     )
+
+
+def _by_squares(
+    tiles: _Tiles, x: Any, dy: Any, dw: Any, sums: Any, rooms: Sequence[Any], patches: Sequence[Any]
+) -> list[Work]:
+    """All tiles are transformed first; then each thread has its squares. ``rooms``: the transforms, then
+    a square's sums and a line for each thread."""
+    from demitasse_cpu.loops import winograd_integer_gradient as loops
+
+    s, parts, g = tiles.s, tiles.parts, tiles_of(tiles.s)
+    v_and_d, own = tiles.transforms(rooms[:4]), list(zip(rooms[4::2], rooms[5::2], strict=True))
+    units = tiles.groups * (-(-s.channels // PANEL) + -(-s.outputs // PANEL))
+    transform = [
+        ready(loops.gradient_tiles, g, x, dy, *v_and_d, sums, line, patch, s.tiles, *mine)
+        for (_, line), patch, mine in zip(own, patches, divide(units, parts), strict=False)
+    ]
+    multiply = [
+        ready(loops.gradient_by_squares, g, *v_and_d, du, dw, patch, s.tiles, *mine)
+        for (du, _), patch, mine in zip(own, patches, divide(tiles.squares, parts), strict=False)
+    ]
+    return [at_once(transform), at_once(multiply)]
+
+
+def _by_tiles(
+    tiles: _Tiles, x: Any, dy: Any, dw: Any, sums: Any, rooms: Sequence[Any], patches: Sequence[Any]
+) -> list[Work]:
+    """Each thread has its tiles; then their sums are added up. ``rooms``: the sums of all threads, then
+    the transforms and a line for each."""
+    from demitasse_cpu.loops import winograd_gradient as common
+    from demitasse_cpu.loops import winograd_integer_gradient as loops
+
+    s, parts, g = tiles.s, tiles.parts, tiles_of(tiles.s)
+    units, vectors = units_of(s, parts)
+    all_du, near = rooms[0], [rooms[1 + 5 * i : 6 + 5 * i] for i in range(parts)]
+    each_sums, each_du = sums.reshape(parts, -1), all_du.reshape(parts, -1)
+    multiply = [
+        ready(
+            loops.gradient_by_tiles,
+            g,
+            x,
+            dy,
+            *tiles.transforms(near[i][:4]),
+            each_du[i],
+            each_sums[i],
+            near[i][4],
+            patches[i],
+            *mine,
+        )
+        for i, mine in enumerate(divide(s.tiles, parts))
+    ]
+    add_up = [
+        ready(common.add_up, g, all_du, parts, each_du.shape[1], dw, patches[i], vectors, *mine)
+        for i, mine in enumerate(divide(units, parts))
+    ]
+    return [at_once(multiply), at_once(add_up)]
