@@ -1,4 +1,4 @@
-"""What a worker's part of an objective counts for, by what it is made of."""
+"""Which samples are a worker's, and what its part of an objective counts for, by what it is made of."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from demitasse import DataError, DataSpec, Feed, Field, Graph, Layer, Location, Node, Tensor
 from demitasse.operations import define
@@ -26,6 +28,18 @@ def apply(to: Graph, *inputs: Tensor, shape: tuple[int, ...], **attributes: Any)
     made = Tensor("y", shape, "float64", "activation")
     to.nodes.append(Node(word, list(inputs), [made], attributes, "layer", "forward"))
     return made
+
+
+@given(st.integers(0, 50), st.integers(1, 9), st.booleans())
+def test_shares_follow_each_other_and_differ_by_one_sample_at_most(
+    batch: int, workers: int, weak: bool
+) -> None:
+    shares = [Share(index, workers, weak).of(batch) for index in range(workers)]
+    ends = [offset + count for _, offset, count in shares]
+    counts = [count for *_, count in shares]
+    assert {total for total, *_ in shares} == {ends[-1]} == {batch * workers if weak else batch}
+    assert [offset for _, offset, _ in shares] == [0, *ends[:-1]]
+    assert counts == sorted(counts, reverse=True) and counts[0] - counts[-1] <= 1
 
 
 def weight(of: Graph, tensor: Tensor, share: Share | None = None) -> float:
