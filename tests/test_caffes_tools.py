@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import demitasse
-from demitasse import DataSpec
+from demitasse import DataError, DataSpec
 
 cv2 = pytest.importorskip("cv2", reason="OpenCV, which reads images, is not installed")
 
@@ -156,11 +156,19 @@ def test_a_folder_that_cannot_be_made_is_told_in_the_systems_words_alone(
 
 
 def test_an_empty_folder_has_no_samples(tmp_path: Path) -> None:
+    (tmp_path / "empty_lmdb").mkdir()
     (tmp_path / "broken_lmdb").mkdir()
     (tmp_path / "broken_lmdb/lock.mdb").touch()
+    with demitasse.compose() as runtime:
+        for name, held in (
+            ("empty_lmdb", "the folder is empty"),
+            ("broken_lmdb", "of a database there is lock.mdb, and no data.mdb"),
+        ):
+            with pytest.raises(DataError, match=f"{name} has no samples: {held}"):
+                runtime.open_source(DataSpec(str(tmp_path / name)))
     done = run("compute_image_mean", tmp_path / "broken_lmdb")
     assert done.returncode == 2
-    assert f"{tmp_path / 'broken_lmdb'} has no samples: the folder is empty" in done.stderr
+    assert f"{tmp_path / 'broken_lmdb'} has no samples: of a database there is lock.mdb" in done.stderr
 
 
 def test_a_net_that_reads_no_samples_is_timed_without_a_rate_of_samples(tmp_path: Path) -> None:

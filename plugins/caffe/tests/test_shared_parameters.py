@@ -63,3 +63,12 @@ def test_two_multipliers_of_one_parameter_are_refused_with_both_layers(
 def test_the_same_multipliers_said_twice_are_one(read: Any) -> None:
     said = 'name: "w" lr_mult: 0.1 decay_mult: 0'
     assert len(read(INPUT + inner("a", said) + inner("b", said)).net("train").layers) == 3
+
+
+def test_a_layers_own_two_parameters_of_one_name_are_told_as_that(read: Any) -> None:
+    text = INPUT + inner("a", 'name: "a" lr_mult: 1', 'name: "a" lr_mult: 2')
+    told = (
+        r":2: layer 'a': lr_mult 2 for parameter 'a', which it shares with its own parameter 0, of the"
+    )
+    with pytest.raises(ModelError, match=told):
+        read(text).net("train")

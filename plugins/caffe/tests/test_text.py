@@ -93,6 +93,14 @@ def test_layers_in_a_list_know_their_lines(read: Any) -> None:
             r":2:1: NetParameter: name has one value, and is given again; it was given in line 1$",
         ),
         (
+            'layers { name: "p" pooling_parm { } type: "Pooling" }',
+            r"unknown field 'pooling_parm'; .*; a layer with a quoted type is written 'layer {', not",
+        ),
+        (
+            'layers { name: "p" type: POOLING pooling_parm { } }',
+            r"unknown field 'pooling_parm'; .* as Caffe's caffe\.proto lists them\)$",
+        ),
+        (
             'layer { name: "p"\n pooling_param { kernel_size: 1\n kernel_size: 2 } }',
             r":3:2: layer 'p': .* kernel_size has .* in line 2 \(each axis has its own in kernel_h and",
         ),

@@ -33,12 +33,14 @@ def with_common_multipliers(layers: Sequence[Placed]) -> list[Placed]:
                 value = getattr(spec, name)
                 if not theirs.HasField(name):
                     setattr(theirs, name, value)
-                elif getattr(theirs, name) != value:
+                elif (other := getattr(theirs, name)) != value:
+                    whose = f"layer {result[owner][0].name!r} ({result[owner][1]})"
+                    if owner == position:
+                        whose = f"its own parameter {parameter}, of the same name"
                     raise ModelError(
                         f"{place}: layer {message.name!r}: {name} {number(value):g} for parameter "
-                        f"{spec.name!r}, which it shares with layer {result[owner][0].name!r} "
-                        f"({result[owner][1]}), where it is {number(getattr(theirs, name)):g}; a shared "
-                        f"parameter has one"
+                        f"{spec.name!r}, which it shares with {whose}, where it is {number(other):g}; a "
+                        f"shared parameter has one"
                     )
     return result
 

@@ -36,13 +36,15 @@ SCHEMA = "as Caffe's caffe.proto lists them"
 
 @dataclass(eq=False)
 class Block:
-    """A message in the text. ``words`` are its scalar fields as they are written."""
+    """A message in the text. ``words`` are its scalar fields as they are written, less their quotes;
+    ``quoted`` are those that had some."""
 
     name: str
     line: int
     parent: Block | None
     closed: bool = False
     words: dict[str, str] = field(default_factory=dict)
+    quoted: set[str] = field(default_factory=set)
     depth: int = 0
 
     @property
@@ -129,6 +131,8 @@ class Outline:
             elif after_colon and token not in ":;,":
                 self.entries.append(Entry(block, name, *position, value=token))
                 block.words.setdefault(name, token.strip("\"'"))
+                if token[0] in "\"'":
+                    block.quoted.add(name)
             elif token not in ":;," and not (lists and lists[-1][0] is block):
                 name, position = token, (line, start - line_start + 1)
             after_colon = token == ":"
@@ -269,7 +273,7 @@ def _unknown_field(path: Path, entry: Entry, descriptor: Any) -> str:
         return f"{where}: {fork.told(entry.name)}"
     message = unknown("field", entry.name, list(descriptor.fields_by_name), where, SCHEMA)
     block: Block | None = entry.block
-    if block is not None and block.name == "layers":
+    if block is not None and block.name == "layers" and "type" in block.quoted:
         message += "; a layer with a quoted type is written 'layer {', not 'layers {'"
     while block is not None and block.parent is not None and entry.name in _LAYERS:
         if block.name in _LAYERS:

@@ -202,9 +202,10 @@ def _in_folder(folder: Path, kind: str | None, split: str | None) -> tuple[str, 
     entries = sorted(
         folder.iterdir(), key=lambda path: (SUFFIXES.index(_ending(path)), not _is_binary(path))
     )
-    # What is left where the making of an LMDB database was broken off.
+    # What is left where an LMDB database was copied in part, or its making broken off.
     if all(entry.name == "lock.mdb" for entry in entries):
-        raise DataError(f"{folder} has no samples: the folder is empty ({UNDERSTOOD})")
+        held = "of a database there is lock.mdb, and no data.mdb" if entries else "the folder is empty"
+        raise DataError(f"{folder} has no samples: {held} ({UNDERSTOOD})")
     for name, splits in wanted.items():
         for part, pattern in splits.items():
             files: dict[str, Path] = {}
