@@ -323,6 +323,9 @@ FORKS = (
                 ),
             ),
             Fields("BatchNormParameter", "fused_relu", _RELU, idle="false"),
+            Fields(
+                "MemoryDataParameter", "dim", "it is the shape; give batch_size, channels, height, width"
+            ),
             Fields("ConvolutionParameter", "fuse_type", "other layers follow; add them", idle="UNFUSED"),
             Fields("LRNParameter", "fuse_type", "other layers follow; add them", idle="UNFUSED"),
             Fields("PoolingParameter", "dilation", "the window has gaps", idle="1"),

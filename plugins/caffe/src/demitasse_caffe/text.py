@@ -16,7 +16,14 @@ from typing import Any
 from google.protobuf import text_format
 
 from demitasse import ModelError, nearest, unknown
-from demitasse_caffe.fork_fields import ForkField, engine_word, fork_field, notes, old_type_owner
+from demitasse_caffe.fork_fields import (
+    TYPES,
+    ForkField,
+    engine_word,
+    fork_field,
+    notes,
+    old_type_owner,
+)
 from demitasse_caffe.schema import Schema, is_repeated
 from demitasse_caffe.whole_file import read_whole
 
@@ -188,7 +195,7 @@ def parse(
                     raise ModelError(told)
                 outline.misfit = outline.misfit or told
             elif strict:
-                raise ModelError(f"{_unknown_field(path, entry, descriptor)}; {_owner(entry, schema)}")
+                raise ModelError(_strangers_field(path, entry, descriptor, schema))
             foreign = True
             continue
         field_descriptor = descriptor.fields_by_name[entry.name]
@@ -253,17 +260,21 @@ def _is_solvers(entry: Entry, name: str) -> bool:
     return name != "NetParameter" and len(entry.block.path) < 2
 
 
-def _owner(entry: Entry, schema: Schema) -> str:
-    """Whose the field is that would be lost: a layer of a type that nobody knows."""
+def _strangers_field(path: Path, entry: Entry, descriptor: Any, schema: Schema) -> str:
+    """The sentence for a field of a layer of a type that nobody knows, which would be lost."""
+    fork = fork_field(descriptor.name, entry.name)
+    what = fork.told(entry.name) if fork else f"{entry.name} is no field of Caffe's {descriptor.name}"
     block = entry.block
     while block.name != "layer" and block.parent is not None:
         block = block.parent
     name, kind = block.words.get("name", ""), block.words.get("type", "")
-    close = nearest(kind, schema.types)
-    guess = f" (did you mean {close!r}?)" if close else ""
+    whose = f", which is of {TYPES[kind]} and no composed plugin knows" if kind in TYPES else ""
+    if not whose:
+        close = nearest(kind, schema.types)
+        whose = ", which no composed plugin knows" + (f" (did you mean {close!r}?)" if close else "")
     return (
-        f"layer {name!r} is of type {kind!r}, which no composed plugin knows{guess}. A plugin whose "
-        f"layer_types have it declares its fields"
+        f"{path}:{entry.line}:{entry.column}: {what}: layer {name!r} is of type {kind!r}{whose}. A "
+        f"plugin whose layer_types have it declares its fields"
     )
 
 
