@@ -124,7 +124,7 @@ def test_weights_go_from_every_form_to_every_other(
         (("s.solverstate", "new.prototxt"), "s.solverstate: holds weights; the net is in a .prototxt"),
         (
             ("foreign.prototxt", "new.prototxt"),
-            "foreign.prototxt:1:47: roi_pooling_param is no .* 'ROIPooling', which is of Faster R-CNN's fo",
+            "foreign.prototxt:1:47: roi_pooling_param is no .* 'ROIPooling', which is of Faster R",
         ),
         (("old.prototxt", "old.prototxt", "--force"), "is the file to convert; give another name"),
     ],
