@@ -27,6 +27,7 @@ from demitasse import (
 )
 from demitasse_allreduce import plugin
 from demitasse_allreduce.launch import FAMILIES, with_processes
+from demitasse_allreduce.stages.foreseen import in_one_memory
 from demitasse_allreduce.stages.lane import LONG, LONGEST, Lane
 from demitasse_allreduce.stages.options import BUCKET, Options
 from demitasse_allreduce.stages.parcels import Part, inside, merged, parcels, shares
@@ -333,3 +334,43 @@ def test_the_entry_point_serves_what_the_manifest_says() -> None:
     assert {"gradient_sync", "allocator", "probe", "processes"} <= set(manifest.roles)
     assert manifest.roles["allocator"]["spaces"] == ["shared:node"]
     assert plugin.allocator(space="host", options={}) is None
+
+
+# A stage that is only foreseen.
+
+
+@pytest.mark.parametrize(
+    ("options", "ranks", "found"),
+    [
+        ({}, 4, (4, False, "packed")),
+        ({}, 3, (3, False, "packed")),
+        ({}, 8, (4, False, "overlap")),
+        ({}, 6, (4, True, "overlap")),
+        ({"between": "leaders"}, 8, (4, True, "overlap")),
+        ({"stage": "buckets"}, 4, (4, False, "buckets")),
+        ({"shared": False}, 4, (1, False, "overlap")),
+        ({"stage": "SC-B"}, 4, (1, False, "SC-B")),
+    ],
+)
+def test_described_ranks_share_the_memory_of_the_level_around_them(
+    options: dict[str, Any], ranks: int, found: tuple[int, bool, str]
+) -> None:
+    levels = (
+        Level("node", 2, memory=(MemorySpace("host"),)),
+        Level("rank", 4, workers="mpi", sync=SyncSpec("allreduce")),
+    )
+    about = Machine("test", levels), Processes()
+    alone = Group(("node", "rank"), 0, None, "float32", options, True, *about)
+    sync = plugin.gradient_sync(alone).described()  # type: ignore[attr-defined]
+    sync.taking_part(ranks)
+    assert (sync.node_ranks, sync.leaders, sync.stage) == found
+
+
+@pytest.mark.parametrize("workers", ["mpi", "streams"])
+def test_ranks_with_memories_of_their_own_share_none(workers: str) -> None:
+    levels = (
+        Level("node", 2, memory=(MemorySpace("host"),)),
+        Level("rank", 4, workers="mpi", sync=SyncSpec("allreduce")),
+        Level("device", 1, workers=workers, memory=(MemorySpace("device"),)),
+    )
+    assert in_one_memory(Machine("test", levels), ("node", "rank")) == 1

@@ -198,3 +198,61 @@ def test_a_strangers_synchronisation_says_itself_what_it_sends(
     assert first("conv").start >= first("exchange").stop
     assert [e.name for e in done.timeline if e.resource == "network"][1:] == ["ring ip", "ring conv"]
     assert "letters of 3 ms" in done.sources
+
+
+PACE = """
+[[level]]
+name = "host"
+count = 4
+workers = "mpi"
+link = { latency = "60 us", bandwidth = "400 Mbit/s", source = "assumed" }
+memory = [{ space = "host", capacity = "8 GB", bandwidth = "6 GB/s", source = "assumed" }]
+peak = "0.1 GFLOP/s (assumed)"
+sync = { plugin = "simulator", algorithm = "ring", overlap = %s }
+"""
+
+LARS = 'type: "LARS"\nlars_trust: 0.001\n'
+
+
+@pytest.mark.parametrize("update", [LARS, "clip_gradients: 1\n"])
+def test_an_update_that_reads_whole_sizes_lets_no_sum_go_on_beside_backward(
+    update: str, solver: Path, machine: Callable[[str], Path]
+) -> None:
+    """What is hidden with momentum is then waited for, at every stage and by a description's options."""
+    stages = [lab(stage, more=', bucket = "1 B"', peak=0.1) for stage in ("overlap", "SC-OBR")]
+    stages += [PACE % "true", PACE % "false"]
+    plain = [predict(solver, machine(text)) for text in stages]
+    solver.write_text(solver.read_text() + update)
+    for text, before in zip(stages, plain, strict=True):
+        done = predict(solver, machine(text))
+        busy = [(e.start, e.stop) for e in done.timeline if e.phase in ("forward", "backward")]
+        sums = [e for e in done.timeline if e.resource == "network" and "broadcast" not in e.name]
+        assert sums
+        for each in sums:
+            assert all(stop <= each.start + 1e-12 or start >= each.stop - 1e-12 for start, stop in busy)
+        measured = [e.name for e in done.timeline if e.name.startswith("measure ")]
+        updated = [e.name for e in done.timeline if e.name.startswith("update ")]
+        assert len(measured) == len(updated) > 0
+        names = [each.name for each in done.timeline]
+        assert names.index(measured[-1]) < names.index(updated[0])
+        sent = sum(each.seconds for each in sums)
+        assert done.seconds >= sum(stop - start for start, stop in busy) + sent - 1e-12
+        assert done.seconds > before.seconds
+        assert done.seconds == pytest.approx(sum(done.phases.values()))
+        assert any("no sum goes on beside backward" in line for line in done.sources)
+        assert not any("beside the computation" in line for line in done.sources)
+
+
+@pytest.mark.parametrize("update", [LARS, "clip_gradients: 1\n"])
+def test_measuring_is_counted_for_one_worker_too(
+    update: str, solver: Path, machine: Callable[[str], Path]
+) -> None:
+    """Parameters and gradients are read once more, over the memory's bandwidth."""
+    node = lab(ranks=1)
+    solver.write_text(solver.read_text() + update)
+    done = predict(solver, machine(node))
+    measured = [each for each in done.timeline if each.name.startswith("measure ")]
+    parameters = done.memory["parameters"]
+    assert sum(e.seconds for e in measured) == pytest.approx(2 * parameters / 6e9, rel=0.05)
+    assert done.seconds == pytest.approx(sum(done.phases.values()))
+    assert not any("beside backward" in line for line in done.sources)

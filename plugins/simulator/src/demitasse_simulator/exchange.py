@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,9 +15,11 @@ from demitasse import (
     CompositionError,
     Cost,
     GradientSync,
+    Level,
     Machine,
     PluginError,
     Span,
+    Tier,
     Topology,
     cost,
     discover,
@@ -56,6 +58,10 @@ class Link:
     gamma: float = 0.0
     lines: list[str] = field(default_factory=list)
     pieces: tuple[int, ...] = ()
+    near: int = 1
+    """Ranks of a node that add in its memory, each its slice, without a message."""
+    leads: bool = False
+    """Whether the first of these has everything instead."""
     levels: tuple[Algorithm, ...] = ()
     """Lower and upper communicators' algorithms, where these take turns in place of one algorithm."""
     _costs: dict[tuple[str, int], tuple[Cost, str]] = field(default_factory=dict)
@@ -86,7 +92,7 @@ class Link:
         """What the plugin has for a node among others and says itself which messages go when (its
         ``messages(buckets, reads)``); None where it has nothing of the kind."""
         outer = getattr(self.chain.sync, "outer", None)
-        return outer if outer is not None and self.network is not None else None
+        return outer if outer is not None and self.chain.nodes > 1 else None
 
     def describe(self) -> list[str]:
         """Where its numbers are from."""
@@ -114,6 +120,8 @@ class Link:
         """Seconds to reduce and to distribute a span among this process's threads: what the plugin's
         ``costs(bucket, span)`` says, or else the bytes that a sum and copies move through the memory
         that the threads share. Raises DescriptionError where its bandwidth is not given."""
+        if self.near > 1 and self.bandwidth is not None:
+            return self._in_memory(len(span), self.near, self.near * self.bandwidth)
         inner = self.inner
         if inner is None or not span:
             return 0.0, 0.0
@@ -123,14 +131,28 @@ class Link:
         if self.bandwidth is None:
             level = self.chain.levels[-1]
             raise missing_number(self.machine, level, "memory.bandwidth", "a sum over its threads needs")
-        moved = len(span) * self.item
-        reads = (inner.size + 1) * moved / self.bandwidth
-        return reads, 2 * (inner.size - 1) * moved / self.bandwidth
+        return self._in_memory(len(span), inner.size, self.bandwidth)
+
+    def _in_memory(self, elements: int, siblings: int, bandwidth: float) -> tuple[float, float]:
+        """A sum reads everybody's gradients and writes one; all but its owner read and write a part."""
+        moved = elements * self.item
+        return (siblings + 1) * moved / bandwidth, 2 * (siblings - 1) * moved / bandwidth
+
+    def kept(self, span: Span) -> Span:
+        """What the first worker holds of a span, once it is summed."""
+        if self.near > 1:
+            return span if self.leads else Span(span.start, span.start - -len(span) // self.near)
+        return self.inner.owned(span) if self.inner is not None else span
+
+    @property
+    def endpoints(self) -> int:
+        """How many the network joins: nodes, where ranks of one need no message."""
+        return -(-self.chain.nodes // self.near)
 
     def over_network(self, elements: int, goal: str = "allreduce") -> Cost | None:
         """The collective ``goal`` among nodes; None where there is one node. Raises CompositionError
         where no algorithm has that goal."""
-        if self.network is None or self.chain.nodes == 1 or not elements:
+        if self.network is None or self.endpoints == 1 or not elements:
             return None
         if (goal, elements) not in self._costs:
             if self.levels:
@@ -144,7 +166,7 @@ class Link:
         """Two levels of communicators, one after the other: ranks in a row, and the first of each."""
         assert self.network is not None
         lower, upper = self.levels
-        nodes, places = self.chain.nodes, self.network.place(self.chain.nodes)
+        nodes, places = self.endpoints, self.network.place(self.endpoints)
         row = min(self.group or len(self.network.groups(nodes)[0]), nodes)
         low, up = (lower, places[:row]), (upper, places[::row])
         turns = {
@@ -182,7 +204,7 @@ class Link:
     def _way(self, elements: int, goal: str) -> Way:
         """The cheapest way of so many elements; where a plugin chooses, for all sizes up to the next
         power of 2, and for the next power of 16 where nodes are many: to cost all ways takes seconds."""
-        coarse = elements.bit_length() if self.chain.nodes <= FEW else elements.bit_length() // 4
+        coarse = elements.bit_length() if self.endpoints <= FEW else elements.bit_length() // 4
         key = goal, coarse if self.spoken is not None else -elements
         if key not in self._best:
             ways = [
@@ -206,13 +228,47 @@ class Link:
     def _cost(self, way: Way, elements: int, goal: str) -> Cost:
         assert self.network is not None
         algorithm, order, pieces = way
-        nodes, options = self.chain.nodes, dict[str, Any](goal=goal)
+        nodes, options = self.endpoints, dict[str, Any](goal=goal)
         if "groups" in algorithm.options:
             options["groups"] = self.group or self.network.groups(nodes)
         if pieces:
             options["chunks"] = pieces
         rounds = algorithm.rounds(nodes, elements, **options)
         return cost(rounds, self.network, self.network.place(nodes, order), self.item, self.gamma)
+
+
+def _near(made: Link) -> tuple[int, bool]:
+    """The ranks of a node that add in its memory, and whether the first has everything, as the plugin
+    that speaks for itself says."""
+    said = made.spoken
+    return int(getattr(said, "node_ranks", 1)), bool(getattr(said, "leaders", False))
+
+
+def _around(levels: Sequence[Level], ranks: int) -> Sequence[Level]:
+    """The levels around a node of so many ranks."""
+    count = len(levels)
+    while count and math.prod(level.count for level in levels[count:]) < ranks:
+        count -= 1
+    return levels[:count]
+
+
+def _of_nodes(network: Topology, inside: int, leads: bool) -> Topology:
+    """The network of nodes with so many ranks ``inside``, from its tiers' numbers for a rank: all of a
+    node send their slices at once, or (``leads``) one of them everything."""
+    tiers, joined = network.tiers, list[Tier]()
+    for number, tier in enumerate(tiers):
+        trunk = inside * tier.bandwidth / tier.oversubscription  # out of a node, of all in it
+        if number == len(tiers) - 1:
+            joined.append(
+                Tier(tier.name, tier.count, tier.latency, min(trunk, tier.bandwidth) if leads else trunk)
+            )
+        elif leads:
+            shared = max(1.0, tier.oversubscription / inside)
+            joined.append(Tier(tier.name, tier.count, tier.latency, tier.bandwidth, shared))
+        else:
+            rate = inside * tier.bandwidth
+            joined.append(Tier(tier.name, tier.count, tier.latency, rate, tier.oversubscription))
+    return Topology(tuple(joined), network.sources)
 
 
 def _words(algorithm: Algorithm, order: str, pieces: int) -> str:
@@ -260,11 +316,12 @@ def link(
     item: int,
     bandwidth: float | None,
     alike: int,
+    measuring: bool,
     composition: Composition,
 ) -> Link:
     """A chain with its costs. ``bandwidth`` is that of the memory in which workers add; a node has
-    ``alike`` such memories. Raises DescriptionError or CompositionError for what the
-    description lacks, or an option that is none."""
+    ``alike`` such memories; where gradients are measured first (``measuring``) nothing overlaps. Raises
+    DescriptionError or CompositionError for what the description lacks, or an option that is none."""
     made = Link(chain, machine, item, bandwidth)
     inner = made.inner
     if inner is not None:
@@ -282,16 +339,30 @@ def link(
     if chain.nodes == 1:
         return made
     where = chain.levels[-1].sync.location if chain.levels[-1].sync else machine.origin
-    made.network = topology(machine, chain.network)
+    if bandwidth is None:
+        raise missing_number(
+            machine, chain.levels[-1], "memory.bandwidth", "adding what other nodes send needs"
+        )
+    made.near, made.leads = _near(made)
+    if made.near > 1:
+        rate = made.near * bandwidth / 1e9
+        made.lines.append(
+            f"sums in a node: all that they read and write, over its memory's {rate:.3g} GB/s"
+        )
+    if made.endpoints == 1:
+        return made
+    made.network = topology(machine, _around(chain.network, made.near))
+    if made.near > 1:
+        made.network = _of_nodes(made.network, made.near, made.leads)
     given: Mapping[str, Any] = chain.options
     if made.spoken is not None:
         given = getattr(made.spoken, "collective", given)
-        made.pieces = CHUNKS if chain.nodes <= FEW else ()
+        made.pieces = CHUNKS if made.endpoints <= FEW else ()
     known = offered(composition, where)
     if made.spoken is not None and "lower" in given:
         made.levels = made.algorithms = tuple(known[given[key]] for key in ("lower", "upper"))
     else:
-        made.algorithms = _named(given, known, chain.nodes, where)
+        made.algorithms = _named(given, known, made.endpoints, where)
     order = str(given.get("ranks", "natural"))
     if order not in (*RANK_MAPS, AUTO):
         raise CompositionError(unknown("ranks", order, (*RANK_MAPS, AUTO), where))
@@ -304,15 +375,13 @@ def link(
     taken = "" if "algorithm" in given else " (assumed: the description's sync names none)"
     how = "all gradients at once" if made.packed else "a bucket at a time"
     who = endpoints(chain.network, chain.nodes)
-    beside = "beside the computation" if made.overlaps else "after it"
+    if made.near > 1:
+        who = f"{made.endpoints:,} nodes of {who}"
+    beside = "beside the computation" if made.overlaps and not measuring else "after it"
     when = "" if made.spoken is not None else f", {how}, {beside}"
     made.lines.append(f"{who} agree by {made.algorithm}{taken}, ranks {order}{when}")
-    if bandwidth is None:
-        raise missing_number(
-            machine, chain.levels[-1], "memory.bandwidth", "adding what other nodes send needs"
-        )
     # An addition reads two numbers and writes one.
-    made.gamma = 3 / (bandwidth * alike)
+    made.gamma = 3 / (bandwidth * alike * made.near)
     rate = 1 / made.gamma / 1e9 if math.isfinite(1 / made.gamma) else 0.0
     memories = "the memory" if alike == 1 else f"the {alike} memories"
     made.lines.append(f"additions {rate:.3g} GB/s: three passes over {memories} of a node")

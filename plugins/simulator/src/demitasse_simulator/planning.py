@@ -39,6 +39,10 @@ OWN = ("threads", "streams")
 """Whose siblings are workers of one process; others are endpoints of the network."""
 
 
+SQUARES = "squares"
+"""The operation that measures gradients, and the operand of an update that reads what it gave."""
+
+
 class CountedMemory:
     """A block that is not there: every view of it is one element, seen under every index."""
 
@@ -200,6 +204,13 @@ class Draft:
     memory: Mapping[str, int]
     vocabulary: Mapping[str, Any]
 
+    @property
+    def measuring(self) -> bool:
+        """Whether an update needs the sizes of whole gradients (clipping, rates by layer): then all are
+        summed and measured before any is used, and nothing goes on beside backward."""
+        operation = self.vocabulary[self.solver.update]
+        return bool(self.solver.clip) or any(each.name == SQUARES for each in operation.inputs)
+
 
 class Drawing(Runtime):
     """A runtime on whose memory nothing lies, for plans of machines that are not here, or whose memory
@@ -237,6 +248,8 @@ class Drawing(Runtime):
                     made.close()
                     made = module.gradient_sync(group=replace(alone, options=group.options))
                     outer = made.described()
+                    if (tell := getattr(outer, "taking_part", None)) is not None:
+                        tell(nodes)
                 made.close()
             beyond = Beyond(inner, nodes, outer)
             self.syncs.append((plugin, group, beyond, nodes))

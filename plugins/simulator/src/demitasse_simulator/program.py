@@ -23,7 +23,7 @@ from demitasse import (
     TensorSpec,
 )
 from demitasse_simulator.exchange import Link, link
-from demitasse_simulator.planning import OWN, Draft, draft, endpoints, network_levels
+from demitasse_simulator.planning import OWN, SQUARES, Draft, draft, endpoints, network_levels
 from demitasse_simulator.rates import Call, Costed, Measured, Rates, Roofline, Table, table_file
 from demitasse_simulator.reading import reading
 from demitasse_simulator.step import Happening, Player
@@ -32,6 +32,12 @@ from demitasse_simulator.trials import Bench
 EVICT = 40 * 2**20
 """Bytes read between trials, more than the last cache of most processors, where the step itself moves
 more than the caches hold."""
+
+
+MEASURED = (
+    "gradients are measured before any update (clipping, or rates by layer): no sum goes on beside "
+    "backward"
+)
 
 
 @dataclass(frozen=True)
@@ -125,6 +131,7 @@ def simulate(
     )
     place = made.worker.place
     sharing = {level.name: level.count for level in machine.levels if level.workers in OWN}
+    sharing |= _processes(machine, count)
     if rates is None and not place.simulated:
         rates = _measured(runtime, made, tell)
     bench = rates.bench if isinstance(rates, Measured) else None
@@ -133,10 +140,22 @@ def simulate(
         costs, update = _costs(made, lazily, tell)
         if isinstance(rates, Measured) and rates.again():
             costs, update = _costs(made, lazily, tell)
-        bandwidth, shared = _bandwidth(machine, place, sharing, lazily)
+        bandwidth = _bandwidth(machine, place, sharing, lazily)
+        # Of those who share its memory, threads of one process add together, processes by themselves.
+        others = _memory_of(machine, place, _processes(machine, count))[2]
+        shared = _memory_of(machine, place, sharing)[2] // others
+        bandwidth = None if bandwidth is None else bandwidth / others
         item = np.dtype(PRECISIONS[precision or machine.precision]).itemsize
         links = [
-            link(machine, each, item, bandwidth, made.workers // shared, runtime.composition)
+            link(
+                machine,
+                each,
+                item,
+                bandwidth,
+                made.workers // shared,
+                made.measuring,
+                runtime.composition,
+            )
             for each in made.chains
         ]
         fed = reading(runtime, made, count, bandwidth and bandwidth / shared, stripes)
@@ -153,7 +172,8 @@ def simulate(
         lost = rates.table.save()
         capacity = None if capacity is None else capacity * made.workers
     need = memory["process"] + memory["runtime"] if rates is not None else memory["worker"]
-    told = (line for each in links for line in each.describe())
+    told = [line for each in links for line in each.describe()]
+    told += [MEASURED] if made.measuring and made.workers * count > 1 else []
     return Simulation(
         machine=machine.name,
         net=made.solver.train.name,
@@ -273,6 +293,7 @@ class _Update:
     def __init__(self, made: Draft, rates: Rates) -> None:
         self._made, self._rates = made, rates
         self._known: dict[int, Costed] = {}
+        self._sizes: dict[int, Costed] = {}
         self.after: dict[tuple[str, int], Costed] = {}
 
     def __call__(self, elements: int, layer: str = "") -> Costed:
@@ -282,22 +303,34 @@ class _Update:
             self._known[elements] = self._rates.cost(*self.call(elements))
         return self._known[elements]
 
+    def measure(self, elements: int) -> Costed:
+        """Of the sums of squares that such an update reads."""
+        if elements not in self._sizes:
+            self._sizes[elements] = self._rates.cost(*self._call(SQUARES, {}, elements))
+        return self._sizes[elements]
+
     def call(self, elements: int) -> Call:
         """The kernel that would be called."""
-        made = self._made
-        solver, plan = made.solver, made.plan
-        operation = made.vocabulary[solver.update]
-        scalars = {"rate": "float64", "iteration": "uint64"}
+        solver = self._made.solver
+        return self._call(solver.update, solver.update_attributes, elements)
+
+    def _call(self, word: str, given: Mapping[str, Any], elements: int) -> Call:
+        made, plan = self._made, self._made.plan
+        operation = made.vocabulary[word]
+        # Of one parameter, which has two sums of squares.
+        small = {"rate": (1, "float64"), "iteration": (1, "uint64"), SQUARES: (2, "float64")}
+        small |= {"total": (2, "float64")} if word == SQUARES else {}
         specs: list[TensorSpec | None] = []
         for operand in operation.inputs:
             if operand.optional:
                 specs.append(None)
-            elif operand.name in scalars:
-                specs.append(TensorSpec((1,), scalars[operand.name]))
+            elif operand.name in small:
+                count, dtype = small[operand.name]
+                specs.append(TensorSpec((count,), dtype))
             else:
                 dtype = plan.dtype if operand.dtype in (None, "real") else str(operand.dtype)
                 specs.append(TensorSpec((elements,), dtype))
-        attributes = {**operation.attributes, **solver.update_attributes}
+        attributes = {**operation.attributes, **given}
         attributes["segments"] = ((0, elements, 1.0, 1.0),)
         request = Request(operation, tuple(specs), (), attributes, plan.place)
         plugin, candidate, _ = made.kernels.choose(request, "solver")
@@ -312,6 +345,15 @@ class _Update:
         return Call(plugin, candidate, request, flops, float(moved))
 
 
+def _processes(machine: Machine, nodes: int) -> dict[str, int]:
+    """Of each level of the network the siblings in one place that take part: ``nodes`` endpoints fill it
+    from the innermost level outwards."""
+    found = {}
+    for level in reversed(network_levels(machine)):
+        found[level.name], nodes = min(level.count, nodes), -(-nodes // level.count)
+    return found
+
+
 def _memory_of(machine: Machine, place: Place, sharing: Mapping[str, int]) -> tuple[Level, Any, int]:
     """The level and memory that a worker's tensors lie in, and how many workers share it."""
     level, shared = machine.level(place.level), 1
@@ -321,17 +363,15 @@ def _memory_of(machine: Machine, place: Place, sharing: Mapping[str, int]) -> tu
     return level, level.memory[0] if level.memory else None, shared
 
 
-def _bandwidth(
-    machine: Machine, place: Place, sharing: Mapping[str, int], rates: Rates
-) -> tuple[float | None, int]:
+def _bandwidth(machine: Machine, place: Place, sharing: Mapping[str, int], rates: Rates) -> float | None:
     """Bytes a second of the memory that a worker's tensors lie in, as the description has it or as
-    copies measure it here, and how many workers share it."""
-    _, memory, shared = _memory_of(machine, place, sharing)
+    copies measure it here."""
+    _, memory, _ = _memory_of(machine, place, sharing)
     if isinstance(rates, Measured):
-        return rates.bench.copies(), shared
+        return rates.bench.copies()
     if memory is not None and memory.bandwidth is not None:
-        return float(memory.bandwidth.value * memory.count), shared
-    return None, shared
+        return float(memory.bandwidth.value * memory.count)
+    return None
 
 
 def _capacity(machine: Machine, place: Place, sharing: Mapping[str, int]) -> float | None:

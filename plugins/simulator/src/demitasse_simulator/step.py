@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from demitasse import Bucket, Entry, Span
 from demitasse_simulator.exchange import AUTO, Link
@@ -56,6 +56,16 @@ class Message:
     until: float | None = None
 
 
+class Update(Protocol):
+    """What the solver's update of so many elements costs, and measuring them before."""
+
+    def __call__(self, elements: int, layer: str = "") -> Costed:
+        """The update, of a part of a layer's gradient where that is told."""
+
+    def measure(self, elements: int) -> Costed:
+        """The sums of squares of parameters and gradients."""
+
+
 class Player:
     """Walks a plan as the step does, on resources with clocks: ``compute`` for the worker itself,
     ``sync`` for what a synchronisation does beside it, ``network`` for messages, ``storage`` for
@@ -65,22 +75,23 @@ class Player:
         self,
         draft: Draft,
         costs: Sequence[Costed],
-        update: Callable[..., Costed],
+        update: Update,
         links: Sequence[Link],
         read: float,
         storage: float,
     ) -> None:
         self.draft, self.costs, self.update, self.links = draft, costs, update, links
         self.read, self.storage = read, storage
+        self.measuring = draft.measuring
         self.clock: dict[str, float] = {}
         self.happenings: list[Happening] = []
         self.phases = dict.fromkeys(PHASES, 0.0)
         self.waited = 0.0  # of a step, for samples
-        self.overlaps = any(link.overlaps for link in links)
+        self.overlaps = not self.measuring and any(link.overlaps for link in links)
         self.late = any(link.waits_before_forward for link in links)
         plan = draft.plan
         self.packed = any(made.network is not None and made.packed for made in links)
-        self.deferred = self.packed or bool(draft.solver.clip)
+        self.deferred = self.packed or self.measuring
         self.ready: dict[int, float] = {}  # by bucket, when its parameters are there again
         self.cut = {entry.stretches[0].start for entry in plan.entries if entry.stretches}
         self.staged = next((number for number, each in enumerate(links) if each.staged), None)
@@ -114,11 +125,11 @@ class Player:
         self.clock[resource] = start + seconds
         return self.clock[resource]
 
-    def _wait(self, until: float, name: str) -> None:
+    def _wait(self, until: float, name: str, counted: bool = True) -> None:
         gap = until - self.clock.get("compute", 0.0)
         if gap > 0:
             self._do("compute", name, "synchronise", gap, "wait")
-            self.phases["synchronise"] += gap
+            self.phases["synchronise"] += gap if counted else 0.0
 
     def _iterate(self) -> None:
         passes, plan = self.draft.solver.passes, self.draft.plan
@@ -194,7 +205,7 @@ class Player:
         reads = [bucket.index for bucket, _ in sorted(firsts, key=lambda each: (each[1], each[0].index))]
         assert self.spoken is not None
         found = [Message(*each) for each in self.links[self.spoken].spoken.messages(order, reads)]
-        if not self.draft.solver.clip:
+        if not self.measuring:
             return found
         alone = [
             Message(each.goal, (index,), ("final", index), ("final", index))
@@ -233,7 +244,10 @@ class Player:
         layers = [layer for bucket, _ in spans for layer in bucket.layers]
         name = layers[0] if len({*layers}) == 1 else f"{layers[0]} to {layers[-1]}" if layers else ""
         if isinstance(message.goal, str):
-            elements = sum(len(span) for _, span in spans)
+            elements, link = sum(len(span) for _, span in spans), self.links[self.spoken]
+            if link.near > 1:
+                add = link.among_threads(spans[0][0], Span(0, elements))[0]
+                now = self._do("network", f"add {name} in the node", "synchronise", add, "memory", now)
             message.until = self._message(self.links[self.spoken], elements, name, now, message.goal)
         else:
             seconds = float(message.goal)
@@ -246,7 +260,7 @@ class Player:
         assert message.until is not None
         self._wait(message.until, f"wait for {layers[0] if layers else 'nothing'}")
         message.until = None
-        if message.goal != "broadcast" and not self.draft.solver.clip:
+        if message.goal != "broadcast" and not self.measuring:
             for bucket, _ in self._spans(message):
                 self._renew(bucket)
 
@@ -270,6 +284,7 @@ class Player:
             span = self._kept(link, span)
         self.phases["synchronise"] += self.clock["compute"] - start
         self._moment(("final", bucket.index))
+        self._measure(bucket)
 
     def _spoken_end(self) -> None:
         """After backward: what is still awaited, and updates that nothing was awaited for."""
@@ -295,8 +310,13 @@ class Player:
     def _rounds(self) -> list[Round]:
         """What the synchronisation in stages sends together, by its own word."""
         assert self.staged is not None
-        stages = self.links[self.staged].staged
-        return [Round(*each) for each in stages(*self._finished())]
+        stages, (order, ready) = self.links[self.staged].staged, self._finished()
+        together = stages(order, ready)
+        if not self.measuring:
+            return [Round(*each) for each in together]
+        each_alone = [stages([bucket], [at]) for bucket, at in zip(order, ready, strict=True)]
+        stages(order, ready)  # the last call is what its sources are of
+        return [Round(*each) for alone in each_alone for each in alone]
 
     def _gathered(self, bucket: Bucket) -> None:
         """With the last gradients of those that go together, what happens to them until their update."""
@@ -308,12 +328,15 @@ class Player:
                 each.there.clear()
                 moment = self._stages(each.before, self.clock["compute"])
                 self.ready |= dict.fromkeys(each.buckets, moment)
+                for one in self.draft.plan.buckets:
+                    if one.index in each.buckets:
+                        self._measure(one)
 
     def _stages(self, stages: Sequence[tuple[str, str, float]], after: float) -> float:
         """One behind the other; where gradients are measured before any is used, nothing overlaps."""
         moment, begun = after, self.clock.get("compute", 0.0)
         for resource, name, seconds in stages:
-            where = "compute" if self.draft.solver.clip else resource
+            where = "compute" if self.measuring else resource
             moment = self._do(where, name, "synchronise", seconds, "description", after=moment)
         self.phases["synchronise"] += self.clock.get("compute", 0.0) - begun
         return moment
@@ -357,7 +380,10 @@ class Player:
             span = self._kept(link, span)
         if self.deferred:
             if where == "compute":
+                self._wait(moment, f"wait for {name}", counted=False)
                 self.phases["synchronise"] += self.clock["compute"] - start
+            if not self.packed:
+                self._measure(bucket)
             return
         moment = self._update(where, name, span, moment)
         moment = self._do(where, f"give {name}", "synchronise", sum(inwards), "memory", after=moment)
@@ -368,8 +394,7 @@ class Player:
             self.phases["synchronise"] += self.clock["compute"] - start
 
     def _kept(self, link: Link, span: Span) -> Span:
-        inner = link.inner
-        return inner.owned(span) if inner is not None else span
+        return link.kept(span)
 
     def _message(
         self, link: Link, elements: int, name: str, after: float, goal: str = "allreduce"
@@ -404,6 +429,18 @@ class Player:
             self.phases["backward"] += costed.seconds
         return done
 
+    def _measure(self, bucket: Bucket) -> None:
+        """Where an update needs the sizes of whole gradients: what is measured of a bucket, once what
+        this worker owns of it is summed."""
+        span = bucket.span
+        for link in self.links:
+            span = self._kept(link, span)
+        if not self.measuring or not span:
+            return
+        costed, phase = self.update.measure(len(span)), "synchronise" if self.links else "backward"
+        self._do("compute", f"measure {', '.join(bucket.layers)}", phase, *costed)
+        self.phases[phase] += costed.seconds
+
     def _at_the_end(self) -> None:
         """What waits for all gradients: one message for them, updates, and the parameters' return."""
         start = self.clock["compute"]
@@ -413,6 +450,10 @@ class Player:
             if link.network is not None and link.packed:
                 moment = self._message(link, self.draft.plan.trainable, "all gradients", moment)
         self.clock["compute"] = max(self.clock["compute"], moment)
+        self.phases["synchronise"] += self.clock["compute"] - start
+        for bucket in buckets if self.packed else ():
+            self._measure(bucket)
+        start = self.clock["compute"]
         for bucket in buckets:
             span, back = bucket.span, 0.0
             for link in self.links:
@@ -421,4 +462,5 @@ class Player:
             name = ", ".join(bucket.layers)
             self._update("compute", name, span, 0.0)
             self._do("compute", f"give {name}", "synchronise", back, "memory")
-        self.phases["synchronise" if self.links else "backward"] += self.clock["compute"] - start
+        if self.links:  # else the updates have been counted
+            self.phases["synchronise"] += self.clock["compute"] - start

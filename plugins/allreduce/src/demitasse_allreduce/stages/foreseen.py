@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from demitasse import Bucket, CompositionError, FlatMemory, GradientSync, Group
+from demitasse import Bucket, CompositionError, FlatMemory, GradientSync, Group, Machine
 from demitasse_allreduce.stages.everyone import WHOLE
 from demitasse_allreduce.stages.options import (
     BUCKETS,
@@ -35,20 +35,38 @@ Message: TypeAlias = tuple[str, tuple[int, ...], Moment, Moment]
 class ForeseenSync(GradientSync):
     """The first of several processes, which is the root, in a simulation: ``messages`` say what it sends
     when, ``collective`` by which algorithms, ``sources`` what the stage is. ``at_once``: levels inside
-    synchronise too."""
+    synchronise too. So many ``node_ranks`` of the first node add in its shared memory (1: none do), each
+    its slice, or with ``leaders`` the first of them everything."""
 
     def __init__(self, group: Group, options: Options, at_once: bool) -> None:
         self.index = group.index
         self.options, self._at_once = options, at_once
-        self.stage = options.stage or OVERLAP
         self._item = np.dtype(group.dtype).itemsize
+        shares = options.shared and options.stage not in ROOTED and group.machine is not None
+        self._of_a_node = in_one_memory(group.machine, group.levels) if shares else 1
+        self.taking_part(self._of_a_node + 1)
+
+    def taking_part(self, ranks: int) -> None:
+        """How many do, which fill one node after the other."""
+        options, near = self.options, self._of_a_node
+        self.node_ranks, several = min(near, ranks), -(-ranks // near)
+        unequal = several > 1 and ranks % near > 0
+        self.leaders = self.node_ranks > 1 and (options.between == "leaders" or unequal)
+        alone = several == 1 and self.node_ranks > 1
+        self.stage = options.stage or (PACKED if alone else OVERLAP)
+        self.bucket_bytes = GradientSync.bucket_bytes
         if self.stage == PACKED:
             self.bucket_bytes = WHOLE
         elif self.stage not in ROOTED:
             self.bucket_bytes = options.bucket
         self.sources = [f"stage {self.stage}: {STAGES[self.stage]}"]
-        if at_once and self.stage != PACKED:
+        if self._at_once and self.stage != PACKED:
             self.sources.append("levels inside synchronise too: each bucket is summed when it is final")
+        if self.node_ranks > 1:
+            by = f"; {several:,} nodes by {'leaders' if self.leaders else 'slices'}" * (several > 1)
+            self.sources.append(
+                f"{self.node_ranks} ranks of a node add slices in shared memory, without a message{by}"
+            )
 
     def bind(self, memory: FlatMemory) -> None:
         """Raises CompositionError: the other processes are not there."""
@@ -101,3 +119,16 @@ class ForeseenSync(GradientSync):
             last: Moment = ("final", indices[-1])
             found.append((goal, indices, last, last if self.stage == BUCKETS else "end"))
         return found
+
+
+def in_one_memory(machine: Machine, names: Sequence[str]) -> int:
+    """How many siblings of these levels have their tensors in one memory: those of the levels inside
+    the one whose memory it is. What computes in streams has a device's, which nobody shares."""
+    working = [level for level in machine.levels if level.workers in ("threads", "streams", "mpi")]
+    if not working or any(level.workers == "streams" for level in working):
+        return 1
+    level, inside = working[-1], 1
+    while not level.memory and level.parent is not None:
+        inside *= level.count if level.name in names and level.workers != "threads" else 1
+        level = machine.level(level.parent)
+    return inside if level.memory else 1
