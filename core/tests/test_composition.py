@@ -120,7 +120,7 @@ def test_composing_imports_only_what_was_chosen() -> None:
     """
     command = [sys.executable, "-c", textwrap.dedent(code)]
     shown = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (shown.stdout.strip(), shown.stderr) == ("['demitasse_null']", "")
+    assert (shown.stdout.strip(), shown.stderr) == ("['demitasse_contracts', 'demitasse_null']", "")
 
 
 def test_a_manifest_tells_its_distribution_roles_and_priority(install: Install) -> None:

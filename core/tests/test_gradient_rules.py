@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import SimpleNamespace
+
 import pytest
 
-from demitasse import PluginError
-from demitasse.operations import VOCABULARY, Operation, define, extend, same_as
+from demitasse import Level, Machine, PluginError, compose, hookimpl
+from demitasse.operations import VOCABULARY, Operation, define, same_as
+from demitasse_contracts import check_word
 
 
 def softcap(rule: str) -> Operation:
     return define("activation", "softcap", "y = tanh(x)", "x b?", "y", same_as("x"), gradients=[rule])
+
+
+def take(*added: Operation) -> Mapping[str, Operation]:
+    """The vocabulary with a plugin's words, as a runtime has it."""
+    given = SimpleNamespace(
+        manifest={"name": "softcap", "api": ">=0", "roles": {"operations": {}}},
+        operations=hookimpl(lambda: added),
+    )
+    with compose(Machine("desk", (Level("machine"),), fingerprint="any"), [given]) as runtime:
+        return runtime.vocabulary
 
 
 BACKWARD = define("activation", "softcap_backward", "dx", "dy y", "dx", same_as("dy"))
@@ -33,7 +47,7 @@ BACKWARD = define("activation", "softcap_backward", "dx", "dy y", "dx", same_as(
 )
 def test_a_rule_with_a_wrong_name_is_refused(rule: str, told: str) -> None:
     with pytest.raises(PluginError) as caught:
-        extend(VOCABULARY, [softcap(rule), BACKWARD], "softcap")
+        take(softcap(rule), BACKWARD)
     words = str(caught.value)
     assert words.startswith(f"plugin 'softcap': operation 'softcap', gradient '{rule}': {told}")
 
@@ -47,7 +61,54 @@ def test_a_text_that_is_no_rule_is_refused(rule: str) -> None:
 
 
 def test_a_right_rule_is_taken_as_it_is_written() -> None:
-    words = extend(VOCABULARY, [softcap("x = softcap_backward(dy, y)"), BACKWARD], "softcap")
+    words = take(softcap("x = softcap_backward(dy, y)"), BACKWARD)
     (rule,) = words["softcap"].gradients
     assert (rule.of, rule.operation, rule.operands) == (("x",), "softcap_backward", ("dy", "y"))
     assert str(rule) == "x = softcap_backward(dy, y)"
+
+
+@pytest.mark.parametrize("name", sorted(VOCABULARY))
+def test_the_cores_own_words_are_right(name: str) -> None:
+    check_word(VOCABULARY[name], VOCABULARY, "core")
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"aliases": ["yy = x"]}, "alias 'yy = x': unknown output 'yy'; did you mean 'y'? (valid: y)"),
+        ({"aliases": ["y = z"]}, "alias 'y = z': unknown input 'z' (valid: x)"),
+        ({"inputs": "x x"}, "operand 'x' is there twice; give each its own name"),
+        ({"inputs": "x y"}, "operand 'y' is there twice; give each its own name"),
+        ({"inputs": "*xs x"}, "operand *xs comes before another; let it be last"),
+        (
+            {"outputs": "y mask:unit8"},
+            "operand 'mask': unknown element type 'unit8'; did you mean 'uint8'",
+        ),
+    ],
+)
+def test_operands_and_aliases_are_checked(given: dict[str, object], told: str) -> None:
+    about = {"inputs": "x", "outputs": "y", "shapes": same_as("x"), **given}
+    with pytest.raises(PluginError) as caught:
+        take(define("activation", "softcap", "", **about))  # type: ignore[arg-type]
+    words = str(caught.value).replace(", alias", ": alias").replace(", operand", ": operand")
+    assert words.startswith(f"plugin 'softcap': operation 'softcap': {told}")
+
+
+def test_an_alias_that_is_no_pair_is_refused() -> None:
+    with pytest.raises(
+        PluginError, match=r"operation 'softcap': alias 'y x' is no pair .valid: as 'y = x'"
+    ):
+        define("activation", "softcap", "", "x", "y", same_as("x"), aliases=["y x"])
+
+
+def test_a_word_of_two_plugins_names_both() -> None:
+    def plugin(name: str) -> SimpleNamespace:
+        word = define("activation", "softcap", "", "x", "y", same_as("x"))
+        manifest = {"name": name, "api": ">=0", "roles": {"operations": {}}}
+        return SimpleNamespace(manifest=manifest, operations=hookimpl(lambda: [word]))
+
+    machine = Machine("desk", (Level("machine"),), fingerprint="any")
+    with pytest.raises(PluginError) as caught:
+        compose(machine, [plugin("cap"), plugin("softcap")])
+    both = "plugins 'cap' and 'softcap' both define operation 'softcap'"
+    assert str(caught.value) == f"{both}; name one otherwise, or leave a plugin out"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -59,8 +59,8 @@ def test_an_error_of_the_family_stays_as_the_hook_raised_it(toy: ModuleType) -> 
 
 
 def test_a_hook_is_given_only_what_it_takes(toy: ModuleType) -> None:
-    served = offering(toy, "allocator", lambda space: space)
-    assert served(space="desk", options={}) == "desk"
+    served = offering(toy, "reproductions", lambda paper: paper)
+    assert served(paper="desk", options={}) == "desk"
 
 
 def test_a_hook_that_fails_while_composing_is_named(toy: ModuleType) -> None:
@@ -76,9 +76,17 @@ def test_a_hook_that_fails_while_composing_is_named(toy: ModuleType) -> None:
         ("operations", ["softcap"], "a list of what has name and shapes"),
         ("layer_types", {"SoftCap": 1}, "a list of what has name and build"),
         ("probe", 3, "a list of what has name and workers"),
-        ("programs", ["trainer"], "a table by name"),
-        ("collectives", 5, "a table by name"),
-        ("commands", "schedule", "a table by name"),
+        ("programs", ["trainer"], "a table of functions by name"),
+        ("collectives", 5, "a table of algorithms by name"),
+        ("collectives", {"ring": list}, "a table of algorithms by name"),
+        ("programs", {"trainer": 3}, "a table of functions by name"),
+        ("allocator", 3, "None, or what has allocate"),
+        ("tuner", "quick", "None, or what has pick, choices and prefer"),
+        ("processes", 2, "None, or what has rank, size, gather and check"),
+        ("stream_engine", 2, "None, or what has place, default and stream"),
+        ("data_source", "rows", "None, or what has fields, size, stream and close"),
+        ("model_reader", "net", "None, or what has net, solver and weights"),
+        ("commands", "schedule", "a table of commands by name"),
     ],
 )
 def test_what_a_hook_gives_of_a_wrong_type_is_told_in_a_line(
@@ -108,3 +116,41 @@ def test_a_data_source_is_given_its_plugins_options(toy: ModuleType) -> None:
     with compose(MACHINE, [given], {"stranger": {"root": "there"}}) as runtime:
         runtime.open_source(DataSpec("rows"))
     assert told == [{"root": "there"}]
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"name": 3}, "name = 3 (valid: letters and digits, as in Swish)"),
+        (
+            {"parameters": ["beta"]},
+            "parameters = ['beta'] (valid: a table of defaults by name, {} for none)",
+        ),
+        (
+            {"parameters": {1: 2.0}},
+            "parameters = {1: 2.0} (valid: a table of defaults by name, {} for none)",
+        ),
+    ],
+)
+def test_a_layer_type_whose_name_or_parameters_are_none_is_refused(
+    toy: ModuleType, given: dict[str, Any], told: str
+) -> None:
+    kind = SimpleNamespace(**{"name": "Swish", "parameters": {}, "build": list, **given})
+    with pytest.raises(PluginError) as caught:
+        compose(MACHINE, [toy.plugin("stranger", layer_types=lambda: [kind])])
+    assert str(caught.value) == f"plugin 'stranger': layer type {kind.name!r}: {told}"
+
+
+def test_a_layer_type_that_one_plugin_gives_twice_is_refused(toy: ModuleType) -> None:
+    kind = SimpleNamespace(name="Swish", parameters={}, build=list)
+    with pytest.raises(PluginError, match="'stranger': layer type 'Swish' is there twice; give each"):
+        compose(MACHINE, [toy.plugin("stranger", layer_types=lambda: [kind, kind])])
+
+
+def test_an_argument_that_no_hook_is_given_is_told_in_a_line_with_the_nearest(toy: ModuleType) -> None:
+    with pytest.raises(PluginError) as caught:
+        compose(MACHINE, [toy.plugin("stranger", allocator=lambda space, optoins: None)])
+    assert str(caught.value) == (
+        "plugin 'stranger' breaks a hook's contract: hook allocator: unknown argument 'optoins'; did "
+        "you mean 'options'? (valid: options, space)"
+    )

@@ -105,3 +105,32 @@ def test_a_wrong_update_is_named_with_the_solver(toy: ModuleType, train: Callabl
     )
     with pytest.raises(PluginError, match=words):
         trainer.step(1)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"bind": None}, "bind = None (valid: a function of inputs, outputs, workspace)"),
+        ({"kernel": None}, "kernel = None (valid: a text)"),
+        ({"workspace": -5}, "workspace = -5 (valid: bytes, a whole number from 0)"),
+        ({"workspace": 1e3}, "workspace = 1000.0 (valid: bytes, a whole number from 0)"),
+        ({"workspace": "1 KiB"}, "workspace = '1 KiB' (valid: bytes, a whole number from 0)"),
+        ({"seconds": "1"}, "seconds = '1' (valid: a number of seconds from 0, or None)"),
+        ({"seconds": -1.0}, "seconds = -1.0 (valid: a number of seconds from 0, or None)"),
+        ({"seconds": float("nan")}, "seconds = nan (valid: a number of seconds from 0, or None)"),
+        ({"parts": 0}, "parts = 0 (valid: a whole number from 1)"),
+        ({"parts": 3}, "parts = 3 without a function bind_part; give it one"),
+        (
+            {"input_layouts": (Layout("half", stored="bflaot16"), Layout(""), Layout(""))},
+            "input layouts half stored as bflaot16, , ",
+        ),
+    ],
+)
+def test_what_a_candidate_says_is_checked_before_it_is_planned_with(
+    step: Callable[[Candidate], None], given: dict[str, Any], told: str
+) -> None:
+    right: dict[str, Any] = {"kernel": "direct", "bind": lambda *arrays: nothing}
+    with pytest.raises(PluginError) as caught:
+        step(Candidate(**right | given))
+    at = f"plugin 'stranger', kernel {(right | given)['kernel']!r} of inner_product"
+    assert str(caught.value).startswith(f"layer 'scores': {at}: {told}")

@@ -4,6 +4,16 @@ from demitasse.arena import (
     Allocator as Allocator,
     Memory as Memory,
 )
+from demitasse_contracts import (
+    blamed as blamed,
+    broken_contract as broken_contract,
+    check_candidate as check_candidate,
+    check_given as check_given,
+    check_word as check_word,
+    gathered_layer_types as gathered_layer_types,
+    gathered_words as gathered_words,
+    whose as whose,
+)
 from demitasse.composition import (
     Choice as Choice,
     Composition as Composition,

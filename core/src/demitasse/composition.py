@@ -14,6 +14,7 @@ from typing import Any
 import pluggy
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
+import demitasse
 from demitasse import __version__, hookspecs
 from demitasse.errors import CompositionError, DemitasseError, PluginError, unknown
 from demitasse.machine import Machine
@@ -27,9 +28,6 @@ _FACTS |= dict.fromkeys(
 )
 _KINDS = {str: "a text", bool: "true or false", int: "a whole number"}
 _KINDS |= {tuple: "a list of texts", dict: "a table"}
-_LISTS = {"probe": ("name", "workers"), "operations": ("name", "shapes"), "kernels": ("kernel", "bind")}
-_LISTS |= {"layer_types": ("name", "build")}  # what each item has that such a hook gives
-_TABLES = ("collectives", "programs", "commands")
 
 
 @dataclass(frozen=True)
@@ -179,8 +177,10 @@ def compose_plugins(machine: Machine, wanted: Sequence[Any] | None) -> Compositi
     names, objects = list[str](), list[Manifest]()
     for item in wanted.split(",") if isinstance(wanted, str) else wanted or ():
         if not isinstance(item, str):
-            if not isinstance(given := getattr(item, "manifest", None), Mapping) or "name" not in given:
-                raise PluginError(f"{item!r} is no plugin (valid: a name, or an object with a manifest)")
+            given = getattr(item, "manifest", None)
+            if not isinstance(given, Mapping) or not isinstance(given.get("name"), str):
+                valid = "valid: a name, or an object with a manifest that has a text as name"
+                raise PluginError(f"{item!r} is no plugin ({valid})")
             bare = Manifest(given["name"], "an object given", __version__, module=item)
             objects.append(_manifest(given, bare, f"plugin {bare.name!r}"))
             item = bare.name
@@ -258,7 +258,8 @@ def _load(manifest: Manifest, manager: pluggy.PluginManager) -> Any:
         module = importlib.import_module(module) if isinstance(module, str) else module
         manager.register(module, name)
     except pluggy.PluginValidationError as error:
-        raise PluginError(f"plugin {name!r} breaks a hook's contract: {error}") from error
+        told = demitasse.broken_contract(module, vars(hookspecs), error)
+        raise PluginError(f"plugin {name!r} breaks a hook's contract: {told}") from error
     except (Exception, SystemExit) as error:
         which = f"plugin {name!r} ({manifest.distribution} {manifest.version})"
         problem = f"cannot be imported: {type(error).__name__}: {error}; reinstall it or leave it out"
@@ -273,8 +274,7 @@ def _load(manifest: Manifest, manager: pluggy.PluginManager) -> Any:
 
 def _named(plugin: str, role: str, hook: Callable[..., Any]) -> Callable[..., Any]:
     """A hook that takes what it has a use for and makes all at once; errors name it and its plugin."""
-    takes, parts = inspect.signature(hook).parameters, _LISTS.get(role, ())
-    valid = f"a list of what has {' and '.join(parts)}" if parts else "a table by name"
+    takes = inspect.signature(hook).parameters
 
     def call(**given: Any) -> Any:
         try:
@@ -285,12 +285,6 @@ def _named(plugin: str, role: str, hook: Callable[..., Any]) -> Callable[..., An
         except (Exception, SystemExit) as error:
             told = f"plugin {plugin!r}: hook {role} raised {type(error).__name__}: {error}"
             raise PluginError(told) from error
-        if parts or role in _TABLES:
-            made = {} if made is None else made
-            items = made if isinstance(made, Iterable) else (made,)
-            right = all(hasattr(item, part) for item in items for part in parts)
-            if not right or not isinstance(made, Iterable if parts else Mapping):
-                raise PluginError(f"plugin {plugin!r}: hook {role} gave {made!r:.99} (valid: {valid})")
-        return made
+        return demitasse.check_given(plugin, role, made)
 
     return call

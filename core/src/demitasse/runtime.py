@@ -15,7 +15,7 @@ from demitasse import errors
 from demitasse.arena import Allocator
 from demitasse.composition import Composition, compose_plugins
 from demitasse.machine import Level, Machine
-from demitasse.operations import VOCABULARY, Operation, extend
+from demitasse.operations import Operation
 from demitasse.operations.selection import Kernels, Tuner
 from demitasse.synchronisation import ALONE, Processes
 from demitasse.workers import WorkerPlace
@@ -33,17 +33,8 @@ class Runtime:
         self.options: Mapping[str, Mapping[str, Any]] = {each.name: {} for each in composition.plugins}
         if machine.options or options:
             self.options = demitasse.gathered_options(machine, composition, options)
-        self.vocabulary: Mapping[str, Operation] = VOCABULARY
-        for name, hook in composition.serving("operations"):
-            self.vocabulary = extend(self.vocabulary, hook(), name)
-        self.layer_types: dict[str, demitasse.LayerType] = {}
-        owners: dict[str, str] = {}
-        for name, hook in composition.serving("layer_types"):
-            for kind in hook():
-                if (other := owners.setdefault(kind.name, name)) != name:
-                    both = f"plugins {other!r} and {name!r} both define layer type {kind.name!r}"
-                    raise errors.PluginError(f"{both}; leave one of them out")
-                self.layer_types[kind.name] = kind
+        self.vocabulary: Mapping[str, Operation] = demitasse.gathered_words(composition)
+        self.layer_types: dict[str, demitasse.LayerType] = demitasse.gathered_layer_types(composition)
         self._programs = composition.offered("programs")
         self._open: list[Any] = []
         self._processes: Processes | None = None
@@ -119,10 +110,8 @@ class Runtime:
 
     def open_source(self, spec: demitasse.DataSpec) -> demitasse.DataSource:
         """The samples of a specification, from the first plugin that knows them."""
-        for name, hook in self.serving("data_source"):
+        for _, hook in self.serving("data_source"):
             if (source := hook(spec=spec)) is not None:
-                if not all(hasattr(source, part) for part in ("fields", "size", "stream", "close")):
-                    raise errors.PluginError(f"plugin {name!r}: {source!r} is not a DataSource")
                 weak = hasattr(source, "__weakref__")  # slots may leave no room for one
                 self._open.append(weakref.ref(source, self._open.remove) if weak else source)
                 return source  # type: ignore[no-any-return]
@@ -139,7 +128,7 @@ class Runtime:
         """Who computes for a worker, its level's own plugin first, and who tries what they offer."""
         serving = self.serving("kernels", space=worker.place.space)
         first = sorted(serving, key=lambda item: item[0] != worker.kernels)
-        return Kernels(first, self._tuner(worker.place.space))
+        return Kernels(first, self._tuner(worker.place.space), demitasse.check_candidate)
 
     def _tuner(self, space: str) -> Tuner | None:
         for _, hook in self.serving("tuner", space=space):

@@ -295,7 +295,10 @@ def test_a_data_source_hook_that_returns_none_or_raises_is_said(
     def fail(spec: DataSpec) -> Any:
         raise KeyError(spec.source)
 
-    with pytest.raises(PluginError, match=r"plugin 'toy': .*NoSource.* is not a DataSource"):
+    with pytest.raises(
+        PluginError,
+        match=r"plugin 'toy': hook data_source gave .*NoSource.*fields, size, stream and close",
+    ):
         runtime(source=lambda spec: NoSource()).net(toy.classifier(20, "test"))
     with pytest.raises(PluginError, match="plugin 'toy': hook data_source raised KeyError: 'toy'"):
         runtime(source=fail).net(toy.classifier(20, "test"))

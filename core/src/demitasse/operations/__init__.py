@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-from demitasse.errors import PluginError, unknown
+from demitasse.errors import PluginError
 from demitasse.operations import (
     activation,
     batch_normalization,
@@ -42,34 +42,14 @@ from demitasse.operations.record import shape_attribute as shape_attribute
 def extend(
     base: Mapping[str, Operation], additions: Iterable[Operation], plugin: str = "core"
 ) -> Mapping[str, Operation]:
-    """A vocabulary with ``additions``; PluginError when a name is taken or a gradient's rule is none."""
-    words, added = dict(base), list(additions)
-    for word in added:
+    """A vocabulary with ``additions``; PluginError when a name is taken."""
+    words = dict(base)
+    for word in additions:
         if word.name in words:
             taken = f"the vocabulary already has (family {words[word.name].family!r})"
             raise PluginError(f"plugin {plugin!r}: operation {word.name!r} {taken}; name it otherwise")
         words[word.name] = word
-    for word in added:
-        for rule in word.gradients:
-            _check(rule, word, words, f"plugin {plugin!r}: operation {word.name!r}, gradient '{rule}'")
     return MappingProxyType(words)
-
-
-def _check(rule: Gradient, word: Operation, words: Mapping[str, Operation], where: str) -> None:
-    """Raise PluginError for names that the operations do not have, and for too few or many of them."""
-    if rule.operation not in words:
-        raise PluginError(unknown("operation", rule.operation, words, where))
-    backward, outputs = words[rule.operation], [operand.name for operand in word.outputs]
-    inputs = [operand.name for operand in word.inputs]
-    given = ("operand", rule.operands, backward.inputs, [*inputs, *outputs, *(f"d{n}" for n in outputs)])
-    for kind, names, side, valid in (("input", rule.of, backward.outputs, inputs), given):
-        for name in names:
-            if name not in valid:
-                raise PluginError(unknown(kind, name, valid, where))
-        needed = [o for o in side if kind == "operand" and not (o.optional or o.variadic)]
-        if len(names) < len(needed) or (len(names) > len(side) and not side[-1].variadic):
-            has = f"{'takes' if kind == 'operand' else 'gives'} {', '.join(o.name for o in side)}"
-            raise PluginError(f"{where}: {rule.operation} {has}, not {', '.join(names) or 'nothing'}")
 
 
 _FAMILIES = (

@@ -99,7 +99,7 @@ def define(
     """An operation in short. Operands: ``x w b?`` (optional), ``*xs`` (variadic), ``p!`` (updated),
     ``mask:uint8`` (element type). Gradients: ``w b = backward(dy, x)``. Aliases: ``y = x``."""
     rules = tuple(_gradient(name, text) for text in gradients)
-    pairs = tuple((a, b) for a, b in (text.split(" = ") for text in aliases))
+    pairs = tuple(_pair(name, text) for text in aliases)
     given = MappingProxyType(dict(attributes or {}))
     about = rules, pairs, tuple(fuses), view, family
     return Operation(name, summary, _operands(inputs), _operands(outputs), shapes, flops, given, *about)
@@ -111,6 +111,13 @@ def _gradient(operation: str, text: str) -> Gradient:
         valid = "valid: as 'x w = some_backward(dy, x)'"
         raise PluginError(f"operation {operation!r}: gradient {text!r} is no rule ({valid})")
     return Gradient(tuple(rule[1].split()), rule[2], tuple(re.findall(r"\w+", rule[3])))
+
+
+def _pair(operation: str, text: str) -> tuple[str, str]:
+    pair = re.fullmatch(r"(\w+) = (\w+)", text)
+    if pair is None:
+        raise PluginError(f"operation {operation!r}: alias {text!r} is no pair (valid: as 'y = x')")
+    return pair[1], pair[2]
 
 
 def _operands(text: str) -> tuple[Operand, ...]:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from demitasse.errors import PlanError, PluginError
-from demitasse.operations.kernel import Candidate, Layout, Request, TensorSpec
+from demitasse.errors import PlanError
+from demitasse.operations.kernel import Candidate, Request
 
 
 class Tuner(Protocol):
@@ -25,10 +25,12 @@ class Tuner(Protocol):
 
 @dataclass(frozen=True)
 class Kernels:
-    """Who computes at a place: (plugin, its kernels hook), preferred first, and who tries candidates."""
+    """Who computes at a place: (plugin, its kernels hook), preferred first, who tries candidates, and
+    who refuses those that are none."""
 
     offers: Sequence[tuple[str, Callable[..., Iterable[Candidate]]]]
     tuner: Tuner | None = None
+    check: Callable[[Candidate, Request, str], None] = lambda candidate, request, where: None
 
     def find(self, request: Request) -> tuple[str, list[Candidate]]:
         """The first plugin that computes the request and its candidates; ("", []) when nobody does."""
@@ -40,7 +42,7 @@ class Kernels:
     def choose(self, request: Request, layer: str) -> tuple[str, Candidate, str]:
         """(plugin, candidate, reason): of the first plugin that computes the request the candidate that
         is quickest, as all say or as the tuner finds, else the first. Raises PlanError that names the
-        layer, the operation and who was asked, PluginError for a candidate's layouts that are none."""
+        layer, the operation and who was asked, PluginError for a candidate that is none."""
         plugin, candidates = self.find(request)
         asked = [name for name, _ in self.offers]
         if not candidates:
@@ -50,7 +52,7 @@ class Kernels:
                 f"{request.place.level!r} ({request.place.space}); asked: {', '.join(asked) or 'none'}"
             )
         for candidate in candidates:
-            _check(candidate, request, f"layer {layer!r}: plugin {plugin!r}")
+            self.check(candidate, request, f"layer {layer!r}: plugin {plugin!r}")
         passed = asked[: asked.index(plugin)]
         reason, best = f"not computed by {', '.join(passed)}" if passed else "preferred", 0
         if len(candidates) > 1 and all(candidate.seconds is not None for candidate in candidates):
@@ -58,20 +60,3 @@ class Kernels:
         elif len(candidates) > 1 and self.tuner is not None:
             best, reason = self.tuner.pick(plugin, request, candidates)
         return plugin, candidates[best], reason
-
-
-def _check(candidate: Candidate, request: Request, where: str) -> None:
-    ins, outs = (candidate.input_layouts, request.inputs), (candidate.output_layouts, request.outputs)
-    for side, (layouts, specs) in (("input", ins), ("output", outs)):
-        if layouts and not (len(layouts) == len(specs) and all(map(_fits, layouts, specs))):
-            given = ", ".join(str(getattr(layout, "name", layout)) for layout in layouts)
-            wants = f"{side} layouts {given} (valid: one of its rank for each of {[*map(str, specs)]})"
-            raise PluginError(
-                f"{where}, kernel {candidate.kernel!r} of {request.operation.name}: {wants}"
-            )
-
-
-def _fits(layout: Layout, spec: TensorSpec | None) -> bool:
-    dimensions = [*range(len(spec.shape))] if spec is not None else sorted(layout.order)
-    ordered = isinstance(layout, Layout) and sorted(layout.order) in ([], dimensions)
-    return ordered and (spec is None or {d for d, _ in layout.blocks} <= {*dimensions})

@@ -1,0 +1,52 @@
+"""The vocabulary and the layer types of all composed plugins together: no two give one name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from demitasse import PluginError
+from demitasse.operations import VOCABULARY, Operation, extend
+from demitasse_contracts.words import check_word
+
+if TYPE_CHECKING:
+    from demitasse import Composition, LayerType
+
+
+def gathered_words(composition: Composition) -> Mapping[str, Operation]:
+    """The core's vocabulary and what plugins add. Raises PluginError for a wrong word."""
+    words, owners = VOCABULARY, dict[str, str]()
+    for plugin, hook in composition.serving("operations"):
+        added = hook()
+        for word in added:
+            if (other := owners.setdefault(word.name, plugin)) != plugin:
+                both = f"plugins {other!r} and {plugin!r} both define operation {word.name!r}"
+                raise PluginError(f"{both}; name one otherwise, or leave a plugin out")
+        words = extend(words, added, plugin)
+        for word in added:
+            check_word(word, words, plugin)
+    return words
+
+
+def gathered_layer_types(composition: Composition) -> dict[str, LayerType]:
+    """The layer types that plugins know, by name. Raises PluginError for one that two define, and for
+    what is no name or no table of parameters."""
+    types, owners = dict[str, "LayerType"](), dict[str, str]()
+    for plugin, hook in composition.serving("layer_types"):
+        for kind in hook():
+            where = f"plugin {plugin!r}: layer type {kind.name!r}"
+            if not isinstance(kind.name, str) or not kind.name.isidentifier():
+                raise PluginError(
+                    f"{where}: name = {kind.name!r} (valid: letters and digits, as in Swish)"
+                )
+            given = getattr(kind, "parameters", {})
+            if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
+                valid = "valid: a table of defaults by name, {} for none"
+                raise PluginError(f"{where}: parameters = {given!r:.99} ({valid})")
+            if (other := owners.setdefault(kind.name, plugin)) != plugin:
+                both = f"plugins {other!r} and {plugin!r} both define layer type {kind.name!r}"
+                raise PluginError(f"{both}; leave one of them out")
+            if kind.name in types:
+                raise PluginError(f"{where} is there twice; give each its own name")
+            types[kind.name] = kind
+    return types

@@ -1,0 +1,73 @@
+"""What a hook takes and gives: its arguments, a list, a table by name, or one object of a protocol."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from demitasse import PluginError, unknown
+
+LISTS = {
+    "probe": ("name", "workers"),
+    "operations": ("name", "shapes"),
+    "kernels": ("kernel", "bind"),
+    "layer_types": ("name", "build"),
+}
+"""What each item has that such a hook gives."""
+
+OBJECTS = {
+    "allocator": ("allocate",),
+    "tuner": ("pick", "choices", "prefer"),
+    "processes": ("rank", "size", "gather", "check"),
+    "stream_engine": ("place", "default", "stream"),
+    "data_source": ("fields", "size", "stream", "close"),
+    "model_reader": ("net", "solver", "weights"),
+}
+"""What the one object has that such a hook gives, where it is not None."""
+
+TABLES = {
+    "collectives": ("algorithms", ("make", "schedule")),
+    "programs": ("functions", ("__call__",)),
+    "commands": ("commands", ("__call__",)),
+}
+"""What a table by name holds, and what each of them has."""
+
+
+def check_given(plugin: str, role: str, made: Any) -> Any:
+    """What a hook gave, None made an empty list or table of it. Raises PluginError."""
+    parts: tuple[str, ...] = ()
+    if role in LISTS:
+        made = [] if made is None else made
+        parts, items = LISTS[role], made if isinstance(made, Iterable) else (made,)
+        valid, right = f"a list of what has {_listed(parts)}", isinstance(made, Iterable)
+    elif role in TABLES:
+        made = {} if made is None else made
+        what, parts = TABLES[role]
+        items = made.values() if isinstance(made, Mapping) else ()
+        valid, right = f"a table of {what} by name", isinstance(made, Mapping)
+    elif role in OBJECTS and made is not None:
+        parts, items, right = OBJECTS[role], (made,), True
+        valid = f"None, or what has {_listed(parts)}"
+    else:
+        return made
+    if not right or not all(hasattr(item, part) for item in items for part in parts):
+        raise PluginError(f"plugin {plugin!r}: hook {role} gave {made!r:.99} (valid: {valid})")
+    return made
+
+
+def _listed(parts: tuple[str, ...]) -> str:
+    *others, last = parts
+    return f"{', '.join(others)} and {last}" if others else last
+
+
+def broken_contract(module: Any, hooks: Mapping[str, Any], error: Exception) -> str:
+    """Which argument of which of a module's hooks no such hook is given, and what those are."""
+    for role, spec in hooks.items():
+        hook: Any = getattr(module, role, None) if hasattr(spec, "demitasse_spec") else None
+        if hasattr(hook, "demitasse_impl"):
+            valid = inspect.signature(spec).parameters
+            for name in inspect.signature(hook).parameters:
+                if name not in valid:
+                    return unknown("argument", name, valid, f"hook {role}")
+    return " ".join(str(error).split())

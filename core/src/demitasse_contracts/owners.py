@@ -1,0 +1,56 @@
+"""Whose fault an error is: the plugin that an object or a function is of."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import BrokenBarrierError
+from types import TracebackType
+from typing import Any
+
+from demitasse import DemitasseError, PluginError, discover
+
+
+def whose(thing: Any) -> str:
+    """Who made an object, class or function, for messages: the installed plugin in whose package it is
+    defined, else its own name there."""
+    defined = thing if isinstance(thing, type) or hasattr(thing, "__code__") else type(thing)
+    module = str(getattr(defined, "__module__", ""))
+    name = getattr(defined, "__qualname__", type(thing).__qualname__)
+    for manifest in discover():
+        if isinstance(manifest.module, str) and _package(manifest.module) == _package(module):
+            return f"plugin {manifest.name!r}, {name}"
+    return f"{name} of {module}" if module else str(name)
+
+
+def _package(module: str) -> str:
+    return module.partition(".")[0]
+
+
+@contextmanager
+def blamed(thing: Any, doing: str, where: object = None) -> Iterator[None]:
+    """Errors of what is done meanwhile become a PluginError that begins with ``where`` and names the
+    maker of ``thing``. Those of ours and a barrier's stay as they are, a lack of memory too, and so does
+    what a handler of signals raises."""
+    try:
+        yield
+    except (DemitasseError, BrokenBarrierError, MemoryError):
+        raise
+    except Exception as error:
+        if _interrupts(error.__traceback__):
+            raise
+        before = f"{where}: " if where is not None else ""
+        told = " ".join(f"{type(error).__name__} {doing}: {error}".split())
+        raise PluginError(f"{before}{whose(thing)}: raised {told}") from error
+
+
+def _interrupts(traceback: TracebackType | None) -> bool:
+    """Whether one of the functions that raised is the handler of a signal."""
+    handlers = [signal.getsignal(number) for number in signal.valid_signals()]
+    codes = {getattr(handler, "__code__", None) for handler in handlers}
+    while traceback is not None:
+        if traceback.tb_frame.f_code in codes:
+            return True
+        traceback = traceback.tb_next
+    return False

@@ -1,0 +1,55 @@
+"""A plugin's words of the vocabulary: their operands, aliases and gradient rules name what is there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from demitasse import PluginError, unknown
+from demitasse.operations import Gradient, Operation
+
+TYPES = ("real", "bool", *(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)))
+TYPES += ("float16", "float32", "float64")
+"""Element types of operands."""
+
+
+def check_word(word: Operation, words: Mapping[str, Operation], plugin: str) -> None:
+    """Raise PluginError for operands that no kernel could be given, for a name in an alias or a rule
+    that the operations do not have, and for too few or many of them."""
+    where = f"plugin {plugin!r}: operation {word.name!r}"
+    names = [operand.name for operand in (*word.inputs, *word.outputs)]
+    for name in names:
+        if names.count(name) > 1:
+            raise PluginError(f"{where}: operand {name!r} is there twice; give each its own name")
+    for side in (word.inputs, word.outputs):
+        for operand in side:
+            if operand.variadic and operand is not side[-1]:
+                raise PluginError(
+                    f"{where}: operand *{operand.name} comes before another; let it be last"
+                )
+            if operand.dtype is not None and operand.dtype not in TYPES:
+                at = f"{where}, operand {operand.name!r}"
+                raise PluginError(unknown("element type", operand.dtype, TYPES, at))
+    for pair in word.aliases:
+        sides = ("output", word.outputs), ("input", word.inputs)
+        for name, (kind, operands) in zip(pair, sides, strict=True):
+            known = [operand.name for operand in operands]
+            if name not in known:
+                raise PluginError(unknown(kind, name, known, f"{where}, alias '{' = '.join(pair)}'"))
+    for rule in word.gradients:
+        _check_rule(rule, word, words, f"{where}, gradient '{rule}'")
+
+
+def _check_rule(rule: Gradient, word: Operation, words: Mapping[str, Operation], where: str) -> None:
+    if rule.operation not in words:
+        raise PluginError(unknown("operation", rule.operation, words, where))
+    backward, outputs = words[rule.operation], [operand.name for operand in word.outputs]
+    inputs = [operand.name for operand in word.inputs]
+    given = ("operand", rule.operands, backward.inputs, [*inputs, *outputs, *(f"d{n}" for n in outputs)])
+    for kind, names, side, valid in (("input", rule.of, backward.outputs, inputs), given):
+        for name in names:
+            if name not in valid:
+                raise PluginError(unknown(kind, name, valid, where))
+        needed = [o for o in side if kind == "operand" and not (o.optional or o.variadic)]
+        if len(names) < len(needed) or (len(names) > len(side) and not side[-1].variadic):
+            has = f"{'takes' if kind == 'operand' else 'gives'} {', '.join(o.name for o in side)}"
+            raise PluginError(f"{where}: {rule.operation} {has}, not {', '.join(names) or 'nothing'}")
