@@ -172,6 +172,10 @@ def test_a_plugin_that_cannot_be_imported_is_named_with_the_reason(
             {"more": "[roles.allocator]\nspace = ['host']"},
             r"plugin\.toml: role allocator: unknown fact 'space'; did you mean 'spaces'",
         ),
+        (
+            {"more": "[roles.allocator]\nsuffixes = ['.x']"},
+            r"role allocator: unknown fact 'suffixes' \(valid: kinds, priority, spaces\)",
+        ),
         ({"role": "kernel"}, r"plugin\.toml.*unknown role 'kernel'; did you mean 'kernels'"),
         ({"api": ">=7"}, rf"demitasse '>=7', this is {demitasse.__version__}; install versions"),
         ({"api": ""}, "it is for demitasse ''"),
@@ -182,7 +186,17 @@ def test_a_plugin_that_cannot_be_imported_is_named_with_the_reason(
         ),
         ({"manifest": 'name = "abacus'}, r"manifest .*plugin\.toml cannot be read"),
     ],
-    ids=["key", "fact", "role", "range", "no range", "no such range", "name", "no TOML"],
+    ids=[
+        "key",
+        "fact",
+        "another role's fact",
+        "role",
+        "range",
+        "no range",
+        "no such range",
+        "name",
+        "no TOML",
+    ],
 )
 def test_what_is_wrong_with_a_manifest_is_told_when_the_plugin_is_named(
     install: Install, values: dict[str, Any], problem: str

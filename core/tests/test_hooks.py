@@ -11,7 +11,17 @@ from typing import Any
 import pytest
 
 import demitasse
-from demitasse import Candidate, DataSpec, Level, Machine, PluginError, compose
+from demitasse import (
+    Candidate,
+    DataSpec,
+    Level,
+    Link,
+    Machine,
+    MemorySpace,
+    PluginError,
+    Quantity,
+    compose,
+)
 
 MACHINE = Machine("desk", (Level("machine"),), fingerprint="any")
 
@@ -154,3 +164,20 @@ def test_an_argument_that_no_hook_is_given_is_told_in_a_line_with_the_nearest(to
         "plugin 'stranger' breaks a hook's contract: hook allocator: unknown argument 'optoins'; did "
         "you mean 'options'? (valid: options, space)"
     )
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"peak": "3 GFLOP/s"}, ": peak = '3 GFLOP/s' (valid: a demitasse.Quantity in FLOP/s, "),
+        ({"clock": Quantity(3e9, "B")}, ": clock = Quantity("),
+        ({"memory": (MemorySpace("host", capacity=8),)}, ", memory 'host': capacity = 8 (valid: a "),
+        ({"link": Link(latency=1e-6)}, ", link: latency = 1e-06 (valid: a demitasse.Quantity in s, "),
+    ],
+)
+def test_what_a_probe_says_without_its_unit_is_refused(
+    toy: ModuleType, given: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(PluginError) as caught:
+        offering(toy, "probe", lambda: [Level("node", **given)])()
+    assert str(caught.value).startswith(f"plugin 'stranger': hook probe gave level 'node'{told}")

@@ -26,6 +26,9 @@ _FACTS: dict[str, Any] = {"priority": 0, "commands": {}, "topics": {}, "converts
 _FACTS |= dict.fromkeys(
     ("spaces", "suffixes", "types", "programs", "papers", "kinds", "with_weights"), ()
 )
+_OF = {"types": "layer_types", "commands": "commands", "topics": "diagnose", "papers": "reproductions"}
+_OF |= dict.fromkeys(("converts", "programs", "with_weights"), "programs")
+_OF |= {"spaces": "allocator kernels stream_engine tuner", "suffixes": "model_reader model_writer"}
 _KINDS = {str: "a text", bool: "true or false", int: "a whole number"}
 _KINDS |= {tuple: "a list of texts", dict: "a table"}
 
@@ -151,7 +154,8 @@ def _malformed(given: Mapping[str, Any], where: str) -> str:
         if role not in HOOKS:
             return unknown("role", role, HOOKS, where)
         at = f"{where}: role {role}"
-        known = _wrong(facts, _FACTS, "fact", at) if isinstance(facts, dict) else ""
+        usual = {fact: _FACTS[fact] for fact in _FACTS if role in _OF.get(fact, role).split()}
+        known = _wrong(facts, usual, "fact", at) if isinstance(facts, dict) else ""
         problem = problem or (known if isinstance(facts, dict) else f"{at} = {facts!r} (valid: a table)")
     return problem
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+import demitasse
 from demitasse.arena import place_lifetimes
 from demitasse.errors import ShapeError
 from demitasse.operations.graph import Graph, Node, Tensor, shapes_by_operand
@@ -442,7 +443,8 @@ class _Planner:
         inputs, outputs = (tuple(buffers[t] if t else None for t in side) for side in sides)
         flops = float(sum(math.prod(b.spec.shape) for b in outputs if b))
         if node.operation.flops is not None:
-            flops = node.operation.flops(shapes_by_operand(node), node.attributes)
+            with demitasse.blamed(f"operation {node.operation.name!r}", "counting flops"):
+                flops = float(node.operation.flops(shapes_by_operand(node), node.attributes))
         moved = float(sum(b.spec.nbytes for b in (*inputs, *outputs) if b))
         what = node.operation.name, node.layer, node.phase, plugin, candidate.kernel, reason
         costs = i in self.in_place, flops, moved

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from demitasse import PluginError, unknown
+from demitasse_contracts.levels import check_level
 
 LISTS = {
     "probe": ("name", "workers"),
@@ -53,6 +54,8 @@ def check_given(plugin: str, role: str, made: Any) -> Any:
         return made
     if not right or not all(hasattr(item, part) for item in items for part in parts):
         raise PluginError(f"plugin {plugin!r}: hook {role} gave {made!r:.99} (valid: {valid})")
+    for level in made if role == "probe" else ():
+        check_level(plugin, level)
     return made
 
 

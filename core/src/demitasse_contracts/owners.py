@@ -29,20 +29,23 @@ def _package(module: str) -> str:
 
 
 @contextmanager
-def blamed(thing: Any, doing: str, where: object = None) -> Iterator[None]:
+def blamed(
+    thing: Any, doing: str, where: object = None, but: type[Exception] | tuple[type[Exception], ...] = ()
+) -> Iterator[None]:
     """Errors of what is done meanwhile become a PluginError that begins with ``where`` and names the
-    maker of ``thing``. Those of ours and a barrier's stay as they are, a lack of memory too, and so does
-    what a handler of signals raises."""
+    maker of ``thing`` (a text says it itself). Those of ours and a barrier's stay as they are, a lack of
+    memory, those in ``but``, and what a handler of signals raises."""
     try:
         yield
     except (DemitasseError, BrokenBarrierError, MemoryError):
         raise
     except Exception as error:
-        if _interrupts(error.__traceback__):
+        if isinstance(error, but) or _interrupts(error.__traceback__):
             raise
         before = f"{where}: " if where is not None else ""
         told = " ".join(f"{type(error).__name__} {doing}: {error}".split())
-        raise PluginError(f"{before}{whose(thing)}: raised {told}") from error
+        who = thing if isinstance(thing, str) else whose(thing)
+        raise PluginError(f"{before}{who}: raised {told}") from error
 
 
 def _interrupts(traceback: TracebackType | None) -> bool:

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 import demitasse
-from demitasse import PlanError
+from demitasse import HostMemory, PlanError, PluginError, zeroed
 from demitasse_training.memory_check import check_room
 
 
 class Small:
     """An allocator of a hundred bytes at once, which forgets what it gave as a lazy system does."""
 
-    given = 0
+    given = nbytes = 0
 
     def allocate(self, nbytes: int) -> Small:
         if nbytes > 100:
             raise MemoryError(f"asked for {nbytes} bytes")
         self.given += nbytes
+        self.nbytes = nbytes
         return self
+
+    def view(self) -> None:
+        """Nobody looks at it."""
 
     def close(self) -> None:
         self.given = 0
@@ -34,6 +40,26 @@ def test_parts_that_fit_alone_but_not_together_are_told_with_their_sizes() -> No
         PlanError, match=r"net\.prototxt: the net does not fit \(parameters 0 MiB, state"
     ):
         check_room(small, {"parameters": 60, "state": 60}, "net.prototxt")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (
+            lambda nbytes: None,
+            "allocate gave None, without nbytes and view and close; 8 bytes were asked",
+        ),
+        (lambda nbytes: HostMemory(zeroed(4)), ", of 4 bytes; 8 bytes were asked for"),
+        (lambda: None, "raised TypeError in allocate: "),
+        (lambda nbytes: {}["npu"], "raised KeyError in allocate: 'npu'"),
+    ],
+)
+def test_an_allocator_that_gives_no_such_block_is_named(given: Any, told: str) -> None:
+    with pytest.raises(PluginError) as caught:
+        check_room(SimpleNamespace(allocate=given), {"parameters": 8}, "net.prototxt")  # type: ignore[arg-type]
+    words = str(caught.value)
+    assert words.startswith("net.prototxt: SimpleNamespace of types: ")
+    assert told in words
 
 
 def test_a_batch_beyond_the_machine_is_an_error_of_ours_with_the_files_name(tmp_path: Path) -> None:

@@ -152,7 +152,7 @@ class Crew:
     def quiesce(self) -> None:
         """Have synchronisation finish what is under way."""
         for worker in self.workers:
-            for level in worker.levels:
+            for level in worker.watched:
                 level.quiesce()
 
     def clock(self) -> Phases:

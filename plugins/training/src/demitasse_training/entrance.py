@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from demitasse import Allocator
+from demitasse import Allocator, blamed
 
 
 class Entrance:
@@ -13,13 +13,15 @@ class Entrance:
     has each thread be as it was before."""
 
     def __init__(self, allocator: Allocator) -> None:
+        self._allocator = allocator
         self._enter = getattr(allocator, "enter", None)
         self._here = threading.local()
         self._undo: list[Callable[[], object]] = []
 
     def __call__(self) -> None:
         if self._enter is not None and not hasattr(self._here, "entered"):
-            undo = self._enter()
+            with blamed(self._allocator, "in enter"):
+                undo = self._enter()
             if callable(undo):
                 self._undo.append(undo)
             self._here.entered = True
@@ -28,4 +30,5 @@ class Entrance:
         """Nobody computes any more; a thread that does after all enters anew."""
         self._here = threading.local()
         while self._undo:
-            self._undo.pop()()
+            with blamed(self._allocator, "undoing enter"):
+                self._undo.pop()()

@@ -24,6 +24,7 @@ from demitasse import (
     PluginError,
     ShapeError,
     Tensor,
+    blamed,
     shapes_by_operand,
     unknown,
 )
@@ -31,6 +32,8 @@ from demitasse.operations import REQUIRED, Operation, Shape, count
 from demitasse_training.differentiation import Differentiation
 from demitasse_training.fusion import fuse_normalisations, pool_before_rectifying
 from demitasse_training.known_types import check_types
+from demitasse_training.samples import check_fields
+from demitasse_training.shape_rules import check_operands, check_parameter, check_shapes
 from demitasse_training.shares import Share
 
 
@@ -75,6 +78,7 @@ class NetGraph(Graph):
 
         Raises ShapeError that names every operand and its shape when they do not fit.
         """
+        check_operands(operation, inputs, self._where())
         if operation not in self.vocabulary:
             raise PlanError(unknown("operation", operation, self.vocabulary, self._where()))
         node = self.node(operation, inputs, attributes)
@@ -97,6 +101,7 @@ class NetGraph(Graph):
         many elements. A rate of 0 freezes it: no gradient is made."""
         assert self._layer is not None
         layer = self._layer.name
+        check_parameter(shape, self._where())
         if self._named.setdefault(layer, self.stream) != self.stream:
             raise ModelError(
                 f"{self._where()}: an earlier layer with parameters has the same name; parameters "
@@ -145,6 +150,7 @@ class NetGraph(Graph):
         except DataError as error:
             told = str(error).removeprefix(f"{spec.location}: ")
             raise DataError(f"{self._where()}: {told}") from error
+        check_fields(source, self._where())
         total, offset, count = self.share.of(batch)
         if count < 1 or (self.share.apart and total < self.share.workers):
             raise DataError(
@@ -206,7 +212,8 @@ class NetGraph(Graph):
     def _tops(self, layer: Layer, kind: LayerType, bottoms: Sequence[Tensor]) -> Sequence[Tensor]:
         """What a layer type makes of a layer's bottoms: a tensor for each top, perhaps more."""
         try:
-            tops = kind.build(layer, bottoms, self)
+            with blamed(kind, "in build", self._where(), (ValueError, OSError)):
+                tops = kind.build(layer, bottoms, self)
         except ValueError as error:
             raise ModelError(f"{self._where()}: {error}") from error
         if not isinstance(tops, list | tuple) or not all(isinstance(top, Tensor) for top in tops):
@@ -276,12 +283,16 @@ class NetGraph(Graph):
             )
         node = Node(operation, inputs, [], complete, self._layer_name(), phase)
         try:
-            made = operation.shapes(shapes_by_operand(node), complete)
+            with blamed(
+                f"operation {operation.name!r}", "in its shape rule", self._where(), (ValueError,)
+            ):
+                made = operation.shapes(shapes_by_operand(node), complete)
         except ValueError as error:
             blobs = "; ".join(repr(t) for t in inputs if t is not None)
             raise ShapeError(f"{self._where()}: {name}: {error} [{blobs}]") from error
         first = next((t.dtype for t in inputs if t is not None), self.dtype)
         kinds = list(operation.outputs)
+        check_shapes(operation, made, self._where())
         if kinds and kinds[-1].variadic:
             kinds += kinds[-1:] * (len(made) - len(kinds))
         kind = "activation" if phase == "forward" else "gradient"

@@ -4,14 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from demitasse import Allocator, PlanError
+from demitasse import Allocator, PlanError, PluginError, blamed, whose
 
 
 def check_room(allocator: Allocator, needed: Mapping[str, int], where: object) -> None:
     """Raise PlanError with the bytes of each part unless memory for all of them is there now. Blocks are
-    used some time after they are given, so that one after the other might be given and not be there."""
+    used some time after they are given, so that one after the other might be given and not be there.
+    Raises PluginError for an allocator that gives no such block."""
     try:
-        allocator.allocate(max(1, sum(needed.values()))).close()
+        wanted = max(1, sum(needed.values()))
+        with blamed(allocator, "in allocate", where):
+            block = allocator.allocate(wanted)
+        lacking = [part for part in ("nbytes", "view", "close") if not hasattr(block, part)]
+        if lacking or block.nbytes < wanted:
+            told = f"without {' and '.join(lacking)}" if lacking else f"of {block.nbytes:,} bytes"
+            asked = f"{wanted:,} bytes were asked for"
+            raise PluginError(
+                f"{where}: {whose(allocator)}: allocate gave {block!r:.99}, {told}; {asked}"
+            )
+        block.close()
     except MemoryError as error:
         parts = ", ".join(f"{name} {size / 2**20:,.0f} MiB" for name, size in needed.items() if size)
         raise PlanError(f"{where}: the net does not fit ({parts}): {error}") from error

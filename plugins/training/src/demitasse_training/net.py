@@ -42,7 +42,7 @@ from demitasse_training.memory_check import check_room
 from demitasse_training.planner import Planner, Shapes
 from demitasse_training.profiling import timed
 from demitasse_training.rooted import Rooted
-from demitasse_training.samples import Destination, destinations, opener
+from demitasse_training.samples import Destination, destinations, open_stream, opener
 from demitasse_training.views import Blob, Named, Views, extents
 from demitasse_training.walk import Walk
 
@@ -329,9 +329,7 @@ class Net(Rooted):
         """Read samples from the start again, or from batch number ``batch`` on, every so many."""
         self._end_streams()
         feeds = self.graph.feeds
-        streams = [
-            feed.source.stream(batch * feed.batch, feed.count, every * feed.batch) for feed in feeds
-        ]
+        streams = [open_stream(feed, batch * feed.batch, every * feed.batch) for feed in feeds]
         self._streams = list(zip(streams, self._outs(), strict=True))
 
     def close(self) -> None:

@@ -18,6 +18,7 @@ from demitasse import (
     ShapeError,
     Slot,
     Weights,
+    blamed,
     nearest,
 )
 
@@ -84,9 +85,10 @@ def fill(graph: Graph, plan: Plan, flat: Any, seed: int) -> None:
         slot = slots.get(parameter.owners[0])
         if slot is not None:
             stream = RandomStream(seed, number, slot.spec.dtype)
-            made = np.asarray(parameter.filler(slot.spec.shape, stream))
+            layer, place = parameter.owners[0]
+            with blamed(parameter.filler, f"filling parameter {place}", f"layer {layer!r}"):
+                made = np.asarray(parameter.filler(slot.spec.shape, stream))
             if made.shape != slot.spec.shape:
-                layer, place = parameter.owners[0]
                 raise PluginError(
                     f"layer {layer!r}: the filler of its parameter {place} made {made.shape}, not the "
                     f"{slot.spec.shape} that it was asked for"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -14,12 +15,15 @@ from demitasse import (
     DataError,
     DataSource,
     DataSpec,
+    Feed,
     Graph,
     Plan,
     PluginError,
     Runtime,
     Stream,
     StreamEngine,
+    blamed,
+    whose,
 )
 from demitasse_training.arguments import check_data
 
@@ -73,8 +77,9 @@ class Destination:
         arrays: Mapping[str, Any],
         engine: StreamEngine | None = None,
         allocator: Allocator | None = None,
+        layer: str = "",
     ) -> None:
-        self.arrays = dict(arrays)
+        self.arrays, self._where = dict(arrays), f"layer {layer!r}"
         self.near = all(isinstance(array, np.ndarray) for array in arrays.values())
         self._engine = None if self.near else engine
         self._host: dict[str, Any] = {}
@@ -96,10 +101,10 @@ class Destination:
         """The stream's next samples. With ``ahead`` those after them are on their way from then on, if
         they go a way, until the next call or ``forget``."""
         if self.near:
-            stream.read(self.arrays)
+            self._read(stream, self.arrays)
             return
         if self._engine is None:
-            stream.read(self._host)
+            self._read(stream, self._host)
             for field, array in self.arrays.items():
                 array[...] = self._host[field]
             return
@@ -115,6 +120,10 @@ class Destination:
             if self._thread is None:
                 self._thread = ThreadPoolExecutor(1, "samples")
             self._coming = self._thread.submit(self._bring, stream)
+
+    def _read(self, stream: Stream, arrays: Mapping[str, Any]) -> None:
+        with blamed(stream, "reading samples", self._where):
+            stream.read(arrays)
 
     @property
     def expects(self) -> bool:
@@ -132,12 +141,39 @@ class Destination:
     def _bring(self, stream: Stream) -> None:
         """Samples to the memory where they wait, once those before them were taken from there."""
         assert self._engine is not None
-        stream.read(self._host)
+        self._read(stream, self._host)
         way = self._engine.stream(WAY)
         way.wait(self._taken)
         for field, array in self._waiting.items():
             way.copy(array, self._host[field])
         way.record().wait()
+
+
+def check_fields(source: DataSource, where: str) -> None:
+    """Raise PluginError for fields of samples that are not told as ``demitasse.Field`` tells them."""
+    for name, field in source.fields.items():
+        shape, dtype = getattr(field, "shape", None), getattr(field, "dtype", None)
+        try:
+            right = isinstance(shape, tuple) and all(extent >= 0 for extent in map(index, shape))
+            np.dtype(dtype)
+        except TypeError:
+            right = False
+        if not right or not isinstance(dtype, str):
+            valid = "valid: a demitasse.Field, as Field((3, 32, 32), 'uint8')"
+            raise PluginError(f"{where}: {whose(source)}: field {name!r} is {field!r} ({valid})")
+
+
+def open_stream(feed: Feed, first: int, step: int) -> Stream:
+    """A feed's samples from number ``first`` on, this worker's of every ``step``. Raises PluginError for
+    what a source gives that is no stream."""
+    where, source = f"layer {feed.layer!r}", feed.source
+    with blamed(source, "opening a stream", where):
+        stream: Stream = source.stream(first, feed.count, step)
+    lacking = [part for part in ("read", "cursor", "close") if not hasattr(stream, part)]
+    if lacking:
+        told = f"stream gave {stream!r:.99}, without {' and '.join(lacking)}"
+        raise PluginError(f"{where}: {whose(source)}: {told} (valid: what has read, cursor and close)")
+    return stream
 
 
 def destinations(
@@ -150,6 +186,6 @@ def destinations(
     """Where each of a graph's feeds puts its samples; ``array`` is the memory of a buffer."""
     fed = [{key: plan.buffers[f"{feed.layer}.{key}"] for key in feed.tensors} for feed in graph.feeds]
     return [
-        Destination({key: array(buffer) for key, buffer in each.items()}, engine, allocator)
-        for each in fed
+        Destination({key: array(buffer) for key, buffer in each.items()}, engine, allocator, feed.layer)
+        for feed, each in zip(graph.feeds, fed, strict=True)
     ]

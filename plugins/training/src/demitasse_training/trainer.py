@@ -411,7 +411,7 @@ class Trainer(Rooted):
                 )
             )
         for worker in self._workers:
-            for level in worker.levels:
+            for level in worker.watched:
                 level.bind(worker.flat)
         first = self._workers[0]
         if "train" in (data or {}) and not first.graph.feeds:

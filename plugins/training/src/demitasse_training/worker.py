@@ -21,7 +21,6 @@ from demitasse import (
     Group,
     ModelError,
     Plan,
-    PluginError,
     Runtime,
     Solver,
     Span,
@@ -38,10 +37,11 @@ from demitasse_training.guarded import GuardedStep, MakeGuard
 from demitasse_training.memory_check import check_room
 from demitasse_training.norms import Norms
 from demitasse_training.recomputing import recompute
-from demitasse_training.samples import Destination, destinations
+from demitasse_training.samples import Destination, destinations, open_stream
 from demitasse_training.shared_parameters import SharedParameters
 from demitasse_training.shares import Share
 from demitasse_training.update import Update, flat_work
+from demitasse_training.watched import Watched, check_level
 
 
 class Worker:
@@ -75,6 +75,7 @@ class Worker:
         self._ahead = set[int]()  # the feeds whose samples for it are there already
         self.engine = runtime.engine(place)
         self.levels: list[GradientSync] = []
+        self.watched: list[Watched] = []  # the same, as they are asked
         self.idle: list[GradientSync] = []  # that have nobody to synchronise with
         self._groups: list[Group] = []
         self._join_levels()
@@ -97,7 +98,7 @@ class Worker:
         self.portion = self._portion()
         self._sizes = {"scale": np.full(1, 1 / self.portion)} if self.portion != 1.0 else {}
         self.norms = (
-            Norms(runtime, solver, self.plan, self.levels, self.allocator, 1 / self.portion)
+            Norms(runtime, solver, self.plan, self.watched, self.allocator, 1 / self.portion)
             if self._measures
             else None
         )
@@ -113,6 +114,7 @@ class Worker:
             check_level(plugin, level, group)
             if level.size > 1:
                 self.levels.append(level)
+                self.watched.append(Watched(plugin, level))
                 self._groups.append(group)
             else:
                 self.idle.append(level)
@@ -194,7 +196,7 @@ class Worker:
                 made = []
                 for feed, out in zip(self.graph.feeds, self._outs, strict=True):
                     first = iteration * self.solver.passes * feed.batch + feed.offset
-                    made.append(feed.source.stream(first, feed.count, feed.batch))
+                    made.append(open_stream(feed, first, feed.batch))
                     stack.callback(made[-1].close)
                     if out.near and (lend := getattr(made[-1], "lend", None)) is not None:
                         lend(self.allocator)
@@ -278,7 +280,7 @@ class Worker:
             self.rewind()
         for feed, out in zip(self.graph.feeds, self._outs, strict=True):
             first = iteration * self.solver.passes * feed.batch + feed.offset
-            stream = feed.source.stream(first, feed.count, feed.batch)
+            stream = open_stream(feed, first, feed.batch)
             try:
                 out.take(stream)
             finally:
@@ -287,7 +289,7 @@ class Worker:
     def close(self) -> None:
         """End reading and synchronising."""
         self.rewind()
-        for level in self.levels:
+        for level in self.watched:
             level.close()
 
     @cached_property
@@ -364,7 +366,7 @@ class Worker:
             for level in self.levels:
                 if hasattr(level, "meanwhile"):
                     level.meanwhile = self.read_ahead
-        for level in self.levels:
+        for level in self.watched:
             flat = level.update_memory(flat)
         numbers = {**numbers, **flat.numbers}  # a master's updates may be of other iterations than these
         sizes = {name: numbers[name] for name in self._sizes}
@@ -386,7 +388,7 @@ class Worker:
             plan,
             self.memory,
             [self._read(i, out) for i, out in enumerate(self._outs)],
-            levels=self.levels,
+            levels=self.watched,
             update=lambda span: self.update.bind(
                 span,
                 flat,
@@ -425,18 +427,3 @@ class Worker:
                 out.take(self.streams[number], ahead=True)
 
         return read
-
-
-def check_level(plugin: str, level: object, group: Group) -> None:
-    """Raise PluginError for what is no synchronisation of a worker with all of its group's siblings."""
-    if not isinstance(level, GradientSync):
-        raise PluginError(
-            f"plugin {plugin!r}: gradient_sync returned {level!r}, which is no GradientSync"
-        )
-    siblings = group.team.size if group.team is not None else 1
-    if level.size < siblings:
-        raise PluginError(
-            f"plugin {plugin!r}: {type(level).__name__} has size {level.size} where there are "
-            f"{siblings} siblings, which would train apart; set its index and size (group.index and "
-            f"group.team.size)"
-        )

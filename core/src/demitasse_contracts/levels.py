@@ -1,0 +1,29 @@
+"""What probes say of a machine: numbers are quantities in the units that descriptions have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from demitasse import PluginError
+
+UNITS = {"capacity": "B", "bandwidth": "B/s", "latency": "s", "peak": "FLOP/s", "clock": "Hz"}
+
+
+def check_level(plugin: str, level: Any) -> None:
+    """Raise PluginError for a number of a level, its memories, storage or link without its unit."""
+    for what, record in _records(level):
+        for name, unit in UNITS.items():
+            value = getattr(record, name, None)
+            if value is not None and getattr(value, "unit", None) != unit:
+                valid = f"valid: a demitasse.Quantity in {unit}, as Quantity(1e9, {unit!r}, 'measured')"
+                told = f"level {level.name!r}{what}: {name} = {value!r:.99} ({valid})"
+                raise PluginError(f"plugin {plugin!r}: hook probe gave {told}")
+
+
+def _records(level: Any) -> Iterator[tuple[str, Any]]:
+    yield "", level
+    for kind in ("memory", "caches", "storage"):
+        for space in getattr(level, kind, ()):
+            yield f", {kind} {getattr(space, 'space', space)!r}", space
+    yield ", link", getattr(level, "link", None)

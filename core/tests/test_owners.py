@@ -1,0 +1,65 @@
+"""Whose an error is: the plugin in whose package what failed is defined."""
+
+from __future__ import annotations
+
+import signal
+from collections import OrderedDict
+from textwrap import dedent
+from threading import BrokenBarrierError
+from typing import Any
+
+import pytest
+
+import demitasse
+from demitasse import DataError, PluginError, blamed, whose
+
+
+class Desk:
+    """Somebody's."""
+
+
+def test_what_an_installed_plugin_defines_is_told_by_its_name() -> None:
+    made = demitasse.compose(plugins=["reference"]).allocator("host")
+    assert whose(made) == f"plugin 'reference', {type(made).__qualname__}"
+    assert whose(type(made)) == whose(made)
+
+
+@pytest.mark.parametrize(
+    ("thing", "told"),
+    [
+        (Desk(), "Desk of "),
+        (Desk, "Desk of "),
+        (dedent, "dedent of textwrap"),
+        (OrderedDict(), "OrderedDict of "),
+    ],
+)
+def test_what_none_defines_is_told_by_its_own(thing: Any, told: str) -> None:
+    assert whose(thing).startswith(told)
+
+
+def test_an_error_is_told_in_a_line_with_its_cause() -> None:
+    with pytest.raises(PluginError) as caught, blamed("plugin 'desk'", "at work", "layer 'x'"):
+        raise KeyError("a\nb")
+    assert str(caught.value) == "layer 'x': plugin 'desk': raised KeyError at work: 'a\\nb'"
+    assert isinstance(caught.value.__cause__, KeyError)
+
+
+@pytest.mark.parametrize(
+    "error", [DataError("no samples"), BrokenBarrierError(), MemoryError("none"), OSError("mine")]
+)
+def test_some_pass_as_they_are(error: Exception) -> None:
+    with pytest.raises(type(error)) as caught, blamed(Desk(), "at work", but=OSError):
+        raise error
+    assert caught.value is error
+
+
+def test_what_a_handler_of_signals_raises_is_nobodys() -> None:
+    def interrupt(number: int, frame: Any) -> None:
+        raise TimeoutError("enough")
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        with pytest.raises(TimeoutError, match="enough"), blamed(Desk(), "at work"):
+            signal.raise_signal(signal.SIGUSR1)
+    finally:
+        signal.signal(signal.SIGUSR1, before)

@@ -1,0 +1,41 @@
+"""What a layer type and an operation's shape rule give a graph, before it is built with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from demitasse import PluginError, Tensor
+from demitasse.operations import Operation
+
+VALID = "a tuple of whole numbers from 0"
+
+
+def check_operands(operation: str, inputs: Iterable[Any], where: str) -> None:
+    """Raise PluginError for an input that is no tensor."""
+    for given in inputs:
+        if given is not None and not isinstance(given, Tensor):
+            valid = "valid: a tensor that is a bottom, a parameter or an operation's, or None"
+            raise PluginError(f"{where}: operation {operation!r} is given {given!r:.99} ({valid})")
+
+
+def check_parameter(shape: Any, where: str) -> None:
+    """Raise PluginError for a parameter's shape that is none."""
+    if not _is_shape(shape):
+        raise PluginError(f"{where}: a parameter of shape {shape!r:.99} (valid: {VALID})")
+
+
+def check_shapes(operation: Operation, made: Any, where: str) -> None:
+    """Raise PluginError for what a shape rule gave that is no shape for each output."""
+    outputs, rule = operation.outputs, f"{where}: the shape rule of operation {operation.name!r}"
+    if not isinstance(made, list | tuple) or not all(map(_is_shape, made)):
+        raise PluginError(f"{rule} gave {made!r:.99} (valid: for each output {VALID})")
+    least = len(outputs) - bool(outputs and outputs[-1].variadic)
+    if len(made) < least or (len(made) > len(outputs) and least == len(outputs)):
+        names = ", ".join(operand.name for operand in outputs) or "no output"
+        raise PluginError(f"{rule} gave {len(made)} shapes, for {names}")
+
+
+def _is_shape(shape: Any) -> bool:
+    whole = isinstance(shape, list | tuple) and all(hasattr(extent, "__index__") for extent in shape)
+    return whole and all(extent >= 0 for extent in shape)

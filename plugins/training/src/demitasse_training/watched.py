@@ -1,0 +1,119 @@
+"""A plugin's synchronisation as a trainer asks it: what is wrong with what it gives names the plugin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from demitasse import Bucket, FlatMemory, GradientSync, Group, PluginError, Span, Work, blamed
+
+
+class Watched(GradientSync):
+    """Hands on to ``level``, which ``plugin`` made. Errors of its methods and works, and what they give
+    that is no work or no part of a span, become a PluginError that names both."""
+
+    def __init__(self, plugin: str, level: GradientSync) -> None:
+        self.index, self.size = level.index, level.size
+        self._level, self._who = level, f"plugin {plugin!r}, {type(level).__name__}"
+
+    def bind(self, memory: FlatMemory) -> None:
+        """The level's, once all siblings have their memory."""
+        with blamed(self._who, "in bind"):
+            self._level.bind(memory)
+
+    def update_memory(self, memory: FlatMemory) -> FlatMemory:
+        """The level's."""
+        with blamed(self._who, "in update_memory"):
+            return self._level.update_memory(memory)
+
+    def begin(self) -> Work | None:
+        """The level's, if it has some."""
+        return self._work("begin")
+
+    def before_forward(self, bucket: Bucket) -> Work | None:
+        """The level's, if it has some."""
+        return self._work("before_forward", bucket)
+
+    def owned(self, span: Span) -> Span:
+        """The level's, which lies in ``span``."""
+        with blamed(self._who, "in owned"):
+            part = self._level.owned(span)
+        if not isinstance(part, Span) or (
+            part and not span.start <= part.start < part.stop <= span.stop
+        ):
+            raise PluginError(f"{self._who}: owned gave {part!r} (valid: a part of {span})")
+        return part
+
+    def reduce(self, bucket: Bucket, span: Span) -> Work | None:
+        """The level's, if it has some."""
+        return self._work("reduce", bucket, span)
+
+    def distribute(self, bucket: Bucket, span: Span) -> Work | None:
+        """The level's, if it has some."""
+        return self._work("distribute", bucket, span)
+
+    def schedule(self, bucket: Bucket, chain: Work) -> Work:
+        """The level's; the chain itself where that is what it gives."""
+        with blamed(self._who, "in schedule"):
+            given = self._level.schedule(bucket, chain)
+        if given is None:
+            raise PluginError(f"{self._who}: schedule gave None (valid: a function without arguments)")
+        return given if given is chain else self._told("schedule", given)
+
+    def total(self, mine: Any, total: Any) -> Work | None:
+        """The level's, if it has some."""
+        return self._work("total", mine, total)
+
+    def end(self) -> Work | None:
+        """The level's, if it has some."""
+        return self._work("end")
+
+    def quiesce(self) -> None:
+        """The level's."""
+        with blamed(self._who, "in quiesce"):
+            self._level.quiesce()
+
+    def close(self) -> None:
+        """The level's."""
+        with blamed(self._who, "in close"):
+            self._level.close()
+
+    def _work(self, method: str, *given: Any) -> Work | None:
+        with blamed(self._who, f"in {method}"):
+            work = getattr(self._level, method)(*given)
+        return work if work is None else self._told(method, work)
+
+    def _told(self, method: str, work: Any) -> Work:
+        if not callable(work):
+            valid = "valid: None, or a function without arguments"
+            raise PluginError(f"{self._who}: {method} gave {work!r:.99} ({valid})")
+        return _blaming(self._who, f"at work for {method}", work)
+
+
+def _blaming(who: str, doing: str, work: Callable[[], None]) -> Work:
+    def run() -> None:
+        with blamed(who, doing):
+            work()
+
+    return run
+
+
+def check_level(plugin: str, level: object, group: Group) -> None:
+    """Raise PluginError for what is no synchronisation of a worker with all of its group's siblings."""
+    if not isinstance(level, GradientSync):
+        raise PluginError(
+            f"plugin {plugin!r}: gradient_sync returned {level!r}, which is no GradientSync"
+        )
+    who = f"plugin {plugin!r}: {type(level).__name__}"
+    for name in ("index", "size", "bucket_bytes"):
+        value: object = getattr(level, name)
+        if type(value) is bool or not hasattr(value, "__index__"):
+            raise PluginError(f"{who} has {name} {value!r} (valid: a whole number)")
+    if isinstance(level.notes, str):
+        raise PluginError(f"{who} has notes {level.notes!r} (valid: a list of texts)")
+    siblings = group.team.size if group.team is not None else 1
+    if level.size < siblings:
+        raise PluginError(
+            f"{who} has size {level.size} where there are {siblings} siblings, which would train apart; "
+            f"set its index and size (group.index and group.team.size)"
+        )

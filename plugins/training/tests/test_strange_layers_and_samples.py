@@ -1,0 +1,163 @@
+"""Layer types, shape rules, fillers and samples that break their contract: errors name them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from demitasse import Candidate, Field, PluginError
+from demitasse.operations import Operation, define, same_as
+
+Make = Callable[..., Any]
+
+
+def fail(*given: Any) -> Any:
+    return {}["tile"]
+
+
+def word(shapes: Callable[..., Any], **more: Any) -> Operation:
+    return define("activation", "odd", "y = x", inputs="x", outputs="y", shapes=shapes, **more)
+
+
+def odd(toy: ModuleType, build: Callable[..., Any], *words: Operation) -> Any:
+    """A plugin with a layer type Odd and an operation that anyone computes."""
+
+    def bind(inputs: Any, outputs: Any, workspace: Any) -> Callable[[], None]:
+        return lambda: np.copyto(outputs[0], inputs[0])
+
+    return toy.plugin(
+        "stranger",
+        operations=lambda: words,
+        layer_types=lambda: [SimpleNamespace(name="Odd", parameters={}, build=build)],
+        kernels=lambda request: [Candidate("copy", bind)] if request.operation.name == "odd" else [],
+    )
+
+
+def net(toy: ModuleType) -> Any:
+    return toy.net(
+        toy.layer("data", "Input", "", "data", shape=(2, 8)),
+        toy.layer("odd", "Odd", "data", "odd"),
+        phase="test",
+    )
+
+
+@pytest.mark.parametrize(
+    ("build", "told"),
+    [
+        (fail, "SimpleNamespace of types: raised KeyError in build: 'tile'"),
+        (lambda layer: [], "SimpleNamespace of types: raised TypeError in build: "),
+        (
+            lambda layer, bottoms, graph: [graph.apply("relu", 3)],
+            "operation 'relu' is given 3 (valid: a ",
+        ),
+        (
+            lambda layer, bottoms, graph: [graph.parameter(8, fail)],
+            "a parameter of shape 8 (valid: a tuple of whole numbers from 0)",
+        ),
+    ],
+)
+def test_what_a_build_does_names_the_layer(
+    toy: ModuleType, runtime: Make, build: Callable[..., Any], told: str
+) -> None:
+    with pytest.raises(PluginError) as caught:
+        runtime(plugins=[odd(toy, build)]).net(net(toy))
+    assert f"layer 'odd' (Odd): {told}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "told"),
+    [
+        (fail, "operation 'odd': raised KeyError in its shape rule: 'tile'"),
+        (same_as("z"), "operation 'odd': raised KeyError in its shape rule: 'z'"),
+        (
+            lambda shapes, given: shapes["x"],
+            "the shape rule of operation 'odd' gave (2, 8) (valid: for each",
+        ),
+        (
+            lambda shapes, given: None,
+            "the shape rule of operation 'odd' gave None (valid: for each output",
+        ),
+        (
+            lambda shapes, given: [(2.0, 8)],
+            "the shape rule of operation 'odd' gave [(2.0, 8)] (valid: for",
+        ),
+        (
+            lambda shapes, given: [(2, -8)],
+            "the shape rule of operation 'odd' gave [(2, -8)] (valid: for",
+        ),
+        (lambda shapes, given: [(2,), (8,)], "the shape rule of operation 'odd' gave 2 shapes, for y"),
+        (lambda shapes, given: [], "the shape rule of operation 'odd' gave 0 shapes, for y"),
+    ],
+)
+def test_what_a_shape_rule_gives_is_checked(
+    toy: ModuleType, runtime: Make, shapes: Callable[..., Any], told: str
+) -> None:
+    def build(layer: Any, bottoms: Any, graph: Any) -> Any:
+        return [graph.apply("odd", bottoms[0])]
+
+    with pytest.raises(PluginError) as caught:
+        runtime(plugins=[odd(toy, build, word(shapes))]).net(net(toy))
+    assert f"layer 'odd' (Odd): {told}" in str(caught.value)
+
+
+@pytest.mark.parametrize("flops", [fail, lambda shapes, given: "many"])
+def test_a_count_of_flops_that_is_none_names_the_operation(
+    toy: ModuleType, runtime: Make, flops: Callable[..., Any]
+) -> None:
+    def build(layer: Any, bottoms: Any, graph: Any) -> Any:
+        return [graph.apply("odd", bottoms[0])]
+
+    with pytest.raises(PluginError, match=r"operation 'odd': raised .*Error counting flops: "):
+        runtime(plugins=[odd(toy, build, word(same_as("x"), flops=flops))]).net(net(toy))
+
+
+def test_a_filler_that_fails_names_the_layer_and_the_parameter(toy: ModuleType, runtime: Make) -> None:
+    def build(layer: Any, bottoms: Any, graph: Any) -> Any:
+        return [graph.apply("inner_product", bottoms[0], graph.parameter((8, 8), fail), None)]
+
+    with pytest.raises(
+        PluginError, match=r"layer 'odd': fail of .*: raised KeyError filling parameter 0"
+    ):
+        runtime(plugins=[odd(toy, build)]).net(net(toy))
+
+
+def wrong(toy: ModuleType, **given: Any) -> Any:
+    source = toy.ArraySource(toy.images())
+    for name, value in given.items():
+        setattr(source, name, value)
+    return toy.plugin(
+        "stranger", roles={"data_source": {"priority": 9}}, data_source=lambda spec: source
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (
+            {"fields": {"data": ((8,), "float32")}},
+            "field 'data' is ((8,), 'float32') (valid: a demitasse.Fi",
+        ),
+        ({"fields": {"data": Field(8, "float32")}}, "field 'data' is Field(shape=8, "),  # type: ignore[arg-type]
+        (
+            {"fields": {"data": Field((8,), "flaot32")}},
+            "field 'data' is Field(shape=(8,), dtype='flaot32')",
+        ),
+        ({"stream": fail}, "raised KeyError opening a stream: 'tile'"),
+        ({"stream": lambda first: None}, "raised TypeError opening a stream: "),
+        (
+            {"stream": lambda *given: None},
+            "stream gave None, without read and cursor and close (valid: ",
+        ),
+    ],
+)
+def test_samples_that_break_the_contract_name_the_layer_and_who_made_them(
+    toy: ModuleType, runtime: Make, given: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(PluginError) as caught:
+        runtime(plugins=[wrong(toy, **given)]).trainer(toy.solver(toy.classifier())).step(1)
+    assert f": ArraySource of toy: {told}" in str(caught.value)
+    assert "layer 'samples'" in str(caught.value)

@@ -1,0 +1,96 @@
+"""Synchronisations that break their contract: errors name the plugin, the class and the method."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from demitasse import GradientSync, PlanError, PluginError, Span, compose
+
+
+class Strange(GradientSync):
+    """One of two siblings, who has his own way with one method."""
+
+    def __init__(self, group: Any) -> None:
+        self.index, self.size = group.index, group.team.size
+
+
+def fail(*given: Any) -> Any:
+    return {}["tile"]
+
+
+@pytest.mark.parametrize(
+    ("method", "made", "told"),
+    [
+        ("bind", fail, "raised KeyError in bind: 'tile'"),
+        ("owned", fail, "raised KeyError in owned: 'tile'"),
+        ("owned", lambda self, span: None, "owned gave None (valid: a part of Span(start=0, stop="),
+        ("owned", lambda self, span: Span(0, span.stop + 1), "owned gave Span(start=0, stop="),
+        ("reduce", fail, "raised KeyError in reduce: 'tile'"),
+        ("reduce", lambda self, bucket: None, "raised TypeError in reduce: "),
+        ("reduce", lambda *given: 3, "reduce gave 3 (valid: None, or a function without arguments)"),
+        ("reduce", lambda *given: fail, "raised KeyError at work for reduce: 'tile'"),
+        ("distribute", lambda *given: fail, "raised KeyError at work for distribute: 'tile'"),
+        ("begin", lambda self: 3, "begin gave 3 (valid: None, or a function without arguments)"),
+        ("before_forward", lambda *given: fail, "raised KeyError at work for before_forward: 'tile'"),
+        ("end", lambda self: fail, "raised KeyError at work for end: 'tile'"),
+        ("schedule", lambda *given: None, "schedule gave None (valid: a function without arguments)"),
+        ("update_memory", fail, "raised KeyError in update_memory: 'tile'"),
+    ],
+)
+@pytest.mark.timeout(60, method="thread")
+def test_the_plugin_and_the_method_are_named(
+    toy: ModuleType, method: str, made: Callable[..., Any], told: str
+) -> None:
+    kind = type("Strange", (Strange,), {method: made})
+    strange = toy.plugin("stranger", gradient_sync=kind)
+    plugins = [strange, "reference", "training", "snapshots", toy.toy()]
+    with compose(toy.machine(2, sync=("stranger",)), plugins) as runtime:
+        with pytest.raises(PluginError) as caught:
+            runtime.trainer(toy.solver(toy.classifier()), precision="f64").step(1)
+        words = str(caught.value).replace("'stranger', Strange: ", "'stranger': ")
+    assert words.startswith(f"plugin 'stranger': {told}")
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"bucket_bytes": "1 MB"}, "Strange has bucket_bytes '1 MB' (valid: a whole number)"),
+        ({"notes": "near"}, "Strange has notes 'near' (valid: a list of texts)"),
+    ],
+)
+def test_attributes_of_a_wrong_type_are_told(toy: ModuleType, given: dict[str, Any], told: str) -> None:
+    kind = type("Strange", (Strange,), given)
+    strange = toy.plugin("stranger", gradient_sync=kind)
+    plugins = [strange, "reference", "training", "snapshots", toy.toy()]
+    machine = toy.machine(2, sync=("stranger",))
+    with compose(machine, plugins) as runtime, pytest.raises(PluginError) as caught:
+        runtime.trainer(toy.solver(toy.classifier()), precision="f64")
+    assert str(caught.value) == f"plugin 'stranger': {told}"
+
+
+@pytest.mark.timeout(60, method="thread")
+def test_errors_of_ours_pass_and_siblings_who_waited_are_not_blamed(toy: ModuleType) -> None:
+    def reduce(self: Strange, bucket: Any, span: Any) -> Callable[[], None]:
+        def work() -> None:
+            if self.index:
+                raise PlanError("the link is down")
+            self.team.barrier.wait()
+
+        return work
+
+    def make(self: Strange, group: Any) -> None:
+        Strange.__init__(self, group)
+        self.team = group.team
+
+    kind = type("Waiting", (Strange,), {"reduce": reduce, "__init__": make, "team": threading})
+    strange = toy.plugin("stranger", gradient_sync=kind)
+    plugins = [strange, "reference", "training", "snapshots", toy.toy()]
+    with compose(toy.machine(2, sync=("stranger",)), plugins) as runtime:
+        trainer = runtime.trainer(toy.solver(toy.classifier()), precision="f64")
+        with pytest.raises(PlanError, match=r"^the link is down$"):
+            trainer.step(1)
