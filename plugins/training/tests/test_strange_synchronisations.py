@@ -19,6 +19,15 @@ class Strange(GradientSync):
         self.index, self.size = group.index, group.team.size
 
 
+def serving(toy: ModuleType, kind: Callable[[Any], GradientSync]) -> Any:
+    """A stranger's plugin with such a synchronisation."""
+
+    def gradient_sync(group: Any) -> GradientSync:
+        return kind(group)
+
+    return toy.plugin("stranger", gradient_sync=gradient_sync)
+
+
 def fail(*given: Any) -> Any:
     return {}["tile"]
 
@@ -47,7 +56,7 @@ def test_the_plugin_and_the_method_are_named(
     toy: ModuleType, method: str, made: Callable[..., Any], told: str
 ) -> None:
     kind = type("Strange", (Strange,), {method: made})
-    strange = toy.plugin("stranger", gradient_sync=kind)
+    strange = serving(toy, kind)
     plugins = [strange, "reference", "training", "snapshots", toy.toy()]
     with compose(toy.machine(2, sync=("stranger",)), plugins) as runtime:
         with pytest.raises(PluginError) as caught:
@@ -65,7 +74,7 @@ def test_the_plugin_and_the_method_are_named(
 )
 def test_attributes_of_a_wrong_type_are_told(toy: ModuleType, given: dict[str, Any], told: str) -> None:
     kind = type("Strange", (Strange,), given)
-    strange = toy.plugin("stranger", gradient_sync=kind)
+    strange = serving(toy, kind)
     plugins = [strange, "reference", "training", "snapshots", toy.toy()]
     machine = toy.machine(2, sync=("stranger",))
     with compose(machine, plugins) as runtime, pytest.raises(PluginError) as caught:
@@ -88,7 +97,7 @@ def test_errors_of_ours_pass_and_siblings_who_waited_are_not_blamed(toy: ModuleT
         self.team = group.team
 
     kind = type("Waiting", (Strange,), {"reduce": reduce, "__init__": make, "team": threading})
-    strange = toy.plugin("stranger", gradient_sync=kind)
+    strange = serving(toy, kind)
     plugins = [strange, "reference", "training", "snapshots", toy.toy()]
     with compose(toy.machine(2, sync=("stranger",)), plugins) as runtime:
         trainer = runtime.trainer(toy.solver(toy.classifier()), precision="f64")
