@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import subprocess
 import sys
@@ -141,6 +142,27 @@ def test_our_own_fault_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(demitasse, "compose", compose, raising=False)
     with pytest.raises(ZeroDivisionError):
         main(["explain"])
+
+
+def test_an_error_in_a_strangers_plugin_is_a_line_that_names_the_place(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package, facts = tmp_path / "toys_npu", tmp_path / "toys_npu-1.2.dist-info"
+    package.mkdir()
+    facts.mkdir()
+    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: toys-npu\nVersion: 1.2\n")
+    (facts / "entry_points.txt").write_text("[demitasse.plugins]\nnpu = toys_npu.plugin\n")
+    (package / "__init__.py").touch()
+    (package / "plugin.toml").write_text('name = "npu"\napi = ">=0.1"\n[roles.programs]\n')
+    (package / "plugin.py").write_text("def look(**options):\n    return {}['tile']\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    look = importlib.import_module("toys_npu.plugin").look
+    monkeypatch.setattr(demitasse, "compose", look, raising=False)
+    assert main(["explain"]) == 2
+    told = "plugin 'npu' (toys-npu 1.2) raised KeyError at toys_npu.plugin:2, in look: 'tile' (--debug"
+    assert told in error_line(capsys)
+    with pytest.raises(KeyError):
+        main(["explain", "--debug"])
 
 
 def test_an_interrupted_command_ends_with_130(

@@ -247,6 +247,25 @@ def test_a_listener_is_made_with_its_plugins_options(toy: ModuleType) -> None:
     assert told == [{"every": 10}]
 
 
+def test_a_listener_measures_the_layers_at_the_end_and_changes_nothing(running: Any) -> None:
+    plain, _ = running()
+    plain.run()
+    trainer, _ = running()
+    found: list[Any] = []
+
+    def measure(event: Event) -> None:
+        if event.kind == "end":
+            found.extend(event.values["profile"](2))
+
+    trainer.listeners.append(measure)
+    trainer.run()
+    assert [entry for entry, _ in found] == list(trainer.plan.entries)
+    assert all(seconds >= 0 for _, seconds in found)
+    assert {entry.layer for entry, _ in found} >= {"scores", "loss"}
+    for ours, theirs in zip(trainer.net.params["scores"], plain.net.params["scores"], strict=True):
+        assert (ours == theirs).all()
+
+
 def test_the_end_of_a_run_that_fails_is_told_with_its_error(running: Any) -> None:
     trainer, events = running()
 

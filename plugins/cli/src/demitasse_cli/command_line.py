@@ -20,7 +20,7 @@ from demitasse import (
     nearest_path,
     unknown,
 )
-from demitasse_cli import garbage, launch, usage
+from demitasse_cli import garbage, launch, strangers, usage
 from demitasse_cli.flags import command_first
 from demitasse_cli.main import BROKEN_PIPE, INTERRUPTED
 
@@ -146,7 +146,8 @@ def _alone(context: click.Context, debug: bool) -> None:
 
 def run(given: list[str]) -> int:
     """Run the command line and return its exit status: 0, 1 for a finding or a fault of ours, 2 for
-    a user's mistake, 130 when interrupted. A fault of ours is raised, for its traceback."""
+    a user's mistake or a stranger's plugin's, 130 when interrupted. A fault of ours is raised, for its
+    traceback."""
     debug = "--debug" in given
     given = command_first([argument for argument in given if argument != "--debug"])
     try:
@@ -178,6 +179,10 @@ def run(given: list[str]) -> int:
         # An error about other processes is each one's own; one in files may be a single host's.
         joins = given[0] in launch.JOINING and not isinstance(error, WorkerError)
         return _say(_words(error), MISTAKE, once=joins)
+    except Exception as error:
+        if debug or (told := strangers.blamed(error)) is None:
+            raise
+        return _say(told, MISTAKE, once=False)
 
 
 def _words(error: BaseException) -> str:

@@ -257,7 +257,7 @@ class Trainer(Rooted):
             self.iteration, loss, time.perf_counter() - start, self._crew.clock().taken(before)
         )
         about |= {"loss": loss, "seconds": result.seconds, "phases": result.phases}
-        self._tell("end", {**about, "arrays": self.arrays})
+        self._tell("end", {**about, "arrays": self.arrays, "profile": self.profile})
         return result
 
     def arrays(self) -> Iterator[tuple[int, str, Any]]:

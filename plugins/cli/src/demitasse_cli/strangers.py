@@ -1,0 +1,34 @@
+"""Errors that nobody foresaw in the code of plugins that are not of our distribution."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+import traceback
+
+
+def blamed(error: BaseException) -> str | None:
+    """Which installed plugin of somebody else's an error comes from, where in it, and what it is; None
+    for one that none of them has a part in."""
+    from demitasse import discover
+
+    needs = importlib.metadata.requires("demitasse") or ()
+    ours = {re.split(r"[\s;<>=!~\[]", need)[0] for need in needs}
+    packages = {
+        manifest.module.partition(".")[0]: manifest
+        for manifest in discover()
+        if isinstance(manifest.module, str) and manifest.distribution not in ours
+    }
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    for frame in reversed(frames):
+        module = str(frame.f_globals.get("__name__", ""))
+        if (manifest := packages.get(module.partition(".")[0])) is not None:
+            which = f"plugin {manifest.name!r} ({manifest.distribution} {manifest.version})"
+            place = f"{module}:{_line(error, frame)}, in {frame.f_code.co_name}"
+            kind = type(error).__name__
+            return f"{which} raised {kind} at {place}: {error} (--debug shows how it came there)"
+    return None
+
+
+def _line(error: BaseException, frame: object) -> int:
+    return next(line for other, line in traceback.walk_tb(error.__traceback__) if other is frame)
