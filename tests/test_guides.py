@@ -1,11 +1,16 @@
 """The programs in docs/ besides the plugin guide's run as they stand."""
 
+import ctypes
 import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
+
+import demitasse
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -25,7 +30,109 @@ def test_its_program_runs(guide, said, tmp_path):
     assert said in run.stdout.splitlines()
 
 
+KIT = re.findall(
+    r"```python\n(.*?)```", (DOCS / "testing_plugins.md").read_text("utf-8"), flags=re.DOTALL
+)
+
+
+@pytest.fixture
+def kit():
+    """What the guide to testing defines, before it tries it."""
+    names = {}
+    exec(KIT[0].partition("\nprint(")[0], names)
+    return SimpleNamespace(**names)
+
+
+def scribble(array, at):
+    """Write to an element beside an array."""
+    address = array.ctypes.data + at
+    ctypes.memset(address, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("work", "told"),
+    [
+        (lambda x, y, right: y.fill(np.nan), "an output is not finite"),
+        (lambda x, y, right: y[:1].fill(0), "an output is not finite"),  # the rest is not written
+        (lambda x, y, right: (right(), scribble(y, y.nbytes)), "writes beside an array"),
+        (lambda x, y, right: (right(), scribble(y, -1)), "writes beside an array"),
+        (lambda x, y, right: (right(), x.fill(0)), "writes to an input"),
+        (lambda x, y, right: np.copyto(y, x), "Not equal to tolerance"),
+    ],
+    ids=["NaN", "not all", "behind", "before", "input", "wrong"],
+)
+def test_the_kit_finds_a_wrong_kernel(kit, work, told):
+    def kernels(request):
+        def bind(inputs, outputs, workspace):
+            right = kit.forward(inputs, outputs, workspace)
+            return lambda: work(inputs[0], outputs[0], right)
+
+        offered = [demitasse.Candidate("right", kit.forward), demitasse.Candidate("odd", bind)]
+        backward = [demitasse.Candidate("back", kit.backward)]
+        return {"mish": offered, "mish_backward": backward}.get(request.operation.name, [])
+
+    kit.Mish.kernels = staticmethod(demitasse.hookimpl(kernels))
+    layer = 'layer { name: "m" type: "Mish" bottom: "x" top: "y" }'
+    with pytest.raises(AssertionError, match=told):
+        kit.check_kernels(kit.PLUGINS, "mish", layer, (2, 5))
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (lambda nbytes: demitasse.HostMemory(np.full(nbytes, 255, np.uint8)), "is not zero"),
+        (lambda nbytes: demitasse.HostMemory(demitasse.zeroed(nbytes // 2)), "were asked for"),
+        (lambda nbytes: demitasse.HostMemory(demitasse.zeroed(nbytes + 1)[1:]), "not aligned"),
+        (
+            lambda nbytes: demitasse.HostMemory(demitasse.zeroed(min(nbytes, 200_000))),
+            "bytes were given",
+        ),
+    ],
+    ids=["not zero", "too small", "not aligned", "without end"],
+)
+def test_the_kit_finds_a_wrong_allocator(kit, given, told):
+    class Odd:
+        allocations = bytes = 0
+
+        def allocate(self, nbytes):
+            self.allocations, self.bytes = self.allocations + 1, self.bytes + nbytes
+            return given(nbytes)
+
+    with pytest.raises(AssertionError, match=told):
+        kit.check_allocator(Odd())
+
+
+FIVE = re.findall(r"```python\n(.*?)```", (DOCS / "five_plugins.md").read_text("utf-8"), flags=re.DOTALL)
+SAID = (
+    "a tenth of the gradients trains as well",
+    "turned and rectified",
+    "goes on at its sample",
+    "npu.toml:6: options.npu: clock = '2 GB/s' (valid: a number above 0 with its unit, like '3 GHz')",
+    "summed along two trees, and timed",
+)
+
+
+@pytest.mark.parametrize(("program", "said"), [*zip(FIVE, SAID, strict=True)], ids=range(5))
+def test_each_of_the_five_plugins_runs(program, said, tmp_path):
+    command = [sys.executable, "-c", program]
+    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.splitlines()[-1] == said
+
+
+def test_the_first_of_the_five_runs_among_processes_too(tmp_path):
+    launcher = Path(sys.executable).with_name("mpiexec")
+    if not launcher.exists():
+        pytest.skip("processes need the mpich wheel's mpiexec beside this Python")
+    (tmp_path / "topk.py").write_text(FIVE[0], "utf-8")
+    command = [str(launcher), "-n", "2", sys.executable, "topk.py", "2"]
+    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.splitlines() == [SAID[0]] * 2
+
+
 @pytest.mark.parametrize("guide", sorted(path.name for path in DOCS.glob("*.md")))
 def test_its_links_lead_somewhere(guide):
-    targets = re.findall(r"\]\(([^)#]+)[^)]*\)", (DOCS / guide).read_text("utf-8"))
+    text = re.sub(r"```.*?```", "", (DOCS / guide).read_text("utf-8"), flags=re.DOTALL)
+    targets = re.findall(r"\]\(([^)#]+)[^)]*\)", text)
     assert [target for target in targets if not (DOCS / target).exists()] == []

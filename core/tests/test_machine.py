@@ -469,3 +469,11 @@ def test_the_fingerprint_is_short_stable_and_cheap() -> None:
     assert fingerprint() == fingerprint()
     assert re.fullmatch(r"[\w.]+-\d+-[0-9a-f]{8}", fingerprint())
     assert min(timeit.repeat(fingerprint, number=1, repeat=5)) < 0.005
+
+
+@pytest.mark.parametrize("given", [2, 2.5, None, ["2 GHz"]])
+def test_a_quantity_that_is_no_text_is_refused_like_one_without_a_unit(given: Any) -> None:
+    with pytest.raises(DescriptionError) as caught:
+        Quantity.parse(given, unit="Hz", where="options.npu: clock = ")
+    valid = "valid: a number above 0 with its unit, like '3 GHz'"
+    assert str(caught.value) == f"options.npu: clock = {given!r} ({valid})"

@@ -30,8 +30,8 @@ class Quantity:
     def parse(cls, text: str, source: str = "assumed", unit: str | None = None, where: str = "") -> Self:
         """``12 GB/s``, or ``12 GB/s (paper)`` with a source of its own; in ``unit``, if that is
         given. Raises DescriptionError, which begins with ``where``."""
-        match = _FORM.fullmatch(text)
-        number, symbol, own = match.groups() if match else ("0", text, None)
+        match = _FORM.fullmatch(text) if isinstance(text, str) else None
+        number, symbol, own = match.groups() if match else ("0", str(text), None)
         found, size = _SYMBOLS.get(symbol, ("", Decimal(0)))
         value = float(Decimal(number) * size)
         valid = [other for other, (its, _) in _SYMBOLS.items() if unit in (its, None)]
