@@ -255,6 +255,49 @@ def test_a_manifest_and_a_module_that_disagree_are_refused(install: Install) -> 
         compose(MACHINE, ["abacus"])
 
 
+@pytest.mark.parametrize(
+    ("role", "code", "remedy"),
+    [
+        (
+            "kernels",
+            KERNELS.replace("def kernels", "def kernel"),
+            "unknown hook 'kernel'; did you mean 'kernels'?",
+        ),
+        (
+            "kernels",
+            KERNELS.replace("@hookimpl", ""),
+            "mark a function kernels of the module with hookimpl",
+        ),
+        ("allocator", KERNELS, "give plugin.toml a table [roles.kernels]"),
+    ],
+    ids=["misspelt", "not marked", "not declared"],
+)
+def test_what_disagrees_is_told_with_its_remedy(
+    install: Install, role: str, code: str, remedy: str
+) -> None:
+    install("abacus", code, role=role)
+    with pytest.raises(PluginError) as caught:
+        compose(MACHINE, ["abacus"])
+    assert remedy in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_required_plugin_that_is_misspelt_is_told_with_the_nearest(install: Install) -> None:
+    install("abacus", requires=["referense"])
+    with pytest.raises(
+        PluginError, match=r"'abacus' requires 'referense': unknown plugin 'referense'; did "
+    ):
+        compose(MACHINE, ["abacus", "reference"])
+
+
+def test_a_text_that_is_no_range_is_told_with_one_that_is(install: Install) -> None:
+    install("abacus", api="about 0.1")
+    told = "demitasse 'about 0.1', which is no range of versions (valid: as '>=0.1,<0.2'), this is"
+    with pytest.raises(PluginError) as caught:
+        compose(MACHINE, ["abacus"])
+    assert told in str(caught.value)
+
+
 def test_a_hook_with_an_argument_that_it_is_not_given_is_refused(install: Install) -> None:
     install("abacus", KERNELS.replace("request", "operation"))
     with pytest.raises(PluginError, match=r"'abacus' breaks a hook's contract(.|\n)*operation"):

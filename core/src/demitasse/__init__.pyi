@@ -5,11 +5,13 @@ from demitasse.arena import (
     Memory as Memory,
 )
 from demitasse_contracts import (
+    absent as absent,
     blamed as blamed,
     broken_contract as broken_contract,
     check_candidate as check_candidate,
     check_given as check_given,
     check_word as check_word,
+    disagreement as disagreement,
     gathered_layer_types as gathered_layer_types,
     gathered_words as gathered_words,
     whose as whose,

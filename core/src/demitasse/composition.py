@@ -136,15 +136,18 @@ def _manifest(data: Mapping[str, Any], bare: Manifest, where: str) -> Manifest:
     given = _KEYS | {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
     if problem := _malformed(given, where):
         return replace(bare, problem=problem)
-    api = given["api"]
+    api, wrong = given["api"], ""
     try:
         fits = api != "" and SpecifierSet(api).contains(__version__, prereleases=True)
     except InvalidSpecifier:
         fits = False
+        wrong = ", which is no range of versions (valid: as '>=0.1,<0.2')"
     if given["name"] != bare.name:
         problem = f"{where}: the name is {given['name']!r}, the entry point's {bare.name!r}"
     elif not fits:
-        problem = f"it is for demitasse {api!r}, this is {__version__}; install versions that match"
+        problem = (
+            f"it is for demitasse {api!r}{wrong}, this is {__version__}; install versions that match"
+        )
     return replace(bare, **{**given, "name": bare.name, "problem": problem})
 
 
@@ -193,11 +196,12 @@ def compose_plugins(machine: Machine, wanted: Sequence[Any] | None) -> Compositi
     reasons, rejected = _reasons(machine, names, known)
     for name, reason in reasons.items():
         if name not in known:
-            remedy = f"it is misspelled or not installed (pip install demitasse-{name})"
-            raise PluginError(f"{unknown('plugin', name, known, reason)}; {remedy}")
+            raise PluginError(f"{unknown('plugin', name, known, reason)}; {demitasse.absent(name)}")
         if known[name].problem:
             raise PluginError(f"plugin {name!r} ({reason}) cannot be used: {known[name].problem}")
         for other in set(known[name].requires) - set(reasons):
+            if other not in known:
+                raise PluginError(unknown("plugin", other, known, f"plugin {name!r} requires {other!r}"))
             raise CompositionError(f"plugin {name!r} requires {other!r}: add the plugin +{other}")
         for other in set(known[name].conflicts) & set(reasons):
             raise CompositionError(f"plugins {name!r} and {other!r} conflict; leave one out")
@@ -271,8 +275,7 @@ def _load(manifest: Manifest, manager: pluggy.PluginManager) -> Any:
     declared = sorted(manifest.roles)
     implemented = sorted(caller.name for caller in manager.get_hookcallers(module) or ())
     if implemented != declared:
-        both = f"its manifest declares the roles {declared}, its module implements {implemented}"
-        raise PluginError(f"plugin {name!r}: {both}")
+        raise PluginError(f"plugin {name!r}: {demitasse.disagreement(declared, implemented, HOOKS)}")
     return SimpleNamespace(**{role: _named(name, role, getattr(module, role)) for role in declared})
 
 

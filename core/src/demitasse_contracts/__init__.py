@@ -4,8 +4,10 @@ valid. A package beside the kernel."""
 from demitasse_contracts.candidates import check_candidate as check_candidate
 from demitasse_contracts.gathering import gathered_layer_types as gathered_layer_types
 from demitasse_contracts.gathering import gathered_words as gathered_words
+from demitasse_contracts.given import absent as absent
 from demitasse_contracts.given import broken_contract as broken_contract
 from demitasse_contracts.given import check_given as check_given
+from demitasse_contracts.given import disagreement as disagreement
 from demitasse_contracts.owners import blamed as blamed
 from demitasse_contracts.owners import whose as whose
 from demitasse_contracts.words import check_word as check_word

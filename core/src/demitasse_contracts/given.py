@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from demitasse import PluginError, unknown
@@ -74,3 +75,28 @@ def broken_contract(module: Any, hooks: Mapping[str, Any], error: Exception) -> 
                 if name not in valid:
                     return unknown("argument", name, valid, f"hook {role}")
     return " ".join(str(error).split())
+
+
+def disagreement(declared: Sequence[str], implemented: Sequence[str], hooks: Collection[str]) -> str:
+    """How a manifest's roles and a module's hooks differ, and how to mend it."""
+    told = f"its manifest declares the roles {declared}, its module implements {implemented}"
+    for name in implemented:
+        if name not in hooks:
+            return f"{told}: {unknown('hook', name, hooks)}"
+    missing = [name for name in declared if name not in implemented]
+    silent = [name for name in implemented if name not in declared]
+    steps = [f"mark a function {name} of the module with hookimpl" for name in missing]
+    steps += [f"give plugin.toml a table [roles.{name}]" for name in silent]
+    return f"{told}: {'; '.join(steps)}"
+
+
+def absent(plugin: str) -> str:
+    """Why a plugin of that name is not found, and what to do."""
+    distribution = f"demitasse-{plugin}"
+    try:
+        importlib.metadata.distribution(distribution)
+    except (importlib.metadata.PackageNotFoundError, ValueError):
+        return f"it is misspelled or not installed (pip install {distribution})"
+    group = "in the group 'demitasse.plugins'"
+    lacking = f"{distribution} is installed, but has no entry point {group}"
+    return f"{lacking} of that name; mend its pyproject.toml, and install it again"

@@ -268,6 +268,38 @@ def test_the_doctor_finds_what_is_wrong_with_each_plugin(
     assert all(found[f"plugin {name}"]["level"] == "problem" for name in remedies)
 
 
+def test_the_doctor_finds_hooks_that_are_none_and_arguments_that_no_hook_is_given(
+    install: Install, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hook = "from demitasse import hookimpl\n@hookimpl\ndef {}({}): return print\n"
+    install("misspelt", API + "[roles.observe]\n", hook.format("obsrve", ""))
+    install("asking", API + "[roles.observe]\n", hook.format("observe", "optoins"))
+    assert main(["doctor", "--json", "-"]) == 1
+    found = findings(capsys)
+    assert "unknown hook 'obsrve'; did you mean 'observe'?" in found["plugin misspelt"]["message"]
+    assert "hook observe: unknown argument 'optoins'; did you mean" in found["plugin asking"]["message"]
+    assert {found[f"plugin {name}"]["level"] for name in ("misspelt", "asking")} == {"problem"}
+
+
+def test_the_doctor_finds_a_distribution_without_an_entry_point(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts = tmp_path / "demitasse_npu-1.2.dist-info"
+    facts.mkdir()
+    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: demitasse-npu\nVersion: 1.2\n")
+    (facts / "entry_points.txt").write_text("[demitasse.plugin]\nnpu = demitasse_npu.plugin\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert main(["doctor", "--json", "-"]) == 1
+    told = findings(capsys)["distribution demitasse-npu"]
+    assert told["message"] == (
+        "has no entry point in the group 'demitasse.plugins' (its groups: demitasse.plugin)"
+    )
+    assert '[project.entry-points."demitasse.plugins"]' in told["remedy"]
+    assert main(["explain", "--plugins", "+npu"]) == 2
+    line = capsys.readouterr().err
+    assert "demitasse-npu is installed, but has no entry point in the group 'demitasse.plugins'" in line
+
+
 def test_the_doctor_says_where_a_module_is_broken(
     install: Install, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -324,7 +356,7 @@ def operations():
 """
     install("again", API + "automatic = true\n[roles.operations]\n", hook)
     assert main(["doctor", "--json", "-"]) == 1
-    told = findings(capsys)["automatic plugins"]
+    told = findings(capsys)["plugin again"]
     assert "plugin 'again': operation 'relu' the vocabulary already has" in told["message"]
 
 

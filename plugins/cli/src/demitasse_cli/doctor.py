@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import inspect
 import os
 import platform
@@ -18,6 +19,8 @@ from demitasse_cli import report
 
 if TYPE_CHECKING:
     from demitasse import Finding, Manifest
+
+GROUP = "demitasse.plugins"
 
 LEVELS = ("ok", "note", "problem")
 
@@ -124,6 +127,7 @@ def checked(topics: frozenset[str] = frozenset()) -> Iterator[Finding]:
     found: list[Finding] = []
     for manifest in manifests:
         found += _check(manifest, {other.name for other in manifests}, topics)
+    found += _unentered(manifests)
     found += _claims(manifests)
     found += _together(manifests)
     yield from found
@@ -158,7 +162,15 @@ def _check(manifest: Manifest, installed: set[str], topics: frozenset[str]) -> I
         )
         steps = [f"mark a function {name} of {manifest.module} with hookimpl" for name in missing]
         steps += [f"give its plugin.toml a table [roles.{name}]" for name in silent]
+        told = _broken(manifest) or ""
+        if "unknown hook" in told:  # there is no table for such
+            yield Finding("problem", subject, told, f"mend it{_or_reinstall(manifest)}")
+            return
         yield Finding("problem", subject, message, f"{'; '.join(steps)}; or {_uninstall(manifest)}")
+        return
+    broken = _broken(manifest) if set(manifest.requires) <= installed else None
+    if broken is not None:
+        yield Finding("problem", subject, broken, f"mend it{_or_reinstall(manifest)}")
         return
     yield Finding(
         "ok", subject, f"{manifest.version}, api {manifest.api}, {', '.join(sorted(declared))}"
@@ -177,6 +189,43 @@ def _check(manifest: Manifest, installed: set[str], topics: frozenset[str]) -> I
             message = f"its diagnosis failed: {type(error).__name__}: {error}"
             remedy = f"mend its hook diagnose{_place(error, manifest)}, or {_uninstall(manifest)}"
             yield Finding("problem", subject, message, remedy)
+
+
+def _or_reinstall(manifest: Manifest) -> str:
+    return f", or {_reinstall(manifest)}, or {_uninstall(manifest)}"
+
+
+def _broken(manifest: Manifest) -> str | None:
+    """What a plugin by itself, with what it requires, is refused for, and is itself to blame for."""
+    from demitasse import DemitasseError, Level, Machine, PluginError, compose
+
+    try:
+        machine = Machine("the doctor's", (Level("machine"),), fingerprint="any")
+        with compose(machine, [manifest.name, *manifest.requires]):
+            return None
+    except PluginError as error:
+        return str(error) if repr(manifest.name) in str(error) else None
+    except DemitasseError:  # of other plugins, who are told of by themselves
+        return None
+
+
+def _unentered(manifests: tuple[Manifest, ...]) -> Iterator[Finding]:
+    """Installed packages that mean to be plugins, and have no entry point that says so."""
+    from demitasse import Finding
+
+    entered = {manifest.distribution for manifest in manifests}
+    for each in importlib.metadata.distributions():
+        files = each.files or ()
+        holds = any(
+            path.name == "plugin.toml" and path.parent.name.startswith("demitasse_") for path in files
+        )
+        if each.name not in entered and (holds or each.name.startswith("demitasse-")):
+            groups = sorted({point.group for point in each.entry_points})
+            message = (
+                f"has no entry point in the group {GROUP!r} (its groups: {', '.join(groups) or 'none'})"
+            )
+            remedy = f'give its pyproject.toml [project.entry-points."{GROUP}"], and install it again'
+            yield Finding("problem", f"distribution {each.name}", message, remedy)
 
 
 def _claims(manifests: tuple[Manifest, ...]) -> Iterator[Finding]:
