@@ -24,6 +24,7 @@ from demitasse import (
 )
 from demitasse_simulator.exchange import Link, link
 from demitasse_simulator.planning import OWN, SQUARES, Draft, draft, endpoints, network_levels
+from demitasse_simulator.precision import fallen_back
 from demitasse_simulator.rates import Call, Costed, Measured, Rates, Roofline, Table, table_file
 from demitasse_simulator.reading import reading
 from demitasse_simulator.step import Happening, Player
@@ -49,7 +50,8 @@ class Simulation:
     ``exchange`` of all gradients among nodes in seconds, what reading the samples of a step costs
     (``data``: ``seconds`` meanwhile, for ``wait`` of which the step waits, and what striped_io's program
     ``reading_cost`` says), and where numbers are from (``sources``). ``nodes`` are what the network
-    joins, which ``joined`` calls by the name of its level: on some machines accelerators."""
+    joins, which ``joined`` calls by the name of its level: on some machines accelerators. ``notes`` say
+    in what the prediction is not quite of what was asked."""
 
     machine: str
     net: str
@@ -68,6 +70,7 @@ class Simulation:
     exchange: Mapping[str, float] = field(default_factory=dict)
     data: Mapping[str, Any] = field(default_factory=dict)
     joined: str = ""
+    notes: tuple[str, ...] = ()
 
     @property
     def samples_per_second(self) -> float:
@@ -94,6 +97,7 @@ class Simulation:
             "exchange": dict(self.exchange),
             "data": dict(self.data),
             "sources": list(self.sources),
+            "notes": list(self.notes),
         }
 
 
@@ -145,7 +149,8 @@ def simulate(
         others = _memory_of(machine, place, _processes(machine, count))[2]
         shared = _memory_of(machine, place, sharing)[2] // others
         bandwidth = None if bandwidth is None else bandwidth / others
-        item = np.dtype(PRECISIONS[precision or machine.precision]).itemsize
+        taken = precision or machine.precision
+        item, notes = np.dtype(PRECISIONS[taken]).itemsize, fallen_back(taken, made, costs)
         links = [
             link(
                 machine,
@@ -177,7 +182,8 @@ def simulate(
     return Simulation(
         machine=machine.name,
         net=made.solver.train.name,
-        precision=precision or machine.precision,
+        precision=taken,
+        notes=notes,
         batch=made.batch,
         share=made.share,
         workers=made.workers * count,

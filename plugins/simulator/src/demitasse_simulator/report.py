@@ -100,6 +100,7 @@ def show(simulation: Simulation) -> str:
             f"\n{s.workers - s.batch:,} of the workers have no sample, and a training refuses such a "
             f"batch: --scaling weak gives each worker its own, --nodes says how many take part"
         )
+    parts[-1] += "".join(f"\nnote: {note}" for note in s.notes)
     layers = sorted(by_layer(s), key=lambda row: -row["seconds"])
     rows = [
         (

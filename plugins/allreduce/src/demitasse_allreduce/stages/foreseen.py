@@ -42,8 +42,8 @@ class ForeseenSync(GradientSync):
         self.index = group.index
         self.options, self._at_once = options, at_once
         self._item = np.dtype(group.dtype).itemsize
-        shares = options.shared and options.stage not in ROOTED and group.machine is not None
-        self._of_a_node = in_one_memory(group.machine, group.levels) if shares else 1
+        machine = group.machine if options.shared and options.stage not in ROOTED else None
+        self._of_a_node = 1 if machine is None else in_one_memory(machine, group.levels)
         self.taking_part(self._of_a_node + 1)
 
     def taking_part(self, ranks: int) -> None:

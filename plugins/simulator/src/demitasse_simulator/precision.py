@@ -1,0 +1,52 @@
+"""What of a prediction in one precision rests on another's numbers, said in a line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from demitasse_simulator.planning import Draft
+from demitasse_simulator.rates import Costed
+from demitasse_simulator.trials import wanted
+
+PLAIN = "f32"
+"""The precision of a description's ``peak``."""
+
+
+def fallen_back(precision: str, made: Draft, costs: Sequence[Costed]) -> tuple[str, ...]:
+    """A line where operations are costed as those of float32 are, since nobody knows better; nothing
+    where all is known, or ``precision`` is that."""
+    if precision == PLAIN:
+        return ()
+    chosen = [(entry, *made.requests[id(entry.candidate)]) for entry in made.plan.entries]
+    halved = sum(
+        any(spec is not None and spec.stored == "bfloat16" for spec in wanted(request, candidate))
+        for _, candidate, request in chosen
+    )
+    by_source: dict[str, list[str]] = {}
+    for (entry, candidate, _), cost in zip(chosen, costs, strict=True):
+        if precision in candidate.kernel.split():
+            continue  # the kernel names it
+        by_source.setdefault(cost.source, []).append(entry.plugin)
+    reasons = []
+    if any(cost.source == "roofline" for cost in costs):
+        less = ", which is lower" if precision == "f64" else ""
+        reasons.append(
+            f"the description has no rate of {precision}{less}, and operations are costed at its peak, "
+            f"which is float32's"
+        )
+    if precision == "f64":
+        return (f"precision f64 is costed as f32: {reasons[0]}",) if reasons else ()
+    if (said := by_source.get("kernel")) and not (precision == "bf16" and halved):
+        reasons.append(f"kernels of {_names(said)} say what they take in float32")
+    if precision == "tf32" and (measured := by_source.get("measured")) and len(measured) == len(chosen):
+        reasons.append(f"no kernel of {_names(measured)} rounds what it multiplies to tf32 here")
+    if precision == "bf16" and not halved:
+        reasons.insert(0, "no kernel chosen stores anything in 16 bits")
+    if not reasons:
+        return ()
+    part = " but for what is stored in 16 bits" if halved else ""
+    return (f"precision {precision} falls back to f32{part}: {'; '.join(reasons)}",)
+
+
+def _names(plugins: Sequence[str]) -> str:
+    return ", ".join(dict.fromkeys(plugins))
