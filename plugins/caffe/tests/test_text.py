@@ -93,6 +93,22 @@ def test_layers_in_a_list_know_their_lines(read: Any) -> None:
             r":2:1: NetParameter: name has one value, and is given again; it was given in line 1$",
         ),
         (
+            'name: "a"\n<<<<<<< HEAD\nforce_backward: true\n=======\n>>>>>>> 12ab\n',
+            r":2: '<<<<<<<' marks two versions of the file, of which one is to be chosen$",
+        ),
+        (
+            'name: "a"\n<<<<<<< HEAD\nname: "b"\n=======\nforce_backward: false\n>>>>>>> 12ab\n',
+            r":2: '<<<<<<<' marks two versions of the file, of which one is to be chosen$",
+        ),
+        (
+            'layer { name: "x"\n input_param { shape { dim: $#batch_size#$\n} } }',
+            r":2:29: dim: Couldn't .*; '\$#batch_size#\$' is a template's, for whose tool to fill in$",
+        ),
+        (
+            'layer { name: "x"\n input_param { shape { dim: {{ batch }} } } }',
+            r":2:29: dim: .*; '\{\{ batch \}\}' is a template's, for whose tool to fill in$",
+        ),
+        (
             'layers { name: "p" pooling_parm { } type: "Pooling" }',
             r"unknown field 'pooling_parm'; .*; a layer with a quoted type is written 'layer {', not",
         ),

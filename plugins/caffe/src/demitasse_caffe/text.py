@@ -33,6 +33,8 @@ _TOKEN = re.compile(
     | [{}<>\[\]:;,] | [^\s{}<>\[\]:;,\#"']+ | ["']    # punctuation, words, quotes never closed""",
     re.VERBOSE,
 )
+_CONFLICT = re.compile(r"^(?:<{7}|={7}|>{7})(?=\s)", re.MULTILINE)
+"""What a tool for versions leaves at the beginning of a line where it cannot join two."""
 _OPEN = {"{": "}", "<": ">"}
 _LAYERS = ("layer", "layers")
 _DEEPEST = 100
@@ -177,6 +179,11 @@ def parse(
     """
     if outline.too_deep is not None:
         raise ModelError(f"{path}:{outline.too_deep}: blocks are nested deeper than {_DEEPEST}")
+    if mark := _CONFLICT.search(text):
+        where = f"{path}:{text.count(chr(10), 0, mark.start()) + 1}"
+        raise ModelError(
+            f"{where}: {mark[0]!r} marks two versions of the file, of which one is to be chosen"
+        )
     message = schema.message(name)
     foreign, strangers = False, _has_strangers(outline, schema)
     passed_over: list[tuple[ForkField, str, int]] = []
@@ -407,16 +414,23 @@ def _syntax(path: Path, text: str, outline: Outline, error: Any) -> str:
         reason = f"{word[2]!r} is no field of {word[1]}"
     if line is None:
         return f"{path}: {reason}"
-    rest = "".join(text.split("\n")[line - 1 : line])[(column or 1) - 1 :]
+    written = "".join(text.split("\n")[line - 1 : line])
+    rest = written[(column or 1) - 1 :]
     if rest.startswith(("//", "/*")):
         return f"{path}:{line}:{column}: {rest[:2]!r} begins no comment in this language; '#' does"
+    if re.match(r"<{7}|={7}|>{7}", written):
+        return (
+            f"{path}:{line}: {written[:7]!r} marks two versions of a file, of which one is to be chosen"
+        )
     if rest.startswith("["):
-        named = re.search(r"(\w+)\s*:\s*$", text.split("\n")[line - 1][: (column or 1) - 1])
+        named = re.search(r"(\w+)\s*:\s*$", written[: (column or 1) - 1])
         return f"{path}:{line}:{column}: {f'{named[1]} ' if named else ''}takes one value, not a list"
     here = (line, column or 0)
     before = [e for e in outline.entries if (e.line, e.column) <= here]
     # A field that has no value takes the next line's first word for it.
     own = before and (before[-1].line == line or reason.startswith("Couldn't parse"))
+    if hole := re.match(r"\$#.*?#\$|\{\{.*?\}\}|\$\{.*?\}", rest):
+        reason += f"; {hole[0]!r} is a template's, for whose tool to fill in"
     return f"{path}:{line}:{column}: {f'{before[-1].name}: ' if own else ''}{reason}"
 
 
