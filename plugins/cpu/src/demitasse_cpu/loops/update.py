@@ -1,7 +1,9 @@
 """Solver updates of flat memory: one pass, a segment of one learning rate and decay after the other.
 
 ``limits`` are the segments' (start, stop), ``multipliers`` their (rate, decay), ``scale`` one number
-that the gradient is multiplied by; every loop takes a range of elements.
+that the gradient is multiplied by; every loop takes a range of elements. The formulas are those of the
+vocabulary's words of the same names: g is scale * gradient + decay * parameter, with ``l1`` decay * the
+parameter's sign; rate and decay are times the segment's multipliers.
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ def momentum_update(
     begin: int,
     end: int,
 ) -> None:
+    """history = momentum * history + rate * g; parameter -= history."""
     real = parameter.dtype.type
     zero, one = real(0), real(1)
     factor, kept = real(scale[0]), real(momentum)
@@ -69,6 +72,8 @@ def nesterov_update(
     begin: int,
     end: int,
 ) -> None:
+    """As momentum_update, with parameter -= (1 + momentum) * history - momentum * history before
+    (Sutskever et al. 2013)."""
     real = parameter.dtype.type
     zero, one = real(0), real(1)
     factor, kept, ahead = real(scale[0]), real(momentum), real(1 + momentum)
@@ -100,6 +105,7 @@ def adagrad_update(
     begin: int,
     end: int,
 ) -> None:
+    """history += g^2; parameter -= rate * g / (sqrt(history) + delta) (Duchi, Hazan and Singer 2011)."""
     real = parameter.dtype.type
     zero, one = real(0), real(1)
     factor, least = real(scale[0]), real(delta)
@@ -131,6 +137,8 @@ def rmsprop_update(
     begin: int,
     end: int,
 ) -> None:
+    """history = rms_decay * history + (1 - rms_decay) * g^2; the step is AdaGrad's (Tieleman and Hinton
+    2012)."""
     real = parameter.dtype.type
     zero, one = real(0), real(1)
     factor, least = real(scale[0]), real(delta)
@@ -164,6 +172,8 @@ def adadelta_update(
     begin: int,
     end: int,
 ) -> None:
+    """history and ``second`` are the running means of g^2 and of the squares of changes; a change is
+    g * sqrt((second + delta) / (history + delta)) (Zeiler 2012, algorithm 1)."""
     real = parameter.dtype.type
     zero, one = real(0), real(1)
     factor, least = real(scale[0]), real(delta)
@@ -202,6 +212,8 @@ def adam_update(
     begin: int,
     end: int,
 ) -> None:
+    """history and ``second`` are the running means of g and g^2, whose bias the rate corrects (Kingma
+    and Ba 2015, at the end of section 2); ``iteration`` counts from 0."""
     real = parameter.dtype.type
     zero, one = real(0), real(1)
     factor, least = real(scale[0]), real(delta)
@@ -239,6 +251,9 @@ def lars_update(
     begin: int,
     end: int,
 ) -> None:
+    """As momentum_update, in each segment that decays with the rate times trust * |parameter| /
+    (|scale * gradient| + decay * |parameter|); ``squares`` has |parameter|^2 and |gradient|^2 of each
+    segment (You, Gitman and Ginsburg 2017, algorithm 1)."""
     real = parameter.dtype.type
     factor, kept = real(scale[0]), real(momentum)
     for segment in range(limits.shape[0]):
