@@ -32,6 +32,7 @@ from demitasse.errors import (
     NumericsError as NumericsError,
     PlanError as PlanError,
     PluginError as PluginError,
+    Rooted as Rooted,
     ShapeError as ShapeError,
     SnapshotError as SnapshotError,
     WorkerError as WorkerError,
@@ -78,6 +79,9 @@ from demitasse_descriptions import (
     option_place as option_place,
     sync_place as sync_place,
     unallocated as unallocated,
+    unoffered as unoffered,
+    unread as unread,
+    unstreamed as unstreamed,
 )
 from demitasse_models import (
     DataSource as DataSource,
@@ -94,6 +98,17 @@ from demitasse_models import (
     Solver as Solver,
     Stream as Stream,
     Weights as Weights,
+)
+from demitasse_models.programs import (
+    Blob as Blob,
+    Net as Net,
+    NetFile as NetFile,
+    NetOptions as NetOptions,
+    Result as Result,
+    SolverFile as SolverFile,
+    TrainedNet as TrainedNet,
+    Trainer as Trainer,
+    TrainerOptions as TrainerOptions,
 )
 from demitasse.operations.graph import (
     Feed as Feed,

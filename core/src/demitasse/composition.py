@@ -16,7 +16,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 import demitasse
 from demitasse import __version__, hookspecs
-from demitasse.errors import CompositionError, DemitasseError, PluginError, unknown
+from demitasse.errors import CompositionError, DemitasseError, PluginError, Rooted, unknown
 from demitasse.machine import Machine
 
 HOOKS = tuple(n for n, value in vars(hookspecs).items() if hasattr(value, "demitasse_spec"))
@@ -73,10 +73,11 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Composition:
+class Composition(Rooted):
     """The plugins of a runtime, preferred first, what each serves, and what is not used; ``modules``
     are the plugins' hooks."""
 
+    elsewhere = "send str() or to_dict() of it, or compose anew there"
     machine: str
     plugins: tuple[Manifest, ...]
     choices: tuple[Choice, ...] = field(repr=False)

@@ -54,6 +54,15 @@ class WorkerError(DemitasseError):
     """A worker that failed, stalled or disagrees with its siblings."""
 
 
+class Rooted:
+    """What stays in its process: to copy or pickle it raises WorkerError that says ``elsewhere``."""
+
+    elsewhere = ""
+
+    def __reduce_ex__(self, protocol: object) -> str:
+        raise WorkerError(f"{self!r} cannot be copied or pickled; {self.elsewhere}")
+
+
 @dataclass(frozen=True)
 class Location:
     """Where in a user's file something stands; prints as ``file:line``."""

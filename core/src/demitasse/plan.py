@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import demitasse
 from demitasse.arena import place_lifetimes
-from demitasse.errors import ShapeError
+from demitasse.errors import Rooted, ShapeError
 from demitasse.operations.graph import Graph, Node, Tensor, shapes_by_operand
 from demitasse.operations.kernel import PLAIN, Candidate, Layout, Place, Request, TensorSpec
 from demitasse.operations.selection import Kernels
@@ -64,13 +64,14 @@ class Slot:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(Rooted):
     """A net in one phase, ready to be bound to memory. Of ``parameters`` elements of flat memory the
     first ``trainable`` have gradients and solver state. ``first_read`` and ``final`` give, by bucket,
     the entry before which its parameters must be there and that after which its gradients are final.
     ``brief`` gives, by bucket, where its gradients lie in the arena, in bytes, if they are there only
     until they are final; () where they have memory of their own."""
 
+    elsewhere = "its kernels are this process's: send str() of it, or make another there"
     name: str
     phase: str
     dtype: str

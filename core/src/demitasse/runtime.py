@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Self, TypeAlias
+from typing import Any, Self, Unpack
 
 import demitasse
 from demitasse import errors
@@ -20,11 +20,11 @@ from demitasse.operations.selection import Kernels, Tuner
 from demitasse.synchronisation import ALONE, Processes
 from demitasse.workers import WorkerPlace
 
-Hook: TypeAlias = Callable[..., Any]
 
-
-class Runtime:
+class Runtime(errors.Rooted):
     """Plugins composed for one machine. Independent of any other runtime; closed by ``with``."""
+
+    elsewhere = "compose another there: its machine can be sent"
 
     def __init__(
         self, machine: Machine, composition: Composition, options: Mapping[str, Mapping[str, Any]]
@@ -48,29 +48,29 @@ class Runtime:
         """The composition: each role, who serves it and why; prints as a table."""
         return self.composition
 
-    def serving(self, role: str, **facts: str) -> Iterator[tuple[str, Hook]]:
+    def serving(self, role: str, **facts: str) -> Iterator[tuple[str, Callable[..., Any]]]:
         """(plugin, hook) of those that serve a role, preferred first; hooks are given their options."""
         for name, hook in self.composition.serving(role, **facts):
             yield name, partial(hook, options=self.options[name])
 
-    def trainer(self, solver: str | Path | demitasse.Solver, **options: Any) -> Any:
-        """A solver's trainer; options: weights, resume, overrides, data, scaling, precision, retain."""
-        return self.program("trainer", solver, **options)
+    def trainer(
+        self, solver: demitasse.SolverFile, **options: Unpack[demitasse.TrainerOptions]
+    ) -> demitasse.Trainer:
+        """A solver's trainer; options: weights, resume, overrides, data, ... (``TrainerOptions``)."""
+        return self.program("trainer", solver, **options)  # type: ignore[no-any-return]
 
-    def net(self, path: str | Path | demitasse.NetDefinition, **options: Any) -> Any:
-        """A net to run forward; its options are weights, phase, precision and retain."""
-        return self.program("net", path, **options)
+    def net(self, path: demitasse.NetFile, **options: Unpack[demitasse.NetOptions]) -> demitasse.Net:
+        """A net to run forward; options: weights, phase, precision, retain, ... (``NetOptions``)."""
+        return self.program("net", path, **options)  # type: ignore[no-any-return]
 
-    def simulate(self, solver: str | Path | demitasse.Solver, **options: Any) -> Any:
+    def simulate(self, solver: demitasse.SolverFile, **options: Any) -> Any:
         """The predicted time and memory of a solver on the runtime's machine."""
         return self.program("simulate", solver, **options)
 
     def program(self, name: str, *arguments: Any, **options: Any) -> Any:
         """What a plugin's program makes of this runtime. Raises CompositionError for none."""
         if name not in self._programs:
-            able = ", ".join(m.name for m in demitasse.discover() if m.serves("programs", program=name))
-            known = errors.unknown("program", name, self._programs)
-            raise errors.CompositionError(f"{known}; compose a plugin that offers it ({able or 'none'})")
+            raise errors.CompositionError(demitasse.unoffered(name, self._programs))
         made = self._programs[name](self, *arguments, **options)
         if hasattr(made, "close"):
             self._open.append(weakref.ref(made, self._open.remove))  # who drops a net has it freed
@@ -99,7 +99,7 @@ class Runtime:
         writers[0](path=path, weights=weights)
         return path
 
-    def _by_suffix(self, role: str, path: Path) -> tuple[list[Hook], list[Hook], str]:
+    def _by_suffix(self, role: str, path: Path) -> tuple[list[Any], list[Any], str]:
         """The hooks of plugins that declare the path's suffix, those of all, and what is declared."""
         plugins = [plugin for plugin in self.composition.plugins if role in plugin.roles]
         suffixes = {plugin.name: tuple(plugin.roles[role].get("suffixes", ())) for plugin in plugins}
@@ -115,14 +115,7 @@ class Runtime:
                 weak = hasattr(source, "__weakref__")  # slots may leave no room for one
                 self._open.append(weakref.ref(source, self._open.remove) if weak else source)
                 return source  # type: ignore[no-any-return]
-        asked = ", ".join(name for name, _ in self.composition.serving("data_source"))
-        where = f"{spec.location}: " if spec.location else ""
-        nobody = f"no composed plugin reads samples from {spec.source!r}"
-        roles = (plugin.roles.get("data_source", {}) for plugin in self.composition.plugins)
-        kinds = {kind for facts in roles for kind in facts.get("kinds", ())}
-        if spec.kind is not None and spec.kind not in kinds:
-            nobody += f": {errors.unknown('kind', spec.kind, kinds)}"
-        raise errors.DataError(f"{where}{nobody} (asked: {asked or 'none'})")
+        raise errors.DataError(demitasse.unread(self.composition, spec))
 
     def kernels(self, worker: WorkerPlace) -> Kernels:
         """Who computes for a worker, its level's own plugin first, and who tries what they offer."""
@@ -161,12 +154,9 @@ class Runtime:
             return self._engines.get(worker.space)
         for _, hook in self.serving("stream_engine", space=worker.place.space):
             if (engine := hook(space=worker.space, machine=self.machine)) is not None:
-                self._engines[worker.space] = engine
                 self._open.append(engine)
-                return engine  # type: ignore[no-any-return]
-        nobody = f"level {worker.place.level!r}: no composed plugin has streams in {worker.space!r}"
-        some = ", ".join(each.name for each in demitasse.discover() if each.serves("stream_engine"))
-        raise errors.CompositionError(f"{nobody}; compose one that has (installed: {some or 'none'})")
+                return self._engines.setdefault(worker.space, engine)
+        raise errors.CompositionError(demitasse.unstreamed(worker))
 
     def close(self) -> None:
         """Close what was made, the latest first, and all of it whatever one of them raises."""

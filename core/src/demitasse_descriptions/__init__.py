@@ -25,9 +25,12 @@ from demitasse_descriptions.options import PluginOptions as PluginOptions
 from demitasse_descriptions.options import gathered_options as gathered_options
 from demitasse_descriptions.options import option_place as option_place
 from demitasse_descriptions.quantity import Quantity as Quantity
-from demitasse_descriptions.spaces import unallocated as unallocated
 from demitasse_descriptions.sync import check_sync_options as check_sync_options
 from demitasse_descriptions.sync import sync_place as sync_place
+from demitasse_descriptions.unserved import unallocated as unallocated
+from demitasse_descriptions.unserved import unoffered as unoffered
+from demitasse_descriptions.unserved import unread as unread
+from demitasse_descriptions.unserved import unstreamed as unstreamed
 
 WORKERS = ("threads", "mpi", "streams", "simulated")
 _UNITS = {"latency": "s", "capacity": "B", "bandwidth": "B/s", "peak": "FLOP/s", "clock": "Hz"}

@@ -81,7 +81,7 @@ class Solver:
     notes: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
 
-@dataclass
+@dataclass(eq=False)
 class Weights:
     """Parameter arrays of a net by layer name, in logical order; and what a file knows of training: the
     iteration, the solver's state by slot name and layer, gradients, and the writer's own record.

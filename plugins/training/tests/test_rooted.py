@@ -34,6 +34,20 @@ def test_a_net_cannot_be_copied_and_goes_on(
     net.forward()
 
 
+@pytest.mark.parametrize("way", WAYS)
+def test_what_shows_a_net_tells_how_its_numbers_are_copied(
+    train: Any, way: Callable[[Any], Any]
+) -> None:
+    net = train().net
+    with pytest.raises(WorkerError, match=r"<net .*cannot be copied or pickled; copy\.deepcopy\(net\.p"):
+        way(net)
+    with pytest.raises(WorkerError, match=r"<blob loss .*cannot be copied or pickled; numpy\.array"):
+        way(net.blobs["loss"])
+    kept = copy.deepcopy(net.params)
+    next(iter(net.params.values()))[0][...] = 7.0
+    assert not (next(iter(kept.values()))[0] == 7.0).any()
+
+
 def test_the_events_of_a_run_can_be_sent_to_another_process(toy: ModuleType, train: Any) -> None:
     trainer = train(solver={"max_iterations": 2, "snapshot_last": False})
     events: list[Event] = []

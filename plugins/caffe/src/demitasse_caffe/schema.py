@@ -5,12 +5,12 @@ Nothing is ever added to protobuf's default pool: another library's caffe.proto 
 
 from __future__ import annotations
 
+import copyreg
 import re
 import zlib
-from collections.abc import Iterator, Mapping
-from functools import cache, lru_cache
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache, lru_cache, partial
 from importlib.resources import files
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -43,6 +43,25 @@ CAFFE_TYPES = frozenset(_TYPES.split())
 """The types that the schema's messages were made for."""
 
 
+class Given(Mapping[str, Any]):
+    """What a file gives a layer's type: each parameter that it declares. Nobody writes to it."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self._values = values
+
+    def __getitem__(self, name: str) -> Any:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return repr(self._values)
+
+
 class Schema:
     """Message classes by name, and what third-party layer types declare."""
 
@@ -64,9 +83,8 @@ class Schema:
         if layer.type not in self.declared:
             return layer
         message = getattr(layer, parameter_field(layer.type, layer.DESCRIPTOR.fields_by_name))
-        return MappingProxyType(
-            {name: _value(message, name, default) for name, default in self.declared[layer.type].items()}
-        )
+        declared = self.declared[layer.type].items()
+        return Given({name: _value(message, name, default) for name, default in declared})
 
 
 def schema(layer_types: Mapping[str, LayerType]) -> Schema:
@@ -145,7 +163,18 @@ def _classes(declared: Declared) -> Mapping[str, Any]:
     layer = next(m for m in file.message_type if m.name == "LayerParameter")
     for kind, parameters in declared:
         _extend(file, layer, kind, parameters)
-    return _load(file)
+    classes = _load(file)
+    for name, made in classes.items():  # so that what has messages, a Solver, can be sent to processes
+        copyreg.pickle(made, partial(_reduced, declared, name))
+    return classes
+
+
+def _reduced(declared: Declared, name: str, message: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    return _restored, (declared, name, message.SerializeToString(deterministic=True))
+
+
+def _restored(declared: Declared, name: str, data: bytes) -> Any:
+    return _classes(declared)[name].FromString(data)
 
 
 @cache

@@ -324,9 +324,8 @@ def draft(
         for name, shape in (samples or {}).items()
     }
     with Drawing(runtime, machine, sizes, fields) as drawing:
-        trainer = drawing.trainer(
-            bare, precision=precision, scaling=scaling, **({"data": data} if data else {})
-        )
+        trained = {phase: arrays for phase, arrays in (data or {}).items() if phase != "test"}
+        trainer = drawing.trainer(bare, precision=precision, scaling=scaling, data=trained or None)
         places = arrange(machine, trainer.dtype)
         plan: Plan = trainer.plan
         workers = len(places)

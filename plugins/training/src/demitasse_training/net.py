@@ -17,6 +17,7 @@ from demitasse import (
     ModelError,
     NetDefinition,
     Plan,
+    Rooted,
     Runtime,
     ShapeError,
     Slot,
@@ -41,7 +42,6 @@ from demitasse_training.inputs import against, given_input
 from demitasse_training.memory_check import check_room
 from demitasse_training.planner import Planner, Shapes
 from demitasse_training.profiling import timed
-from demitasse_training.rooted import Rooted
 from demitasse_training.samples import Destination, destinations, open_stream, opener
 from demitasse_training.views import Blob, Named, Views, extents
 from demitasse_training.walk import Walk

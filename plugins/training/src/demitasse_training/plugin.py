@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import demitasse
 from demitasse import hookimpl
 from demitasse.operations import Operation
 
@@ -24,4 +25,6 @@ def programs() -> Mapping[str, Callable[..., Any]]:
     from demitasse_training.net import Net
     from demitasse_training.trainer import Trainer
 
-    return {"trainer": Trainer, "interactive trainer": InteractiveTrainer, "net": Net}
+    trainer: Callable[..., demitasse.Trainer] = Trainer  # a type checker compares what they promise
+    net: Callable[..., demitasse.Net] = Net
+    return {"trainer": trainer, "interactive trainer": InteractiveTrainer, "net": net}

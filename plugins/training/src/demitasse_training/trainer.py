@@ -17,6 +17,7 @@ from demitasse import (
     Entry,
     Event,
     ModelError,
+    Rooted,
     Runtime,
     Solver,
     Weights,
@@ -36,7 +37,6 @@ from demitasse_training.net import Net
 from demitasse_training.pace import Ask, Pace
 from demitasse_training.profiling import timed
 from demitasse_training.resume import resume, seed_of
-from demitasse_training.rooted import Rooted
 from demitasse_training.samples import opener
 from demitasse_training.saving import check_numbers, check_writable, gathered, paths_of, write
 from demitasse_training.scores import Scores

@@ -8,17 +8,18 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from demitasse import Buffer, Graph, ModelError, Plan, unknown
+from demitasse import Buffer, Graph, ModelError, Plan, Rooted, unknown
 from demitasse_training import parameters
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, repr=False)
-class Blob:
+class Blob(Rooted):
     """A named tensor of a net: its ``shape``, and its values where the plan keeps them. NumPy takes it
     as an array of its ``data``."""
 
+    elsewhere = "numpy.array(blob) is a copy of its values"
     name: str
     shape: tuple[int, ...]
     _views: Views = field(compare=False)
@@ -70,15 +71,20 @@ def extents(shape: Sequence[int]) -> str:
     return "x".join(map(str, shape)) or "scalar"
 
 
-@dataclass(frozen=True)
-class Views:
+@dataclass(frozen=True, repr=False)
+class Views(Rooted):
     """A planned net's parameters and blobs by name."""
 
-    graph: Graph = field(repr=False)
-    plan: Plan = field(repr=False)
-    _flat: Any = field(repr=False)
-    _array: Callable[[Buffer], Any] = field(repr=False)
+    elsewhere = "copy.deepcopy(net.params) is a copy of its parameters"
+    graph: Graph
+    plan: Plan
+    _flat: Any
+    _array: Callable[[Buffer], Any]
     _retain_all: bool
+
+    def __repr__(self) -> str:
+        about = f"{len(self.graph.blobs)} blobs, {self.plan.parameters:,} parameters"
+        return f"<{' '.join(filter(None, ('net', self.plan.name)))} ({self.plan.phase}), {about}>"
 
     @property
     def params(self) -> dict[str, list[np.ndarray]]:

@@ -1,0 +1,65 @@
+"""What is said where no composed plugin serves what is asked for: who would, and what is called what."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from demitasse import discover, nearest, unknown
+
+if TYPE_CHECKING:
+    from demitasse import Composition, DataSpec, Machine, WorkerPlace
+
+
+def unallocated(machine: Machine, composition: Composition, space: str) -> str:
+    """The sentence for a memory space that no composed plugin allocates: where the description names
+    it, which spaces the composed plugins declare, and which installed one would have it."""
+    spaces = {s for m in composition.plugins for s in m.roles.get("allocator", {}).get("spaces", ())}
+    guess = nearest(space, sorted(spaces))
+    others = [
+        manifest.name
+        for manifest in discover()
+        if not manifest.problem and space in manifest.roles.get("allocator", {}).get("spaces", ())
+    ]
+    hint = f"; did you mean {guess!r}?" if guess else ""
+    hint = f"; compose {' or '.join(others)} (--plugins +{others[0]})" if others else hint
+    nobody = f"no composed plugin allocates memory in space {space!r}"
+    return f"{_place(machine, space)}{nobody}{hint} (valid: {', '.join(sorted(spaces)) or 'none'})"
+
+
+def _place(machine: Machine, space: str) -> str:
+    for level in machine.levels:
+        for memory in level.memory:
+            own = re.escape(memory.at or memory.space).replace(r"\*", r"\d+")
+            if space == memory.space or re.fullmatch(own, space):
+                at = memory.location or level.location or machine.origin
+                return f"{at}: level {level.name!r}: "
+    return ""
+
+
+def unread(composition: Composition, spec: DataSpec) -> str:
+    """The sentence for samples that no composed plugin reads: who was asked, and whether one has their
+    kind at all."""
+    asked = [plugin.name for plugin in composition.plugins if plugin.serves("data_source")]
+    where = f"{spec.location}: " if spec.location else ""
+    nobody = f"no composed plugin reads samples from {spec.source!r}"
+    roles = (plugin.roles.get("data_source", {}) for plugin in composition.plugins)
+    kinds = {kind for facts in roles for kind in facts.get("kinds", ())}
+    if spec.kind is not None and spec.kind not in kinds:
+        nobody += f": {unknown('kind', spec.kind, kinds)}"
+    return f"{where}{nobody} (asked: {', '.join(asked) or 'none'})"
+
+
+def unstreamed(worker: WorkerPlace) -> str:
+    """The sentence for a worker of whose accelerator no composed plugin has streams."""
+    nobody = f"level {worker.place.level!r}: no composed plugin has streams in {worker.space!r}"
+    some = ", ".join(each.name for each in discover() if each.serves("stream_engine"))
+    return f"{nobody}; compose one that has (installed: {some or 'none'})"
+
+
+def unoffered(program: str, offered: Iterable[str]) -> str:
+    """The sentence for a program that no composed plugin offers."""
+    able = ", ".join(each.name for each in discover() if each.serves("programs", program=program))
+    known = unknown("program", program, offered)
+    return f"{known}; compose a plugin that offers it ({able or 'none'})"
