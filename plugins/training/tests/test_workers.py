@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from demitasse import DataError, DataSpec, PluginError, ShapeError, Stream, Weights
+from demitasse import DataError, DataSpec, ModelError, PluginError, ShapeError, Stream, Weights
 
 Train = Callable[..., Any]
 
@@ -176,3 +176,17 @@ def test_two_runtimes_train_at_the_same_time(train: Train, copied: Any, differ: 
         thread.join()
     assert [trainer.iteration for trainer in trainers] == [5, 5]
     assert differ(copied(trainers[0].net), copied(trainers[1].net)) == 0.0
+
+
+def test_inputs_that_only_the_first_of_several_workers_would_be_given_are_refused(
+    toy: ModuleType, train: Train
+) -> None:
+    net = toy.net(
+        toy.layer("data", "Input", "", "data", shape=(4, 8)),
+        toy.layer("score", "InnerProduct", "data", "score", outputs=1, loss_weights=(1.0,)),
+    )
+    alone = train(net)
+    alone.net.blobs["data"].data[...] = 1.0
+    assert alone.step().loss != 0.0
+    with pytest.raises(ModelError, match=r"the first worker's alone.*\(data=\), or one work"):
+        train(net, 2).step()
