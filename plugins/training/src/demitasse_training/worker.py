@@ -361,9 +361,9 @@ class Worker:
     def _bind(self) -> Step:
         if self.place.index and self.graph.inputs:
             raise ModelError(
-                f"{self.solver.train.location}: who calls fills {', '.join(self.graph.inputs)}, the first "
-                f"worker's alone, and there are several: have a layer that reads samples, which may be "
-                f"arrays (data=), or one worker"
+                f"{self.solver.train.location}: {', '.join(self.graph.inputs)} would be filled by who "
+                f"calls, the first worker's alone, and there are several: have a layer that reads "
+                f"samples, which may be arrays (data=), or one worker"
             )
         plan, flat, vocabulary = self.plan, self.flat, self.runtime.vocabulary
         numbers = {name: self.array(buffer) for name, buffer in plan.scalars.items()} | self._sizes
