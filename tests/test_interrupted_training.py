@@ -29,7 +29,7 @@ def test_an_interrupt_beside_the_call_is_of_the_right_iteration(trainer: Any, be
     worker = other._workers[0]
     (call,) = worker.step.last
     assert worker.whole
-    assert all(thread.name != "demitasse-iterations" for thread in threading.enumerate())
+    assert not any(thread.name.startswith("demitasse-worker") for thread in threading.enumerate())
 
     def interrupted() -> None:  # Python raises it where it is back from compiled code
         worker.step.last[:] = [call]

@@ -2,31 +2,132 @@
 
 from __future__ import annotations
 
+import contextvars
+import itertools
+import queue
+import signal
+import threading
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
 import pytest
 
 import demitasse
-from demitasse import workers
+from demitasse import Team, WorkerPlace, Workers
+
+
+class Interrupted(BaseException):
+    """What the program's own handler raises."""
+
+
+@pytest.fixture
+def places(toy: ModuleType) -> tuple[WorkerPlace, ...]:
+    return demitasse.arrange(toy.machine(3), "float32")
+
+
+@pytest.fixture
+def team(places: tuple[WorkerPlace, ...]) -> Team:
+    (found,) = {group.team for place in places for _, group in place.groups}
+    assert found is not None
+    return found
+
+
+@pytest.fixture
+def threads(places: tuple[WorkerPlace, ...], no_threads_left: None) -> Iterator[Workers]:
+    made = Workers(places)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def interrupt() -> Iterator[Callable[[], None]]:
+    """Has the main thread interrupted, wherever it is."""
+
+    def handle(*_: object) -> None:
+        raise Interrupted
+
+    before = signal.signal(signal.SIGUSR1, handle)
+    yield lambda: signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+    signal.signal(signal.SIGUSR1, before)
+
+
+def test_results_come_in_the_order_of_workers_each_from_a_thread_of_its_own(threads: Workers) -> None:
+    for _ in range(50):
+        found = threads.run(lambda worker: (worker, threading.current_thread().name))
+        assert found == [(worker, f"demitasse-worker-{worker}") for worker in range(3)]
 
 
 def test_an_interrupt_leaves_no_barrier_broken(
-    toy: ModuleType, no_threads_left: None, monkeypatch: pytest.MonkeyPatch
+    threads: Workers, team: Team, interrupt: Callable[[], None]
 ) -> None:
-    places = demitasse.arrange(toy.machine(2), "float32")
-    (team,) = {group.team for place in places for _, group in place.groups}
-    assert team is not None
-    threads, wait, interrupts = workers.Workers(places), workers.wait, [KeyboardInterrupt]
+    inside, go_on, done = queue.SimpleQueue[int](), threading.Event(), list[int]()
 
-    def interrupted(futures: Any) -> Any:
-        wait(futures)
-        if interrupts:
-            raise interrupts.pop()
+    def task(worker: int) -> None:
+        if worker == 1:
+            interrupt()
+        inside.put(worker)
+        go_on.wait(20)
+        team.barrier.wait()
+        done.append(worker)
 
-    monkeypatch.setattr(workers, "wait", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        threads.run(lambda worker: worker)
+    with pytest.raises(Interrupted):
+        threads.run(task)
+    assert sorted(inside.get() for _ in range(3)) == [0, 1, 2]
+    assert not done
+    go_on.set()
+    threads.finish()
+    assert sorted(done) == [0, 1, 2]
+    assert (team.barrier.broken, team.failures) == (False, 0)
+    assert len(threads.run(lambda worker: team.barrier.wait())) == 3
+
+
+def test_what_is_broken_off_waits_at_no_barrier(
+    threads: Workers, team: Team, interrupt: Callable[[], None]
+) -> None:
+    def task(worker: int) -> None:
+        if worker == 2:
+            interrupt()
+        else:
+            team.barrier.wait()
+
+    with pytest.raises(Interrupted):
+        threads.run(task)
+        threads.finish()
+    threads.finish(broken_off=True)
     assert not team.barrier.broken
-    assert len(threads.run(lambda worker: team.barrier.wait())) == 2
-    threads.close()
+    assert len(threads.run(lambda worker: team.barrier.wait())) == 3
+
+
+@pytest.mark.parametrize("failing", [0, 1, 2])
+def test_the_error_of_the_one_that_failed_is_raised_once_all_have_stopped(
+    threads: Workers, team: Team, failing: int
+) -> None:
+    stopped = list[int]()
+
+    def task(worker: int) -> None:
+        try:
+            if worker == failing:
+                raise ValueError(f"worker {worker}")
+            team.barrier.wait()
+        finally:
+            stopped.append(worker)
+
+    for failures in (1, 2):
+        with pytest.raises(ValueError, match=f"worker {failing}"):
+            threads.run(task)
+        assert (team.barrier.broken, team.failures) == (False, failures)
+    assert sorted(stopped) == [0, 0, 1, 1, 2, 2]
+
+
+def test_a_task_sees_its_callers_context(threads: Workers) -> None:
+    number = contextvars.ContextVar("number", default=0)
+    for wanted in itertools.islice(itertools.count(5), 3):
+        number.set(wanted)
+        assert threads.run(lambda worker: number.get()) == [wanted] * 3
+
+
+def test_threads_that_are_dropped_by_one_of_themselves_end(places: Any, no_threads_left: None) -> None:
+    made = Workers(places)
+    made.run(lambda worker: made.close() if worker == 1 else None)
+    made.close()

@@ -62,6 +62,9 @@ from demitasse_host.memory import (
     available_bytes as available_bytes,
     zeroed as zeroed,
 )
+from demitasse_host.threads import (
+    Workers as Workers,
+)
 from demitasse.machine import (
     Level as Level,
     Link as Link,
@@ -197,7 +200,6 @@ from demitasse.synchronisation import (
 )
 from demitasse.workers import (
     WorkerPlace as WorkerPlace,
-    Workers as Workers,
     arrange as arrange,
 )
 

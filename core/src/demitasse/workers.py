@@ -1,20 +1,14 @@
-"""Workers: who computes where in this process, who synchronises with whom, and their threads."""
+"""Workers: who computes where in this process, and who synchronises with whom."""
 
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from threading import BrokenBarrierError
-from typing import TypeVar
 
 from demitasse.errors import CompositionError
 from demitasse.machine import OWN, Machine, MemorySpace
 from demitasse.operations.kernel import Place
 from demitasse.synchronisation import ALONE, Group, Processes, Team
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -85,49 +79,3 @@ def arrange(machine: Machine, dtype: str, processes: Processes = ALONE) -> tuple
         streams = machine.levels[deepest].workers == "streams"
         workers.append(WorkerPlace(index, place, kernels, tuple(mine), at, streams))
     return tuple(workers)
-
-
-class Workers:
-    """Threads that run one task each, in step; a single worker runs in the caller's thread."""
-
-    def __init__(self, places: tuple[WorkerPlace, ...]) -> None:
-        self._teams = {group.team for place in places for _, group in place.groups if group.team}
-        names = [f"demitasse-worker-{place.index}" for place in places if len(places) > 1]
-        self._threads = [ThreadPoolExecutor(1, name) for name in names]
-
-    def run(self, task: Callable[[int], T]) -> list[T]:
-        """``task(worker)`` on every worker, and their results in order. When one fails its siblings
-        are woken from their barriers, and its error is raised once all have stopped."""
-        if not self._threads:
-            return [task(0)]
-
-        def call(worker: int) -> T:
-            try:
-                return task(worker)
-            except BaseException:
-                for team in self._teams:
-                    team.barrier.abort()
-                raise
-
-        futures = [thread.submit(call, worker) for worker, thread in enumerate(self._threads)]
-        try:
-            wait(futures)
-        except BaseException:  # an interrupt: let nobody go on by himself
-            for team in self._teams:
-                team.barrier.abort()
-            wait(futures)
-            raise
-        finally:
-            errors = [error for future in futures if (error := future.exception())]
-            for team in (each for each in self._teams if each.barrier.broken):
-                team.barrier.reset()
-                team.failures += 1
-        if errors:
-            raise next((e for e in errors if not isinstance(e, BrokenBarrierError)), errors[0])
-        return [future.result() for future in futures]
-
-    def close(self) -> None:
-        """End the threads."""
-        for thread in self._threads:
-            thread.shutdown()
-        self._threads = []

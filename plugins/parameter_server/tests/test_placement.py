@@ -106,7 +106,7 @@ def test_who_has_no_processor_begins_when_another_has_come_to_its_gate(
     trainer = train(5, source=lambda spec: Told(toy.images()))
     trainer.step(20)
     rounds = [began[i : i + 5] for i in range(0, len(began), 5)]
-    assert rounds == [[f"demitasse-worker-{worker}_0" for worker in range(5)]] * 20
+    assert rounds == [[f"demitasse-worker-{worker}" for worker in range(5)]] * 20
 
 
 def test_times_are_told_by_what_they_were_spent_on(train: Train) -> None:

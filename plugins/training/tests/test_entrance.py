@@ -36,11 +36,11 @@ def test_one_worker_enters_in_each_thread_that_calls_it(toy: ModuleType, entered
         assert entered == []
         for iterations in (2, 1):
             trainer.step(iterations)  # for the main thread, which binds, iterations are done aside
-            assert entered == [here, "demitasse-iterations"]
+            assert entered == [here, "demitasse-worker-0"]
         other = threading.Thread(target=trainer.step, name="another")
         other.start()
         other.join()
-        assert entered == [here, "demitasse-iterations", "another"]
+        assert entered == [here, "demitasse-worker-0", "another"]
 
 
 def test_several_workers_enter_in_their_own_threads(toy: ModuleType, entered: list[str]) -> None:

@@ -94,12 +94,12 @@ def test_a_second_interrupt_does_not_wait_and_the_trainer_says_so(
     trainer = train()
     trainer.step()
 
-    def interrupted(*_: object) -> None:
+    def interrupted(*_: object, **__: object) -> None:
         raise Interrupted
 
     with monkeypatch.context() as twice:
-        twice.setattr(trainer._crew._aside, "run", interrupted)
-        twice.setattr(trainer._crew._aside, "finish", interrupted)
+        twice.setattr(trainer._crew._threads, "run", interrupted)
+        twice.setattr(trainer._crew._threads, "finish", interrupted)
         with pytest.raises(Interrupted):
             trainer.step()
     with pytest.raises(WorkerError, match=r"interrupted twice.*resume="):

@@ -11,7 +11,6 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 import numpy as np
 
 from demitasse import GradientSync, Phases, PlanError, Step, WorkerError, Workers
-from demitasse_training.aside import Aside
 from demitasse_training.worker import Worker
 
 T = TypeVar("T")
@@ -56,7 +55,6 @@ class Crew:
     def __init__(self) -> None:
         self.workers: list[Worker] = []
         self._threads: Workers | None = None
-        self._aside: Aside | None = None
         self._binding = threading.Lock()
         self._process, self._own = os.getpid(), set[int]()
         self.turn = threading.RLock()
@@ -103,34 +101,29 @@ class Crew:
         if self.closed:
             raise WorkerError("this trainer is closed; make another (resume= goes on from a snapshot)")
         self.check()
-        if interrupted is None or threading.current_thread() is not threading.main_thread():
-            return self._run(task)
-        return self._run_aside(lambda: self._run(task), interrupted)
-
-    def _run(self, task: Callable[[int], T]) -> list[T]:
-        if len(self.workers) == 1:
+        main = threading.current_thread() is threading.main_thread()
+        if len(self.workers) == 1 and not (main and interrupted):
             self.workers[0].enter()
             return [task(0)]
-        if self._threads is None:
-            self._threads = Workers(tuple(worker.place for worker in self.workers))
-            self._own |= set(self._threads.run(self._enter))
-        return self._threads.run(task)
+        threads = self._threads or self._start()
+        try:
+            return threads.run(task)
+        except BaseException:
+            self._broken_off = True  # if another interrupt comes while this waits
+            if interrupted is not None:
+                interrupted()
+            threads.finish(broken_off=interrupted is None)
+            self._broken_off = False
+            raise
+
+    def _start(self) -> Workers:
+        self._threads = threads = Workers([worker.place for worker in self.workers])
+        self._own |= set(threads.run(self._enter))
+        return threads
 
     def _enter(self, number: int) -> int:
         self.workers[number].enter()
         return threading.get_ident()
-
-    def _run_aside(self, task: Callable[[], list[T]], interrupted: Callable[[], object]) -> list[T]:
-        if self._aside is None:
-            self._aside = Aside()
-        try:
-            return self._aside.run(task)
-        except BaseException:
-            self._broken_off = True  # if another interrupt comes while this waits
-            interrupted()
-            self._aside.finish()
-            self._broken_off = False
-            raise
 
     def bind(self, iteration: int) -> list[Step]:
         """Steps that go on at ``iteration``, bound in the threads that run them, one after the other:
@@ -189,8 +182,6 @@ class Crew:
     def end(self) -> None:
         """End threads, reading and synchronising."""
         self.closed = True
-        if self._aside is not None:
-            self._aside.close()
         if self._threads is not None:
             self._threads.close()
         for worker in self.workers:

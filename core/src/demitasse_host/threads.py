@@ -1,0 +1,106 @@
+"""Threads of a process that work in step, whatever interrupts who waits for them."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import itertools
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from contextvars import Context, copy_context
+from queue import Empty, SimpleQueue
+from threading import BrokenBarrierError
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from demitasse import Team, WorkerPlace
+
+T = TypeVar("T")
+
+LISTEN = 0.1
+"""Seconds after which who waits listens anew: what comes just before a wait begins does not end it."""
+
+
+class Workers:
+    """Threads that run one task each, in step, for one thread at a time. What interrupts that (Python's
+    main thread, wherever it is) leaves them at work: ``finish`` waits for them. All that they use are
+    simple queues: what is Python itself, as futures and conditions, does not bear an interrupt in its
+    middle. A task has a copy of the caller's context."""
+
+    def __init__(self, places: Sequence[WorkerPlace]) -> None:
+        self._teams = {group.team for place in places for _, group in place.groups if group.team}
+        self._asked = [SimpleQueue[_Task | None]() for _ in places]
+        self._done, self._threads = SimpleQueue[_Task](), list[threading.Thread]()
+        for worker, place in enumerate(places):
+            about = worker, self._asked, self._done, self._teams
+            name = f"demitasse-worker-{place.index}"
+            self._threads.append(threading.Thread(None, _work, name, about, daemon=True))
+            self._threads[-1].start()
+        _OPEN.add(self)
+
+    def run(self, task: Callable[[int], T]) -> list[T]:
+        """``task(worker)`` on every worker, and their results in order. When one fails its siblings
+        are woken from their barriers, and its error is raised once all have stopped."""
+        asked, done = _Task(task, copy_context(), len(self._asked)), None
+        self._asked[0].put(asked)  # at once, or not at all: the first tells the others
+        while done is not asked:  # what nobody waited for may come first
+            with contextlib.suppress(Empty):
+                done = self._done.get(timeout=LISTEN)
+        errors = [error for error in asked.errors if error is not None]
+        if errors:
+            raise next((e for e in errors if not isinstance(e, BrokenBarrierError)), errors[0])
+        return asked.results
+
+    def finish(self, *, broken_off: bool = False) -> None:
+        """Wait until what was begun is done, or, ``broken_off``, until nobody waits at a barrier."""
+        for team in self._teams if broken_off else ():
+            team.barrier.abort()
+        self.run(bool)
+
+    def close(self) -> None:
+        """End the threads, once all is done."""
+        self._asked[0].put(None)
+        for thread in self._threads:
+            if thread is not threading.current_thread():  # which may be the last to drop these
+                thread.join()
+
+
+class _Task:
+    def __init__(self, task: Callable[[int], Any], context: Context, workers: int) -> None:
+        self.task, self.context, self.ended = task, context, itertools.count(1)
+        self.results: list[Any] = [None] * workers
+        self.errors: list[BaseException | None] = [None] * workers
+
+
+def _work(
+    worker: int, asked: list[SimpleQueue[Any]], done: SimpleQueue[_Task], teams: set[Team]
+) -> None:
+    mine, others = asked[worker], asked[1:] if worker == 0 else []
+    while (task := mine.get()) is not None:
+        for other in others:
+            other.put(task)
+        try:
+            task.results[worker] = task.context.copy().run(task.task, worker)
+        except BaseException as error:  # noqa: BLE001  it is raised where it is waited for
+            task.errors[worker] = error
+            for team in teams:
+                team.barrier.abort()
+        if next(task.ended) == len(asked):
+            for team in (each for each in teams if each.barrier.broken):
+                team.barrier.reset()
+                team.failures += 1
+            done.put(task)
+        del task  # what it holds is not kept until the next
+    for other in others:
+        other.put(None)
+
+
+_OPEN: weakref.WeakSet[Workers] = weakref.WeakSet()
+
+
+@atexit.register
+def _end_all() -> None:
+    """What is in compiled code when the interpreter ends would abort the process."""
+    for each in list(_OPEN):
+        each.close()
