@@ -235,6 +235,19 @@ def test_no_field_of_a_fork_is_one_that_is_read_here() -> None:
     assert fork_field("NetParameter", "name") is None
 
 
+def test_each_field_and_type_is_told_of_one_owner() -> None:
+    """The same of two forks is an entry of its own, that names both."""
+    from demitasse_caffe.forks import FORKS
+    from demitasse_caffe.schema import CAFFE_TYPES
+
+    fields = [(f.message, n) for fork in FORKS for f in fork.fields for n in f.names.split()]
+    types = [name for fork in FORKS for name in fork.types.split()]
+    assert len(fields) == len(set(fields))
+    assert len(types) == len(set(types))
+    assert not CAFFE_TYPES & {*types}
+    assert len({fork.name for fork in FORKS}) == len(FORKS)
+
+
 def test_numbers_of_lines_stay_those_of_the_file(tmp_path: Path) -> None:
     text = 'layer { name: "r" type: "ReLU" relu_param { engine: MKL2017 }\n}\nlayer { name: 1 }'
     with pytest.raises(ModelError, match=r":3:\d+: name: "):

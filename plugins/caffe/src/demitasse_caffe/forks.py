@@ -458,38 +458,14 @@ FORKS = (
             Fields("SoftmaxParameter", "normalize_type", "it is another function", idle="Softmax"),
         ),
     ),
-    Fork(
-        "R-FCN's fork",
-        types="BoxAnnotatorOHEM PSROIPooling SmoothL1LossOHEM SoftmaxWithLossOHEM",
-    ),
-    Fork(
-        "the forks of DeepLab and PSPNet",
-        types="Interp SegAccuracy",
-    ),
-    Fork(
-        "the forks of SegNet, PSPNet and TSN",
-        types="BN",
-    ),
-    Fork(
-        "OpenPose's fork",
-        types="CPMData ImResize Nms",
-    ),
-    Fork(
-        "the forks of SSD and C3D",
-        types="VideoData",
-    ),
-    Fork(
-        "C3D and its successors",
-        types="Convolution3D Deconvolution3D Pooling3D",
-    ),
-    Fork(
-        "the fork of Center Loss",
-        types="CenterLoss",
-    ),
-    Fork(
-        "SphereFace's fork",
-        types="MarginInnerProduct",
-    ),
+    Fork("R-FCN's fork", types="BoxAnnotatorOHEM PSROIPooling SmoothL1LossOHEM SoftmaxWithLossOHEM"),
+    Fork("the forks of DeepLab and PSPNet", types="Interp SegAccuracy"),
+    Fork("the forks of SegNet, PSPNet and TSN", types="BN"),
+    Fork("OpenPose's fork", types="CPMData ImResize Nms"),
+    Fork("the forks of SSD and C3D", types="VideoData"),
+    Fork("C3D and its successors", types="Convolution3D Deconvolution3D Pooling3D"),
+    Fork("the fork of Center Loss", types="CenterLoss"),
+    Fork("SphereFace's fork", types="MarginInnerProduct"),
     Fork(
         "the forks of LRCN and Intel",
         fields=(
@@ -512,5 +488,12 @@ FORKS = (
     ),
     Fork("OpenVINO's fork", types="DetectionOutputExtended GRN PriorBoxClustered"),
     Fork("the fork of Caffe Neural Tool", types="Affinity ConnectedComponent MalisLoss MergeCrop"),
-    Fork("the forks with CTC", types="CtcLoss Lstm Reverse"),
+    Fork(
+        "the fork of Faster R-CNN in C++",
+        types="FrcnnAnchorTarget FrcnnProposal FrcnnProposalTarget FrcnnRoiData",
+    ),
+    Fork(
+        "the forks with CTC",
+        types="CTCGreedyDecoder ContinuationIndicator CtcLoss Lstm Reverse Transpose WarpCTCLoss",
+    ),
 )
