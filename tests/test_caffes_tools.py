@@ -125,7 +125,6 @@ def test_a_full_disk_is_called_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     import shutil
     from types import SimpleNamespace
 
-    from demitasse import DataError
     from demitasse_datasets.convert import write_lmdb
 
     def entries() -> Iterator[tuple[bytes, bytes]]:
@@ -144,7 +143,6 @@ def test_a_folder_that_cannot_be_made_is_told_in_the_systems_words_alone(
     import errno
     import tempfile
 
-    from demitasse import DataError
     from demitasse_datasets.convert import write_lmdb
 
     def refuse(dir: Path, prefix: str) -> str:
