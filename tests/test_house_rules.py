@@ -161,6 +161,16 @@ def test_a_readme_tells_every_option_of_its_plugin(folder: Path) -> None:
     assert set(options) <= {word for words in told for word in words}
 
 
+def test_the_architecture_names_every_plugin_and_program() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    manifests = [tomllib.loads(path.read_text()) for path in ROOT.glob("plugins/*/src/*/plugin.toml")]
+    offered = (each["roles"].get("programs", {}).get("programs", []) for each in manifests)
+    programs = {name for names in offered for name in names}
+    assert "trainer" in programs
+    assert [name for name in sorted(programs) if f"`{name}`" not in text] == []
+    assert [name for name in PLUGIN_NAMES if f"| {name} |" not in text] == []
+
+
 def test_a_plugin_imports_only_the_public_names_of_the_core_and_no_other_plugin() -> None:
     public = {*dir(demitasse), "operations"}
     found = []
