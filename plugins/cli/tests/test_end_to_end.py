@@ -194,17 +194,44 @@ def test_each_layer_is_timed_and_explained(trained: Trained) -> None:
     assert "synchronised after" in shown
 
 
+NODE = """
+schema = 1
+name = "node"
+
+[[level]]
+name = "node"
+memory = [{ space = "host", capacity = "1 GB", bandwidth = "10 GB/s", source = "assumed" }]
+peak = "100 GFLOP/s (assumed)"
+"""
+
+
 def test_what_a_reader_has_read_over_is_told_once(folder: Folder) -> None:
     (folder.path / "small.prototxt").write_text(f'engine: "MKLDNN"\n{NET}')
-    note = "small.prototxt: without effect here, of Intel's fork: engine (line 1)"
+    (folder.path / "node.toml").write_text(NODE)
+    note = "demitasse: small.prototxt: without effect here, of Intel's fork: engine (line 1)"
+    shapes = ("--samples", "1x8x8")
     for arguments in (
         ("train", "small_solver.prototxt", "--iterations", "1", "--set", "test_interval=1"),
         ("explain", "small_solver.prototxt"),
         ("explain", "small.prototxt", "--phase", "TRAIN"),
+        ("test", "small_solver.prototxt", "--weights", "saved/small_iter_1.caffemodel"),
+        ("time", "small_solver.prototxt", "--iterations", "1"),
+        ("time", "small.prototxt", "--iterations", "1"),
+        ("time", "small.prototxt", "--iterations", "1", "--phase", "TEST"),
+        ("simulate", "small_solver.prototxt", *shapes, "--hw", "node.toml"),
     ):
-        assert folder.run(*arguments, "--plugins", PLUGINS).stdout.splitlines().count(note) == 1
-    tested = ("test", "small_solver.prototxt", "--weights", "saved/small_iter_1.caffemodel")
-    assert note in folder.run(*tested, "--plugins", PLUGINS).stdout.splitlines()
+        done = folder.run(*arguments, "--plugins", f"{PLUGINS},simulator")
+        assert done.stderr.splitlines().count(note) == 1, arguments
+        assert "without effect" not in done.stdout
+    drawn = folder.run("draw", "small.prototxt")
+    assert drawn.stderr.splitlines() == [note]
+    json_file = ("--json", "t.json")
+    for command in ("time", "simulate"):
+        hw = ("--hw", "node.toml", *shapes) if command == "simulate" else ()
+        given = (command, "small_solver.prototxt", *hw, "--plugins", f"{PLUGINS},simulator")
+        folder.run(*given, *json_file)
+        told = json.loads((folder.path / "t.json").read_text())["notes"]
+        assert note.removeprefix("demitasse: ") in told
 
 
 def test_mistakes_are_one_line(folder: Folder) -> None:

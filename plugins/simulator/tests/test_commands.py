@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from demitasse import CompositionError, ModelError, PluginError
 from demitasse_simulator import papers, report, scalability
-from demitasse_simulator.commands import reproduce, shapes, simulate
+from demitasse_simulator.commands import _Progress, reproduce, shapes, simulate
 
 NODE = """
 [[level]]
@@ -184,3 +184,17 @@ def test_the_residual_is_fitted_on_one_cell_and_holds_on_the_others() -> None:
         assert cell["predicted"] == pytest.approx(cell["paper"], rel=0.08)
     assert scalability.exchange(232.6e6) == pytest.approx(0.05, abs=0.01)
     assert scalability.speedups("s-caffe") is None
+
+
+def test_without_a_terminal_what_takes_long_is_told_now_and_then(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    now = [0.0]
+    progress = _Progress(lambda: now[0])
+    for second in range(35):
+        now[0] = float(second)
+        progress(f"costing operation {second}")
+    progress.end()
+    told = capsys.readouterr()
+    assert told.err.splitlines() == [f"costing operation {second}" for second in (11, 22, 33)]
+    assert told.out == ""

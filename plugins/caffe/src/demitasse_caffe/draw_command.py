@@ -54,7 +54,7 @@ def command(net: Path, target: str | None, rankdir: str, phase: str) -> None:
             open_source=runtime.open_source,
         )
     for note in file.notes:
-        click.echo(note, err=True)
+        click.echo(f"demitasse: {note}", err=True)
     if file.misfit:
         click.echo(f"demitasse: drawn as if it were not there: {file.misfit}", err=True)
     if target == "-":

@@ -10,7 +10,7 @@ import click
 
 from demitasse_cli import flags, report
 from demitasse_cli import options as shared
-from demitasse_cli.models import notes_of, solver_of, state_of
+from demitasse_cli.models import notes_of, solver_of, state_of, tell_notes
 
 if TYPE_CHECKING:
     from demitasse import Buffer, Entry, Plan
@@ -60,19 +60,19 @@ def command(
             record |= {"batch": trainer.batch, "workers": trainer.workers}
             record["synchronisation"] = trainer.notes
             record["notes"] = notes_of(trainer.solver)
+            tell_notes(trainer.solver)
         elif model is not None:
             named = (phase or "TEST").lower()
             overrides = {**flags.state(level, stage, state_of(runtime, model, f"{named}_net.")), **given}
             net = runtime.net(model, phase=named, overrides=overrides, precision=precision)
             plan = net.plan
             record["notes"] = notes_of(net.definition)
+            tell_notes(net.definition)
             parts.append(f"the net's plan in phase {named}, forward:")
         if plan is not None:
             parts.append(show(plan))
             if notes := record.get("synchronisation"):
                 parts.append("\n".join(["synchronisation", *notes]))
-            if notes := record["notes"]:
-                parts.append("\n".join(notes))
             explaining = [
                 (entry, say)
                 for entry in plan.entries

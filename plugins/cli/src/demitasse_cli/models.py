@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
+
 if TYPE_CHECKING:
     from demitasse import Runtime, Solver
 
@@ -30,6 +32,12 @@ def solver_of(runtime: Runtime, path: Path, overrides: Mapping[str, Any] | None 
 def state_of(runtime: Runtime, path: Path, prefix: str) -> str:
     """The field of a net's state among the overrides of a model file: a solver says which net's."""
     return "state" if solver_of(runtime, path) is None else f"{prefix}state"
+
+
+def tell_notes(*records: Any) -> None:
+    """Their notes on standard error, so that what is on standard output is the result alone."""
+    for note in notes_of(*records):
+        click.echo(f"demitasse: {note}", err=True)
 
 
 def notes_of(*records: Any) -> list[str]:

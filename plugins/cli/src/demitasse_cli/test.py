@@ -11,7 +11,7 @@ import click
 
 from demitasse_cli import flags, report
 from demitasse_cli import options as shared
-from demitasse_cli.models import notes_of, solver_of
+from demitasse_cli.models import solver_of, tell_notes
 
 if TYPE_CHECKING:
     from demitasse import NetDefinition, Runtime, Solver
@@ -70,8 +70,8 @@ def command(
         for path, loaded in nets[0][0].loaded.items():
             if loaded.missing:
                 print(f"weights {path}: {loaded}", file=stream)
-        for note in notes_of(*([solver] if solver else []), *(definition for definition, _ in todo)):
-            print(note, file=stream)
+        read = [*([solver] if solver else []), *(definition for definition, _ in todo)]
+        tell_notes(*read, *nets[0][0].loaded.values())
         start = time.perf_counter()
         scores, batches, samples = _scored(nets, iterations)
         seconds = time.perf_counter() - start

@@ -11,7 +11,7 @@ import click
 
 from demitasse_cli import flags, report
 from demitasse_cli import options as shared
-from demitasse_cli.models import solver_of, state_of
+from demitasse_cli.models import notes_of, solver_of, state_of, tell_notes
 
 if TYPE_CHECKING:
     from demitasse import Entry, NetDefinition, Runtime, Solver
@@ -95,6 +95,8 @@ def command(
         else:
             in_train = {**flags.state(level, stage, state_of(runtime, model, "train_net.")), **given}
             subject, batch = timed(runtime, model, in_train, precision)
+        about = getattr(subject, "solver", None) or subject.definition
+        tell_notes(about)
         workers = getattr(subject, "workers", 1)
         subject.profile(1)
         rows = by_layer(subject.profile(iterations))
@@ -139,6 +141,7 @@ def command(
                     }
                     for row in rows
                 ],
+                "notes": notes_of(about),
                 "composition": composition,
             },
         )

@@ -18,7 +18,7 @@ from demitasse_cli import flags, garbage, launch, report
 from demitasse_cli import options as shared
 from demitasse_cli.interrupts import Interrupts
 from demitasse_cli.main import BROKEN_PIPE
-from demitasse_cli.models import notes_of
+from demitasse_cli.models import tell_notes
 from demitasse_cli.progress import Live, Meter, shown
 from demitasse_cli.timeline import Timeline
 from demitasse_cli.until import Until
@@ -180,8 +180,7 @@ def command(
             print(composed(runtime), file=stream)
             for path, loaded in trainer.loaded.items():
                 print(f"weights {path}: {loaded}", file=stream)
-            for note in notes_of(trainer.solver, *trainer.loaded.values()):
-                print(note, file=stream)
+            tell_notes(trainer.solver, *trainer.loaded.values())
             print(effective(trainer, scaling, resume), file=stream, flush=True)
         about = {"solver": str(solver), "scaling": scaling, "precision": trainer.precision}
         effects = {int(signal.SIGINT): sigint_effect, int(signal.SIGHUP): sighup_effect}

@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
+PATIENCE = 10.0
+"""Seconds after which someone who has no terminal hears what is done."""
+
 
 class _Progress:
-    """One line on a terminal, written over."""
+    """One line on a terminal, written over; elsewhere one now and then, of what takes long."""
 
-    def __init__(self) -> None:
-        self._wide = 0
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._wide, self._clock, self._told = 0, clock, clock()
         self._there = sys.stderr.isatty()
 
     def __call__(self, line: str) -> None:
-        if self._there:
+        if not self._there:
+            if self._clock() - self._told > PATIENCE:
+                self._told = self._clock()
+                click.echo(line, err=True)
+        else:
             text = line[:78].ljust(self._wide)
             self._wide = min(len(line), 78)
             click.echo(f"\r{text}", nl=False, err=True)
@@ -148,6 +156,8 @@ def simulate(
             composition = runtime.composition.to_dict()
     finally:
         progress.end()
+    for note in done.passed_over:
+        click.echo(f"demitasse: {note}", err=True)
     done = replace(done, sources=(*done.sources, *notes))
     title = f"{done.net} on {done.machine}, {report.human_seconds(done.seconds)} a step (simulated)"
     if timeline is not None:

@@ -51,7 +51,8 @@ class Simulation:
     (``data``: ``seconds`` meanwhile, for ``wait`` of which the step waits, and what striped_io's program
     ``reading_cost`` says), and where numbers are from (``sources``). ``nodes`` are what the network
     joins, which ``joined`` calls by the name of its level: on some machines accelerators. ``notes`` say
-    in what the prediction is not quite of what was asked."""
+    in what the prediction is not quite of what was asked, ``passed_over`` what its files' readers have
+    read over."""
 
     machine: str
     net: str
@@ -71,6 +72,7 @@ class Simulation:
     data: Mapping[str, Any] = field(default_factory=dict)
     joined: str = ""
     notes: tuple[str, ...] = ()
+    passed_over: tuple[str, ...] = ()
 
     @property
     def samples_per_second(self) -> float:
@@ -97,7 +99,7 @@ class Simulation:
             "exchange": dict(self.exchange),
             "data": dict(self.data),
             "sources": list(self.sources),
-            "notes": list(self.notes),
+            "notes": [*self.notes, *self.passed_over],
         }
 
 
@@ -184,6 +186,7 @@ def simulate(
         net=made.solver.train.name,
         precision=taken,
         notes=notes,
+        passed_over=tuple(dict.fromkeys((*made.solver.notes, *made.solver.train.notes))),
         batch=made.batch,
         share=made.share,
         workers=made.workers * count,
