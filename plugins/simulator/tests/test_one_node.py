@@ -119,3 +119,48 @@ def test_messages_that_are_asked_for_need_the_link(predict: Callable[..., Simula
     for options in (', stage = "SC-B"', ", shared = false"):
         with pytest.raises(DescriptionError, match="level 'rank' has no link"):
             predict(options=options)
+
+
+IDLE = """
+[[level]]
+name = "node"
+count = 3
+peak = "100 GFLOP/s (assumed)"
+memory = [{ space = "host", capacity = "1 GB", bandwidth = "10 GB/s", source = "assumed" }]
+"""
+
+BELOW = """
+[[level]]
+name = "process"
+count = 4
+workers = "mpi"
+link = { latency = "1 us", bandwidth = "1 GB/s", source = "assumed" }
+sync = { plugin = "allreduce" }
+
+[[level]]
+name = "host"
+peak = "100 GFLOP/s (assumed)"
+memory = [{ space = "host", capacity = "1 GB", bandwidth = "10 GB/s", source = "assumed" }]
+"""
+
+
+def test_siblings_that_nobody_says_work_are_not_passed_over_in_silence(
+    solver: Path, machine: Callable[[str], Path]
+) -> None:
+    with demitasse.compose(machine(IDLE)) as runtime:
+        done = runtime.simulate(solver, samples=SAMPLES)
+    assert done.workers == 1
+    assert done.notes == (
+        'one node of 3 takes part: the description says of none of them that it works (workers = "mpi")',
+    )
+
+
+def test_a_memory_below_a_worker_is_its_own(solver: Path, machine: Callable[[str], Path]) -> None:
+    with demitasse.compose(machine(BELOW)) as runtime:
+        done = runtime.simulate(solver, samples=SAMPLES)
+    assert (done.workers, done.capacity, done.notes) == (4, 1e9, ())
+    assert took(done, "add ") == 0 and done.exchange["seconds"] > 0
+    for each in done.timeline:
+        if "flops" in each.facts:
+            least = max(each.facts["flops"] / 100e9, each.facts["bytes"] / 10e9)
+            assert each.seconds == pytest.approx(least)

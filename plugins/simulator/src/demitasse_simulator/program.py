@@ -152,7 +152,8 @@ def simulate(
         shared = _memory_of(machine, place, sharing)[2] // others
         bandwidth = None if bandwidth is None else bandwidth / others
         taken = precision or machine.precision
-        item, notes = np.dtype(PRECISIONS[taken]).itemsize, fallen_back(taken, made, costs)
+        item = np.dtype(PRECISIONS[taken]).itemsize
+        notes = (*fallen_back(taken, made, costs), *_idle(machine, place))
         links = [
             link(
                 machine,
@@ -354,6 +355,18 @@ class _Update:
         return Call(plugin, candidate, request, flops, float(moved))
 
 
+def _idle(machine: Machine, place: Place) -> list[str]:
+    """Siblings of a worker's that take no part, since the description says of none how they would."""
+    network = network_levels(machine)
+    outside = machine.levels[: machine.levels.index(machine.level(place.level)) + 1]
+    return [
+        f"one {level.name} of {level.count:,} takes part: the description says of none of them that it "
+        f'works (workers = "mpi")'
+        for level in outside
+        if level.count > 1 and level.workers is None and level not in network
+    ]
+
+
 def _processes(machine: Machine, nodes: int) -> dict[str, int]:
     """Of each level of the network the siblings in one place that take part: ``nodes`` endpoints fill it
     from the innermost level outwards."""
@@ -369,6 +382,9 @@ def _memory_of(machine: Machine, place: Place, sharing: Mapping[str, int]) -> tu
     while not level.memory and level.parent is not None:
         shared *= sharing.get(level.name, 1)
         level = machine.level(level.parent)
+    if not level.memory:  # what is below a worker is its own
+        below = machine.levels[machine.levels.index(machine.level(place.level)) + 1 :]
+        level, shared = next((each for each in below if each.memory), level), 1
     return level, level.memory[0] if level.memory else None, shared
 
 

@@ -101,7 +101,9 @@ class Roofline:
         self.peak = peak.value * below / shared
         self._lines.append(f"peak {peak} x {below}{_shared(shared)} at level {level.name!r}")
         shared = 1
-        for outer in around:
+        below_it = [each for each in machine.levels[index + 1 :] if each.memory][:1]
+        above = any(outer.memory for outer in around)
+        for outer in around if above else below_it:  # what is below a worker is its own
             if outer.memory:
                 memory = outer.memory[0]
                 if memory.bandwidth is None:
