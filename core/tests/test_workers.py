@@ -127,7 +127,17 @@ def test_a_task_sees_its_callers_context(threads: Workers) -> None:
         assert threads.run(lambda worker: number.get()) == [wanted] * 3
 
 
-def test_threads_that_are_dropped_by_one_of_themselves_end(places: Any, no_threads_left: None) -> None:
+def test_threads_that_one_of_themselves_closes_end(places: Any, no_threads_left: None) -> None:
     made = Workers(places)
     made.run(lambda worker: made.close() if worker == 1 else None)
     made.close()
+
+
+def test_threads_that_are_dropped_end(places: Any, no_threads_left: None) -> None:
+    made = Workers(places)
+    threads = made._threads
+    made.run(bool)
+    del made
+    for thread in threads:
+        thread.join(20)
+        assert not thread.is_alive()

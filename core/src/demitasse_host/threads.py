@@ -37,6 +37,7 @@ class Workers:
             name = f"demitasse-worker-{place.index}"
             self._threads.append(threading.Thread(None, _work, name, about, daemon=True))
             self._threads[-1].start()
+        weakref.finalize(self, self._asked[0].put, None).atexit = False  # who drops these ends them
         _OPEN.add(self)
 
     def run(self, task: Callable[[int], T]) -> list[T]:

@@ -101,8 +101,8 @@ class Crew:
         if self.closed:
             raise WorkerError("this trainer is closed; make another (resume= goes on from a snapshot)")
         self.check()
-        main = threading.current_thread() is threading.main_thread()
-        if len(self.workers) == 1 and not (main and interrupted):
+        alone = len(self.workers) == 1
+        if alone and (interrupted is None or threading.current_thread() is not threading.main_thread()):
             self.workers[0].enter()
             return [task(0)]
         threads = self._threads or self._start()
@@ -118,12 +118,12 @@ class Crew:
 
     def _start(self) -> Workers:
         self._threads = threads = Workers([worker.place for worker in self.workers])
-        self._own |= set(threads.run(self._enter))
+        threads.run(self._enter)
         return threads
 
-    def _enter(self, number: int) -> int:
+    def _enter(self, number: int) -> None:
+        self._own.add(threading.get_ident())
         self.workers[number].enter()
-        return threading.get_ident()
 
     def bind(self, iteration: int) -> list[Step]:
         """Steps that go on at ``iteration``, bound in the threads that run them, one after the other:
