@@ -119,6 +119,15 @@ def test_memory_is_what_training_takes(solver: Path) -> None:
     assert said["parameters"] == 4 * plan.parameters
 
 
+def test_arrays_for_test_nets_too_are_taken_as_a_trainer_takes_them(solver: Path) -> None:
+    solver.write_text(solver.read_text() + "test_iter: 1 test_interval: 5\n")
+    data = {"data": np.zeros((16, 1, 12, 12), np.float32), "label": np.zeros(16, np.int64)}
+    plugins = ["caffe", "training", "reference", "simulator", "datasets"]
+    with demitasse.compose(plugins=plugins) as runtime:
+        alone = runtime.simulate(solver, data={"train": data})
+        assert runtime.simulate(solver, data={"train": data, "test": data}).memory == alone.memory
+
+
 def test_a_batch_that_does_not_fit_is_known_beforehand(
     solver: Path, machine: Callable[[str], Path]
 ) -> None:
