@@ -146,6 +146,8 @@ def wrong(toy: ModuleType, **given: Any) -> Any:
             {"fields": {"data": Field((8,), "flaot32")}},
             "field 'data' is Field(shape=(8,), dtype='flaot32')",
         ),
+        ({"size": "60"}, "size = '60' (valid: how many samples it has)"),
+        ({"size": -1}, "size = -1 (valid: how many samples it has)"),
         ({"stream": fail}, "raised KeyError opening a stream: 'tile'"),
         ({"stream": lambda first: None}, "raised TypeError opening a stream: "),
         (

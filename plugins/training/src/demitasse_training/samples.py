@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from numbers import Integral
 from operator import index
 from typing import Any
 
@@ -150,7 +151,13 @@ class Destination:
 
 
 def check_fields(source: DataSource, where: str) -> None:
-    """Raise PluginError for fields of samples that are not told as ``demitasse.Field`` tells them."""
+    """Raise PluginError for a number of samples that is none, and for fields that are not told as
+    ``demitasse.Field`` tells them."""
+    size: object = source.size
+    if not isinstance(size, Integral) or int(size) < 0:
+        raise PluginError(
+            f"{where}: {whose(source)}: size = {size!r:.99} (valid: how many samples it has)"
+        )
     for name, field in source.fields.items():
         shape, dtype = getattr(field, "shape", None), getattr(field, "dtype", None)
         try:
