@@ -32,6 +32,7 @@ from demitasse import (
     Team,
     WorkerPlace,
     arrange,
+    blamed,
 )
 from demitasse_simulator.described import AMONG_NODES, Described
 
@@ -78,7 +79,7 @@ class Recorder(Kernels):
     """Kernels that are chosen as ever; ``requests`` has what each was chosen for, by its identity."""
 
     def __init__(self, real: Kernels) -> None:
-        super().__init__(real.offers, real.tuner)
+        super().__init__(real.offers, real.tuner, real.check)
         object.__setattr__(self, "requests", {})
         self.requests: dict[int, tuple[Candidate, Request]]
 
@@ -117,7 +118,9 @@ class _LayerType:
         return getattr(self._real, name)
 
     def build(self, layer: Any, bottoms: Any, graph: Any) -> Any:
-        return self._real.build(layer, bottoms, _NotFilled(graph))
+        where = f"{layer.location}: layer {layer.name!r} ({layer.type})"
+        with blamed(self._real, "in build", where, (ValueError, OSError)):
+            return self._real.build(layer, bottoms, _NotFilled(graph))
 
 
 @dataclass(frozen=True)
