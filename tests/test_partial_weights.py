@@ -94,5 +94,6 @@ def test_what_a_reader_of_weights_has_left_out_is_told_with_them(
         assert trainer.loaded[str(weights)].notes == (told,)
     model = str(net(tmp_path, "last", 10))
     assert main(["test", model, "--weights", str(weights), "--iterations", "1"]) == 0
+    assert capsys.readouterr().err == f"demitasse: {told}\n"
     assert main(["convert", str(weights), str(tmp_path / "w.demitasse")]) == 0
-    assert capsys.readouterr().out.count(told) == 2
+    assert capsys.readouterr().out.count(told) == 1

@@ -104,7 +104,7 @@ def test_each_source_has_its_own_share() -> None:
 def test_workers_in_several_processes_all_refuse_a_batch_that_leaves_one_without(
     index: int, apart: bool
 ) -> None:
-    source: Any = SimpleNamespace(fields={"data": Field((4,), "float32")})
+    source: Any = SimpleNamespace(fields={"data": Field((4,), "float32")}, size=9)
     share = Share(index, 3, apart=apart)
     made = NetGraph({}, phase="train", dtype="float32", open_source=lambda spec: source, share=share)
     made._layer = Layer("samples", "Data", (), ("data",), {}, Location("net"))

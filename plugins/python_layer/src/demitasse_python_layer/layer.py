@@ -23,6 +23,8 @@ class PythonLayer:
     name = "Python"
     parameters: Mapping[str, Any] = MappingProxyType({})
     """Empty: it reads Caffe's own message."""
+    raises = (Exception,)
+    """By ``build``, which are not this plugin's faults: a user's own layer may raise anything."""
 
     def __init__(self) -> None:
         self._made: dict[int, UserLayer] = {}

@@ -119,7 +119,7 @@ class _LayerType:
 
     def build(self, layer: Any, bottoms: Any, graph: Any) -> Any:
         where = f"{layer.location}: layer {layer.name!r} ({layer.type})"
-        with blamed(self._real, "in build", where, (ValueError, OSError)):
+        with blamed(self._real, "in build", where, getattr(self._real, "raises", (ValueError, OSError))):
             return self._real.build(layer, bottoms, _NotFilled(graph))
 
 

@@ -212,7 +212,8 @@ class NetGraph(Graph):
     def _tops(self, layer: Layer, kind: LayerType, bottoms: Sequence[Tensor]) -> Sequence[Tensor]:
         """What a layer type makes of a layer's bottoms: a tensor for each top, perhaps more."""
         try:
-            with blamed(kind, "in build", self._where(), (ValueError, OSError)):
+            known = getattr(kind, "raises", (ValueError, OSError))
+            with blamed(kind, "in build", self._where(), known):
                 tops = kind.build(layer, bottoms, self)
         except ValueError as error:
             raise ModelError(f"{self._where()}: {error}") from error
