@@ -40,7 +40,9 @@ def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="bench", description=(__doc__ or "").partition(": ")[2])
     add = parser.add_argument
     add("--nets", type=listed(nets), default=nets, help=f"of {', '.join(nets)} (all)")
-    add("--precision", type=listed(("f32", "bf16")), default=("f32",), help="f32, bf16 or f32,bf16 (f32)")
+    add(
+        "--precision", type=listed(("f32", "bf16")), default=("f32",), help="f32, bf16 or f32,bf16 (f32)"
+    )
     add("--what", type=listed(WHAT), default=WHAT, help=f"of {', '.join(WHAT)} (all)")
     add("--contenders", type=listed(contenders), default=contenders, help="(all)")
     add("--settings", type=listed(every), default=every, help=f"of {', '.join(every)} (all)")
