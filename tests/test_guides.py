@@ -128,7 +128,7 @@ def test_the_first_of_the_five_runs_among_processes_too(tmp_path):
     command = [str(launcher), "-n", "2", sys.executable, "topk.py", "2"]
     run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False)
     assert run.returncode == 0, run.stderr
-    assert run.stdout.splitlines() == [SAID[0]] * 2
+    assert run.stdout.count(SAID[0]) == 2, run.stdout  # whatever else a launcher says between them
 
 
 @pytest.mark.parametrize("guide", sorted(path.name for path in DOCS.glob("*.md")))
