@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from demitasse import DataError, ModelError, ShapeError, nearest_path, unknown
+from demitasse_caffe.opencv import decoded, opencv
 from demitasse_caffe.weights import read_blob
 
 TOGETHER = 32
@@ -89,9 +90,11 @@ class Classifier:
         return found.reshape(len(images), -1)
 
     def _input(self, path: Path) -> np.ndarray:
-        pixels = read_image(path, self.channels)
+        flags = "IMREAD_COLOR" if self.channels == 3 else "IMREAD_GRAYSCALE"
+        pixels = decoded(path, "classify", flags)
         if pixels.shape[:2] != self.resized:
-            pixels = _cv2().resize(pixels, self.resized[::-1], interpolation=_cv2().INTER_LINEAR)
+            cv2 = opencv("classify")
+            pixels = cv2.resize(pixels, self.resized[::-1], interpolation=cv2.INTER_LINEAR)
         made = pixels.reshape(*self.resized, self.channels).astype(np.float32)
         made = made[:, :, ::-1] if self.rgb else made
         if self.mean is not None:
@@ -108,21 +111,6 @@ def classify(
     classifier = Classifier(runtime, net, weights, **options)
     parts = [images[start : start + TOGETHER] for start in range(0, len(images), TOGETHER)]
     return np.concatenate([classifier.scores(part) for part in parts])
-
-
-def read_image(path: Path, channels: int) -> np.ndarray:
-    """An image file's pixels, uint8, blue first or gray. Raises DataError."""
-    cv2 = _cv2()
-    if not path.is_file():
-        raise DataError(f"no such image: {path}{nearest_path(path)}")
-    data = np.frombuffer(path.read_bytes(), np.uint8)
-    try:
-        pixels = cv2.imdecode(data, cv2.IMREAD_COLOR if channels == 3 else cv2.IMREAD_GRAYSCALE)
-    except cv2.error:
-        pixels = None
-    if pixels is None:
-        raise DataError(f"{path}: is no image of a format that OpenCV reads")
-    return np.asarray(pixels)
 
 
 def read_mean(path: Path) -> np.ndarray:
@@ -143,11 +131,3 @@ def read_labels(path: Path) -> list[str]:
     except OSError as error:
         reason = error.strerror or error
         raise DataError(f"{path}: cannot be read: {reason}{nearest_path(path)}") from error
-
-
-def _cv2() -> Any:
-    try:
-        import cv2
-    except ImportError as error:
-        raise DataError("images need OpenCV (pip install opencv-python-headless)") from error
-    return cv2

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from demitasse import DataError, ModelError, ShapeError, nearest_path, unknown
+from demitasse import DataError, ModelError, ShapeError, unknown
+from demitasse_caffe.opencv import decoded
 from demitasse_caffe.pycaffe.proto import caffe_pb2
 from demitasse_caffe.schema import wire_classes
 from demitasse_caffe.weights import KEPT, numbers_of
@@ -22,19 +23,7 @@ _LUMINANCE = np.array([0.2125, 0.7154, 0.0721], np.float32)
 def load_image(filename: str | Path, color: bool = True) -> np.ndarray:
     """An image file as float32 in [0, 1]: (height, width, 3) in RGB or, unless ``color``,
     (height, width, 1). Raises DataError for a file that is missing or no image. Needs OpenCV."""
-    try:
-        import cv2
-    except ImportError as error:
-        raise DataError("load_image needs OpenCV (pip install opencv-python-headless)") from error
-    path = Path(filename)
-    if not path.is_file():
-        raise DataError(f"no such image: {path}{nearest_path(path)}")
-    try:
-        pixels = cv2.imdecode(np.frombuffer(path.read_bytes(), np.uint8), cv2.IMREAD_UNCHANGED)
-    except cv2.error as error:
-        raise DataError(f"{path}: cannot be decoded as an image: {error}") from error
-    if pixels is None:
-        raise DataError(f"{path}: is no image of a format that OpenCV reads")
+    pixels = decoded(Path(filename), "load_image", "IMREAD_UNCHANGED")
     whole = np.issubdtype(pixels.dtype, np.integer)
     largest = float(np.iinfo(str(pixels.dtype)).max) if whole else 1.0
     image = np.atleast_3d(pixels).astype(np.float32) / np.float32(largest)

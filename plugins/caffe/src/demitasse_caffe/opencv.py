@@ -1,0 +1,34 @@
+"""OpenCV, which reads image files; it is installed apart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from demitasse import DataError, nearest_path
+
+
+def opencv(what: str) -> Any:
+    """The module cv2. Raises DataError that says ``what`` needs it, and how to install it."""
+    try:
+        import cv2
+    except ImportError as error:
+        raise DataError(f"{what} needs OpenCV (pip install opencv-python-headless)") from error
+    return cv2
+
+
+def decoded(path: Path, what: str, flags: str) -> np.ndarray:
+    """An image file's pixels by one of OpenCV's ``flags`` (``IMREAD_COLOR``): (height, width) or
+    (height, width, channels), blue first. Raises DataError for a file that is missing or no image."""
+    cv2 = opencv(what)
+    if not path.is_file():
+        raise DataError(f"no such image: {path}{nearest_path(path)}")
+    try:
+        pixels = cv2.imdecode(np.frombuffer(path.read_bytes(), np.uint8), getattr(cv2, flags))
+    except cv2.error as error:
+        raise DataError(f"{path}: cannot be decoded as an image: {error}") from error
+    if pixels is None:
+        raise DataError(f"{path}: is no image of a format that OpenCV reads")
+    return np.asarray(pixels)
