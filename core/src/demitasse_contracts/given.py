@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from demitasse import PluginError, unknown
-from demitasse_contracts.levels import check_level
+from demitasse_contracts.levels import check_probed
 
 LISTS = {
     "probe": ("name", "workers"),
@@ -56,7 +56,7 @@ def check_given(plugin: str, role: str, made: Any) -> Any:
     if not right or not all(hasattr(item, part) for item in items for part in parts):
         raise PluginError(f"plugin {plugin!r}: hook {role} gave {made!r:.99} (valid: {valid})")
     for level in made if role == "probe" else ():
-        check_level(plugin, level)
+        check_probed(plugin, level)
     return made
 
 

@@ -10,7 +10,7 @@ from demitasse import PluginError
 UNITS = {"capacity": "B", "bandwidth": "B/s", "latency": "s", "peak": "FLOP/s", "clock": "Hz"}
 
 
-def check_level(plugin: str, level: Any) -> None:
+def check_probed(plugin: str, level: Any) -> None:
     """Raise PluginError for a number of a level, its memories, storage or link without its unit."""
     for what, record in _records(level):
         for name, unit in UNITS.items():

@@ -75,6 +75,7 @@ def test_the_mean_is_of_the_last_values_that_are_numbers() -> None:
         (["text.json"], "text.json: is no JSON: "),
         (["other.json"], "other.json: is no training's record, as train --json writes it"),
         (["empty.json"], "empty.json: the training has no iteration"),
+        (["run.json", "--score", "acuracy"], "unknown score 'acuracy'; did you mean 'accuracy'?"),
         (["run.json", "-o", "a.gif"], "a.gif: pictures are .png, .svg, .pdf"),
         (["run.json", "-o", "run.json/a.png"], "--output run.json/a.png cannot be written"),
     ],

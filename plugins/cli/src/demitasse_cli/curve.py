@@ -45,7 +45,7 @@ def command(
     check_writable({"--output": target})
     read = [Run.read(path) for path in runs]
     lines = read if compare and len(read) > 1 else [Run.joined(read)]
-    draw(lines, target, score or _score(lines), title)
+    draw(lines, target, _score(lines, score), title)
     click.echo(f"wrote {target}")
 
 
@@ -155,9 +155,14 @@ def running_mean(values: Any, width: int) -> Any:
     return np.where(counted, (sums[ends] - sums[starts]) / np.maximum(counted, 1), np.nan)
 
 
-def _score(runs: Sequence[Run]) -> str:
-    """Accuracy if there is one, else whatever is no loss, else the first score."""
+def _score(runs: Sequence[Run], asked: str | None) -> str:
+    """The one that is asked for, else accuracy if there is one, else whatever is no loss, else the first
+    score. Raises DataError for one that no test has."""
+    from demitasse import DataError, unknown
+
     names = list(dict.fromkeys(name for run in runs for _, scores in run.tests for name in scores))
+    if asked is not None and asked not in names:
+        raise DataError(unknown("score", asked, names))
     others = [name for name in names if "loss" not in name]
     accuracies = [name for name in others if _is_share(name)]
-    return next(iter([*accuracies, *others, *names]), "score")
+    return asked or next(iter([*accuracies, *others, *names]), "score")
