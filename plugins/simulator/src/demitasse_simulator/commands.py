@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import click
+
+if TYPE_CHECKING:
+    from demitasse import Machine
+    from demitasse_simulator.program import Simulation
 
 PATIENCE = 10.0
 """Seconds after which someone who has no terminal hears what is done."""
@@ -62,25 +66,47 @@ def shapes(given: Sequence[str]) -> dict[str, tuple[int, ...]]:
     return found
 
 
+def node_counts(text: str) -> tuple[int, ...]:
+    """``64``, ``1,4,16`` or ``1..1024``, which doubles up to its end. Raises click's BadParameter."""
+    found: list[int] = []
+    for part in text.split(","):
+        first, sign, last = part.strip().partition("..")
+        ends = [first, last] if sign else [first]
+        if not all(end.isascii() and end.isdigit() and 0 < int(end) < 2**31 for end in ends):
+            raise click.BadParameter(f"{text!r} is not a number of nodes, nor like 1,4,16 or 1..1024")
+        count, stop = int(first), int(ends[-1])
+        if count > stop:
+            raise click.BadParameter(f"{part.strip()!r} begins behind its end")
+        while count < stop:
+            found.append(count)
+            count *= 2
+        found.append(stop)
+    return tuple(dict.fromkeys(found))
+
+
 @click.command(
-    "simulate", help="Predict the time and memory of a step of SOLVER on a described machine."
+    "simulate",
+    help="Predict the time and memory of a step of SOLVER on a described machine; on several, or with "
+    "several numbers of nodes, side by side.",
 )
 @click.argument("solver", type=click.Path(dir_okay=False, path_type=Path))
 @click.option(
     "--hw",
-    default="auto",
-    show_default=True,
+    default=("auto",),
+    show_default="auto",
+    multiple=True,
     metavar="FILE",
-    help="The hardware description; auto is this machine.",
+    help="The hardware description; auto is this machine; may be repeated.",
 )
 @click.option(
     "--plugins", metavar="A,B", help="The plugins, preferred first; +A adds one, -A drops one."
 )
 @click.option(
     "--nodes",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="How many take part of what the network joins: nodes or, on some machines, GPUs; default: all.",
+    type=node_counts,
+    metavar="N[,N...]",
+    help="How many take part of what the network joins: nodes or, on some machines, GPUs; default: all. "
+    "Several as 1,4,16, or 1..1024, which doubles.",
 )
 @click.option(
     "--stripes",
@@ -114,12 +140,14 @@ def shapes(given: Sequence[str]) -> dict[str, tuple[int, ...]]:
 )
 @click.option("--json", "json_path", metavar="FILE", help="Write it as JSON; - is standard output.")
 @click.option("--timeline", metavar="FILE", help="Write the step as a trace for Chrome or Perfetto.")
-@click.option("--picture", metavar="FILE", help="Write the step as an SVG picture.")
+@click.option(
+    "--picture", metavar="FILE", help="Write the step as an SVG picture; of several, how they compare."
+)
 def simulate(
     solver: Path,
-    hw: str,
+    hw: tuple[str, ...],
     plugins: str | None,
-    nodes: int | None,
+    nodes: tuple[int, ...] | None,
     stripes: int | None,
     scaling: str,
     precision: str | None,
@@ -130,50 +158,148 @@ def simulate(
     picture: str | None,
 ) -> None:
     """Simulate, print, write what is asked for."""
-    from demitasse import CompositionError, Machine, compose, load_machine
-    from demitasse_simulator import drawing, report
-    from demitasse_simulator.described import standing_in
+    from demitasse import CompositionError
 
     if picture is not None and picture != "-" and Path(picture).suffix != ".svg":
         raise CompositionError(f"--picture {picture}: it is SVG; give a name that ends in .svg")
-    progress, fields = _Progress(), shapes(samples)
-    names = None if plugins is None else [each.strip() for each in plugins.split(",") if each.strip()]
+    hw = tuple(dict.fromkeys(hw))
+    several = len(hw) > 1 or (nodes is not None and len(nodes) > 1)
+    if several and timeline is not None:
+        raise CompositionError("--timeline is of one step; give one --hw and one number of --nodes")
+    asked = {
+        "overrides": dict(settings),
+        "precision": precision,
+        "scaling": scaling,
+        "stripes": stripes,
+        "samples": shapes(samples),
+    }
+    machines = _machines(hw, nodes)
+    found = _predictions(solver, machines, plugins, nodes, asked)
+    if several:
+        _compare(solver, [each.label for each in machines], found, json_path, picture)
+    else:
+        _tell(solver, *next(found)[1:], json_path, timeline, picture)
+
+
+class _Described(NamedTuple):
+    """A machine, what it is called beside others, and what is to be said of it."""
+
+    label: str
     machine: str | Machine
-    notes: list[str]
-    machine, notes = (hw, []) if hw == "auto" else standing_in(load_machine(hw))
-    try:
+    notes: Sequence[str]
+
+
+def _machines(hw: Sequence[str], nodes: Sequence[int] | None) -> list[_Described]:
+    """What descriptions cannot do is an error before anything is predicted."""
+    from demitasse import load_machine
+    from demitasse_simulator.described import standing_in
+    from demitasse_simulator.program import taking_part
+
+    found = []
+    for each in hw:
+        if each == "auto":
+            found.append(_Described("auto", each, ()))
+            continue
+        machine, notes = standing_in(load_machine(each))
+        for count in nodes or ():
+            taking_part(machine, count)
+        found.append(_Described(machine.name, machine, notes))
+    if len({each.label for each in found}) < len(found):
+        return [each._replace(label=name) for each, name in zip(found, hw, strict=True)]
+    return found
+
+
+Prediction: TypeAlias = "tuple[str, Simulation, Mapping[str, Any]]"
+"""What a machine is called, what was predicted of it, and its composition."""
+
+
+def _predictions(
+    solver: Path,
+    machines: Sequence[_Described],
+    plugins: str | None,
+    nodes: Sequence[int] | None,
+    asked: Mapping[str, Any],
+) -> Iterator[Prediction]:
+    """One after the other, each machine composed once."""
+    from demitasse import compose
+
+    names = None if plugins is None else [each.strip() for each in plugins.split(",") if each.strip()]
+    progress = _Progress()
+    for label, machine, notes in machines:
         with compose(machine, names) as runtime:
-            done = runtime.simulate(
-                solver,
-                overrides=dict(settings),
-                precision=precision,
-                scaling=scaling,
-                nodes=nodes,
-                stripes=stripes,
-                samples=fields,
-                progress=progress,
-            )
             composition = runtime.composition.to_dict()
-    finally:
-        progress.end()
+            for count in nodes or (None,):
+                try:
+                    done = runtime.simulate(solver, nodes=count, progress=progress, **asked)
+                finally:
+                    progress.end()
+                yield label, replace(done, sources=(*done.sources, *notes)), composition
+
+
+def _tell(
+    solver: Path,
+    done: Simulation,
+    composition: Mapping[str, Any],
+    json_path: str | None,
+    timeline: str | None,
+    picture: str | None,
+) -> None:
+    """One prediction, in full."""
+    from demitasse_simulator import drawing, report
+
     for note in done.passed_over:
         click.echo(f"demitasse: {note}", err=True)
-    done = replace(done, sources=(*done.sources, *notes))
     title = f"{done.net} on {done.machine}, {report.human_seconds(done.seconds)} a step (simulated)"
     if timeline is not None:
         report.write(timeline, drawing.trace(done.timeline, title))
     if picture is not None:
         report.write(picture, drawing.picture(done.timeline, title))
     if json_path is not None:
-        whole = {
-            "model": str(solver),
-            **done.to_dict(),
-            "layers": report.by_layer(done),
-            "composition": composition,
-        }
+        layers = report.by_layer(done)
+        whole = {"model": str(solver), **done.to_dict(), "layers": layers, "composition": composition}
         report.write(json_path, report.as_json(whole))
     if json_path != "-":
         click.echo(report.show(done))
+
+
+def _compare(
+    solver: Path,
+    labels: Sequence[str],
+    found: Iterator[Prediction],
+    json_path: str | None,
+    picture: str | None,
+) -> None:
+    """Several side by side: each as soon as it is known, and files of those that are when one fails."""
+    from demitasse_simulator import comparing, report
+
+    rows: list[comparing.Row] = []
+    table, silent = comparing.Table(labels), json_path == "-"
+    compositions: dict[str, Mapping[str, Any]] = {}
+    told: set[str] = set()
+    try:
+        for label, done, composition in found:
+            compositions[label] = composition
+            rows.append(comparing.row(label, done, rows))
+            if not silent and len(rows) == 1:
+                click.echo(f"{done.net}, {done.precision} (simulated)\n\n{table.head()}")
+            if not silent:
+                click.echo(table.line(rows[-1]))
+            short = report.without_samples(done)
+            for note in (
+                *done.passed_over,
+                *done.notes,
+                *([f"{done.joined}: {short}"] if short else []),
+            ):
+                if note not in told:
+                    told.add(note)
+                    click.echo(f"demitasse: {note}", err=True)
+    finally:
+        if rows and picture is not None:
+            report.write(picture, comparing.picture(rows, f"{rows[0].simulation.net} (simulated)"))
+        if rows and json_path is not None:
+            runs = [row.to_dict() for row in rows]
+            whole = {"model": str(solver), "source": "simulated", "runs": runs}
+            report.write(json_path, report.as_json({**whole, "compositions": compositions}))
 
 
 @click.command("reproduce", help="Print the tables of PAPER beside what the descriptions predict.")

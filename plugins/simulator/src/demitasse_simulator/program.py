@@ -123,7 +123,7 @@ def simulate(
     in a line what is done. Raises DescriptionError for a number that the description lacks, and whatever
     the trainer raises."""
     tell = progress or _silent
-    machine, count = runtime.machine, _nodes(runtime.machine, nodes)
+    machine, count = runtime.machine, taking_part(runtime.machine, nodes)
     tell("planning")
     made = draft(
         runtime,
@@ -241,7 +241,9 @@ def _process(rates: Measured) -> int:
     return int(rates.table.process[rates.suffix])
 
 
-def _nodes(machine: Machine, asked: int | None) -> int:
+def taking_part(machine: Machine, asked: int | None) -> int:
+    """How many of what a machine's network joins do: all where no number is asked for. Raises
+    CompositionError for more than there are."""
     levels = network_levels(machine)
     whole = math.prod(level.count for level in levels)
     if asked is not None and not 1 <= asked <= whole:

@@ -86,6 +86,16 @@ def by_layer(simulation: Simulation) -> list[dict[str, Any]]:
     return list(rows.values())
 
 
+def without_samples(s: Simulation) -> str:
+    """What to do where workers have no sample; nothing where all have some."""
+    if s.workers <= s.batch:
+        return ""
+    return (
+        f"{s.workers - s.batch:,} of the workers have no sample, and a training refuses such a "
+        "batch: --scaling weak gives each worker its own, --nodes says how many take part"
+    )
+
+
 def show(simulation: Simulation) -> str:
     """A simulation for people."""
     s = simulation
@@ -95,11 +105,8 @@ def show(simulation: Simulation) -> str:
         f"{s.net} on {s.machine}: {workers}{nodes}, batch {s.batch:,} ({s.share} of the first worker), "
         f"{s.precision}"
     ]
-    if s.workers > s.batch:
-        parts[-1] += (
-            f"\n{s.workers - s.batch:,} of the workers have no sample, and a training refuses such a "
-            f"batch: --scaling weak gives each worker its own, --nodes says how many take part"
-        )
+    if short := without_samples(s):
+        parts[-1] += f"\n{short}"
     parts[-1] += "".join(f"\nnote: {note}" for note in s.notes)
     layers = sorted(by_layer(s), key=lambda row: -row["seconds"])
     rows = [
