@@ -184,47 +184,15 @@ def parse(
         raise ModelError(
             f"{where}: {mark[0]!r} marks two versions of the file, of which one is to be chosen"
         )
-    message = schema.message(name)
-    foreign, strangers = False, _has_strangers(outline, schema)
-    passed_over: list[tuple[ForkField, str, int]] = []
-    given: dict[tuple[Block, str], Entry] = {}
-    for entry, descriptor in _fields(outline, schema.descriptor(name)):
-        if not re.fullmatch(r"[A-Za-z_]\w*", entry.name):
-            continue
-        if entry.name not in descriptor.fields_by_name:
-            fork = fork_field(descriptor.name, entry.name)
-            if fork is not None and not fork.has_effect(entry.value):
-                if not fork.effect:
-                    passed_over.append((fork, entry.name, entry.line))
-            elif _of_known_type(entry, schema):
-                told = _unknown_field(path, entry, descriptor)
-                if strict or not strangers or _is_solvers(entry, name):
-                    raise ModelError(told)
-                outline.misfit = outline.misfit or told
-            elif strict:
-                raise ModelError(_strangers_field(path, entry, descriptor, schema))
-            foreign = True
-            continue
-        field_descriptor = descriptor.fields_by_name[entry.name]
-        first = given.setdefault((entry.block, entry.name), entry)
-        again = (first.line, first.column) != (entry.line, entry.column)
-        if again and not is_repeated(field_descriptor):
-            raise ModelError(_given_twice(path, entry, first, descriptor))
-        if entry.value is not None:
-            if fork := engine_word(entry.name, entry.value):
-                passed_over.append((fork, entry.name, entry.line))
-                text = _with_a_known_value(text, entry, field_descriptor)
-            elif told := _wrong_value(path, entry, field_descriptor, schema):
-                if strict or not strangers or _is_solvers(entry, name):
-                    raise ModelError(told)
-                outline.misfit = outline.misfit or told
-                text = _with_a_known_value(text, entry, field_descriptor)
-    outline.notes = tuple(notes(path, passed_over))
+    fields = _Fields(path, text, outline, name, schema, strict)
+    fields.check()
+    outline.notes = tuple(notes(path, fields.passed_over))
+    text, message = fields.text, schema.message(name)
     try:
         with warnings.catch_warnings():
             # Python's own word for a backslash before what is no escape; Caffe refuses it too.
             warnings.simplefilter("error", DeprecationWarning)
-            text_format.Parse(text, message, allow_unknown_field=foreign)
+            text_format.Parse(text, message, allow_unknown_field=fields.foreign)
     except text_format.ParseError as error:
         raise ModelError(_syntax(path, text, outline, error)) from error
     except DeprecationWarning as error:
@@ -232,6 +200,65 @@ def parse(
     except (UnicodeDecodeError, ValueError) as error:
         raise ModelError(f"{path}: {error}") from error
     return message
+
+
+class _Fields:
+    """The fields of a text held against its message: ``check`` raises ModelError as ``parse`` does,
+    and leaves in ``text`` what protobuf is to read, in ``foreign`` whether some of it is no field of
+    Caffe's, and in ``passed_over`` what of a fork's is left out."""
+
+    def __init__(
+        self, path: Path, text: str, outline: Outline, name: str, schema: Schema, strict: bool
+    ) -> None:
+        self.text, self.foreign = text, False
+        self.passed_over: list[tuple[ForkField, str, int]] = []
+        self._path, self._outline, self._name, self._schema = path, outline, name, schema
+        self._strict, self._strangers = strict, _has_strangers(outline, schema)
+        self._first: dict[tuple[Block, str], Entry] = {}
+
+    def check(self) -> None:
+        """Go through all fields whose message is known."""
+        for entry, descriptor in _fields(self._outline, self._schema.descriptor(self._name)):
+            if not re.fullmatch(r"[A-Za-z_]\w*", entry.name):
+                continue
+            if entry.name not in descriptor.fields_by_name:
+                self._unknown(entry, descriptor)
+                continue
+            field = descriptor.fields_by_name[entry.name]
+            first = self._first.setdefault((entry.block, entry.name), entry)
+            again = (first.line, first.column) != (entry.line, entry.column)
+            if again and not is_repeated(field):
+                raise ModelError(_given_twice(self._path, entry, first, descriptor))
+            if entry.value is not None:
+                self._value(entry, field)
+
+    def _unknown(self, entry: Entry, descriptor: Any) -> None:
+        """A field that Caffe's message has not."""
+        fork = fork_field(descriptor.name, entry.name)
+        if fork is not None and not fork.has_effect(entry.value):
+            if not fork.effect:
+                self.passed_over.append((fork, entry.name, entry.line))
+        elif _of_known_type(entry, self._schema):
+            self._misfit(entry, _unknown_field(self._path, entry, descriptor))
+        elif self._strict:
+            raise ModelError(_strangers_field(self._path, entry, descriptor, self._schema))
+        self.foreign = True
+
+    def _value(self, entry: Entry, field: Any) -> None:
+        """A field's value, in whose place a known one stands where it is left out."""
+        if fork := engine_word(entry.name, entry.value or ""):
+            self.passed_over.append((fork, entry.name, entry.line))
+        elif told := _wrong_value(self._path, entry, field, self._schema):
+            self._misfit(entry, told)
+        else:
+            return
+        self.text = _with_a_known_value(self.text, entry, field)
+
+    def _misfit(self, entry: Entry, told: str) -> None:
+        """A mistake, unless a layer of a type that nobody knows explains it better."""
+        if self._strict or not self._strangers or _is_solvers(entry, self._name):
+            raise ModelError(told)
+        self._outline.misfit = self._outline.misfit or told
 
 
 def _fields(outline: Outline, root: Any) -> Iterator[tuple[Entry, Any]]:
