@@ -156,6 +156,22 @@ def test_implicit_gemm_is_offered_where_channels_fill_the_mesh(ask: Ask) -> None
     assert offered(data, image, (64, 64, 3, 3), shape=image) == {"explicit gemm"}
 
 
+def test_the_weights_gradient_takes_images_together_that_im2col_puts_there(ask: Ask) -> None:
+    """Four images of 3 x 3 taps cost less than four times one. Where there is no im2col they cost as
+    much: each is a product of its own."""
+
+    def seconds(batch: int, window: int) -> float:
+        dy, x = numbers(batch, 128, 14, 14), numbers(batch, 96, 14, 14)
+        about = {"pad": (window // 2,) * 2, "shape": (128, 96, window, window)}
+        explicit, *_ = candidates(ask("convolution_backward_weights", (dy, x), about))
+        assert explicit.kernel == "explicit gemm"
+        assert explicit.seconds is not None
+        return explicit.seconds
+
+    assert seconds(4, 3) < 3.5 * seconds(1, 3)
+    assert seconds(4, 1) > 3.9 * seconds(1, 1)
+
+
 def test_what_a_kernel_does_not_get_is_no_number(
     ask: Ask, bind: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,9 +11,21 @@ from demitasse import Place, PlanError, Request, TensorSpec
 from demitasse.operations import VOCABULARY
 from demitasse_sw26010.kernels import candidates
 from demitasse_sw26010.kernels.program import PLACES, Absent
-from demitasse_sw26010.model.figures import DMA_BANDWIDTH, PEAK, dma_bandwidth
+from demitasse_sw26010.model.figures import BLOCK_OVERHEAD, DMA_BANDWIDTH, PEAK, dma_bandwidth
 from demitasse_sw26010.model.ldm import Ldm, LdmBuffer
-from demitasse_sw26010.model.mesh import COMPUTE, COUNTERS, FLOPS, GET, SHORT, SMALL, product, transfer
+from demitasse_sw26010.model.mesh import (
+    COMPUTE,
+    COUNTERS,
+    FLOPS,
+    GET,
+    PUT,
+    SHORT,
+    SMALL,
+    product,
+    stream,
+    stream_rows,
+    transfer,
+)
 from demitasse_sw26010.model.registers import COLUMN, ROW, broadcast, buffers, mesh_sum, receive, send
 from demitasse_sw26010.reproduction.training import offers, spec
 
@@ -60,6 +72,21 @@ def test_a_small_transfer_is_mostly_latency() -> None:
     transfer(count, GET, 64, 64.0, 32.0, 1.0)
     assert count[SHORT] == 64 * 64 * 32
     assert count[SMALL] == 1024
+
+
+def test_rows_that_lie_apart_are_blocks_of_their_own() -> None:
+    """14 x 14 images in rows of 196 numbers, padded to 256: 784 bytes at a time, not 8 KiB."""
+    rows, columns = 512, 196
+    together, apart = np.zeros(COUNTERS), np.zeros(COUNTERS)
+    one = stream_rows(together, rows, columns, columns, columns, 0.0)
+    assert one == stream(np.zeros(COUNTERS), rows * columns, rows * columns, 0.0)
+    other = stream_rows(apart, rows, columns, columns, 256, 0.0)
+    assert together[GET] == apart[GET] == apart[PUT] == 4.0 * rows * columns
+    more = rows * columns * 4.0 * (BLOCK_OVERHEAD / 784 - BLOCK_OVERHEAD / (rows * columns / 16))
+    assert other - one == pytest.approx(more / DMA_BANDWIDTH)
+    assert apart[SHORT] == 0
+    stream_rows(apart, rows, 49, 49, 64, 0.0)
+    assert apart[SHORT] == 4.0 * rows * 49
 
 
 def test_large_products_reach_two_thirds_of_the_peak() -> None:

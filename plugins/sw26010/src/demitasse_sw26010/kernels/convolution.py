@@ -150,7 +150,7 @@ def backward_weights(request: Request) -> Iterable[Candidate]:
     shape = _geometry(x.shape, dw.shape, dy.shape, request)
     if shape is None:
         return
-    together = max(1, min(shape.n, COLUMNS_BYTES // (4 * shape.depth * shape.plane)))
+    together = _together(shape)
     kp, mp, np = up(together * shape.plane, TILE_K), up(shape.outputs, TILE_M), up(shape.depth, TILE_N)
     places = (("in", 0), ("in", 1), ("out", 0), ("out", 1))
     yield program_candidate(
@@ -181,6 +181,14 @@ def backward_weights(request: Request) -> Iterable[Candidate]:
             layouts=((RCNB, RCNB), (PLAIN, PLAIN)),
             in_place=False,
         )
+
+
+def _together(shape: Geometry) -> int:
+    """Images that the weights' gradient takes at once: those whose columns im2col can put beside each
+    other. A convolution without im2col has its columns where the images lie, one by one."""
+    if (shape.r, shape.s, shape.p, shape.q) == (1, 1, shape.h, shape.w):
+        return 1
+    return max(1, min(shape.n, COLUMNS_BYTES // (4 * shape.depth * shape.plane)))
 
 
 def _explicit_ldm(shape: Geometry) -> tuple[LdmBuffer, ...]:

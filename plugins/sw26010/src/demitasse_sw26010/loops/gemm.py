@@ -10,7 +10,16 @@ from __future__ import annotations
 import numpy as np
 
 from demitasse_sw26010.model.compiled import Array, compiled
-from demitasse_sw26010.model.mesh import ELAPSED, FLOPS, GET, PUT, multiply, product, stream, transfer
+from demitasse_sw26010.model.mesh import (
+    ELAPSED,
+    FLOPS,
+    GET,
+    PUT,
+    multiply,
+    product,
+    stream_rows,
+    transfer,
+)
 
 TILE_M, TILE_N, TILE_K = 256, 64, 256
 """Of a product on the mesh: 32 x 8 numbers of the result on each CPE, two register parts deep each way,
@@ -138,7 +147,7 @@ def copy(
     columns: int,
 ) -> None:
     """Rows from one place to another through LDM, to pad a matrix or to take the padding away."""
-    stream(count, 1.0 * rows * columns, 1.0 * rows * columns, 0.0)
+    stream_rows(count, rows, columns, xr, yr, 0.0)
     if touch:
         for r in range(rows):
             for begin in range(0, columns, line.size):
@@ -168,7 +177,7 @@ def copy_with_bias(
     columns: int,
 ) -> None:
     """As ``copy``, with ``b`` added: one number for each column if ``along``, else for each row."""
-    stream(count, 1.0 * rows * columns, 1.0 * rows * columns, rows * columns / 64.0 / 4.0)
+    stream_rows(count, rows, columns, xr, yr, rows * columns / 64.0 / 4.0)
     count[FLOPS] += 1.0 * rows * columns
     if touch:
         for r in range(rows):

@@ -65,6 +65,22 @@ def stream(count: Array, gets: float, puts: float, cycles: float) -> float:
 
 
 @compiled
+def stream_rows(count: Array, rows: int, columns: int, source: int, target: int, cycles: float) -> float:
+    """As ``stream``, a matrix from one place to another: rows that lie ``source`` and ``target`` numbers
+    apart are a block each, where that is not their own length; where it is, they are one."""
+    moved, each = 0.0, rows * columns * 4.0 / CPES
+    size = min(each, 8192.0)
+    for kind, apart in ((GET, source), (PUT, target)):
+        block = size if apart == columns else min(size, columns * 4.0)
+        if size > 0:
+            moved += transfer(count, kind, CPES, size / block, block, each / size)
+    taken = work(count, cycles, cycles)
+    longer = max(moved, taken)
+    count[ELAPSED] += longer
+    return longer
+
+
+@compiled
 def work(count: Array, first: float, second: float) -> float:
     """Cycles on the floating-point and on the memory pipeline of each CPE."""
     count[P0] += first
