@@ -58,10 +58,11 @@ def price(
 
 class PricedNet:
     """A net written layer by layer, forward and backward priced as they are added. ``batch`` is that of
-    one core group; blobs are their shapes. ``seconds`` are those of a step, by word."""
+    one core group; blobs are their shapes. ``seconds`` are those of a step, by word; ``statistics``, the
+    numbers that normalisations keep beside the ``parameters`` (means, variances, a factor)."""
 
     def __init__(self, batch: int) -> None:
-        self.batch, self.parameters = batch, 0
+        self.batch, self.parameters, self.statistics = batch, 0, 0
         self.seconds: defaultdict[str, float] = defaultdict(float)
         self.first = True
 
@@ -136,12 +137,14 @@ class PricedNet:
             "inner_product", (spec((rows, 1)), spec((plane, 1)), None), (spec((rows, plane)),), {}
         )
         # Of 9 passes forward: the mean; squares; their mean; the division by what was spread; a copy.
-        # Of 14 backward: two products with the normalised, two means, one sum, one division. Of the
+        # Of 14 backward: two products with the normalised, two means, one sum, one division. Of 2: the
+        # input is copied into the output, or in place the gradient before it is overwritten. Of the
         # scale's 4 and 7: a copy and the product, and their gradients' sums and products.
-        passes = price("accumulate", (spec(x), spec(x)), (), {}) / 3.0 * (9 + 14 + 4 + 7)
+        passes = price("accumulate", (spec(x), spec(x)), (), {}) / 3.0 * (9 + 14 + 2 + 4 + 7)
         # Three of the five are added to what is there, which is read for it.
         self.seconds[label] += 5 * spread + passes + price("fill", (spec(x),), (), {}) * 3
         self.parameters += 2 * x[1]
+        self.statistics += 2 * x[1] + 1
         return x
 
     def join(self, xs: Sequence[Shape]) -> Shape:
