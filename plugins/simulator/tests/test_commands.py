@@ -184,6 +184,45 @@ def test_the_residual_is_fitted_on_one_cell_and_holds_on_the_others() -> None:
         assert cell["predicted"] == pytest.approx(cell["paper"], rel=0.08)
     assert scalability.exchange(232.6e6) == pytest.approx(0.05, abs=0.01)
     assert scalability.speedups("s-caffe") is None
+    for row in {row for row, _ in cells}:
+        left = 100 * (1 - cells[row, "x"]["predicted"] / 1024)
+        assert cells[row, "%"]["predicted"] == pytest.approx(left)
+    fitted_share = cells["AlexNet, sub-mini-batch 256", "%"]["paper"]
+    assert fitted_share == pytest.approx(100 * (1 - fitted["paper"] / 1024), abs=0.005)
+    shares = [cells[f"AlexNet, sub-mini-batch {batch}", "%"]["predicted"] for batch in (64, 128, 256)]
+    assert shares == sorted(shares, reverse=True)
+
+
+def test_a_nodes_own_step_is_the_one_with_as_many_images() -> None:
+    def cell(table: str, row: str, column: str, predicted: float | None) -> dict[str, object]:
+        return {"table": table, "row": row, "column": column, "paper": None, "predicted": predicted}
+
+    table = [
+        cell("Table III", "AlexNet", "SW", 90.0),
+        cell("Figure 10", "AlexNet, sub-mini-batch 64", "speedup", 7.0),
+        cell("Figure 10", "AlexNet, sub-mini-batch 64", "one node", 60.0),
+        cell("Figure 10", "AlexNet, sub-mini-batch 128", "one node", None),
+    ]
+    told = scalability.speedups("swcaffe", table)
+    assert told is not None
+    found = {cell["row"]: cell["predicted"] for cell in told["cells"] if cell["unit"] == "x"}
+    assert list(found) == [f"AlexNet, sub-mini-batch {batch}" for batch in (256, 128, 64)]
+    size = scalability.GRADIENTS["AlexNet"]
+    together = scalability.exchange(size) + scalability.residual() * size
+    for batch, rate in ((256, 90.0), (128, 90.0), (64, 60.0)):
+        alone = batch / rate
+        expected = 1024 * alone / (alone + together)
+        assert found[f"AlexNet, sub-mini-batch {batch}"] == pytest.approx(expected)
+    notes = "\n".join(told["notes"])
+    assert "AlexNet (256, 128 images): Table III as simulated, in proportion" in notes
+    assert "AlexNet (64 images): as simulated with as many" in notes
+    assert "no prediction for ResNet-50" in notes
+
+
+def test_sizes_of_models_are_those_that_the_paper_prints_in_2_to_the_20() -> None:
+    numbers = {"AlexNet": 60_965_224, "ResNet-50": 25_557_032 + 53_173}
+    for net, size in scalability.GRADIENTS.items():
+        assert size == pytest.approx(4 * numbers[net], rel=3e-4)
 
 
 def test_without_a_terminal_what_takes_long_is_told_now_and_then(
