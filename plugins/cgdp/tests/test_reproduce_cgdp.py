@@ -156,6 +156,27 @@ def test_the_largest_batches_are_103_and_94_images() -> None:
     assert memory.available() < 16e9
 
 
+def test_parameters_are_those_of_table_1_but_for_resnet() -> None:
+    cells = {c["row"]: c for c in tables.table_1()}
+    assert cells.pop(DEEP)["predicted"] == pytest.approx(60.34, abs=0.01)  # the paper has 49
+    for cell in cells.values():
+        assert cell["predicted"] == pytest.approx(cell["paper"], rel=0.02)
+
+
+def test_the_long_run_takes_its_iterations_and_tests() -> None:
+    cells = {c["row"]: c for c in tables.long_run()}
+    for framework in (BVLC, TRL):
+        assert cells[framework]["predicted"] == pytest.approx(cells[framework]["paper"], rel=0.06)
+    assert cells["AlexNet"]["predicted"] < cells["AlexNet"]["paper"]  # decoding is left out
+    assert cells["AlexNet"]["predicted"] == pytest.approx(cells["AlexNet"]["paper"], rel=0.3)
+
+
+def test_the_search_is_as_long_as_section_5_3_says() -> None:
+    """By hand: sizes 1 to 10 and then 20 to 60, or to 120, the last of which ends it."""
+    assert training.search_length(10, 5, 9) == 10 * (10 + 5) == 150
+    assert training.search_length(10, 10, 20) == 10 * (10 + 11) == 210
+
+
 def test_figure_2_has_the_papers_shape() -> None:
     cells = {
         cell["column"]: cell["predicted"] for cell in tables.figure_2() if cell["table"] == "Figure 2"

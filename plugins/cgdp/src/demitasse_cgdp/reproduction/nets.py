@@ -238,8 +238,8 @@ _INCEPTIONS = (
 
 
 @cache
-def googlenet(batch: int = 64) -> Net:
-    """Caffe's bvlc_googlenet for training, with its two further losses: their weights too are
+def googlenet(batch: int = 64, further: bool = True) -> Net:
+    """Caffe's bvlc_googlenet for training, with its two ``further`` losses: their weights too are
     exchanged."""
     net = Net("GoogLeNet-v1", batch, (3, 224, 224))
     net.convolution(64, 7, 2, 3)
@@ -254,7 +254,7 @@ def googlenet(batch: int = 64) -> Net:
     for number, branches in enumerate(_INCEPTIONS):
         if number in (2, 7):
             net.pool(3, 2)
-        _inception(net, *branches, further=number in (3, 6))
+        _inception(net, *branches, further=further and number in (3, 6))
     net.pool(7, 1)
     net.dropout()
     net.inner(1000)

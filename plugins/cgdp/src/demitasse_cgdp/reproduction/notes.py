@@ -5,6 +5,7 @@ from __future__ import annotations
 from demitasse_cgdp.reproduction import memory
 from demitasse_cgdp.reproduction.machine import LAUNCH, calibrated
 from demitasse_cgdp.reproduction.nets import NETS
+from demitasse_cgdp.reproduction.printed import FIGURE_5_AXIS
 
 
 def notes() -> list[str]:
@@ -48,6 +49,11 @@ def notes() -> list[str]:
         "nothing from CGDP there: most of what it loses is waiting, which both schemes have",
         "Table 4's layers follow from the sums of its rows only: copies of layers 8 and 6 are printed "
         "far from them, as each waits for others",
+        "section 5.2.5: 21,000 iterations and 21 tests, by the iterations predicted here; that a test's "
+        "images are made from compressed ones is not counted",
+        f"Figure 5: its axis has ten iterations between {FIGURE_5_AXIS[0]:g} and {FIGURE_5_AXIS[1]:g} "
+        "s, so ResNet-152 is predicted up to 15% too quick (GoogLeNet's proportion is less than its "
+        "own). Table 1 prints 49 million parameters for it, where its authors' net has 60",
         "Figure 2: naive chunks of 1 are slower than TypDP, and larger ones quicker up to where few "
         "are left to synchronise; from 9 layers on sizes differ by 2%, as the paper finds 3, 6, 9 and "
         "20 alike. So what Algorithm 1 settles on is chance there; without noise it goes on to 50",

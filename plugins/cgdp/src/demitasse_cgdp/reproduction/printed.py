@@ -67,3 +67,25 @@ SPEEDUPS: Mapping[str, float] = {
 
 BEST_CHUNK = 9
 """What Algorithm 1 found for ResNet-152 with step = 10 and range = 5 (section 5.3)."""
+
+TABLE_1: Mapping[str, tuple[int, float]] = {
+    "AlexNet": (8, 60),
+    "GoogLeNet-v1": (22, 7),
+    "VGGNet-16": (16, 138),
+    "ResNet-152": (152, 49),
+}
+"""Layers, and millions of parameters."""
+
+LONG_RUN: Mapping[str, float] = {BVLC: 79, TRL: 62}
+"""Minutes of AlexNet to 50% with four GPUs: 21,000 iterations and a test after each 1,000 (section
+5.2.5)."""
+
+RUN, TESTS, TEST, TEST_BATCH, TEST_SECONDS = 21_000, 21, 1000, 50, 14.7
+"""Its iterations and tests; a test's iterations, their images (50,000 in all) and its seconds."""
+
+SEARCHES: Mapping[tuple[int, int, int], int] = {(10, 5, 9): 150, (10, 10, 20): 210}
+"""Iterations of Algorithm 1 by step, range and the size that is best: "stopped at iteration 150", and at
+most 21 intervals of ten (section 5.3)."""
+
+FIGURE_5_AXIS = (3.5, 4.1)
+"""Seconds of ten iterations of ResNet-152 between which figure 5's curves lie."""

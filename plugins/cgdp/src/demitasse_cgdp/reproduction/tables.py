@@ -1,4 +1,4 @@
-"""Tables 2 to 5, Figure 2 and what the text of section 5 prints, each with a prediction."""
+"""Tables 1 to 5, Figures 2 and 5, and what the text of section 5 prints, each with a prediction."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from demitasse_cgdp.reproduction import memory
 from demitasse_cgdp.reproduction.machine import MS, calibrated
-from demitasse_cgdp.reproduction.nets import NETS
+from demitasse_cgdp.reproduction.nets import NETS, googlenet
 from demitasse_cgdp.reproduction.notes import notes
 from demitasse_cgdp.reproduction.printed import (
     ADD,
@@ -17,11 +17,19 @@ from demitasse_cgdp.reproduction.printed import (
     GPUS,
     LARGEST,
     LAYERS,
+    LONG_RUN,
+    RUN,
+    SEARCHES,
     SPEEDUPS,
+    TABLE_1,
     TABLE_2,
     TABLE_3,
     TABLE_4,
     TABLE_5,
+    TEST,
+    TEST_BATCH,
+    TEST_SECONDS,
+    TESTS,
     TRL,
     UP,
 )
@@ -33,8 +41,10 @@ from demitasse_cgdp.reproduction.training import (
     iteration,
     last_sum,
     phases,
+    search_length,
     searched,
     slowness,
+    test_seconds,
 )
 
 PAPER = "cgdp"
@@ -76,6 +86,14 @@ def _cell(
         "predicted": predicted,
         "role": f"calibration ({what})" if what else role,
     }
+
+
+def table_1() -> Iterator[dict[str, Any]]:
+    """Parameters by the nets' own counts; GoogLeNet's without its further losses, as printed."""
+    for name, (_, paper) in TABLE_1.items():
+        net = googlenet(further=False) if name == "GoogLeNet-v1" else NETS[name]()
+        value = net.parameters / 1e6
+        yield _cell("Table 1", name, "Parameters (million)", "million", paper, value, "count")
 
 
 def table_2() -> Iterator[dict[str, Any]]:
@@ -138,6 +156,16 @@ def table_5() -> Iterator[dict[str, Any]]:
         yield _cell("Section 5.2.4", framework, "VGGNet-16", "images", paper, value, role)
 
 
+def long_run() -> Iterator[dict[str, Any]]:
+    """AlexNet to 50% with four GPUs."""
+    name, where = "AlexNet", "Section 5.2.5"
+    test = test_seconds(name, TEST_BATCH, TEST)
+    yield _cell(where, name, f"a test of {TEST} iterations", "s", TEST_SECONDS, test)
+    minutes = {each: (RUN * iteration(each, name, 4) + TESTS * test) / 60 for each in LONG_RUN}
+    for framework, paper in LONG_RUN.items():
+        yield _cell(where, framework, "to 50% accuracy", "min", paper, minutes[framework])
+
+
 def speedups() -> Iterator[dict[str, Any]]:
     """With four GPUs; of ResNet-152 with the best chunks."""
     for name, paper in SPEEDUPS.items():
@@ -176,6 +204,17 @@ def figure_2() -> Iterator[dict[str, Any]]:
     yield _cell(
         "Section 5.3", DEEP, "best chunk size, step 10, range 5", "layers", BEST_CHUNK, found, "shape"
     )
+    for (step, reach, size), length in SEARCHES.items():
+        column = f"length of the search, step {step}, range {reach}, {size} best"
+        value = search_length(step, reach, size)
+        yield _cell("Section 5.3", DEEP, column, "iterations", length, value, "Algorithm 1")
+    ways = {"single GPU": alone(BVLC, DEEP), "TypDP": iteration(BVLC, DEEP, 4)}
+    ways |= {
+        "OrigCGDP": iteration(TRL, DEEP, 4),
+        f"chunk size {BEST_CHUNK}": iteration(TRL, DEEP, 4, BEST_CHUNK),
+    }
+    for column, seconds in ways.items():
+        yield _cell("Figure 5", DEEP, column, "s", None, TEN * seconds, drawn)
 
 
 def _deep(more: float) -> float:
@@ -187,5 +226,5 @@ def reproduce(paper: str) -> dict[str, Any] | None:
     """``{"paper", "cells", "notes"}`` of cgdp; None for other papers."""
     if paper != PAPER:
         return None
-    made = (table_2, table_3, table_4, table_5, speedups, figure_2)
+    made = (table_1, table_2, table_3, table_4, table_5, long_run, speedups, figure_2)
     return {"paper": paper, "cells": [cell for table in made for cell in table()], "notes": notes()}

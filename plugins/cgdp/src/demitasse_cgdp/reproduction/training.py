@@ -137,6 +137,19 @@ def searched(name: str, step: int, reach: int, gpus: int = 4) -> int:
     return search.best_chunk
 
 
+def search_length(step: int, reach: int, best: int, interval: int = 10) -> int:
+    """Iterations of Algorithm 1 where no size is quicker than ``best``."""
+    search = ChunkSearch(step, reach, interval)
+    while not search.done:
+        search.iterated(1.0 if search.chunk == best else 2.0)
+    return search.iterations
+
+
+def test_seconds(name: str, batch: int, iterations: int) -> float:
+    """Seconds of a test on one GPU: so many forward passes of ``batch`` images."""
+    return iterations * slowness(name) * phases(NETS[name](batch))[0]
+
+
 def last_sum(name: str, gpus: int) -> float:
     """Seconds from the end of backward until the last sum is back."""
     net = NETS[name]()
