@@ -82,6 +82,15 @@ def test_a_net_says_what_it_is_made_of(make: Make) -> None:
     assert (blob.num, blob.channels, blob.height, blob.width, blob.count) == (4, 5, 1, 1, 20)
 
 
+def test_names_of_caffes_compiled_module_are_found(make: Make) -> None:
+    """Scripts that merge or convert weights ask what a layer's parameters are kept in."""
+    net = make(branching())
+    assert type(net.params["hidden"]) is type(net.layers[1].blobs) is caffe._caffe.BlobVec
+    assert caffe._caffe.Layer is caffe.Layer
+    assert caffe._caffe.get_solver is caffe.get_solver
+    assert net._blobs[list(net._blob_names).index("left")] is net.blobs["left"]
+
+
 def test_blobs_are_live_arrays(make: Make, x: np.ndarray, d_score: np.ndarray) -> None:
     net = make(branching())
     data, score = net.blobs["data"].data, net.blobs["score"].data

@@ -194,6 +194,20 @@ def test_the_learning_rate_is_told_and_can_be_set(solver: Make) -> None:
     assert np.allclose(made.net.params["score"][0].data, before - 0.01 * gradient, atol=1e-7)
 
 
+def test_a_script_for_several_devices_trains_on_one(solver: Make) -> None:
+    """Its sum over all solvers is one solver's gradients."""
+    plain, made = solver("momentum: 0"), solver("momentum: 0")
+    nccl = caffe.NCCL(made, caffe.NCCL.new_uid())
+    nccl.bcast()
+    made.add_callback(nccl)
+    made.net.after_backward(nccl)
+    for each in (plain, made):
+        each.step(2)
+    assert np.array_equal(*(each.net.params["score"][0].data for each in (plain, made)))
+    with pytest.raises(TypeError, match="two functions, or an NCCL"):
+        made.add_callback(lambda: None)
+
+
 def test_tests_are_made_and_told_at_their_intervals(
     solver: Make, caplog: pytest.LogCaptureFixture
 ) -> None:

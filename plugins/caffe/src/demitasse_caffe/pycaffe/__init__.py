@@ -3,6 +3,7 @@
 What differs from Caffe is in the plugin's README.
 """
 
+from demitasse_caffe.pycaffe import _caffe as _caffe
 from demitasse_caffe.pycaffe import coord_map as coord_map
 from demitasse_caffe.pycaffe import draw as draw
 from demitasse_caffe.pycaffe import io as io
@@ -11,6 +12,7 @@ from demitasse_caffe.pycaffe.blob import Blob as Blob
 from demitasse_caffe.pycaffe.classifier import Classifier as Classifier
 from demitasse_caffe.pycaffe.detector import Detector as Detector
 from demitasse_caffe.pycaffe.layer import Layer as Layer
+from demitasse_caffe.pycaffe.nccl import NCCL as NCCL
 from demitasse_caffe.pycaffe.net import Net as Net
 from demitasse_caffe.pycaffe.net_spec import NetSpec as NetSpec
 from demitasse_caffe.pycaffe.net_spec import layers as layers

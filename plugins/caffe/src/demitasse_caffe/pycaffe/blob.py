@@ -82,6 +82,10 @@ class Blob:
         return f"<blob {'x'.join(map(str, self.shape)) or 'scalar'}>"
 
 
+class BlobVec(list[Blob]):
+    """Blobs in order; Caffe's name for what a layer's parameters are in."""
+
+
 class NetBlob(Blob):
     """A blob between layers. ``reshape`` is for inputs; the net follows at the next forward."""
 

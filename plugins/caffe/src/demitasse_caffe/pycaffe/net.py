@@ -12,7 +12,7 @@ import numpy as np
 
 from demitasse import ModelError, NetDefinition, Runtime, ShapeError, Weights, unknown
 from demitasse_caffe.pycaffe.batches import batches
-from demitasse_caffe.pycaffe.blob import Blob, NetBlob, ParameterBlob
+from demitasse_caffe.pycaffe.blob import Blob, BlobVec, NetBlob, ParameterBlob
 from demitasse_caffe.pycaffe.callbacks import Callbacks
 from demitasse_caffe.pycaffe.definition import has_loss, read_definition
 from demitasse_caffe.pycaffe.layer_view import LayerView
@@ -84,7 +84,7 @@ class Net(Callbacks):
         self.blobs = OrderedDict((name, NetBlob(self, name)) for name in self._blob_names)
         counts = {name: len(arrays) for name, arrays in engine.walk.params.items()}
         self.params = OrderedDict(
-            (name, [self._parameter(name, i) for i in range(counts[name])])
+            (name, BlobVec(self._parameter(name, i) for i in range(counts[name])))
             for name in dict.fromkeys(self._layer_names)
             if name in counts
         )
@@ -243,6 +243,10 @@ class Net(Callbacks):
         return OrderedDict((name, weights.get(blobs[name], 0.0)) for name in self._blob_names)
 
     # By number, as Caffe's own module has it.
+
+    @property
+    def _blobs(self) -> BlobVec:
+        return BlobVec(self.blobs.values())
 
     @property
     def _inputs(self) -> list[int]:

@@ -10,6 +10,7 @@ from typing import Any
 from demitasse import Location, ModelError, Runtime
 from demitasse_caffe.net import read_net
 from demitasse_caffe.paths import find_file
+from demitasse_caffe.pycaffe.nccl import NCCL
 from demitasse_caffe.pycaffe.net import Net
 from demitasse_caffe.pycaffe.runtime import LOG, current, solver_overrides
 from demitasse_caffe.schema import Schema, schema
@@ -101,9 +102,16 @@ class Solver:
         self._follow_rate()
         self._trainer.apply_update()
 
-    def add_callback(self, on_start: Callable[[], None], on_gradient: Callable[[], None]) -> None:
+    def add_callback(
+        self, on_start: Callable[[], None] | NCCL, on_gradient: Callable[[], None] | None = None
+    ) -> None:
         """Call at each iteration's start, when gradients are zero, and when they are complete, before
-        they are used."""
+        they are used. An NCCL has both calls."""
+        if isinstance(on_start, NCCL):
+            nccl = on_start
+            on_start, on_gradient = nccl.on_start, nccl.on_gradients_ready
+        if on_gradient is None:
+            raise TypeError("add_callback takes two functions, or an NCCL")
         self._before.append(on_start)
         self._after.append(on_gradient)
 
