@@ -32,6 +32,12 @@ SOLVER = Path("examples/digits/digits_solver.prototxt")
 PLUGINS = ["caffe", "training", "datasets", "reference", "snapshots"]
 
 
+class Plain(Remote):
+    """An array that NumPy's functions refuse: only a copy of it is a host's."""
+
+    __array_ufunc__ = None
+
+
 class At:
     """An event of a stream in which all is done at once."""
 
@@ -83,12 +89,13 @@ class Device:
         "roles": {"allocator": {"priority": 90}, "kernels": {"priority": 90}, "stream_engine": {}},
     }
 
-    def __init__(self) -> None:
+    def __init__(self, kind: type[Remote] = Remote) -> None:
         self.engines: dict[str, Engine] = {}
+        self._kind = kind
 
     @hookimpl
     def allocator(self, space: str, options: Any) -> Giver | None:
-        return Giver(space) if space.startswith("device") else None
+        return Giver(space, self._kind) if space.startswith("device") else None
 
     @hookimpl
     def stream_engine(self, space: str, machine: Machine, options: Any) -> Engine | None:
@@ -129,9 +136,11 @@ def train(
     return losses, scores, params
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_device_trains_tests_and_saves_as_a_host(workers: int, tmp_path: Path) -> None:
-    device = Device()
+@pytest.mark.parametrize(("workers", "kind"), [(1, Remote), (2, Plain)])
+def test_a_device_trains_tests_and_saves_as_a_host(
+    workers: int, kind: type[Remote], tmp_path: Path
+) -> None:
+    device = Device(kind)
     hw = machine(workers)
     losses, scores, params = train([device, *PLUGINS], hw, tmp_path)
     host = Machine("host", (Level("machine"),), fingerprint=fingerprint())
@@ -191,3 +200,18 @@ def test_streams_that_nobody_serves_are_refused() -> None:
     with compose(hw, plugins=PLUGINS) as runtime, pytest.raises(CompositionError) as error:
         runtime.trainer(SOLVER, overrides=OVERRIDES)
     assert "level 'gpu': no composed plugin has streams in 'host'" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("plugin", "options"),
+    [("numa", {}), ("parameter_server", {}), ("parameter_server", {"model": "asp"})],
+)
+def test_a_synchronisation_that_needs_the_hosts_memory_says_so(
+    plugin: str, options: dict[str, Any], tmp_path: Path
+) -> None:
+    hw = machine(2)
+    hw = replace(hw, levels=(replace(hw.levels[0], sync=SyncSpec(plugin, options)),))
+    with pytest.raises(CompositionError) as error:
+        train([Device(), *PLUGINS, plugin], hw, tmp_path)
+    told = f"level 'accelerator': plugin {plugin!r} adds up gradients in memory that the host addresses"
+    assert told in str(error.value) and "these lie in 'device:" in str(error.value)

@@ -25,6 +25,7 @@ from demitasse_descriptions.options import PluginOptions as PluginOptions
 from demitasse_descriptions.options import gathered_options as gathered_options
 from demitasse_descriptions.options import option_place as option_place
 from demitasse_descriptions.quantity import Quantity as Quantity
+from demitasse_descriptions.sync import check_host_memory as check_host_memory
 from demitasse_descriptions.sync import check_sync_options as check_sync_options
 from demitasse_descriptions.sync import sync_place as sync_place
 from demitasse_descriptions.unserved import unallocated as unallocated

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from demitasse import DescriptionError, unknown
+from demitasse import CompositionError, DescriptionError, unknown
 
 if TYPE_CHECKING:
-    from demitasse import Group
+    from demitasse import FlatMemory, Group
 
 
 def sync_place(group: Group) -> str:
@@ -27,3 +27,16 @@ def check_sync_options(group: Group, valid: Iterable[str] = ()) -> None:
     for key in group.options:
         if key not in known:
             raise DescriptionError(unknown("option", key, known, f"{sync_place(group)}: sync"))
+
+
+def check_host_memory(group: Group, memory: FlatMemory, plugin: str) -> None:
+    """Raise CompositionError for flat memory that a host does not address, where ``plugin`` reads and
+    writes it as the host's."""
+    import numpy as np
+
+    if not isinstance(memory.gradients, np.ndarray):
+        there = repr(group.engine.place) if group.engine is not None else "a device"
+        raise CompositionError(
+            f"{sync_place(group)}: plugin {plugin!r} adds up gradients in memory that the host "
+            f"addresses, and these lie in {there}; name a plugin that moves them in streams, like 'cgdp'"
+        )

@@ -19,6 +19,7 @@ from demitasse import (
     Span,
     Team,
     Work,
+    check_host_memory,
     check_sync_options,
     sync_place,
     unknown,
@@ -125,6 +126,7 @@ class DomainTree(GradientSync):
     def bind(self, memory: FlatMemory) -> None:
         """Compile now, not in the first step."""
         if self.size > 1 and memory.gradients.size:
+            check_host_memory(self._group, memory, "numa")
             from demitasse_numa.loops import walk
 
             none = np.zeros((0, 6), np.int64)

@@ -56,6 +56,7 @@ class BulkServer(ThreadServer):
 
     def bind(self, memory: FlatMemory) -> None:
         """Compile now, not in the first step."""
+        super().bind(memory)
         if self.size > 1:
             compiled_for(memory.gradients)
 

@@ -6,7 +6,17 @@ from typing import Any
 
 import numpy as np
 
-from demitasse import CompositionError, DescriptionError, GradientSync, Group, Team, Work, sync_place
+from demitasse import (
+    CompositionError,
+    DescriptionError,
+    FlatMemory,
+    GradientSync,
+    Group,
+    Team,
+    Work,
+    check_host_memory,
+    sync_place,
+)
 from demitasse_parameter_server.board import PATIENCE, SINCE, SPENT, Shared, board_of
 from demitasse_parameter_server.options import Options
 from demitasse_parameter_server.pace import Pace
@@ -84,6 +94,12 @@ class ThreadServer(GradientSync):
         self.abreast = available + (self.size % available > 0)
         self.spent: Any = np.zeros((2, SPENT), np.int64)  # before updates, and at the end
         self._machine = group.machine
+        self._group = group
+
+    def bind(self, memory: FlatMemory) -> None:
+        """Raises CompositionError for memory that the host does not address."""
+        if self.size > 1:
+            check_host_memory(self._group, memory, "parameter_server")
 
     def bind_thread(self) -> None:
         """In the worker's thread, before it starts others: have processors of its own."""

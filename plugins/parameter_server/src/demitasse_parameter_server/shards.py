@@ -6,7 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from demitasse import Bucket, CompositionError, FlatMemory, GradientSync, Group, Span, Work
+from demitasse import (
+    Bucket,
+    CompositionError,
+    FlatMemory,
+    GradientSync,
+    Group,
+    Span,
+    Work,
+    check_host_memory,
+)
 from demitasse_parameter_server.bulk import slices
 from demitasse_parameter_server.messages import Post
 from demitasse_parameter_server.options import Options
@@ -37,7 +46,7 @@ class Sharded(GradientSync):
                 f"{where}: plugin 'parameter_server' needs processes that MPI joins, not those of "
                 f"{type(self.processes).__name__}; add the plugin 'allreduce', which serves them"
             )
-        self.servers = options.servers
+        self._group, self.servers = group, options.servers
         self.bucket_bytes = options.bucket_bytes or bucket_bytes
         self._item = np.dtype(group.dtype).itemsize
         self.processes.gather(None)  # all have come: what follows cannot be polled
@@ -57,7 +66,8 @@ class Sharded(GradientSync):
         return self._memory
 
     def bind(self, memory: FlatMemory) -> None:
-        """The memory to push from and to pull into."""
+        """The memory to push from and to pull into. Raises CompositionError unless it is the host's."""
+        check_host_memory(self._group, memory, "parameter_server")
         self._memory = memory
 
     def owned(self, span: Span) -> Span:

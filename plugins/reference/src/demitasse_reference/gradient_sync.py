@@ -60,7 +60,7 @@ class OrderedSum(GradientSync):
             with np.errstate(all="ignore"):
                 total.fill(0.0)
                 for gradient in gradients:
-                    np.add(total, gradient, out=total)
+                    np.add(total, np.asarray(gradient), out=total)
                 gradients[0][...] = total
 
         return add
