@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -183,6 +184,22 @@ def test_an_interrupted_loss_is_explained_on_the_device(tmp_path: Path) -> None:
         trainer = runtime.trainer(SOLVER, overrides={**OVERRIDES, "base_lr": 1e30}, precision="f64")
         with pytest.raises(demitasse.NumericsError, match=r"no longer finite|not finite is"):
             trainer.step(4)
+
+
+def test_a_tuner_tries_kernels_in_memory_of_the_device() -> None:
+    given: list[demitasse.Allocator] = []
+
+    class Tries:
+        manifest = {"name": "tries", "api": ">=0.1,<0.2", "roles": {"tuner": {"spaces": ["device"]}}}
+
+        @hookimpl
+        def tuner(self, allocator: demitasse.Allocator) -> Any:
+            given.append(allocator)
+            return SimpleNamespace(pick=lambda *offer: (0, "the first"), choices=dict, prefer=len)
+
+    with compose(machine(1), plugins=[Device(), Tries(), *PLUGINS]) as runtime:
+        runtime.trainer(SOLVER, overrides=OVERRIDES)
+    assert [allocator.space for allocator in given] == ["device:0"]
 
 
 def test_devices_are_numbered_over_all_sockets() -> None:

@@ -518,6 +518,23 @@ def test_hooks_are_served_by_what_the_manifest_says_of_them(toy: ModuleType) -> 
         assert [name for name, _ in served] == ["desk", "anywhere"]
 
 
+def test_a_space_of_any_number_is_served_by_a_star(toy: ModuleType) -> None:
+    asked: list[tuple[str, str]] = []
+
+    def allocator(name: str) -> Callable[[str], None]:
+        return lambda space: asked.append((name, space))
+
+    every = toy.plugin("every", roles={"allocator": {"spaces": ["npu:*"]}}, allocator=allocator("every"))
+    first = toy.plugin("first", roles={"allocator": {"spaces": ["npu:0"]}}, allocator=allocator("first"))
+    with compose(MACHINE, [every, first]) as runtime:
+        for space in ("npu:0", "npu:12", "npu"):
+            with pytest.raises(
+                demitasse.PlanError, match=rf"no composed plugin allocates memory in space '{space}'"
+            ):
+                runtime.allocator(space)
+    assert asked == [("every", "npu:0"), ("first", "npu:0"), ("every", "npu:12")]
+
+
 def test_two_plugins_that_define_one_layer_type_are_both_named(toy: ModuleType) -> None:
     others = toy.plugin("others", layer_types=lambda: toy.KINDS[:1])
     with pytest.raises(PluginError, match="'toy' and 'others' both define layer type 'Samples'"):

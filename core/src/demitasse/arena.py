@@ -19,7 +19,8 @@ class Memory(Protocol):
 class Allocator(Protocol):
     """Gives memory of one space. ``allocations`` and ``bytes`` count all that was ever given, so
     that a test can show that a steady state takes none. One that has a method ``enter()`` is told so
-    first in each thread that computes with its memory, to bind it near; it may return how to undo it."""
+    first in each thread that computes with its memory, to bind it near; it may return how to undo it.
+    ``largest``, if it has that, is how many bytes one block may have, where there are more."""
 
     space: str
     allocations: int

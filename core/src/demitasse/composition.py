@@ -7,6 +7,7 @@ import itertools
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -53,9 +54,12 @@ class Manifest:
 
     def serves(self, role: str, **facts: str) -> bool:
         """Whether it has a role, and ``facts`` are among those that it gives for the role, if it gives
-        any (``space="host"`` in ``spaces``)."""
+        any (``space="npu:1"`` in ``spaces``, where ``npu:*`` is one of any number)."""
         given = self.roles.get(role)
-        return given is not None and all(v in given.get(f"{k}s", (v,)) for k, v in facts.items())
+        return given is not None and all(
+            any(fnmatchcase(value, each) for each in given.get(f"{name}s", (value,)))
+            for name, value in facts.items()
+        )
 
     @property
     def priority(self) -> int:

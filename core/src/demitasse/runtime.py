@@ -121,12 +121,14 @@ class Runtime(errors.Rooted):
         """Who computes for a worker, its level's own plugin first, and who tries what they offer."""
         serving = self.serving("kernels", space=worker.place.space)
         first = sorted(serving, key=lambda item: item[0] != worker.kernels)
-        return Kernels(first, self._tuner(worker.place.space), demitasse.check_candidate)
+        return Kernels(first, self._tuner(worker), demitasse.check_candidate)
 
-    def _tuner(self, space: str) -> Tuner | None:
+    def _tuner(self, worker: WorkerPlace) -> Tuner | None:
+        space = worker.place.space
         for _, hook in self.serving("tuner", space=space):
             if self._tuners.get(space) is None:
-                made = hook(allocator=self.allocator(space), versions=self.composition.versions)
+                allocator = self.allocator(worker.space if worker.streams else space)
+                made = hook(allocator=allocator, versions=self.composition.versions)
                 self._tuners[space] = made
                 self._open.append(made)
         return self._tuners.get(space)

@@ -20,7 +20,9 @@ def unallocated(machine: Machine, composition: Composition, space: str) -> str:
     others = [
         manifest.name
         for manifest in discover()
-        if not manifest.problem and space in manifest.roles.get("allocator", {}).get("spaces", ())
+        if not manifest.problem
+        and manifest.roles.get("allocator", {}).get("spaces")
+        and manifest.serves("allocator", space=space)
     ]
     hint = f"; did you mean {guess!r}?" if guess else ""
     hint = f"; compose {' or '.join(others)} (--plugins +{others[0]})" if others else hint

@@ -42,6 +42,31 @@ def test_parts_that_fit_alone_but_not_together_are_told_with_their_sizes() -> No
         check_room(small, {"parameters": 60, "state": 60}, "net.prototxt")  # type: ignore[arg-type]
 
 
+class Parted:
+    """An allocator of two hundred bytes, of which a block has a hundred at most."""
+
+    largest, left = 100, 200
+
+    def allocate(self, nbytes: int) -> SimpleNamespace:
+        if nbytes > min(self.largest, self.left):
+            raise MemoryError(f"asked for {nbytes} bytes of {self.left}")
+        self.left -= nbytes
+        return SimpleNamespace(nbytes=nbytes, view=None, close=lambda: self._take_back(nbytes))
+
+    def _take_back(self, nbytes: int) -> None:
+        self.left += nbytes
+
+
+def test_parts_are_asked_for_together_where_one_block_cannot_be_so_large() -> None:
+    parted: Any = Parted()
+    check_room(parted, {"parameters": 90, "their gradients": 0, "state": 100}, "net.prototxt")
+    assert parted.left == 200
+    for needed in ({"parameters": 101}, {"parameters": 90, "state": 90, "samples": 30}):
+        with pytest.raises(PlanError, match="the net does not fit"):
+            check_room(parted, needed, "net.prototxt")
+        assert parted.left == 200
+
+
 @pytest.mark.parametrize(
     ("given", "told"),
     [
