@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -48,6 +51,43 @@ def test_a_file_stays_as_it_was_where_its_writing_fails(
         raise error
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_nothing_is_left_where_the_empty_file_cannot_be_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(descriptor: int, close: Any = os.close) -> None:
+        close(descriptor)
+        raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+
+    monkeypatch.setattr(os, "close", full)
+    with pytest.raises(OSError, match="quota"), replacing(tmp_path / "kept"):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_link_stays_one_and_its_target_is_replaced(tmp_path: Path) -> None:
+    path, link = tmp_path / "there" / "kept", tmp_path / "link"
+    path.parent.mkdir()
+    path.write_text("old")
+    link.symlink_to(path)
+    with replacing(link) as partial:
+        partial.write_text("new")
+    assert link.is_symlink()
+    assert path.read_text() == "new"
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_what_is_no_file_stays_what_it_is_and_is_written_to(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    with replacing(pipe) as path:
+        path.write_text("new")
+    assert os.read(reader, 9) == b"new"
+    os.close(reader)
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+    assert list(tmp_path.iterdir()) == [pipe]
 
 
 def test_a_long_name_can_be_replaced(tmp_path: Path) -> None:

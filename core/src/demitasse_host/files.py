@@ -3,6 +3,7 @@
 import contextlib
 import os
 import secrets
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,13 +20,24 @@ def cache_folder(name: str) -> Path:
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """An empty file beside ``path``, with the rights that the user's umask gives to any, which takes its
-    place at the end of the block; it is gone where that or the block raises. Raises OSError."""
-    # A name that nobody foresees: what is not there cannot be somebody's link to another file.
-    partial = path.with_name(f".{path.name[:200]}.{os.getpid()}-{secrets.token_hex(4)}.partial")
-    os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+    place at the end of the block; it is gone where that or the block raises. Where ``path`` is a link,
+    all this is of its target; where it is a device or a pipe, whose place a file must not take, the block
+    gets ``path`` itself. Raises OSError."""
     try:
+        in_place = not stat.S_ISREG(path.stat().st_mode) and not path.is_dir()
+    except FileNotFoundError:
+        in_place = False
+    if in_place:
+        yield path
+        return
+    target = Path(os.path.realpath(path)) if path.is_symlink() else path
+    # A name that nobody foresees: what is not there cannot be somebody's link to another file.
+    partial = target.with_name(f".{target.name[:200]}.{os.getpid()}-{secrets.token_hex(4)}.partial")
+    made = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    try:
+        os.close(made)  # which some network folders let fail for want of space
         yield partial
-        partial.replace(path)
+        partial.replace(target)
     except BaseException:
         # Whatever it was, even an interrupt: nobody else removes it.
         with contextlib.suppress(OSError):

@@ -360,6 +360,7 @@ def test_an_override_does_not_change_the_file_for_the_next(read: Any) -> None:
         ("layer.fc.1.param.lr_mult", "x", r"param is a list of 1; param\.0 is the first one"),
         ("layer.fc.1.param.7.lr_mult", "x", r"param is a list of 1"),
         ("layer.data.data_param.source", "", r"the value is empty; source names a file"),
+        ("layer.data.data_param.source", "\udcff", r"'\\udcff' is not text in UTF-8"),
         ("layer.data.transform_param.mean_file", "", r"the value is empty; mean_file names a file"),
         ("nmae", "x", r"unknown field of NetParameter 'nmae'; did you mean 'name'"),
     ],

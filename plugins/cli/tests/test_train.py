@@ -201,6 +201,45 @@ def test_a_run_that_fails_still_reports_what_it_had(
     assert result["error"].startswith("NumericsError: iteration 3")
 
 
+def test_a_report_that_fails_with_the_run_does_not_hide_why(
+    runtime: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def explode(iteration: int) -> None:
+        if iteration == 3:
+            (tmp_path / "result.json").mkdir()
+            raise NumericsError("iteration 3: the loss is nan")
+
+    runtime.prepare = lambda trainer: setattr(trainer, "before_iteration", explode)
+    assert main(["train", "s.prototxt", "--json", "result.json"]) == 2
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith("demitasse: result.json could not be written: ")
+    assert second == "demitasse: iteration 3: the loss is nan"
+
+
+def test_a_report_is_written_though_the_timeline_cannot_be(
+    runtime: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def block(iteration: int) -> None:
+        if iteration == 1:
+            (tmp_path / "t.json").mkdir()
+
+    runtime.prepare = lambda trainer: setattr(trainer, "before_iteration", block)
+    assert main(["train", "s.prototxt", "--json", "result.json", "--timeline", "t.json"]) == 2
+    assert "t.json could not be written" in capsys.readouterr().err
+    assert json.loads((tmp_path / "result.json").read_text())["iterations"] == 4
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_a_report_goes_into_a_pipe_that_stays_one(runtime: Any, tmp_path: Path) -> None:
+    pipe = tmp_path / "result.json"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    assert main(["train", "s.prototxt", "--json", "result.json"]) == 0
+    assert json.loads(os.read(reader, 1 << 16))["iterations"] == 4
+    os.close(reader)
+    assert pipe.is_fifo()
+
+
 @pytest.fixture
 def heard() -> Iterator[None]:
     """No signal is ignored, also where nohup or a shell's & has started the tests."""

@@ -167,6 +167,7 @@ def _assign(message: Any, field: Any, value: Any, where: str) -> None:
             field.TYPE_BOOL: "true or false",
             field.TYPE_FLOAT: "a number",
             field.TYPE_DOUBLE: "a number",
+            field.TYPE_STRING: "text in UTF-8, as the format has it",
         }.get(field.type, f"a whole number that {field.name} can hold")
         raise ModelError(f"{where}: {value!r} is not {kind}") from error
 

@@ -35,6 +35,8 @@ def check_writable(paths: Mapping[str, str | Path | None], make_folders: bool = 
     for option, path in [(o, Path(p)) for o, p in paths.items() if p is not None and p != "-"]:
         if path.is_dir():
             raise IsADirectoryError(f"{option} {path} is a folder; name a file")
+        if path.exists() and not path.is_file():  # a pipe or a device, which takes what comes
+            continue
         try:
             if make_folders:
                 path.parent.mkdir(parents=True, exist_ok=True)

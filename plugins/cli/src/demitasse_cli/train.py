@@ -250,15 +250,20 @@ def run(
     except BaseException as error:
         if history.losses:
             record |= {"loss": history.losses[-1][1], "error": f"{type(error).__name__}: {error}"}
-            write_report()
+            try:
+                write_report()
+            except OSError as other:  # a full disk, maybe, which is why the run has failed
+                click.echo(f"{launch.name()}: {other}", err=True)
         raise
     stopped = interrupts.stop() or stream.lost or trainer.stopped
     record |= {"loss": result.loss, "phases": result.phases, "interrupted": stopped}
-    if timeline is not None:
-        if not stopped:
-            recorder.profile(trainer.profile(1))
-        recorder.write(timeline)
-    write_report()
+    try:
+        if timeline is not None:
+            if not stopped:
+                recorder.profile(trainer.profile(1))
+            recorder.write(timeline)
+    finally:
+        write_report()
     word = "interrupted" if stopped else "done"
     line = came_to(trainer.iteration, result.loss, history, time.perf_counter() - started)
     print(f"{word}: {line}", file=stream, flush=True)

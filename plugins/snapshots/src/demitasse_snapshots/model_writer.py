@@ -40,11 +40,9 @@ def write_snapshot(path: Path, weights: Weights) -> None:
     pieces = _Body(path).of(weights)
     length = sum(len(piece) for piece in pieces)
     pieces.insert(0, Header(VERSION, length).pack())
-    # A link stays a link: its target is what is written.
-    target = Path(os.path.realpath(path))
     try:
-        _replace(target, pieces)
-        _synchronise_folder(target.parent)
+        _replace(path, pieces)
+        _synchronise_folder(Path(os.path.realpath(path)).parent)  # a link's target is what is written
     except OSError as error:
         size = sum(len(piece) for piece in pieces) + DIGEST
         raise SnapshotError(
