@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,16 @@ def test_a_folder_in_place_of_a_file_is_called_one(
 ) -> None:
     line = told([word.format(folder=tmp_path) for word in words], capsys)
     assert line == f"{tmp_path} is a folder; a file is needed here: name one in it"
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_a_pipe_in_place_of_a_file_is_not_said_to_be_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pipe = tmp_path / "solver.prototxt"
+    os.mkfifo(pipe)
+    line = told(["train", str(pipe)], capsys)
+    assert line == f"{pipe} is a pipe or a device; a file is needed here: copy it to one"
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,10 @@ class Runtime(errors.Rooted):
         path = Path(path)
         if path.is_dir():
             raise errors.ModelError(f"{path} is a folder; a file is needed here: name one in it")
+        if path.exists() and not path.is_file():
+            raise errors.ModelError(
+                f"{path} is a pipe or a device; a file is needed here: copy it to one"
+            )
         if not path.is_file():
             raise errors.ModelError(f"no such file: {path}{errors.nearest_path(path)}")
         named, others, known = self._by_suffix("model_reader", path)

@@ -21,8 +21,8 @@ def cache_folder(name: str) -> Path:
 def replacing(path: Path) -> Iterator[Path]:
     """An empty file beside ``path``, with the rights that the user's umask gives to any, which takes its
     place at the end of the block; it is gone where that or the block raises. Where ``path`` is a link,
-    all this is of its target; where it is a device or a pipe, whose place a file must not take, the block
-    gets ``path`` itself. Raises OSError."""
+    all this is of its target. A device's or a pipe's place a file must not take: there the block gets
+    ``path`` itself. Raises OSError."""
     try:
         in_place = not stat.S_ISREG(path.stat().st_mode) and not path.is_dir()
     except FileNotFoundError:

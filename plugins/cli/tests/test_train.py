@@ -130,6 +130,29 @@ def test_an_output_that_nobody_reads_does_not_lose_the_run(
     sys.stdout.close()
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no device that is full")
+def test_an_output_on_a_full_disk_does_not_lose_the_run_and_is_told(
+    runtime: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = (tmp_path / "log").open("w")
+    monkeypatch.setattr(sys, "stdout", log)
+
+    def fill(iteration: int) -> None:
+        if iteration == 0:
+            full = os.open("/dev/full", os.O_WRONLY)
+            os.dup2(full, log.fileno())
+            os.close(full)
+
+    runtime.prepare = lambda trainer: setattr(trainer, "before_iteration", fill)
+    assert main(["train", "s.prototxt", "--json", "r.json"]) == 2
+    assert capsys.readouterr().err == (
+        "demitasse: the output cannot be written: No space left on device; stopped after snapshot "
+        "s_iter_2.demitasse\n"
+    )
+    assert json.loads((tmp_path / "r.json").read_text())["snapshot"] == "s_iter_2.demitasse"
+    log.close()
+
+
 def test_resume_auto_falls_back_from_what_is_damaged(
     runtime: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -113,11 +113,12 @@ def counted(number: int, noun: str) -> str:
 
 
 class Outlet:
-    """A stream whose reader may go away: what cannot be written any more is dropped, and ``lost`` is
-    true, instead of an error in the middle of what is being reported."""
+    """A stream whose reader may go away, or whose disk may be full: what cannot be written any more is
+    dropped, and ``lost`` is why, instead of an error in the middle of what is being reported."""
 
     def __init__(self, stream: IO[str]) -> None:
-        self._stream, self.lost = stream, False
+        self._stream = stream
+        self.lost: OSError | None = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -133,8 +134,8 @@ class Outlet:
     def _try(self, action: Callable[[], Any]) -> Any:
         try:
             return action()
-        except OSError:
-            self.lost = True
+        except OSError as error:
+            self.lost = error
             # What the stream still holds would fail again at exit.
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self._stream.fileno())

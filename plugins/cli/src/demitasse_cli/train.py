@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import re
 import signal
@@ -132,7 +133,7 @@ def command(
     quiet: bool,
 ) -> int:
     """Train; the exit status is 0, or 128 and the signal's number after an interruption, which for an
-    output that nobody reads any more is SIGPIPE's."""
+    output that nobody reads any more is SIGPIPE's. Raises OSError where it cannot be written."""
     solver = flags.named(solver, solver_flag, "solver")
     if resume is not None and weights is not None:
         raise click.UsageError(
@@ -244,7 +245,7 @@ def run(
         with closing(show), Interrupts(terminal, effects) as interrupts:
 
             def stop() -> bool:
-                return interrupts.stop() or stream.lost
+                return interrupts.stop() or stream.lost is not None
 
             result = trainer.run(stop=stop, save=interrupts.snapshot, until=until)
     except BaseException as error:
@@ -255,7 +256,7 @@ def run(
             except OSError as other:  # a full disk, maybe, which is why the run has failed
                 click.echo(f"{launch.name()}: {other}", err=True)
         raise
-    stopped = interrupts.stop() or stream.lost or trainer.stopped
+    stopped = interrupts.stop() or stream.lost is not None or trainer.stopped
     record |= {"loss": result.loss, "phases": result.phases, "interrupted": stopped}
     try:
         if timeline is not None:
@@ -267,7 +268,17 @@ def run(
     word = "interrupted" if stopped else "done"
     line = came_to(trainer.iteration, result.loss, history, time.perf_counter() - started)
     print(f"{word}: {line}", file=stream, flush=True)
-    return interrupts.status or (BROKEN_PIPE if stream.lost else 0)
+    return interrupts.status or unheard(stream.lost, history.snapshot)
+
+
+def unheard(lost: OSError | None, snapshot: Path | None) -> int:
+    """The exit status of a run by its output: SIGPIPE's where the reader went away. Raises OSError where
+    it was lost otherwise, as on a full disk."""
+    if lost is None:
+        return 0
+    if lost.errno in (errno.EPIPE, errno.EIO):  # EIO: the terminal is gone
+        return BROKEN_PIPE
+    raise OSError(f"the output cannot be written: {lost.strerror}; stopped after snapshot {snapshot}")
 
 
 def came_to(iteration: int, loss: float, history: History, seconds: float) -> str:
