@@ -3,6 +3,7 @@ trusted: what is damaged is an error that names file and key."""
 
 from __future__ import annotations
 
+import os
 import struct
 import zlib
 from collections.abc import Callable
@@ -114,6 +115,14 @@ def test_an_lmdb_is_read_where_nothing_can_be_written(tmp_path: Path) -> None:
         assert sorted(path.name for path in folder.iterdir()) == before == ["data.mdb"]
     finally:
         folder.chmod(0o755)
+
+
+def test_an_lmdb_that_is_cut_off_while_it_is_read_is_an_error_that_names_it(tmp_path: Path) -> None:
+    folder = files.database(tmp_path / "db", files.records(200))
+    with files.opened(folder) as source:
+        os.truncate(folder / "data.mdb", 8192)  # a page of a map that the file has not ends the process
+        with pytest.raises(DataError, match=r"data\.mdb: was cut off while it was read: 8,192 bytes of"):
+            files.read(source, 100)
 
 
 def test_an_lmdb_that_is_cut_off_or_something_else_is_refused(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import importlib
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -266,3 +267,22 @@ def test_an_application_that_runs_a_command_keeps_its_collection() -> None:
     assert main(["--version"]) == 0
     garbage.settle()
     assert gc.isenabled() and gc.get_freeze_count() == frozen
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGBUS"), reason="this system has no such signal")
+def test_a_command_that_dies_of_a_page_that_cannot_be_read_says_where() -> None:
+    code = """
+import os, signal, sys
+from demitasse_cli.main import main
+sys.argv = ["demitasse", "--version"]
+main()
+def reads_a_page():
+    os.kill(os.getpid(), signal.SIGBUS)
+reads_a_page()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == -signal.SIGBUS
+    assert "Bus error" in done.stderr
+    assert "in reads_a_page" in done.stderr

@@ -6,6 +6,7 @@ import bz2
 import gzip
 import hashlib
 import lzma
+import os
 import struct
 import sys
 from contextlib import closing
@@ -101,6 +102,19 @@ def test_a_large_plain_file_is_mapped_and_reads_the_same(
     source = opened(path)
     assert isinstance(source._samples.columns["data"].base, np.memmap)
     np.testing.assert_array_equal(everything(source)["data"][:, 0], array)
+
+
+def test_a_mapped_file_that_is_cut_off_meanwhile_is_an_error_that_names_it(
+    tmp_path, pack, opened, monkeypatch
+):
+    path = pack(tmp_path / "samples.idx", idx_bytes(np.zeros((100, 28, 28))))
+    monkeypatch.setattr(idx, "MAPPED_FROM", 1)
+    source = opened(path)
+    os.truncate(path, 4096)  # a page of a map that the file has not would end the process
+    stream = source.stream(50, 10, 10)
+    with pytest.raises(DataError, match=r"samples\.idx: was cut off while it was read: 4,096 bytes of"):
+        stream.read({"data": np.empty((10, 1, 28, 28))})
+    stream.close()
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import sys
 from collections.abc import Sequence
@@ -18,6 +19,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     open_streams()
     if arguments is None:  # the process is ours
         garbage.pause()
+        # Which line met a page of a mapped file that cannot be read, or a fault in native code.
+        faulthandler.enable(sys.stderr)
     try:
         from demitasse_cli.command_line import run
 

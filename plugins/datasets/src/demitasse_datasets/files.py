@@ -7,6 +7,7 @@ import gzip
 import lzma
 import os
 import re
+import weakref
 import zlib
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
@@ -105,6 +106,23 @@ class SampleFile:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+class MappedFile:
+    """A file that somebody has mapped into memory: to touch a page whose bytes it does not have any more
+    ends the process, so whoever is about to asks first."""
+
+    def __init__(self, path: Path, length: int) -> None:
+        """Raises OSError."""
+        self.path, self.length = path, length
+        self._descriptor = os.open(path, os.O_RDONLY)
+        weakref.finalize(self, os.close, self._descriptor)
+
+    def check(self) -> None:
+        """Raise DataError where the file has become shorter than its map's ``length``."""
+        if (found := os.fstat(self._descriptor).st_size) < self.length:
+            left = f"{found:,} bytes of {self.length:,} are left"
+            raise DataError(f"{self.path}: was cut off while it was read: {left}")
 
 
 def identity(path: Path) -> Hashable:

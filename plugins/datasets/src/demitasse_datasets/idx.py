@@ -15,6 +15,7 @@ import numpy as np
 from demitasse import DataError, nearest
 from demitasse_datasets.files import (
     SUFFIXES,
+    MappedFile,
     SampleFile,
     bare_name,
     identity,
@@ -150,6 +151,7 @@ def open_idx(images: Path, labels: Path | None, why: str = "") -> ArraySamples:
                     f"{images} has {len(data):,} samples, its labels {labels} have "
                     f"{len(columns['label']):,}; each sample must have one"
                 )
-        return ArraySamples(str(images), columns, {"label": why} if why else {})
+        mapped = [MappedFile(images, images.stat().st_size)] if isinstance(data, np.memmap) else []
+        return ArraySamples(str(images), columns, {"label": why} if why else {}, mapped)
 
     return decoded_once(("idx", identity(images), labels and identity(labels), why), decode)

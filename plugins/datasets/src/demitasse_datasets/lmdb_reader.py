@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from demitasse import DataError
+from demitasse_datasets.files import MappedFile
 from demitasse_datasets.keys import Get, Keys, shown
 
 FILE = "data.mdb"
@@ -40,6 +41,7 @@ class LmdbReader:
             found = file.stat().st_size
             self._environment.close()
             raise DataError(f"{file}: is cut off: it promises {promised:,} bytes, {found:,} are there")
+        self._file = MappedFile(file, promised)
         try:
             with self._environment.begin() as transaction:
                 self._keys = Keys(transaction.cursor().iternext(keys=True, values=False))
@@ -54,9 +56,11 @@ class LmdbReader:
 
     @contextmanager
     def session(self) -> Iterator[Get]:
+        self._file.check()
         with self._environment.begin(buffers=True) as transaction:
 
             def get(number: int) -> memoryview:
+                self._file.check()
                 try:
                     value = transaction.get(self._keys[number])
                 except self._error as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 import threading
 import weakref
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Protocol
@@ -13,6 +13,7 @@ from typing import Protocol
 import numpy as np
 
 from demitasse import DataError, Field
+from demitasse_datasets.files import MappedFile
 
 
 @contextmanager
@@ -40,15 +41,19 @@ class Samples(Protocol):
 
 class ArraySamples:
     """Fields that stand in arrays, one row a sample. The arrays are used, not copied. ``absent`` tells
-    why fields are not there that samples of this kind have.
+    why fields are not there that samples of this kind have; ``files`` are those that arrays are maps of.
 
     Raises DataError when they are not numbers, have no samples, or differ in length.
     """
 
     def __init__(
-        self, name: str, columns: Mapping[str, np.ndarray], absent: Mapping[str, str] | None = None
+        self,
+        name: str,
+        columns: Mapping[str, np.ndarray],
+        absent: Mapping[str, str] | None = None,
+        files: Sequence[MappedFile] = (),
     ) -> None:
-        self.name = name
+        self.name, self._files = name, files
         self.absent = absent or {}
         self.columns = {field: _array(name, field, array) for field, array in columns.items()}
         if not self.columns:
@@ -89,6 +94,8 @@ class ArraySamples:
         return any(_mapped(array) for array in self.columns.values())
 
     def gather(self, numbers: np.ndarray, out: Mapping[str, np.ndarray], first: int) -> None:
+        for file in self._files:
+            file.check()
         for field, array in out.items():
             self.into(field, array)(numbers)
 
