@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -97,6 +98,44 @@ def test_after_a_failure_all_workers_go_on_from_the_same_samples(
     plain.step(4)
     assert trainer.iteration == plain.iteration == 4
     assert differ(copied(trainer.net), copied(plain.net)) == 0.0
+
+
+@pytest.mark.timeout(30, method="thread")
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("passes", [1, 2])
+def test_what_was_trained_before_samples_that_cannot_be_read_is_kept(
+    train: Train, failing: Any, copied: Any, differ: Any, tmp_path: Path, workers: int, passes: int
+) -> None:
+    solver = {"snapshot_prefix": str(tmp_path / "toy"), "max_iterations": 4, "passes": passes}
+    source = failing(workers - 1, 3 * passes, DataError("samples.bin: sample 17 is cut off"))
+    kept = tmp_path / "toy_iter_2.demitasse"
+    with pytest.raises(DataError) as caught:
+        train(None, workers, solver=solver, source=source).run()
+    assert str(caught.value) == f"samples.bin: sample 17 is cut off; iteration 2 is kept in {kept}"
+    other = train(None, workers, solver=solver, resume=kept)
+    other.run()
+    plain = train(None, workers, solver=solver)
+    plain.step(4)
+    assert differ(copied(other.net), copied(plain.net)) == 0.0
+
+
+def test_samples_that_cannot_be_read_hide_no_snapshot_that_cannot_be_written(
+    train: Train, failing: Any, tmp_path: Path
+) -> None:
+    solver = {"snapshot_prefix": str(tmp_path / "toy"), "max_iterations": 4}
+    trainer = train(None, solver=solver, source=failing(0, 3, DataError("a hiccup")))
+    (tmp_path / "toy_iter_2.demitasse").mkdir()
+    with pytest.raises(DataError, match=r"^a hiccup; iteration 2 could not be kept: .*toy_iter_2"):
+        trainer.run()
+
+
+def test_samples_that_cannot_be_read_at_once_make_no_snapshot(
+    train: Train, failing: Any, tmp_path: Path
+) -> None:
+    solver = {"snapshot_prefix": str(tmp_path / "toy"), "max_iterations": 4}
+    with pytest.raises(DataError, match=r"^a hiccup$"):
+        train(None, solver=solver, source=failing(0, 1, DataError("a hiccup"))).run()
+    assert not [*tmp_path.iterdir()]
 
 
 def test_closing_ends_the_threads_and_may_be_done_again(train: Train, started: Any) -> None:

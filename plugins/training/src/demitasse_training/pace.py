@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from demitasse import NumericsError, Processes, Solver, Step, WorkerError
+from demitasse import DataError, NumericsError, Processes, Solver, Step, WorkerError
 from demitasse_training.crew import Crew
 from demitasse_training.diagnosis import diagnose
 from demitasse_training.stretch import Stretch, in_order
@@ -64,7 +64,7 @@ class Pace:
         except BaseException as error:
             if len(done) == len(steps) or all(worker.finished for worker in workers):
                 self.iteration = iteration + 1  # an interrupt came when it was over
-            elif not isinstance(error, Exception):
+            elif isinstance(error, DataError) or not isinstance(error, Exception):
                 self._crew.restore(kept)
             self._failed(error)
             if isinstance(error, NumericsError):

@@ -14,6 +14,8 @@ import numpy as np
 
 from demitasse import (
     PRECISIONS,
+    DataError,
+    DemitasseError,
     Entry,
     Event,
     ModelError,
@@ -100,6 +102,7 @@ class Trainer(Rooted):
         ]
         self._recent: deque[float] = deque(maxlen=max(1, self.solver.average_loss))
         self._last_snapshot: Path | None = None
+        self._saved = 0
         self._crew = Crew()
         self._workers = self._crew.workers
         self._tests = Scores(self.processes, self._workers)
@@ -194,6 +197,8 @@ class Trainer(Rooted):
         for path in paths_of(self.solver, self.iteration, prefix):
             written.append(write(self.runtime, path, weights))
             self._last_snapshot = written[0]
+        if prefix is None:
+            self._saved = self.iteration
         self.processes.gather(None)
         self._tell("snapshot", {"path": written[0], "paths": written})
         return written[0]
@@ -214,13 +219,17 @@ class Trainer(Rooted):
         """Train to the solver's last iteration, with tests and snapshots at its intervals. ``stop``
         is asked after each iteration; once it is true, in any process, a snapshot is written and the
         run ends. Where ``save`` is true, one is written and the run goes on. ``until`` is asked after
-        each test, with its scores: once it is true, the run ends as at its last iteration. Listeners are
-        told of the end of a run that fails too, with its ``error``."""
+        each test, with its scores: once it is true, the run ends as at its last iteration. Where samples
+        cannot be read, a snapshot keeps what was trained so far. Listeners are told of the end of a run
+        that fails too, with its ``error``."""
         if self.processes.rank == 0:
             self.check_snapshots()
+        self._saved = self.iteration
         try:
             return self._run(stop, save, until)
         except BaseException as error:
+            if isinstance(error, DataError):
+                self._keep(error)
             self._tell_failure(error)
             raise
 
@@ -232,7 +241,7 @@ class Trainer(Rooted):
     ) -> Result:
         solver, start = self.solver, time.perf_counter()
         before = self._crew.clock()
-        loss, saved, tested, good = math.nan, self.iteration, -1, False
+        loss, tested, good = math.nan, -1, False
         about: dict[str, Any] = {"batch": self.batch, "workers": self.workers, "rate": self.rate}
         self._tell("start", {**about, "arrays": self.arrays})
         if solver.test_first and solver.test_interval and self._tests.nets:
@@ -245,13 +254,12 @@ class Trainer(Rooted):
             due = solver.snapshot_interval and self.iteration % solver.snapshot_interval == 0
             if due or stopping or saving:
                 self.snapshot()
-                saved = self.iteration
             if stopping:
                 break
         else:
             if self._tests.nets and tested != self.iteration:
                 self._run_test(until)
-            if solver.snapshot_last and saved != self.iteration:
+            if solver.snapshot_last and self._saved != self.iteration:
                 self.snapshot()
         result = Result(
             self.iteration, loss, time.perf_counter() - start, self._crew.clock().taken(before)
@@ -347,6 +355,17 @@ class Trainer(Rooted):
     def _kept(self) -> str:
         last = self._last_snapshot
         return f"the last snapshot is {last}" if last else "no snapshot has been written yet"
+
+    def _keep(self, error: DataError) -> None:
+        """Write a snapshot of the iterations before the one whose samples could not be read, and say so
+        in the error. Several processes, or workers each at its own iteration, agree on none any more."""
+        if self.processes.size > 1 or not self._crew.lockstep or self._saved == self.iteration:
+            return
+        try:
+            told = f"iteration {self.iteration} is kept in {self.snapshot()}"
+        except DemitasseError as other:
+            told = f"iteration {self.iteration} could not be kept: {other}"
+        error.args = (f"{error}; {told}",)
 
     def _run_test(self, until: Callable[[Mapping[str, Any]], bool] | None) -> bool:
         """Test, and whether its scores are what is trained for."""
