@@ -1,13 +1,16 @@
-"""Real processes: a script under mpiexec, with a limit, and what failed."""
+"""Real processes: a script under mpiexec, with a limit, and what failed. Ranks take a second to start:
+scripts that leave them as they found them are run by the same ones, one after the other."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -37,13 +40,100 @@ def let_survive(launcher: Path) -> list[str]:
     return ["--runtime-options", "recoverable,error-nonzero-status=0"]  # Open MPI
 
 
+def launcher() -> Path:
+    """The environment's own."""
+    found = Path(sys.executable).with_name("mpiexec")
+    if not found.exists():
+        pytest.skip(f"no MPI launcher at {found}: the mpich wheel brings one")
+    return found
+
+
+def launched(command: list[str]) -> subprocess.Popen[str]:
+    """A job, in a group of its own; what all its ranks print comes through one pipe."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, SOURCES))}
+    environment.pop("PYTHONUNBUFFERED", None)  # a line is to come whole
+    # Two cores may have five ranks: those that wait for a message must not keep others from work.
+    environment |= {"OMP_NUM_THREADS": "1", "MPIR_CVAR_CH4_GLOBAL_PROGRESS": "1"}
+    return subprocess.Popen(
+        command,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
 @pytest.fixture(scope="session")
 def survivors_live() -> list[str]:
     """Words for this environment's launcher to let the others live when a process dies."""
-    launcher = Path(sys.executable).with_name("mpiexec")
-    if not launcher.exists():
-        pytest.skip(f"no MPI launcher at {launcher}: the mpich wheel brings one")
-    return let_survive(launcher)
+    return let_survive(launcher())
+
+
+class Ranks:
+    """Some ranks that are there for several scripts, until one fails."""
+
+    def __init__(self, folder: Path, size: int) -> None:
+        self.folder, self.size, self.scripts, self.ended = folder, size, 0, False
+        for rank in range(size):
+            os.mkfifo(folder / str(rank))
+        program = str(Path(__file__).with_name("rank.py"))
+        self.job = launched([str(launcher()), "-n", str(size), sys.executable, program, str(folder)])
+        # Opened for reading too: this waits for nobody, whoever is there.
+        self.tasks = [os.open(folder / str(rank), os.O_RDWR) for rank in range(size)]
+
+    def run(self, script: str, *arguments: str) -> str:
+        """What all have printed until each has ended the script."""
+        self.scripts += 1
+        path, mark = self.folder / f"{self.scripts}.py", f"script {self.scripts} has ended"
+        path.write_text(textwrap.dedent(script))
+        for tasks in self.tasks:
+            os.write(tasks, f"{json.dumps([str(path), mark, *arguments])}\n".encode())
+        late = threading.Timer(LIMIT, os.killpg, (self.job.pid, signal.SIGKILL))
+        late.start()
+        launcher_said, left = "", self.size
+        assert self.job.stdout is not None
+        while left and (line := self.job.stdout.readline()):
+            left -= line.count(mark)
+            launcher_said += line
+        late.cancel()
+        files = [path.with_name(f"{path.name}.{rank}") for rank in range(self.size)]
+        output = "".join(file.read_text() for file in files if file.exists())
+        if left:
+            self.close()
+            pytest.fail(
+                f"{self.size} ranks failed, or took more than {LIMIT} s:\n{output}{launcher_said}"
+            )
+        return output
+
+    def close(self) -> None:
+        """They end where nothing more can come, or are killed."""
+        if self.ended:
+            return
+        self.ended = True
+        for tasks in self.tasks:
+            os.close(tasks)
+        try:
+            self.job.communicate(timeout=10)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.job.pid, signal.SIGKILL)
+            self.job.communicate()
+
+
+@pytest.fixture(scope="session")
+def on_ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., str]]:
+    """As ``mpiexec``, in processes that are there already: a script leaves them as it found them."""
+    started: dict[int, Ranks] = {}
+
+    def run(size: int, script: str, *arguments: str) -> str:
+        if size not in started or started[size].ended:
+            started[size] = Ranks(tmp_path_factory.mktemp("ranks"), size)
+        return started[size].run(script, *arguments)
+
+    yield run
+    for each in started.values():
+        each.close()
 
 
 @pytest.fixture
@@ -53,9 +143,6 @@ def mpiexec(tmp_path: Path) -> Callable[..., str]:
     Fails with all output when a rank fails, unless ``fails`` (None: what launchers make of it differs),
     and when ``limit`` seconds are over.
     """
-    launcher = Path(sys.executable).with_name("mpiexec")
-    if not launcher.exists():
-        pytest.skip(f"no MPI launcher at {launcher}: the mpich wheel brings one")
 
     def run(
         ranks: int,
@@ -67,9 +154,9 @@ def mpiexec(tmp_path: Path) -> Callable[..., str]:
     ) -> str:
         path = tmp_path / "script.py"
         path.write_text(BEGIN + textwrap.dedent(script))
-        outlive = let_survive(launcher) if "-disable-auto-cleanup" in options else options.split()
+        outlive = let_survive(launcher()) if "-disable-auto-cleanup" in options else options.split()
         command = [
-            str(launcher),
+            str(launcher()),
             *outlive,
             "-n",
             str(ranks),
@@ -78,19 +165,7 @@ def mpiexec(tmp_path: Path) -> Callable[..., str]:
             str(path),
             *arguments,
         ]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, SOURCES))}
-        environment.pop("PYTHONUNBUFFERED", None)  # a line is to come whole
-        # Two cores may have five ranks: those that wait for a message must not keep others from work.
-        environment |= {"OMP_NUM_THREADS": "1", "MPIR_CVAR_CH4_GLOBAL_PROGRESS": "1"}
-        process = subprocess.Popen(
-            command,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
+        process = launched(command)
         try:
             output, _ = process.communicate(timeout=limit)
         except subprocess.TimeoutExpired:

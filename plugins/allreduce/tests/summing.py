@@ -5,8 +5,10 @@ from __future__ import annotations
 import itertools
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 from mpi4py import MPI
@@ -83,8 +85,8 @@ def trained(options: Mapping[str, Any], processes: Processes, dtype: str, steps:
     names = sorted({name.split()[0] for name, _, _ in sync.spans()})
     sync.close()
     return {
-        "parameters": flat.parameters.tolist(),
-        "momentum": flat.state["momentum"].tolist(),
+        "parameters": flat.parameters.tobytes().hex(),
+        "momentum": flat.state["momentum"].tobytes().hex(),
         "total": (mine if summing is None else total).tolist(),
         "owned": mine.tolist(),
         "notes": list(sync.notes),
@@ -93,27 +95,33 @@ def trained(options: Mapping[str, Any], processes: Processes, dtype: str, steps:
     }
 
 
-def pretend(each: int) -> None:
-    """Take so many ranks in a row for a node."""
+@contextmanager
+def pretended(each: int) -> Iterator[None]:
+    """Take so many ranks in a row for a node; none: as they are."""
+    if not each:
+        yield
+        return
     world = MPI.COMM_WORLD
     node = SharedAllocator(Node(world.Split(world.rank // each)))
-    near._allocator = lambda: node  # type: ignore[assignment]
     homes = [rank // each * each for rank in range(world.size)]
-    gradient_sync_module._homes = lambda comm: homes
+    with (
+        patch.object(near, "_allocator", lambda: node),
+        patch.object(gradient_sync_module, "_homes", lambda comm: homes),
+    ):
+        yield
 
 
-def main() -> None:
+def main(wanted: list[dict[str, Any]], node_ranks: int = 0) -> None:
     processes = MpiProcesses(options={"peer_timeout": "100 s"})  # a busy machine may stop for long
-    if len(sys.argv) > 2:
-        pretend(int(sys.argv[2]))
-    for options in json.loads(sys.argv[1]):
-        dtype = options.pop("dtype", "float64")
-        found = trained(options, processes, dtype, int(options.pop("steps", 3)))
-        every = processes.gather(found)
-        if processes.rank == 0:
-            print(json.dumps(every), flush=True)
+    with pretended(node_ranks):
+        for options in wanted:
+            dtype = options.pop("dtype", "float64")
+            found = trained(options, processes, dtype, int(options.pop("steps", 3)))
+            every = processes.gather(found)
+            if processes.rank == 0:
+                print(json.dumps(every), flush=True)
     processes.close()
 
 
 if __name__ == "__main__":
-    main()
+    main(json.loads(sys.argv[1]), *map(int, sys.argv[2:]))

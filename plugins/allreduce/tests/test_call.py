@@ -26,12 +26,12 @@ print("right")
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, pytest.param(4, marks=pytest.mark.slow)])
-def test_arrays_are_summed_in_place(mpiexec: Callable[..., str], ranks: int) -> None:
-    assert mpiexec(ranks, SUMS, "world").count("right") == ranks
+def test_arrays_are_summed_in_place(on_ranks: Callable[..., str], ranks: int) -> None:
+    assert on_ranks(ranks, SUMS, "world").count("right") == ranks
 
 
-def test_sub_communicators_sum_for_themselves(mpiexec: Callable[..., str]) -> None:
-    assert mpiexec(4, SUMS, "split").count("right") == 4
+def test_sub_communicators_sum_for_themselves(on_ranks: Callable[..., str]) -> None:
+    assert on_ranks(4, SUMS, "split").count("right") == 4
 
 
 NODES = """
@@ -63,7 +63,7 @@ def test_ranks_of_several_nodes_have_two_levels_to_choose_from(
     assert mpiexec(4, NODES, nodes).count("right") == 4
 
 
-def test_strides_and_element_types_of_all_kinds(mpiexec: Callable[..., str]) -> None:
+def test_strides_and_element_types_of_all_kinds(on_ranks: Callable[..., str]) -> None:
     script = """
     from demitasse_allreduce import allreduce
     for dtype in ("f2", "g", "?", "c8", ">f4", "m8[s]", "i2", "u8"):
@@ -83,10 +83,10 @@ def test_strides_and_element_types_of_all_kinds(mpiexec: Callable[..., str]) -> 
     allreduce(fortran)
     assert (fortran == size * np.arange(12.0).reshape(3, 4)).all()
     """
-    mpiexec(3, script)
+    on_ranks(3, script)
 
 
-def test_what_is_remembered_of_a_communicator_is_for_it_alone(mpiexec: Callable[..., str]) -> None:
+def test_what_is_remembered_of_a_communicator_is_for_it_alone(on_ranks: Callable[..., str]) -> None:
     script = """
     from demitasse import DataError
     from demitasse_allreduce import allreduce, call
@@ -104,7 +104,7 @@ def test_what_is_remembered_of_a_communicator_is_for_it_alone(mpiexec: Callable[
     except (DataError, MPI.Exception):
         print("freed")
     """
-    assert mpiexec(4, script).count("freed") == 4
+    assert on_ranks(4, script).count("freed") == 4
 
 
 def test_an_array_may_move_between_sums(mpiexec: Callable[..., str]) -> None:
@@ -140,7 +140,7 @@ def test_an_array_may_move_between_sums(mpiexec: Callable[..., str]) -> None:
     assert mpiexec(2, script).count("True") == 8
 
 
-def test_arrays_in_shared_memory_are_summed_where_they_lie(mpiexec: Callable[..., str]) -> None:
+def test_arrays_in_shared_memory_are_summed_where_they_lie(on_ranks: Callable[..., str]) -> None:
     script = """
     from demitasse_allreduce import allreduce
     from demitasse_allreduce.call import node_of
@@ -151,7 +151,7 @@ def test_arrays_in_shared_memory_are_summed_where_they_lie(mpiexec: Callable[...
         allreduce(array)
         assert (array == size * (size + 1) / 2).all()
     """
-    mpiexec(2, script)
+    on_ranks(2, script)
 
 
 def test_shared_zeros_are_summed_where_they_lie_and_go_with_their_last_view(
@@ -193,7 +193,7 @@ def test_shared_zeros_are_summed_where_they_lie_and_go_with_their_last_view(
     assert mpiexec(2, script).count("right") == 2
 
 
-def test_shared_zeros_that_cannot_be_had_are_said_on_every_rank(mpiexec: Callable[..., str]) -> None:
+def test_shared_zeros_that_cannot_be_had_are_said_on_every_rank(on_ranks: Callable[..., str]) -> None:
     script = """
     from demitasse import DemitasseError
     from demitasse_allreduce import shared_zeros
@@ -204,7 +204,7 @@ def test_shared_zeros_that_cannot_be_had_are_said_on_every_rank(mpiexec: Callabl
             print(type(error).__name__, error)
     assert shared_zeros((2, 2)).sum() == 0
     """
-    output = mpiexec(2, script)
+    output = on_ranks(2, script)
     for said in (
         "DataError shared memory holds numbers, not elements of type object",
         "DataError a shape is of whole numbers from 0 on, not -1",
@@ -227,7 +227,7 @@ def test_shared_zeros_of_several_nodes_are_ordinary_arrays(mpiexec: Callable[...
     mpiexec(2, script)
 
 
-def test_what_cannot_be_summed_is_said_on_every_rank(mpiexec: Callable[..., str]) -> None:
+def test_what_cannot_be_summed_is_said_on_every_rank(on_ranks: Callable[..., str]) -> None:
     script = """
     from demitasse import DemitasseError
     from demitasse_allreduce import allreduce
@@ -242,7 +242,7 @@ def test_what_cannot_be_summed_is_said_on_every_rank(mpiexec: Callable[..., str]
         except DemitasseError as error:
             print(type(error).__name__, error)
     """
-    output = mpiexec(2, script)
+    output = on_ranks(2, script)
     for said in (
         "DataError allreduce sums NumPy arrays in place, not list",
         "DataError allreduce cannot add elements of type <U1",
@@ -256,7 +256,7 @@ def test_what_cannot_be_summed_is_said_on_every_rank(mpiexec: Callable[..., str]
 
 
 @pytest.mark.parametrize("algorithm", ["auto", "shared", "ring", "mpi"])
-def test_ranks_with_different_arrays_are_named(mpiexec: Callable[..., str], algorithm: str) -> None:
+def test_ranks_with_different_arrays_are_named(on_ranks: Callable[..., str], algorithm: str) -> None:
     script = """
     from demitasse import WorkerError
     from demitasse_allreduce import allreduce
@@ -270,7 +270,7 @@ def test_ranks_with_different_arrays_are_named(mpiexec: Callable[..., str], algo
     allreduce(array, comm, sys.argv[1])
     assert (array == size).all()
     """
-    output = mpiexec(2, script, algorithm)
+    output = on_ranks(2, script, algorithm)
     assert output.count("the ranks ask for different sums: rank") == 6
     assert output.count("9 int32") == 2
     assert output.count("9 float32") == 2

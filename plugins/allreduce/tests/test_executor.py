@@ -37,12 +37,12 @@ print("right")
 
 @pytest.mark.parametrize("ranks", [2, 3, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 4, 5))])
 def test_every_algorithm_sums_to_the_same_bits_on_all_ranks(
-    mpiexec: Callable[..., str], ranks: int
+    on_ranks: Callable[..., str], ranks: int
 ) -> None:
-    assert mpiexec(ranks, SUMS).count("right") == ranks
+    assert on_ranks(ranks, SUMS).count("right") == ranks
 
 
-def test_moves_longer_than_a_message_go_in_pieces(mpiexec: Callable[..., str]) -> None:
+def test_moves_longer_than_a_message_go_in_pieces(on_ranks: Callable[..., str]) -> None:
     script = f"""
     from demitasse_allreduce.algorithms import schedule
     from demitasse_allreduce.executor import Collective
@@ -51,11 +51,11 @@ def test_moves_longer_than_a_message_go_in_pieces(mpiexec: Callable[..., str]) -
     Collective(schedule("recursive-halving-doubling", size, n), comm, array).run()
     assert (array == np.arange(n) * size + size * (size - 1) / 2).all()
     """
-    mpiexec(3, script)
+    on_ranks(3, script)
 
 
 def test_reduce_scatter_and_allgather_leave_the_parts_with_their_owners(
-    mpiexec: Callable[..., str],
+    on_ranks: Callable[..., str],
 ) -> None:
     script = """
     from demitasse_allreduce.algorithms import schedule
@@ -71,11 +71,11 @@ def test_reduce_scatter_and_allgather_leave_the_parts_with_their_owners(
         Collective(gather, comm, array).run()
         assert (array == np.arange(n) * size + size * (size - 1) / 2).all()
     """
-    mpiexec(4, script)
+    on_ranks(4, script)
 
 
 def test_sends_that_no_one_awaits_yet_do_not_stop_a_schedule_that_a_buffer_lets_pass(
-    mpiexec: Callable[..., str],
+    on_ranks: Callable[..., str],
 ) -> None:
     script = """
     from demitasse import Move, Schedule, check
@@ -93,10 +93,10 @@ def test_sends_that_no_one_awaits_yet_do_not_stop_a_schedule_that_a_buffer_lets_
     Collective(Schedule("rough", 3, n, program, "broadcast"), comm, array).run()
     assert (array == (3, 1, 3)[rank]).all(), (rank, array[0])
     """
-    mpiexec(3, script)
+    on_ranks(3, script)
 
 
-def test_a_collective_goes_on_beside_other_work(mpiexec: Callable[..., str]) -> None:
+def test_a_collective_goes_on_beside_other_work(on_ranks: Callable[..., str]) -> None:
     script = """
     from demitasse_allreduce.algorithms import schedule
     from demitasse_allreduce.executor import Collective
@@ -110,7 +110,7 @@ def test_a_collective_goes_on_beside_other_work(mpiexec: Callable[..., str]) -> 
     collective.wait()
     assert (array == (4.0, 6.0)[rank % 2]).all()
     """
-    mpiexec(4, script)
+    on_ranks(4, script)
 
 
 def test_a_check_that_raises_ends_a_wait_for_a_message(mpiexec: Callable[..., str]) -> None:
@@ -135,7 +135,7 @@ def test_a_check_that_raises_ends_a_wait_for_a_message(mpiexec: Callable[..., st
     assert "rank 1 stalls at layer conv1" in mpiexec(2, script, fails=None)
 
 
-def test_arrays_and_communicators_that_do_not_fit_are_said(mpiexec: Callable[..., str]) -> None:
+def test_arrays_and_communicators_that_do_not_fit_are_said(on_ranks: Callable[..., str]) -> None:
     script = """
     from demitasse import PlanError
     from demitasse_allreduce.algorithms import schedule
@@ -146,14 +146,14 @@ def test_arrays_and_communicators_that_do_not_fit_are_said(mpiexec: Callable[...
         except PlanError as error:
             print(error)
     """
-    output = mpiexec(1, script)
+    output = on_ranks(1, script)
     assert "a schedule for 2 ranks, a communicator of 1" in output
     assert "ring of 10 elements: an array of shape (9,)" in output
 
 
 @pytest.mark.parametrize(("ranks", "node_ranks"), [(4, 2), (5, 2), (4, 1), (3, 3)])
 def test_nodes_are_summed_in_memory_and_then_across(
-    mpiexec: Callable[..., str], ranks: int, node_ranks: int
+    on_ranks: Callable[..., str], ranks: int, node_ranks: int
 ) -> None:
     script = f"""
     from demitasse_allreduce.algorithms import schedule
@@ -174,7 +174,7 @@ def test_nodes_are_summed_in_memory_and_then_across(
             assert first.tobytes() == array.tobytes()
     assert levels.slices == (size % {node_ranks} == 0)
     """
-    mpiexec(ranks, script)
+    on_ranks(ranks, script)
 
 
 def test_all_algorithms_are_tried() -> None:

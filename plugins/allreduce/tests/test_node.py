@@ -44,11 +44,11 @@ print("right")
 @pytest.mark.parametrize(
     "ranks", [2, 3, pytest.param(1, marks=pytest.mark.slow), pytest.param(5, marks=pytest.mark.slow)]
 )
-def test_sums_are_right_and_the_same_on_all_ranks(mpiexec: Callable[..., str], ranks: int) -> None:
-    assert mpiexec(ranks, SUMS).count("right") == ranks
+def test_sums_are_right_and_the_same_on_all_ranks(on_ranks: Callable[..., str], ranks: int) -> None:
+    assert on_ranks(ranks, SUMS).count("right") == ranks
 
 
-def test_float32_is_added_in_the_order_of_ranks(mpiexec: Callable[..., str]) -> None:
+def test_float32_is_added_in_the_order_of_ranks(on_ranks: Callable[..., str]) -> None:
     script = """
     from demitasse_allreduce.node import Node
     node = Node(comm)
@@ -63,11 +63,11 @@ def test_float32_is_added_in_the_order_of_ranks(mpiexec: Callable[..., str]) -> 
         node.allreduce(array).run()
         assert (array == want).all()
     """
-    mpiexec(3, script)
+    on_ranks(3, script)
 
 
 def test_arrays_that_lie_in_shared_memory_on_some_ranks_only_are_added_too(
-    mpiexec: Callable[..., str],
+    on_ranks: Callable[..., str],
 ) -> None:
     script = """
     from demitasse_allreduce.node import Node
@@ -84,12 +84,12 @@ def test_arrays_that_lie_in_shared_memory_on_some_ranks_only_are_added_too(
     node.allreduce(array).run()
     assert (array == size * (size - 1) // 2).all()
     """
-    mpiexec(3, script)
+    on_ranks(3, script)
 
 
 @pytest.mark.parametrize("ranks", [4, pytest.param(7, marks=pytest.mark.slow)])
 def test_ranks_that_outnumber_processors_add_arrays_that_begin_anywhere(
-    mpiexec: Callable[..., str], ranks: int
+    on_ranks: Callable[..., str], ranks: int
 ) -> None:
     """Arrays lie differently in a line on each rank, end within a chunk, and are many and short."""
     script = """
@@ -112,10 +112,10 @@ def test_ranks_that_outnumber_processors_add_arrays_that_begin_anywhere(
             for turn, array in enumerate((own, shared, own)):
                 right(array, n, turn)
     """
-    mpiexec(ranks, script)
+    on_ranks(ranks, script)
 
 
-def test_owners_get_their_slices_and_give_them(mpiexec: Callable[..., str]) -> None:
+def test_owners_get_their_slices_and_give_them(on_ranks: Callable[..., str]) -> None:
     script = """
     from demitasse_allreduce.node import Node
     node = Node(comm)
@@ -139,10 +139,10 @@ def test_owners_get_their_slices_and_give_them(mpiexec: Callable[..., str]) -> N
     mine, theirs = node.siblings(array)[rank], node.siblings(array)[1 - rank % 2]
     assert (mine == theirs).all()
     """
-    mpiexec(3, script)
+    on_ranks(3, script)
 
 
-def test_a_second_channel_is_for_a_second_thread(mpiexec: Callable[..., str]) -> None:
+def test_a_second_channel_is_for_a_second_thread(on_ranks: Callable[..., str]) -> None:
     script = """
     import threading
     from demitasse_allreduce.node import Node
@@ -158,10 +158,10 @@ def test_a_second_channel_is_for_a_second_thread(mpiexec: Callable[..., str]) ->
     thread.join()
     assert (a == size**5).all() and (b == size**5).all()
     """
-    mpiexec(2, script)
+    on_ranks(2, script)
 
 
-def test_different_arrays_are_told_apart_and_the_node_goes_on(mpiexec: Callable[..., str]) -> None:
+def test_different_arrays_are_told_apart_and_the_node_goes_on(on_ranks: Callable[..., str]) -> None:
     script = """
     from demitasse import WorkerError
     from demitasse_allreduce.node import Node
@@ -175,7 +175,7 @@ def test_different_arrays_are_told_apart_and_the_node_goes_on(mpiexec: Callable[
     node.allreduce(array).run()
     assert (array == size).all()
     """
-    output = mpiexec(3, script)
+    output = on_ranks(3, script)
     assert output.count("ranks 0, 2 allreduce of 1,000 float64; rank 1 allreduce of 1,001 float64") == 3
     assert output.count("rank 0 allreduce of 10 int32; ranks 1, 2 allreduce of 10 float32") == 3
 
@@ -202,7 +202,7 @@ def test_a_rank_that_raises_ends_the_others_wait(mpiexec: Callable[..., str], sh
     assert mpiexec(3, script, str(shared)).count("rank 1 of the node gave up") == 2
 
 
-def test_a_check_that_raises_ends_a_wait_on_all_ranks(mpiexec: Callable[..., str]) -> None:
+def test_a_check_that_raises_ends_a_wait_on_all_ranks(on_ranks: Callable[..., str]) -> None:
     script = """
     from demitasse import WorkerError
     from demitasse_allreduce.node import Node
@@ -218,7 +218,7 @@ def test_a_check_that_raises_ends_a_wait_on_all_ranks(mpiexec: Callable[..., str
             print(f"{rank} {error}")
     comm.Barrier()
     """
-    output = mpiexec(3, script)
+    output = on_ranks(3, script)
     assert "0 rank 2 stalls" in output
     assert "1 rank 0 of the node gave up" in output
 
@@ -246,7 +246,7 @@ def test_a_rank_that_dies_is_named(mpiexec: Callable[..., str]) -> None:
     assert not [path for path in left if "demitasse" in path.name]
 
 
-def test_memory_of_a_block_is_zero_aligned_and_bounded(mpiexec: Callable[..., str]) -> None:
+def test_memory_of_a_block_is_zero_aligned_and_bounded(on_ranks: Callable[..., str]) -> None:
     script = """
     from demitasse_allreduce.node import Node, SharedAllocator
     allocator = SharedAllocator(Node(comm))
@@ -266,7 +266,7 @@ def test_memory_of_a_block_is_zero_aligned_and_bounded(mpiexec: Callable[..., st
     except ValueError as error:
         print(error)
     """
-    output = mpiexec(1, script)
+    output = on_ranks(1, script)
     assert "4 bytes at 2999999 do not lie in a block of 3000000" in output
     assert "the memory was closed" in output
 
@@ -298,7 +298,7 @@ def test_no_name_is_left_in_the_file_system(mpiexec: Callable[..., str], tmp_pat
     mpiexec(2, script)
 
 
-def test_an_array_whose_elements_are_not_aligned_is_refused(mpiexec: Callable[..., str]) -> None:
+def test_an_array_whose_elements_are_not_aligned_is_refused(on_ranks: Callable[..., str]) -> None:
     """Whole lines of it would be added beyond its end."""
     script = """
     from demitasse import PlanError
@@ -313,4 +313,4 @@ def test_an_array_whose_elements_are_not_aligned_is_refused(mpiexec: Callable[..
         except PlanError as error:
             print(error, flush=True)
     """
-    assert mpiexec(2, script).count("whose elements are aligned") == 4
+    assert on_ranks(2, script).count("whose elements are aligned") == 4

@@ -59,19 +59,22 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def trained(folder: Path) -> Trained:
+def trained(folder: Path, on_ranks: Callable[..., str]) -> Trained:
     """``trained(ranks, jobs)``: what ``training.py`` finds for each of the jobs."""
+    program = Path(__file__).with_name("training.py")
 
-    def run(ranks: int, jobs: list[Job]) -> list[dict[str, Any]]:
-        numbered = [
-            {"folder": str(folder), "prefix": f"{ranks}-{i}", **job} for i, job in enumerate(jobs)
-        ]
-        program = [sys.executable, str(Path(__file__).with_name("training.py")), json.dumps(numbered)]
-        launcher = [str(Path(sys.executable).with_name("mpiexec")), "-n", str(ranks)]
-        words = [*(launcher if ranks > 1 else []), *program]
+    def run_alone(jobs: str) -> str:
+        words = [sys.executable, str(program), jobs]
         done = subprocess.run(words, capture_output=True, text=True, timeout=600, check=False)
         assert done.returncode == 0, done.stderr[-4000:]
-        return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+        return done.stdout
+
+    def run(ranks: int, jobs: list[Job]) -> list[dict[str, Any]]:
+        numbered = json.dumps(
+            [{"folder": str(folder), "prefix": f"{ranks}-{i}", **job} for i, job in enumerate(jobs)]
+        )
+        told = run_alone(numbered) if ranks == 1 else on_ranks(ranks, program.read_text(), numbered)
+        return [json.loads(line) for line in told.splitlines() if line.startswith("{")]
 
     return run
 

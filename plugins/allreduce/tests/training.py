@@ -52,7 +52,7 @@ def trained(job: Mapping[str, Any]) -> dict[str, Any]:
         losses = [trainer.step().loss for _ in range(job["iterations"])]
         saved = str(trainer.snapshot())
         parameters = {
-            name: [array.data.tolist() for array in arrays]
+            name: [array.data.tobytes() for array in arrays]
             for name, arrays in trainer.net.params.items()
         }
         found = {"losses": losses, "parameters": parameters}
