@@ -21,7 +21,7 @@ def test_the_entry_point_loads_and_implements_the_roles_of_the_manifest() -> Non
     (manifest,) = [found for found in demitasse.discover() if found.name == "onnx"]
     assert manifest.problem == ""
     hooks = {name for name in vars(hookspecs) if hasattr(getattr(module, name, None), "demitasse_impl")}
-    assert hooks == set(manifest.roles) == {"layer_types", "model_reader", "programs"}
+    assert hooks == set(manifest.roles) == {"layer_types", "model_reader", "operations", "programs"}
 
 
 def test_composing_needs_no_onnx() -> None:

@@ -12,6 +12,10 @@ import numpy as np
 from demitasse import GraphBuilder, Layer, RandomStream, Tensor, unknown
 
 Shape = tuple[int, ...]
+Made = Tensor | np.ndarray
+Value = Tensor | np.ndarray | None
+"""What a node reads: a tensor that the net computes, a constant, or nothing where it is left out."""
+
 LARGEST = 2**31
 """Elements of a blob: more is a damaged file, not a net."""
 
@@ -20,13 +24,15 @@ LARGEST = 2**31
 class Call:
     """A node of a model. ``operands`` has for each input the number of a bottom, the array of a
     constant, or None where it is left out; ``zeros`` are what a Pad before it put around its input, in
-    the order of ``pads`` (all beginnings, then all ends)."""
+    the order of ``pads`` (all beginnings, then all ends). Calls with one name in ``shared`` have their
+    learned arrays in common."""
 
     operator: str
     opset: int
     attributes: Mapping[str, Any]
     operands: tuple[int | np.ndarray | None, ...] = ()
     zeros: Shape = ()
+    shared: str = ""
 
 
 @dataclass(frozen=True)
@@ -35,10 +41,11 @@ class Operands:
 
     call: Call
     attributes: Mapping[str, Any]
-    values: Sequence[Tensor | np.ndarray | None]
+    values: Sequence[Value]
     graph: GraphBuilder
     layer: Layer
     learned: Sequence[Tensor] = ()
+    fixed_names: set[str] = field(default_factory=set)
 
     def __getitem__(self, name: str) -> Any:
         return self.attributes[name]
@@ -58,6 +65,10 @@ class Operands:
             raise ValueError(f"input {position} is computed by the net; a constant is supported")
         return value
 
+    def has(self, position: int) -> bool:
+        """Whether the call has an input."""
+        return position < len(self.values) and self.values[position] is not None
+
     def apply(self, word: str, *inputs: Tensor | None, **attributes: Any) -> Any:
         """Emit an operation. Raises ValueError where no composed plugin has the word, and for a result
         that no machine holds."""
@@ -74,6 +85,9 @@ class Operands:
 
     def fixed(self, name: str, value: Any) -> Tensor:
         """A tensor of constants of the layer's own."""
+        while name in self.fixed_names:
+            name += "'"
+        self.fixed_names.add(name)
         return self.graph.constant(f"{self.layer.name}.{name}", np.asarray(value))
 
 
@@ -88,7 +102,7 @@ class Given:
         return self.array
 
 
-Expand = Callable[[Operands], Sequence[Tensor]]
+Expand = Callable[[Operands], Sequence[Made]]
 Learned = Callable[[Call, Mapping[str, Any]], Sequence[np.ndarray]]
 
 
@@ -97,14 +111,15 @@ class Operator:
     """One operator of ONNX.
 
     ``defaults`` are the attributes that it understands, REQUIRED ones as None. ``arrays`` gives the
-    learned parameters among a call's constants, of which the first ``kept`` are not trained.
+    learned parameters among a call's constants, of which as many of the first as ``kept`` says are not
+    trained.
     """
 
     name: str
     expand: Expand
     defaults: Mapping[str, Any] = field(default_factory=dict)
     arrays: Learned | None = None
-    kept: int = 0
+    kept: Callable[[Call], int] = lambda call: 0
 
     def learned(self, call: Call) -> list[np.ndarray]:
         """The learned parameters of a call. Raises ValueError."""
@@ -122,19 +137,21 @@ class Operator:
             given[name] = value
         return given
 
-    def build(self, layer: Layer, bottoms: Sequence[Tensor], graph: GraphBuilder) -> Sequence[Tensor]:
-        """Emit the layer's operations."""
+    def build(self, layer: Layer, values: Sequence[Value], graph: GraphBuilder) -> Sequence[Made]:
+        """Emit the operations of a layer whose operands are ``values``; what it makes of constants alone
+        is constant."""
         call: Call = layer.parameters
+        kept = self.kept(call)
         learned = [
             graph.parameter(
                 tuple(array.shape),
                 Given(array),
-                rate=0.0 if number < self.kept else 1.0,
-                trainable=number >= self.kept,
+                rate=0.0 if number < kept else 1.0,
+                trainable=number >= kept,
+                shared=f"{call.shared}[{number}]" if call.shared else None,
             )
             for number, array in enumerate(self.learned(call))
         ]
-        values = [bottoms[operand] if isinstance(operand, int) else operand for operand in call.operands]
         made = self.expand(Operands(call, self.complete(call), values, graph, layer, learned))
         if len(made) < len(layer.tops):
             raise ValueError(

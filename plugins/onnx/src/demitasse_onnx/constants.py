@@ -1,50 +1,62 @@
-"""Nodes that make constants of constants: worked out when a model is read."""
+"""Nodes that make constants of constants: worked out when a model is read, or, where they depend on the
+shape of a blob, when a net is planned for its shapes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-import onnx
 
-from demitasse import ModelError
+LARGEST_MADE = 2**24
+"""Elements of a constant that is made of others: a few nodes that each double one would else fill any
+memory. What is made in real models are shapes, and tables of places."""
 
-LARGEST_JOINED = 2**24
-"""Elements of a constant that is joined of others: a few nodes that each double one would else fill any
-memory. What is joined in real models are shapes."""
+Arrays = Sequence[np.ndarray]
+Attributes = Mapping[str, Any]
+Maker = Callable[[Arrays, Attributes], Any]
 
-_CASTS = {
-    onnx.TensorProto.FLOAT: np.float32,
-    onnx.TensorProto.DOUBLE: np.float64,
-    onnx.TensorProto.INT64: np.int64,
-    onnx.TensorProto.INT32: np.int32,
-}
+CASTS: Mapping[int, type[np.generic]] = MappingProxyType(
+    {
+        1: np.float32,
+        2: np.uint8,
+        3: np.int8,
+        4: np.uint16,
+        5: np.int16,
+        6: np.int32,
+        7: np.int64,
+        9: np.bool_,
+        10: np.float16,
+        11: np.float64,
+        16: np.float32,
+    }
+)
+"""NumPy's types for those that Cast makes, by ONNX's numbers; bfloat16, which NumPy lacks, as what holds
+it. A composition imports this without the package onnx."""
 
 
-def folded(
-    node: onnx.NodeProto,
-    operands: Sequence[str | np.ndarray | None],
-    attributes: Mapping[str, Any],
-    where: str,
-) -> np.ndarray | None:
-    """The constant that a node makes; None for a node that is a layer. Raises ModelError."""
-    if node.op_type == "Constant" and len(node.output) == 1:
-        return _constant(attributes, where)
-    if node.op_type not in _FOLDED or len(node.output) != 1 or not operands:
-        return None
-    arrays = [operand for operand in operands if isinstance(operand, np.ndarray)]
-    if len(arrays) != len(operands):
-        return None
-    if node.op_type == "Concat" and sum(array.size for array in arrays) > LARGEST_JOINED:
-        raise ModelError(f"{where}: makes a constant of more than {LARGEST_JOINED} elements")
+def made_of(
+    operator: str,
+    arrays: Sequence[np.ndarray | None],
+    attributes: Attributes,
+    outputs: int = 1,
+) -> list[np.ndarray]:
+    """The constants that a node makes of constants. Raises ValueError that says why not."""
+    last = max((place for place, each in enumerate(arrays) if each is not None), default=-1)
+    given = [np.zeros(0) if each is None else each for each in arrays[: last + 1]]
     try:
-        return np.asarray(_FOLDED[node.op_type](arrays, attributes))
-    except (ValueError, TypeError, IndexError, KeyError, OverflowError) as error:
-        raise ModelError(f"{where}: cannot be worked out for its constants: {error}") from error
+        # What overflows, or is no number, is so in every evaluator.
+        with np.errstate(all="ignore"):
+            made = _MAKERS[operator](given, {**attributes, "outputs": outputs})
+    except (TypeError, IndexError, KeyError, OverflowError, MemoryError) as error:
+        raise ValueError(f"cannot be worked out for its constants: {error}") from error
+    return [np.asarray(each) for each in (made if isinstance(made, list) else [made])]
 
 
-def _constant(attributes: Mapping[str, Any], where: str) -> np.ndarray:
+def constant(attributes: Attributes) -> np.ndarray:
+    """What a node Constant holds. Raises ValueError."""
     kinds = {
         "value_float": np.float32,
         "value_floats": np.float32,
@@ -56,31 +68,232 @@ def _constant(attributes: Mapping[str, Any], where: str) -> np.ndarray:
             return value
         if name in kinds and not isinstance(value, str | np.ndarray):
             return np.array(value, kinds[name])
-    raise ModelError(
-        f"{where}: has no value, or one of a kind that is not read ({', '.join(attributes)})"
-    )
+    raise ValueError(f"has no value, or one of a kind that is not read ({', '.join(attributes)})")
 
 
-def _axes(arrays: Sequence[np.ndarray], attributes: Mapping[str, Any]) -> tuple[int, ...]:
-    listed = arrays[1].reshape(-1) if len(arrays) > 1 else attributes.get("axes", ())
-    if len(listed) > 32:
-        raise ValueError(f"{len(listed)} axes")
-    return tuple(int(axis) for axis in listed)
+def bounded(size: float, what: str = "constant") -> None:
+    """Raise ValueError for a constant that no real model makes."""
+    if size > LARGEST_MADE:
+        raise ValueError(f"makes a {what} of more than {LARGEST_MADE} elements")
 
 
-def _reshape(arrays: Sequence[np.ndarray], attributes: Mapping[str, Any]) -> np.ndarray:
-    shape = [int(extent) for extent in arrays[1].reshape(-1)]
-    if len(shape) > 32:
-        raise ValueError(f"{len(shape)} axes")
+def _numbers(array: np.ndarray) -> tuple[int, ...]:
+    """A list of axes or extents."""
+    if array.size > 32:
+        raise ValueError(f"{array.size} axes")
+    return tuple(int(each) for each in array.reshape(-1))
+
+
+def _axes(arrays: Arrays, attributes: Attributes) -> tuple[int, ...]:
+    return _numbers(arrays[1] if len(arrays) > 1 else np.array(attributes.get("axes", ()), np.int64))
+
+
+def _reshape(arrays: Arrays, attributes: Attributes) -> np.ndarray:
+    shape = _numbers(arrays[1])
+    if attributes.get("allowzero"):
+        return arrays[0].reshape(shape)
     return arrays[0].reshape([arrays[0].shape[i] if n == 0 else n for i, n in enumerate(shape)])
 
 
-_FOLDED: dict[str, Any] = {
-    "Identity": lambda arrays, attributes: arrays[0],
-    "Transpose": lambda arrays, attributes: arrays[0].transpose(attributes.get("perm")),
-    "Unsqueeze": lambda arrays, attributes: np.expand_dims(arrays[0], _axes(arrays, attributes)),
-    "Squeeze": lambda arrays, attributes: arrays[0].squeeze(_axes(arrays, attributes) or None),
-    "Cast": lambda arrays, attributes: arrays[0].astype(_CASTS[attributes["to"]]),
-    "Concat": lambda arrays, attributes: np.concatenate(arrays, attributes["axis"]),
-    "Reshape": _reshape,
-}
+def _concat(arrays: Arrays, attributes: Attributes) -> np.ndarray:
+    bounded(sum(array.size for array in arrays))
+    return np.concatenate(arrays, attributes["axis"])
+
+
+def _gather(arrays: Arrays, attributes: Attributes) -> np.ndarray:
+    data, index = arrays
+    axis = attributes.get("axis", 0)
+    bounded(index.size * data.size / max(1, data.shape[axis]))
+    return np.take(data, index, axis)
+
+
+def _slice(arrays: Arrays, attributes: Attributes) -> np.ndarray:
+    data, *rest = arrays
+    lists = [_numbers(each) for each in rest]
+    starts, ends = lists[:2] if lists else (attributes["starts"], attributes["ends"])
+    axes = lists[2] if len(lists) > 2 else attributes.get("axes", ())
+    axes = axes or tuple(range(len(starts)))
+    steps = (lists[3] if len(lists) > 3 else ()) or (1,) * len(starts)
+    chosen = [slice(None)] * data.ndim
+    for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
+        chosen[axis] = slice_of(start, end, step, data.shape[axis])
+    return data[tuple(chosen)]
+
+
+def slice_of(start: int, end: int, step: int, extent: int) -> slice:
+    """ONNX's bounds as Python's: backwards, an end before the first element is none. Raises ValueError
+    for a step of 0."""
+    first, last, step = slice(start, end, step).indices(extent)
+    if step < 0 and end < -extent:
+        last = -1
+    return slice(first, None if last < 0 else last, step)
+
+
+def _split(arrays: Arrays, attributes: Attributes) -> list[np.ndarray]:
+    data, axis, parts = arrays[0], attributes.get("axis", 0), attributes["outputs"]
+    sizes = _numbers(arrays[1]) if len(arrays) > 1 else tuple(attributes.get("split", ()))
+    each = -(-data.shape[axis] // parts)
+    cuts = np.cumsum(sizes)[:-1] if sizes else [each * part for part in range(1, parts)]
+    return list(np.split(data, cuts, axis))
+
+
+def _filled(arrays: Arrays, attributes: Attributes) -> np.ndarray:
+    shape = _numbers(arrays[0])
+    bounded(math.prod(shape))
+    value = attributes.get("value", np.zeros(1, np.float32))
+    return np.full(shape, value.reshape(-1)[0], value.dtype)
+
+
+def _expand(arrays: Arrays, attributes: Attributes) -> np.ndarray:
+    shape = np.broadcast_shapes(arrays[0].shape, _numbers(arrays[1]))
+    bounded(math.prod(shape))
+    return np.broadcast_to(arrays[0], shape).copy()
+
+
+def _tile(arrays: Arrays, attributes: Attributes) -> np.ndarray:
+    repeats = _numbers(arrays[1])
+    bounded(arrays[0].size * math.prod(max(0, each) for each in repeats))
+    return np.tile(arrays[0], repeats)
+
+
+def _range(arrays: Arrays, attributes: Attributes) -> np.ndarray:
+    start, limit, step = (array.reshape(()).item() for array in arrays)
+    if not step:
+        raise ValueError("has a step of 0")
+    bounded((limit - start) / step)
+    return np.arange(start, limit, step).astype(arrays[0].dtype)
+
+
+def _cast(arrays: Arrays, attributes: Attributes) -> np.ndarray:
+    if attributes["to"] not in CASTS:
+        raise ValueError(f"to {attributes['to']} is no type of numbers that is read")
+    return arrays[0].astype(CASTS[attributes["to"]])
+
+
+def _several(function: Callable[..., Any]) -> Maker:
+    """A function of two arrays or more, of shapes that fit."""
+
+    def maker(arrays: Arrays, attributes: Attributes) -> Any:
+        bounded(math.prod(np.broadcast_shapes(*(array.shape for array in arrays))))
+        made = arrays[0]
+        for other in arrays[1:]:
+            made = function(made, other)
+        return made
+
+    return maker
+
+
+def _each(function: Callable[[np.ndarray], Any]) -> Maker:
+    return lambda arrays, attributes: np.asarray(function(arrays[0])).astype(arrays[0].dtype, copy=False)
+
+
+def _divided(over: np.ndarray, under: np.ndarray) -> np.ndarray:
+    """Whole numbers without the rest, towards 0."""
+    if over.dtype.kind == "f":
+        quotient: np.ndarray = np.divide(over, under)
+        return quotient
+    if not under.all():
+        raise ValueError("divides by 0")
+    whole: np.ndarray = np.sign(over) * np.sign(under) * (np.abs(over) // np.abs(under))
+    return whole.astype(over.dtype)
+
+
+def _modulo(arrays: Arrays, attributes: Attributes) -> np.ndarray:
+    over, under = arrays
+    bounded(math.prod(np.broadcast_shapes(over.shape, under.shape)))
+    if over.dtype.kind in "iu" and not under.all():
+        raise ValueError("divides by 0")
+    made: np.ndarray = (np.fmod if attributes.get("fmod") else np.mod)(over, under)
+    return made
+
+
+def _where(arrays: Arrays, attributes: Attributes) -> np.ndarray:
+    bounded(math.prod(np.broadcast_shapes(*(array.shape for array in arrays))))
+    return np.where(*arrays)
+
+
+def _reduced(function: Callable[..., Any]) -> Maker:
+    def maker(arrays: Arrays, attributes: Attributes) -> Any:
+        axes, keep = _axes(arrays, attributes), bool(attributes.get("keepdims", 1))
+        if not axes and attributes.get("noop_with_empty_axes"):
+            return arrays[0]
+        made = function(arrays[0], axis=axes or None, keepdims=keep)
+        return np.asarray(made).astype(arrays[0].dtype, copy=False)
+
+    return maker
+
+
+def _dequantized(arrays: Arrays, attributes: Attributes) -> np.ndarray:
+    data, scale = arrays[:2]
+    zero = arrays[2] if len(arrays) > 2 and arrays[2].size else np.zeros_like(scale, data.dtype)
+    if attributes.get("block_size"):
+        raise ValueError("blocks of one scale each are not read")
+    along = _along(scale, data.ndim, attributes.get("axis", 1))
+    shifted = data.astype(np.int64) - zero.astype(np.int64).reshape(along)
+    return (shifted.astype(scale.dtype) * scale.reshape(along)).astype(scale.dtype)
+
+
+def _along(scale: np.ndarray, axes: int, axis: int) -> tuple[int, ...]:
+    """The shape in which one scale, or one for each element of an axis, meets an array."""
+    if scale.size == 1:
+        return (1,) * axes
+    return tuple(-1 if each == axis % axes else 1 for each in range(axes))
+
+
+_MAKERS: Mapping[str, Maker] = MappingProxyType(
+    {
+        "Abs": _each(np.abs),
+        "Add": _several(np.add),
+        "And": _several(np.logical_and),
+        "Cast": _cast,
+        "Ceil": _each(np.ceil),
+        "Concat": _concat,
+        "Constant": lambda arrays, attributes: constant(attributes),
+        "ConstantOfShape": _filled,
+        "DequantizeLinear": _dequantized,
+        "Div": _several(_divided),
+        "Equal": _several(np.equal),
+        "Exp": _each(np.exp),
+        "Expand": _expand,
+        "Flatten": lambda arrays, attributes: arrays[0].reshape(
+            math.prod(arrays[0].shape[: attributes.get("axis", 1)]), -1
+        ),
+        "Floor": _each(np.floor),
+        "Gather": _gather,
+        "Greater": _several(np.greater),
+        "GreaterOrEqual": _several(np.greater_equal),
+        "Identity": lambda arrays, attributes: arrays[0],
+        "Less": _several(np.less),
+        "LessOrEqual": _several(np.less_equal),
+        "Log": _each(np.log),
+        "Max": _several(np.maximum),
+        "Min": _several(np.minimum),
+        "Mod": _modulo,
+        "Mul": _several(np.multiply),
+        "Neg": _each(np.negative),
+        "Not": _each(np.logical_not),
+        "Or": _several(np.logical_or),
+        "Pow": lambda arrays, attributes: np.power(*arrays).astype(arrays[0].dtype),
+        "Range": _range,
+        "Reciprocal": _each(np.reciprocal),
+        "ReduceMax": _reduced(np.max),
+        "ReduceMean": _reduced(np.mean),
+        "ReduceMin": _reduced(np.min),
+        "ReduceProd": _reduced(np.prod),
+        "ReduceSum": _reduced(np.sum),
+        "Reshape": _reshape,
+        "Round": _each(np.round),
+        "Slice": _slice,
+        "Split": _split,
+        "Sqrt": _each(np.sqrt),
+        "Squeeze": lambda arrays, attributes: arrays[0].squeeze(_axes(arrays, attributes) or None),
+        "Sub": _several(np.subtract),
+        "Tile": _tile,
+        "Transpose": lambda arrays, attributes: arrays[0].transpose(attributes.get("perm")),
+        "Unsqueeze": lambda arrays, attributes: np.expand_dims(arrays[0], _axes(arrays, attributes)),
+        "Where": _where,
+    }
+)
+
+MADE = frozenset(_MAKERS)
+"""The operators that are worked out where all that they read is constant."""

@@ -11,7 +11,7 @@ import onnx
 
 from demitasse import Layer, Location, ModelError, unknown
 from demitasse_onnx.call import Call, Shape
-from demitasse_onnx.constants import folded
+from demitasse_onnx.constants import MADE, made_of
 from demitasse_onnx.operators import OPERATORS
 from demitasse_onnx.values import array, attribute
 
@@ -54,8 +54,8 @@ class Nodes:
             about = f"node {node.name!r} ({node.op_type})"
             attributes = {each.name: attribute(each, self._path, about) for each in node.attribute}
             self._check_new(node, where)
-            if (value := folded(node, operands, attributes, where)) is not None:
-                self._constants[node.output[0]] = value
+            if node.op_type in MADE and not any(isinstance(operand, str) for operand in operands):
+                self._work_out(node, operands, attributes, where)
                 continue
             _check_known(node, where)
             if node.op_type == "Pad" and (zeros := self._zeros(node, operands, attributes)) is not None:
@@ -65,6 +65,19 @@ class Nodes:
             yield self._layer(node, operands, attributes, number)
             self._made.update(name for name in node.output if name)
         yield from self._outputs({name for number in needed for name in self._graph.node[number].input})
+
+    def _work_out(
+        self, node: onnx.NodeProto, operands: list[Operand], attributes: dict[str, Any], where: str
+    ) -> None:
+        """The constants that a node makes of constants."""
+        arrays = [None if isinstance(operand, str) else operand for operand in operands]
+        try:
+            made = made_of(node.op_type, arrays, attributes, len(node.output))
+        except ValueError as error:
+            raise ModelError(f"{where}: {error}") from error
+        self._constants.update(
+            (name, value) for name, value in zip(node.output, made, strict=False) if name
+        )
 
     def _needed(self) -> set[int]:
         """The numbers of the nodes on which an output of the graph depends."""
@@ -173,9 +186,10 @@ class Nodes:
 def _check_known(node: onnx.NodeProto, where: str) -> None:
     """Raise ModelError for an operator that is not read."""
     ours = node.domain in _DOMAINS
-    if not ours or node.op_type not in OPERATORS or node.op_type == "Input":
+    known = node.op_type in OPERATORS or node.op_type in MADE
+    if not ours or not known or node.op_type == "Input":
         kind = node.op_type if ours else f"{node.domain}.{node.op_type}"
-        supported = set(OPERATORS) - {"Input"} | {"Constant"}
+        supported = set(OPERATORS) - {"Input"} | MADE
         raise ModelError(unknown("operator", kind, supported, where, SUPPORTED))
 
 

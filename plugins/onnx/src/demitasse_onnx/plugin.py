@@ -7,6 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from demitasse import LayerType, ModelReader, Runtime, hookimpl
+from demitasse.operations import Operation
+
+
+@hookimpl
+def operations() -> Iterable[Operation]:
+    """Words that nets of other frameworks need beyond the core's vocabulary."""
+    from demitasse_onnx.operations import OPERATIONS
+
+    return OPERATIONS
 
 
 @hookimpl

@@ -15,11 +15,13 @@ _TYPES: dict[int, tuple[str, str]] = {
     onnx.TensorProto.FLOAT: ("<f4", "float_data"),
     onnx.TensorProto.DOUBLE: ("<f8", "double_data"),
     onnx.TensorProto.FLOAT16: ("<f2", "int32_data"),
+    onnx.TensorProto.BFLOAT16: ("<u2", "int32_data"),
     onnx.TensorProto.INT64: ("<i8", "int64_data"),
     onnx.TensorProto.INT32: ("<i4", "int32_data"),
     onnx.TensorProto.INT16: ("<i2", "int32_data"),
     onnx.TensorProto.INT8: ("i1", "int32_data"),
     onnx.TensorProto.UINT8: ("u1", "int32_data"),
+    onnx.TensorProto.UINT16: ("<u2", "int32_data"),
     onnx.TensorProto.BOOL: ("?", "int32_data"),
 }
 _NAMES: dict[int, str] = {number: name for name, number in onnx.TensorProto.DataType.items()}
@@ -71,7 +73,11 @@ def array(tensor: onnx.TensorProto, path: Path, what: str) -> np.ndarray:
         raise ModelError(
             f"{where}: {len(data)} bytes of {dtype.name} numbers do not make the shape {shape}"
         )
-    return np.frombuffer(data, dtype).reshape(shape)
+    numbers = np.frombuffer(data, dtype).reshape(shape)
+    if tensor.data_type == onnx.TensorProto.BFLOAT16:  # the upper half of a float32, which NumPy has
+        numbers = (numbers.astype("<u4") << 16).view("<f4")
+        numbers.flags.writeable = False
+    return numbers
 
 
 def _listed(values: Any, field: str, dtype: np.dtype[Any], where: str) -> bytes:
@@ -129,6 +135,8 @@ def attribute(given: onnx.AttributeProto, path: Path, what: str) -> Any:
         return int(given.i)
     if given.type == kinds.STRING:
         return given.s.decode("utf-8", "replace")
+    if given.type == kinds.STRINGS:
+        return tuple(each.decode("utf-8", "replace") for each in given.strings)
     if given.type == kinds.TENSOR:
         return array(given.t, path, f"{what}, attribute {given.name!r}")
     if given.type == kinds.FLOATS:
@@ -137,5 +145,5 @@ def attribute(given: onnx.AttributeProto, path: Path, what: str) -> Any:
         return tuple(int(value) for value in given.ints)
     raise ModelError(
         f"{path}: {what}: attribute {given.name!r} is of a kind that is not read "
-        f"(read are numbers, lists of numbers, texts and arrays)"
+        f"(read are numbers, texts, lists of them, and arrays)"
     )

@@ -73,12 +73,14 @@ OPERATIONS = (
     ),
     _define(
         "crop_backward",
-        "dx is dy in its box and 0 around it; shape is that of x",
+        "dx is dy in its box and 0 around it; shape is that of x, extent that of dy. As a layer's own "
+        "operation: zeros around dy",
         inputs="dy",
         outputs="dx",
         shapes=shape_attribute,
         flops=per_element("dy", 0.0),
-        attributes={"offset": REQUIRED, "shape": None},
+        attributes={"offset": REQUIRED, "extent": REQUIRED, "shape": None},
+        gradients=["dy = crop(ddx)"],
     ),
     _define(
         "slice",

@@ -27,6 +27,7 @@ from demitasse_cpu.kernels import (
     pixel_products,
     planes,
     pooling,
+    rearrangement,
     recurrent,
     reduction,
     reorder,
@@ -55,6 +56,7 @@ FACTORIES: Family = MappingProxyType(
     | memory.FACTORIES
     | normalization.FACTORIES
     | pooling.FACTORIES
+    | rearrangement.FACTORIES
     | recurrent.FACTORIES
     | reduction.FACTORIES
     | spatial.FACTORIES

@@ -314,6 +314,14 @@ _FUNCTIONS: dict[str, tuple[str, tuple[str, ...], str, float]] = {
     "tanh": ("tanh", (), "functions", _EXP),
     "tanh_backward": ("tanh_backward", (), "functions", 1),
     "greater": ("greater", ("threshold",), "functions", 1),
+    "hard_sigmoid": ("hard_sigmoid", ("scale", "shift"), "functions", 1),
+    "hard_sigmoid_backward": ("hard_sigmoid_backward", ("scale", "shift"), "functions", 1),
+    "hard_swish": ("hard_swish", ("scale", "shift"), "functions", 1),
+    "hard_swish_backward": ("hard_swish_backward", ("scale", "shift"), "functions", 1),
+    "error_function": ("error_function", (), "functions", 2 * _EXP),
+    "error_function_backward": ("error_function_backward", (), "functions", _EXP),
+    "gelu": ("gelu", (), "functions", 2 * _EXP),
+    "gelu_backward": ("gelu_backward", (), "functions", 3 * _EXP),
 }
 """By operation: the loop, the attributes it takes, where it stands, and its work for an element."""
 

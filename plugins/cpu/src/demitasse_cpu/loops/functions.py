@@ -3,6 +3,7 @@ operand does; see ``elementwise``."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -321,6 +322,90 @@ def greater(x: Array, y: Array, threshold: float, begin: int, end: int) -> None:
     x, y = x[begin:end], y[begin:end]
     for i in range(y.size):
         put(y, i, one if got(x, i) > least else zero)
+
+
+@inlined
+def _gate(value: Any, scale: Any, shift: Any, zero: Any, one: Any) -> Any:
+    line = scale * value + shift
+    line = one if line > one else line
+    return zero if line < zero else line
+
+
+@compiled()
+def hard_sigmoid(x: Array, y: Array, scale: float, shift: float, begin: int, end: int) -> None:
+    zero, one, a, b = number(0, x), number(1, x), number(scale, x), number(shift, x)
+    x, y = x[begin:end], y[begin:end]
+    for i in range(y.size):
+        put(y, i, _gate(got(x, i), a, b, zero, one))
+
+
+@compiled()
+def hard_sigmoid_backward(
+    dy: Array, x: Array, dx: Array, scale: float, shift: float, begin: int, end: int
+) -> None:
+    zero, one, a, b = number(0, x), number(1, x), number(scale, x), number(shift, x)
+    dy, x, dx = dy[begin:end], x[begin:end], dx[begin:end]
+    for i in range(dx.size):
+        line = a * got(x, i) + b
+        put(dx, i, a * got(dy, i) if (line > zero) & (line < one) else zero)
+
+
+@compiled()
+def hard_swish(x: Array, y: Array, scale: float, shift: float, begin: int, end: int) -> None:
+    zero, one, a, b = number(0, x), number(1, x), number(scale, x), number(shift, x)
+    x, y = x[begin:end], y[begin:end]
+    for i in range(y.size):
+        value = got(x, i)
+        put(y, i, value * _gate(value, a, b, zero, one))
+
+
+@compiled()
+def hard_swish_backward(
+    dy: Array, x: Array, dx: Array, scale: float, shift: float, begin: int, end: int
+) -> None:
+    zero, one, a, b = number(0, x), number(1, x), number(scale, x), number(shift, x)
+    dy, x, dx = dy[begin:end], x[begin:end], dx[begin:end]
+    for i in range(dx.size):
+        value = got(x, i)
+        gate = _gate(value, a, b, zero, one)
+        more = a * value if (gate > zero) & (gate < one) else zero
+        put(dx, i, got(dy, i) * (gate + more))
+
+
+@compiled()
+def error_function(x: Array, y: Array, begin: int, end: int) -> None:
+    x, y = x[begin:end], y[begin:end]
+    for i in range(y.size):
+        put(y, i, math.erf(got(x, i)))
+
+
+@compiled()
+def error_function_backward(dy: Array, x: Array, dx: Array, begin: int, end: int) -> None:
+    factor = number(2 / math.sqrt(math.pi), x)
+    dy, x, dx = dy[begin:end], x[begin:end], dx[begin:end]
+    for i in range(dx.size):
+        value = got(x, i)
+        put(dx, i, got(dy, i) * factor * exponential(-value * value))
+
+
+@compiled()
+def gelu(x: Array, y: Array, begin: int, end: int) -> None:
+    half, one, root = number(0.5, x), number(1, x), number(math.sqrt(0.5), x)
+    x, y = x[begin:end], y[begin:end]
+    for i in range(y.size):
+        value = got(x, i)
+        put(y, i, value * (half * (one + math.erf(root * value))))
+
+
+@compiled()
+def gelu_backward(dy: Array, x: Array, dx: Array, begin: int, end: int) -> None:
+    half, one, root = number(0.5, x), number(1, x), number(math.sqrt(0.5), x)
+    density = number(1 / math.sqrt(2 * math.pi), x)
+    dy, x, dx = dy[begin:end], x[begin:end], dx[begin:end]
+    for i in range(dx.size):
+        value = got(x, i)
+        share = half * (one + math.erf(root * value))
+        put(dx, i, got(dy, i) * (share + value * density * exponential(-half * value * value)))
 
 
 @compiled()

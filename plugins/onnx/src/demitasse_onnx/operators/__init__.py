@@ -5,17 +5,39 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
 
 from demitasse import GraphBuilder, Layer, Tensor
-from demitasse_onnx.call import Call, Operator
-from demitasse_onnx.operators import arithmetic, function, normalization, product, shape, window
+from demitasse_onnx.call import Call, Made, Operator, Value
+from demitasse_onnx.constants import MADE, made_of
+from demitasse_onnx.operators import (
+    arithmetic,
+    function,
+    normalization,
+    product,
+    recurrent,
+    reduction,
+    resampling,
+    shape,
+    window,
+)
+
+_FAMILIES = (
+    arithmetic,
+    function,
+    normalization,
+    product,
+    recurrent,
+    reduction,
+    resampling,
+    shape,
+    window,
+)
 
 OPERATORS: Mapping[str, Operator] = MappingProxyType(
-    {
-        operator.name: operator
-        for family in (arithmetic, function, normalization, product, shape, window)
-        for operator in family.OPERATORS
-    }
+    {operator.name: operator for family in _FAMILIES for operator in family.OPERATORS}
 )
 """Every operator that is read, by name."""
 
@@ -27,12 +49,39 @@ class OnnxNode:
     name = "onnx"
     parameters: Mapping[str, Any] = MappingProxyType({})
 
+    def __init__(self) -> None:
+        # What nodes made of constants and of shapes: numbers that the nodes after them are told.
+        self._known: WeakKeyDictionary[Tensor, np.ndarray] = WeakKeyDictionary()
+
     def build(self, layer: Layer, bottoms: Sequence[Tensor], graph: GraphBuilder) -> Sequence[Tensor]:
         """Emit the operations of the node's operator. Raises ValueError that names it."""
         call = layer.parameters
         if not isinstance(call, Call):
             raise ValueError("a node of ONNX stands in an .onnx file only")
+        values = [
+            self._known.get(bottoms[operand], bottoms[operand]) if isinstance(operand, int) else operand
+            for operand in call.operands
+        ]
         try:
-            return OPERATORS[call.operator].build(layer, bottoms, graph)
+            made = self._made(layer, values, graph)
         except ValueError as error:
             raise ValueError(f"operator {call.operator}: {error}") from error
+        return [
+            each if isinstance(each, Tensor) else self._constant(layer, number, each, graph)
+            for number, each in enumerate(made)
+        ]
+
+    def _made(self, layer: Layer, values: Sequence[Value], graph: GraphBuilder) -> Sequence[Made]:
+        call: Call = layer.parameters
+        arrays = [value for value in values if not isinstance(value, Tensor)]
+        if call.operator in MADE and len(arrays) == len(values):
+            return made_of(call.operator, arrays, call.attributes, len(layer.tops))
+        if call.operator not in OPERATORS:
+            raise ValueError("of numbers that the net computes is not supported, only of constants")
+        return OPERATORS[call.operator].build(layer, values, graph)
+
+    def _constant(self, layer: Layer, number: int, array: np.ndarray, graph: GraphBuilder) -> Tensor:
+        name = layer.tops[number] if number < len(layer.tops) else f"{layer.name}.{number}"
+        tensor = graph.constant(name, array)
+        self._known[tensor] = array
+        return tensor

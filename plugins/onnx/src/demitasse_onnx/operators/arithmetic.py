@@ -3,13 +3,16 @@ along some of its axes."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from demitasse import Tensor
 from demitasse_onnx.call import Operands, Operator, Shape
+from demitasse_onnx.operators.shape import repeated
 
 
 def _core(shape: Shape, of: Shape) -> tuple[int, Shape]:
@@ -51,19 +54,47 @@ def _ordered(given: Operands) -> tuple[Tensor, Tensor | np.ndarray, bool]:
     )
     if first is None or second is None or len(given.values) > 2:
         raise ValueError(f"has {len(given.values)} inputs, not 2")
-    if isinstance(first, Tensor) and (
-        not isinstance(second, Tensor) or np.broadcast_shapes(first.shape, second.shape) == first.shape
-    ):
-        return first, second, False
-    if not isinstance(second, Tensor):
-        raise ValueError("both inputs are constants")
-    return second, first, True
+    if isinstance(first, Tensor) and isinstance(second, np.ndarray):
+        return _filled(given, first, second), second, False
+    if isinstance(second, Tensor) and isinstance(first, np.ndarray):
+        return _filled(given, second, first), first, True
+    if isinstance(first, Tensor) and isinstance(second, Tensor):
+        swapped = math.prod(second.shape) > math.prod(first.shape)
+        return (second, first, True) if swapped else (first, second, False)
+    raise ValueError("both inputs are constants")
+
+
+def _alike(given: Operands, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Both repeated to the one shape that they make."""
+    try:
+        shape = np.broadcast_shapes(x.shape, y.shape)
+    except ValueError as error:
+        raise ValueError(f"{x!r} and {y!r} cannot be repeated to one shape") from error
+    return repeated(given, x, shape), repeated(given, y, shape)
+
+
+def _filled(given: Operands, x: Tensor, other: np.ndarray) -> Tensor:
+    """x repeated where a constant has more elements."""
+    shape = np.broadcast_shapes(x.shape, other.shape)
+    return repeated(given, x, shape)
+
+
+def _lies_along(other: Tensor, x: Tensor) -> bool:
+    """Whether other needs to be repeated before or behind some neighbouring axes of x only."""
+    try:
+        axis, core = _core(other.shape, x.shape)
+    except ValueError:
+        return False
+    return core == x.shape[axis : axis + len(core)]
 
 
 def _add(given: Operands) -> Sequence[Tensor]:
     x, other, _ = _ordered(given)
-    if isinstance(other, Tensor) and other.shape == x.shape:
-        return [given.apply("sum", x, other)]
+    if isinstance(other, Tensor):
+        if not _lies_along(other, x):
+            x, other = _alike(given, x, other)
+        if other.shape == x.shape:
+            return [given.apply("sum", x, other)]
     axis, b = _along(given, x, other, "addend")
     return [given.apply("scale", x, given.fixed("one", np.ones(b.shape)), b, axis=axis)]
 
@@ -71,8 +102,7 @@ def _add(given: Operands) -> Sequence[Tensor]:
 def _subtract(given: Operands) -> Sequence[Tensor]:
     x, other, swapped = _ordered(given)
     if isinstance(other, Tensor):
-        if other.shape != x.shape:
-            raise ValueError(f"{x!r} less {other!r}: only blobs of one shape are supported")
+        x, other = _alike(given, x, other)
         return [given.apply("sum", x, other, coefficients=(-1.0, 1.0) if swapped else (1.0, -1.0))]
     axis, b = _along(given, x, other if swapped else np.negative(other, dtype=np.float64), "addend")
     factor = given.fixed("sign", np.full(b.shape, -1.0 if swapped else 1.0))
@@ -81,8 +111,11 @@ def _subtract(given: Operands) -> Sequence[Tensor]:
 
 def _multiply(given: Operands) -> Sequence[Tensor]:
     x, other, _ = _ordered(given)
-    if isinstance(other, Tensor) and other.shape == x.shape:
-        return [given.apply("product", x, other)]
+    if isinstance(other, Tensor):
+        if not _lies_along(other, x):
+            x, other = _alike(given, x, other)
+        if other.shape == x.shape:
+            return [given.apply("product", x, other)]
     axis, w = _along(given, x, other, "factor")
     return [given.apply("scale", x, w, None, axis=axis)]
 
@@ -91,28 +124,53 @@ def _divide(given: Operands) -> Sequence[Tensor]:
     x, other, swapped = _ordered(given)
     if isinstance(other, Tensor):
         over, under = (other, x) if swapped else (x, other)
-        if other.shape != x.shape:
-            raise ValueError(f"{over!r} over {under!r}: only blobs of one shape are supported")
-        return [given.apply("product", over, given.apply("power", under, power=-1.0))]
+        return _multiply(replace(given, values=[over, given.apply("power", under, power=-1.0)]))
     if swapped:
-        raise ValueError("constants over a blob are not supported")
+        return _multiply(replace(given, values=[given.apply("power", x, power=-1.0), other]))
     if other.dtype.kind != "f" or not (np.abs(other) > 0).all():
         raise ValueError("divides by 0, or by whole numbers")
     axis, w = _along(given, x, np.divide(1.0, other, dtype=np.float64), "factor")
     return [given.apply("scale", x, w, None, axis=axis)]
 
 
-def _several(word: str) -> Any:
+def _sum(given: Operands) -> Sequence[Tensor]:
+    made: Sequence[Tensor] = [given.tensor()]
+    for value in given.values[1:]:
+        made = _add(replace(given, values=[made[0], value]))
+    return made
+
+
+def _mean(given: Operands) -> Sequence[Tensor]:
+    return [given.apply("power", _sum(given)[0], scale=1 / len(given.values))]
+
+
+def _extreme(sign: float) -> Any:
+    """The largest, or the negative of the largest of negatives. Of one number and a blob a limit."""
+
     def expand(given: Operands) -> Sequence[Tensor]:
-        if len(given.values) == 2 and word == "sum":
-            return _add(given)
-        xs = [given.tensor(position) for position in range(len(given.values))]
-        if len(xs) == 1:
-            return xs
-        made = given.apply(word, *xs)
-        return [made[0] if isinstance(made, tuple) else made]
+        made: Tensor | np.ndarray | None = given.values[0]
+        for value in given.values[1:]:
+            made = _larger(given, made, value, sign)
+        if not isinstance(made, Tensor):
+            raise ValueError("its inputs are constants")
+        return [made]
 
     return expand
+
+
+def _larger(given: Operands, first: Any, second: Any, sign: float) -> Tensor:
+    x, other, _ = _ordered(replace(given, values=[first, second]))
+    if not isinstance(other, Tensor):
+        if other.size == 1:
+            limit = float(other.reshape(-1)[0])
+            least, most = (limit, np.inf) if sign > 0 else (-np.inf, limit)
+            made: Tensor = given.apply("clip", x, least=least, most=most)
+            return made
+        other = given.fixed("limit", other)
+    pair = _alike(given, x, other)
+    signed = pair if sign > 0 else [given.apply("power", each, scale=-1.0) for each in pair]
+    made = given.apply("maximum", *signed)[0]
+    return made if sign > 0 else given.apply("power", made, scale=-1.0)
 
 
 OPERATORS = (
@@ -120,6 +178,8 @@ OPERATORS = (
     Operator("Sub", _subtract),
     Operator("Mul", _multiply),
     Operator("Div", _divide),
-    Operator("Sum", _several("sum")),
-    Operator("Max", _several("maximum")),
+    Operator("Sum", _sum),
+    Operator("Mean", _mean),
+    Operator("Max", _extreme(1)),
+    Operator("Min", _extreme(-1)),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -39,6 +40,52 @@ def _clip(given: Operands) -> Sequence[Tensor]:
     if limits == [0.0, np.inf]:
         return [given.apply("relu", given.tensor())]
     return [given.apply("clip", given.tensor(), least=limits[0], most=limits[1])]
+
+
+def _hard_sigmoid(given: Operands) -> Sequence[Tensor]:
+    return [given.apply("hard_sigmoid", given.tensor(), scale=given["alpha"], shift=given["beta"])]
+
+
+def _gelu(given: Operands) -> Sequence[Tensor]:
+    x = given.tensor()
+    if given["approximate"] == "none":
+        return [given.apply("gelu", x)]
+    if given["approximate"] != "tanh":
+        raise ValueError(f"approximate {given['approximate']!r} is none of none, tanh")
+    cube = given.apply("power", x, power=3.0)
+    inner = given.apply("sum", x, cube, coefficients=(1.0, 0.044715))
+    # (1 + tanh(z)) / 2 is the sigmoid of 2 z.
+    twice = given.apply("power", inner, scale=2 * math.sqrt(2 / math.pi))
+    return [given.apply("product", x, given.apply("sigmoid", twice))]
+
+
+def _selu(given: Operands) -> Sequence[Tensor]:
+    y = given.apply("elu", given.tensor(), alpha=given["alpha"])
+    return [given.apply("power", y, scale=given["gamma"])]
+
+
+def _celu(given: Operands) -> Sequence[Tensor]:
+    alpha = given["alpha"]
+    if alpha <= 0:
+        raise ValueError(f"alpha {alpha} is not above 0")
+    y = given.apply("elu", given.apply("power", given.tensor(), scale=1 / alpha))
+    return [given.apply("power", y, scale=alpha)]
+
+
+def _mish(given: Operands) -> Sequence[Tensor]:
+    x = given.tensor()
+    return [given.apply("product", x, given.apply("tanh", given.apply("softplus", x)))]
+
+
+def _softsign(given: Operands) -> Sequence[Tensor]:
+    x = given.tensor()
+    below = given.apply("power", given.apply("absolute", x), power=-1.0, shift=1.0)
+    return [given.apply("product", x, below)]
+
+
+def _thresholded(given: Operands) -> Sequence[Tensor]:
+    x = given.tensor()
+    return [given.apply("product", x, given.apply("greater", x, threshold=given["alpha"]))]
 
 
 def _slopes(call: Call, attributes: Mapping[str, Any]) -> Sequence[np.ndarray]:
@@ -87,5 +134,15 @@ OPERATORS = (
     Operator("Reciprocal", _word("power", power=-1.0)),
     Operator("Pow", _power),
     Operator("Clip", _clip, {"min": -np.inf, "max": np.inf}),
+    Operator("HardSigmoid", _hard_sigmoid, {"alpha": 0.2, "beta": 0.5}),
+    Operator("HardSwish", _word("hard_swish")),
+    Operator("Swish", lambda given: _word("swish", beta=given["alpha"])(given), {"alpha": 1.0}),
+    Operator("Erf", _word("error_function")),
+    Operator("Gelu", _gelu, {"approximate": "none"}),
+    Operator("Selu", _selu, {"alpha": 1.67326319217681884765625, "gamma": 1.05070102214813232421875}),
+    Operator("Celu", _celu, {"alpha": 1.0}),
+    Operator("Mish", _mish),
+    Operator("Softsign", _softsign),
+    Operator("ThresholdedRelu", _thresholded, {"alpha": 1.0}),
     Operator("LogSoftmax", _logarithm_of_softmax, {"axis": -1}),
 )

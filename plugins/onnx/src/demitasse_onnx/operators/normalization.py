@@ -1,4 +1,5 @@
-"""Batch normalisation by kept statistics, local response normalisation, softmax, dropout."""
+"""Normalisation by a batch's or by kept statistics, of rows, of planes and of groups; local response
+normalisation, softmax, dropout."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from demitasse import Tensor
-from demitasse_onnx.call import Call, Operands, Operator, constant_of
+from demitasse_onnx.call import Call, Operands, Operator, constant_of, has
+from demitasse_onnx.operators.shape import permuted
 
 
 def _statistics(call: Call, attributes: Mapping[str, Any]) -> Sequence[np.ndarray]:
@@ -23,15 +25,105 @@ def _statistics(call: Call, attributes: Mapping[str, Any]) -> Sequence[np.ndarra
     return [mean, variance, scale, bias]
 
 
+def _kept(call: Call, attributes: Mapping[str, Any]) -> Sequence[np.ndarray]:
+    """The same for training: mean and variance as sums over a factor, which then stays what it is."""
+    mean, variance, scale, bias = _statistics(call, attributes)
+    if not attributes["training_mode"]:
+        return [mean, variance, scale, bias]
+    if not 0 <= attributes["momentum"] < 1:
+        raise ValueError(f"momentum {attributes['momentum']} is not in [0, 1)")
+    factor = np.full(1, 1 / (1 - attributes["momentum"]), mean.dtype)
+    return [mean * factor, variance * factor, factor, scale, bias]
+
+
 def _batch_normalization(given: Operands) -> Sequence[Tensor]:
-    if given["training_mode"] or not given["spatial"]:
-        raise ValueError("only the inference by kept statistics of each channel is supported")
+    """By kept statistics; where the file says that it trains, in phase train by the batch's."""
+    if not given["spatial"]:
+        raise ValueError("only statistics of each channel are supported (spatial 1)")
     if given["epsilon"] < 0:
         raise ValueError(f"epsilon {given['epsilon']} is below 0")
-    mean, variance, scale, bias = given.learned
-    one = given.fixed("factor", np.ones(1))
-    inputs = (given.tensor(), mean, variance, one, scale, bias)
-    return [given.apply("batch_norm_inference", *inputs, epsilon=given["epsilon"])]
+    x, epsilon = given.tensor(), given["epsilon"]
+    if not given["training_mode"]:
+        mean, variance, scale, bias = given.learned
+        factor = given.fixed("factor", np.ones(1))
+    else:
+        mean, variance, factor, scale, bias = given.learned
+    inputs = (x, mean, variance, factor, scale, bias)
+    if given["training_mode"] and given.graph.phase == "train":
+        return [given.apply("batch_norm", *inputs, epsilon=epsilon, keep=given["momentum"])[0]]
+    return [given.apply("batch_norm_inference", *inputs, epsilon=epsilon)]
+
+
+def _normalised_rows(given: Operands, x: Tensor, axis: int, epsilon: float) -> Tensor:
+    """x less its mean over its deviation, both over the axes from one on."""
+    share = 1 / math.prod(x.shape[axis:])
+    centred = given.apply("centre", x, axis=axis)
+    variance = given.apply("square_total", centred, axis=axis, coefficient=share)
+    inverse = given.apply("power", variance, power=-0.5, shift=epsilon)
+    made: Tensor = given.apply("scale", centred, inverse, None, axis=0)
+    return made
+
+
+def _scaled(given: Operands, x: Tensor, axis: int, learned: Sequence[Tensor]) -> Tensor:
+    """x times what is learned along the axes from one on, plus its bias."""
+    w, b = (*learned, None)[:2]
+    made: Tensor = given.apply("scale", x, w, b, axis=axis)
+    return made
+
+
+def _pair(call: Call, attributes: Mapping[str, Any]) -> Sequence[np.ndarray]:
+    """A scale, and a bias where there is one."""
+    scale = constant_of(call, 1, "the scale")
+    if not has(call, 2):
+        return [scale]
+    bias = constant_of(call, 2, "the bias")
+    return [scale, np.broadcast_to(bias, scale.shape).copy() if bias.size == 1 else bias]
+
+
+def _layer_normalization(given: Operands) -> Sequence[Tensor]:
+    x, axis = given.tensor(), given["axis"]
+    if not -len(x.shape) <= axis < len(x.shape):
+        raise ValueError(f"axis {axis} is not one of the axes of {x!r}")
+    axis %= len(x.shape)
+    w = given.learned[0]
+    if w.shape != x.shape[axis:]:
+        raise ValueError(f"its scale {w.shape} is not of the axes from {axis} on of {x!r}")
+    return [_scaled(given, _normalised_rows(given, x, axis, given["epsilon"]), axis, given.learned)]
+
+
+def _instance_normalization(given: Operands) -> Sequence[Tensor]:
+    x = given.tensor()
+    if len(x.shape) < 3 or given.learned[0].shape != x.shape[1:2]:
+        raise ValueError(f"its scale {given.learned[0].shape} is not of the channels of {x!r}")
+    return [_scaled(given, _normalised_rows(given, x, 2, given["epsilon"]), 1, given.learned)]
+
+
+def _group_normalization(given: Operands) -> Sequence[Tensor]:
+    """Scales of channels since version 21, of groups before."""
+    x, groups, w = given.tensor(), given["num_groups"], given.learned[0]
+    if not isinstance(groups, int) or groups < 1 or len(x.shape) < 2 or x.shape[1] % groups:
+        raise ValueError(f"num_groups {groups} does not divide the channels of {x!r}")
+    cut = given.apply("reshape", x, shape=(x.shape[0], groups, x.shape[1] // groups, *x.shape[2:]))
+    y = _normalised_rows(given, cut, 2, given["epsilon"])
+    if w.shape == (groups,) and given.call.opset < 21:
+        y = _scaled(given, y, 1, given.learned)
+    y = given.apply("reshape", y, shape=x.shape)
+    if given.call.opset < 21:
+        return [y]
+    if w.shape != x.shape[1:2]:
+        raise ValueError(f"its scale {w.shape} is not of the channels of {x!r}")
+    return [_scaled(given, y, 1, given.learned)]
+
+
+def _unit_rows(given: Operands) -> Sequence[Tensor]:
+    """Each over its length along an axis."""
+    x, axis = given.tensor(), given["axis"] % len(given.tensor().shape)
+    order = (*(a for a in range(len(x.shape)) if a != axis), axis)
+    last = permuted(given, x, order)
+    word, power = ("square_total", -0.5) if given["p"] == 2 else ("absolute_total", -1.0)
+    length = given.apply(word, last, axis=len(order) - 1)
+    y = given.apply("scale", last, given.apply("power", length, power=power), None, axis=0)
+    return [permuted(given, y, tuple(order.index(a) for a in range(len(order))))]
 
 
 def _lrn(given: Operands) -> Sequence[Tensor]:
@@ -74,8 +166,21 @@ def _dropout(given: Operands) -> Sequence[Tensor]:
 
 _BATCH = {"epsilon": 1e-5, "momentum": 0.9, "spatial": 1, "training_mode": 0, "is_test": 1}
 
+_GROUP = {"epsilon": 1e-5, "num_groups": None, "stash_type": 1}
+_LAYER = {"axis": -1, "epsilon": 1e-5, "stash_type": 1}
+
+
+def _untrained(call: Call) -> int:
+    """How many of a batch normalisation's arrays are statistics."""
+    return 3 if call.attributes.get("training_mode") else 2
+
+
 OPERATORS = (
-    Operator("BatchNormalization", _batch_normalization, _BATCH, _statistics, kept=2),
+    Operator("BatchNormalization", _batch_normalization, _BATCH, _kept, kept=_untrained),
+    Operator("GroupNormalization", _group_normalization, _GROUP, _pair),
+    Operator("InstanceNormalization", _instance_normalization, {"epsilon": 1e-5}, _pair),
+    Operator("LayerNormalization", _layer_normalization, _LAYER, _pair),
+    Operator("LpNormalization", _unit_rows, {"axis": -1, "p": 2}),
     Operator("LRN", _lrn, {"alpha": 0.0001, "beta": 0.75, "bias": 1.0, "size": None}),
     Operator("Softmax", _softmax, {"axis": -1}),
     Operator("Dropout", _dropout, {"ratio": 0.5, "seed": 0, "is_test": 1}),

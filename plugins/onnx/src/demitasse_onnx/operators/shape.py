@@ -9,6 +9,7 @@ import numpy as np
 
 from demitasse import Tensor
 from demitasse_onnx.call import Operands, Operator, Shape
+from demitasse_onnx.constants import CASTS
 
 
 def _input(given: Operands) -> Sequence[Tensor]:
@@ -93,35 +94,112 @@ def _transpose(given: Operands) -> Sequence[Tensor]:
     order = given["perm"] or tuple(reversed(range(len(x.shape))))
     if sorted(order) != list(range(len(x.shape))):
         raise ValueError(f"perm {order} is no order of the axes of {x!r}")
+    return [permuted(given, x, order)]
+
+
+def permuted(given: Operands, x: Tensor, order: Shape) -> Tensor:
+    """x with its axes in an order: where only extents of 1 change place, in another shape."""
     moved = [axis for axis in order if x.shape[axis] != 1]
-    if moved != sorted(moved):
-        raise ValueError(
-            f"perm {order} moves the numbers of {x!r}: only axes of extent 1 may change place"
-        )
-    return _as(given, x, tuple(x.shape[axis] for axis in order))
+    if moved == sorted(moved):
+        return _as(given, x, tuple(x.shape[axis] for axis in order))[0]
+    made: Tensor = given.apply("permute", x, order=tuple(order))
+    return made
+
+
+def _depth_to_space(given: Operands) -> Sequence[Tensor]:
+    x, size, mode = given.tensor(), given["blocksize"], given["mode"]
+    if len(x.shape) != 4 or not isinstance(size, int) or size < 1 or x.shape[1] % size**2:
+        raise ValueError(f"blocksize {size} does not divide the channels of {x!r} twice")
+    n, c, h, w = x.shape
+    if mode not in ("DCR", "CRD"):
+        raise ValueError(f"mode {mode!r} is none of DCR, CRD")
+    depth = c // size**2
+    cut = (n, size, size, depth, h, w) if mode == "DCR" else (n, depth, size, size, h, w)
+    order = (0, 3, 4, 1, 5, 2) if mode == "DCR" else (0, 1, 4, 2, 5, 3)
+    moved = permuted(given, _as(given, x, cut)[0], order)
+    return _as(given, moved, (n, depth, h * size, w * size))
+
+
+def _space_to_depth(given: Operands) -> Sequence[Tensor]:
+    x, size = given.tensor(), given["blocksize"]
+    if len(x.shape) != 4 or not isinstance(size, int) or size < 1 or any(e % size for e in x.shape[2:]):
+        raise ValueError(f"blocksize {size} does not divide the space of {x!r}")
+    n, c, h, w = x.shape
+    cut = _as(given, x, (n, c, h // size, size, w // size, size))[0]
+    moved = permuted(given, cut, (0, 3, 5, 1, 2, 4))
+    return _as(given, moved, (n, c * size**2, h // size, w // size))
+
+
+def repeated(given: Operands, x: Tensor, shape: Shape) -> Tensor:
+    """x repeated along axes of extent 1 to a shape, to which axes before its own may be added."""
+    x = _as(given, x, (1,) * (len(shape) - len(x.shape)) + x.shape)[0]
+    for axis, extent in enumerate(shape):
+        if extent != x.shape[axis]:
+            x = given.apply("tile", x, axis=axis, tiles=extent)
+    return x
+
+
+def _expand(given: Operands) -> Sequence[Tensor]:
+    x, wanted = given.tensor(), _integers(given, 1, "shape")
+    try:
+        shape = np.broadcast_shapes(x.shape, wanted)
+    except ValueError as error:
+        raise ValueError(f"{x!r} cannot be repeated to make {wanted}") from error
+    return [repeated(given, x, shape)]
+
+
+def _tile(given: Operands) -> Sequence[Tensor]:
+    x, repeats = given.tensor(), _integers(given, 1, "repeats")
+    if len(repeats) != len(x.shape) or any(each < 1 for each in repeats):
+        raise ValueError(f"repeats {repeats}: a number from 1 on is needed for each axis of {x!r}")
+    for axis, tiles in enumerate(repeats):
+        if tiles != 1:
+            x = given.apply("tile", x, axis=axis, tiles=tiles)
+    return [x]
+
+
+def _shape(given: Operands) -> Sequence[np.ndarray]:
+    value = given.values[0]
+    if value is None:
+        raise ValueError("input 0 is left out")
+    end = len(value.shape) if given["end"] == _END else given["end"]
+    return [np.array(value.shape[given["start"] : end], np.int64)]
+
+
+def _size(given: Operands) -> Sequence[np.ndarray]:
+    value = given.values[0]
+    if value is None:
+        raise ValueError("input 0 is left out")
+    return [np.array(math.prod(value.shape), np.int64)]
+
+
+def _cast(given: Operands) -> Sequence[Tensor]:
+    """Real numbers are computed in the net's precision, whatever the file says."""
+    kind = CASTS.get(given["to"])
+    if kind is None or not issubclass(kind, np.floating):
+        name = kind.__name__.rstrip("_") if kind is not None else given["to"]
+        raise ValueError(f"to {name}: what the net computes stays real numbers")
+    return [given.tensor()]
+
+
+def _same(given: Operands) -> Sequence[Tensor]:
+    return [given.tensor()]
 
 
 def _concat(given: Operands) -> Sequence[Tensor]:
-    xs = [given.tensor(position) for position in range(len(given.values))]
+    xs = [_fixed(given, position) for position in range(len(given.values))]
     if not xs or not isinstance(given["axis"], int):
         raise ValueError("needs inputs and an axis")
     axis = _axis(given["axis"], len(xs[0].shape))
     return [xs[0] if len(xs) == 1 else given.apply("concat", *xs, axis=axis)]
 
 
-def _slice(given: Operands) -> Sequence[Tensor]:
-    x = given.tensor()
-    starts, ends = _integers(given, 1, "starts"), _integers(given, 2, "ends")
-    axes = _integers(given, 3, "axes") or tuple(range(len(starts)))
-    steps = _integers(given, 4, "steps") or (1,) * len(starts)
-    if len({len(starts), len(ends), len(axes), len(steps)}) != 1 or set(steps) - {1}:
-        raise ValueError(f"starts {starts}, ends {ends}, axes {axes}, steps {steps}: only steps of 1")
-    offset, extent = [0] * len(x.shape), list(x.shape)
-    for axis, start, end in zip(axes, starts, ends, strict=True):
-        axis = _axis(axis, len(x.shape))
-        first, last, _ = slice(start, end).indices(x.shape[axis])
-        offset[axis], extent[axis] = first, last - first
-    return [given.apply("crop", x, offset=tuple(offset), extent=tuple(extent))]
+def _fixed(given: Operands, position: int) -> Tensor:
+    """An input, also one of constants."""
+    value = given.values[position]
+    if isinstance(value, np.ndarray) and value.dtype.kind in "fiu":
+        return given.fixed(f"part{position}", value)
+    return given.tensor(position)
 
 
 def _split(given: Operands) -> Sequence[Tensor]:
@@ -142,16 +220,8 @@ def _split(given: Operands) -> Sequence[Tensor]:
     return made
 
 
-def _pad(given: Operands) -> Sequence[Tensor]:
-    """Zeros before a convolution or average are its own; what pads nothing is the identity."""
-    pads = given.constant(1)
-    if np.any(given["pads"] if pads is None else pads):
-        raise ValueError(
-            "pads a blob that another operator than Conv or AveragePool reads, or with something else "
-            "than zeros around its space"
-        )
-    return [given.tensor()]
-
+_END = 2**31
+"""No end of Shape's."""
 
 OPERATORS = (
     Operator("Input", _input, {"shape": ()}),
@@ -162,7 +232,13 @@ OPERATORS = (
     Operator("Unsqueeze", _unsqueeze, {"axes": ()}),
     Operator("Transpose", _transpose, {"perm": ()}),
     Operator("Concat", _concat, {"axis": None}),
-    Operator("Slice", _slice, {"starts": (), "ends": (), "axes": ()}),
     Operator("Split", _split, {"axis": 0, "split": (), "num_outputs": 0}),
-    Operator("Pad", _pad, {"mode": "constant", "pads": (), "value": 0.0}),
+    Operator("Cast", _cast, {"to": None, "saturate": 1, "round_mode": "up"}),
+    Operator("CastLike", _same, {"saturate": 1, "round_mode": "up"}),
+    Operator("DepthToSpace", _depth_to_space, {"blocksize": None, "mode": "DCR"}),
+    Operator("Expand", _expand),
+    Operator("Shape", _shape, {"start": 0, "end": _END}),
+    Operator("Size", _size),
+    Operator("SpaceToDepth", _space_to_depth, {"blocksize": None, "mode": "DCR"}),
+    Operator("Tile", _tile),
 )

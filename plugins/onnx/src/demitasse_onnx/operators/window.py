@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from demitasse import Tensor
 from demitasse.operations import VOCABULARY
 from demitasse_onnx.call import Call, Operands, Operator, Shape, constant_of, has
+from demitasse_onnx.operators.resampling import boxed, edged, surrounded
 
 _EXTENTS: dict[str, Any] = {
     "kernel_shape": (),
@@ -87,8 +88,9 @@ def _convolution(given: Operands) -> Sequence[Tensor]:
     zeros = given.call.zeros or (0,) * (2 * spatial)
     before = tuple(a + b for a, b in zip(before, zeros[:spatial], strict=True))
     behind = tuple(a + b for a, b in zip(behind, zeros[spatial:], strict=True))
-    if before != behind:
-        raise ValueError(f"pads {before} before and {behind} behind: only equal ones are supported")
+    if before != behind:  # zeros of its own: the vocabulary pads alike
+        x = surrounded(given, x, (0, 0, *before), (0, 0, *behind))
+        before = (0,) * spatial
     b = given.learned[1] if given.learned[1:] else None
     return [
         given.apply(
@@ -114,18 +116,21 @@ def _transposed(given: Operands) -> Sequence[Tensor]:
         if len(sizes) != spatial:
             raise ValueError(f"output_shape {sizes} is not of {spatial} spatial axes")
         total = [full - size for full, size in zip(spread, sizes, strict=True)]
-        before = behind = tuple(each // 2 for each in total)
-        if any(each % 2 or each < 0 for each in total):
-            raise ValueError(f"pads of {total} in all cannot be alike before and behind")
+        if any(each < 0 for each in total):
+            raise ValueError(f"output_shape {sizes} is larger than what it makes, {spread}")
+        small, large = tuple(each // 2 for each in total), tuple(each - each // 2 for each in total)
+        # ONNX has the larger half before, but for SAME_UPPER.
+        before, behind = (small, large) if given["auto_pad"] == "SAME_UPPER" else (large, small)
     else:
         before, behind = _pads(given, x, reach, strides)
-    if before != behind:
-        raise ValueError(f"pads {before} before and {behind} behind: only equal ones are supported")
     if any(m >= s for m, s in zip(more, strides, strict=True)):
         raise ValueError(f"output_padding {more} is not smaller than the strides {strides}")
-    size = tuple(full - 2 * pad for full, pad in zip(spread, before, strict=True))
-    if min(size) < 1:
-        raise ValueError(f"leaves no output: {size}")
+    # What is padded on both sides alike is the operation's; the rest is cut off its result.
+    both = tuple(min(a, b) for a, b in zip(before, behind, strict=True))
+    size = tuple(full - 2 * pad for full, pad in zip(spread, both, strict=True))
+    kept = tuple(full - a - b for full, a, b in zip(spread, before, behind, strict=True))
+    if min(kept) < 1:
+        raise ValueError(f"leaves no output: {kept}")
     groups = given["group"]
     if x.shape[1] != w.shape[0] or w.shape[0] % groups:
         raise ValueError(f"its weights {w.shape} in {groups} groups do not fit its input {x!r}")
@@ -133,23 +138,35 @@ def _transposed(given: Operands) -> Sequence[Tensor]:
         "convolution_backward_data",
         *(x, w),
         stride=strides,
-        pad=before,
+        pad=both,
         dilation=dilations,
         groups=groups,
         shape=(x.shape[0], w.shape[1] * groups, *size),
     )
+    y = boxed(given, y, {2 + axis: (before[axis] - both[axis], kept[axis]) for axis in range(spatial)})
     if given.learned[1:]:
         ones = given.fixed("one", np.ones(y.shape[1:2]))
         y = given.apply("scale", y, ones, given.learned[1], axis=1)
     return [y]
 
 
-def _windows(given: Operands, x: Tensor, word: str) -> tuple[dict[str, Any], Shape]:
-    """The attributes of a pooling word whose windows are the operator's, and the pads behind.
+@dataclass(frozen=True)
+class _Windows:
+    """What a pooling word is given: x, with what is padded where the word cannot, and its attributes;
+    and how far before and behind each axis the operator's own pads reach."""
 
-    Raises ValueError where there are none: the vocabulary pads alike before and behind, and its last
-    windows may reach beyond what is padded.
-    """
+    x: Tensor
+    attributes: Mapping[str, Any]
+    before: Shape
+    behind: Shape
+    surrounded: bool = False
+
+
+def _windows(given: Operands, word: str) -> _Windows:
+    """The vocabulary pads alike before and behind, and its last windows may reach beyond what is padded.
+    Where the operator's windows are others, zeros are put around x, or, for a maximum, what is at its
+    edges, which lies in every window that reaches beyond them."""
+    x = given.tensor()
     spatial = _spatial(x)
     kernel = _numbers(given, "kernel_shape", spatial, 0, 1)
     strides = _numbers(given, "strides", spatial, 1, 1)
@@ -170,72 +187,52 @@ def _windows(given: Operands, x: Tensor, word: str) -> tuple[dict[str, Any], Sha
         outputs.append(count - 1 if (count - 1) * s >= n + first else count)
     for rounding in ("ceil", "floor"):
         attributes = {"kernel": kernel, "stride": strides, "pad": before, "rounding": rounding}
-        if VOCABULARY[word].shapes({"x": x.shape}, attributes)[0][2:] == tuple(outputs):
-            return attributes, behind
-    raise ValueError(
-        f"pads {before} before and {behind} behind make an output of {tuple(outputs)}, which windows "
-        f"with the same pads on both sides do not"
-    )
+        try:
+            shape = VOCABULARY[word].shapes({"x": x.shape}, attributes)[0]
+        except ValueError:  # a pad as large as its window
+            break
+        if shape[2:] == tuple(outputs):
+            return _Windows(x, attributes, before, behind)
+    reached = zip(outputs, strides, kernel, x.shape[2:], before, strict=True)
+    tail = tuple(max(0, (count - 1) * s + k - n - first) for count, s, k, n, first in reached)
+    if word == "pooling_average":
+        x = surrounded(given, x, (0, 0, *before), (0, 0, *tail))
+    else:
+        for axis in range(spatial):
+            x = edged(given, x, 2 + axis, before[axis], tail[axis])
+    attributes = {"kernel": kernel, "stride": strides, "pad": (0,) * spatial, "rounding": "floor"}
+    return _Windows(x, attributes, before, behind, True)
 
 
 def _pooled_max(given: Operands) -> Sequence[Tensor]:
     if given["storage_order"]:
         raise ValueError("storage_order 1 is not supported")
-    attributes, _ = _windows(given, given.tensor(), "pooling_max")
-    return [given.apply("pooling_max", given.tensor(), **attributes)[0]]
+    windows = _windows(given, "pooling_max")
+    return [given.apply("pooling_max", windows.x, **windows.attributes)[0]]
 
 
 def _pooled_average(given: Operands) -> Sequence[Tensor]:
     """The vocabulary counts what is padded; where the operator does not, the result is scaled up."""
-    x = given.tensor()
-    attributes, behind = _windows(given, x, "pooling_average")
-    y = given.apply("pooling_average", x, **attributes)
-    zeros = given.call.zeros or (0,) * (2 * len(behind))
+    windows, extents = _windows(given, "pooling_average"), given.tensor().shape[2:]
+    y = given.apply("pooling_average", windows.x, **windows.attributes)
+    spatial = len(extents)
+    zeros = given.call.zeros or (0,) * (2 * spatial)
     factor = np.ones(())
-    for axis, (n, k, s, pad) in enumerate(
-        zip(x.shape[2:], *(attributes[name] for name in ("kernel", "stride", "pad")), strict=True)
+    for axis, (n, k, s) in enumerate(
+        zip(extents, windows.attributes["kernel"], windows.attributes["stride"], strict=True)
     ):
-        first = np.arange(y.shape[2 + axis]) * s - pad
-        ours = np.minimum(first + k, n + pad) - first
+        before, behind = windows.before[axis], windows.behind[axis]
+        first = np.arange(y.shape[2 + axis]) * s - before
+        ours = k if windows.surrounded else np.minimum(first + k, n + before) - first
         if given["count_include_pad"]:
-            counted = np.minimum(first + k, n + behind[axis]) - first
+            counted = np.minimum(first + k, n + behind) - first
         else:
-            head, tail = zeros[axis], zeros[len(behind) + axis]
+            head, tail = zeros[axis], zeros[spatial + axis]
             counted = np.minimum(first + k, n + tail) - np.maximum(first, -head)
         factor = np.multiply.outer(factor, ours / counted)
     if (factor == 1).all():
         return [y]
     return [given.apply("scale", y, given.fixed("share", factor), None, axis=2)]
-
-
-def _global(word: str) -> Any:
-    def expand(given: Operands) -> Sequence[Tensor]:
-        x = given.tensor()
-        spatial = _spatial(x)
-        ones, zeros = (1,) * spatial, (0,) * spatial
-        made = given.apply(word, x, kernel=x.shape[2:], stride=ones, pad=zeros, rounding="floor")
-        return [made[0] if isinstance(made, tuple) else made]
-
-    return expand
-
-
-def _mean(given: Operands) -> Sequence[Tensor]:
-    """Over all of the space as a pooling, over other trailing axes as a sum."""
-    x = given.tensor()
-    axes = given.constant(1)
-    listed = given["axes"] if axes is None else tuple(int(axis) for axis in axes.reshape(-1))
-    if any(not -len(x.shape) <= axis < len(x.shape) for axis in listed):
-        raise ValueError(f"axes {listed} are not of {x!r}")
-    chosen = sorted({axis % len(x.shape) for axis in listed}) or list(range(len(x.shape)))
-    if chosen != list(range(chosen[0], len(x.shape))):
-        raise ValueError(f"means over axes {chosen} of {x!r}: only trailing axes are supported")
-    kept = x.shape[: chosen[0]] + ((1,) * len(chosen) if given["keepdims"] else ())
-    if chosen[0] == 2:
-        y = _global("pooling_average")(given)[0]
-    else:
-        size = math.prod(x.shape[chosen[0] :])
-        y = given.apply("total", x, axis=chosen[0], coefficient=1 / size)
-    return [y if y.shape == kept else given.apply("reshape", y, shape=kept)]
 
 
 _POOLED = {**_EXTENTS, "ceil_mode": 0, "count_include_pad": 0}
@@ -250,7 +247,4 @@ OPERATORS = (
     ),
     Operator("MaxPool", _pooled_max, {**_POOLED, "storage_order": 0}),
     Operator("AveragePool", _pooled_average, _POOLED),
-    Operator("GlobalAveragePool", _global("pooling_average")),
-    Operator("GlobalMaxPool", _global("pooling_max")),
-    Operator("ReduceMean", _mean, {"axes": (), "keepdims": 1, "noop_with_empty_axes": 0}),
 )

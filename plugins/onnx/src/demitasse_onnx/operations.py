@@ -1,0 +1,150 @@
+"""Words that nets of other frameworks need beyond the core's vocabulary: axes in another order, weighted
+sums along an axis, and gates.
+
+An axis that is resized, turned round, gathered from, or padded with what is at its edge has at each
+place a few numbers of the one before, times constants: that is one word, ``resample``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from demitasse.operations import (
+    REQUIRED,
+    Attributes,
+    Operation,
+    Shape,
+    Shapes,
+    count,
+    define,
+    per_element,
+    same_as,
+    shape_attribute,
+)
+
+_define = partial(define, "rearrangement")
+_HARD = {"scale": 1 / 6, "shift": 0.5}
+
+
+def _permuted(shapes: Shapes, attributes: Attributes) -> Sequence[Shape]:
+    x, order = shapes["x"], tuple(attributes["order"])
+    if sorted(order) != list(range(len(x))):
+        raise ValueError(f"{order} is no order of the {len(x)} axes of x {x}")
+    return (tuple(x[axis] for axis in order),)
+
+
+def _resampled(shapes: Shapes, attributes: Attributes) -> Sequence[Shape]:
+    x, places, weights, axis = shapes["x"], shapes["places"], shapes["weights"], attributes["axis"]
+    if len(places) != 2 or places != weights or not 0 <= axis < len(x):
+        raise ValueError(
+            f"places {places} and weights {weights} need a row alike for each result along axis {axis} "
+            f"of x {x}"
+        )
+    return ((*x[:axis], places[0], *x[axis + 1 :]),)
+
+
+def _sums(shapes: Shapes, attributes: Attributes) -> float:
+    whole = shapes["y"] if "y" in shapes else shapes["dy"]
+    return 2.0 * count(whole) * int(shapes["places"][1])
+
+
+def _gate(
+    name: str, formula: str, gradient: str, flops: float, attributes: Mapping[str, Any] | None = None
+) -> tuple[Operation, Operation]:
+    """A function of one element and its gradient, which reads dy and x."""
+    forward = define(
+        "elementwise",
+        name,
+        f"y = {formula}",
+        inputs="x",
+        outputs="y",
+        shapes=same_as("x"),
+        flops=per_element("x", flops),
+        attributes=attributes,
+        gradients=[f"x = {name}_backward(dy, x)"],
+        aliases=["y = x"],
+    )
+    backward = define(
+        "elementwise",
+        f"{name}_backward",
+        f"dx = dy * {gradient}",
+        inputs="dy x",
+        outputs="dx",
+        shapes=same_as("dy"),
+        flops=per_element("dy", flops),
+        attributes=attributes,
+        aliases=["dx = dy"],
+    )
+    return forward, backward
+
+
+OPERATIONS = (
+    _define(
+        "permute",
+        "y has the axes of x in order: its axis i is axis order[i] of x",
+        inputs="x",
+        outputs="y",
+        shapes=_permuted,
+        flops=per_element("x", 0.0),
+        attributes={"order": REQUIRED},
+        gradients=["x = permute_backward(dy)"],
+    ),
+    _define(
+        "permute_backward",
+        "dx: what permute moved by order, back in its place; shape is that of x",
+        inputs="dy",
+        outputs="dx",
+        shapes=shape_attribute,
+        flops=per_element("dy", 0.0),
+        attributes={"order": REQUIRED, "shape": None},
+    ),
+    _define(
+        "resample",
+        "y[i] = the sum over k of weights[i, k] * x[places[i, k]], i and the places (whole numbers from "
+        "0 on) along axis",
+        inputs="x places weights",
+        outputs="y",
+        shapes=_resampled,
+        flops=_sums,
+        attributes={"axis": REQUIRED},
+        gradients=["x = resample_backward(dy, places, weights)"],
+    ),
+    _define(
+        "resample_backward",
+        "dx[j] = the sum, in order, of the weights[i, k] * dy[i] with places[i, k] = j; shape is that "
+        "of x",
+        inputs="dy places weights",
+        outputs="dx",
+        shapes=shape_attribute,
+        flops=_sums,
+        attributes={"axis": REQUIRED, "shape": None},
+    ),
+    *_gate(
+        "hard_sigmoid",
+        "max(0, min(1, scale * x + shift))",
+        "scale where 0 < scale * x + shift < 1, else 0",
+        3,
+        _HARD,
+    ),
+    *_gate(
+        "hard_swish",
+        "x h, h = max(0, min(1, scale * x + shift))",
+        "(h + scale * x where 0 < h < 1, else h)",
+        4,
+        _HARD,
+    ),
+    *_gate(
+        "error_function",
+        "2 / sqrt(pi) * the integral of exp(-t^2) from 0 to x",
+        "2 / sqrt(pi) * exp(-x^2)",
+        30,
+    ),
+    *_gate(
+        "gelu",
+        "x p, p = (1 + error_function(x / sqrt(2))) / 2",
+        "(p + x * exp(-x^2 / 2) / sqrt(2 pi))",
+        35,
+    ),
+)
