@@ -207,6 +207,23 @@ def _modulo(arrays: Arrays, attributes: Attributes) -> np.ndarray:
     return made
 
 
+def _clipped(arrays: Arrays, attributes: Attributes) -> np.ndarray:
+    made = arrays[0]
+    for position, name, function in ((1, "min", np.maximum), (2, "max", np.minimum)):
+        limit = arrays[position] if position < len(arrays) else np.zeros(0)
+        if not limit.size and name in attributes:
+            limit = np.array(attributes[name], made.dtype)
+        made = function(made, limit.reshape(()).astype(made.dtype)) if limit.size else made
+    return made
+
+
+def _running(arrays: Arrays, attributes: Attributes) -> np.ndarray:
+    x, axis = arrays[0], int(arrays[1].reshape(()))
+    if attributes.get("exclusive") or attributes.get("reverse"):
+        raise ValueError("exclusive and reverse are not read")
+    return np.cumsum(x, axis, dtype=x.dtype)
+
+
 def _where(arrays: Arrays, attributes: Attributes) -> np.ndarray:
     bounded(math.prod(np.broadcast_shapes(*(array.shape for array in arrays))))
     return np.where(*arrays)
@@ -247,9 +264,12 @@ _MAKERS: Mapping[str, Maker] = MappingProxyType(
         "And": _several(np.logical_and),
         "Cast": _cast,
         "Ceil": _each(np.ceil),
+        "Clip": _clipped,
         "Concat": _concat,
         "Constant": lambda arrays, attributes: constant(attributes),
         "ConstantOfShape": _filled,
+        "Cos": _each(np.cos),
+        "CumSum": _running,
         "DequantizeLinear": _dequantized,
         "Div": _several(_divided),
         "Equal": _several(np.equal),
@@ -283,6 +303,8 @@ _MAKERS: Mapping[str, Maker] = MappingProxyType(
         "ReduceSum": _reduced(np.sum),
         "Reshape": _reshape,
         "Round": _each(np.round),
+        "Sign": _each(np.sign),
+        "Sin": _each(np.sin),
         "Slice": _slice,
         "Split": _split,
         "Sqrt": _each(np.sqrt),

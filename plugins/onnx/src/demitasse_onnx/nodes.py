@@ -17,6 +17,9 @@ from demitasse_onnx.values import array, attribute
 
 SUPPORTED = "as the README of demitasse-onnx lists them"
 _DOMAINS = ("", "ai.onnx")
+READ = (set(OPERATORS) - {"Input", "Loss", "Samples"}) | MADE
+"""ONNX's operators that are read; the others are the reader's own."""
+
 _PADDED = ("Conv", "AveragePool")
 """Operators that put zeros around their input themselves."""
 
@@ -132,8 +135,20 @@ class Nodes:
             outputs.pop()
         tops = tuple(name or f"{node.name or number}.{place}" for place, name in enumerate(outputs))
         name = self._name(node.name or (tops[0] if tops else str(number)), number)
-        call = Call(node.op_type, self._opset, attributes, tuple(places), zeros)
+        shared = self._shared(node, operands, attributes)
+        call = Call(node.op_type, self._opset, attributes, tuple(places), zeros, shared)
         return Layer(name, "onnx", tuple(bottoms), tops, call, self._location)
+
+    def _shared(self, node: onnx.NodeProto, operands: list[Operand], attributes: dict[str, Any]) -> str:
+        """The name by which nodes that read the same learned arrays have them in common, as the branches
+        of a siamese net do. Arrays that all have one value are kept once by exporters for nodes that
+        have nothing to do with each other, as the scales of fresh batch normalisations."""
+        learned = [each for each in operands[1:] if isinstance(each, np.ndarray)]
+        if node.op_type not in OPERATORS or OPERATORS[node.op_type].arrays is None:
+            return ""
+        if all(array.size < 2 or (array == array.flat[0]).all() for array in learned):
+            return ""
+        return f"{node.op_type} {list(node.input[1:])} {sorted(attributes.items(), key=str)}"
 
     def _name(self, first: str, number: int) -> str:
         """A layer's name, unlike all others."""
@@ -186,11 +201,9 @@ class Nodes:
 def _check_known(node: onnx.NodeProto, where: str) -> None:
     """Raise ModelError for an operator that is not read."""
     ours = node.domain in _DOMAINS
-    known = node.op_type in OPERATORS or node.op_type in MADE
-    if not ours or not known or node.op_type == "Input":
+    if not ours or node.op_type not in READ:
         kind = node.op_type if ours else f"{node.domain}.{node.op_type}"
-        supported = set(OPERATORS) - {"Input"} | MADE
-        raise ModelError(unknown("operator", kind, supported, where, SUPPORTED))
+        raise ModelError(unknown("operator", kind, READ, where, SUPPORTED))
 
 
 def _around_space(pads: Shape) -> Shape | None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from demitasse import LayerType, ModelReader, Runtime, hookimpl
+from demitasse import LayerType, ModelReader, Runtime, Solver, hookimpl
 from demitasse.operations import Operation
 
 
@@ -37,8 +37,8 @@ def model_reader(path: Path, layer_types: Mapping[str, LayerType]) -> ModelReade
 @hookimpl
 def programs() -> Mapping[str, Callable[..., Any]]:
     """``export_onnx``: a net and its weights as an ONNX model; ``convert_to_onnx``: the same for the
-    command line's convert."""
-    return {"convert_to_onnx": _convert, "export_onnx": _export}
+    command line's convert; ``onnx_solver``: how a model is trained."""
+    return {"convert_to_onnx": _convert, "export_onnx": _export, "onnx_solver": _solver}
 
 
 # A runtime asks for programs when it is composed; onnx and protobuf are imported when one runs.
@@ -54,3 +54,9 @@ def _convert(runtime: Runtime, *arguments: Any, **options: Any) -> dict[str, Any
     from demitasse_onnx.export import convert_to_onnx
 
     return convert_to_onnx(runtime, *arguments, **options)
+
+
+def _solver(runtime: Runtime, *arguments: Any, **options: Any) -> Solver:
+    from demitasse_onnx.training import onnx_solver
+
+    return onnx_solver(runtime, *arguments, **options)

@@ -7,13 +7,25 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from demitasse import Tensor
+from demitasse import DataSpec, Tensor
 from demitasse_onnx.call import Operands, Operator, Shape
 from demitasse_onnx.constants import CASTS
 
 
 def _input(given: Operands) -> Sequence[Tensor]:
     return [given.graph.input(given.layer.tops[0], given["shape"])]
+
+
+def _samples(given: Operands) -> Sequence[Tensor]:
+    """What a data source delivers, by the names of the layer's tops."""
+    spec = DataSpec("samples", location=given.layer.location)
+    fields = dict.fromkeys(given.layer.tops, "real")
+    return given.graph.source(spec, given["batch"], fields)
+
+
+def _loss(given: Operands) -> Sequence[Tensor]:
+    made = given.apply(given["word"], given.tensor(0), given.tensor(1))
+    return [made[0] if isinstance(made, tuple) else made]
 
 
 def _identity(given: Operands) -> Sequence[Tensor]:
@@ -225,6 +237,8 @@ _END = 2**31
 
 OPERATORS = (
     Operator("Input", _input, {"shape": ()}),
+    Operator("Samples", _samples, {"batch": None}),
+    Operator("Loss", _loss, {"word": None}),
     Operator("Identity", _identity),
     Operator("Flatten", _flatten, {"axis": 1}),
     Operator("Reshape", _reshape, {"shape": (), "allowzero": 0}),
