@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from demitasse import Layer, Location, ModelError, unknown
 from demitasse_onnx.call import Call, Shape
 from demitasse_onnx.constants import MADE, made_of
 from demitasse_onnx.operators import OPERATORS
+from demitasse_onnx.patterns import written_as_one
 from demitasse_onnx.values import array, attribute
 
 SUPPORTED = "as the README of demitasse-onnx lists them"
@@ -45,11 +47,19 @@ class Nodes:
         self._padded: dict[str, tuple[str, Shape]] = {}  # what a Pad reads, and its zeros, by its output
         self._layers = set(self._made)  # their names
         self._used: set[str] = set()
+        self._held = {  # by nodes Constant
+            node.output[0]: each.t
+            for node in graph.node
+            if node.op_type == "Constant" and len(node.output) == 1
+            for each in node.attribute
+            if each.name == "value" and each.HasField("t")
+        }
+        self._nodes = written_as_one(graph, self._number)
 
     def layers(self) -> Iterator[Layer]:
         """Those that the outputs need. Raises ModelError that names node and operator."""
         needed = self._needed()
-        for number, node in enumerate(self._graph.node):
+        for number, node in enumerate(self._nodes):
             if number not in needed:
                 continue
             where = f"{self._path}: node {number} {node.name!r} ({node.op_type})"
@@ -67,7 +77,7 @@ class Nodes:
                 continue
             yield self._layer(node, operands, attributes, number)
             self._made.update(name for name in node.output if name)
-        yield from self._outputs({name for number in needed for name in self._graph.node[number].input})
+        yield from self._outputs({name for number in needed for name in self._nodes[number].input})
 
     def _work_out(
         self, node: onnx.NodeProto, operands: list[Operand], attributes: dict[str, Any], where: str
@@ -82,6 +92,14 @@ class Nodes:
             (name, value) for name, value in zip(node.output, made, strict=False) if name
         )
 
+    def _number(self, name: str) -> float | None:
+        """The value of a constant that is one number."""
+        tensor = self._initializers.get(name, self._held.get(name))
+        if tensor is None or len(tensor.dims) > 1 or math.prod(tensor.dims) != 1:
+            return None
+        value = array(tensor, self._path, f"constant {name!r}").reshape(())
+        return float(value) if value.dtype.kind == "f" else None
+
     def _needed(self) -> set[int]:
         """The numbers of the nodes on which an output of the graph depends."""
         wanted = {value.name for value in self._graph.output}
@@ -89,8 +107,8 @@ class Nodes:
             raise ModelError(f"{self._path}: the graph has no output")
         self._used = set(wanted)
         needed = set()
-        for number in range(len(self._graph.node) - 1, -1, -1):
-            node = self._graph.node[number]
+        for number in range(len(self._nodes) - 1, -1, -1):
+            node = self._nodes[number]
             if any(name in self._used for name in node.output if name):
                 needed.add(number)
                 self._used.update(node.input)
@@ -178,7 +196,7 @@ class Nodes:
         """What a Pad puts around the space of its input where all that reads it can do that itself;
         None where not."""
         made = node.output[0]
-        readers = [other for other in self._graph.node if made in other.input]
+        readers = [other for other in self._nodes if made in other.input]
         if made in {value.name for value in self._graph.output} or any(
             other.op_type not in _PADDED or list(other.input).count(made) != 1 for other in readers
         ):

@@ -33,7 +33,8 @@ def onnx_solver(
     the model's inputs, and of what ``output`` (its first by default) should be by the name ``label``.
 
     It trains from the model's own numbers, by stochastic gradients at a fixed ``rate``. Raises
-    ModelError for a ``loss`` that is none of LOSSES, and an output or a label that the model cannot have.
+    ModelError for a ``loss`` that is none of LOSSES, and an output or a label that the model cannot
+    have.
     """
     if loss not in LOSSES:
         raise ModelError(unknown("loss", loss, LOSSES, str(model)))

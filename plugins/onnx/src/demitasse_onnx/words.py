@@ -296,18 +296,89 @@ def _largest(out: Exporter, node: Node) -> None:
     out.emit(node, "Cast", [out.emit(node, "ArgMax", [_x(out, node)], **places)], last=True, to=1)
 
 
+def _permuted(out: Exporter, node: Node) -> None:
+    order = list(node.attributes["order"])
+    out.emit(node, "Transpose", [_x(out, node)], last=True, perm=order)
+
+
+def _resampled(out: Exporter, node: Node) -> None:
+    """A gathering for each of the numbers that a result is a sum of, times its weights."""
+    x, places, weights = _inputs(node)
+    axis, rank = node.attributes["axis"], len(x.shape)
+    where, factors = out.value(places), out.value(weights)
+    if where is None or factors is None:
+        raise ValueError("its places and weights are computed by the net; constants are supported")
+    taps, made = where.shape[1], ""
+    for k in range(taps):
+        index = out.constant(f"{node.layer}.places{k}", where[:, k].astype(np.int64))
+        plain = bool((factors[:, k] == 1).all())
+        part = out.emit(node, "Gather", [out.name(x), index], last=plain and taps == 1, axis=axis)
+        if not plain:
+            along = factors[:, k].reshape(-1, *(1,) * (rank - axis - 1))
+            names = [part, out.constant(f"{node.layer}.weights{k}", np.float32(along))]
+            part = out.emit(node, "Mul", names, last=taps == 1)
+        made = part if not made else out.emit(node, "Add", [made, part], last=k == taps - 1)
+
+
+def _surrounded(out: Exporter, node: Node) -> None:
+    """The gradient of a box as an operation of its own: zeros around."""
+    x, before = _inputs(node)[0], np.array(node.attributes["offset"], np.int64)
+    behind = np.array(_shape(node), np.int64) - before - np.array(x.shape, np.int64)
+    pads = out.constant(f"{node.layer}.pads", np.concatenate([before, behind]))
+    out.emit(node, "Pad", [out.name(x), pads], last=True)
+
+
+def _hard_sigmoid(out: Exporter, node: Node) -> None:
+    out.emit(node, "HardSigmoid", [_x(out, node)], last=True, **_ramp(node))
+
+
+def _hard_swish(out: Exporter, node: Node) -> None:
+    x = _x(out, node)
+    out.emit(node, "Mul", [x, out.emit(node, "HardSigmoid", [x], **_ramp(node))], last=True)
+
+
+def _ramp(node: Node) -> dict[str, float]:
+    return {"alpha": node.attributes["scale"], "beta": node.attributes["shift"]}
+
+
+def _gelu(out: Exporter, node: Node) -> None:
+    """As it is written before version 20 of the operators."""
+    x = _x(out, node)
+    root = out.emit(node, "Mul", [x, out.number(node, "root", math.sqrt(0.5))])
+    total = out.emit(node, "Add", [out.emit(node, "Erf", [root]), out.number(node, "one", 1.0)])
+    half = out.emit(node, "Mul", [x, out.number(node, "half", 0.5)])
+    out.emit(node, "Mul", [half, total], last=True)
+
+
+def _centred(out: Exporter, node: Node) -> None:
+    x, axis = _inputs(node)[0], node.attributes["axis"]
+    axes, names, given = list(range(axis, len(x.shape))), [out.name(x)], {}
+    if out.opset < 18:
+        given = {"axes": axes}
+    else:
+        names.append(out.constant(f"{node.layer}.axes", np.array(axes, np.int64)))
+    mean = out.emit(node, "ReduceMean", names, **given)
+    out.emit(node, "Sub", [out.name(x), mean], last=True)
+
+
 WORDS: dict[str, Word] = {
     "absolute": _simple("Abs"),
     "absolute_total": _total("Abs"),
     "batch_norm_inference": _batch_norm,
+    "centre": _centred,
     "clip": _clip,
     "concat": _simple("Concat", axis="axis"),
     "convolution": _convolution,
     "convolution_backward_data": _transposed,
     "crop": _crop,
+    "crop_backward": _surrounded,
     "elu": _simple("Elu", alpha="alpha"),
+    "error_function": _simple("Erf"),
     "exponential": _exponential,
+    "gelu": _gelu,
     "greater": _greater,
+    "hard_sigmoid": _hard_sigmoid,
+    "hard_swish": _hard_swish,
     "inner_product": _inner_product,
     "largest": _largest,
     "leaky_relu": _relu,
@@ -316,11 +387,13 @@ WORDS: dict[str, Word] = {
     "lrn_within_channel": _lrn_within,
     "maximum": _several("Max"),
     "parametric_relu": _parametric_relu,
+    "permute": _permuted,
     "pooling_average": pooling_average,
     "pooling_max": pooling_max,
     "power": _power,
     "product": _several("Mul"),
     "relu": _relu,
+    "resample": _resampled,
     "reshape": _reshape,
     "scale": _scale,
     "sigmoid": _simple("Sigmoid"),

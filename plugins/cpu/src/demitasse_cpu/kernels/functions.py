@@ -107,6 +107,17 @@ def _power(base: float, exponent: float) -> float:
         return -inf if base < 0 and exponent % 2 == 1 else inf
 
 
+def gelu(request: Request) -> Iterable[Candidate]:
+    single = spec(request.inputs[0]).dtype == "float32"
+    return _elementwise(request, "gelu_single" if single else "gelu", [], work=2 * _EXP)
+
+
+def gelu_backward(request: Request) -> Iterable[Candidate]:
+    single = spec(request.inputs[0]).dtype == "float32"
+    loop = "gelu_single_backward" if single else "gelu_backward"
+    return _elementwise(request, loop, [], work=3 * _EXP)
+
+
 def parametric_relu(request: Request) -> Iterable[Candidate]:
     x, w = request.inputs
     if not is_real(x, w, *request.outputs):
@@ -320,14 +331,14 @@ _FUNCTIONS: dict[str, tuple[str, tuple[str, ...], str, float]] = {
     "hard_swish_backward": ("hard_swish_backward", ("scale", "shift"), "functions", 1),
     "error_function": ("error_function", (), "functions", 2 * _EXP),
     "error_function_backward": ("error_function_backward", (), "functions", _EXP),
-    "gelu": ("gelu", (), "functions", 2 * _EXP),
-    "gelu_backward": ("gelu_backward", (), "functions", 3 * _EXP),
 }
 """By operation: the loop, the attributes it takes, where it stands, and its work for an element."""
 
 FACTORIES: dict[str, Callable[[Request], Iterable[Candidate]]] = {
     name: partial(_function, *row) for name, row in _FUNCTIONS.items()
 } | {
+    "gelu": gelu,
+    "gelu_backward": gelu_backward,
     "parametric_relu": parametric_relu,
     "parametric_relu_backward": parametric_relu_backward,
     "power": power,
