@@ -12,7 +12,7 @@ from demitasse_numa.reproduction import reproduce
 from demitasse_numa.reproduction.model import Case
 from demitasse_numa.reproduction.nets import NETS
 from demitasse_numa.reproduction.servers import SERVERS
-from demitasse_numa.reproduction.tables import FIGURES, calibrating, checking, error
+from demitasse_numa.reproduction.tables import FIGURES, accesses, calibrating, checking, error
 
 HWDESC = Path(__file__).parents[3] / "hwdesc"
 
@@ -57,14 +57,34 @@ def test_every_cell_is_labelled_and_has_a_prediction() -> None:
     answer = reproduce("numa-caffe")
     assert answer is not None
     cells = answer["cells"]
-    assert {cell["role"] for cell in cells} == {"calibration", "check", "drawn, not printed"}
-    assert sum(cell["paper"] is not None for cell in cells) == len(FIGURES)
+    roles = {"calibration", "check", "check outside the split", "drawn, not printed"}
+    assert {cell["role"] for cell in cells} == roles
+    outside = [cell for cell in cells if cell["role"] == "check outside the split"]
+    assert sum(cell["paper"] is not None for cell in cells) == len(FIGURES) + len(outside)
+    assert [cell["table"] for cell in outside] == ["Table 3", *["Table 6"] * 4, "Section 5.2"]
     assert all(cell["predicted"] > 0 for cell in cells)
     assert len({(c["table"], c["row"], c["column"]) for c in cells if c["paper"] is None}) == sum(
         c["paper"] is None for c in cells
     )
     assert any("the split" in note for note in answer["notes"])
     assert reproduce("swcaffe") is None
+
+
+def test_bytes_are_counted_by_hand() -> None:
+    case = Case(SERVERS["Broadwell"], NETS["CIFAR"](), 4)
+    weights = 4 * 89_578
+    # Three domains hand gradients up and copy weights; three quarters of 128 images go to them.
+    assert case.remote == (2 * 3 * weights, 128 * 3 * 32 * 32 * 4 * 3 / 4)
+    written = case.net.numbers * 4 * 128
+    assert case.moved == pytest.approx(case.constants.passes * written + 3 * 4 * weights)
+
+
+def test_remote_accesses_and_bandwidths_are_of_the_measured_size() -> None:
+    """Nothing was fitted to these: within a half; most of what is remote are gradients and weights."""
+    outside = [c for c in accesses() if c["table"] != "Section 5.2"]
+    assert all(c["predicted"] == pytest.approx(c["paper"], rel=0.5) for c in outside)
+    (share,) = [c for c in accesses() if c["table"] == "Section 5.2"]
+    assert share["predicted"] == pytest.approx(share["paper"], rel=0.15)
 
 
 def test_only_numa_caffe_gains_by_more_domains_as_it_should() -> None:

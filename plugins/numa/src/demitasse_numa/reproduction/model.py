@@ -88,6 +88,20 @@ class Case:
         waiting = self.constants.cycles * self.net.layers / self.server.clock
         return self._operations / (self.domains * self._rate) + waiting
 
+    @property
+    def moved(self) -> float:
+        """Bytes of an iteration through all memories: the numbers of layers, and the weights that each
+        domain reads."""
+        return self._traffic + WEIGHT_READS * self.domains * self._weights
+
+    @property
+    def remote(self) -> tuple[float, float]:
+        """Bytes that NUMA-Caffe takes from other domains in an iteration: gradients up the tree and
+        weights back, once for each domain but a root; samples, which are read in one domain."""
+        others = self.domains - 1
+        samples = FLOAT * self.net.sample * self.net.batch
+        return 2 * others * self._weights, samples * others / self.domains
+
     def numa(self) -> float:
         """NUMA-Caffe: every domain its own memory, and the exchange."""
         n, memory = self.domains, self.server.bandwidth
@@ -99,15 +113,14 @@ class Case:
     def intel(self, interleaved: bool = False) -> float:
         """Intel-Caffe: all domains, one domain's memory; or pages of all in turn."""
         n, memory = self.domains, self.server.bandwidth
-        moved = self._traffic + WEIGHT_READS * n * self._weights
         update = UPDATE * self._weights / memory
         if n == 1:
-            return self._parallel + moved / memory + update
+            return self._parallel + self.moved / memory + update
         one = max(1 / memory, (n - 1) / n / self.server.links)
         if interleaved:
-            return self._parallel + moved * one + update / n
+            return self._parallel + self.moved * one + update / n
         queue = 1.0 if self.server.on_die else 1 + self.constants.queueing * (n - 1)
-        return self._parallel + moved * one * queue + update
+        return self._parallel + self.moved * one * queue + update
 
     def bvlc(self) -> float:
         """BVLC-Caffe: matrices on one domain's worth of cores, the rest in one thread."""

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 @dataclass
 class Count:
     """Of one image: multiplications and additions of a forward pass, numbers that its layers write, and
-    numbers of unfolded images (im2col); ``parameters`` of the net, and how many layers."""
+    numbers of unfolded images (im2col) and of the ``sample``; ``parameters`` of the net, and how many
+    layers."""
 
     batch: int
     channels: int
@@ -18,6 +19,10 @@ class Count:
     unfolded: float = 0.0
     parameters: int = 0
     layers: int = 0
+    sample: int = 0
+
+    def __post_init__(self) -> None:
+        self.sample = self.channels * self.extent**2
 
     def wrote(self, passes: int = 1) -> None:
         """So many layers that write as many numbers as there are now."""
