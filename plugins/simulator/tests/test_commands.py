@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from demitasse import CompositionError, ModelError, PluginError
+from demitasse import CompositionError, ModelError, PluginError, load_machine
 from demitasse_simulator import papers, report, scalability
 from demitasse_simulator.commands import _Progress, reproduce, shapes, simulate
 
@@ -217,6 +217,22 @@ def test_a_nodes_own_step_is_the_one_with_as_many_images() -> None:
     assert "AlexNet (256, 128 images): Table III as simulated, in proportion" in notes
     assert "AlexNet (64 images): as simulated with as many" in notes
     assert "no prediction for ResNet-50" in notes
+
+
+def test_the_network_of_the_speedups_is_the_one_described() -> None:
+    machine = load_machine(Path(__file__).parents[3] / "hwdesc/taihulight.toml")
+    supernode, node = machine.level("supernode"), machine.level("node")
+    for level in (supernode, node):
+        assert level.link is not None and level.link.latency and level.link.bandwidth
+        assert level.link.latency.value == pytest.approx(scalability.ALPHA)
+        assert level.link.bandwidth.value == scalability.BANDWIDTH
+    assert supernode.link is not None
+    assert supernode.link.oversubscription == scalability.OVERSUBSCRIPTION
+    assert node.count == scalability.SUPERNODE
+    group = machine.level("core_group")
+    (memory,) = group.memory
+    assert memory.bandwidth is not None
+    assert group.count * memory.bandwidth.value / 3 == pytest.approx(scalability.ADDITION)
 
 
 def test_sizes_of_models_are_those_that_the_paper_prints_in_2_to_the_20() -> None:

@@ -28,6 +28,8 @@ from demitasse import (
     load_machine,
 )
 from demitasse_sw26010.gradient_sync import HandshakeSum, sum_seconds
+from demitasse_sw26010.model import figures
+from demitasse_sw26010.reproduction.training import CORE_GROUPS
 
 ROOT = Path(__file__).parents[3]
 SOLVER = ROOT / "examples/digits/digits_solver.prototxt"
@@ -100,6 +102,20 @@ def test_the_descriptions_load() -> None:
     whole = load_machine(ROOT / "hwdesc/taihulight.toml")
     assert whole.simulated
     assert whole.level("supernode").count * whole.level("node").count == 40960
+
+
+@pytest.mark.parametrize("name", ["sw26010-node", "taihulight"])
+def test_a_core_group_is_the_one_described(name: str) -> None:
+    """The figures that kernels' counts rest on are those of the descriptions."""
+    machine = load_machine(ROOT / f"hwdesc/{name}.toml")
+    group, cpe = machine.level("core_group"), machine.level("cpe")
+    (ddr3,), (ldm,) = group.memory, cpe.memory
+    assert ddr3.bandwidth is not None and ddr3.bandwidth.value == figures.DMA_BANDWIDTH
+    assert ldm.capacity is not None and ldm.capacity.value == figures.LDM_BYTES
+    assert cpe.peak is not None and cpe.count * cpe.peak.value == pytest.approx(figures.PEAK)
+    assert cpe.clock is not None and cpe.clock.value == figures.CLOCK
+    assert tuple(cpe.mesh) == (figures.MESH, figures.MESH)
+    assert group.count == CORE_GROUPS
 
 
 def test_core_group_0_sums_and_the_others_copy() -> None:
