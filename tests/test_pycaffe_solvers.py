@@ -215,16 +215,35 @@ def test_tests_are_made_and_told_at_their_intervals(
     made = solver("display: 2")
     made.step(5)
     said = [record.getMessage() for record in caplog.records]
-    assert [line.split("  ")[:2] for line in said if "test" in line] == [
-        ["iteration 0", "test"],
-        ["iteration 4", "test"],
+    assert [line for line in said if "Testing" in line] == [
+        "Iteration 0, Testing net (#0)",
+        "Iteration 4, Testing net (#0)",
     ]
-    assert [line.split("  ")[0] for line in said if "rate" in line] == [
-        "iteration 0",
-        "iteration 2",
-        "iteration 4",
+    assert [line.split(" (")[0] for line in said if "), loss = " in line] == [
+        "Iteration 0",
+        "Iteration 2",
+        "Iteration 4",
     ]
-    assert "rate 0.05" in said[-1]
+    loss = float(made.net.blobs["loss"].data)
+    assert f"    Train net output #0: loss = {loss:g} (* 1 = {loss:g} loss)" in said
+    assert said[-1] == "Iteration 4, lr = 0.05"
+
+
+def test_a_log_on_standard_error_has_glogs_form(
+    solver: Make, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        caffe.init_log()
+        caffe.init_log()
+        solver("display: 1 snapshot: 1").step(1)
+    finally:
+        logging.getLogger("demitasse.pycaffe").handlers.clear()
+        logging.getLogger("demitasse.pycaffe").setLevel(logging.NOTSET)
+    lines = capsys.readouterr().err.splitlines()
+    form = r"I\d{4} \d\d:\d\d:\d\d\.\d{6} +\d+ \w+\.(cpp|py):\d+\] "
+    assert all(re.match(form, line) for line in lines)
+    assert sum("Iteration 0, lr = 0.1" in line for line in lines) == 1, "once, however often it is asked"
+    assert any("Snapshotting to binary proto file" in line for line in lines)
 
 
 def test_solve_goes_to_the_end_and_on_from_a_snapshot(solver: Make) -> None:

@@ -162,7 +162,11 @@ class Step:
 
     def loss(self) -> float:
         """The objective of the last forward pass."""
-        return sum(weight * float(value()) for value, weight in self._loss)
+        return sum(self.terms())
+
+    def terms(self) -> list[float]:
+        """What the objective is the sum of."""
+        return [weight * float(value()) for value, weight in self._loss]
 
     def _timed(self, work: Work) -> Work:
         clock, phases = time.perf_counter, self.phases

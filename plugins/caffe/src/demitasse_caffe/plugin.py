@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from demitasse import Candidate, LayerType, ModelReader, Request, Weights, hookimpl
+from demitasse import Candidate, Event, LayerType, ModelReader, Request, Weights, hookimpl
 from demitasse.operations import Operation
 
 
@@ -69,6 +69,14 @@ def programs() -> Mapping[str, Callable[..., Any]]:
         "compute_image_mean": compute_image_mean,
         "convert_model": convert_model,
     }
+
+
+@hookimpl
+def observe(options: Mapping[str, Any]) -> Callable[[Event], None]:
+    """A log in Caffe's words, where the option ``log`` asks for one."""
+    from demitasse_caffe.training_log import listener
+
+    return listener(options)
 
 
 @hookimpl

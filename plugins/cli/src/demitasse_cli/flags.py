@@ -13,7 +13,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 SWITCHES = ("logtostderr", "alsologtostderr", "colorlogtostderr", "log_prefix")
 LOGGING = (*SWITCHES, "log_dir", "minloglevel", "stderrthreshold", "v", "vmodule", "logbufsecs")
-"""Flags of the library that Caffe logs with: accepted, and without effect."""
+"""Flags of the library that Caffe logs with: accepted, and without effect where a command has no such
+option."""
+
+OFF = ("=0", "=false", "=no", "=f", "=n")
+"""How such a switch is turned off."""
 
 EFFECTS = ("stop", "snapshot", "none")
 PHASES = ("TRAIN", "TEST")
@@ -43,11 +47,15 @@ def _spelled(args: Sequence[str], options: dict[str, click.Parameter]) -> list[s
             result.append(word)
             continue
         name, value = match[2], match[3]
-        if name in LOGGING:
-            if value is None and name not in SWITCHES:
+        dashed = f"--{name.replace('_', '-')}"
+        if name in SWITCHES and value is not None:
+            if value.lower() in OFF or dashed not in options:
+                continue
+            value = None
+        if name in LOGGING and dashed not in options:
+            if name not in SWITCHES and value is None:
                 next(waiting, None)
             continue
-        dashed = f"--{name.replace('_', '-')}"
         option = dashed if dashed in options else f"--{name}"
         result.append(option + (value or ""))
         known = options.get(option)
@@ -89,6 +97,37 @@ def gpu_option(function: F) -> F:
         metavar="IDS",
         help="Accepted for Caffe's scripts, without effect: --hw says what runs.",
     )(function)
+
+
+def log_options(function: F) -> F:
+    """--log-dir and --logtostderr, or the variables of the environment that glog reads."""
+    for option in (
+        click.option(
+            "--logtostderr",
+            "--alsologtostderr",
+            "log_to_stderr",
+            is_flag=True,
+            envvar=["GLOG_logtostderr", "GLOG_alsologtostderr"],
+            help="Write Caffe's log to standard error, in place of the progress.",
+        ),
+        click.option(
+            "--log-dir",
+            type=click.Path(file_okay=False, path_type=Path),
+            envvar="GLOG_log_dir",
+            metavar="FOLDER",
+            help="Write Caffe's log there, as caffe.INFO.",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+def logs(log_dir: Path | None, log_to_stderr: bool) -> list[tuple[str, str, Any]]:
+    """The option of the plugin that writes Caffe's log, where one is asked for."""
+    if log_dir is not None:
+        log_dir.mkdir(parents=True, exist_ok=True)
+    places = [*(["-"] if log_to_stderr else []), *([str(log_dir)] if log_dir is not None else [])]
+    return [("caffe", "log", places)] if places else []
 
 
 def effect_options(function: F) -> F:

@@ -96,6 +96,7 @@ class History:
 @flags.state_options
 @flags.gpu_option
 @flags.effect_options
+@flags.log_options
 @shared.precision_option
 @shared.overrides_option
 @click.option(
@@ -126,6 +127,8 @@ def command(
     gpu: str | None,
     sigint_effect: str,
     sighup_effect: str,
+    log_dir: Path | None,
+    log_to_stderr: bool,
     precision: str | None,
     settings: tuple[tuple[str, str], ...],
     timeline: Path | None,
@@ -151,7 +154,8 @@ def command(
         overrides["max_iter"] = iterations
     stream = report.lines_to(json_path)
     report.check_writable({"--json": json_path, "--timeline": timeline})
-    with shared.compose(hw, plugins, options) as runtime:
+    quiet = quiet or log_to_stderr
+    with shared.compose(hw, plugins, [*options, *flags.logs(log_dir, log_to_stderr)]) as runtime:
         launch.check_together(runtime)
         launch.outlive_others()
         if resume == "auto":

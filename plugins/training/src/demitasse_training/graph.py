@@ -35,6 +35,7 @@ from demitasse_training.known_types import check_types
 from demitasse_training.samples import check_fields
 from demitasse_training.shape_rules import check_operands, check_parameter, check_shapes
 from demitasse_training.shares import Share
+from demitasse_training.terms import weights_of
 
 
 class NetGraph(Graph):
@@ -189,8 +190,7 @@ class NetGraph(Graph):
             for name, tensor in zip(layer.tops, tops, strict=False):
                 self._name_top(name, tensor, layer)
                 consumed.discard(name)
-            weights = layer.loss_weights or (getattr(kind, "loss_weight", 0.0),)
-            terms = zip(tops, weights, strict=False)
+            terms = zip(tops, weights_of(layer, kind), strict=False)
             self.objective += [(tensor, weight) for tensor, weight in terms if weight]
         self._layer = None
         self.outputs = {name: t for name, t in self.blobs.items() if name not in consumed}

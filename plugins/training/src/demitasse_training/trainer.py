@@ -43,6 +43,7 @@ from demitasse_training.samples import opener
 from demitasse_training.saving import check_numbers, check_writable, gathered, paths_of, write
 from demitasse_training.scores import Scores
 from demitasse_training.sizes import sizes
+from demitasse_training.terms import loss_weights, values
 from demitasse_training.update import Update
 from demitasse_training.views import Views
 from demitasse_training.worker import Worker
@@ -243,7 +244,7 @@ class Trainer(Rooted):
         before = self._crew.clock()
         loss, tested, good = math.nan, -1, False
         about: dict[str, Any] = {"batch": self.batch, "workers": self.workers, "rate": self.rate}
-        self._tell("start", {**about, "arrays": self.arrays})
+        self._tell("start", {**about, **self._nets_told(), "arrays": self.arrays})
         if solver.test_first and solver.test_interval and self._tests.nets:
             tested, good = self.iteration, self._run_test(until)
         while self.iteration < solver.max_iterations and not good:
@@ -277,6 +278,13 @@ class Trainer(Rooted):
             yield number, "parameters", worker.flat.parameters
             yield number, "gradients", worker.flat.gradients
             yield from ((number, name, array) for name, array in worker.flat.state.items())
+
+    def terms(self) -> dict[str, float]:
+        """What each blob that counts in the loss came to in the last pass. Of several processes, by the
+        samples of this one's workers."""
+        weights = loss_weights(self.solver.train, self.runtime.layer_types)
+        steps = [worker.step for worker in self._workers if worker.step is not None]
+        return values(steps, weights, self.workers)
 
     @one_at_a_time
     def profile(self, iterations: int = 10) -> list[tuple[Entry, float]]:
@@ -343,10 +351,21 @@ class Trainer(Rooted):
                     "samples": self.batch,
                     "phases": phases,
                     "spans": self._crew.spans,
+                    "terms": self.terms,
                     **({"sizes": sizes(self._workers[0])} if self._debugs() else {}),
                 },
             )
         return smoothed
+
+    def _nets_told(self) -> dict[str, Any]:
+        """What a log says of the nets, and how often."""
+        solver, types = self.solver, self.runtime.layer_types
+        return {
+            "net": solver.train.name,
+            "display": solver.display_interval,
+            "iterations": solver.max_iterations,
+            "loss_weights": [dict(loss_weights(net, types)) for net in (solver.train, *solver.tests)],
+        }
 
     def _debugs(self) -> bool:
         interval = self.solver.display_interval

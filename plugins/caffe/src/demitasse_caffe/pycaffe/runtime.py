@@ -7,6 +7,7 @@ from typing import Any
 
 import demitasse
 from demitasse import CompositionError, Runtime
+from demitasse_caffe.training_log import glog
 
 TRAIN, TEST = 0, 1
 PHASES = {TRAIN: "train", TEST: "test"}
@@ -85,13 +86,30 @@ def layer_type_list() -> list[str]:
     return sorted(current().layer_types)
 
 
-def init_log(prefix: str | int = "", level: int = 0) -> None:
-    """Nothing: messages go to the logger ``demitasse.pycaffe``, and the script configures logging."""
+def init_log(level: int = 0, stderr: bool = False) -> None:
+    """Write the logger's messages of a level (0 is info, 1 warning, 2 error) and above to standard
+    error, as glog writes them. Without it they go where the script's own ``logging`` leads."""
+    LOG.setLevel(logging.INFO + 10 * int(level))
+    if not any(isinstance(handler.formatter, _Glog) for handler in LOG.handlers):
+        handler = logging.StreamHandler()
+        handler.setFormatter(_Glog())
+        LOG.addHandler(handler)
 
 
 def log(message: str) -> None:
     """A line for the log."""
     LOG.info("%s", message)
+
+
+def say(place: str, text: str) -> None:
+    """A line of a training's log."""
+    LOG.info("%s", text, extra={"place": place})
+
+
+class _Glog(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        place = getattr(record, "place", f"{record.filename}:{record.lineno}")
+        return glog(place, record.getMessage(), record.levelname[0], record.created)
 
 
 def solver_count() -> int:

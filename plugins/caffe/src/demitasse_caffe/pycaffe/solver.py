@@ -12,10 +12,11 @@ from demitasse_caffe.net import read_net
 from demitasse_caffe.paths import find_file
 from demitasse_caffe.pycaffe.nccl import NCCL
 from demitasse_caffe.pycaffe.net import Net
-from demitasse_caffe.pycaffe.runtime import LOG, current, solver_overrides
+from demitasse_caffe.pycaffe.runtime import current, say, solver_overrides
 from demitasse_caffe.schema import Schema, schema
 from demitasse_caffe.solver import SolverFile
 from demitasse_caffe.text import Outline, parse, read_text, which
+from demitasse_caffe.training_log import TrainingLog
 from demitasse_caffe.upgrade import upgrade_solver
 
 
@@ -51,6 +52,8 @@ class Solver:
         self._before: list[Callable[[], None]] = []
         self._after: list[Callable[[], None]] = []
         self._saved = -1
+        self._log = TrainingLog(self.param.display, say)
+        self._trainer.listeners.append(self._log.hear)
 
     @property
     def iter(self) -> int:
@@ -73,13 +76,15 @@ class Solver:
                 self._test()
             number, rate = self.iter, self.lr
             loss = self._trainer.iterate(self._before, self._after, self.net.prepare)
-            if param.display and number % param.display == 0:
-                LOG.info("iteration %d  loss %.6g  rate %.6g", number, loss, rate)
+            if self._log.shows(number):
+                outputs = {name: self.net.blobs[name].data for name in self.net.outputs}
+                self._log.iteration(number, loss, rate, outputs, self.net.blob_loss_weights)
             if param.snapshot and self.iter % param.snapshot == 0:
                 self.snapshot()
 
     def solve(self, resume_file: str | Path | None = None) -> None:
         """Train to max_iter, from a solver state where one is given."""
+        self._log.begin(self._trainer.solver.train.name, self.iter)
         if resume_file:
             self.restore(resume_file)
         self.step(max(0, self.param.max_iter - self.iter))
@@ -94,7 +99,7 @@ class Solver:
 
     def snapshot(self) -> None:
         """Write parameters and the solver's state, as the file says."""
-        LOG.info("iteration %d  snapshot %s", self.iter, self._trainer.snapshot())
+        self._trainer.snapshot()
         self._saved = self.iter
 
     def apply_update(self) -> None:
@@ -129,8 +134,8 @@ class Solver:
         self._trainer.solver = replace(self._trainer.solver, rate=made)
 
     def _test(self) -> None:
-        for name, score in self._trainer.test().items():
-            LOG.info("iteration %d  test  %s %s", self.iter, name, score)
+        weights = [net.blob_loss_weights for net in self.test_nets]
+        self._log.tests(self.iter, self._trainer.test(), weights)
 
     def __repr__(self) -> str:
         return f"<caffe.{type(self).__name__} of {self.net!r} at iteration {self.iter}>"

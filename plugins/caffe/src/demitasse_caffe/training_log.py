@@ -1,0 +1,192 @@
+"""A training's log in Caffe's words, each line as glog writes it: what scripts read losses and scores
+from."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from demitasse import CompositionError, Event
+
+Say = Callable[[str, str], None]
+"""Takes a line: the place that Caffe's has in its sources, and the text."""
+
+STANDARD_ERROR = "-"
+LINK = "caffe.INFO"
+"""What the newest log in a folder is found by."""
+
+_SOLVER, _UPDATE = "solver.cpp", "sgd_solver.cpp"
+_FORMATS = {
+    ".caffemodel": "Snapshotting to binary proto file",
+    ".caffemodel.h5": "Snapshotting to HDF5 file",
+    ".solverstate": "Snapshotting solver state to binary proto file",
+    ".solverstate.h5": "Snapshotting solver state to HDF5 file",
+}
+
+
+def glog(place: str, text: str, level: str = "I", when: float | None = None) -> str:
+    """A line as glog writes it, with its time and thread. A ``place`` without a line has number 0."""
+    at = datetime.fromtimestamp(time.time() if when is None else when)
+    where = place if ":" in place else f"{place}:0"
+    return f"{level}{at:%m%d %H:%M:%S.%f} {threading.get_native_id():5d} {where}] {text}"
+
+
+class TrainingLog:
+    """Tells of a training every ``display`` iterations, of tests and of snapshots, a line at a time."""
+
+    def __init__(self, display: int, say: Say) -> None:
+        self._display, self._say = display, say
+        self._at, self._since = 0, time.perf_counter()
+
+    def begin(self, name: str, iteration: int = 0) -> None:
+        """The training of a net begins."""
+        self._say("caffe.cpp:251", "Starting Optimization")
+        self._say(f"{_SOLVER}:279", f"Solving {name}")
+        self._at, self._since = iteration, time.perf_counter()
+
+    def shows(self, iteration: int) -> bool:
+        """Whether an iteration (from 0) is told of."""
+        return self._display > 0 and iteration % self._display == 0
+
+    def iteration(
+        self,
+        iteration: int,
+        loss: float,
+        rate: float,
+        outputs: Mapping[str, Any],
+        weights: Mapping[str, float],
+    ) -> None:
+        """An iteration (from 0): its loss, smoothed, the net's outputs with their weights in the loss,
+        and the learning rate."""
+        now = time.perf_counter()
+        seconds = now - self._since
+        pace = f"{(iteration - self._at) / (seconds or 1):g} iter/s, {seconds:g}s/{self._display} iters"
+        self._say(f"{_SOLVER}:218", f"Iteration {iteration} ({pace}), loss = {loss:g}")
+        self._at, self._since = iteration, now
+        self._outputs("Train", f"{_SOLVER}:237", outputs, weights)
+        self._say(f"{_UPDATE}:105", f"Iteration {iteration}, lr = {rate:g}")
+
+    def tests(
+        self, iteration: int, scores: Mapping[str, Any], weights: Sequence[Mapping[str, float]]
+    ) -> None:
+        """The mean scores of the test nets, those of all but the first with its number in front, and of
+        each net the weights in its loss."""
+        others = tuple(f"{number}." for number in range(1, len(weights)))
+        for number, mine in enumerate(weights):
+            front = f"{number}." if number else ""
+            own = {
+                name.removeprefix(front): score
+                for name, score in scores.items()
+                if name.startswith(front) and (number or not name.startswith(others))
+            }
+            self._say(f"{_SOLVER}:330", f"Iteration {iteration}, Testing net (#{number})")
+            self._outputs("Test", f"{_SOLVER}:397", own, mine)
+
+    def hear(self, event: Event) -> None:
+        """The files in Caffe's formats that an event tells of."""
+        for path in event.values["paths"] if event.kind == "snapshot" else ():
+            for suffix, words in _FORMATS.items():
+                if path.name.endswith(suffix):
+                    self._say(f"{_SOLVER}:447", f"{words} {path}")
+
+    def end(self, early: bool) -> None:
+        """The training is over."""
+        self._say(f"{_SOLVER}:326", f"Optimization {'stopped early' if early else 'Done'}.")
+
+    def _outputs(
+        self, phase: str, place: str, outputs: Mapping[str, Any], weights: Mapping[str, float]
+    ) -> None:
+        number = 0
+        for name in sorted(outputs):
+            weight = weights.get(name, 0.0)
+            for value in np.ravel(outputs[name]).tolist():
+                part = f" (* {weight:g} = {weight * value:g} loss)" if weight else ""
+                self._say(place, f"    {phase} net output #{number}: {name} = {value:g}{part}")
+                number += 1
+
+
+class Listener:
+    """Writes a run's log to files, and to standard error if asked, as its events tell it."""
+
+    def __init__(self, files: Sequence[Path], stderr: bool) -> None:
+        self._files, self._stderr = files, stderr
+        self._log = TrainingLog(0, self.say)
+        self._last = 0
+        self._train: Mapping[str, float] = {}
+        self._tests: Sequence[Mapping[str, float]] = ()
+
+    def say(self, place: str, text: str) -> None:
+        """A line, seen at once by who follows the log."""
+        line = glog(place, text)
+        for path in self._files:
+            with path.open("a") as file:
+                print(line, file=file)
+        if self._stderr:
+            print(line, file=sys.stderr, flush=True)
+
+    def __call__(self, event: Event) -> None:
+        values = event.values
+        if event.kind == "start":
+            self._train, *self._tests = values["loss_weights"]
+            self._last, self._log = values["iterations"], TrainingLog(values["display"], self.say)
+            self._log.begin(values["net"], event.iteration)
+        elif event.kind == "iteration" and self._log.shows(event.iteration - 1):
+            about = values["smoothed"], values["rate"], values["terms"](), self._train
+            self._log.iteration(event.iteration - 1, *about)
+        elif event.kind == "test":
+            self._log.tests(event.iteration, values["scores"], self._tests)
+        elif event.kind == "snapshot":
+            self._log.hear(event)
+        elif event.kind == "end":
+            self._log.end("error" in values or event.iteration < self._last)
+
+
+def listener(options: Mapping[str, Any]) -> Callable[[Event], None]:
+    """What the option ``log`` asks for: a log in a file, in a folder under the name that glog gives it,
+    or (-) on standard error; or a list of them. Raises CompositionError where that cannot be written."""
+    wanted = options.get("log", [])
+    places = [wanted] if isinstance(wanted, str) else wanted
+    if not isinstance(places, list) or not all(isinstance(place, str) for place in places):
+        raise CompositionError(
+            f"option caffe.log is {wanted!r}; it is a file, a folder, {STANDARD_ERROR} for standard "
+            f"error, or a list of them"
+        )
+    if not places:
+        return lambda event: None
+    files = [_begun(Path(place)) for place in places if place != STANDARD_ERROR]
+    return Listener(files, STANDARD_ERROR in places)
+
+
+def _begun(place: Path) -> Path:
+    """The file of a new log, with what glog writes at its head."""
+    head = [
+        f"Log file created at: {datetime.now():%Y/%m/%d %H:%M:%S}",
+        f"Running on machine: {socket.gethostname()}",
+        "Log line format: [IWEF]mmdd hh:mm:ss.uuuuuu threadid file:line] msg",
+    ]
+    try:
+        path = _named(place) if place.is_dir() else place
+        path.write_text("\n".join([*head, ""]))
+    except OSError as error:
+        raise CompositionError(f"option caffe.log: {place}: {error.strerror or error}") from error
+    return path
+
+
+def _named(folder: Path) -> Path:
+    """A new log's file in a folder, which caffe.INFO then leads to."""
+    who = f"{socket.gethostname()}.{getpass.getuser()}"
+    name = f"caffe.{who}.log.INFO.{datetime.now():%Y%m%d-%H%M%S}.{os.getpid()}"
+    link = folder / LINK
+    link.unlink(missing_ok=True)
+    link.symlink_to(name)
+    return folder / name

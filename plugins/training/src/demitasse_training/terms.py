@@ -1,0 +1,42 @@
+"""The terms of the objective: the blobs that count in a net's loss, and what they came to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import chain, repeat
+
+from demitasse import Layer, LayerType, NetDefinition, Step
+
+UNNAMED = "(automatic)"
+"""A loss whose layer names no top."""
+
+
+def weights_of(layer: Layer, kind: LayerType) -> tuple[float, ...]:
+    """What a layer's tops count in the objective."""
+    return tuple(layer.loss_weights) or (getattr(kind, "loss_weight", 0.0),)
+
+
+def loss_weights(net: NetDefinition, layer_types: Mapping[str, LayerType]) -> list[tuple[str, float]]:
+    """Each blob that counts in a net's loss, and its weight, in the objective's order."""
+    return [
+        (name, weight)
+        for layer in net.layers
+        for name, weight in zip(
+            chain(layer.tops, repeat(UNNAMED)),
+            weights_of(layer, layer_types[layer.type]),
+            strict=False,
+        )
+        if weight
+    ]
+
+
+def values(
+    steps: Sequence[Step], weights: Sequence[tuple[str, float]], workers: int
+) -> dict[str, float]:
+    """What each of these blobs came to in the last pass, by the samples of all workers; those that the
+    ``steps`` had stand for all."""
+    whole = workers / len(steps)
+    parts = zip(*(step.terms() for step in steps), strict=True)
+    return {
+        name: whole * sum(part) / weight for (name, weight), part in zip(weights, parts, strict=True)
+    }
