@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -442,7 +443,9 @@ def test_mistakes_are_said(make: Make, tmp_path: Path) -> None:
         make(branching()).forward(start="left", end="hidden")
 
 
-def test_what_caffe_has_for_the_whole_process() -> None:
+def test_what_caffe_has_for_the_whole_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logging.getLogger("demitasse.pycaffe"), "handlers", [])
+    monkeypatch.setattr(logging.getLogger("demitasse.pycaffe"), "level", logging.WARNING)
     caffe.set_mode_cpu()
     caffe.set_mode_gpu()
     caffe.set_device(0)

@@ -230,15 +230,13 @@ def test_tests_are_made_and_told_at_their_intervals(
 
 
 def test_a_log_on_standard_error_has_glogs_form(
-    solver: Make, capsys: pytest.CaptureFixture[str]
+    solver: Make, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    try:
-        caffe.init_log()
-        caffe.init_log()
-        solver("display: 1 snapshot: 1").step(1)
-    finally:
-        logging.getLogger("demitasse.pycaffe").handlers.clear()
-        logging.getLogger("demitasse.pycaffe").setLevel(logging.NOTSET)
+    monkeypatch.setattr(logging.getLogger("demitasse.pycaffe"), "handlers", [])
+    monkeypatch.setattr(logging.getLogger("demitasse.pycaffe"), "level", logging.WARNING)
+    caffe.init_log()
+    caffe.init_log()
+    solver("display: 1 snapshot: 1").step(1)
     lines = capsys.readouterr().err.splitlines()
     form = r"I\d{4} \d\d:\d\d:\d\d\.\d{6} +\d+ \w+\.(cpp|py):\d+\] "
     assert all(re.match(form, line) for line in lines)

@@ -106,6 +106,33 @@ MODULE = """
         def forward(self, bottom, top):
             top[0].data[...] = self.phase
 
+    class Fed(caffe.Layer):
+        "Samples that the script gives it; their shapes are told when they are read."
+        def give(self, samples):
+            self.samples, self.number = samples, 0
+
+        def setup(self, bottom, top):
+            top[0].reshape(1, 1, 4, 4)
+
+        def reshape(self, bottom, top):
+            pass
+
+        def forward(self, bottom, top):
+            sample = self.samples[self.number]
+            self.number += 1
+            top[0].reshape(*sample.shape)
+            top[0].data[...] = sample
+
+        def backward(self, top, propagate_down, bottom):
+            pass
+
+    class Choosing(Slope):
+        "As many rows as are positive."
+        def forward(self, bottom, top):
+            chosen = bottom[0].data[bottom[0].data[:, 0] > 0]
+            top[0].reshape(*chosen.shape)
+            top[0].data[...] = chosen
+
     class Nothing:
         pass
 """
@@ -208,6 +235,30 @@ def test_a_data_layer_may_give_every_image_its_size(make: Callable[..., caffe.Ne
         assert result["conv"].shape == (1, 1, 3 + number, 4)
         assert np.allclose(result["conv"], (number + 1) * weight)
         assert (result["label"] == 1).all(), "set up once"
+
+
+def test_a_script_calls_its_layer_which_tells_shapes_as_it_reads(
+    make: Callable[..., caffe.Net], module: str
+) -> None:
+    """As Faster R-CNN's scripts do: net.layers has the layer's own object, and forward reshapes."""
+    n = caffe.NetSpec()
+    n.image = L.Python(module=module, layer="Fed")
+    n.sum = L.Convolution(
+        n.image, num_output=1, kernel_size=1, weight_filler={"type": "constant", "value": 2}
+    )
+    net = make(n, caffe.TEST)
+    random = np.random.default_rng(0)
+    samples = [random.normal(size=(1, 1, *size)) for size in ((4, 4), (5, 3), (5, 3), (2, 7))]
+    layer = net.layers[0]
+    assert layer is net.layer_dict["image"]
+    assert (type(layer).__name__, layer.type, net.layers[1].type) == ("Fed", "Python", "Convolution")
+    layer.give(samples)
+    for sample in samples:
+        assert np.allclose(net.forward()["sum"], 2 * sample)
+        assert net.blobs["image"].shape == sample.shape
+        net.blobs["image"].data[...] = 1
+        assert np.allclose(net.forward(start="sum")["sum"], 2), "nothing is read by a layer left out"
+    assert layer.number == len(samples)
 
 
 def test_a_solver_trains_through_them(
@@ -322,6 +373,10 @@ def test_mistakes_say_file_layer_and_reason(make: Callable[..., caffe.Net], modu
         ShapeError, match=r"Growing: reshape made tops of \(\(1, 4\),\) where \(\(1, 3\)"
     ):
         net(module=module, layer="Growing", param_str="1").forward()
+    with pytest.raises(
+        ShapeError, match=r"Choosing: forward made tops of \(\(0, 3\),\) where \(\(1, 3\)"
+    ):
+        net(module=module, layer="Choosing", param_str="1").forward()
 
 
 def test_the_process_default_lets_them_when_a_script_says_so(module: str) -> None:

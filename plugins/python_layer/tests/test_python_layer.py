@@ -88,7 +88,7 @@ class Doubling:
     user.forward([x], [], [y])
     user.backward([dy], [y], [x], [], [dx], [True])
     assert (y.tolist(), dx.tolist()) == ([0, 2, 4], [2, 2, 2])
-    made = user._object
+    made = user.object
     assert made.calls == ["setup", "reshape", "reshape", "reshape", "forward", [True]]
     assert (made.param_str, made.phase) == ("text", 1)
     assert not user.reshaped(), "its tops follow its bottoms"

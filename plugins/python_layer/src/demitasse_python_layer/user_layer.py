@@ -17,7 +17,7 @@ _METHODS = ("reshape", "forward", "backward")
 
 
 class UserLayer:
-    """An object of class ``layer`` of ``module``, set up for bottoms of some shapes.
+    """An object (``object``) of class ``layer`` of ``module``, set up for bottoms of some shapes.
 
     Raises ValueError when module or class are missing, or the class lacks a method.
     """
@@ -25,14 +25,16 @@ class UserLayer:
     def __init__(
         self, module: str, layer: str, param_str: str, phase: int, tops: int, dtype: str, where: str
     ) -> None:
-        self._object = _instance(module, layer)
+        self.object = _instance(module, layer)
         self._dtype, self._where = dtype, f"{where}: {module}.{layer}"
         self.parameters = ParameterBlobs(dtype)
-        self._object.param_str, self._object.phase = param_str, phase
-        self._object.blobs = self.parameters
+        self.object.param_str, self.object.phase = param_str, phase
+        self.object.blobs = self.parameters
+        if not hasattr(self.object, "type"):
+            self.object.type = "Python"
         self.bottoms: list[LayerBlob] = []
         self.tops = [LayerBlob(dtype=dtype) for _ in range(tops)]
-        self._ready, self._fresh = False, False
+        self._ready, self._ahead = False, False
         self._turn = threading.Lock()
 
     def __repr__(self) -> str:
@@ -47,38 +49,39 @@ class UserLayer:
         """Have the object give its tops their shapes for bottoms of ``shapes``; set it up first."""
         self.bottoms = [LayerBlob(shape, self._dtype) for shape in shapes]
         if not self._ready:
-            if hasattr(self._object, "setup"):
-                self._object.setup(self.bottoms, self.tops)
+            if hasattr(self.object, "setup"):
+                self.object.setup(self.bottoms, self.tops)
             self._ready = True
-        self._reshape()
+        if not self._ahead:
+            self._reshape()
 
     def reshaped(self) -> bool:
-        """Whether a layer without bottoms gives its tops another shape now than the last time; the next
-        forward does not ask again."""
+        """Have a layer without bottoms make what the next forward is to give, and whether it gave its
+        tops another shape, in ``reshape`` or in ``forward``, than the last time."""
         if self.bottoms:
             return False
-        before = self.top_shapes
-        self._reshape()
-        self._fresh = True
-        return self.top_shapes != before
+        with self._turn:
+            before = self.top_shapes
+            self._reshape()
+            self.object.forward(self.bottoms, self.tops)
+            self._ahead = True
+            return self.top_shapes != before
 
     def forward(self, bottoms: Sequence[Any], parameters: Sequence[Any], tops: Sequence[Any]) -> None:
         """Call ``reshape`` and ``forward`` on a plan's arrays. Raises ShapeError when a top's shape is
         not the plan's."""
         with self._turn:
+            if self._ahead:
+                self._ahead = False
+                self._deliver("forward", tops)
+                return
             _attach(self.bottoms, bottoms)
             _attach(self.parameters, parameters)
             _attach(self.tops, tops)
-            if not self._fresh:
-                self._reshape()
-            self._fresh = False
-            planned = tuple(top.shape for top in tops)
-            if self.top_shapes != planned:
-                raise ShapeError(
-                    f"{self._where}: reshape made tops of {self.top_shapes} where {planned} is planned; "
-                    f"a net that follows such changes is caffe.Net's, for layers without bottoms"
-                )
-            self._object.forward(self.bottoms, self.tops)
+            self._reshape()
+            self._deliver("reshape", tops)
+            self.object.forward(self.bottoms, self.tops)
+            self._deliver("forward", tops)
 
     def backward(
         self,
@@ -96,10 +99,23 @@ class UserLayer:
             _attach(self.parameters, parameters, made[len(bottoms) :])
             for blob in self.parameters:
                 blob.diff[...] = 0  # the plan adds it to what other passes found
-            self._object.backward(self.tops, list(wanted[: len(bottoms)]), self.bottoms)
+            self.object.backward(self.tops, list(wanted[: len(bottoms)]), self.bottoms)
+
+    def _deliver(self, method: str, tops: Sequence[Any]) -> None:
+        """Have a plan's arrays for the tops, with what a method has made of them."""
+        planned = tuple(top.shape for top in tops)
+        if self.top_shapes != planned:
+            raise ShapeError(
+                f"{self._where}: {method} made tops of {self.top_shapes} where {planned} is planned; "
+                f"a net that follows such changes is caffe.Net's, for layers without bottoms"
+            )
+        for blob, array in zip(self.tops, tops, strict=True):
+            if blob.data is not array:
+                array[...] = blob.data
+                blob.data = array
 
     def _reshape(self) -> None:
-        self._object.reshape(self.bottoms, self.tops)
+        self.object.reshape(self.bottoms, self.tops)
 
 
 def _attach(blobs: Any, arrays: Sequence[Any], diffs: Sequence[Any] = ()) -> None:

@@ -14,6 +14,7 @@ class Layer:
     ``allow_python_layers`` (or a runtime with the plugin python_layer) lets them.
     """
 
+    type = "Python"
     param_str = ""
     phase = 0
     blobs: Any = ()

@@ -88,7 +88,9 @@ class Net(Callbacks):
             for name in dict.fromkeys(self._layer_names)
             if name in counts
         )
-        self.layers = [LayerView(x.name, x.type, self.params.get(x.name, ())) for x in layers]
+        objects = {name: part.object for name, part in self._users_parts()}
+        views = (LayerView(x.name, x.type, self.params.get(x.name, ())) for x in layers)
+        self.layers = [objects.get(view.name, view) for view in views]
         self.layer_dict = OrderedDict(zip(self._layer_names, self.layers, strict=True))
 
     # What a script runs.
@@ -177,7 +179,7 @@ class Net(Callbacks):
         layer's samples."""
         self._settle(last)
         self._next_samples(first)
-        self._follow_layers()
+        self._follow_layers(first, last)
 
     def reshape(self) -> None:
         """Give all blobs the shapes that follow from those of the inputs. Raises ShapeError when the net
@@ -352,11 +354,17 @@ class Net(Callbacks):
             self._engine.walk.data(name)[...] = array
         self._pending = {}
 
-    def _follow_layers(self) -> None:
-        """Plan again where a layer that runs a user's code has given its tops another shape."""
-        parts = (v for node in self._engine.graph.nodes for v in node.attributes.values())
-        followed = {id(part): part for part in parts if hasattr(part, "reshaped")}
-        changed = [part.reshaped() for part in followed.values()]
+    def _users_parts(self) -> Iterator[tuple[str, Any]]:
+        """What runs a user's code, by the name of its layer."""
+        for node in self._engine.graph.nodes:
+            for part in node.attributes.values():
+                if node.phase == "forward" and hasattr(part, "reshaped"):
+                    yield node.layer, part
+
+    def _follow_layers(self, first: int, last: int | None) -> None:
+        """Plan again where a layer that is to run a user's code has given its tops another shape."""
+        running = set(self._layer_names[first : None if last is None else last + 1])
+        changed = [part.reshaped() for layer, part in self._users_parts() if layer in running]
         if any(changed):
             self._engine.plan_again()
 

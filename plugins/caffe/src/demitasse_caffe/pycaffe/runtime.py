@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from typing import Any
 
 import demitasse
@@ -90,10 +91,8 @@ def init_log(level: int = 0, stderr: bool = False) -> None:
     """Write the logger's messages of a level (0 is info, 1 warning, 2 error) and above to standard
     error, as glog writes them. Without it they go where the script's own ``logging`` leads."""
     LOG.setLevel(logging.INFO + 10 * int(level))
-    if not any(isinstance(handler.formatter, _Glog) for handler in LOG.handlers):
-        handler = logging.StreamHandler()
-        handler.setFormatter(_Glog())
-        LOG.addHandler(handler)
+    if not any(isinstance(handler, _StandardError) for handler in LOG.handlers):
+        LOG.addHandler(_StandardError())
 
 
 def log(message: str) -> None:
@@ -106,10 +105,13 @@ def say(place: str, text: str) -> None:
     LOG.info("%s", text, extra={"place": place})
 
 
-class _Glog(logging.Formatter):
-    def format(self, record: logging.LogRecord) -> str:
+class _StandardError(logging.Handler):
+    """Writes a message to what is standard error then, as glog does."""
+
+    def emit(self, record: logging.LogRecord) -> None:
         place = getattr(record, "place", f"{record.filename}:{record.lineno}")
-        return glog(place, record.getMessage(), record.levelname[0], record.created)
+        line = glog(place, record.getMessage(), record.levelname[0], record.created)
+        print(line, file=sys.stderr, flush=True)
 
 
 def solver_count() -> int:
