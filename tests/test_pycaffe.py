@@ -87,6 +87,7 @@ def test_names_of_caffes_compiled_module_are_found(make: Make) -> None:
     """Scripts that merge or convert weights ask what a layer's parameters are kept in."""
     net = make(branching())
     assert type(net.params["hidden"]) is type(net.layers[1].blobs) is caffe._caffe.BlobVec
+    assert caffe._caffe.RawBlobVec is caffe._caffe.BlobVec
     assert caffe._caffe.Layer is caffe.Layer
     assert caffe._caffe.get_solver is caffe.get_solver
     assert net._blobs[list(net._blob_names).index("left")] is net.blobs["left"]

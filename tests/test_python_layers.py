@@ -75,7 +75,7 @@ MODULE = """
     class Scenes(caffe.Layer):
         "Scenes of a size of their own, with the class of every pixel."
         def setup(self, bottom, top):
-            self.random = np.random.default_rng(int(self.param_str))
+            self.random = np.random.default_rng(int(self.param_str_))
 
         def reshape(self, bottom, top):
             height, width = self.random.integers(9, 14, 2)

@@ -28,7 +28,8 @@ class UserLayer:
         self.object = _instance(module, layer)
         self._dtype, self._where = dtype, f"{where}: {module}.{layer}"
         self.parameters = ParameterBlobs(dtype)
-        self.object.param_str, self.object.phase = param_str, phase
+        self.object.param_str = self.object.param_str_ = param_str  # as it was called until 2015
+        self.object.phase = phase
         self.object.blobs = self.parameters
         if not hasattr(self.object, "type"):
             self.object.type = "Python"

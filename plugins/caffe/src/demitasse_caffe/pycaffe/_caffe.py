@@ -2,6 +2,7 @@
 
 from demitasse_caffe.pycaffe.blob import Blob as Blob
 from demitasse_caffe.pycaffe.blob import BlobVec as BlobVec
+from demitasse_caffe.pycaffe.blob import BlobVec as RawBlobVec  # noqa: F401 (its name until 2016)
 from demitasse_caffe.pycaffe.layer import Layer as Layer
 from demitasse_caffe.pycaffe.nccl import NCCL as NCCL
 from demitasse_caffe.pycaffe.net import Net as Net

@@ -15,7 +15,7 @@ class Layer:
     """
 
     type = "Python"
-    param_str = ""
+    param_str = param_str_ = ""
     phase = 0
     blobs: Any = ()
 
