@@ -186,6 +186,40 @@ def test_an_interrupted_loss_is_explained_on_the_device(tmp_path: Path) -> None:
             trainer.step(4)
 
 
+@pytest.mark.parametrize(("where", "workers"), [("copy", 1), ("record", 2), ("pinned", 1)])
+def test_what_an_engine_raises_names_it_and_its_place(
+    where: str, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(self: Any, *given: Any) -> None:
+        raise OSError("device lost")
+
+    def close(self: Any) -> None:
+        raise OSError("it is lost still")
+
+    monkeypatch.setattr(Engine if where == "pinned" else Line, where, lost)
+    monkeypatch.setattr(Engine, "close", close)
+    with (
+        pytest.raises(demitasse.PluginError) as error,
+        compose(machine(workers), plugins=[Device(), *PLUGINS]) as runtime,
+    ):
+        runtime.trainer(SOLVER, overrides=OVERRIDES).step()
+    told = str(error.value)
+    assert told.startswith("device:") and "raised OSError in " in told and "device lost" in told
+    assert f"{Engine.__module__}" in told
+    assert error.value.__notes__ == ["closed after that, with OSError: it is lost still"]
+
+
+def test_a_net_names_the_device_that_its_forward_fails_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lost(self: Any, target: Any, source: Any) -> None:
+        raise OSError("device lost")
+
+    with compose(machine(1), plugins=[Device(), *PLUGINS]) as runtime:
+        net = runtime.net("examples/digits/digits_train_test.prototxt")
+        monkeypatch.setattr(Line, "copy", lost)
+        with pytest.raises(demitasse.PluginError, match=r"^device:0: Engine of .* in .*lost: device"):
+            net.forward()
+
+
 def test_a_tuner_tries_kernels_in_memory_of_the_device() -> None:
     given: list[demitasse.Allocator] = []
 

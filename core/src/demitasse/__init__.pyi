@@ -7,6 +7,7 @@ from demitasse.arena import (
 from demitasse_contracts import (
     absent as absent,
     blamed as blamed,
+    blamed_inside as blamed_inside,
     broken_contract as broken_contract,
     check_candidate as check_candidate,
     check_given as check_given,

@@ -178,7 +178,12 @@ class Runtime(errors.Rooted):
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if error is not None and self._processes is not None:
             self._processes.fail(error)
-        self.close()
+        try:
+            self.close()
+        except Exception as another:
+            if error is None:
+                raise
+            error.add_note(f"closed after that, with {type(another).__name__}: {another}")
 
 
 def compose(

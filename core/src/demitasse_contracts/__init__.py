@@ -9,5 +9,6 @@ from demitasse_contracts.given import broken_contract as broken_contract
 from demitasse_contracts.given import check_given as check_given
 from demitasse_contracts.given import disagreement as disagreement
 from demitasse_contracts.owners import blamed as blamed
+from demitasse_contracts.owners import blamed_inside as blamed_inside
 from demitasse_contracts.owners import whose as whose
 from demitasse_contracts.words import check_word as check_word

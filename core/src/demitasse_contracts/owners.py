@@ -6,6 +6,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import BrokenBarrierError
+from traceback import walk_tb
 from types import TracebackType
 from typing import Any
 
@@ -46,6 +47,23 @@ def blamed(
         told = " ".join(f"{type(error).__name__} {doing}: {error}".split())
         who = thing if isinstance(thing, str) else whose(thing)
         raise PluginError(f"{before}{who}: raised {told}") from error
+
+
+@contextmanager
+def blamed_inside(thing: Any, where: object = None) -> Iterator[None]:
+    """As ``blamed``, for errors that come out of code of the package that ``thing`` is of, whoever calls
+    it; the message names the function there. Others stay as they are."""
+    try:
+        yield
+    except Exception as error:
+        package, name = _package(type(thing).__module__), ""
+        for frame, _ in walk_tb(error.__traceback__):
+            if _package(str(frame.f_globals.get("__name__", ""))) == package:
+                name = frame.f_code.co_qualname
+        if not name:
+            raise
+        with blamed(thing, f"in {name}", where):
+            raise
 
 
 def _interrupts(traceback: TracebackType | None) -> bool:

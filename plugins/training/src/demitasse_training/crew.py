@@ -10,7 +10,15 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import numpy as np
 
-from demitasse import GradientSync, Phases, PlanError, Step, WorkerError, Workers
+from demitasse import (
+    GradientSync,
+    Phases,
+    PlanError,
+    Step,
+    WorkerError,
+    Workers,
+    blamed_inside,
+)
 from demitasse_training.worker import Worker
 
 T = TypeVar("T")
@@ -101,6 +109,7 @@ class Crew:
         if self.closed:
             raise WorkerError("this trainer is closed; make another (resume= goes on from a snapshot)")
         self.check()
+        task = self._watched(task)
         alone = len(self.workers) == 1
         if alone and (interrupted is None or threading.current_thread() is not threading.main_thread()):
             self.workers[0].enter()
@@ -115,6 +124,16 @@ class Crew:
             threads.finish(broken_off=interrupted is None)
             self._broken_off = False
             raise
+
+    def _watched(self, task: Callable[[int], T]) -> Callable[[int], T]:
+        """The task; what comes out of an accelerator's code meanwhile names it, and whose it is."""
+
+        def watched(number: int) -> T:
+            worker = self.workers[number]
+            with blamed_inside(worker.engine, worker.place.space):
+                return task(number)
+
+        return watched if self.workers[0].engine is not None else task
 
     def _start(self) -> Workers:
         self._threads = threads = Workers([worker.place for worker in self.workers])

@@ -25,6 +25,7 @@ from demitasse import (
     Stream,
     WorkerPlace,
     arrange,
+    blamed_inside,
     unknown,
 )
 from demitasse_training import parameters
@@ -149,7 +150,8 @@ class Net(Rooted):
 
     def _forward(self, arrays: Mapping[str, np.ndarray], ahead: bool = False) -> dict[str, np.ndarray]:
         """``ahead``: samples follow."""
-        with self._one_at_a_time:
+        engine = self.runtime.engine(self.worker)
+        with self._one_at_a_time, blamed_inside(engine, self.worker.space):
             self._enter()
             given, present = {name: array.shape for name, array in arrays.items()}, self._made.shapes
             if (wanted := {**present, **given}) != present:
