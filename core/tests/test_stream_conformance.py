@@ -406,8 +406,10 @@ def test_an_engine_that_breaks_a_promise_is_caught(engine: type[Engine], sentenc
 
 
 def test_an_engine_that_hangs_is_an_error_and_no_hang() -> None:
-    with pytest.raises(AssertionError, match=r"But the check did not end within 0\.6 s"):
+    with pytest.raises(AssertionError, match=r"But the check did not end within 0\.6 s") as error:
         check_engine(Hangs, bound=0.2)
+    assert "its threads are in test_stream_conformance.py:" in str(error.value)
+    assert "(close) of bench.py:" in str(error.value)
     Hangs.released.set()
     for thread in threading.enumerate():
         if thread.name.startswith("check_engine"):

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+import sysconfig
 import threading
 import time
-from collections.abc import Callable, Iterator
+import traceback
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -85,6 +89,22 @@ def on_bench(
         engine.close()
 
 
+def _places(others: Collection[int | None]) -> list[str]:
+    """Where each thread is, but ``others``: the innermost line of it that is not Python's own, and who
+    called that."""
+    library, found = sysconfig.get_path("stdlib"), list[str]()
+    for ident, top in sys._current_frames().items():
+        lines = [
+            f"{Path(frame.f_code.co_filename).name}:{line} ({frame.f_code.co_name})"
+            for frame, line in traceback.walk_stack(top)
+            if not frame.f_code.co_filename.startswith(library)
+            or "site-packages" in frame.f_code.co_filename
+        ]
+        if ident not in others and lines:
+            found.append(" of ".join(lines[:2]))
+    return found
+
+
 def within(bound: float, check: Callable[..., None], run: Callable[[], None]) -> None:
     """Run something in a thread of its own. Raises AssertionError, with the first sentence of
     ``check``'s docstring, when it raises or does not end."""
@@ -97,10 +117,13 @@ def within(bound: float, check: Callable[..., None], run: Callable[[], None]) ->
         except BaseException as error:  # noqa: BLE001  it is raised below, with the sentence
             raised.append(error)
 
+    before = {thread.ident for thread in threading.enumerate()}
     thread = threading.Thread(target=call, name=f"check_engine {check.__name__}", daemon=True)
     thread.start()
     thread.join(bound)
-    expect(not thread.is_alive(), f"{sentence} But the check did not end within {bound:g} s.")
+    if thread.is_alive():
+        told = f"But the check did not end within {bound:g} s; its threads are in"
+        raise AssertionError(f"{sentence} {told} {'; '.join(_places(before))}.")
     if raised:
         error = raised[0]
         what = str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
