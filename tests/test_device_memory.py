@@ -33,10 +33,19 @@ SOLVER = Path("examples/digits/digits_solver.prototxt")
 PLUGINS = ["caffe", "training", "datasets", "reference", "snapshots"]
 
 
+ASKED = {"shape", "dtype", "size", "nbytes", "reshape", "view", "sum"}
+"""What docs/plugins.md asks of arrays that a host does not address; slices and ``np.asarray`` too."""
+
+
 class Plain(Remote):
-    """An array that NumPy's functions refuse: only a copy of it is a host's."""
+    """An array that is no more than it must be: it has what is asked, NumPy's functions refuse it."""
 
     __array_ufunc__ = None
+
+    def __getattribute__(self, name: str) -> Any:
+        if name not in ASKED and name[0] != "_" and name != "inside":
+            raise AttributeError(f"an array of a device need not have {name!r}")
+        return super().__getattribute__(name)
 
 
 class At:
@@ -218,6 +227,64 @@ def test_a_net_names_the_device_that_its_forward_fails_in(monkeypatch: pytest.Mo
         monkeypatch.setattr(Line, "copy", lost)
         with pytest.raises(demitasse.PluginError, match=r"^device:0: Engine of .* in .*lost: device"):
             net.forward()
+
+
+class Guard:
+    """The sum of losses, which makes a rate negative that is not to be used."""
+
+    def __init__(self, losses: Sequence[tuple[Remote, float]], rate: Remote) -> None:
+        self.losses, self.rate, self.total = losses, rate, 0.0
+
+    def work(self) -> None:
+        self.total = sum(weight * float(loss.inside.sum()) for loss, weight in self.losses)
+        if not np.isfinite(self.total):
+            self.rate.inside[0] = -1
+
+    def read(self) -> float:
+        return self.total
+
+
+class Guarding(Device):
+    """A device of whose losses nobody waits for the sum in the middle of a step."""
+
+    @hookimpl
+    def allocator(self, space: str, options: Any) -> Giver | None:
+        if (giver := super().allocator(space, options)) is not None:
+            giver.guard = Guard  # type: ignore[attr-defined]
+        return giver
+
+    @hookimpl
+    def kernels(self, request: demitasse.Request) -> list[demitasse.Candidate]:
+        found = kernels_inside(request)
+        return [self._minding(each) if request.operation.family == "update" else each for each in found]
+
+    @staticmethod
+    def _minding(candidate: demitasse.Candidate) -> demitasse.Candidate:
+        def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Any:
+            update, rate = candidate.bind(inputs, outputs, workspace), inputs[3].inside
+            return lambda: update() if rate[0] >= 0 else None
+
+        return replace(candidate, bind=bind)
+
+
+def test_a_guarded_step_waits_at_its_end_and_a_bad_one_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with compose(machine(1), plugins=[Device(), *PLUGINS]) as runtime:
+        expected = runtime.trainer(SOLVER, overrides=OVERRIDES).step().loss
+    with compose(machine(1), plugins=[Guarding(), *PLUGINS]) as runtime:
+        trainer = runtime.trainer(SOLVER, overrides={**OVERRIDES, "base_lr": 1e30})
+        waited: list[Remote] = []
+        monkeypatch.setattr(Remote, "sum", lambda self: waited.append(self) or float(self.inside.sum()))
+        assert trainer.step().loss == expected and not waited
+
+        def params() -> list[np.ndarray]:
+            return [np.array(array) for row in trainer.net.params.values() for array in row]
+
+        before = params()
+        with pytest.raises(demitasse.NumericsError, match="the loss is"):
+            trainer.step()
+        assert all(map(np.array_equal, params(), before))
 
 
 def test_a_tuner_tries_kernels_in_memory_of_the_device() -> None:
