@@ -31,6 +31,10 @@ class Remote:
     def __setitem__(self, part: Any, value: Any) -> None:
         self.inside[part] = np.asarray(value)
 
+    def __iadd__(self, other: Self) -> Self:
+        self.inside += other.inside
+        return self
+
     def view(self, dtype: Any) -> Self:
         return type(self)(self.inside.view(dtype))
 

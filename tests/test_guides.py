@@ -4,11 +4,13 @@ import ctypes
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from remote_memory import Giver, Remote, kernels_inside
 
 import demitasse
 
@@ -75,6 +77,76 @@ def test_the_kit_finds_a_wrong_kernel(kit, work, told):
     layer = 'layer { name: "m" type: "Mish" bottom: "x" top: "y" }'
     with pytest.raises(AssertionError, match=told):
         kit.check_kernels(kit.PLUGINS, "mish", layer, (2, 5))
+
+
+class Npu:
+    """A device: memory that a host does not address, and the reference's kernels in it; ``odd`` updates
+    nothing."""
+
+    manifest = {
+        "name": "npu",
+        "api": ">=0.1,<0.2",
+        "roles": {"allocator": {"spaces": ["npu:*"]}, "kernels": {"spaces": ["npu"]}},
+    }
+
+    def __init__(self, odd=None):
+        self.odd = odd
+
+    @demitasse.hookimpl
+    def allocator(self, space):
+        return Giver(space)
+
+    @demitasse.hookimpl
+    def kernels(self, request):
+        found = kernels_inside(request)
+        if self.odd and request.operation.name == "accumulate":
+            return [replace(each, bind=lambda inputs, *others: lambda: None) for each in found]
+        return found
+
+
+MEMORY = demitasse.MemorySpace("npu", at="npu:*")
+BOARD = demitasse.Machine("board", (demitasse.Level("npu", memory=(MEMORY,)),), fingerprint="any")
+NORMALISED = 'layer { name: "n" type: "LRN" bottom: "x" top: "y" lrn_param { alpha: 0.1 } }'
+SHARED = (
+    'layer { name: "p" type: "InnerProduct" bottom: "x" top: "y" inner_product_param { num_output: 2 } }'
+)
+
+
+@pytest.mark.parametrize("precision", ["f32", "f64"])
+def test_the_kit_tries_kernels_in_a_devices_memory_with_values_that_belong_together(kit, precision):
+    plugins = ["caffe", "training", "reference", Npu()]
+    tried = kit.check_kernels(plugins, "npu", NORMALISED, (2, 6, 3, 4), hw=BOARD, precision=precision)
+    assert [each.partition(" of ")[2] for each in tried] == [
+        "lrn_across_channels",
+        "lrn_across_channels_backward",
+    ]
+
+
+def test_the_kit_compares_what_a_kernel_updates(kit):
+    with pytest.raises(AssertionError, match="Not equal to tolerance"):
+        kit.check_kernels(
+            ["caffe", "training", "reference", Npu("odd")], "npu", SHARED, (2, 3), hw=BOARD
+        )
+
+
+def test_the_kit_tries_arrays_of_a_device(kit):
+    class Wrong(Remote):
+        def __setitem__(self, part, value):
+            if isinstance(value, np.ndarray):
+                self.inside[part] = 3
+            else:
+                super().__setitem__(part, value)
+
+    class Counted(Giver):
+        def allocate(self, nbytes):
+            if nbytes > 1 << 40:
+                raise MemoryError(f"{nbytes} bytes were asked for")
+            self.allocations, self.bytes = self.allocations + 1, self.bytes + nbytes
+            return super().allocate(nbytes)
+
+    with pytest.raises(AssertionError, match="Arrays are not equal"):
+        kit.check_allocator(Counted("npu:0", Wrong))
+    kit.check_allocator(Counted("npu:0"))
 
 
 @pytest.mark.parametrize(
