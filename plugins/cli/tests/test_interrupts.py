@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -29,16 +30,31 @@ with Interrupts() as interrupts:
         pass
 sys.exit(interrupts.status)
 """
+WRITING = """
+import signal, sys, threading
+from pathlib import Path
+from demitasse import replacing
+from demitasse_cli.interrupts import Ended, ended_as_interrupted
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which nohup has ignored
+try:
+    with ended_as_interrupted(), replacing(Path(sys.argv[1])) as half:
+        print("ready", flush=True)
+        threading.Event().wait()
+except Ended as error:
+    print(error)
+    sys.exit(error.status)
+"""
 
 
 SIGNALS = [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 
 
 @contextmanager
-def started(code: str) -> Iterator[subprocess.Popen[bytes]]:
+def started(code: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
     """A process that is ready, and gone afterwards whatever happens."""
     pipe = subprocess.PIPE
-    with subprocess.Popen([sys.executable, "-c", code], stdout=pipe, stderr=pipe) as process:
+    command = [sys.executable, "-c", code, *arguments]
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe) as process:
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == b"ready\n"
@@ -63,6 +79,18 @@ def test_a_first_signal_is_polled(number: signal.Signals, status: int) -> None:
     with started(POLLING) as process:
         process.send_signal(number)
         assert process.wait(10) == status
+
+
+@pytest.mark.parametrize(("number", "status"), SIGNALS[1:])
+def test_another_command_that_is_ended_leaves_nothing_half_written(
+    number: signal.Signals, status: int, tmp_path: Path
+) -> None:
+    with started(WRITING, str(tmp_path / "new")) as process:
+        process.send_signal(number)
+        assert process.wait(timeout=30) == status
+        assert process.stdout is not None
+        assert process.stdout.read() == f"stopped by {number.name}\n".encode()
+    assert not [*tmp_path.iterdir()]
 
 
 def test_what_is_ignored_stays_ignored() -> None:

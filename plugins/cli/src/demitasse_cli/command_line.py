@@ -20,7 +20,7 @@ from demitasse import (
     nearest_path,
     unknown,
 )
-from demitasse_cli import garbage, launch, strangers, usage
+from demitasse_cli import garbage, interrupts, launch, strangers, usage
 from demitasse_cli.flags import command_first
 from demitasse_cli.main import BROKEN_PIPE, INTERRUPTED
 
@@ -146,14 +146,17 @@ def _alone(context: click.Context, debug: bool) -> None:
 
 def run(given: list[str]) -> int:
     """Run the command line and return its exit status: 0, 1 for a finding or a fault of ours, 2 for
-    a user's mistake or a stranger's plugin's, 130 when interrupted. A fault of ours is raised, for its
-    traceback."""
+    a user's mistake or a stranger's plugin's, 128 and the signal's number when ended by one. A fault of
+    ours is raised, for its traceback."""
     debug = "--debug" in given
     given = command_first([argument for argument in given if argument != "--debug"])
     try:
         # Not click's own main: it has other statuses, and prints more than a line.
         group = command_line()
-        with launch.told_once(), group.make_context("demitasse", given) as context:
+        # A training has its own; and who waits for others in MPI calls no handler of Python's.
+        apart = given[:1] == ["train"] or launch.processes() > 1
+        ending = nullcontext() if apart else interrupts.ended_as_interrupted()
+        with ending, launch.told_once(), group.make_context("demitasse", given) as context:
             if given[:1] != ["train"]:  # which goes on starting until its first step
                 garbage.settle()
             status = group.invoke(context)
@@ -165,6 +168,8 @@ def run(given: list[str]) -> int:
         # The reader of our output is gone; what Python would still flush at exit goes nowhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
+    except interrupts.Ended as error:
+        return _say(error, error.status, once=False)
     except (KeyboardInterrupt, click.Abort):
         return _say("interrupted", INTERRUPTED, once=False)
     except click.UsageError as error:

@@ -1,17 +1,48 @@
-"""Signals that ask a training run to save and stop, or to save and go on."""
+"""Signals that ask a training run to save and stop, or to save and go on, and other commands to end."""
 
 from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Mapping
-from contextlib import suppress
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from types import FrameType, MappingProxyType, TracebackType
 from typing import Any
 
 NOTICE = b"\ndemitasse: saving a snapshot and stopping; interrupt again to stop at once\n"
 SAVING = b"\ndemitasse: saving a snapshot and going on\n"
 SHOW_CURSOR = b"\x1b[?25h"
+
+
+class Ended(KeyboardInterrupt):
+    """A signal other than Ctrl-C's that asks for the end."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"stopped by {signal.Signals(number).name}")
+        self.status = 128 + number
+
+
+@contextmanager
+def ended_as_interrupted() -> Iterator[None]:
+    """Have SIGTERM and SIGHUP raise where they come, as SIGINT does: what is half written is removed. A
+    second one stops the process at once. One that is ignored or handled stays so."""
+    numbers = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is signal.SIG_DFL]
+    if threading.current_thread() is not threading.main_thread():
+        numbers.clear()  # whose alone signals are
+
+    def end(number: int, frame: FrameType | None) -> None:
+        for each in numbers:
+            signal.signal(each, signal.SIG_DFL)
+        raise Ended(number)
+
+    try:
+        for number in numbers:
+            signal.signal(number, end)
+        yield
+    finally:
+        for number in numbers:
+            signal.signal(number, signal.SIG_DFL)
 
 
 class Interrupts:
