@@ -22,7 +22,7 @@ from demitasse import DataError
 from demitasse_striped_io import writer as writing
 from demitasse_striped_io.checking import check_set
 from demitasse_striped_io.convert import convert_to_striped
-from demitasse_striped_io.index import JOURNAL, read_index
+from demitasse_striped_io.index import JOURNAL, read_index, write_index
 from demitasse_striped_io.layout import Layout
 from demitasse_striped_io.parallel_fs import (
     Striping,
@@ -350,6 +350,43 @@ def test_a_killed_writer_is_followed_by_one_that_goes_on(
     assert 90 <= done["resumed"] <= 170 and done["samples"] == 300
     same(str(source), target)
     assert not (target / JOURNAL).exists()
+
+
+def test_a_writer_that_died_once_the_set_was_whole_is_followed_by_one_that_keeps_it(
+    tmp_path: Path, columns: Any, write: Any, opened: Any, read: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given, making = columns(20), {"stripes": 2, "block": 2000}
+
+    def died(folder: Path, index: Any) -> None:
+        write_index(folder, index)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(writing, "write_index", died)
+        with pytest.raises(KeyboardInterrupt):
+            write(tmp_path / "set", given, **making)
+    assert (tmp_path / "set" / JOURNAL).exists()
+    write(tmp_path / "set", given, **making)
+    assert not (tmp_path / "set" / JOURNAL).exists()
+    assert (read(opened(tmp_path / "set"), 0, 20)["data"] == given["data"]).all()
+
+
+def test_a_set_has_one_writer_at_a_time(
+    tmp_path: Path, columns: Any, write: Any, opened: Any, read: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another one would go on with its journal, and write the same stripes."""
+    pytest.importorskip("fcntl")
+    given, making = columns(20), {"stripes": 2, "block": 2000}
+
+    def meanwhile(folder: Path, index: Any) -> None:
+        with pytest.raises(DataError, match="set: is being written by another process"):
+            write(folder, given, **making)
+        write_index(folder, index)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(writing, "write_index", meanwhile)
+        write(tmp_path / "set", given, **making)
+    assert (read(opened(tmp_path / "set"), 0, 20)["data"] == given["data"]).all()
 
 
 def test_what_cannot_be_laid_out_is_refused(tmp_path: Path, columns: Any, write: Any) -> None:

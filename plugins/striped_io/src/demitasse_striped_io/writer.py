@@ -14,6 +14,7 @@ import secrets
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -87,15 +88,45 @@ class Writer:
 
     def write(self, progress: Callable[[int, int], object] | None = None) -> Index:
         """Write, or go on writing, until the set is whole. ``progress`` is told samples done and all.
-        Raises DataError that names stripe, block and sample, with what was written kept."""
+        Raises DataError that names stripe, block and sample, with what was written kept, and where
+        somebody else is writing there."""
+        with ExitStack() as stack:
+            try:
+                stack.callback(os.close, self._held())
+                self._prepare()
+            except OSError as error:
+                raise DataError(
+                    f"{self.target}: cannot be written: {error.strerror or error}"
+                ) from error
+            return self._written(progress or (lambda done, size: None))
+
+    def _held(self) -> int:
+        """The open folder of the set, which one writer has at a time: another one would go on with this
+        one's journal. Raises DataError, OSError."""
+        self.target.mkdir(parents=True, exist_ok=True)
+        folder = os.open(self.target, os.O_RDONLY)
         try:
-            self._prepare()
-        except OSError as error:
-            raise DataError(f"{self.target}: cannot be written: {error.strerror or error}") from error
+            with suppress(ImportError):  # a system without locks
+                import fcntl
+
+                with suppress(OSError):  # a folder without locks, in a network
+                    try:
+                        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    except BlockingIOError as error:
+                        raise DataError(
+                            f"{self.target}: is being written by another process; wait for it, or name "
+                            f"another folder"
+                        ) from error
+        except BaseException:
+            os.close(folder)
+            raise
+        return folder
+
+    def _written(self, progress: Callable[[int, int], object]) -> Index:
         try:
             self._files = [self._opened(i, path) for i, path in enumerate(self.paths)]
             try:
-                self._run(progress or (lambda done, size: None))
+                self._run(progress)
                 lengths = Layout(self.index, self.journal.table).stripe_lengths()
                 self.index = _with(self.index, lengths=lengths)
                 for stripe, file in enumerate(self._files):
@@ -111,7 +142,6 @@ class Writer:
 
     def _prepare(self) -> None:
         """Find or begin the journal."""
-        self.target.mkdir(parents=True, exist_ok=True)
         path, settings = self.target / JOURNAL, self._settings()
         begun = self._tag_to_go_on(path, settings)
         if begun is None:
@@ -336,7 +366,7 @@ class Writer:
         except OSError as error:
             raise DataError(f"{self.target}: cannot be written: {error.strerror or error}") from error
         for path in () if before is None else (*before.stripes, self.target / before.table):
-            if path not in self.index.stripes:
+            if path not in (*self.index.stripes, self.target / self.index.table):
                 path.unlink(missing_ok=True)
         (self.target / JOURNAL).unlink(missing_ok=True)
         return self.index
