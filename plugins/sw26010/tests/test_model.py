@@ -11,6 +11,7 @@ from demitasse import Place, PlanError, Request, TensorSpec
 from demitasse.operations import VOCABULARY
 from demitasse_sw26010.kernels import candidates
 from demitasse_sw26010.kernels.program import PLACES, Absent
+from demitasse_sw26010.model.compiled import compiled
 from demitasse_sw26010.model.figures import BLOCK_OVERHEAD, DMA_BANDWIDTH, PEAK, dma_bandwidth
 from demitasse_sw26010.model.ldm import Ldm, LdmBuffer
 from demitasse_sw26010.model.mesh import (
@@ -183,3 +184,16 @@ def test_counting_without_data_is_what_computing_counts(
         program.function()(count, True, *PLACES.arrays(program.ldm), *arrays, *program.arguments())
         assert tuple(count) == pytest.approx(tuple(vars(program.cost).values()))
         assert candidate.seconds == program.cost.seconds > 0
+
+
+def test_numbers_that_stand_in_calls_do_not_have_a_program_compiled_again() -> None:
+    @compiled
+    def scaled(by: int, x: float) -> float:
+        return by * x
+
+    @compiled
+    def several(x: float) -> float:
+        return scaled(2, x) + scaled(3, x) + scaled(by=4, x=x)
+
+    assert several(10.0) == 90.0
+    assert len(scaled.signatures) == 1  # type: ignore[attr-defined]

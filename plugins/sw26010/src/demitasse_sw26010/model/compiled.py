@@ -37,7 +37,20 @@ def compiled(loop: Loop) -> Loop:
         made: Any = numba.njit(cache=True, **options)(loop)
     except RuntimeError:  # no folder for the cache can be written
         return numba.njit(**options)(loop)  # type: ignore[no-any-return]
+    _of_types_alone(made)
     index: Any = getattr(getattr(made, "_cache", None), "_cache_file", None)
     if hasattr(index, "_source_stamp"):
         index._source_stamp = _SOURCES
     return made  # type: ignore[no-any-return]
+
+
+def _of_types_alone(made: Any) -> None:
+    """Have calls by other programs compile it once for the types of what they pass. numba's own way is
+    once for each number that stands in a call, too."""
+    compile_for = made.get_call_template
+
+    def template(args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        types = {name: numba.types.unliteral(type_) for name, type_ in named.items()}
+        return compile_for(tuple(map(numba.types.unliteral, args)), types)
+
+    made.get_call_template = template
