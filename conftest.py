@@ -1,10 +1,11 @@
-"""What tests of several packages share: the toys, and a watch on threads that stay behind."""
+"""What tests of several packages share: the toys, interrupts, and a watch on threads left behind."""
 
 from __future__ import annotations
 
+import gc
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -60,3 +61,28 @@ def no_threads_left() -> Iterator[None]:
     yield
     left = [thread.name for thread in threading.enumerate() if thread not in before]
     assert not left, f"threads left behind: {left}"
+
+
+@pytest.fixture
+def threads_end() -> Iterator[None]:
+    """Fails a test whose threads go on when nobody holds what they work for."""
+    before = set(threading.enumerate())
+    yield
+    if set(threading.enumerate()) - before:
+        gc.collect()
+    for thread in set(threading.enumerate()) - before:
+        thread.join(5)
+        assert not thread.is_alive(), f"{thread} was left behind"
+
+
+@pytest.fixture
+def interrupt() -> Iterator[Callable[[], None]]:
+    """Has ``interrupted.Interrupted`` raised in the main thread, wherever it is."""
+    from interrupted import Interrupted
+
+    def handle(*_: object) -> None:
+        raise Interrupted
+
+    before = signal.signal(signal.SIGUSR1, handle)
+    yield lambda: signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+    signal.signal(signal.SIGUSR1, before)

@@ -5,20 +5,16 @@ from __future__ import annotations
 import contextvars
 import itertools
 import queue
-import signal
 import threading
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
 import pytest
+from interrupted import Interrupted
 
 import demitasse
 from demitasse import Team, WorkerPlace, Workers
-
-
-class Interrupted(BaseException):
-    """What the program's own handler raises."""
 
 
 @pytest.fixture
@@ -38,18 +34,6 @@ def threads(places: tuple[WorkerPlace, ...], no_threads_left: None) -> Iterator[
     made = Workers(places)
     yield made
     made.close()
-
-
-@pytest.fixture
-def interrupt() -> Iterator[Callable[[], None]]:
-    """Has the main thread interrupted, wherever it is."""
-
-    def handle(*_: object) -> None:
-        raise Interrupted
-
-    before = signal.signal(signal.SIGUSR1, handle)
-    yield lambda: signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
-    signal.signal(signal.SIGUSR1, before)
 
 
 def test_results_come_in_the_order_of_workers_each_from_a_thread_of_its_own(threads: Workers) -> None:

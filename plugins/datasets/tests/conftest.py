@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import bz2
-import gc
 import gzip
 import lzma
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -27,14 +25,8 @@ PACKERS: dict[str, Callable[[bytes], bytes]] = {
 
 
 @pytest.fixture(autouse=True)
-def no_thread_is_left() -> Iterator[None]:
-    before = set(threading.enumerate())
-    yield
-    if set(threading.enumerate()) - before:
-        gc.collect()
-    for thread in set(threading.enumerate()) - before:
-        thread.join(5)
-        assert not thread.is_alive(), f"{thread} was left behind"
+def no_thread_is_left(threads_end: None) -> None:
+    """After no test."""
 
 
 @pytest.fixture

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import signal
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from interrupted import Interrupted
 
 from demitasse import WorkerError
 
@@ -20,22 +19,6 @@ MODELS = [
     {"model": "asp", "delay": [1, 3]},
     {"model": "bsp"},
 ]
-
-
-class Interrupted(BaseException):
-    """What the program's own handler raises."""
-
-
-@pytest.fixture
-def interrupt() -> Iterator[Callable[[], None]]:
-    """Has the main thread interrupted, wherever it is."""
-
-    def handle(*_: object) -> None:
-        raise Interrupted
-
-    before = signal.signal(signal.SIGUSR1, handle)
-    yield lambda: signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
-    signal.signal(signal.SIGUSR1, before)
 
 
 def named(sync: dict[str, Any]) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,14 +17,8 @@ from demitasse_striped_io.writer import Making, Writer
 
 
 @pytest.fixture(autouse=True)
-def no_thread_is_left() -> Iterator[None]:
-    before = set(threading.enumerate())
-    yield
-    if set(threading.enumerate()) - before:
-        gc.collect()
-    for thread in set(threading.enumerate()) - before:
-        thread.join(5)
-        assert not thread.is_alive(), f"{thread} was left behind"
+def no_thread_is_left(threads_end: None) -> None:
+    """After no test."""
 
 
 class ArrayStream:

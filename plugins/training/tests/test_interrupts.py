@@ -4,31 +4,16 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from interrupted import Interrupted
 
 from demitasse import WorkerError
 
 AT, END = 2, 5
 """The iteration that is interrupted, and the last."""
-
-
-class Interrupted(BaseException):
-    """What the program's own handler raises."""
-
-
-@pytest.fixture
-def interrupt() -> Iterator[Callable[[], None]]:
-    """Has the main thread interrupted, wherever it is."""
-
-    def handle(*_: object) -> None:
-        raise Interrupted
-
-    before = signal.signal(signal.SIGUSR1, handle)
-    yield lambda: signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
-    signal.signal(signal.SIGUSR1, before)
 
 
 def once_at(trainer: Any, iteration: int, act: Callable[[], None]) -> Callable[[], None]:

@@ -1,0 +1,5 @@
+"""What a program's own handler of a signal raises."""
+
+
+class Interrupted(BaseException):
+    """No error, as KeyboardInterrupt is none."""
