@@ -39,7 +39,7 @@ class LRN(OpRun):
 
 def composed() -> Runtime:
     """The plugins that read, compute and write models."""
-    plugins = ["onnx", "caffe", "training", "cpu", "reference", "snapshots"]
+    plugins = ["onnx", "caffe", "datasets", "training", "cpu", "reference", "snapshots"]
     return demitasse.compose(plugins=plugins)
 
 

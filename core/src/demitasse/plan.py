@@ -476,6 +476,7 @@ class _Planner:
         for feed in graph.feeds:
             named |= {f"{feed.layer}.{key}": tensor for key, tensor in feed.tensors.items()}
         if self.retain_all:
+            named |= {t.name: t for node in graph.nodes for t in node.outputs if t is not None}
             named |= {t.name: t for c in self.chosen for t in c.node.outputs if t is not None}
         return Plan(
             name=name,

@@ -197,3 +197,21 @@ def test_the_gradient_of_an_input_that_a_scale_layer_reads_is_kept(tmp_path: Pat
         net.walk.diff("y")[...] = given
         net.walk.backward()
         assert np.allclose(net.walk.diff("x"), 3 * given, atol=1e-14)
+
+
+def test_an_input_that_is_only_seen_in_another_shape_has_a_gradient(
+    runtime: Make, tmp_path: Path
+) -> None:
+    path = tmp_path / "net.prototxt"
+    path.write_text(
+        'layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 2 dim: 6 } } }\n'
+        'layer { name: "cut" type: "Reshape" bottom: "x" top: "cut" '
+        "reshape_param { shape { dim: 0 dim: 2 dim: 3 } } }\n"
+        'layer { name: "s" type: "Sigmoid" bottom: "cut" top: "y" }'
+    )
+    with compose(plugins=["caffe", "training", "reference"]) as composed:
+        walk = composed.net(path, precision="f64", retain="all", backward="every blob").walk
+        walk.forward()
+        walk.diff("y")[...] = 1
+        walk.backward()
+        np.testing.assert_allclose(walk.diff("x"), np.full((2, 6), 0.25))

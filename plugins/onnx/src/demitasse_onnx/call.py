@@ -25,7 +25,7 @@ class Call:
     """A node of a model. ``operands`` has for each input the number of a bottom, the array of a
     constant, or None where it is left out; ``zeros`` are what a Pad before it put around its input, in
     the order of ``pads`` (all beginnings, then all ends). Calls with one name in ``shared`` have their
-    learned arrays in common."""
+    learned arrays in common. ``hint`` is what may be behind an error of shapes."""
 
     operator: str
     opset: int
@@ -33,6 +33,7 @@ class Call:
     operands: tuple[int | np.ndarray | None, ...] = ()
     zeros: Shape = ()
     shared: str = ""
+    hint: str = ""
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,8 @@ def convert_to_onnx(
     """``export_onnx`` as ``demitasse convert`` asks for it: what was done, as ``kind``, ``layers``,
     ``upgraded`` and ``notes``."""
     path = export_onnx(runtime, source, target, weights=weights)
-    notes = [] if weights else ["no weights were given: it has those that its fillers draw"]
+    own = bool(weights) or Path(source).suffix == ".onnx"  # a model has its numbers with it
+    notes = [] if own else ["no weights were given: it has those that its fillers draw"]
     layers = len(runtime.read(path).net("test").layers)
     return {"kind": "net", "layers": layers, "upgraded": False, "notes": notes}
 

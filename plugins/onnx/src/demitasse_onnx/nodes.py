@@ -39,7 +39,9 @@ class Nodes:
         opset: int,
         path: Path,
         initializers: Mapping[str, onnx.TensorProto],
+        hint: str = "",
     ) -> None:
+        self._hint = hint
         self._graph, self._opset, self._path = graph, opset, path
         self._location, self._initializers = Location(str(path)), initializers
         self._constants: dict[str, np.ndarray] = {}
@@ -154,7 +156,7 @@ class Nodes:
         tops = tuple(name or f"{node.name or number}.{place}" for place, name in enumerate(outputs))
         name = self._name(node.name or (tops[0] if tops else str(number)), number)
         shared = self._shared(node, operands, attributes)
-        call = Call(node.op_type, self._opset, attributes, tuple(places), zeros, shared)
+        call = Call(node.op_type, self._opset, attributes, tuple(places), zeros, shared, self._hint)
         return Layer(name, "onnx", tuple(bottoms), tops, call, self._location)
 
     def _shared(self, node: onnx.NodeProto, operands: list[Operand], attributes: dict[str, Any]) -> str:

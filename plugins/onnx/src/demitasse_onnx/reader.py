@@ -16,7 +16,12 @@ from demitasse_onnx.nodes import Nodes
 from demitasse_onnx.operators import OPERATORS
 from demitasse_onnx.values import check_texts, type_name
 
-REAL = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT16)
+_TYPES = onnx.TensorProto
+NUMBERS = (
+    *(_TYPES.FLOAT, _TYPES.DOUBLE, _TYPES.FLOAT16, _TYPES.BFLOAT16),
+    *(_TYPES.UINT8, _TYPES.INT8, _TYPES.UINT16, _TYPES.INT16, _TYPES.INT32, _TYPES.INT64),
+)
+"""What inputs may be: all are given as real numbers."""
 
 
 class OnnxReader:
@@ -34,6 +39,8 @@ class OnnxReader:
         if not self._model.HasField("graph") or not self._model.graph.node:
             raise ModelError(f"{path}: is no ONNX model, or one without a node ({len(data)} bytes)")
         check_texts(self._model, path)
+        if self._model.functions:
+            self._model = _without_functions(self._model, path)
         self._opset = next(
             (s.version for s in self._model.opset_import if s.domain in ("", "ai.onnx")), 1
         )
@@ -45,7 +52,7 @@ class OnnxReader:
         if phase not in ("train", "test"):
             raise ModelError(f"unknown phase {phase!r} (valid: test, train)")
         location = Location(str(self._path))
-        layers = (*self._inputs(overrides or {}), *self._layers())
+        layers = (*self._inputs(overrides or {}), *self._layers(self._hint(overrides or {})))
         return NetDefinition(self._model.graph.name or self._path.stem, phase, layers, location)
 
     def solver(self, overrides: Mapping[str, Any] | None = None) -> Solver:
@@ -86,10 +93,9 @@ class OnnxReader:
         for name, value in inputs.items():
             where = f"{self._path}: input {name!r}"
             tensor = value.type.tensor_type
-            if not value.type.HasField("tensor_type") or tensor.elem_type not in REAL:
+            if not value.type.HasField("tensor_type") or tensor.elem_type not in NUMBERS:
                 raise ModelError(
-                    f"{where}: has elements of type {type_name(tensor.elem_type)}; real numbers are "
-                    f"supported"
+                    f"{where}: has elements of type {type_name(tensor.elem_type)}; numbers are supported"
                 )
             if not tensor.HasField("shape") and name not in shapes:
                 raise ModelError(f"{where}: has no shape; give one as the override 'input.{name}'")
@@ -106,10 +112,35 @@ class OnnxReader:
         except (TypeError, ValueError) as error:
             raise ModelError(f"{where}: {given!r} is no shape, as 1,3,224,224 is") from error
 
-    def _layers(self) -> Iterator[Layer]:
-        nodes = Nodes(self._model.graph, self._opset, self._path, self._initializers())
+    def _hint(self, overrides: Mapping[str, Any]) -> str:
+        """What to do where an input's open extents, which are 1, are too small for a layer."""
+        for value in self._model.graph.input:
+            dims = value.type.tensor_type.shape.dim
+            if f"input.{value.name}" not in overrides and any(
+                not d.HasField("dim_value") for d in dims[1:]
+            ):
+                shape = ",".join(str(d.dim_value or d.dim_param or "?") for d in dims)
+                return (
+                    f" (input {value.name!r} is {shape}, its open extents taken as 1: set them by the "
+                    f"override input.{value.name})"
+                )
+        return ""
+
+    def _layers(self, hint: str = "") -> Iterator[Layer]:
+        nodes = Nodes(self._model.graph, self._opset, self._path, self._initializers(), hint)
         return nodes.layers()
 
 
 def _declared(shape: onnx.TensorShapeProto) -> Shape:
     return tuple(dim.dim_value if dim.HasField("dim_value") else 1 for dim in shape.dim)
+
+
+def _without_functions(model: onnx.ModelProto, path: Path) -> onnx.ModelProto:
+    """A model whose own functions stand where they are called."""
+    from onnx.inliner import inline_local_functions
+
+    try:
+        return inline_local_functions(model)
+    except (RuntimeError, ValueError, onnx.onnx_cpp2py_export.checker.ValidationError) as error:
+        told = " ".join(str(error).split())
+        raise ModelError(f"{path}: its own functions cannot be put in place: {told}") from error

@@ -315,7 +315,8 @@ def _resampled(out: Exporter, node: Node) -> None:
         part = out.emit(node, "Gather", [out.name(x), index], last=plain and taps == 1, axis=axis)
         if not plain:
             along = factors[:, k].reshape(-1, *(1,) * (rank - axis - 1))
-            names = [part, out.constant(f"{node.layer}.weights{k}", np.float32(along))]
+            weighted = out.constant(f"{node.layer}.weights{k}", along.astype(np.float32))
+            names = [part, weighted]
             part = out.emit(node, "Mul", names, last=taps == 1)
         made = part if not made else out.emit(node, "Add", [made, part], last=k == taps - 1)
 
@@ -337,7 +338,7 @@ def _hard_swish(out: Exporter, node: Node) -> None:
     out.emit(node, "Mul", [x, out.emit(node, "HardSigmoid", [x], **_ramp(node))], last=True)
 
 
-def _ramp(node: Node) -> dict[str, float]:
+def _ramp(node: Node) -> dict[str, Any]:
     return {"alpha": node.attributes["scale"], "beta": node.attributes["shift"]}
 
 
@@ -352,7 +353,8 @@ def _gelu(out: Exporter, node: Node) -> None:
 
 def _centred(out: Exporter, node: Node) -> None:
     x, axis = _inputs(node)[0], node.attributes["axis"]
-    axes, names, given = list(range(axis, len(x.shape))), [out.name(x)], {}
+    axes, names = list(range(axis, len(x.shape))), [out.name(x)]
+    given: dict[str, Any] = {}
     if out.opset < 18:
         given = {"axes": axes}
     else:

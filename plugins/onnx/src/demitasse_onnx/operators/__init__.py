@@ -65,7 +65,7 @@ class OnnxNode:
         try:
             made = self._made(layer, values, graph)
         except ValueError as error:
-            raise ValueError(f"operator {call.operator}: {error}") from error
+            raise ValueError(f"operator {call.operator}: {error}{call.hint}") from error
         return [
             each if isinstance(each, Tensor) else self._constant(layer, number, each, graph)
             for number, each in enumerate(made)

@@ -173,7 +173,47 @@ def _larger(given: Operands, first: Any, second: Any, sign: float) -> Tensor:
     return made if sign > 0 else given.apply("power", made, scale=-1.0)
 
 
+def _above(sign: float, negated: bool) -> Any:
+    """1 where the first of two is above the second (below it, for a ``sign`` below 0), else 0; or, for
+    or equal, the opposite of the opposite. No gradient passes."""
+
+    def expand(given: Operands) -> Sequence[Tensor]:
+        x, other, swapped = _ordered(given)
+        way = -sign if swapped else sign
+        if isinstance(other, np.ndarray) and other.size == 1:
+            limit = way * float(other.reshape(-1)[0])
+            signed = x if way > 0 else given.apply("power", x, scale=-1.0)
+        else:
+            pair = _subtract(given)[0]
+            limit, signed = 0.0, pair if sign > 0 else given.apply("power", pair, scale=-1.0)
+        made = given.apply("greater", signed, threshold=limit)
+        return [given.apply("power", made, scale=-1.0, shift=1.0) if negated else made]
+
+    return expand
+
+
+def _where(given: Operands) -> Sequence[Tensor]:
+    """b + c (a - b) for conditions c that are 0 or 1."""
+    for position in (1, 2):
+        value = given.values[position]
+        if isinstance(value, np.ndarray) and not np.isfinite(value).all():
+            raise ValueError(f"input {position} holds numbers that are not finite")
+    condition, a, b = given.values
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+        b = given.fixed("otherwise", b)
+    if isinstance(condition, np.ndarray):
+        condition = condition.astype(np.float32)
+    less = _subtract(replace(given, values=[a, b]))[0]
+    chosen = _multiply(replace(given, values=[less, condition]))[0]
+    return _add(replace(given, values=[chosen, b]))
+
+
 OPERATORS = (
+    Operator("Greater", _above(1, False)),
+    Operator("GreaterOrEqual", _above(-1, True)),
+    Operator("Less", _above(-1, False)),
+    Operator("LessOrEqual", _above(1, True)),
+    Operator("Where", _where),
     Operator("Add", _add),
     Operator("Sub", _subtract),
     Operator("Mul", _multiply),

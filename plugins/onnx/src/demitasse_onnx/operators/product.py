@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from demitasse import Tensor
-from demitasse_onnx.call import Call, Operands, Operator, constant_of, has
+from demitasse_onnx.call import Call, Operands, Operator, Shape, constant_of, has
+from demitasse_onnx.operators.resampling import boxed
+from demitasse_onnx.operators.shape import repeated
 
 
 def _matrix(call: Call) -> np.ndarray:
@@ -46,15 +49,58 @@ def _gemm(given: Operands) -> Sequence[Tensor]:
 
 
 def _matmul_arrays(call: Call, attributes: Mapping[str, Any]) -> Sequence[np.ndarray]:
-    return [_matrix(call)]
+    """Of two blobs none is learned."""
+    return [] if isinstance(call.operands[1], int) else [_matrix(call)]
 
 
 def _matmul(given: Operands) -> Sequence[Tensor]:
     x = given.tensor()
+    if not given.learned:
+        return _of_blobs(given, x, given.tensor(1))
     if len(x.shape) < 2:
         raise ValueError(f"its first input is {x!r}; it needs rows")
     return [given.apply("inner_product", x, *given.learned, axis=len(x.shape) - 1, transpose=True)]
 
+
+def _of_blobs(given: Operands, a: Tensor, b: Tensor) -> Sequence[Tensor]:
+    """The products of as many pairs of matrices as there are, one after the other."""
+    if len(a.shape) < 2 or len(b.shape) < 2 or a.shape[-1] != b.shape[-2]:
+        raise ValueError(f"{a!r} and {b!r} are no matrices that can be multiplied")
+    outer = tuple(np.broadcast_shapes(a.shape[:-2], b.shape[:-2]))
+    pairs = math.prod(outer)
+    if pairs > _PAIRS:
+        raise ValueError(f"{pairs} products of {a!r} and {b!r}: up to {_PAIRS} are supported")
+    first, second = (_matrices(given, each, outer) for each in (a, b))
+    made = [
+        given.apply(
+            "inner_product",
+            _matrix_of(given, first, pair),
+            _matrix_of(given, second, pair),
+            axis=1,
+            transpose=True,
+        )
+        for pair in range(pairs)
+    ]
+    shape = (*outer, a.shape[-2], b.shape[-1])
+    rows = [given.apply("reshape", each, shape=(1, *each.shape)) for each in made]
+    joined = rows[0] if pairs == 1 else given.apply("concat", *rows, axis=0)
+    return [given.apply("reshape", joined, shape=shape)]
+
+
+def _matrices(given: Operands, x: Tensor, outer: Shape) -> Tensor:
+    """x as one matrix after the other, repeated where the other operand has more."""
+    whole = repeated(given, x, (*outer, *x.shape[-2:]))
+    made: Tensor = given.apply("reshape", whole, shape=(math.prod(outer), *x.shape[-2:]))
+    return made
+
+
+def _matrix_of(given: Operands, x: Tensor, number: int) -> Tensor:
+    made: Tensor = given.apply("reshape", boxed(given, x, {0: (number, 1)}), shape=tuple(x.shape[1:]))
+    return made
+
+
+_PAIRS = 4096
+"""Products of pairs of matrices in one node: each is an operation."""
 
 OPERATORS = (
     Operator("Gemm", _gemm, {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 0}, _gemm_arrays),

@@ -223,7 +223,7 @@ def _table(given: Operands, at: np.ndarray, extent: int, scale: float, older: bo
     places = np.floor(at).astype(np.int64)[:, None] + np.arange(1 - reach, reach + 1)
     distance = np.abs(places - at[:, None]) / stretch
     weights = _cubic(distance, given["cubic_coeff_a"]) if cubic else np.maximum(0, 1 - distance)
-    if given["exclude_outside"] or thinned:
+    if given["exclude_outside"]:
         weights = np.where((places < 0) | (places >= extent), 0, weights)
     if given["exclude_outside"] or thinned:
         weights = weights / weights.sum(1, keepdims=True)

@@ -153,12 +153,15 @@ def _transposed(given: Operands) -> Sequence[Tensor]:
 @dataclass(frozen=True)
 class _Windows:
     """What a pooling word is given: x, with what is padded where the word cannot, and its attributes;
-    and how far before and behind each axis the operator's own pads reach."""
+    and how far before and behind each axis of ``extents`` the operator's own pads reach, the zeros of a
+    Pad before it among them."""
 
     x: Tensor
     attributes: Mapping[str, Any]
     before: Shape
     behind: Shape
+    zeros: Shape
+    extents: Shape
     surrounded: bool = False
 
 
@@ -173,9 +176,12 @@ def _windows(given: Operands, word: str) -> _Windows:
     if set(_numbers(given, "dilations", spatial, 1, 1)) != {1}:
         raise ValueError(f"dilations {given['dilations']} are not supported")
     before, behind = _pads(given, x, kernel, strides)
-    if given.call.zeros and (any(before) or given["count_include_pad"]):
-        raise ValueError("a Pad before it is only supported where it has no pads of its own in front")
     zeros = given.call.zeros or (0,) * (2 * spatial)
+    if any(zeros) and (any(before) or given["count_include_pad"]):  # both pad: the zeros are part of x
+        x = surrounded(given, x, (0, 0, *zeros[:spatial]), (0, 0, *zeros[spatial:]))
+        zeros = (0,) * (2 * spatial)
+        before, behind = _pads(given, x, kernel, strides)
+    extents = x.shape[2:]
     before = tuple(a + b for a, b in zip(before, zeros[:spatial], strict=True))
     behind = tuple(a + b for a, b in zip(behind, zeros[spatial:], strict=True))
     outputs = []
@@ -192,7 +198,7 @@ def _windows(given: Operands, word: str) -> _Windows:
         except ValueError:  # a pad as large as its window
             break
         if shape[2:] == tuple(outputs):
-            return _Windows(x, attributes, before, behind)
+            return _Windows(x, attributes, before, behind, zeros, extents)
     reached = zip(outputs, strides, kernel, x.shape[2:], before, strict=True)
     tail = tuple(max(0, (count - 1) * s + k - n - first) for count, s, k, n, first in reached)
     if word == "pooling_average":
@@ -201,7 +207,7 @@ def _windows(given: Operands, word: str) -> _Windows:
         for axis in range(spatial):
             x = edged(given, x, 2 + axis, before[axis], tail[axis])
     attributes = {"kernel": kernel, "stride": strides, "pad": (0,) * spatial, "rounding": "floor"}
-    return _Windows(x, attributes, before, behind, True)
+    return _Windows(x, attributes, before, behind, zeros, extents, True)
 
 
 def _pooled_max(given: Operands) -> Sequence[Tensor]:
@@ -213,10 +219,9 @@ def _pooled_max(given: Operands) -> Sequence[Tensor]:
 
 def _pooled_average(given: Operands) -> Sequence[Tensor]:
     """The vocabulary counts what is padded; where the operator does not, the result is scaled up."""
-    windows, extents = _windows(given, "pooling_average"), given.tensor().shape[2:]
+    windows = _windows(given, "pooling_average")
     y = given.apply("pooling_average", windows.x, **windows.attributes)
-    spatial = len(extents)
-    zeros = given.call.zeros or (0,) * (2 * spatial)
+    extents, zeros, spatial = windows.extents, windows.zeros, len(windows.extents)
     factor = np.ones(())
     for axis, (n, k, s) in enumerate(
         zip(extents, windows.attributes["kernel"], windows.attributes["stride"], strict=True)
