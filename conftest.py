@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from hypothesis import settings
 
 
 def pytest_configure() -> None:
@@ -20,6 +21,9 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         signal.signal(signal.SIGHUP, lambda number, frame: None)
+    # By hypothesis's default of 200 ms an example fails where other processes have the cores.
+    settings.register_profile("demitasse", deadline=None)
+    settings.load_profile("demitasse")
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
