@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
+from hypothesis import settings
 
 import demitasse
 from demitasse import hookspecs
@@ -269,3 +270,7 @@ def test_files_name_no_place_of_the_machine_they_were_made_on() -> None:
             if (match := places.search(line)) and path != Path(__file__):
                 found.append(f"{located(path, number)}: {match.group()}")
     assert not found, "\n".join(found)
+
+
+def test_no_property_is_timed() -> None:
+    assert settings().deadline is None
