@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,19 @@ def test_photos_are_those_that_another_reader_sees(shared: Path) -> None:
     assert mine.shape == (360, 480, 3)
     assert np.abs(mine - theirs).max() < 4 / 255
     assert np.abs(mine - theirs).mean() < 0.5 / 255
+
+
+def test_an_open_image_is_read_as_its_file_is(tmp_path: Path) -> None:
+    """As scripts have it that take images from the network."""
+    cv2 = pytest.importorskip("cv2")
+    pixels = RANDOM.integers(0, 256, (5, 7, 3), np.uint8)
+    content = cv2.imencode(".png", pixels[:, :, ::-1])[1].tobytes()
+    assert np.allclose(caffe.io.load_image(io.BytesIO(content)), pixels / 255, atol=1e-7)
+    (tmp_path / "rgb.png").write_bytes(content)
+    with (tmp_path / "rgb.png").open("rb") as file:
+        assert np.allclose(caffe.io.load_image(file), pixels / 255, atol=1e-7)
+    with pytest.raises(DataError, match=r"BytesIO.*: is no image"):
+        caffe.io.load_image(io.BytesIO(b"not really"))
 
 
 def test_what_is_no_image_is_said(tmp_path: Path) -> None:

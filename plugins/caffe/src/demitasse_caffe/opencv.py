@@ -22,13 +22,19 @@ def opencv(what: str) -> Any:
 def decoded(path: Path, what: str, flags: str) -> np.ndarray:
     """An image file's pixels by one of OpenCV's ``flags`` (``IMREAD_COLOR``): (height, width) or
     (height, width, channels), blue first. Raises DataError for a file that is missing or no image."""
-    cv2 = opencv(what)
+    opencv(what)
     if not path.is_file():
         raise DataError(f"no such image: {path}{nearest_path(path)}")
+    return decoded_bytes(path.read_bytes(), str(path), what, flags)
+
+
+def decoded_bytes(data: bytes, name: str, what: str, flags: str) -> np.ndarray:
+    """As ``decoded``, of the content of an image file, which errors call ``name``."""
+    cv2 = opencv(what)
     try:
-        pixels = cv2.imdecode(np.frombuffer(path.read_bytes(), np.uint8), getattr(cv2, flags))
+        pixels = cv2.imdecode(np.frombuffer(data, np.uint8), getattr(cv2, flags))
     except cv2.error as error:
-        raise DataError(f"{path}: cannot be decoded as an image: {error}") from error
+        raise DataError(f"{name}: cannot be decoded as an image: {error}") from error
     if pixels is None:
-        raise DataError(f"{path}: is no image of a format that OpenCV reads")
+        raise DataError(f"{name}: is no image of a format that OpenCV reads")
     return np.asarray(pixels)

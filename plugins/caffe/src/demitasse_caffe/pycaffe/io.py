@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from demitasse import DataError, ModelError, ShapeError, unknown
-from demitasse_caffe.opencv import decoded
+from demitasse_caffe.opencv import decoded, decoded_bytes
 from demitasse_caffe.pycaffe.proto import caffe_pb2
 from demitasse_caffe.schema import wire_classes
 from demitasse_caffe.weights import KEPT, numbers_of
@@ -20,10 +20,14 @@ Dims = Sequence[int] | np.ndarray
 _LUMINANCE = np.array([0.2125, 0.7154, 0.0721], np.float32)
 
 
-def load_image(filename: str | Path, color: bool = True) -> np.ndarray:
-    """An image file as float32 in [0, 1]: (height, width, 3) in RGB or, unless ``color``,
-    (height, width, 1). Raises DataError for a file that is missing or no image. Needs OpenCV."""
-    pixels = decoded(Path(filename), "load_image", "IMREAD_UNCHANGED")
+def load_image(filename: str | Path | BinaryIO, color: bool = True) -> np.ndarray:
+    """An image file, by its name or open, as float32 in [0, 1]: (height, width, 3) in RGB or, unless
+    ``color``, (height, width, 1). Raises DataError for one that is missing or no image. Needs OpenCV."""
+    how = "load_image", "IMREAD_UNCHANGED"
+    if hasattr(filename, "read"):
+        pixels = decoded_bytes(filename.read(), repr(filename), *how)
+    else:
+        pixels = decoded(Path(filename), *how)
     whole = np.issubdtype(pixels.dtype, np.integer)
     largest = float(np.iinfo(str(pixels.dtype)).max) if whole else 1.0
     image = np.atleast_3d(pixels).astype(np.float32) / np.float32(largest)
