@@ -114,6 +114,48 @@ def test_an_inner_product_becomes_a_convolution(make: Make) -> None:
         assert close(scores[:, :, y, x], window)
 
 
+@pytest.mark.parametrize("write", ["save", "save_hdf5"])
+def test_a_pruned_net_is_made_of_parameters_in_other_shapes(
+    make: Make, tmp_path: Path, x: np.ndarray, write: str
+) -> None:
+    """As scripts prune: blobs of the old net are given the new shapes and values, and it is saved."""
+    net = make(branching())
+    kept = np.array([0, 3, 4])
+    W, b, V, U = (
+        net.params[name][i].data.copy()
+        for name, i in (("hidden", 0), ("hidden", 1), ("left", 0), ("right", 0))
+    )
+    for blob, values in (
+        (net.params["hidden"][0], W[kept]),
+        (net.params["hidden"][1], b[kept]),
+        (net.params["left"][0], V[:, kept]),
+        (net.params["right"][0], U[:, kept]),
+    ):
+        blob.reshape(*values.shape)
+        assert blob.diff.shape == values.shape
+        blob.data[...] = values
+    with pytest.raises(ShapeError, match=r"parameter 0 of layer 'hidden' was reshaped to \(3, 6\)"):
+        net.forward(data=x)
+    path = tmp_path / "pruned"
+    getattr(net, write)(str(path))
+    pruned = branching()
+    pruned.hidden.fn.params["num_output"] = 3
+    made = make(pruned, weights=str(path))
+    hidden = np.maximum(x @ W[kept].T + b[kept], 0)
+    bias = made.params["left"][1].data + made.params["right"][1].data
+    assert close(made.forward(data=x)["score"], hidden @ (V + U)[:, kept].T + bias)
+
+
+def test_a_parameter_that_is_reshaped_back_is_its_layers_again(make: Make, x: np.ndarray) -> None:
+    net = make(branching())
+    before = net.forward(data=x)["score"].copy()
+    net.params["left"][0].reshape(15)
+    net.params["left"][0].reshape(3, 5)
+    assert np.array_equal(net.forward(data=x)["score"], before)
+    with pytest.raises(ShapeError, match=r"parameter 0 of layer 'left': \(3, 0\) is no shape"):
+        net.params["left"][0].reshape(3, 0)
+
+
 def test_nets_share_parameters(make: Make, x: np.ndarray) -> None:
     one, two = make(branching()), make(branching(), caffe.TRAIN)
     two.share_with(one)

@@ -127,6 +127,12 @@ def test_messages_and_enumerations_are_found_by_name() -> None:
     assert (solver.net, list(solver.test_iter)) == ("x.prototxt", [3])
     assert type(caffe_pb2.NetParameter()) is type(caffe_pb2.NetParameter())
     assert caffe_pb2.LayerParameter.DESCRIPTOR is caffe_pb2._LAYERPARAMETER
+    method = caffe_pb2._POOLINGPARAMETER_POOLMETHOD
+    assert method.values_by_name["AVE"].number == caffe_pb2.PoolingParameter.AVE
+    everything: dict[str, Any] = {}
+    exec("from demitasse_caffe.pycaffe.proto.caffe_pb2 import *", everything)
+    assert everything["NetParameter"] is caffe_pb2.NetParameter
+    assert (everything["TRAIN"], everything["TEST"]) == (0, 1)
     assert "BlobProto" in dir(caffe_pb2)
     with pytest.raises(AttributeError, match="caffe_pb2 has no 'NetParameters'"):
         _ = caffe_pb2.NetParameters

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from demitasse import ModelError, ShapeError
+from demitasse import ShapeError
 
 
 class BlobOwner(Protocol):
@@ -107,24 +107,38 @@ class NetBlob(Blob):
 
 
 class ParameterBlob(Blob):
-    """A layer's parameter."""
+    """A layer's parameter. With another shape than its layer gives it, it has arrays of its own, for a
+    net that is to be saved: ``reshaped`` is then true."""
 
     def __init__(
         self, where: str, data: Callable[[], np.ndarray], diff: Callable[[], np.ndarray]
     ) -> None:
-        self._where, self._data, self._diff = where, data, diff
+        self.where, self._data, self._diff = where, data, diff
+        self._own: tuple[np.ndarray, np.ndarray] | None = None
+
+    @property
+    def reshaped(self) -> bool:
+        """Whether the layer cannot use it."""
+        return self._own is not None
 
     @property
     def data(self) -> np.ndarray:
-        return self._data()
+        return self._data() if self._own is None else self._own[0]
 
     @property
     def diff(self) -> np.ndarray:
-        return self._diff()
+        return self._diff() if self._own is None else self._own[1]
 
     def reshape(self, *shape: int) -> None:
-        if tuple(shape) != self.shape:
-            raise ModelError(
-                f"{self._where} has shape {self.shape}, which its layer decides; "
-                f"it cannot become {shape}"
-            )
+        """Give the blob another shape; as many numbers as there is room for stay, in their order."""
+        wanted, before = tuple(int(extent) for extent in shape), self.data
+        if wanted == before.shape:
+            return
+        if any(extent < 1 for extent in wanted):
+            raise ShapeError(f"{self.where}: {wanted} is no shape: extents are 1 or more")
+        if wanted == self._data().shape:
+            self._own = None
+        else:
+            self._own = np.zeros(wanted, before.dtype), np.zeros(wanted, before.dtype)
+        kept = min(before.size, self.data.size)
+        self.data.flat[:kept] = before.flat[:kept]

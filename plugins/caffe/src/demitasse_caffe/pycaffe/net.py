@@ -12,7 +12,7 @@ import numpy as np
 
 from demitasse import ModelError, NetDefinition, Runtime, ShapeError, Weights, unknown
 from demitasse_caffe.pycaffe.batches import batches
-from demitasse_caffe.pycaffe.blob import Blob, BlobVec, NetBlob, ParameterBlob
+from demitasse_caffe.pycaffe.blob import BlobVec, NetBlob, ParameterBlob
 from demitasse_caffe.pycaffe.callbacks import Callbacks
 from demitasse_caffe.pycaffe.definition import has_loss, read_definition
 from demitasse_caffe.pycaffe.layer_view import LayerView
@@ -131,6 +131,7 @@ class Net(Callbacks):
         ``diffs``. Gradients of parameters add up to what is there, as in Caffe."""
         first = len(self._layer_names) - 1 if start is None else self._number(start)
         last = 0 if end is None else self._number(end)
+        self._check_parameters()
         self._settle(first)
         self._differentiate()
         if gradients:
@@ -177,6 +178,7 @@ class Net(Callbacks):
     def prepare(self, first: int = 0, last: int | None = None) -> None:
         """What comes before a forward pass from layer ``first`` to ``last``: shapes and a MemoryData
         layer's samples."""
+        self._check_parameters()
         self._settle(last)
         self._next_samples(first)
         self._follow_layers(first, last)
@@ -217,6 +219,7 @@ class Net(Callbacks):
     def copy_from(self, path: str | Path) -> None:
         """Copy the parameters of layers of the same name. Layers that the net lacks are passed over, and
         so are those that the file lacks. Raises ShapeError that names layer and shapes."""
+        self._check_parameters()
         copy_parameters(Path(path), self._engine.walk.params)
 
     def load_hdf5(self, path: str | Path) -> None:
@@ -302,7 +305,7 @@ class Net(Callbacks):
 
     # How.
 
-    def _parameter(self, layer: str, number: int) -> Blob:
+    def _parameter(self, layer: str, number: int) -> ParameterBlob:
         def data() -> np.ndarray:
             array: np.ndarray = self._engine.walk.params[layer][number]
             return array
@@ -313,6 +316,15 @@ class Net(Callbacks):
             return self._zeros((layer, number), data().shape) if found is None else found
 
         return ParameterBlob(f"parameter {number} of layer {layer!r}", data, diff)
+
+    def _check_parameters(self) -> None:
+        """Raise ShapeError where a parameter has been given a shape that its layer does not have."""
+        for blob in (blob for blobs in self.params.values() for blob in blobs):
+            if blob.reshaped:
+                raise ShapeError(
+                    f"{blob.where} was reshaped to {blob.shape}: this net can be saved, and a net whose "
+                    f"file has that shape can be made of it; to run it, reshape it back"
+                )
 
     def _zeros(self, key: Any, shape: tuple[int, ...]) -> np.ndarray:
         kept = self._unused.get(key)
@@ -414,8 +426,7 @@ class Net(Callbacks):
         return name
 
     def _weights(self) -> Weights:
-        arrays = self._engine.walk.params
-        return Weights({name: [array.copy() for array in arrays[name]] for name in self.params})
+        return Weights({n: [blob.data.copy() for blob in blobs] for n, blobs in self.params.items()})
 
     def __repr__(self) -> str:
         return (

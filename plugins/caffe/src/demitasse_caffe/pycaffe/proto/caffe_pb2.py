@@ -15,6 +15,9 @@ def __getattr__(name: str) -> Any:
     file = messages.descriptor("NetParameter").file
     if name == "DESCRIPTOR":
         return file
+    if name == "__all__":
+        numbers = (value for e in file.enum_types_by_name.values() for value in e.values_by_name)
+        return [*__dir__(), *numbers]
     if name in file.message_types_by_name:
         return type(messages.message(name))
     if name in file.enum_types_by_name:
@@ -23,8 +26,12 @@ def __getattr__(name: str) -> Any:
         if name in enumeration.values_by_name:
             return enumeration.values_by_name[name].number
     for found in file.message_types_by_name.values():
-        if name == f"_{found.name.upper()}":
+        own = f"_{found.name.upper()}"
+        if name == own:
             return found
+        for enumeration in found.enum_types if name.startswith(own) else ():
+            if name == f"{own}_{enumeration.name.upper()}":
+                return enumeration
     raise AttributeError(f"caffe_pb2 has no {name!r}")
 
 
