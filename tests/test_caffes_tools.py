@@ -12,6 +12,7 @@ import pytest
 
 import demitasse
 from demitasse import DataError, DataSpec
+from demitasse_cli.main import main
 
 cv2 = pytest.importorskip("cv2", reason="OpenCV, which reads images, is not installed")
 
@@ -61,6 +62,29 @@ def test_an_imageset_becomes_a_database_and_its_mean_a_file(
     from demitasse_caffe.weights import read_blob
 
     np.testing.assert_allclose(read_blob(mean).reshape(3, 6, 8), stacked.mean(axis=0), rtol=1e-6)
+
+
+def test_switches_may_have_values_as_in_batch_files(
+    tmp_path: Path, pictures: list[np.ndarray], capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [f"{tmp_path}/images/", tmp_path / "list.txt"]
+    done = run("convert_imageset", *words, tmp_path / "grey", "--gray=true", "-shuffle=false")
+    assert (done.returncode, done.stderr) == (0, "")
+    with demitasse.compose() as runtime:
+        source = runtime.open_source(DataSpec(str(tmp_path / "grey"), "lmdb"))
+        out = {"data": np.empty((5, 1, 6, 8), np.uint8), "label": np.empty(5, np.int32)}
+        source.stream(0, 5, 5).read(out)
+    weights = np.array([0.114, 0.587, 0.299])  # of blue, green and red
+    grey = np.stack([picture @ weights for picture in pictures])
+    assert np.abs(out["data"][:, 0] - grey).max() <= 1
+    assert out["label"].tolist() == [0, 1, 0, 1, 0]
+    for word, said in (
+        ("--gray=perhaps", "--gray: 'perhaps' (valid: true, false)"),
+        ("--force=yes", "--force takes no value"),
+    ):
+        assert main(["convert_imageset", word, *map(str, words), str(tmp_path / "none")]) == 2
+        told = f"demitasse: {said}; see demitasse convert_imageset --help"
+        assert capsys.readouterr().err.splitlines() == [told]
 
 
 def test_mistakes_are_one_line(tmp_path: Path, pictures: list[np.ndarray]) -> None:

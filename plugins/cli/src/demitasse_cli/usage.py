@@ -19,7 +19,8 @@ def told(error: click.UsageError, given: Sequence[str]) -> str:
     if isinstance(error, click.MissingParameter) and error.param is not None:
         return f"{_name(error.param)} is missing"
     if isinstance(error, click.BadOptionUsage):
-        return f"{error.option_name} needs a value"
+        takes = "takes no" if "does not take" in words else "needs a"
+        return f"{error.option_name} {takes} value"
     if isinstance(error, click.BadParameter):
         words = error.message.rstrip(".")
         return words if error.param is None else _value(_name(error.param), error.param.type, words)

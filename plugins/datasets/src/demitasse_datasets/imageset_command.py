@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -30,8 +31,31 @@ class Progress:
             click.echo(f"{count:,} {self._noun}", err=True)
 
 
+SWITCHES = ("gray", "shuffle", "encoded", "check_size")
+ON, OFF = ("true", "t", "yes", "y", "1"), ("false", "f", "no", "n", "0")
+_SET = re.compile(rf"(--?)({'|'.join(SWITCHES)})=(.*)", re.DOTALL)
+
+
+class Imageset(click.Command):
+    """A command whose switches may have a value, as gflags takes them: ``--gray=true``."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse, with every switch in the form that click knows."""
+        return super().parse_args(ctx, [_plain(word, ctx) for word in args])
+
+
+def _plain(word: str, context: click.Context) -> str:
+    match = _SET.fullmatch(word)
+    if match is None:
+        return word
+    dashes, name, value = match.groups()
+    if value.lower() not in (*ON, *OFF):
+        raise click.UsageError(f"--{name}: {value!r} (valid: true, false)", context)
+    return f"{dashes}{name if value.lower() in ON else f'no{name}'}"
+
+
 def _switch(name: str, text: str) -> Callable[[Command], Command]:
-    """A flag as gflags takes it: ``--gray``, ``-gray``, ``--nogray``."""
+    """A flag as gflags takes it: ``--gray``, ``-gray``, ``--nogray``, ``--gray=true``."""
     return click.option(f"--{name}/--no{name}", f"-{name}/-no{name}", name, default=False, help=text)
 
 
@@ -41,6 +65,7 @@ def _number(name: str, text: str) -> Callable[[Command], Command]:
 
 @click.command(
     "convert_imageset",
+    cls=Imageset,
     help="Write an LMDB database DB of the images that LIST names, a path (after ROOT) and a label a "
     "line; or of a folder of images, whose sub-folders are the classes; or of samples in another format "
     "(CIFAR, IDX).",
