@@ -31,6 +31,9 @@ class Remote:
     def __setitem__(self, part: Any, value: Any) -> None:
         self.inside[part] = np.asarray(value)
 
+    def copy(self) -> Self:
+        return type(self)(self.inside.copy())
+
     def __iadd__(self, other: Self) -> Self:
         self.inside += other.inside
         return self

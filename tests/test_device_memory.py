@@ -33,7 +33,7 @@ SOLVER = Path("examples/digits/digits_solver.prototxt")
 PLUGINS = ["caffe", "training", "datasets", "reference", "snapshots"]
 
 
-ASKED = {"shape", "dtype", "size", "nbytes", "reshape", "view", "sum"}
+ASKED = {"shape", "dtype", "size", "nbytes", "reshape", "view", "copy", "sum"}
 """What docs/plugins.md asks of arrays that a host does not address; slices and ``np.asarray`` too."""
 
 
@@ -318,6 +318,19 @@ def test_streams_that_nobody_serves_are_refused() -> None:
     with compose(hw, plugins=PLUGINS) as runtime, pytest.raises(CompositionError) as error:
         runtime.trainer(SOLVER, overrides=OVERRIDES)
     assert "level 'gpu': no composed plugin has streams in 'host'" in str(error.value)
+
+
+def test_accelerators_that_pass_their_gradients_on_have_arrays_that_are_no_more_than_asked(
+    tmp_path: Path,
+) -> None:
+    hw = machine(2)
+    hw = replace(hw, levels=(replace(hw.levels[0], sync=SyncSpec("cgdp", {"scheme": "typical"})),))
+    found: dict[str, float] = {}
+    for name, there in (("two", hw), ("one", machine(1))):
+        with compose(there, plugins=[Device(Plain), "cgdp", *PLUGINS]) as runtime:
+            trainer = runtime.trainer(SOLVER, overrides=OVERRIDES, precision="f64")
+            found[name] = [trainer.step().loss for _ in range(2)][-1]
+    assert found["two"] == pytest.approx(found["one"], rel=1e-10)
 
 
 @pytest.mark.parametrize(
