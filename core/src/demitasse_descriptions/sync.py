@@ -36,7 +36,8 @@ def check_host_memory(group: Group, memory: FlatMemory, plugin: str) -> None:
 
     if not isinstance(memory.gradients, np.ndarray):
         there = repr(group.engine.place) if group.engine is not None else "a device"
+        other = "allreduce" if group.remote else "cgdp"
         raise CompositionError(
             f"{sync_place(group)}: plugin {plugin!r} adds up gradients in memory that the host "
-            f"addresses, and these lie in {there}; name a plugin that moves them in streams, like 'cgdp'"
+            f"addresses, and these lie in {there}; name one that takes them from there, like {other!r}"
         )
