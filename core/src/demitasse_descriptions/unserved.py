@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from demitasse import discover, nearest, unknown
 
 if TYPE_CHECKING:
-    from demitasse import Composition, DataSpec, Machine, WorkerPlace
+    from demitasse import Composition, DataSpec, Machine, Manifest, WorkerPlace
 
 
 def unallocated(machine: Machine, composition: Composition, space: str) -> str:
@@ -17,17 +17,25 @@ def unallocated(machine: Machine, composition: Composition, space: str) -> str:
     it, which spaces the composed plugins declare, and which installed one would have it."""
     spaces = {s for m in composition.plugins for s in m.roles.get("allocator", {}).get("spaces", ())}
     guess = nearest(space, sorted(spaces))
-    others = [
-        manifest.name
-        for manifest in discover()
-        if not manifest.problem
-        and manifest.roles.get("allocator", {}).get("spaces")
-        and manifest.serves("allocator", space=space)
-    ]
+    if asked := _declaring(composition.plugins, space):
+        there = f"memory {space!r} is not there: plugin {asked[0]!r}, which serves such, has none"
+        return f"{_place(machine, space)}{there}"
+    others = _declaring(discover(), space)
     hint = f"; did you mean {guess!r}?" if guess else ""
     hint = f"; compose {' or '.join(others)} (--plugins +{others[0]})" if others else hint
     nobody = f"no composed plugin allocates memory in space {space!r}"
     return f"{_place(machine, space)}{nobody}{hint} (valid: {', '.join(sorted(spaces)) or 'none'})"
+
+
+def _declaring(manifests: Iterable[Manifest], space: str) -> list[str]:
+    """Those whose allocator declares a space."""
+    return [
+        manifest.name
+        for manifest in manifests
+        if not manifest.problem
+        and manifest.roles.get("allocator", {}).get("spaces")
+        and manifest.serves("allocator", space=space)
+    ]
 
 
 def _place(machine: Machine, space: str) -> str:
