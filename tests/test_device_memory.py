@@ -317,7 +317,24 @@ def test_streams_that_nobody_serves_are_refused() -> None:
     hw = Machine("m", (Level("gpu", workers="streams", memory=memory),), fingerprint=fingerprint())
     with compose(hw, plugins=PLUGINS) as runtime, pytest.raises(CompositionError) as error:
         runtime.trainer(SOLVER, overrides=OVERRIDES)
-    assert "level 'gpu': no composed plugin has streams in 'host'" in str(error.value)
+    assert "level 'gpu': no composed plugin has streams in 'host'; compose one" in str(error.value)
+
+
+def test_an_accelerator_that_is_not_there_has_the_descriptions_line(tmp_path: Path) -> None:
+    path = tmp_path / "hw.toml"
+    path.write_text("""schema = 1
+name = "three"
+fingerprint = "any"
+[[level]]
+name = "accelerator"
+workers = "streams"
+memory = [{ space = "npu", at = "npu:7" }]
+""")
+    hw = compose(path, plugins=[Device(), *PLUGINS])
+    with hw as runtime, pytest.raises(CompositionError) as error:
+        runtime.trainer(SOLVER, overrides=OVERRIDES)
+    nobody = f"{path}:7: level 'accelerator': no composed plugin has streams in 'npu:7'"
+    assert str(error.value) == f"{nobody} (asked, and has none of that name here: device)"
 
 
 def test_accelerators_that_pass_their_gradients_on_have_arrays_that_are_no_more_than_asked(

@@ -162,7 +162,7 @@ class Runtime(errors.Rooted):
             if (engine := hook(space=worker.space, machine=self.machine)) is not None:
                 self._open.append(engine)
                 return self._engines.setdefault(worker.space, engine)
-        raise errors.CompositionError(demitasse.unstreamed(worker))
+        raise errors.CompositionError(demitasse.unstreamed(self.machine, self.composition, worker))
 
     def close(self) -> None:
         """Close what was made, the latest first, and all of it whatever one of them raises."""

@@ -61,9 +61,15 @@ def unread(composition: Composition, spec: DataSpec) -> str:
     return f"{where}{nobody} (asked: {', '.join(asked) or 'none'})"
 
 
-def unstreamed(worker: WorkerPlace) -> str:
-    """The sentence for a worker of whose accelerator no composed plugin has streams."""
-    nobody = f"level {worker.place.level!r}: no composed plugin has streams in {worker.space!r}"
+def unstreamed(machine: Machine, composition: Composition, worker: WorkerPlace) -> str:
+    """The sentence for a worker of whose accelerator no composed plugin has streams: who was asked, or
+    who could be."""
+    where = _place(machine, worker.space) or f"level {worker.place.level!r}: "
+    nobody = f"{where}no composed plugin has streams in {worker.space!r}"
+    space = worker.place.space
+    asked = [each.name for each in composition.plugins if each.serves("stream_engine", space=space)]
+    if asked:
+        return f"{nobody} (asked, and has none of that name here: {', '.join(asked)})"
     some = ", ".join(each.name for each in discover() if each.serves("stream_engine"))
     return f"{nobody}; compose one that has (installed: {some or 'none'})"
 
