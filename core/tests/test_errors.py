@@ -46,6 +46,12 @@ def test_a_missing_file_is_told_with_the_nearest_name_beside_it(tmp_path: Path) 
     assert told == f"; did you mean '{tmp_path / 'solver.prototxt'}'?"
 
 
+def test_a_hidden_file_is_told_only_where_a_hidden_one_is_asked_for(tmp_path: Path) -> None:
+    (tmp_path / ".solver").touch()
+    assert nearest_path(tmp_path / "solver") == ""
+    assert nearest_path(tmp_path / ".solvr") == f"; did you mean '{tmp_path / '.solver'}'?"
+
+
 def test_a_missing_folder_is_told_with_the_nearest_name_beside_it(tmp_path: Path) -> None:
     (tmp_path / "examples" / "mnist").mkdir(parents=True)
     wrong = tmp_path / "exmples" / "mnist" / "solver.prototxt"

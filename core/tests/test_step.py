@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+import time
 import tracemalloc
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -13,7 +14,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from demitasse import DataSpec, Field, NetDefinition, NumericsError, Stream, compose, discover
+from demitasse import (
+    Bucket,
+    DataSpec,
+    Field,
+    GradientSync,
+    NetDefinition,
+    NumericsError,
+    Span,
+    Stream,
+    Work,
+    compose,
+    discover,
+)
 
 OF_A_STEP, OF_AN_OPERATION = 2000, 30
 """Instructions of the interpreter, at most; there are 1,140 of a step and 21 of each operation in it."""
@@ -193,6 +206,37 @@ def test_a_result_tells_the_seconds_of_each_phase(stepping: Callable[..., Any]) 
     assert all(result.phases[phase] > 0 for phase in ("read", "forward", "backward"))
     assert result.phases["synchronise"] == 0  # there is nobody to agree with
     assert sum(result.phases.values()) <= result.seconds
+
+
+def test_waiting_for_siblings_is_a_phase_of_its_own(toy: ModuleType) -> None:
+    """Before the forward pass, and in the backward pass."""
+    waited = 0.002
+
+    class Waiting(GradientSync):
+        def __init__(self, group: Any) -> None:
+            self.index, self.size = group.index, group.team.size
+
+        def before_forward(self, bucket: Bucket) -> Work | None:
+            return wait
+
+        def reduce(self, bucket: Bucket, span: Span) -> Work | None:
+            return wait
+
+    def wait() -> None:
+        until = time.perf_counter() + waited
+        while time.perf_counter() < until:
+            pass
+
+    def gradient_sync(group: Any) -> GradientSync:
+        return Waiting(group)
+
+    stranger = toy.plugin("stranger", gradient_sync=gradient_sync)
+    machine = toy.machine(2, sync=["stranger"])
+    with compose(machine, [stranger, "reference", "training", toy.toy()]) as runtime:
+        result = runtime.trainer(toy.solver(toy.classifier())).step()
+    phases = result.phases
+    assert phases["synchronise"] >= 2 * waited
+    assert sum(phases.values()) <= result.seconds
 
 
 def test_every_pass_reads_and_only_the_last_synchronises(toy: ModuleType) -> None:

@@ -116,6 +116,7 @@ def test_a_wrong_update_is_named_with_the_solver(toy: ModuleType, train: Callabl
         ({"workspace": 1e3}, "workspace = 1000.0 (valid: bytes, a whole number from 0)"),
         ({"workspace": "1 KiB"}, "workspace = '1 KiB' (valid: bytes, a whole number from 0)"),
         ({"seconds": "1"}, "seconds = '1' (valid: a number of seconds from 0, or None)"),
+        ({"seconds": True}, "seconds = True (valid: a number of seconds from 0, or None)"),
         ({"seconds": -1.0}, "seconds = -1.0 (valid: a number of seconds from 0, or None)"),
         ({"seconds": float("nan")}, "seconds = nan (valid: a number of seconds from 0, or None)"),
         ({"parts": 0}, "parts = 0 (valid: a whole number from 1)"),

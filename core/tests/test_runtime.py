@@ -1,0 +1,76 @@
+"""What a runtime makes at first use, once, and how it is left."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from demitasse import Level, Machine, Processes, Runtime, compose
+
+SEVERAL = Machine("desk", (Level("process", workers="mpi"), Level("core")), fingerprint="any")
+
+
+class Company(Processes):
+    """One of two processes, which notes what it is told."""
+
+    rank, size = 0, 2
+
+    def __init__(self, told: list[Any]) -> None:
+        self.told = told
+
+    def fail(self, error: BaseException) -> None:
+        self.told.append(error)
+
+    def close(self) -> None:
+        self.told.append("parted")
+
+
+def composed(toy: ModuleType, told: list[Any], machine: Machine = SEVERAL) -> Runtime:
+    """A runtime whose processes are found by a plugin."""
+
+    def processes(machine: Machine) -> Processes:
+        told.append("found")
+        return Company(told)
+
+    return compose(machine, [toy.plugin("company", processes=processes), "null"])
+
+
+def test_an_error_is_told_to_the_other_processes_and_then_they_are_parted_from(toy: ModuleType) -> None:
+    told, error = list[Any](), ValueError("the loss is a fish")
+    with pytest.raises(ValueError, match="fish"), composed(toy, told) as runtime:
+        assert runtime.processes is runtime.processes
+        raise error
+    assert told == ["found", error, "parted"]
+
+
+def test_a_runtime_that_ends_well_tells_of_no_failure(toy: ModuleType) -> None:
+    told = list[Any]()
+    with composed(toy, told) as runtime:
+        assert runtime.processes.size == 2
+    assert told == ["found", "parted"]
+
+
+def test_processes_that_nobody_asked_for_are_not_looked_for_when_all_fails(toy: ModuleType) -> None:
+    told = list[Any]()
+    with pytest.raises(ZeroDivisionError), composed(toy, told):
+        raise ZeroDivisionError
+    assert told == []
+
+
+@pytest.mark.parametrize(
+    "machine",
+    [
+        Machine("desk", (Level("machine"),), fingerprint="any"),
+        Machine("cluster", SEVERAL.levels, fingerprint="another machine's"),
+    ],
+    ids=["no level of processes", "simulated"],
+)
+def test_processes_are_looked_for_where_a_real_machine_has_a_level_of_them(
+    toy: ModuleType, machine: Machine
+) -> None:
+    told = list[Any]()
+    with composed(toy, told, machine) as runtime:
+        assert (runtime.processes.rank, runtime.processes.size) == (0, 1)
+    assert told == []
