@@ -91,6 +91,10 @@ NOTES = [
     "taken for VGG-16 and VGG-19. It explains what ResNet-50 and GoogleNet reach by fewer channels than "
     "VGG's, so both should be below these; GoogleNet is only just, and likely too quick here: launching "
     "CPE threads for each image, and layers that section IV does not name, are not counted",
+    "no untouched checks: that images are taken one by one where there is no im2col (1 x 1), and that "
+    "Caffe's normalisation copies once more, are as in Caffe, but were sought after ResNet-50's share "
+    "of communication came out at 13.1% and GoogleNet at 53% of the GPU; Tables II and III's printed "
+    "convolutions do not change by the first",
     "sizes: the MB of sections V.B and VI.C are 2^20 bytes; ResNet-50's 97.7 have the means and "
     "variances of its normalisations, so these are exchanged too",
 ]
