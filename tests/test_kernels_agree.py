@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from demitasse.operations import VOCABULARY
 from demitasse_caffe.operations import OPERATIONS as CAFFE_WORDS
 from demitasse_cpu.kernels import FACTORIES
+from demitasse_onnx.operations import OPERATIONS as ONNX_WORDS
 from demitasse_reference.kernels import KERNELS as REFERENCE_KERNELS
 from demitasse_training.folding import FOLD
 
@@ -362,7 +363,7 @@ def test_every_operation_that_the_cpu_serves_has_a_case() -> None:
 def test_every_word_that_a_plugin_adds_is_computed_by_the_reference_and_by_the_cpu() -> None:
     """Their cases stand in the tests of the layers that they are for. A view has no kernel, and what
     writes a file is computed by the plugin whose format it is."""
-    words = (*CAFFE_WORDS, FOLD)
+    words = (*CAFFE_WORDS, FOLD, *ONNX_WORDS)
     added = {word.name for word in words if not word.view} - {"write_arrays"}
     assert added <= set(REFERENCE_KERNELS), "in the reference"
     assert added <= set(FACTORIES), "on the cpu"

@@ -53,7 +53,8 @@ def unread(composition: Composition, spec: DataSpec) -> str:
     kind at all."""
     asked = [plugin.name for plugin in composition.plugins if plugin.serves("data_source")]
     where = f"{spec.location}: " if spec.location else ""
-    nobody = f"no composed plugin reads samples from {spec.source!r}"
+    source = repr(spec.source) if isinstance(spec.source, str) else "arrays"  # which fill pages
+    nobody = f"no composed plugin reads samples from {source}"
     roles = (plugin.roles.get("data_source", {}) for plugin in composition.plugins)
     kinds = {kind for facts in roles for kind in facts.get("kinds", ())}
     if spec.kind is not None and spec.kind not in kinds:
