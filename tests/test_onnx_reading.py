@@ -675,6 +675,30 @@ def test_a_size_that_no_machine_holds_is_refused_before_memory_is_taken(
         )
 
 
+@pytest.mark.parametrize(
+    ("operator", "inputs", "attributes"),
+    [
+        ("Pad", ["x", "large"], {"mode": "edge"}),
+        ("Resize", ["x", "", "", "large"], {"axes": [3]}),
+        ("Resize", ["x", "", "scale"], {"axes": [3]}),
+    ],
+)
+def test_a_table_that_no_machine_holds_is_refused(
+    runtime: Runtime, operator: str, inputs: list[str], attributes: dict[str, Any], tmp_path: Path
+) -> None:
+    large = [2**50] * 8 if operator == "Pad" else [2**50]
+    constants = {"large": np.array(large), "scale": np.array([1e15], np.float32)}
+    node = helper.make_node(operator, inputs, ["y"], **attributes)
+    with pytest.raises(ModelError, match="makes a table of places of more than"):
+        read(runtime, model([node], constants, opset=18), tmp_path)
+
+
+def test_an_operators_name_of_several_lines_is_told_on_one(runtime: Runtime, tmp_path: Path) -> None:
+    with pytest.raises(ModelError) as error:
+        read(runtime, model([helper.make_node("Re\nlu", ["x"], ["y"])], {}), tmp_path)
+    assert "\n" not in str(error.value)
+
+
 def test_damaged_models_are_errors_of_ours_and_nothing_else(runtime: Runtime, tmp_path: Path) -> None:
     """DEMITASSE_FUZZ says how many; 10,000 take a minute and a half."""
     names = ("convolution in groups", "batch normalisation", "normalisation across", "inner product")

@@ -64,9 +64,10 @@ class Nodes:
         for number, node in enumerate(self._nodes):
             if number not in needed:
                 continue
-            where = f"{self._path}: node {number} {node.name!r} ({node.op_type})"
+            operator = repr(node.op_type)[1:-1]  # on one line, whatever it is
+            where = f"{self._path}: node {number} {node.name!r} ({operator})"
             operands = [self._operand(name, where) for name in node.input]
-            about = f"node {node.name!r} ({node.op_type})"
+            about = f"node {node.name!r} ({operator})"
             attributes = {each.name: attribute(each, self._path, about) for each in node.attribute}
             self._check_new(node, where)
             if node.op_type in MADE and not any(isinstance(operand, str) for operand in operands):

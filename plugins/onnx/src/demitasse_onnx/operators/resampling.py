@@ -74,6 +74,7 @@ def _pad(given: Operands) -> Sequence[Tensor]:
     if mode not in _EDGES:
         raise ValueError(f"mode {mode!r} is none of constant, {', '.join(_EDGES)}")
     for axis, (before, behind) in around.items():
+        bounded(before + x.shape[axis] + behind, "table of places")
         x = taken(
             given, x, axis, _EDGES[mode](np.arange(-before, x.shape[axis] + behind), x.shape[axis])
         )
@@ -181,6 +182,7 @@ def _resize(given: Operands) -> Sequence[Tensor]:
         scale = float(number) if by_scale else size / extent
         if size < 1 or scale <= 0:
             raise ValueError(f"axis {axis} of {x!r} would have no element")
+        bounded(size, "table of places")
         if size != extent or scale != 1:
             at = _coordinates(transform, size, extent, scale)
             x = resampled(given, x, axis, _table(given, at, extent, scale, older))
