@@ -79,7 +79,7 @@ OPERATIONS = (
         outputs="dx",
         shapes=shape_attribute,
         flops=per_element("dy", 0.0),
-        attributes={"offset": REQUIRED, "extent": REQUIRED, "shape": None},
+        attributes={"offset": REQUIRED, "extent": None, "shape": None},
         gradients=["dy = crop(ddx)"],
     ),
     _define(
