@@ -287,6 +287,16 @@ def test_a_guarded_step_waits_at_its_end_and_a_bad_one_changes_nothing(
         assert all(map(np.array_equal, params(), before))
 
 
+def test_a_net_on_a_device_says_that_it_cannot_be_walked() -> None:
+    with compose(machine(1), plugins=[Device(Plain), *PLUGINS]) as runtime:
+        net = runtime.net("examples/digits/digits_train_test.prototxt", retain="all")
+        with pytest.raises(demitasse.ModelError) as error:
+            net.walk  # noqa: B018  to ask is enough
+    told = str(error.value)
+    assert "a net is walked layer by layer in memory that the host addresses" in told
+    assert "level 'accelerator' has it in 'device:0'" in told
+
+
 def test_a_tuner_tries_kernels_in_memory_of_the_device() -> None:
     given: list[demitasse.Allocator] = []
 

@@ -246,9 +246,15 @@ class Net(Rooted):
     @property
     def walk(self) -> Walk:
         """The net as one walks it layer by layer; another one for other shapes. Needs
-        ``retain="all"``."""
+        ``retain="all"``, and memory that the host addresses."""
         if self._retain != "all":
             raise ModelError("a net is walked layer by layer only if it is planned with retain='all'")
+        if not isinstance(self._flat, np.ndarray):
+            there = f"level {self.worker.place.level!r} has it in {self.worker.space!r}"
+            raise ModelError(
+                f"{self.definition.location}: a net is walked layer by layer in memory that the host "
+                f"addresses, and {there}; compose for a machine whose workers compute on the host"
+            )
         self._enter()
         step = self.step
         if self._made.walk is None:
