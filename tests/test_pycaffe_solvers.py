@@ -229,6 +229,38 @@ def test_tests_are_made_and_told_at_their_intervals(
     assert said[-1] == "Iteration 4, lr = 0.05"
 
 
+def test_a_solvers_own_tests_read_the_arrays_that_the_script_gave(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, batch in (("train", 4), ("test", 5)):
+        n = caffe.NetSpec()
+        n.data, n.label = L.MemoryData(batch_size=batch, channels=1, height=2, width=3, ntop=2)
+        n.score = L.InnerProduct(n.data, num_output=3, weight_filler=RANDOM)
+        n.loss = L.SoftmaxWithLoss(n.score, n.label)
+        Path(f"{name}.prototxt").write_text(str(n.to_proto()))
+    Path("solver.prototxt").write_text(
+        'train_net: "train.prototxt" test_net: "test.prototxt" test_iter: 2 test_interval: 2 '
+        'base_lr: 0.1 lr_policy: "fixed" snapshot_after_train: false'
+    )
+    caplog.set_level(logging.INFO, "demitasse.pycaffe")
+    made = caffe.get_solver("solver.prototxt")
+    random = np.random.default_rng(0)
+    x, labels = random.normal(size=(10, 1, 2, 3)), random.integers(0, 3, 10)
+    made.net.set_input_arrays(x[:8], labels[:8])
+    made.test_nets[0].set_input_arrays(x, labels)
+    expected = []
+    for _ in range(3):
+        W, b = (blob.data.astype(np.float64) for blob in made.net.params["score"])
+        score = x.reshape(10, -1) @ W.T + b
+        chosen = score[np.arange(10), labels]
+        expected.append(float(np.mean(np.log(np.exp(score).sum(axis=1)) - chosen)))
+        made.step(1)
+    said = [record.getMessage() for record in caplog.records]
+    told = [float(line.split(" = ")[1].split()[0]) for line in said if "Test net" in line]
+    assert told == pytest.approx([expected[0], expected[2]], rel=1e-4)
+
+
 def test_a_log_on_standard_error_has_glogs_form(
     solver: Make, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

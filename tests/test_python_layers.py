@@ -286,6 +286,26 @@ def test_a_solver_trains_through_them(
     assert solver.net.blobs["image"].shape == (1, 2, 6, 4)
 
 
+def test_a_solvers_own_test_follows_images_of_many_sizes(
+    allowed: demitasse.Runtime, module: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    n = caffe.NetSpec()
+    n.image, n.label = L.Python(module=module, layer="Images", ntop=2)
+    n.score = L.Convolution(
+        n.image, num_output=1, kernel_size=1, weight_filler={"type": "constant", "value": 0.5}
+    )
+    n.loss = L.Python(n.score, n.label, module=module, layer="HalfSquares", loss_weight=1)
+    Path("net.prototxt").write_text(str(n.to_proto()))
+    Path("solver.prototxt").write_text(
+        'net: "net.prototxt" test_iter: 2 test_interval: 5 base_lr: 0 lr_policy: "fixed" '
+        "snapshot_after_train: false"
+    )
+    caplog.set_level("INFO", "demitasse.pycaffe")
+    caffe.get_solver("solver.prototxt").step(1)
+    # Scores of 1 and then 2 where labels are 1: half the squares of no difference, and of 4 x 4 ones.
+    assert "    Test net output #0: loss = 4 (* 1 = 4 loss)" in caplog.messages
+
+
 def test_a_fully_convolutional_net_learns_and_is_scored(allowed: demitasse.Runtime, module: str) -> None:
     """As scripts for segmentation have it: kernels set to interpolate, crops aligned, scores of a test
     net that shares the weights, every scene of another size."""

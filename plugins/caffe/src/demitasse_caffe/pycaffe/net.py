@@ -380,6 +380,16 @@ class Net(Callbacks):
         if any(changed):
             self._engine.plan_again()
 
+    def _scores(self, iterations: int) -> dict[str, np.ndarray]:
+        """The means of the outputs over forward passes from the first sample on, in float64."""
+        self._engine.rewind(0)
+        self._samples = [(arrays, 0) for arrays, _ in self._samples]
+        totals: dict[str, Any] = {}
+        for _ in range(iterations):
+            for name, value in self.forward().items():
+                totals[name] = totals.get(name, 0.0) + value.astype(np.float64)
+        return {name: total / iterations for name, total in totals.items()}
+
     def _next_samples(self, first: int) -> None:
         for place, (arrays, start) in enumerate(self._samples if first == 0 else ()):
             for name, array in arrays.items():

@@ -134,8 +134,12 @@ class Solver:
         self._trainer.solver = replace(self._trainer.solver, rate=made)
 
     def _test(self) -> None:
-        weights = [net.blob_loss_weights for net in self.test_nets]
-        self._log.tests(self.iter, self._trainer.test(), weights)
+        scores = {
+            f"{number}.{name}" if number else name: score
+            for number, net in enumerate(self.test_nets)
+            for name, score in net._scores(self._trainer.solver.test_iterations[number]).items()
+        }
+        self._log.tests(self.iter, scores, [net.blob_loss_weights for net in self.test_nets])
 
     def __repr__(self) -> str:
         return f"<caffe.{type(self).__name__} of {self.net!r} at iteration {self.iter}>"
