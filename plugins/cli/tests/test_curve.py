@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -56,6 +58,20 @@ def test_a_picture_stands_beside_its_run(tmp_path: Path) -> None:
     run = record(tmp_path / "run.json", tests=[])
     assert main(["curve", str(run)]) == 0
     assert (tmp_path / "run.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_picture_that_finds_no_room_is_named_and_nothing_stays(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", full)
+    run, picture = record(tmp_path / "run.json"), tmp_path / "run.png"
+    assert main(["curve", str(run)]) == 2
+    told = f"demitasse: {picture} could not be written: No space left on device\n"
+    assert capsys.readouterr().err == told
+    assert [*tmp_path.iterdir()] == [run]
 
 
 def test_the_mean_is_of_the_last_values_that_are_numbers() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from demitasse_cli import options as shared
-from demitasse_cli.report import check_writable
+from demitasse_cli.report import check_writable, replaced
 
 FORMATS = (".png", ".svg", ".pdf")
 GREY, COLOURS = "#8d99ae", ("#2a6f97", "#d1495b", "#2b9348", "#e09f3e", "#7b2cbf", "#3d405b")
@@ -98,7 +98,7 @@ class Run:
 def draw(runs: Sequence[Run], target: Path, score: str, title: str | None) -> None:
     """Above the loss of each iteration and its running mean, below a score of each test. Raises
     DataError where Matplotlib is missing."""
-    from demitasse import DataError, replacing
+    from demitasse import DataError
 
     try:
         import numpy as np
@@ -134,7 +134,7 @@ def draw(runs: Sequence[Run], target: Path, score: str, title: str | None) -> No
         panel.grid(alpha=0.25)
     default = "" if several else f"{runs[0].solver}, {runs[0].seconds:.0f} s"
     upper.set_title(title or default, loc="left", fontsize=11)
-    with replacing(target) as partial:
+    with replaced(target) as partial:
         figure.savefig(partial, dpi=110, format=target.suffix[1:].lower())
 
 

@@ -7,7 +7,8 @@ import math
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import fmean
 from typing import IO, Any
@@ -53,15 +54,23 @@ def check_folder(folder: Path) -> None:
         """Nothing is written."""
 
 
-def write_text(path: Path, text: str) -> None:
-    """A file, whole or not at all: written beside its place, then moved there. Raises OSError that
-    names the file."""
+@contextmanager
+def replaced(path: Path) -> Iterator[Path]:
+    """What takes a file's place when the block ends, in a folder that is made. Raises OSError that names
+    the file, not what is beside it."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as partial:
-            partial.write_text(text, encoding="utf-8")
+            yield partial
     except OSError as error:
         raise OSError(f"{path} could not be written: {error.strerror or error}") from error
+
+
+def write_text(path: Path, text: str) -> None:
+    """A file, whole or not at all: written beside its place, then moved there. Raises OSError that
+    names the file."""
+    with replaced(path) as partial:
+        partial.write_text(text, encoding="utf-8")
 
 
 def _plain(value: Any) -> Any:
