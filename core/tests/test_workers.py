@@ -125,3 +125,30 @@ def test_threads_that_are_dropped_end(places: Any, no_threads_left: None) -> Non
     for thread in threads:
         thread.join(20)
         assert not thread.is_alive()
+
+
+@pytest.mark.parametrize(
+    ("node", "thread", "sharing", "cores"),
+    [(8, 0, 1, 2), (8, 0, 2, 1), (2, 0, 1, 1), (8, 6, 1, 6), (8, 6, 2, 3), (0, 0, 1, 1)],
+    ids=[
+        "a share of the node's",
+        "with another process on it",
+        "one at least",
+        "its own",
+        "its own, with another process",
+        "of no number",
+    ],
+)
+def test_workers_of_a_node_share_its_cores(node: int, thread: int, sharing: int, cores: int) -> None:
+    class Company(demitasse.Processes):
+        pass
+
+    company = Company()
+    company.sharing = sharing
+    levels = (
+        demitasse.Level("node", cores=node),
+        demitasse.Level("thread", 4, workers="threads", cores=thread, sync=demitasse.SyncSpec("any")),
+    )
+    machine = demitasse.Machine("desk", levels, fingerprint="any")
+    places = demitasse.arrange(machine, "float32", company)
+    assert [place.place.threads for place in places] == [cores] * 4

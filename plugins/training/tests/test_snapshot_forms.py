@@ -115,3 +115,13 @@ def test_debugging_tells_the_size_of_every_blob_gradient_and_parameter(folder: P
             sizes["backward", "first", "first[0]", "diff"], rel=1e-6
         )
         assert sizes["backward", "second", "first", "diff"] > 0
+
+
+def test_debugging_without_a_display_tells_no_sizes(folder: Path) -> None:
+    with demitasse.compose(plugins=PLUGINS) as runtime:
+        overrides = {"debug_info": True, "display": 0}
+        trainer = runtime.trainer(folder / "solver.prototxt", data=DATA, overrides=overrides)
+        told: list[Event] = []
+        trainer.listeners.append(told.append)
+        trainer.step(2)
+        assert ["sizes" in event.values for event in told if event.kind == "iteration"] == [False] * 2
