@@ -201,6 +201,7 @@ def test_a_fit_is_never_negative_and_needs_two_sizes() -> None:
     with pytest.raises(DataError, match="least time 0 s"):
         fit([(1000, 0.0), (2000, 1.0)])
     assert str(Fit(1e-6, 1e-9, 1e-10)) == "latency 1 us, bandwidth 1 GB/s, adds 10 GB/s"
+    assert str(Fit(1e-6, 0.0)) == "latency 1 us, bandwidth no limit"
 
 
 def test_a_measured_network_predicts_as_a_described_one() -> None:

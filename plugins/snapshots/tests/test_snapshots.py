@@ -335,6 +335,20 @@ def test_a_body_that_no_writer_of_ours_makes_is_refused_though_its_checksum_is_r
     failure(path)
 
 
+def test_a_wrong_value_is_shown_where_that_is_short(tmp_path):
+    path = tmp_path / "a.demitasse"
+    for record, shown in (([1, 2], "[1, 2]"), ([0] * 20, "a list")):
+        path.write_bytes(sealed(msgpack.packb(tree(record=record))))
+        assert f" is {shown}, not " in failure(path)
+
+
+def test_writing_leaves_no_file_open(tmp_path):
+    opened = Path("/proc/self/fd")
+    before = len([*opened.iterdir()])
+    write(tmp_path / "a.demitasse", small())
+    assert len([*opened.iterdir()]) == before
+
+
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_any_damage_under_a_right_checksum_is_refused_or_reads_as_weights(tmp_path_factory, data):
