@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from demitasse import (
-    PRECISIONS,
     CompositionError,
     Level,
     Machine,
@@ -26,7 +25,7 @@ from demitasse_simulator.exchange import Link, link
 from demitasse_simulator.planning import OWN, SQUARES, Draft, draft, endpoints, network_levels
 from demitasse_simulator.precision import fallen_back
 from demitasse_simulator.rates import Call, Costed, Measured, Rates, Roofline, Table, table_file
-from demitasse_simulator.reading import reading
+from demitasse_simulator.reading import Reading, reading
 from demitasse_simulator.step import Happening, Player
 from demitasse_simulator.trials import Bench
 
@@ -140,39 +139,13 @@ def simulate(
     sharing |= _processes(machine, count)
     if rates is None and not place.simulated:
         rates = _measured(runtime, made, tell)
-    bench = rates.bench if isinstance(rates, Measured) else None
-    lazily = rates or _Lazy(machine, place, sharing)
     try:
-        costs, update = _costs(made, lazily, tell)
-        if isinstance(rates, Measured) and rates.again():
-            costs, update = _costs(made, lazily, tell)
-        bandwidth = _bandwidth(machine, place, sharing, lazily)
-        # Of those who share its memory, threads of one process add together, processes by themselves.
-        others = _memory_of(machine, place, _processes(machine, count))[2]
-        shared = _memory_of(machine, place, sharing)[2] // others
-        bandwidth = None if bandwidth is None else bandwidth / others
-        taken = precision or machine.precision
-        item = np.dtype(PRECISIONS[taken]).itemsize
-        notes = (*fallen_back(taken, made, costs), *_idle(machine, place))
-        links = [
-            link(
-                machine,
-                each,
-                item,
-                bandwidth,
-                made.workers // shared,
-                made.measuring,
-                runtime.composition,
-            )
-            for each in made.chains
-        ]
-        fed = reading(runtime, made, count, bandwidth and bandwidth / shared, stripes)
-        tell("walking the step")
-        player = Player(made, costs, update, links, fed.copy, fed.ahead)
-        seconds = player.play(3 if player.overlaps or fed.ahead else 1)
+        lazily = rates or _Lazy(machine, place, sharing)
+        walk = _walk(runtime, made, lazily, sharing, count, stripes, tell)
     finally:
-        if bench is not None:
-            bench.end()
+        if isinstance(rates, Measured):
+            rates.bench.end()
+    taken = precision or machine.precision
     capacity = _capacity(machine, place, sharing)
     memory, lost = {**made.memory, "runtime": 0}, ""
     if isinstance(rates, Measured):
@@ -180,20 +153,21 @@ def simulate(
         lost = rates.table.save()
         capacity = None if capacity is None else capacity * made.workers
     need = memory["process"] + memory["runtime"] if rates is not None else memory["worker"]
-    told = [line for each in links for line in each.describe()]
+    told = [line for each in walk.links for line in each.describe()]
     told += [MEASURED] if made.measuring and made.workers * count > 1 else []
+    player, fed = walk.player, walk.fed
     return Simulation(
         machine=machine.name,
         net=made.solver.train.name,
         precision=taken,
-        notes=notes,
+        notes=(*fallen_back(taken, made, walk.costs), *_idle(machine, place)),
         passed_over=tuple(dict.fromkeys((*made.solver.notes, *made.solver.train.notes))),
         batch=made.batch,
         share=made.share,
         workers=made.workers * count,
         nodes=count,
         joined=endpoints(network_levels(machine), count),
-        seconds=seconds,
+        seconds=walk.seconds,
         phases=player.phases,
         memory=memory,
         capacity=capacity,
@@ -201,10 +175,53 @@ def simulate(
         timeline=tuple(player.happenings),
         sources=(*lazily.describe(), *told, *fed.lines, *filter(None, [lost])),
         exchange=_exchange(
-            links, made, {str(m.goal) for m in player.messages if isinstance(m.goal, str)}
+            walk.links, made, {str(m.goal) for m in player.messages if isinstance(m.goal, str)}
         ),
         data={**fed.facts, "wait": player.waited} if fed.facts else {},
     )
+
+
+@dataclass(frozen=True)
+class _Walk:
+    """A step that was walked: what its operations cost, who agrees with whom, how it is fed."""
+
+    costs: Sequence[Costed]
+    links: Sequence[Link]
+    fed: Reading
+    player: Player
+    seconds: float
+
+
+def _walk(
+    runtime: Runtime,
+    made: Draft,
+    rates: Rates,
+    sharing: Mapping[str, int],
+    count: int,
+    stripes: int | None,
+    tell: Callable[[str], None],
+) -> _Walk:
+    """Cost what a step does, and walk it until one is as the one before."""
+    machine, place = runtime.machine, made.worker.place
+    costs, update = _costs(made, rates, tell)
+    if isinstance(rates, Measured) and rates.again():
+        costs, update = _costs(made, rates, tell)
+    bandwidth = _bandwidth(machine, place, sharing, rates)
+    # Of those who share its memory, threads of one process add together, processes by themselves.
+    others = _memory_of(machine, place, _processes(machine, count))[2]
+    shared = _memory_of(machine, place, sharing)[2] // others
+    bandwidth = None if bandwidth is None else bandwidth / others
+    item = np.dtype(made.plan.dtype).itemsize
+    measuring, composition = made.measuring, runtime.composition
+    links = [
+        link(machine, each, item, bandwidth, made.workers // shared, measuring, composition)
+        for each in made.chains
+    ]
+    fed = reading(runtime, made, count, bandwidth and bandwidth / shared, stripes)
+    tell("walking the step")
+    player = Player(made, costs, update, links, fed.copy, fed.ahead)
+    seconds = player.play(3 if player.overlaps or fed.ahead else 1)
+    return _Walk(costs, links, fed, player, seconds)
 
 
 def _costs(made: Draft, rates: Rates, tell: Callable[[str], None]) -> tuple[list[Costed], _Update]:
