@@ -196,21 +196,20 @@ def test_who_is_no_slower_at_64_processes_cannot_be_as_slow_at_160_as_table_2_sa
 
 def test_all_printed_cells_are_predicted_within_ten_per_cent() -> None:
     for cell in printed():
-        if cell["role"] != tables.AGAINST:
-            assert cell["predicted"] == pytest.approx(cell["paper"], rel=0.1), cell
+        assert cell["predicted"] == pytest.approx(cell["paper"], rel=0.1), cell
     (note,) = (note for note in tables.notes() if note.startswith("not within 10%"))
     assert note.startswith("not within 10%: none")
 
 
 def test_the_conclusion_is_beside_predictions_too() -> None:
-    """20% of Table 2's time; 33 times; and CaffeNet's 3.3, which section 6.3 says of GoogLeNet:
+    """20% of Table 2's time; 33 times; CaffeNet's 3.3 is what section 6.3 says of GoogLeNet:
     of 1,024 images, 128 GPUs exchange longer than they compute."""
     cells = {cell["row"]: cell for cell in tables.conclusion()}
     assert cells["GoogLeNet, 160 GPUs"]["predicted"] == pytest.approx(20, abs=0.5)
     assert cells["CIFAR10 quick, 64 GPUs"]["predicted"] == pytest.approx(33, rel=0.05)
     other = cells["CaffeNet, 128 GPUs"]
-    assert other["role"] == tables.AGAINST
-    assert other["predicted"] < 2 < other["paper"]
+    assert other["role"] == tables.AGAINST and other["paper"] is None
+    assert other["predicted"] < 2
     many = iteration(CAFFENET, 1024, 128, hierarchical=True)
     assert many.broadcast + many.reduce > 2 * (many.forward + many.backward)
 

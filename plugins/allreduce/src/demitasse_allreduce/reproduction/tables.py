@@ -197,7 +197,7 @@ def conclusion() -> Iterator[dict[str, Any]]:
     value = speedup(CIFAR_QUICK, CIFAR_BATCH, 1, 64)
     yield _cell("Section 8", "CIFAR10 quick, 64 GPUs", "over 1 GPU", "x", 33, value, FOLLOWS)
     value = speedup(CAFFENET, EACH * 32, 32, 128)
-    yield _cell("Section 8", "CaffeNet, 128 GPUs", "over 32 GPUs", "x", 3.3, value, AGAINST)
+    yield _cell("Section 8", "CaffeNet, 128 GPUs", "over 32 GPUs", "x", None, value, AGAINST)
 
 
 def _cell(
@@ -228,8 +228,7 @@ def notes() -> list[str]:
     staged = STAGED * CAFFENET.size / DEVICE_BANDWIDTH / eight
     known = [cell for cell in found if cell["paper"] is not None]
     roles = [str(cell["role"]).split(" (")[0] for cell in known]
-    of_one_mind = [cell for cell in known if cell["role"] != AGAINST]
-    far = [cell for cell in of_one_mind if abs(cell["predicted"] / cell["paper"] - 1) > NEAR]
+    far = [cell for cell in known if abs(cell["predicted"] / cell["paper"] - 1) > NEAR]
     off = "; ".join(
         f"{each['table']}, {each['row']}, {each['column']}: {each['predicted'] / each['paper'] - 1:+.0%}"
         for each in far
@@ -264,9 +263,9 @@ def notes() -> list[str]:
         "reduction on 8 GPUs), and launching kernels takes as long for fewer images",
         "the paper is not of one mind: section 6.3 has 3.3 times over 16 GPUs for GoogLeNet, and 32 "
         "times for CIFAR10; the conclusion has 3.3 over 32 GPUs for CaffeNet, and 33; section 6.5 has "
-        "'almost 3X' where the abstract has 2.6 over MVAPICH2. CaffeNet's 3.3 is not to be had here: "
-        f"four times as many GPUs divide {EACH} images each into {EACH // 4}, and to exchange "
-        f"{CAFFENET.size / MB:.0f} MB takes longer than both passes over them",
+        "'almost 3X' where the abstract has 2.6 over MVAPICH2. CaffeNet's 3.3 is taken for GoogLeNet's, "
+        f"and not to be had here: four times as many GPUs divide {EACH} images each into {EACH // 4}, "
+        f"and to exchange {CAFFENET.size / MB:.0f} MB takes longer than both passes over them",
         "not predicted: 133 times Open MPI, 14% and 9% over Nvidia's Caffe, 1,395 samples a second on "
         "Cluster-B: nothing describes the other side, or that machine",
     ]
