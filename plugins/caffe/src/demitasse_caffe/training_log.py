@@ -184,7 +184,11 @@ def _begun(place: Path) -> Path:
 
 def _named(folder: Path) -> Path:
     """A new log's file in a folder, which caffe.INFO then leads to."""
-    who = f"{socket.gethostname()}.{getpass.getuser()}"
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container's number, which has no name
+        user = "invalid-user"
+    who = f"{socket.gethostname()}.{user}"
     name = f"caffe.{who}.log.INFO.{datetime.now():%Y%m%d-%H%M%S}.{os.getpid()}"
     link = folder / LINK
     link.unlink(missing_ok=True)
