@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import cv2
 import numpy as np
 import onnx
+from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 from small_nets import inputs
@@ -148,3 +149,38 @@ def small(folder: Path, *layers: str) -> Path:
     path = folder / "net.prototxt"
     path.write_text("\n".join([inputs(x=SHAPE), *layers]))
     return path
+
+
+def model(
+    nodes: Sequence[onnx.NodeProto],
+    constants: Arrays,
+    shape: Sequence[Any] = (2, 4, 6, 5),
+    outputs: Sequence[str] = ("y",),
+    opset: int = 17,
+) -> onnx.ModelProto:
+    """A model of nodes that read the input ``x`` and constants."""
+    graph = helper.make_graph(
+        nodes,
+        "net",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs],
+        [numpy_helper.from_array(np.asarray(array), name) for name, array in constants.items()],
+    )
+    versions = [helper.make_opsetid("", opset)]
+    return helper.make_model(graph, opset_imports=versions, ir_version=8)
+
+
+def read(runtime: Runtime, made: onnx.ModelProto, folder: Path) -> Any:
+    """The net of a model that is written to a folder."""
+    path = folder / "model.onnx"
+    path.write_bytes(made.SerializeToString())
+    return runtime.net(path)
+
+
+def random_array(*shape: int) -> np.ndarray:
+    """Normal numbers, the same each time."""
+    return np.random.default_rng(3).normal(size=shape).astype(np.float32)
+
+
+X = random_array(2, 4, 6, 5)
+W = random_array(4, 2, 3, 3)

@@ -261,17 +261,22 @@ def test_a_script_calls_its_layer_which_tells_shapes_as_it_reads(
     assert layer.number == len(samples)
 
 
-def test_a_solver_trains_through_them(
-    allowed: demitasse.Runtime, module: str, make: Callable[..., caffe.Net]
-) -> None:
-    """Fully convolutional, on images of many sizes, two to an iteration."""
+def of_many_sizes(module: str, weight: float) -> str:
+    """A fully convolutional net on images of many sizes, whose only weights begin as one number."""
     n = caffe.NetSpec()
     n.image, n.label = L.Python(module=module, layer="Images", ntop=2)
     n.score = L.Convolution(
-        n.image, num_output=1, kernel_size=1, weight_filler={"type": "constant", "value": 0.1}
+        n.image, num_output=1, kernel_size=1, weight_filler={"type": "constant", "value": weight}
     )
     n.loss = L.Python(n.score, n.label, module=module, layer="HalfSquares", loss_weight=1)
-    Path("train.prototxt").write_text(str(n.to_proto()))
+    return str(n.to_proto())
+
+
+def test_a_solver_trains_through_them(
+    allowed: demitasse.Runtime, module: str, make: Callable[..., caffe.Net]
+) -> None:
+    """Two images to an iteration."""
+    Path("train.prototxt").write_text(of_many_sizes(module, 0.1))
     Path("solver.prototxt").write_text(
         'train_net: "train.prototxt" base_lr: 0.001 lr_policy: "fixed" max_iter: 2 iter_size: 2 '
         "snapshot_after_train: false"
@@ -289,13 +294,7 @@ def test_a_solver_trains_through_them(
 def test_a_solvers_own_test_follows_images_of_many_sizes(
     allowed: demitasse.Runtime, module: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    n = caffe.NetSpec()
-    n.image, n.label = L.Python(module=module, layer="Images", ntop=2)
-    n.score = L.Convolution(
-        n.image, num_output=1, kernel_size=1, weight_filler={"type": "constant", "value": 0.5}
-    )
-    n.loss = L.Python(n.score, n.label, module=module, layer="HalfSquares", loss_weight=1)
-    Path("net.prototxt").write_text(str(n.to_proto()))
+    Path("net.prototxt").write_text(of_many_sizes(module, 0.5))
     Path("solver.prototxt").write_text(
         'net: "net.prototxt" test_iter: 2 test_interval: 5 base_lr: 0 lr_policy: "fixed" '
         "snapshot_after_train: false"

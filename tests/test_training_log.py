@@ -156,7 +156,7 @@ def test_a_log_that_cannot_be_written_is_said_so(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(CompositionError, match=re.escape(words)):
-        listener({"log": wanted})
+        listener(wanted)
 
 
 def test_a_user_without_a_name_has_a_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,5 +164,5 @@ def test_a_user_without_a_name_has_a_log(tmp_path: Path, monkeypatch: pytest.Mon
         raise KeyError("getpwuid(): uid not found: 12345")
 
     monkeypatch.setattr("getpass.getuser", nobody)
-    listener({"log": str(tmp_path)})
+    listener(str(tmp_path))
     assert len([*tmp_path.glob("caffe.*.invalid-user.log.INFO.*")]) == 1

@@ -88,8 +88,8 @@ def commands() -> Mapping[str, Callable[..., Any]]:
     """Sub-commands of the command line, by name."""
 
 
-def observe(options: Mapping[str, Any]) -> Callable[[demitasse.Event], None]:
-    """A listener that is told of iterations, tests and snapshots."""
+def observe(options: Mapping[str, Any]) -> Callable[[demitasse.Event], None] | None:
+    """A listener that is told of iterations, tests and snapshots, or None."""
 
 
 def diagnose(topics: Collection[str]) -> Iterable[demitasse.Finding]:

@@ -234,6 +234,13 @@ def test_a_plugin_whose_listener_is_broken_is_named(
         made.trainer(toy.solver(toy.classifier())).step()
 
 
+def test_a_plugin_may_want_to_hear_nothing(toy: ModuleType, runtime: Callable[..., Any]) -> None:
+    made = runtime(plugins=[toy.plugin("deaf", observe=lambda: None)])
+    trainer = made.trainer(toy.solver(toy.classifier()))
+    trainer.step()
+    assert trainer.listeners == []
+
+
 def test_a_listener_is_made_with_its_plugins_options(toy: ModuleType) -> None:
     told: list[Any] = []
 

@@ -33,6 +33,7 @@ from demitasse.operations.record import Shape as Shape
 from demitasse.operations.record import Shapes as Shapes
 from demitasse.operations.record import count as count
 from demitasse.operations.record import define as define
+from demitasse.operations.record import define_function as define_function
 from demitasse.operations.record import nothing as nothing
 from demitasse.operations.record import per_element as per_element
 from demitasse.operations.record import same_as as same_as

@@ -105,6 +105,24 @@ def define(
     return Operation(name, summary, _operands(inputs), _operands(outputs), shapes, flops, given, *about)
 
 
+def define_function(
+    name: str,
+    formula: str,
+    gradient: str,
+    reads: str,
+    flops: float,
+    attributes: Mapping[str, Any] | None = None,
+) -> tuple[Operation, Operation]:
+    """A function of one element, ``y = formula``, and its gradient, ``dx = gradient``, which reads dy
+    and ``reads``: x or y; each takes so many ``flops`` an element."""
+    return (
+        define("elementwise", name, f"y = {formula}", "x", "y", same_as("x"), per_element("x", flops),
+               attributes, [f"x = {name}_backward(dy, {reads})"], ["y = x"]),
+        define("elementwise", f"{name}_backward", f"dx = {gradient}", f"dy {reads}", "dx",
+               same_as("dy"), per_element("dy", flops), attributes, aliases=["dx = dy"]),
+    )  # fmt: skip
+
+
 def _gradient(operation: str, text: str) -> Gradient:
     rule = re.fullmatch(r"([\w ]+) = (\w+)\(([\w, ]*)\)", text)
     if rule is None:

@@ -72,11 +72,13 @@ def programs() -> Mapping[str, Callable[..., Any]]:
 
 
 @hookimpl
-def observe(options: Mapping[str, Any]) -> Callable[[Event], None]:
+def observe(options: Mapping[str, Any]) -> Callable[[Event], None] | None:
     """A log in Caffe's words, where the option ``log`` asks for one."""
+    if "log" not in options:
+        return None
     from demitasse_caffe.training_log import listener
 
-    return listener(options)
+    return listener(options["log"])
 
 
 @hookimpl

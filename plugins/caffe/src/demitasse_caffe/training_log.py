@@ -151,10 +151,10 @@ class Listener:
             self._log.end("error" in values or event.iteration < self._last)
 
 
-def listener(options: Mapping[str, Any]) -> Callable[[Event], None]:
+def listener(wanted: Any) -> Callable[[Event], None] | None:
     """What the option ``log`` asks for: a log in a file, in a folder under the name that glog gives it,
-    or (-) on standard error; or a list of them. Raises CompositionError where that cannot be written."""
-    wanted = options.get("log", [])
+    or (-) on standard error; or a list of them, None for an empty one. Raises CompositionError where
+    that cannot be written."""
     places = [wanted] if isinstance(wanted, str) else wanted
     if not isinstance(places, list) or not all(isinstance(place, str) for place in places):
         raise CompositionError(
@@ -162,7 +162,7 @@ def listener(options: Mapping[str, Any]) -> Callable[[Event], None]:
             f"error, or a list of them"
         )
     if not places:
-        return lambda event: None
+        return None
     files = [_begun(Path(place)) for place in places if place != STANDARD_ERROR]
     return Listener(files, STANDARD_ERROR in places)
 

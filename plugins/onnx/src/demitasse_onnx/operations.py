@@ -7,20 +7,18 @@ place a few numbers of the one before, times constants: that is one word, ``resa
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 from demitasse.operations import (
     REQUIRED,
     Attributes,
-    Operation,
     Shape,
     Shapes,
     count,
     define,
+    define_function,
     per_element,
-    same_as,
     shape_attribute,
 )
 
@@ -48,36 +46,6 @@ def _resampled(shapes: Shapes, attributes: Attributes) -> Sequence[Shape]:
 def _sums(shapes: Shapes, attributes: Attributes) -> float:
     whole = shapes["y"] if "y" in shapes else shapes["dy"]
     return 2.0 * count(whole) * int(shapes["places"][1])
-
-
-def _gate(
-    name: str, formula: str, gradient: str, flops: float, attributes: Mapping[str, Any] | None = None
-) -> tuple[Operation, Operation]:
-    """A function of one element and its gradient, which reads dy and x."""
-    forward = define(
-        "elementwise",
-        name,
-        f"y = {formula}",
-        inputs="x",
-        outputs="y",
-        shapes=same_as("x"),
-        flops=per_element("x", flops),
-        attributes=attributes,
-        gradients=[f"x = {name}_backward(dy, x)"],
-        aliases=["y = x"],
-    )
-    backward = define(
-        "elementwise",
-        f"{name}_backward",
-        f"dx = dy * {gradient}",
-        inputs="dy x",
-        outputs="dx",
-        shapes=same_as("dy"),
-        flops=per_element("dy", flops),
-        attributes=attributes,
-        aliases=["dx = dy"],
-    )
-    return forward, backward
 
 
 OPERATIONS = (
@@ -121,30 +89,34 @@ OPERATIONS = (
         flops=_sums,
         attributes={"axis": REQUIRED, "shape": None},
     ),
-    *_gate(
+    *define_function(
         "hard_sigmoid",
         "max(0, min(1, scale * x + shift))",
-        "scale where 0 < scale * x + shift < 1, else 0",
+        "dy * scale where 0 < scale * x + shift < 1, else 0",
+        "x",
         3,
         _HARD,
     ),
-    *_gate(
+    *define_function(
         "hard_swish",
         "x h, h = max(0, min(1, scale * x + shift))",
-        "(h + scale * x where 0 < h < 1, else h)",
+        "dy * (h + scale * x) where 0 < h < 1, else dy * h",
+        "x",
         4,
         _HARD,
     ),
-    *_gate(
+    *define_function(
         "error_function",
         "2 / sqrt(pi) * the integral of exp(-t^2) from 0 to x",
-        "2 / sqrt(pi) * exp(-x^2)",
+        "dy * 2 / sqrt(pi) * exp(-x^2)",
+        "x",
         30,
     ),
-    *_gate(
+    *define_function(
         "gelu",
         "x p, p = (1 + error_function(x / sqrt(2))) / 2",
-        "(p + x * exp(-x^2 / 2) / sqrt(2 pi))",
+        "dy * (p + x * exp(-x^2 / 2) / sqrt(2 pi))",
+        "x",
         35,
     ),
 )

@@ -8,10 +8,12 @@ from typing import Any
 from demitasse import DemitasseError, Event, PluginError
 
 
-def listener_of(plugin: str, hook: Callable[[], Any]) -> Callable[[Event], None]:
-    """What a plugin's ``observe`` hook returns, its errors made PluginErrors. Raises PluginError when
-    that is no listener."""
+def listener_of(plugin: str, hook: Callable[[], Any]) -> Callable[[Event], None] | None:
+    """What a plugin's ``observe`` hook returns, its errors made PluginErrors; None where that wants to
+    hear nothing. Raises PluginError when that is no listener."""
     listener = hook()
+    if listener is None:
+        return None
     if not callable(listener):
         raise PluginError(f"plugin {plugin!r}: observe returned {listener!r}, which is no listener")
 

@@ -98,9 +98,8 @@ class Trainer(Rooted):
         self.loaded: dict[str, parameters.Loaded] = {}
         # What is the same in all processes is told once.
         observing = runtime.serving("observe") if self.processes.rank == 0 else ()
-        self.listeners: list[Callable[[Event], None]] = [
-            listener_of(plugin, hook) for plugin, hook in observing
-        ]
+        found = (listener_of(plugin, hook) for plugin, hook in observing)
+        self.listeners: list[Callable[[Event], None]] = [each for each in found if each is not None]
         self._recent: deque[float] = deque(maxlen=max(1, self.solver.average_loss))
         self._last_snapshot: Path | None = None
         self._saved = 0

@@ -4,55 +4,21 @@ A gradient reads the result where that is enough, so that the argument's memory 
 pass, and the argument where the result does not tell.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 from demitasse.operations import (
     Attributes,
-    Operation,
     Shape,
     Shapes,
     count,
     define,
+    define_function,
     per_element,
     same_as,
 )
 
 _define = partial(define, "elementwise")
-
-
-def _function(
-    name: str,
-    formula: str,
-    gradient: str,
-    reads: str,
-    flops: float,
-    attributes: Mapping[str, Any] | None = None,
-) -> tuple[Operation, Operation]:
-    """A function of one element and its gradient, which reads dy and ``reads``: x or y."""
-    forward = _define(
-        name,
-        f"y = {formula}",
-        inputs="x",
-        outputs="y",
-        shapes=same_as("x"),
-        flops=per_element("x", flops),
-        attributes=attributes,
-        gradients=[f"x = {name}_backward(dy, {reads})"],
-        aliases=["y = x"],
-    )
-    backward = _define(
-        f"{name}_backward",
-        f"dx = {gradient}",
-        inputs=f"dy {reads}",
-        outputs="dx",
-        shapes=same_as("dy"),
-        flops=per_element("dy", flops),
-        attributes=attributes,
-        aliases=["dx = dy"],
-    )
-    return forward, backward
 
 
 def _slopes_fit(shapes: Shapes, attributes: Attributes) -> tuple[Shape, ...]:
@@ -108,9 +74,9 @@ OPERATIONS = (
         flops=per_element("dy", 3),
         aliases=["dx = dy"],
     ),
-    *_function("absolute", "|x|", "dy * the sign of x, 0 where x is 0", "x", 1),
-    *_function("softplus", "log(1 + exp(x))", "dy / (1 + exp(-x))", "x", 30),
-    *_function(
+    *define_function("absolute", "|x|", "dy * the sign of x, 0 where x is 0", "x", 1),
+    *define_function("softplus", "log(1 + exp(x))", "dy / (1 + exp(-x))", "x", 30),
+    *define_function(
         "clip",
         "x, but least where x is below and most where x is above that",
         "dy where least <= x <= most, else 0",
@@ -118,7 +84,7 @@ OPERATIONS = (
         2,
         {"least": 0.0, "most": 1.0},
     ),
-    *_function(
+    *define_function(
         "elu",
         "x where x > 0, else alpha * (exp(x) - 1), alpha >= 0",
         "dy where y > 0, else dy * (y + alpha)",
@@ -126,7 +92,7 @@ OPERATIONS = (
         20,
         {"alpha": 1.0},
     ),
-    *_function(
+    *define_function(
         "exponential",
         "exp(scale * x + shift)",
         "dy * y * scale",
@@ -134,7 +100,7 @@ OPERATIONS = (
         20,
         {"scale": 1.0, "shift": 0.0},
     ),
-    *_function(
+    *define_function(
         "logarithm",
         "factor * log(scale * x + shift)",
         "dy * factor * scale / (scale * x + shift)",
@@ -142,7 +108,7 @@ OPERATIONS = (
         20,
         {"factor": 1.0, "scale": 1.0, "shift": 0.0},
     ),
-    *_function(
+    *define_function(
         "power",
         "(scale * x + shift) ^ power, 1 for a power of 0",
         "dy * power * scale * (scale * x + shift) ^ (power - 1), 0 for a power or a scale of 0",
@@ -150,8 +116,8 @@ OPERATIONS = (
         40,
         {"power": 1.0, "scale": 1.0, "shift": 0.0},
     ),
-    *_function("sigmoid", "1 / (1 + exp(-x))", "dy * y * (1 - y)", "y", 20),
-    *_function(
+    *define_function("sigmoid", "1 / (1 + exp(-x))", "dy * y * (1 - y)", "y", 20),
+    *define_function(
         "swish",
         "x s, s = 1 / (1 + exp(-beta * x))",
         "dy * (s + beta * x * s * (1 - s))",
@@ -159,7 +125,7 @@ OPERATIONS = (
         20,
         {"beta": 1.0},
     ),
-    *_function("tanh", "(exp(x) - exp(-x)) / (exp(x) + exp(-x))", "dy * (1 - y^2)", "y", 20),
+    *define_function("tanh", "(exp(x) - exp(-x)) / (exp(x) + exp(-x))", "dy * (1 - y^2)", "y", 20),
     _define(
         "greater",
         "y = 1 where x > threshold, else 0",
