@@ -1,8 +1,8 @@
-"""Plugins' listeners to a run, whose errors name the plugin."""
+"""Listeners to a run: plugins' own, whose errors name the plugin, and how all are told."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from demitasse import DemitasseError, Event, PluginError
@@ -29,3 +29,24 @@ def listener_of(plugin: str, hook: Callable[[], Any]) -> Callable[[Event], None]
             ) from error
 
     return listen
+
+
+def tell(listeners: Iterable[Callable[[Event], None]], event: Event) -> None:
+    """Tell all of an event; what one of them raises says of which."""
+    for listener in listeners:
+        try:
+            listener(event)
+        except Exception as error:
+            error.add_note(f"raised by a listener, told of event {event.kind!r} at {event.iteration}")
+            raise
+
+
+def tell_failure(
+    listeners: Iterable[Callable[[Event], None]], iteration: int, error: BaseException
+) -> None:
+    """Tell all that the run has ended; what one of them raises is noted on the run's error."""
+    for listener in listeners:
+        try:
+            listener(Event("end", iteration, {"error": error}))
+        except Exception as other:  # noqa: BLE001  the run's own error is the one to be raised
+            error.add_note(f"then a listener, told of event 'end', raised {other!r}")

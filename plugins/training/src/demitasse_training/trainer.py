@@ -34,7 +34,7 @@ from demitasse_training.arguments import (
     listed,
 )
 from demitasse_training.crew import Crew, one_at_a_time
-from demitasse_training.listeners import listener_of
+from demitasse_training.listeners import listener_of, tell, tell_failure
 from demitasse_training.net import Net
 from demitasse_training.pace import Ask, Pace
 from demitasse_training.profiling import timed
@@ -230,7 +230,7 @@ class Trainer(Rooted):
         except BaseException as error:
             if isinstance(error, DataError):
                 self._keep(error)
-            self._tell_failure(error)
+            tell_failure(self.listeners, self.iteration, error)
             raise
 
     def _run(
@@ -397,20 +397,7 @@ class Trainer(Rooted):
         return good
 
     def _tell(self, kind: str, values: Mapping[str, Any]) -> None:
-        for listener in self.listeners:
-            try:
-                listener(Event(kind, self.iteration, values))
-            except Exception as error:
-                error.add_note(f"raised by a listener, told of event {kind!r} at {self.iteration}")
-                raise
-
-    def _tell_failure(self, error: BaseException) -> None:
-        """Tell all listeners that the run has ended; what one of them raises is noted on its error."""
-        for listener in self.listeners:
-            try:
-                listener(Event("end", self.iteration, {"error": error}))
-            except Exception as other:  # noqa: BLE001  the run's own error is the one to be raised
-                error.add_note(f"then a listener, told of event 'end', raised {other!r}")
+        tell(self.listeners, Event(kind, self.iteration, values))
 
     @property
     def _setting(self) -> dict[str, Any]:
