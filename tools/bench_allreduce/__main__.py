@@ -36,10 +36,20 @@ SIZES = "4K,16K,64K,256K,1M,16M,100M,240M"
 _UNITS = {"K": 1024, "M": 10**6}
 
 
+def sizes_of(text: str) -> dict[str, int]:
+    """Bytes by name, of names between commas: 256 is 256, 4K is 4,096, 1M 2**20; from 16M on 10**6 each,
+    as gradients are counted."""
+    return {size: bytes_of(size) for size in text.split(",")}
+
+
 def bytes_of(text: str) -> int:
-    """4K is 4,096 bytes, 1M 2**20; from 16M on 10**6 each, as gradients are counted."""
-    number, unit = int(text[:-1]), _UNITS[text[-1]]
-    return 2**20 if text == "1M" else number * unit
+    """The bytes of one name."""
+    number, unit = (text[:-1], text[-1]) if text[-1:] in _UNITS else (text, "")
+    if not number.isdecimal() or int(number) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size: 256, 4K and 16M are")
+    if (nbytes := 2**20 if text == "1M" else int(number) * _UNITS.get(unit, 1)) % 4:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of float32, of 4 bytes each")
+    return nbytes
 
 
 def batch_of(nbytes: int) -> int:
@@ -170,7 +180,7 @@ def main() -> None:
     parser.add_argument("--openmpi", type=Path, help="an interpreter with mpi4py over Open MPI 5")
     parser.add_argument("--torch", type=Path, help="an interpreter with torch")
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--sizes", default=SIZES)
+    parser.add_argument("--sizes", type=sizes_of, default=SIZES, help=f"by commas ({SIZES})")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--settings", default="all", help="all, or names of peers' settings, by commas")
     parser.add_argument("--verbose", action="store_true")
@@ -183,8 +193,7 @@ def main() -> None:
     trips: dict[str, list[float]] = {}
     times: dict[str, dict[str, list[float]]] = {}
     try:
-        for size in options.sizes.split(","):
-            nbytes = bytes_of(size)
+        for size, nbytes in options.sizes.items():
             repeats = max(1, min(5, 200_000_000 // nbytes))
             row = times.setdefault(size, {})
             for number in range(options.rounds + 1):
