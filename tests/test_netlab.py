@@ -165,7 +165,7 @@ def test_mpichs_algorithms_compare_in_one_job(lab, measured):
         measured=measured,
         told=lambda now: told.append((now.sizes, now.only(len(now.sizes) - 1).table())),
     )
-    assert set(found.seconds) == {"MPICH default", "MPICH ring"}
+    assert set(found.seconds) == {"MPICH default", "MPICH ring", "floor, no sums"}
     assert "MPICH ring" in found.table()
     assert [sizes for sizes, _ in told] == [(256 * KB,), (256 * KB, 128 * KB)]
     assert "0.25 MB" in told[0][1]
@@ -178,7 +178,7 @@ def test_ours_compare_with_them(lab, measured):
         lab, sizes=[256 * KB], rounds=1, mpich=[], algorithms=["ring", "auto"], measured=measured
     )
     own = {"ours ring, natural", "ours ring, round-robin", "ours auto"}
-    assert set(found.seconds) == {"MPICH default", *own}
+    assert set(found.seconds) == {"MPICH default", "floor, no sums", *own}
     assert set(found.predicted) == own
     assert f"auto picks {found.choices[0]}" in found.table()
 
@@ -297,15 +297,19 @@ def test_findings_are_ratios_of_medians():
         "MPICH ring": [[3.0, 3.0, 3.0]],
         f"{halving}, natural": [[8.0, 8.0, 8.0]],
         f"{halving}, round-robin": [[5.0, 4.0, 3.0]],
-        "ours auto": [[2.0, 2.0, 2.0]],
+        "floor, no sums": [[1.0, 1.5, 1.0]],
+        "ours auto": [[2.0, 2.0, 2.5]],
     }
     predicted = {f"{halving}, natural": [8.0], f"{halving}, round-robin": [5.0]}
     made = Comparison(lab, (8 * MB,), seconds, predicted)
     (found,) = made.findings()
     assert (found["orders"], found["default"], found["best"]) == (2.0, 2.0, 1.5)
     assert (found["best_of_mpich"], found["worst"]) == ("MPICH ring", f"{halving}, round-robin")
+    assert (found["floor"], found["quartiles"]) == (0.5, (1.35, 1.5))
     assert found["model"] == pytest.approx(-0.2)
     assert "2.00 times as fast as in natural order (goal 1.7: met)" in made.table()
+    assert "1.500 times as fast as MPICH ring (in half of the rounds 1.350 to 1.500" in made.table()
+    assert "the least that any must send takes 50.0% of ours auto's time" in made.table()
     assert "-20.0% (goal 15%: not met)" in made.table()
     assert json.loads(json.dumps(made.json()))["findings"][0]["best"] == 1.5
 
