@@ -103,8 +103,15 @@ class Net(TrainedNet, Protocol):
     def outputs(self) -> dict[str, np.ndarray]:
         """Copies of the outputs, as the last forward left them."""
 
-    def test(self, iterations: int = 1) -> dict[str, Any]:
-        """The mean of each output over batches from the start of the data."""
+    def test(
+        self, iterations: int = 1, told: Callable[[int, Mapping[str, np.ndarray]], object] | None = None
+    ) -> dict[str, Any]:
+        """The mean of each output over batches from the start of the data. ``told`` is called with each
+        batch's number, from 0, and its outputs."""
+
+    @property
+    def loss_weights(self) -> dict[str, float]:
+        """The weights of the blobs that count in the loss."""
 
     def reshape(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
         """Plan for other shapes of inputs."""

@@ -172,8 +172,9 @@ class FakeNet:
         self.definition = definition
         self.loaded: dict[str, Any] = {}
         self.precision = options.get("precision") or "f32"
+        self.loss_weights: dict[str, float] = {}
 
-    def test(self, iterations: int) -> dict[str, float]:
+    def test(self, iterations: int, told: Any = None) -> dict[str, float]:
         return {"accuracy": 0.75, "loss": float(iterations)}
 
     def profile(self, iterations: int) -> list[tuple[Entry, float]]:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import io
 import os
 import pty
+import re
 import threading
+from collections.abc import Callable
+from typing import IO
 
 import pytest
 
 from demitasse import Event
 from demitasse_cli import progress
-from demitasse_cli.progress import WINDOW, Lines, Live, Meter, Quiet, fit, shown
+from demitasse_cli.progress import WINDOW, Lines, Live, Meter, Quiet, batches, fit, shown
 
 
 def iteration(number: int, seconds: float = 0.5, read: float = 0.1, samples: int = 64) -> Event:
@@ -126,8 +129,25 @@ def test_what_fits_is_shown(
     assert type(shown(Meter(0, 10), 1, stream, quiet)) is kind
 
 
-def on_a_terminal() -> str:
-    """What a terminal is sent by a live display of ten iterations and a test."""
+def a_training(terminal: IO[str]) -> None:
+    """A live display of ten iterations and a test."""
+    show = shown(Meter(0, 10), 5, terminal)
+    assert isinstance(show, Live)
+    for number in range(1, 11):
+        show(iteration(number))
+    show(Event("test", 10, {"scores": {"accuracy": 0.5}}))
+    show.close()
+
+
+def three_batches(stream: IO[str]) -> None:
+    """A test of three batches."""
+    with batches(3, stream) as show:
+        for number in range(1, 4):
+            show.done(number)
+
+
+def on_a_terminal(work: Callable[[IO[str]], None] = a_training) -> str:
+    """What a terminal is sent by some work."""
     main, child = pty.openpty()
     received: list[bytes] = []
 
@@ -141,15 +161,27 @@ def on_a_terminal() -> str:
     reader = threading.Thread(target=receive)
     reader.start()
     with open(child, "w") as terminal:  # noqa: PTH123  a descriptor has no path
-        show = shown(Meter(0, 10), 5, terminal)
-        assert isinstance(show, Live)
-        for number in range(1, 11):
-            show(iteration(number))
-        show(Event("test", 10, {"scores": {"accuracy": 0.5}}))
-        show.close()
+        work(terminal)
     reader.join()
     os.close(main)
     return b"".join(received).decode()
+
+
+def test_batches_are_counted_on_a_terminal_and_the_line_is_gone_in_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "120")
+    text = re.sub(r"\x1b\[[\d;]*m", "", on_a_terminal(three_batches))
+    assert "0/3" in text
+    assert "3/3" in text
+    assert text.endswith("\x1b[2K")
+
+
+def test_batches_are_not_counted_in_a_log() -> None:
+    log = io.StringIO()
+    three_batches(log)
+    assert log.getvalue() == ""
 
 
 def test_a_terminal_has_one_live_line_and_permanent_scores(monkeypatch: pytest.MonkeyPatch) -> None:

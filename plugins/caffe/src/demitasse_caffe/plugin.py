@@ -59,12 +59,14 @@ def model_writer(path: Path, weights: Weights) -> None:
 @hookimpl
 def programs() -> Mapping[str, Callable[..., Any]]:
     """``classify`` images; ``compute_image_mean``; ``convert_model``: a net or solver from one form to
-    another."""
+    another; ``caffe_log``: what Caffe's ``test`` and ``time`` log."""
     from demitasse_caffe.classifying import classify
+    from demitasse_caffe.command_log import caffe_log
     from demitasse_caffe.conversion import convert_model
     from demitasse_caffe.mean import compute_image_mean
 
     return {
+        "caffe_log": caffe_log,
         "classify": classify,
         "compute_image_mean": compute_image_mean,
         "convert_model": convert_model,

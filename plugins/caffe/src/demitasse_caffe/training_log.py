@@ -9,7 +9,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -106,24 +106,28 @@ class TrainingLog:
     def _outputs(
         self, phase: str, place: str, outputs: Mapping[str, Any], weights: Mapping[str, float]
     ) -> None:
-        number = 0
-        for name in sorted(outputs):
-            weight = weights.get(name, 0.0)
-            for value in np.ravel(outputs[name]).tolist():
-                part = f" (* {weight:g} = {weight * value:g} loss)" if weight else ""
-                self._say(place, f"    {phase} net output #{number}: {name} = {value:g}{part}")
-                number += 1
+        for number, text in enumerate(scored(outputs, weights)):
+            self._say(place, f"    {phase} net output #{number}: {text}")
 
 
-class Listener:
-    """Writes a run's log to files, and to standard error if asked, as its events tell it."""
+def scored(outputs: Mapping[str, Any], weights: Mapping[str, float]) -> Iterator[str]:
+    """``name = value`` of each number of the outputs, in the order of their names, and what those that
+    have a weight come to in the loss."""
+    for name in sorted(outputs):
+        weight = weights.get(name, 0.0)
+        for value in np.ravel(outputs[name]).tolist():
+            part = f" (* {weight:g} = {weight * value:g} loss)" if weight else ""
+            yield f"{name} = {value:g}{part}"
 
-    def __init__(self, files: Sequence[Path], stderr: bool) -> None:
-        self._files, self._stderr = files, stderr
-        self._log = TrainingLog(0, self.say)
-        self._last = 0
-        self._train: Mapping[str, float] = {}
-        self._tests: Sequence[Mapping[str, float]] = ()
+
+class Lines:
+    """Lines of a log, written to files, and to standard error if asked, as they come."""
+
+    def __init__(self, places: Sequence[str]) -> None:
+        """A place is a file, a folder, in which it has the name that glog gives it, or - for standard
+        error. Raises CompositionError where a log cannot be written."""
+        self._files = [_begun(Path(place)) for place in places if place != STANDARD_ERROR]
+        self._stderr = STANDARD_ERROR in places
 
     def say(self, place: str, text: str) -> None:
         """A line, seen at once by who follows the log."""
@@ -134,11 +138,22 @@ class Listener:
         if self._stderr:
             print(line, file=sys.stderr, flush=True)
 
+
+class Listener:
+    """Writes a run's log as its events tell it."""
+
+    def __init__(self, lines: Lines) -> None:
+        self._say = lines.say
+        self._log = TrainingLog(0, self._say)
+        self._last = 0
+        self._train: Mapping[str, float] = {}
+        self._tests: Sequence[Mapping[str, float]] = ()
+
     def __call__(self, event: Event) -> None:
         values = event.values
         if event.kind == "start":
             self._train, *self._tests = values["loss_weights"]
-            self._last, self._log = values["iterations"], TrainingLog(values["display"], self.say)
+            self._last, self._log = values["iterations"], TrainingLog(values["display"], self._say)
             self._log.begin(values["net"], event.iteration)
         elif event.kind == "iteration" and self._log.shows(event.iteration - 1):
             about = values["smoothed"], values["rate"], values["terms"](), self._train
@@ -161,10 +176,7 @@ def listener(wanted: Any) -> Callable[[Event], None] | None:
             f"option caffe.log is {wanted!r}; it is a file, a folder, {STANDARD_ERROR} for standard "
             f"error, or a list of them"
         )
-    if not places:
-        return None
-    files = [_begun(Path(place)) for place in places if place != STANDARD_ERROR]
-    return Listener(files, STANDARD_ERROR in places)
+    return Listener(Lines(places)) if places else None
 
 
 def _begun(place: Path) -> Path:

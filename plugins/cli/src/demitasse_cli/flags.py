@@ -122,12 +122,11 @@ def log_options(function: F) -> F:
     return function
 
 
-def logs(log_dir: Path | None, log_to_stderr: bool) -> list[tuple[str, str, Any]]:
-    """The option of the plugin that writes Caffe's log, where one is asked for."""
+def logs(log_dir: Path | None, log_to_stderr: bool) -> list[str]:
+    """Where Caffe's log is asked for, as the plugin that writes it has it; nothing where it is not."""
     if log_dir is not None:
         log_dir.mkdir(parents=True, exist_ok=True)
-    places = [*(["-"] if log_to_stderr else []), *([str(log_dir)] if log_dir is not None else [])]
-    return [("caffe", "log", places)] if places else []
+    return [*(["-"] if log_to_stderr else []), *([str(log_dir)] if log_dir is not None else [])]
 
 
 def effect_options(function: F) -> F:

@@ -6,7 +6,8 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any
 
 from demitasse_cli.report import human_time, scores_text
@@ -231,9 +232,51 @@ def fit(iteration: int, last: int, fields: Mapping[str, str], width: int) -> tup
     return place, bar, "  ".join(shown.values())
 
 
+class Batches:
+    """How many batches of a test are done: nothing is shown where the stream is no terminal."""
+
+    def done(self, count: int) -> None:
+        """So many are."""
+
+
+class LiveBatches(Batches):
+    """A line that changes, and is gone in the end."""
+
+    def __init__(self, progress: Progress, count: int) -> None:
+        self._progress, self._task = progress, progress.add_task("batches", total=count)
+
+    def done(self, count: int) -> None:
+        self._progress.update(self._task, completed=count)
+
+
+@contextmanager
+def batches(count: int, stream: IO[str], quiet: bool = False) -> Iterator[Batches]:
+    """The progress of a test of so many batches, while the block lasts."""
+    if quiet or not _is_live(stream):
+        yield Batches()
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(file=stream, highlight=False)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=BAR),
+        MofNCompleteColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True, refresh_per_second=4) as progress:
+        yield LiveBatches(progress, count)
+
+
 def shown(meter: Meter, interval: int, stream: IO[str], quiet: bool = False) -> Lines:
     """What fits where the lines go: live on a terminal that can, else plain lines."""
     if quiet:
         return Quiet(meter, interval, stream)
-    live = stream.isatty() and os.environ.get("TERM") not in (None, "", "dumb")
-    return (Live if live else Lines)(meter, interval, stream)
+    return (Live if _is_live(stream) else Lines)(meter, interval, stream)
+
+
+def _is_live(stream: IO[str]) -> bool:
+    """Whether it is a terminal on which a line can change."""
+    return stream.isatty() and os.environ.get("TERM") not in (None, "", "dumb")

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from demitasse_cli import flags, report
+from demitasse_cli import flags, progress, report
 from demitasse_cli import options as shared
 from demitasse_cli.models import solver_of, tell_notes
 
 if TYPE_CHECKING:
     from demitasse import NetDefinition, Runtime, Solver
+    from demitasse_cli.progress import Batches
 
 
 @click.command(
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 @shared.runtime_options
 @flags.state_options
 @flags.gpu_option
+@flags.log_options
 @shared.precision_option
 @shared.overrides_option
 @click.option(
@@ -51,6 +54,8 @@ def command(
     level: int | None,
     stage: str | None,
     gpu: str | None,
+    log_dir: Path | None,
+    log_to_stderr: bool,
     precision: str | None,
     settings: tuple[tuple[str, str], ...],
     json_path: str | None,
@@ -65,23 +70,30 @@ def command(
     with shared.compose(hw, plugins, options) as runtime:
         solver, todo = _to_score(runtime, model, in_solver, in_net)
         given: dict[str, Any] = {"weights": weights, "phase": "test", "precision": precision}
-        nets = [(runtime.net(definition, **given), count) for definition, count in todo]
-        _check_samples(model, [net for net, _ in nets])
+        made = [(runtime.net(definition, **given), asked) for definition, asked in todo]
+        _check_samples(model, [net for net, _ in made])
+        nets = [(net, iterations or asked or _all(net)) for net, asked in made]
+        batches = sum(count for _, count in nets)
+        places = flags.logs(log_dir, log_to_stderr)
+        log = runtime.program("caffe_log", places) if places else None
         for path, loaded in nets[0][0].loaded.items():
             if loaded.missing:
                 print(f"weights {path}: {loaded}", file=stream)
         read = [*([solver] if solver else []), *(definition for definition, _ in todo)]
         tell_notes(*read, *nets[0][0].loaded.values())
         start = time.perf_counter()
-        scores, batches, samples = _scored(nets, iterations)
+        with progress.batches(batches, sys.stderr, quiet=log_to_stderr) as shown:
+            scores = _scored(nets, shown, log)
         seconds = time.perf_counter() - start
         composition = runtime.composition.to_dict()
+    samples = sum(count * _batch(net) for net, count in nets)
     noun = "1 batch" if batches == 1 else f"{batches} batches"
-    print(
-        f"{report.scores_text(scores)}  ({noun}, {samples} samples, {seconds:.1f} s)",
-        file=stream,
-        flush=True,
-    )
+    if not log_to_stderr:
+        print(
+            f"{report.scores_text(scores)}  ({noun}, {samples} samples, {seconds:.1f} s)",
+            file=stream,
+            flush=True,
+        )
     if json_path is not None:
         report.write_json(
             json_path,
@@ -124,19 +136,28 @@ def _check_samples(model: Path, nets: list[Any]) -> None:
         )
 
 
-def _scored(
-    nets: list[tuple[Any, int | None]], iterations: int | None
-) -> tuple[dict[str, Any], int, int]:
-    """The mean scores by blob, those of a second net with its number in front; batches and samples."""
+def _scored(nets: list[tuple[Any, int]], shown: Batches, log: Any) -> dict[str, Any]:
+    """The mean scores by blob of nets over as many batches each, those of a second net with its number
+    in front. Batches are shown, and told to Caffe's log where there is one."""
     scores: dict[str, Any] = {}
-    batches, samples = 0, 0
-    for number, (net, asked) in enumerate(nets):
-        count = iterations or asked or _all(net)
-        for name, value in net.test(count).items():
-            scores[name if number == 0 else f"{number}.{name}"] = value
-        batches += count
-        samples += count * _batch(net)
-    return scores, batches, samples
+    weights: dict[str, float] = {}
+    before = 0
+    if log is not None:
+        log.batches(sum(count for _, count in nets))
+    for number, (net, count) in enumerate(nets):
+        front = f"{number}." if number else ""
+
+        def told(batch: int, outputs: Any, front: str = front, before: int = before) -> None:
+            shown.done(before + batch + 1)
+            if log is not None:
+                log.batch(before + batch, {front + name: value for name, value in outputs.items()})
+
+        scores |= {front + name: value for name, value in net.test(count, told).items()}
+        weights |= {front + name: value for name, value in net.loss_weights.items()}
+        before += count
+    if log is not None:
+        log.scores(scores, weights)
+    return scores
 
 
 def _batch(net: Any) -> int:

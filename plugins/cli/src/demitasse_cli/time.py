@@ -63,6 +63,7 @@ class Row:
 @shared.runtime_options
 @flags.state_options
 @flags.gpu_option
+@flags.log_options
 @shared.precision_option
 @shared.overrides_option
 @click.option(
@@ -79,6 +80,8 @@ def command(
     level: int | None,
     stage: str | None,
     gpu: str | None,
+    log_dir: Path | None,
+    log_to_stderr: bool,
     precision: str | None,
     settings: tuple[tuple[str, str], ...],
     json_path: str | None,
@@ -100,6 +103,8 @@ def command(
         workers = getattr(subject, "workers", 1)
         subject.profile(1)
         rows = by_layer(subject.profile(iterations))
+        if places := flags.logs(log_dir, log_to_stderr):
+            runtime.program("caffe_log", places).times(both_passes(rows), iterations)
         composition, simulated = runtime.composition.to_dict(), runtime.machine.simulated
     total = sum(row.seconds for row in rows)
     speed = batch / total if total else 0.0
@@ -109,7 +114,7 @@ def command(
     phases = {row.phase: 0.0 for row in rows}
     for row in rows:
         phases[row.phase] += row.seconds
-    if json_path != "-":
+    if json_path != "-" and not log_to_stderr:
         click.echo(show(rows, total))
         split = "  ".join(f"{phase} {seconds * 1e3:.3f} ms" for phase, seconds in phases.items())
         click.echo(
@@ -200,6 +205,14 @@ def by_layer(profile: Iterable[tuple[Entry, float]]) -> list[Row]:
         row.flops += entry.flops
         row.bytes += entry.bytes
     return list(rows.values())
+
+
+def both_passes(rows: Iterable[Row]) -> list[tuple[str, float, float]]:
+    """Each layer's seconds forward and in all that follows, in the order of first use."""
+    seconds: dict[str, list[float]] = {}
+    for row in rows:
+        seconds.setdefault(row.layer, [0.0, 0.0])[row.phase != "forward"] += row.seconds
+    return [(layer, forward, back) for layer, (forward, back) in seconds.items()]
 
 
 def show(rows: list[Row], total: float) -> str:

@@ -155,7 +155,9 @@ def command(
     stream = report.lines_to(json_path)
     report.check_writable({"--json": json_path, "--timeline": timeline})
     quiet = quiet or log_to_stderr
-    with shared.compose(hw, plugins, [*options, *flags.logs(log_dir, log_to_stderr)]) as runtime:
+    places = flags.logs(log_dir, log_to_stderr)
+    logged = [("caffe", "log", places)] if places else []
+    with shared.compose(hw, plugins, [*options, *logged]) as runtime:
         launch.check_together(runtime)
         launch.outlive_others()
         if resume == "auto":

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -44,8 +44,12 @@ from demitasse_training.memory_check import check_room
 from demitasse_training.planner import Planner, Shapes
 from demitasse_training.profiling import timed
 from demitasse_training.samples import Destination, destinations, open_stream, opener
+from demitasse_training.terms import loss_weights
 from demitasse_training.views import Blob, Named, Views, extents
 from demitasse_training.walk import Walk
+
+Told: TypeAlias = Callable[[int, Mapping[str, np.ndarray]], object]
+"""Takes a batch's number, from 0, and its outputs by blob name."""
 
 
 class Net(Rooted):
@@ -172,20 +176,30 @@ class Net(Rooted):
         views = self._views()
         return {name: np.array(views.values(name, name)) for name in self.plan.outputs}
 
-    def test(self, iterations: int = 1) -> dict[str, Any]:
+    def test(self, iterations: int = 1, told: Told | None = None) -> dict[str, Any]:
         """The mean of each output over batches from the start of the data; per-class outputs are
-        lists."""
-        return means(self.totals(iterations), iterations)
+        lists. ``told`` is called with each batch's number, from 0, and its outputs."""
+        return means(self.totals(iterations, told=told), iterations)
 
-    def totals(self, iterations: int, first: int = 0, every: int = 1) -> dict[str, np.ndarray]:
+    @property
+    def loss_weights(self) -> dict[str, float]:
+        """The weights of the blobs that count in the loss."""
+        return dict(loss_weights(self.definition, self.runtime.layer_types))
+
+    def totals(
+        self, iterations: int, first: int = 0, every: int = 1, told: Told | None = None
+    ) -> dict[str, np.ndarray]:
         """The sum of each output, in float64, over batches number ``first`` and each ``every`` after it,
         of ``iterations`` from the start of the data."""
         with self._one_at_a_time:
             self.rewind(first, every)
             totals = {name: np.zeros(buffer.spec.shape) for name, buffer in self.plan.outputs.items()}
             for number in range(first, iterations, every):
-                for name, value in self._forward({}, number + every < iterations).items():
+                outputs = self._forward({}, number + every < iterations)
+                for name, value in outputs.items():
                     totals[name] += value
+                if told is not None:
+                    told(number, outputs)
             return totals
 
     @property
