@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from demitasse import LayerType, ModelReader, Runtime, Solver, hookimpl
+from demitasse import LayerType, ModelError, ModelReader, Runtime, Solver, hookimpl
 from demitasse.operations import Operation
 
 
@@ -28,10 +28,17 @@ def layer_types() -> Iterable[LayerType]:
 
 @hookimpl
 def model_reader(path: Path, layer_types: Mapping[str, LayerType]) -> ModelReader | None:
-    """A reader of an ONNX model; nothing but its name tells one."""
+    """A reader of an ONNX model; nothing but its name tells one. Raises ModelError for a file that is
+    PyTorch's own, which says how it becomes one."""
+    from demitasse_onnx.torch_files import refused
+
+    if not str(path).endswith(".onnx"):
+        if (instead := refused(Path(path))) is not None:
+            raise ModelError(instead)
+        return None
     from demitasse_onnx.reader import OnnxReader
 
-    return OnnxReader(Path(path)) if str(path).endswith(".onnx") else None
+    return OnnxReader(Path(path))
 
 
 @hookimpl
