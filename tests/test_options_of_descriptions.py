@@ -74,7 +74,8 @@ def test_an_option_of_a_sync_that_is_none_has_its_line(
     [
         ("taihulight", "algorithm = ", "algoritm = "),
         ("taihulight", "scheme = ", "schem = "),
-        ("kesch-cs-storm", "packed = ", "pakced = "),
+        ("kesch-cs-storm", "lower = ", "lowre = "),
+        ("h200-box", '"simulator" }', '"simulator", pakced = true }'),
         ("two-workers", '"reference" }', '"reference", packed = true }'),
     ],
 )
@@ -99,11 +100,14 @@ def test_a_simulation_refuses_it_too(name: str, right: str, wrong: str, tmp_path
 )
 def test_a_value_that_means_nothing_among_nodes_is_told(given: str, told: str, tmp_path: Path) -> None:
     text = (ROOT / "hwdesc/kesch-cs-storm.toml").read_text(encoding="utf-8")
-    path = described(tmp_path, text.replace("packed = false", given))
+    before, _, after = text.rpartition("\nsync = ")
+    sync = f'\nsync = {{ plugin = "simulator", {given} }}\n'
+    path = described(tmp_path, before + sync + after.partition("\n")[2])
     machine, _ = standing_in(load_machine(path))
     with compose(machine) as runtime, pytest.raises(Exception, match=re.escape(told)) as caught:
         runtime.simulate(SOLVER, samples={"data": (1, 8, 8), "label": ()}, scaling="weak")
-    assert str(caught.value).startswith(f"{path}:29: ")
+    line = before.count("\n") + 2
+    assert str(caught.value).startswith(f"{path}:{line}: ")
 
 
 def test_without_a_description_the_level_is_told() -> None:

@@ -201,7 +201,7 @@ def test_what_the_network_joins_has_its_levels_name(solver: Path) -> None:
     assert (made.workers, made.nodes, made.joined) == (192, 192, "192 gpus")
     assert not any(" 1 workers" in line for line in made.sources)
     assert "192 workers on 192 gpus, batch" in show(made)
-    assert any(line.startswith("192 gpus agree by binomial") for line in made.sources)
+    assert any(line.startswith("192 gpus agree by chain and binomial") for line in made.sources)
 
 
 def test_strong_scaling_divides_the_batch_and_weak_scaling_multiplies_it(
