@@ -88,12 +88,11 @@ def command(
         composition = runtime.composition.to_dict()
     samples = sum(count * _batch(net) for net, count in nets)
     noun = "1 batch" if batches == 1 else f"{batches} batches"
-    if not log_to_stderr:
-        print(
-            f"{report.scores_text(scores)}  ({noun}, {samples} samples, {seconds:.1f} s)",
-            file=stream,
-            flush=True,
-        )
+    print(
+        f"{report.scores_text(scores)}  ({noun}, {samples} samples, {seconds:.1f} s)",
+        file=stream,
+        flush=True,
+    )
     if json_path is not None:
         report.write_json(
             json_path,

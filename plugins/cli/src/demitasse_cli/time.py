@@ -114,7 +114,7 @@ def command(
     phases = {row.phase: 0.0 for row in rows}
     for row in rows:
         phases[row.phase] += row.seconds
-    if json_path != "-" and not log_to_stderr:
+    if json_path != "-":
         click.echo(show(rows, total))
         split = "  ".join(f"{phase} {seconds * 1e3:.3f} ms" for phase, seconds in phases.items())
         click.echo(
