@@ -203,3 +203,17 @@ def test_a_net_that_reads_no_samples_is_timed_without_a_rate_of_samples(tmp_path
     assert done.returncode == 0, done.stderr
     assert "inputs are given, not read" in done.stdout
     assert "samples/s" not in done.stdout
+
+
+def test_a_mean_of_many_images_tells_how_far_it_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from demitasse_caffe import mean_command
+
+    monkeypatch.setattr(mean_command, "PATIENCE", 0.0)
+    mean_command.command.main(["digits:train"], standalone_mode=False)
+    captured = capsys.readouterr()
+    counts = [int(line.split()[0].replace(",", "")) for line in captured.err.splitlines()]
+    assert counts == [256, 512, 768, 1024, 1280, 1438]
+    assert captured.err.splitlines()[-1] == "1,438 of 1,438 images"
+    assert captured.out.startswith("mean of channel 0: ")

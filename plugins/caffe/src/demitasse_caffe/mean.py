@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +29,17 @@ def write_blob(path: Path, array: np.ndarray) -> None:
 
 
 def compute_image_mean(
-    runtime: Any, source: str | Path, target: str | Path | None = None, *, kind: str | None = None
+    runtime: Any,
+    source: str | Path,
+    target: str | Path | None = None,
+    *,
+    kind: str | None = None,
+    progress: Callable[[int, int], object] | None = None,
 ) -> np.ndarray:
     """The mean of all images of a source (channels, height, width), float32, as Caffe's tool of this
     name computes it; a text that lists images needs no ``kind``. With a ``target``, written there as a
-    binaryproto. Raises DataError when the images cannot be read or differ in size."""
+    binaryproto. ``progress`` is told now and then how many images are added, and of how many. Raises
+    DataError when the images cannot be read or differ in size."""
     opened = runtime.open_source(DataSpec(str(source), kind or _kind_of_list(Path(source))))
     if "data" not in opened.fields:
         raise DataError(f"{source}: has the fields {', '.join(opened.fields)}; data is needed")
@@ -46,6 +53,8 @@ def compute_image_mean(
             images = np.empty((count, *shape), opened.fields["data"].dtype)
             stream.read({"data": images})
             total += images.sum(axis=0, dtype=np.float64)
+            if progress is not None:
+                progress(start + count, opened.size)
     mean: np.ndarray = (total / opened.size).astype(np.float32)
     if target is not None:
         write_blob(Path(target), mean)

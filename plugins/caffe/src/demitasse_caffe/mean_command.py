@@ -2,9 +2,26 @@
 
 from __future__ import annotations
 
+import time
+
 import click
 
 from demitasse import compose
+
+PATIENCE = 10.0
+"""Seconds between two lines about the progress."""
+
+
+class Progress:
+    """Says on standard error how many images are done, every few seconds."""
+
+    def __init__(self) -> None:
+        self._said = time.monotonic()
+
+    def __call__(self, count: int, total: int) -> None:
+        if time.monotonic() - self._said >= PATIENCE:
+            self._said = time.monotonic()
+            click.echo(f"{count:,} of {total:,} images", err=True)
 
 
 @click.command(
@@ -18,7 +35,7 @@ from demitasse import compose
 def command(source: str, target: str | None, backend: str | None) -> None:
     """Compute, and say what was written."""
     with compose() as runtime:
-        mean = runtime.program("compute_image_mean", source, target, kind=backend)
+        mean = runtime.program("compute_image_mean", source, target, kind=backend, progress=Progress())
     if target is not None:
         click.echo(f"wrote {target}: {' x '.join(map(str, mean.shape))}")
     for channel, plane in enumerate(mean.reshape(mean.shape[0], -1)):
