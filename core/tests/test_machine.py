@@ -419,6 +419,7 @@ def machines(draw: st.DrawFn) -> Machine:
             sync=draw(st.none() | st.builds(SyncSpec, texts, tables)),
             kernels=draw(st.none() | texts),
             peak=draw(quantity("FLOP/s")),
+            sustained=draw(quantity("FLOP/s")),
             clock=draw(quantity("Hz")),
             cores=draw(st.none() | counts),
             threads_per_core=draw(st.none() | counts),

@@ -64,6 +64,7 @@ class Level:
     sync: SyncSpec | None = None
     kernels: str | None = None  # the plugin whose kernels its workers prefer
     peak: Quantity | None = None
+    sustained: Quantity | None = None  # what layers reach of the peak, for predictions
     clock: Quantity | None = None
     cores: int | None = None
     threads_per_core: int | None = None

@@ -7,7 +7,8 @@ from typing import Any
 
 from demitasse import PluginError
 
-UNITS = {"capacity": "B", "bandwidth": "B/s", "latency": "s", "peak": "FLOP/s", "clock": "Hz"}
+UNITS = {"capacity": "B", "bandwidth": "B/s", "latency": "s", "clock": "Hz"}
+UNITS |= {"peak": "FLOP/s", "sustained": "FLOP/s"}
 
 
 def check_probed(plugin: str, level: Any) -> None:

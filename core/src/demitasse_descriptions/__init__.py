@@ -34,7 +34,8 @@ from demitasse_descriptions.unserved import unread as unread
 from demitasse_descriptions.unserved import unstreamed as unstreamed
 
 WORKERS = ("threads", "mpi", "streams", "simulated")
-_UNITS = {"latency": "s", "capacity": "B", "bandwidth": "B/s", "peak": "FLOP/s", "clock": "Hz"}
+_UNITS = {"latency": "s", "capacity": "B", "bandwidth": "B/s", "clock": "Hz"}
+_UNITS |= {"peak": "FLOP/s", "sustained": "FLOP/s"}
 _STRINGS = r'"""[^\0]*?"""|\'\'\'[^\0]*?\'\'\'|"(?:\\.|[^"\\\n])*"|\'[^\'\n]*\'|#[^\n]*'
 
 

@@ -138,6 +138,19 @@ def test_a_batch_that_does_not_fit_is_known_beforehand(
     assert whole.fits is False and whole.memory["worker"] > 10e6
 
 
+def test_what_layers_sustain_takes_the_place_of_the_peak(
+    solver: Path, machine: Callable[[str], Path]
+) -> None:
+    """At a hundredth of the bandwidth's balance arithmetic alone counts, so a fifth takes five times."""
+    slow = NODE.replace("100 GFLOP/s", "10 MFLOP/s")
+    bound = simulated(solver, machine(slow))
+    real = simulated(solver, machine(slow + 'sustained = "2 MFLOP/s (measured)"\n'))
+    for phase in ("forward", "backward"):
+        assert real.phases[phase] == pytest.approx(5 * bound.phases[phase], rel=0.02)
+    assert "sustained 2 MFLOP/s (measured) x 1 at level 'node'" in real.sources
+    assert any(line.startswith("peak 10 MFLOP/s (assumed)") for line in bound.sources)
+
+
 def test_an_absurd_batch_takes_no_memory_to_predict(
     solver: Path, machine: Callable[[str], Path]
 ) -> None:

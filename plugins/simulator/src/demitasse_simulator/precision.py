@@ -31,8 +31,8 @@ def fallen_back(precision: str, made: Draft, costs: Sequence[Costed]) -> tuple[s
     if any(cost.source == "roofline" for cost in costs):
         less = ", which is lower" if precision == "f64" else ""
         reasons.append(
-            f"the description has no rate of {precision}{less}, and operations are costed at its peak, "
-            f"which is float32's"
+            f"the description has no rate of {precision}{less}, and operations are costed at its peak "
+            f"or what is sustained of it, which is float32's"
         )
     if precision == "f64":
         return (f"precision f64 is costed as f32: {reasons[0]}",) if reasons else ()

@@ -12,8 +12,10 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from demitasse import (
     Candidate,
+    Level,
     Machine,
     Place,
+    Quantity,
     Request,
     cache_folder,
     fingerprint,
@@ -75,31 +77,41 @@ def _shared(workers: int) -> str:
     return f" / {workers} workers" if workers > 1 else ""
 
 
+def _rate(level: Level) -> tuple[str, Quantity] | None:
+    """What a level's sibling computes in a second, with its key; None where its table has neither."""
+    for word in ("sustained", "peak"):
+        if (quantity := getattr(level, word)) is not None:
+            return word, quantity
+    return None
+
+
 class Roofline:
-    """A level's peak and its memory's bandwidth: no kernel is quicker. Raises DescriptionError that
-    names the key where the description lacks one of the two."""
+    """A level's rate and its memory's bandwidth. The rate is what the description says that layers
+    sustain, else its peak: no kernel is quicker. Raises DescriptionError that names the key where the
+    description lacks one of the two."""
 
     def __init__(self, machine: Machine, place: Place, sharing: Mapping[str, int]) -> None:
         level = machine.level(place.level)
         self._lines = []
         why = "the cost of operations at it needs, where kernels do not say theirs"
-        peak, below, index = level.peak, 1, machine.levels.index(level)
+        rate, below, index = _rate(level), 1, machine.levels.index(level)
         for inner in machine.levels[index + 1 :]:
-            if peak is None:
+            if rate is None:
                 below *= inner.count
-                peak = inner.peak
+                rate = _rate(inner)
         around, shared = [level], 1
         while around[-1].parent is not None:
             around.append(machine.level(around[-1].parent))
         for outer in around:
-            if peak is not None:
+            if rate is not None:
                 break
             shared *= sharing.get(outer.name, 1)
-            peak = machine.level(outer.parent).peak if outer.parent else None
-        if peak is None:
+            rate = _rate(machine.level(outer.parent)) if outer.parent else None
+        if rate is None:
             raise missing_number(machine, level, "peak", why)
-        self.peak = peak.value * below / shared
-        self._lines.append(f"peak {peak} x {below}{_shared(shared)} at level {level.name!r}")
+        word, quantity = rate
+        self.rate = quantity.value * below / shared
+        self._lines.append(f"{word} {quantity} x {below}{_shared(shared)} at level {level.name!r}")
         shared = 1
         below_it = [each for each in machine.levels[index + 1 :] if each.memory][:1]
         above = any(outer.memory for outer in around)
@@ -124,7 +136,7 @@ class Roofline:
         """The kernel's own word, or the larger of arithmetic and memory."""
         if candidate.seconds is not None:
             return Costed(candidate.seconds, "kernel")
-        return Costed(max(flops / self.peak, moved / self.bandwidth), "roofline")
+        return Costed(max(flops / self.rate, moved / self.bandwidth), "roofline")
 
     def describe(self) -> list[str]:
         return self._lines
