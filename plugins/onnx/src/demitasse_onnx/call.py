@@ -16,6 +16,9 @@ Made = Tensor | np.ndarray
 Value = Tensor | np.ndarray | None
 """What a node reads: a tensor that the net computes, a constant, or nothing where it is left out."""
 
+_OF_MEMORY = "consumed_inputs"
+"""An attribute of versions before 6: whose memory a node may take, and nothing of what it computes."""
+
 LARGEST = 2**31
 """Elements of a blob: more is a damaged file, not a net."""
 
@@ -130,6 +133,8 @@ class Operator:
         """A call's attributes with the defaults. Raises ValueError for one that is not understood."""
         given = dict(self.defaults)
         for name, value in call.attributes.items():
+            if name == _OF_MEMORY and call.opset < 6:
+                continue
             if name not in self.defaults:
                 raise ValueError(unknown("attribute", name, self.defaults))
             default = self.defaults[name]

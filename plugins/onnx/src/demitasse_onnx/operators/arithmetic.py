@@ -4,14 +4,14 @@ along some of its axes."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from demitasse import Tensor
-from demitasse_onnx.call import Operands, Operator, Shape
+from demitasse_onnx.call import Expand, Operands, Operator, Shape
 from demitasse_onnx.operators.shape import repeated
 
 
@@ -208,16 +208,50 @@ def _where(given: Operands) -> Sequence[Tensor]:
     return _add(replace(given, values=[chosen, b]))
 
 
+BROADCAST: Mapping[str, Any] = {"axis": None, "broadcast": 0}
+"""Attributes of operators of two before version 7."""
+
+
+def aligned(expand: Expand) -> Expand:
+    """An operator of two, whose second operand has, before version 7, the extents of the first's axes
+    from ``axis`` on, or of its last ones."""
+
+    def moved(given: Operands) -> Sequence[Tensor | np.ndarray]:
+        said = [name for name in BROADCAST if name in given.call.attributes]
+        if said and given.call.opset >= 7:
+            raise ValueError(f"attribute {said[0]} is of versions before 7, not of {given.call.opset}")
+        if given["axis"] is None or given["axis"] < 0 or len(given.values) != 2:
+            return expand(given)
+        first, second = given.values
+        if first is None or second is None:
+            return expand(given)
+        behind = len(first.shape) - given["axis"] - len(second.shape)
+        if behind < 0:
+            raise ValueError(
+                f"axis {given['axis']}: an operand of shape {tuple(second.shape)} has no place there in "
+                f"{tuple(first.shape)}"
+            )
+        shape = (*second.shape, *(1,) * behind)
+        there = (
+            given.apply("reshape", second, shape=shape)
+            if isinstance(second, Tensor)
+            else second.reshape(shape)
+        )
+        return expand(replace(given, values=[first, there]))
+
+    return moved
+
+
 OPERATORS = (
-    Operator("Greater", _above(1, False)),
+    Operator("Greater", aligned(_above(1, False)), BROADCAST),
     Operator("GreaterOrEqual", _above(-1, True)),
-    Operator("Less", _above(-1, False)),
+    Operator("Less", aligned(_above(-1, False)), BROADCAST),
     Operator("LessOrEqual", _above(1, True)),
     Operator("Where", _where),
-    Operator("Add", _add),
-    Operator("Sub", _subtract),
-    Operator("Mul", _multiply),
-    Operator("Div", _divide),
+    Operator("Add", aligned(_add), BROADCAST),
+    Operator("Sub", aligned(_subtract), BROADCAST),
+    Operator("Mul", aligned(_multiply), BROADCAST),
+    Operator("Div", aligned(_divide), BROADCAST),
     Operator("Sum", _sum),
     Operator("Mean", _mean),
     Operator("Max", _extreme(1)),

@@ -10,6 +10,7 @@ import numpy as np
 
 from demitasse import Tensor
 from demitasse_onnx.call import Call, Expand, Operands, Operator, constant_of
+from demitasse_onnx.operators.arithmetic import BROADCAST, aligned
 
 
 def _word(word: str, **attributes: Any) -> Expand:
@@ -97,6 +98,8 @@ def _prelu(given: Operands) -> Sequence[Tensor]:
     x, w = given.tensor(), given.learned[0]
     slopes = given.constant(1)
     shape = () if slopes is None else slopes.shape
+    if given.call.opset < 7 and shape == (x.shape[1],):  # since then the last axis would be meant
+        return [given.apply("parametric_relu", x, w)]
     behind = len(x.shape) - 2
     if w.shape and shape[-behind - 1 :] != (x.shape[1], *(1,) * behind):
         raise ValueError(
@@ -132,7 +135,7 @@ OPERATORS = (
     Operator("Neg", _word("power", scale=-1.0)),
     Operator("Sqrt", _word("power", power=0.5)),
     Operator("Reciprocal", _word("power", power=-1.0)),
-    Operator("Pow", _power),
+    Operator("Pow", aligned(_power), BROADCAST),
     Operator("Clip", _clip, {"min": -np.inf, "max": np.inf}),
     Operator("HardSigmoid", _hard_sigmoid, {"alpha": 0.2, "beta": 0.5}),
     Operator("HardSwish", _word("hard_swish")),

@@ -42,6 +42,8 @@ def _times(array: np.ndarray, factor: float) -> np.ndarray:
 
 def _gemm(given: Operands) -> Sequence[Tensor]:
     x = given.tensor()
+    if "broadcast" in given.call.attributes and given.call.opset >= 7:
+        raise ValueError(f"attribute broadcast is of versions before 7, not of {given.call.opset}")
     if given["transA"] or len(x.shape) != 2:
         raise ValueError(f"takes rows x columns, not transposed; its first input is {x!r}")
     transpose = not given["transB"]
@@ -102,7 +104,9 @@ def _matrix_of(given: Operands, x: Tensor, number: int) -> Tensor:
 _PAIRS = 4096
 """Products of pairs of matrices in one node: each is an operation."""
 
+_GEMM = {"alpha": 1.0, "beta": 1.0, "broadcast": 0, "transA": 0, "transB": 0}
+
 OPERATORS = (
-    Operator("Gemm", _gemm, {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 0}, _gemm_arrays),
+    Operator("Gemm", _gemm, _GEMM, _gemm_arrays),
     Operator("MatMul", _matmul, {}, _matmul_arrays),
 )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from demitasse import Tensor
-from demitasse_onnx.call import Operands, Operator
+from demitasse_onnx.call import Call, Operands, Operator, constant_of
 from demitasse_onnx.constants import bounded, slice_of
 
 Table = tuple[np.ndarray, np.ndarray]
@@ -121,8 +122,22 @@ def edged(given: Operands, x: Tensor, axis: int, before: int, behind: int) -> Te
     return taken(given, x, axis, places)
 
 
+def _rows(call: Call, attributes: Mapping[str, Any]) -> Sequence[np.ndarray]:
+    """The learned matrix whose rows an embedding takes by the numbers that the net computes."""
+    table = call.operands[0] if call.operands else None
+    if not isinstance(table, np.ndarray) or not isinstance(call.operands[-1], int):
+        return []
+    if table.ndim != 2 or table.dtype.kind != "f" or attributes["axis"] != 0:
+        return []
+    return [constant_of(call, 0, "the rows")]
+
+
 def _gather(given: Operands) -> Sequence[Tensor]:
-    x, axis = given.tensor(), given["axis"]
+    axis = given["axis"]
+    if given.learned and isinstance(given.values[1], Tensor):
+        where = f"{given.layer.location}: layer {given.layer.name!r} (Gather)"
+        return [given.apply("gather", *given.learned, given.tensor(1), source=where)]
+    x = given.tensor()
     index = given.constant(1)
     if index is None or not -len(x.shape) <= axis < len(x.shape):
         raise ValueError(f"axis {axis} is not one of the axes of {x!r}")
@@ -261,7 +276,7 @@ _RESIZED = {
 }
 
 OPERATORS = (
-    Operator("Gather", _gather, {"axis": 0}),
+    Operator("Gather", _gather, {"axis": 0}, _rows),
     Operator("Pad", _pad, {"mode": "constant", "pads": (), "value": 0.0}),
     Operator("Resize", _resize, _RESIZED),
     Operator("Slice", _slice, {"starts": (), "ends": (), "axes": ()}),
