@@ -1,4 +1,4 @@
-"""ONNX models of older versions, as exporters of 2017 and 2018 wrote them, and embeddings."""
+"""ONNX models of older versions, as exporters of 2017 and 2018 wrote them; embeddings; rows of zeros."""
 
 from __future__ import annotations
 
@@ -90,3 +90,12 @@ def test_rows_of_a_matrix_are_taken_by_numbers_and_learned(runtime: Runtime, tmp
     assert net.params["embedding"][0].shape == (7, 3)
     with pytest.raises(DemitasseError, match=r"'embedding' .Gather.*7"):
         net.forward(x=x + 1)
+
+
+@pytest.mark.parametrize("p", [1, 2])
+def test_what_has_no_length_stays_zero(runtime: Runtime, p: int, tmp_path: Path) -> None:
+    node = helper.make_node("LpNormalization", ["x"], ["y"], axis=0, p=p)
+    x = np.float32([[3, 0, 1e-9], [4, 0, 0]])
+    length = np.linalg.norm(x.astype(np.float64), p, axis=0)
+    expected = x / np.where(length > 0, length, 1)
+    agree(read(runtime, model([node], {}, (2, 3)), tmp_path).forward(x=x), {"y": expected}, 1e-6)

@@ -116,12 +116,13 @@ def _group_normalization(given: Operands) -> Sequence[Tensor]:
 
 
 def _unit_rows(given: Operands) -> Sequence[Tensor]:
-    """Each over its length along an axis."""
+    """Each over its length along an axis; where all along it is 0, that stays."""
     x, axis = given.tensor(), given["axis"] % len(given.tensor().shape)
     order = (*(a for a in range(len(x.shape)) if a != axis), axis)
     last = permuted(given, x, order)
     word, power = ("square_total", -0.5) if given["p"] == 2 else ("absolute_total", -1.0)
     length = given.apply(word, last, axis=len(order) - 1)
+    length = given.apply("clip", length, least=float(np.finfo(np.float32).tiny), most=np.inf)
     y = given.apply("scale", last, given.apply("power", length, power=power), None, axis=0)
     return [permuted(given, y, tuple(order.index(a) for a in range(len(order))))]
 
