@@ -139,7 +139,16 @@ def test_layers_in_a_list_know_their_lines(read: Any) -> None:
         ('layer { name: "a" } layers { name: "b" }', r":1: has both 'layers' .* in line 1, 'layer'"),
         ('name: "n" // a net', r":1:11: '//' begins no comment in this language; '#' does"),
         ('name: "n"\nlayer /* one */ { }', r":2:7: '/\*' begins no comment"),
-        ("name: /data/net", r":1:7: name: Expected"),
+        ("name: /data/net", r':1:7: name: a text is written in quotes: "/data/net"$'),
+        ('name: "n"\nlayer { name: conv1}', r':2:15: name: a text is written in quotes: "conv1"$'),
+        (
+            'layer { type: "Foo"\n foo_param { path: C:\\data\\x } }',
+            r':2:21: path: a text is written in quotes: "C:/data/x"$',
+        ),
+        (
+            'layer { type: "Foo"\n foo_param { path: $Here$ } }',
+            r":2:14: path: '\$Here\$' is neither number nor text$",
+        ),
         ('name: "n"\nlayer { name:\n', r":3: the file ends"),
         ('name: "n"\nname:\n', r":\d+:\d+: "),
         ('item { name: "cat" label: 1 }', r":1: neither a net .* it lists items, as a label map"),

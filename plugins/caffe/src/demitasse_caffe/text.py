@@ -25,6 +25,7 @@ from demitasse_caffe.fork_fields import (
     old_type_owner,
 )
 from demitasse_caffe.schema import Schema, is_repeated
+from demitasse_caffe.syntax_errors import syntax_error, unknown_escape
 from demitasse_caffe.whole_file import read_whole
 
 _TOKEN = re.compile(
@@ -194,9 +195,9 @@ def parse(
             warnings.simplefilter("error", DeprecationWarning)
             text_format.Parse(text, message, allow_unknown_field=fields.foreign)
     except text_format.ParseError as error:
-        raise ModelError(_syntax(path, text, outline, error)) from error
+        raise ModelError(syntax_error(path, text, outline, error)) from error
     except DeprecationWarning as error:
-        raise ModelError(_unknown_escape(path, text, error)) from error
+        raise ModelError(unknown_escape(path, text, error)) from error
     except (UnicodeDecodeError, ValueError) as error:
         raise ModelError(f"{path}: {error}") from error
     return message
@@ -408,57 +409,6 @@ def _with_a_known_value(text: str, entry: Entry, descriptor: Any) -> str:
     valid = descriptor.enum_type.values[0].name
     lines[entry.line - 1] = line[:start] + line[start:].replace(entry.value or "", valid, 1)
     return "\n".join(lines)
-
-
-def _unknown_escape(path: Path, text: str, error: Warning) -> str:
-    """The sentence for a backslash before what is no escape, most often in a path of Windows."""
-    found = re.search(r"'(.*?)'", str(error).rpartition(": ")[2])
-    what = found[1] if found else ""
-    place = text.find(what) if what else -1
-    line = f":{text.count(chr(10), 0, place) + 1}" if place >= 0 else ""
-    return (
-        f"{path}{line}: a quoted text has an unknown escape: '{what}'; a backslash itself is written "
-        f"twice, and a path with /"
-    )
-
-
-def _syntax(path: Path, text: str, outline: Outline, error: Any) -> str:
-    """What protobuf's parser says, in one line with the field it is about."""
-    line, column = error.GetLine(), error.GetColumn()
-    if outline.unclosed is not None and (line is None or line >= text.rstrip().count("\n") + 1):
-        opened = []
-        block: Block | None = outline.unclosed
-        while block is not None and block.parent is not None:
-            opened.append(f"'{block.name} {{' of line {block.line}")
-            block = block.parent
-        return (
-            f"{path}:{text.count(chr(10)) + 1}: the file ends while {' in '.join(opened)} is still "
-            f"open: it is cut off, or a '}}' is missing"
-        )
-    reason = re.sub(r"^\d+:\d+ : ", "", str(error)).replace("caffe.", "")
-    reason = re.sub(r"^'[^\n]*': (?=[A-Z])", "", reason, flags=re.DOTALL)
-    if word := re.match(r'Message type "(\w+)" has no field named "(.*)"', reason):
-        reason = f"{word[2]!r} is no field of {word[1]}"
-    if line is None:
-        return f"{path}: {reason}"
-    written = "".join(text.split("\n")[line - 1 : line])
-    rest = written[(column or 1) - 1 :]
-    if rest.startswith(("//", "/*")):
-        return f"{path}:{line}:{column}: {rest[:2]!r} begins no comment in this language; '#' does"
-    if re.match(r"<{7}|={7}|>{7}", written):
-        return (
-            f"{path}:{line}: {written[:7]!r} marks two versions of a file, of which one is to be chosen"
-        )
-    if rest.startswith("["):
-        named = re.search(r"(\w+)\s*:\s*$", written[: (column or 1) - 1])
-        return f"{path}:{line}:{column}: {f'{named[1]} ' if named else ''}takes one value, not a list"
-    here = (line, column or 0)
-    before = [e for e in outline.entries if (e.line, e.column) <= here]
-    # A field that has no value takes the next line's first word for it.
-    own = before and (before[-1].line == line or reason.startswith("Couldn't parse"))
-    if hole := re.match(r"\$#.*?#\$|\{\{.*?\}\}|\$\{.*?\}", rest):
-        reason += f"; {hole[0]!r} is a template's, for whose tool to fill in"
-    return f"{path}:{line}:{column}: {f'{before[-1].name}: ' if own else ''}{reason}"
 
 
 def which(outline: Outline, schema: Schema) -> str | None:

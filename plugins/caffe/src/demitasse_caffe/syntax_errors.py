@@ -1,0 +1,83 @@
+"""What protobuf's parser of texts says of a mistake, in one line with its place and the field."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from demitasse_caffe.text import Block, Outline
+
+
+def unknown_escape(path: Path, text: str, error: Warning) -> str:
+    """The sentence for a backslash before what is no escape, most often in a path of Windows."""
+    found = re.search(r"'(.*?)'", str(error).rpartition(": ")[2])
+    what = found[1] if found else ""
+    place = text.find(what) if what else -1
+    line = f":{text.count(chr(10), 0, place) + 1}" if place >= 0 else ""
+    return (
+        f"{path}{line}: a quoted text has an unknown escape: '{what}'; a backslash itself is written "
+        f"twice, and a path with /"
+    )
+
+
+def syntax_error(path: Path, text: str, outline: Outline, error: Any) -> str:
+    """What protobuf's parser says, in one line with the field it is about."""
+    line, column = error.GetLine(), error.GetColumn()
+    if outline.unclosed is not None and (line is None or line >= text.rstrip().count("\n") + 1):
+        opened = []
+        block: Block | None = outline.unclosed
+        while block is not None and block.parent is not None:
+            opened.append(f"'{block.name} {{' of line {block.line}")
+            block = block.parent
+        return (
+            f"{path}:{text.count(chr(10)) + 1}: the file ends while {' in '.join(opened)} is still "
+            f"open: it is cut off, or a '}}' is missing"
+        )
+    reason = re.sub(r"^\d+:\d+ : ", "", str(error)).replace("caffe.", "")
+    reason = re.sub(r"^'[^\n]*': (?=[A-Z])", "", reason, flags=re.DOTALL)
+    if word := re.match(r'Message type "(\w+)" has no field named "(.*)"', reason):
+        reason = f"{word[2]!r} is no field of {word[1]}"
+    if line is None:  # as for a value of a field that is left out
+        return _value_of_none(path, outline, reason)
+    written = "".join(text.split("\n")[line - 1 : line])
+    rest = written[(column or 1) - 1 :]
+    if rest.startswith(("//", "/*")):
+        return f"{path}:{line}:{column}: {rest[:2]!r} begins no comment in this language; '#' does"
+    if re.match(r"<{7}|={7}|>{7}", written):
+        return (
+            f"{path}:{line}: {written[:7]!r} marks two versions of a file, of which one is to be chosen"
+        )
+    if rest.startswith("["):
+        named = re.search(r"(\w+)\s*:\s*$", written[: (column or 1) - 1])
+        return f"{path}:{line}:{column}: {f'{named[1]} ' if named else ''}takes one value, not a list"
+    here = (line, column or 0)
+    before = [e for e in outline.entries if (e.line, e.column) <= here]
+    # A field that has no value takes the next line's first word for it.
+    own = before and (before[-1].line == line or reason.startswith("Couldn't parse"))
+    if hole := re.match(r"\$#.*?#\$|\{\{.*?\}\}|\$\{.*?\}", rest):
+        reason += f"; {hole[0]!r} is a template's, for whose tool to fill in"
+    elif reason.startswith("Expected string") and re.match(r"[\w./\\~-]", rest):
+        reason = f"a text is written in quotes: {_bare(rest)}"
+    elif re.match(r":[\\/]", rest) and (drive := re.search(r":\s*([A-Za-z])$", written[: column - 1])):
+        reason = f"a text is written in quotes: {_bare(drive[1] + rest)}"
+    return f"{path}:{line}:{column}: {f'{before[-1].name}: ' if own else ''}{reason}"
+
+
+def _bare(rest: str) -> str:
+    """The first word of the rest of a line in quotes, as a text that protobuf reads."""
+    word = (rest.split() or [""])[0].rstrip("{};,")
+    return '"' + word.replace("\\", "/") + '"'
+
+
+def _value_of_none(path: Path, outline: Outline, reason: str) -> str:
+    """The sentence for a reason that comes without its place: a value that is of no kind at all."""
+    token = reason.removeprefix("Invalid field value: ")
+    for entry in outline.entries:
+        value = entry.value or ""
+        if value.startswith(token) and not re.match(r"[\w\"'+.-]", value):
+            return (
+                f"{path}:{entry.line}:{entry.column}: {entry.name}: {value!r} is neither number nor text"
+            )
+    return f"{path}: {reason}"
