@@ -231,6 +231,12 @@ def test_no_rate_fails_however_long_the_run(
         assert rate(iteration) >= 0
 
 
+def test_a_solver_that_is_to_train_nothing_is_read(solve: Any) -> None:
+    """Scripts that only write weights anew have such solvers; Caffe never asks for their rate."""
+    solver = solve(base="net: 'net.prototxt' base_lr: 0.1 lr_policy: 'poly' power: 0.5 max_iter: 0")
+    assert (solver.max_iterations, solver.rate(0), solver.rate(3)) == (0, 0.0, 0.0)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -76,15 +76,16 @@ class MultiStep:
 
 @dataclass(frozen=True)
 class Poly:
-    """base_lr * (1 - iteration / max_iter) ^ power, and 0 beyond max_iter."""
+    """base_lr * (1 - iteration / max_iter) ^ power, and 0 from max_iter on."""
 
     base_lr: float
     power: float
     max_iter: int
 
     def __call__(self, iteration: int) -> float:
-        left = 1.0 - iteration / self.max_iter
-        return self.base_lr * _power(left, self.power) if left > 0 else 0.0
+        if iteration >= self.max_iter:
+            return 0.0
+        return self.base_lr * _power(1.0 - iteration / self.max_iter, self.power)
 
 
 @dataclass(frozen=True)

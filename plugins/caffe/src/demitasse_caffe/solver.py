@@ -332,7 +332,7 @@ class SolverFile:
 
     def _rate_field(self, message: Any, name: str) -> Any:
         """A number that the policy reads. ``gamma`` and ``power`` are 0 where they are not given, as in
-        Caffe, and ``stepvalue`` may be empty."""
+        Caffe, ``stepvalue`` may be empty, and a ``max_iter`` of 0 trains nothing."""
         reason = f"lr_policy {message.lr_policy!r} needs {name}"
         if name == "stepvalue":
             return tuple(message.stepvalue)
@@ -341,7 +341,7 @@ class SolverFile:
             raise ModelError(f"{at}: {reason}")
         value = getattr(message, name)
         if isinstance(value, int):
-            if value < 1:
+            if value < (name != "max_iter"):
                 raise ModelError(f"{self._where(name)}: {reason} of 1 or more; it is {value}")
             return value
         if not math.isfinite(value) or (value < 0 and name != "power"):
