@@ -413,3 +413,17 @@ def test_weights_are_served_by_the_names_of_their_nodes(runtime: Runtime, tmp_pa
     arrays = runtime.read(tmp_path / "model.onnx").weights().parameters["conv1"]
     np.testing.assert_array_equal(arrays[0], W)
     np.testing.assert_array_equal(arrays[1], random_array(4))
+
+
+@pytest.mark.parametrize(("mode", "order"), [("DCR", (0, 3, 5, 1, 2, 4)), ("CRD", (0, 1, 3, 5, 2, 4))])
+def test_space_becomes_depth_in_either_order(
+    runtime: Runtime, mode: str, order: tuple[int, ...], tmp_path: Path
+) -> None:
+    x = random_array(2, 3, 4, 6)
+    node = helper.make_node("SpaceToDepth", ["x"], ["y"], blocksize=2, mode=mode)
+    expected = x.reshape(2, 3, 2, 2, 3, 2).transpose(order).reshape(2, 12, 2, 3)
+    made = model([node], {}, x.shape, opset=28)
+    agree(read(runtime, made, tmp_path).forward(x=x), {"y": expected}, 0)
+    node = helper.make_node("SpaceToDepth", ["x"], ["y"], blocksize=2, mode="RCD")
+    with pytest.raises(ModelError, match="mode 'RCD' is none of DCR, CRD"):
+        read(runtime, model([node], {}, x.shape, opset=28), tmp_path)

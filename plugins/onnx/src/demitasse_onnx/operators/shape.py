@@ -133,12 +133,14 @@ def _depth_to_space(given: Operands) -> Sequence[Tensor]:
 
 
 def _space_to_depth(given: Operands) -> Sequence[Tensor]:
-    x, size = given.tensor(), given["blocksize"]
+    x, size, mode = given.tensor(), given["blocksize"], given["mode"]
     if len(x.shape) != 4 or not isinstance(size, int) or size < 1 or any(e % size for e in x.shape[2:]):
         raise ValueError(f"blocksize {size} does not divide the space of {x!r}")
+    if mode not in ("DCR", "CRD"):
+        raise ValueError(f"mode {mode!r} is none of DCR, CRD")
     n, c, h, w = x.shape
     cut = _as(given, x, (n, c, h // size, size, w // size, size))[0]
-    moved = permuted(given, cut, (0, 3, 5, 1, 2, 4))
+    moved = permuted(given, cut, (0, 3, 5, 1, 2, 4) if mode == "DCR" else (0, 1, 3, 5, 2, 4))
     return _as(given, moved, (n, c * size**2, h // size, w // size))
 
 
