@@ -16,6 +16,7 @@ import demitasse
 from demitasse import PLAIN, Place, Request, Runtime, TensorSpec
 from demitasse_cli.main import main
 from demitasse_cpu.kernels import FACTORIES
+from demitasse_cpu.onednn.library import library
 from demitasse_reference.kernels import KERNELS
 from demitasse_training.folding import FOLD
 
@@ -31,6 +32,7 @@ SCALE = """
 layer { name: "scale" type: "Scale" bottom: "y" top: "y" scale_param { bias_term: true
   filler { type: "gaussian" std: 1 } bias_filler { type: "gaussian" std: 1 } } }"""
 RELU = 'layer { name: "relu" type: "ReLU" bottom: "y" top: "y" }'
+RELU6 = 'layer { name: "relu6" type: "ReLU6" bottom: "y" top: "y" }'
 LAST = """
 layer { name: "last" type: "Pooling" bottom: "y" top: "out" pooling_param { global_pooling: true } }"""
 USUAL = (INPUT, PRODUCT, NORM, SCALE, RELU, LAST)
@@ -128,7 +130,7 @@ def test_folded_layers_give_what_they_give_apart(
         layer.replace('top: "y"', f'top: "y" {epsilon}') if layer == NORM else layer for layer in after
     ]
     after = [layer.replace("bias_term: true", f"bias_term: {scale}") for layer in after]
-    relu = one_of([], [RELU], [RELU.replace("top", "relu_param { negative_slope: 0.2 } top")])
+    relu = one_of([], [RELU], [RELU6], [RELU.replace("top", "relu_param { negative_slope: 0.2 } top")])
     last = (
         LAST if kind == "convolution" else 'layer { name: "last" type: "TanH" bottom: "y" top: "out" }'
     )
@@ -143,6 +145,18 @@ def test_what_follows_a_normalisation_is_the_products_to_do(runtime: Runtime, wr
     assert not apart(net)
     if any(entry.plugin == "cpu" for entry in net.plan.entries):
         assert "convolution_relu" in operations(net)
+
+
+@pytest.mark.parametrize("precision", TOLERANCE)
+def test_a_function_that_follows_is_the_products_to_do(
+    runtime: Runtime, written: Any, precision: str
+) -> None:
+    net = agree(runtime, written(INPUT, PRODUCT, NORM, SCALE, RELU6, LAST), precision, x=values())
+    assert folded(net)
+    done = [name for name in operations(net) if name.startswith(("convolution", "clip"))]
+    by_cpu = any(entry.plugin == "cpu" for entry in net.plan.entries)
+    one = by_cpu and library() is not None and precision != "f64"
+    assert done == (["convolution_clip"] if one else ["convolution", "clip"])
 
 
 def test_weights_are_folded_in_float32_before_they_are_rounded(runtime: Runtime, written: Any) -> None:

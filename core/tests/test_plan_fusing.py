@@ -25,9 +25,14 @@ from demitasse import (
     make_plan,
     shapes_by_operand,
 )
-from demitasse.operations import VOCABULARY
+from demitasse.operations import VOCABULARY, define_function
 
-EVERYTHING = {*VOCABULARY, *FUSED}
+FUNCTIONS = (
+    *define_function("bounded", "at most most", "dy where x <= most", "x", 1, {"most": 6.0}),
+    *define_function("padded", "x + pad", "dy", "x", 1, {"pad": 1.0}),
+)
+WORDS = {**VOCABULARY, **{word.name: word for word in FUNCTIONS}}
+EVERYTHING = {*WORDS, *FUSED, "convolution_bounded", "convolution_padded", "softmax_bounded"}
 SHAPE = (2, 4, 3, 3)
 
 
@@ -54,7 +59,7 @@ class Sketch:
     """A graph by hand: operations in the order in which they are added, tensors of one shape."""
 
     def __init__(self) -> None:
-        self.graph = Graph(VOCABULARY, "train", "float32")
+        self.graph = Graph(WORDS, "train", "float32")
 
     def input(self, name: str, *shape: int) -> Tensor:
         self.graph.inputs[name] = Tensor(name, shape or SHAPE, "float32", "input")
@@ -64,7 +69,7 @@ class Sketch:
         self, name: str, word: str, *inputs: Tensor, phase: str = "forward", **attributes: Any
     ) -> Tensor:
         """The first result of an operation, which is called by its ``name``."""
-        operation = VOCABULARY[word]
+        operation = WORDS[word]
         absent = [] if operation.inputs[-1].variadic else [None] * len(operation.inputs)
         given = [*inputs, *absent[len(inputs) :]]
         node = Node(operation, given, [], {**operation.attributes, **attributes}, name, phase)
@@ -216,6 +221,38 @@ def test_a_reader_with_attributes_of_its_own_is_not_fused(
     y = sketch.convolution("y", x)
     after = sketch.add("after", reader, y, *[x] * (reader == "sum"), **attributes)
     assert done(sketch.plan(after)) == ["convolution", reader]
+
+
+def test_a_function_of_each_element_brings_its_attributes(sketch: Sketch) -> None:
+    stub = Stub()
+    y = sketch.convolution("y", sketch.input("x"))
+    plan = sketch.plan(sketch.add("z", "bounded", y, most=4.0), kernels=Kernels([("all", stub)]))
+    assert done(plan) == ["convolution_bounded"]
+    asked = stub.asked[last(plan).kernel]
+    assert asked.attributes == {**VOCABULARY["convolution"].attributes, "most": 4.0}
+    assert asked.operation.inputs == VOCABULARY["convolution"].inputs
+    assert names(last(plan).inputs) == ["x", "y.w", None]
+    assert names(last(plan).outputs) == ["z"]
+
+
+def test_a_function_is_apart_where_one_attribute_would_stand_for_two(sketch: Sketch) -> None:
+    y = sketch.convolution("y", sketch.input("x"))
+    assert done(sketch.plan(sketch.add("z", "padded", y))) == ["convolution", "padded"]
+
+
+def test_a_function_whose_gradient_reads_the_result_is_apart(sketch: Sketch) -> None:
+    x = sketch.input("x")
+    y = sketch.convolution("y", x)
+    z, dy = (
+        sketch.add("z", "bounded", y),
+        sketch.add("dy", "bounded_backward", x, y, phase="backward"),
+    )
+    assert done(sketch.plan(z, dy)) == ["convolution", "bounded", "bounded_backward"]
+
+
+def test_a_function_behind_what_fuses_nothing_is_apart(sketch: Sketch) -> None:
+    y = sketch.add("y", "softmax", sketch.input("x"))
+    assert done(sketch.plan(sketch.add("z", "bounded", y))) == ["softmax", "bounded"]
 
 
 def test_in_a_chain_only_the_first_has_attributes_of_its_own(sketch: Sketch) -> None:

@@ -223,9 +223,13 @@ class _Planner:
             name, usual = reader.operation.name, reader.attributes == reader.operation.attributes
             usual &= takes[0].variadic or reader.inputs[0] is result
             there = all(made.get(tensor, -1) < i for tensor in more)
-            if name in operation.fuses and usual and there and reader.phase == node.phase:
+            told = reader.attributes if reader.operation.function else {}
+            named = usual and name in operation.fuses
+            fits = named or (reader.operation.function and told.keys().isdisjoint(node.attributes))
+            if fits and there and reader.phase == node.phase:
                 both = f"{operation.name}_{name}", operation.inputs + takes[-1:] * bool(more)
                 one = replace(node, operation=replace(operation, name=both[0], inputs=both[1]))
+                one.attributes = {**node.attributes, **told}
                 one.inputs, one.outputs = [*node.inputs, *more], [*reader.outputs, *node.outputs[1:]]
                 found, apart = (self.kernels.find(self._request(each))[0] for each in (one, node))
                 if found and found == apart:

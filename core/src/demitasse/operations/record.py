@@ -65,8 +65,9 @@ class Operation:
     output shapes added; None counts one per output element. ``aliases`` lists (output, input) pairs
     that may share memory when nobody else reads the input afterwards. ``fuses`` names operations that a
     kernel may do as well: where one, with its default attributes, is all that reads the first output,
-    the plan asks for ``<name>_<that name>``; what else that reads comes behind the inputs. A ``view``
-    has no kernel: its output is its input's memory in another shape."""
+    the plan asks for ``<name>_<that name>``; what else that reads comes behind the inputs. With any such
+    it may do a ``function``, whose output is one of each element; its attributes join the others. A
+    ``view`` has no kernel: its output is its input's memory in another shape."""
 
     name: str
     summary: str
@@ -80,6 +81,7 @@ class Operation:
     fuses: tuple[str, ...] = ()
     view: bool = False
     family: str = ""
+    function: bool = False
 
 
 def define(
@@ -95,13 +97,14 @@ def define(
     aliases: Sequence[str] = (),
     fuses: Sequence[str] = (),
     view: bool = False,
+    function: bool = False,
 ) -> Operation:
     """An operation in short. Operands: ``x w b?`` (optional), ``*xs`` (variadic), ``p!`` (updated),
     ``mask:uint8`` (element type). Gradients: ``w b = backward(dy, x)``. Aliases: ``y = x``."""
     rules = tuple(_gradient(name, text) for text in gradients)
     pairs = tuple(_pair(name, text) for text in aliases)
     given = MappingProxyType(dict(attributes or {}))
-    about = rules, pairs, tuple(fuses), view, family
+    about = rules, pairs, tuple(fuses), view, family, function
     return Operation(name, summary, _operands(inputs), _operands(outputs), shapes, flops, given, *about)
 
 
@@ -117,7 +120,7 @@ def define_function(
     and ``reads``: x or y; each takes so many ``flops`` an element."""
     return (
         define("elementwise", name, f"y = {formula}", "x", "y", same_as("x"), per_element("x", flops),
-               attributes, [f"x = {name}_backward(dy, {reads})"], ["y = x"]),
+               attributes, [f"x = {name}_backward(dy, {reads})"], ["y = x"], function=True),
         define("elementwise", f"{name}_backward", f"dx = {gradient}", f"dy {reads}", "dx",
                same_as("dy"), per_element("dy", flops), attributes, aliases=["dx = dy"]),
     )  # fmt: skip

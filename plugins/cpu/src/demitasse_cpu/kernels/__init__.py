@@ -17,6 +17,7 @@ from demitasse_cpu.kernels import (
     convolution,
     elementwise,
     folding,
+    followed,
     functions,
     indexing,
     inner_product,
@@ -91,6 +92,8 @@ def candidates(request: Request) -> Iterable[Candidate]:
         kept = [*winograd_kept.transformation(request), *packed_weights.transformation(request)]
         if kept:
             return kept
+    if (apart := followed.apart(request)) is not None:
+        return followed.candidates(*apart, onednn.candidates(request), candidates)
     if alone := _offers(ALONE, name, request):
         return alone
     offered = onednn.candidates(request)

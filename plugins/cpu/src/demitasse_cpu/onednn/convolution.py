@@ -12,6 +12,7 @@ from demitasse import PLAIN, Candidate, Layout, Request, TensorSpec, Work
 from demitasse_cpu.kernels.requests import aligned, flat, parts_for, spec
 from demitasse_cpu.kernels.work import spread
 from demitasse_cpu.native import in_order
+from demitasse_cpu.onednn.functions import Function, followed_by_each, function_behind
 from demitasse_cpu.onednn.inner_product import Product
 from demitasse_cpu.onednn.library import (
     ADDEND,
@@ -85,7 +86,14 @@ class _Convolution:
         some = next(n for n in range(min(images, most), 0, -1) if images % n == 0)
         return replace(self, x=(some, *self.x[1:]), y=(some, *rest))
 
-    def forward(self, x: Layout, y: Layout, bias: bool, relu: bool, added: bool = False) -> Primitive:
+    def forward(
+        self,
+        x: Layout,
+        y: Layout,
+        bias: bool,
+        function: Function | None = None,
+        added: bool = False,
+    ) -> Primitive:
         lib = self.lib
         result = described(lib, self.y, self.stored, y)
         return Primitive(
@@ -101,11 +109,11 @@ class _Convolution:
             result,
             *self.window,
             addend=result if added else None,
-            relu=relu,
+            function=function,
         )
 
     def backward(self, name: str, x: Layout, y: Layout, bias: bool = False) -> Primitive:
-        lib, hint = self.lib, self.forward(x, y, False, False)
+        lib, hint = self.lib, self.forward(x, y, False)
         data = described(lib, self.x, self.stored, x)
         gradient = described(lib, self.y, self.stored, y)
         if name == "convolution_backward_data":
@@ -122,15 +130,15 @@ class _Convolution:
 
 
 def forward(request: Request) -> Iterable[Candidate]:
-    """Candidates for a convolution, or one with ReLU."""
+    """Candidates for a convolution, or one with a function of its result."""
     x, w, b = (*request.inputs, None)[:3]
     convolution = _convolution(request, spec(x).shape, spec(w).shape, spec(request.outputs[0]).shape)
     if convolution is None:
         return
-    relu = request.operation.name.endswith("_relu")
+    function = function_behind("convolution", request)
     for layout in _layouts(spec(x)):
         try:
-            primitive = convolution.forward(layout, layout, b is not None, relu)
+            primitive = convolution.forward(layout, layout, b is not None, function)
         except UnimplementedError:
             continue
         kept = _stored(layout, convolution.stored)
@@ -146,11 +154,11 @@ def forward_and_sum(request: Request) -> Iterable[Candidate]:
     convolution = _convolution(request, *shapes)
     if convolution is None or len(others) > 1 or {*convolution.w[2:], convolution.groups} != {1}:
         return
-    relu, layout = request.operation.name.endswith("_relu"), _BY_CHANNELS[len(shapes[0])]
+    function, layout = function_behind("convolution", request), _BY_CHANNELS[len(shapes[0])]
     part = convolution.some(_NEAR_BYTES)
     whole = part.y == convolution.y
     try:
-        primitive = part.forward(layout, layout, b is not None, relu and whole, whole)
+        primitive = part.forward(layout, layout, b is not None, function if whole else None, whole)
     except UnimplementedError:
         return
     kept = _stored(layout, convolution.stored)
@@ -319,7 +327,7 @@ def _candidate(
 
 FACTORIES = {
     "convolution": forward,
-    "convolution_relu": forward,
+    **dict.fromkeys(followed_by_each("convolution"), forward),
     "convolution_sum": forward_and_sum,
     "convolution_sum_relu": forward_and_sum,
     "convolution_backward_data": backward_data,

@@ -13,6 +13,7 @@ from demitasse import PLAIN, Candidate, Layout, PlanError, Request, Work
 from demitasse_cpu.kernels.requests import aligned, spec
 from demitasse_cpu.kernels.work import ready
 from demitasse_cpu.native import in_order
+from demitasse_cpu.onednn.functions import Function, followed_by_each, function_behind
 from demitasse_cpu.onednn.library import (
     BIAS,
     DIFF_BIAS,
@@ -56,7 +57,9 @@ class Product:
             else described(self.lib, shape, stored, replace(layout, stored=""))
         )
 
-    def made(self, name: str, layout: Layout | None, bias: bool, relu: bool = False) -> Primitive:
+    def made(
+        self, name: str, layout: Layout | None, bias: bool, function: Function | None = None
+    ) -> Primitive:
         """A pass's primitive, with weights in a layout or, for None, as oneDNN likes them."""
         lib = self.lib
         x = described(lib, (self.rows, self.inputs), self.stored, PLAIN)
@@ -64,7 +67,7 @@ class Product:
         biases = described(lib, (self.outputs,), "float32", PLAIN) if bias else None
         if name == "inner_product_forward":
             given = [FORWARD_TRAINING, x, self.weights(layout, self.stored), biases, y]
-            return Primitive(lib, self.threads, name, lib.engine, *given, relu=relu)
+            return Primitive(lib, self.threads, name, lib.engine, *given, function=function)
         hint = self.made("inner_product_forward", None, False)
         if name == "inner_product_backward_data":
             given = [x, self.weights(layout, self.stored), y, hint.hint]
@@ -74,14 +77,14 @@ class Product:
 
 
 def forward(request: Request) -> Iterable[Candidate]:
-    """Candidates for an inner product, or one with ReLU."""
+    """Candidates for an inner product, or one with a function of its result."""
     x, w, b = (*request.inputs, None)[:3]
-    relu = request.operation.name.endswith("_relu")
+    function = function_behind("inner_product", request)
     for product in _products(request, spec(x).shape, spec(w).shape):
         order = [SRC, WEIGHTS, BIAS][: len(request.inputs)], [DST]
         given = [None, *_settled(spec(w).layout)]
         name = "inner_product_forward"
-        offered = list(_offers(product, name, order, given, b is not None, relu))
+        offered = list(_offers(product, name, order, given, b is not None, function))
         yield from offered
         if offered and request.fixed:
             return  # weights are copied once: in 16 bits half as much is read of them each time
@@ -163,7 +166,7 @@ def _offers(
     order: tuple[list[int], list[int]],
     layouts: list[Layout | None],
     bias: bool = False,
-    relu: bool = False,
+    function: Function | None = None,
 ) -> Iterator[Candidate]:
     """A candidate for each form of the weights, those that oneDNN has a fast kernel for."""
     seen: list[Layout] = []
@@ -171,7 +174,7 @@ def _offers(
     stored = "float32" if argument == DIFF_WEIGHTS else product.stored
     for wanted in layouts:
         try:
-            primitive = product.made(name, wanted, bias, relu)
+            primitive = product.made(name, wanted, bias, function)
         except PlanError:
             continue  # there is none, or another plugin's layout has no tag
         shape = (product.outputs, product.inputs)
@@ -250,7 +253,7 @@ def _in_parts(product: Product, weights: Layout, parts: int, whole: Candidate, b
 
 FACTORIES = {
     "inner_product": forward,
-    "inner_product_relu": forward,
+    **dict.fromkeys(followed_by_each("inner_product"), forward),
     "inner_product_backward_data": backward_data,
     "inner_product_backward_weights": backward_weights,
 }

@@ -24,7 +24,7 @@ TYPES = {"bfloat16": 2, "float32": 3, "int32": 4, "int8": 5, "uint8": 6}
 FORWARD_TRAINING = 64
 ANY = 1
 USER_SCRATCHPAD = 1
-RELU, ADD = 0x20, 0x1FFF0
+ADD = 0x1FFF0
 CONVOLUTION_DIRECT = 1
 
 SRC, DST, WEIGHTS, BIAS, SCRATCHPAD = 1, 17, 33, 41, 80
@@ -127,18 +127,21 @@ def name_of(descriptor: c_void_p, lib: Library) -> str:
     return (text.value or b"").decode()
 
 
-def attributes_with(lib: Library, addend: Any = None, relu: bool = False) -> c_void_p:
+def attributes_with(
+    lib: Library, addend: Any = None, function: tuple[int, float, float] | None = None
+) -> c_void_p:
     """Attributes of a primitive: its scratch memory is given; the addition of a tensor of the descriptor
-    ``addend`` and ReLU follow where wanted."""
+    ``addend`` and a ``function`` of each element, oneDNN's number for it with alpha and beta, follow
+    where wanted."""
     attributes = lib.made("primitive_attr_create")
     lib.call("primitive_attr_set_scratchpad_mode", attributes, USER_SCRATCHPAD)
-    if relu or addend is not None:
+    if function is not None or addend is not None:
         after = lib.made("post_ops_create")
-        zero = ctypes.c_float(0.0)
         if addend is not None:
             lib.call("post_ops_append_binary", after, ADD, addend)
-        if relu:
-            lib.call("post_ops_append_eltwise", after, RELU, zero, zero)
+        if function is not None:
+            kind, *numbers = function
+            lib.call("post_ops_append_eltwise", after, kind, *map(ctypes.c_float, numbers))
         lib.call("primitive_attr_set_post_ops", attributes, after)
         lib.call("post_ops_destroy", after)
     return attributes

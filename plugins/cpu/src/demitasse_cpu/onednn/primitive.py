@@ -8,6 +8,7 @@ from ctypes import c_void_p
 from typing import Any
 
 from demitasse_cpu.native import Foreign, Team, openmp
+from demitasse_cpu.onednn.functions import Function
 from demitasse_cpu.onednn.library import (
     QUERY_ARGUMENT,
     SCRATCHPAD,
@@ -30,8 +31,8 @@ def _team() -> Team:
 class Primitive:
     """A primitive that oneDNN would make with ``threads`` of OpenMP's threads: what it is called, the
     descriptor of each argument, the scratch memory that it needs; the addition of a tensor described by
-    ``addend`` and ``relu`` follow where wanted. Raises UnimplementedError where oneDNN has only its
-    reference, which is slow."""
+    ``addend`` and a ``function`` of each element follow where wanted. Raises UnimplementedError where
+    oneDNN has only its reference, which is slow."""
 
     def __init__(
         self,
@@ -40,10 +41,10 @@ class Primitive:
         name: str,
         *arguments: Any,
         addend: Any = None,
-        relu: bool = False,
+        function: Function | None = None,
     ) -> None:
         self.lib = lib
-        attributes = attributes_with(lib, addend, relu)
+        attributes = attributes_with(lib, addend, function)
         try:
             with _team().using(threads) as self.threads:
                 self._description = lib.made(f"{name}_primitive_desc_create", *arguments, attributes)
