@@ -173,7 +173,30 @@ ALIKE = np.array([1.0, 0, 0, 1, 0])
 TARGETS = RANDOM.uniform(0, 1, (5, 4))
 SOME = np.where(RANDOM.uniform(size=(5, 4)) < 0.4, -1.0, TARGETS)
 
+
+def smooth(d: np.ndarray, square: float) -> np.ndarray:
+    """Huber's function as Girshick 2015 has it, for sigma^2."""
+    near = np.abs(d) < 1 / square
+    return np.where(near, 0.5 * square * d * d, np.abs(d) - 0.5 / square)
+
+
 LAYERS = {
+    "smooth": Case(
+        "SmoothL1Loss", lambda a, b, _: smooth(a - b, 1).sum() / 5, [real(5, 4), real(5, 4)], None
+    ),
+    "smooth of planes, weighted inside and outside": Case(
+        "SmoothL1Loss",
+        lambda a, b, inside, outside, _: (outside * smooth(inside * (a - b), 9)).sum() / 5,
+        [real(5, 2, 2, 3), real(5, 2, 2, 3), real(5, 2, 2, 3), real(5, 2, 2, 3)],
+        None,
+        "smooth_l1_loss_param { sigma: 3 }",
+    ),
+    "smooth, weighted inside": Case(
+        "SmoothL1Loss",
+        lambda a, b, inside: smooth(inside.reshape(5, 4) * (a - b), 1).sum() / 5,
+        [real(5, 4), real(5, 4)],
+        real(5, 4),
+    ),
     "Euclidean": Case(
         "EuclideanLoss", lambda a, b, _: ((a - b) ** 2).sum() / 10, [real(5, 4), real(5, 4)], None
     ),

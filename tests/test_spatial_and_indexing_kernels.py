@@ -17,8 +17,10 @@ from hypothesis import strategies as st
 from demitasse import PLAIN, Candidate, DataError, Layout, Place, Request, TensorSpec
 from demitasse.operations import VOCABULARY, extend
 from demitasse_caffe.operations import indexing, spatial
+from demitasse_caffe.operations import regions as of_regions
 
-WORDS = extend(VOCABULARY, (*indexing.OPERATIONS, *spatial.OPERATIONS), "caffe")
+OPERATIONS = (*indexing.OPERATIONS, *of_regions.OPERATIONS, *spatial.OPERATIONS)
+WORDS = extend(VOCABULARY, OPERATIONS, "caffe")
 NHWC = Layout("NHWC", (0, 2, 3, 1))
 TOLERANCE = {"float32": 1e-5, "float64": 1e-12}
 Case = tuple[list[Any], dict[str, Any]]
@@ -79,6 +81,19 @@ def compress(d: Draw) -> Case:
     x = d.real(*d.shape())
     shape = (len(x), *d.one_of((), (1,), (1, 1)))
     return [x, d.index(2, *shape) * d.one_of(0, 1, 3)], {}
+
+
+def regions(d: Draw) -> Case:
+    """Some reach beyond the planes, some have their corners in the wrong order."""
+    x = d.real(d.number(1, 3), d.number(1, 3), d.number(1, 9), d.number(1, 9))
+    count = d.number(1, 5)
+    sample = d.random.integers(0, len(x), (count, 1))
+    corners = d.random.uniform(-20, 60, (count, 4))
+    rows = np.concatenate([sample, corners], 1).astype(d.dtype)
+    size = (d.number(1, 4), d.number(1, 7))
+    if d.one_of(True, False):
+        rows = rows[:, :, None, None]
+    return [x, rows], {"size": size, "scale": d.one_of(0.25, 1 / 16, 1.0), "source": "here"}
 
 
 def im2col(d: Draw) -> Case:
@@ -151,6 +166,7 @@ FORWARD: dict[str, Callable[[Draw], Case]] = {
     "gather": gather,
     "compress": compress,
     "im2col": im2col,
+    "pooling_regions": regions,
     "pooling_stochastic": pooled_by_chance,
     "pooling_self_weighted": pooled,
 }
@@ -312,6 +328,18 @@ def test_an_index_that_is_no_row_is_an_error(kernels: str, wrong: float) -> None
     (candidate,) = hook(kernels)(asked)
     message = rf"'e' \(Embed\): index {wrong:g} at place 2 is no row .* from 0 to 4".replace("+", r"\+")
     with pytest.raises(DataError, match=message):
+        run(candidate, asked, inputs)
+
+
+@pytest.mark.parametrize("kernels", ["reference", "cpu"])
+@pytest.mark.parametrize(("at", "wrong"), [(0, 2), (0, -1), (0, 0.5), (3, math.nan), (4, math.inf)])
+def test_what_is_no_region_is_an_error(kernels: str, at: int, wrong: float) -> None:
+    rows = np.float32([[0, 1, 1, 2, 2], [1, 0, 0, 3, 3]])
+    rows[1, at] = wrong
+    inputs = [np.ones((2, 3, 4, 4), np.float32), rows]
+    asked = request("pooling_regions", inputs, {"size": (2, 2), "source": "net.prototxt:3: layer 'r'"})
+    (candidate,) = hook(kernels)(asked)
+    with pytest.raises(DataError, match=rf"layer 'r': region 1 is .*{wrong:g}.* a sample from 0 to 1"):
         run(candidate, asked, inputs)
 
 

@@ -266,7 +266,7 @@ def test_what_a_fork_has_in_caffes_layers_is_said_to_be_left_out(tmp_path: Path)
     net = tmp_path / "net.prototxt"
     net.write_text(
         'layer { name: "p" type: "Pooling" bottom: "x" top: "y" pooling_param { pool: AVE_X } }'
-        'layer { name: "r" type: "ROIPooling" bottom: "y" top: "z" }'
+        'layer { name: "r" type: "PSROIPooling" bottom: "y" top: "z" }'
     )
     done = CliRunner().invoke(command, [str(net), str(tmp_path / "net.svg")])
     assert done.exit_code == 0

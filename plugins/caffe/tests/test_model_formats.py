@@ -396,12 +396,12 @@ def test_a_real_caffemodel_is_a_net_too(shared: Path) -> None:
 
 
 def test_what_a_fork_has_under_the_number_of_clips_parameters_is_no_damage(tmp_path: Path) -> None:
-    """Caffe's clip_param alone has required fields; the forks' 148 is of a SmoothL1Loss, say."""
+    """Caffe's clip_param alone has required fields; the forks' 148 is of a PSROIPooling, say."""
     net = schema({}).message("NetParameter")
-    net.layer.add(name="loss", type="SmoothL1Loss").clip_param.min = 1
+    net.layer.add(name="loss", type="PSROIPooling").clip_param.min = 1
     path = tmp_path / "net.binarynet"
     path.write_bytes(net.SerializePartialToString())
-    assert [layer.type for layer in model_reader(path, {}).net("train").layers] == ["SmoothL1Loss"]
+    assert [layer.type for layer in model_reader(path, {}).net("train").layers] == ["PSROIPooling"]
     net.layer[0].type = "Clip"
     path.write_bytes(net.SerializePartialToString())
     with pytest.raises(ModelError, match=r"net\.binarynet: lacks layer\[0\]\.clip_param\.max, which"):
@@ -417,12 +417,12 @@ def field(number: int, payload: bytes) -> bytes:
 
 def test_a_forks_fields_in_a_binary_net_are_told_once(tmp_path: Path) -> None:
     """Written by hand: two layers with message 203 and one of them with 150, a field 90 of the net, and
-    a Clip's number in a SmoothL1Loss."""
+    a Clip's number in a PSROIPooling."""
     strange = field(203, b"\x08\x01")
     layers = (
         field(1, b"p") + field(2, b"PriorBox") + field(4, b"p") + strange,
         field(1, b"q") + field(2, b"PriorBox") + field(4, b"q") + strange + field(150, b"x"),
-        field(1, b"s") + field(2, b"SmoothL1Loss") + field(4, b"s") + field(148, b"\x0d\0\0\x80?"),
+        field(1, b"s") + field(2, b"PSROIPooling") + field(4, b"s") + field(148, b"\x0d\0\0\x80?"),
     )
     path = tmp_path / "net.binarynet"
     path.write_bytes(field(90, b"fork") + b"".join(field(100, layer) for layer in layers))

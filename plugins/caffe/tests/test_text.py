@@ -201,18 +201,18 @@ def test_another_pbtxt_is_left_to_another_plugin(tmp_path: Path) -> None:
 
 
 def test_fields_of_a_type_that_nobody_knows_are_left_to_the_error_about_the_type(read: Any) -> None:
-    text = 'layer { name: "r" type: "ROIPooling" bottom: "x" roi_pooling_param { pooled_h: 6 } }'
-    assert read(text).net("test").layers[0].type == "ROIPooling"
+    text = 'layer { name: "r" type: "PSROIPooling" bottom: "x" psroi_pooling_param { pooled_h: 6 } }'
+    assert read(text).net("test").layers[0].type == "PSROIPooling"
 
 
 def test_fields_of_a_fork_in_caffes_own_layers_are_told_where_no_type_is_unknown(read: Any) -> None:
     """A net of a fork has both: the type is what is missing. Its other phase may be all Caffe's."""
     fork = (
         'layer { name: "drop" type: "Dropout" dropout_param { scale_train: false } }'
-        'layer { name: "roi" type: "ROIPooling" include { phase: TRAIN } roi_pooling_param { x: 1 } }'
+        'layer { name: "roi" type: "PSROIPooling" include { phase: TRAIN } psroi_param { x: 1 } }'
     )
     reader = read(fork)
-    assert [layer.type for layer in reader.net("train").layers] == ["Dropout", "ROIPooling"]
+    assert [layer.type for layer in reader.net("train").layers] == ["Dropout", "PSROIPooling"]
     with pytest.raises(
         ModelError, match=r":1:\d+: layer 'drop': DropoutParameter: scale_train is a field of Faster"
     ):
@@ -224,10 +224,10 @@ def test_fields_of_a_fork_in_caffes_own_layers_are_told_where_no_type_is_unknown
 def test_a_word_of_a_fork_is_told_where_no_type_is_unknown(read: Any) -> None:
     fork = (
         'layer { name: "pool" type: "Pooling" pooling_param { pool: AVE_X kernel_size: 2 } }'
-        'layer { name: "roi" type: "ROIPooling" include { phase: TRAIN } }'
+        'layer { name: "roi" type: "PSROIPooling" include { phase: TRAIN } }'
     )
     reader = read(fork)
-    assert [layer.type for layer in reader.net("train").layers] == ["Pooling", "ROIPooling"]
+    assert [layer.type for layer in reader.net("train").layers] == ["Pooling", "PSROIPooling"]
     with pytest.raises(ModelError, match=r":1:\d+: layer 'pool': unknown value of pool 'AVE_X'"):
         reader.net("test")
 

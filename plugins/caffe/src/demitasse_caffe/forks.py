@@ -401,7 +401,6 @@ FORKS = (
                 idle="true",
             ),
         ),
-        types="ROIPooling SmoothL1Loss",
     ),
     Fork(
         "Synopsys's fork",

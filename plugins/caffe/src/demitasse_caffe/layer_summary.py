@@ -27,7 +27,7 @@ _MEMBERS = {
     "data": "Data DummyData HDF5Data HDF5Output ImageData Input MemoryData WindowData Parameter",
     "convolution": "Convolution ConvolutionDepthwise Deconvolution DepthwiseConvolution Im2col",
     "inner product": "InnerProduct Embed",
-    "pooling": "Pooling SPP",
+    "pooling": "Pooling ROIPooling SPP",
     "activation": "AbsVal BNLL Clip Dropout ELU Exp Log PReLU Power ReLU ReLU6 Sigmoid Softmax Swish "
     "TanH Threshold",
     "normalization": "BatchNorm Bias LRN MVN Scale",
@@ -35,7 +35,7 @@ _MEMBERS = {
     "shape": "ArgMax BatchReindex Crop Filter Flatten Reduction Reshape ShuffleChannel Silence Tile",
     "recurrent": "LSTM LSTMUnit RNN",
     "loss": "Accuracy ContrastiveLoss EuclideanLoss HingeLoss InfogainLoss MultinomialLogisticLoss "
-    "SigmoidCrossEntropyLoss SoftmaxWithLoss",
+    "SigmoidCrossEntropyLoss SmoothL1Loss SoftmaxWithLoss",
 }
 _FAMILY = {kind: family for family, kinds in _MEMBERS.items() for kind in kinds.split()}
 _BORROWED = dict.fromkeys(

@@ -46,6 +46,7 @@ from demitasse_caffe.layers.loss import (
 from demitasse_caffe.layers.normalization import LRN, MVN, BatchNorm, Bias, Scale
 from demitasse_caffe.layers.recurrent import LSTM, RNN, LSTMUnit
 from demitasse_caffe.layers.reduction import ArgMax, Reduction
+from demitasse_caffe.layers.regions import ROIPooling, SmoothL1Loss
 from demitasse_caffe.layers.shape import Flatten, Reshape, Silence, Split
 
 LAYER_TYPES: tuple[CaffeLayer, ...] = (
@@ -93,6 +94,7 @@ LAYER_TYPES: tuple[CaffeLayer, ...] = (
     Pooling(),
     Power(),
     RNN(),
+    ROIPooling(),
     ReLU(),
     ReLU6(),
     Reduction(),
@@ -103,6 +105,7 @@ LAYER_TYPES: tuple[CaffeLayer, ...] = (
     ShuffleChannel(),
     Silence(),
     Slice(),
+    SmoothL1Loss(),
     Softmax(),
     SoftmaxWithLoss(),
     Split(),

@@ -14,6 +14,7 @@ from demitasse_caffe.operations import (
     propagation,
     recurrent,
     reduction,
+    regions,
     spatial,
     update,
 )
@@ -27,6 +28,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *propagation.OPERATIONS,
     *recurrent.OPERATIONS,
     *reduction.OPERATIONS,
+    *regions.OPERATIONS,
     *update.OPERATIONS,
 )
 """All of them, in the order of their families."""

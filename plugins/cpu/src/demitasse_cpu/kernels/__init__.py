@@ -31,6 +31,7 @@ from demitasse_cpu.kernels import (
     rearrangement,
     recurrent,
     reduction,
+    regions,
     reorder,
     spatial,
     spread_products,
@@ -60,6 +61,7 @@ FACTORIES: Family = MappingProxyType(
     | rearrangement.FACTORIES
     | recurrent.FACTORIES
     | reduction.FACTORIES
+    | regions.FACTORIES
     | spatial.FACTORIES
     | update.FACTORIES
 )

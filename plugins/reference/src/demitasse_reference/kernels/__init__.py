@@ -29,6 +29,7 @@ from demitasse_reference.kernels import (
     rearrangement,
     recurrent,
     reduction,
+    regions,
     spatial,
     update,
 )
@@ -48,6 +49,7 @@ _FAMILIES = (
     rearrangement,
     recurrent,
     reduction,
+    regions,
     spatial,
     update,
 )
