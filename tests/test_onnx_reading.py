@@ -149,6 +149,11 @@ NODES: dict[str, tuple[str, dict[str, Any], dict[str, np.ndarray]]] = {
     "Celu": ("Celu", {"alpha": 0.6}, {}),
     "Softsign": ("Softsign", {}, {}),
     "ThresholdedRelu": ("ThresholdedRelu", {"alpha": 0.4}, {}),
+    "Clip, to an upper limit below the lower": (
+        "Clip",
+        {},
+        {"least": np.float32(2), "most": np.float32(1)},
+    ),
     "Max, with a number": ("Max", {}, {"least": np.float32(0.1)}),
     "Min, with a row": ("Min", {}, {"most": random_array(5)}),
     "Sub, from a number": ("Sub", {}, {"b": np.float32(2)}),

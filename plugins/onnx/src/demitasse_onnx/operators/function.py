@@ -30,7 +30,7 @@ def _elu(given: Operands) -> Sequence[Tensor]:
 
 
 def _clip(given: Operands) -> Sequence[Tensor]:
-    """The limits are attributes before version 11, and constants since."""
+    """The limits are attributes before version 11, constants since; the upper one is the stronger."""
     limits = []
     for position, name, default in ((1, "min", -np.inf), (2, "max", np.inf)):
         value = given.constant(position)
@@ -38,6 +38,7 @@ def _clip(given: Operands) -> Sequence[Tensor]:
         if np.size(limit) != 1:
             raise ValueError(f"{name} has the shape {np.shape(limit)}; one number is supported")
         limits.append(float(np.reshape(limit, ())))
+    limits[0] = min(limits)
     if limits == [0.0, np.inf]:
         return [given.apply("relu", given.tensor())]
     return [given.apply("clip", given.tensor(), least=limits[0], most=limits[1])]
