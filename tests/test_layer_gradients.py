@@ -36,6 +36,11 @@ LAYERS = {
     "Softmax": "",
     "Flatten": "",
     "Reshape": "reshape_param { shape { dim: 0 dim: -1 } }",
+    "Permute": "permute_param { order: 0 order: 2 order: 3 order: 1 }",
+    "Normalize": "norm_param { across_spatial: false channel_shared: false eps: 0.1 }",
+    "Normalize of samples": "norm_param { scale_filler { type: 'constant' value: 3 } }",
+    "Interp": "interp_param { height: 7 width: 11 pad_beg: -1 }",
+    "Interp of fewer": "interp_param { shrink_factor: 2 }",
 }
 FILL = 'weight_filler { type: "gaussian" std: 0.5 }'
 
@@ -138,7 +143,7 @@ def trainer(runtime: demitasse.Runtime, folder: Path, net: str, rate: float, pas
 @pytest.mark.parametrize("name", NETS)
 def test_the_gradient_is_the_slope_of_the_loss(tmp_path: Path, name: str, kernels: str) -> None:
     """With a rate of 1 and no momentum, a step moves each parameter by its gradient."""
-    plugins = ["caffe", "datasets", "training", "snapshots", kernels, "reference"]
+    plugins = ["caffe", "onnx", "datasets", "training", "snapshots", kernels, "reference"]
     with demitasse.compose(plugins=list(dict.fromkeys(plugins))) as runtime:
         moving = trainer(runtime, tmp_path, NETS[name], rate=1.0)
         standing = trainer(runtime, tmp_path, NETS[name], rate=0.0)

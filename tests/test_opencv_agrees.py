@@ -71,8 +71,8 @@ DEPLOY = (
 FOREIGN = {
     "TimoSaemann+ENet/prototxts/enet_deploy": "bn_param",
     "TimoSaemann+ENet/prototxts/enet_deploy_final": "bn_param",
-    "chuanqi305+MobileNet-SSD/deploy": "permute_param",
-    "chuanqi305+MobileNet-SSD/voc/MobileNetSSD_deploy": "permute_param",
+    "chuanqi305+MobileNet-SSD/deploy": "prior_box_param",
+    "chuanqi305+MobileNet-SSD/voc/MobileNetSSD_deploy": "prior_box_param",
     "rbgirshick+py-faster-rcnn/models/coco/VGG16/faster_rcnn_end2end/test": "Python",
     "rbgirshick+py-faster-rcnn/models/coco/VGG_CNN_M_1024/faster_rcnn_end2end/test": "Python",
     "rbgirshick+py-faster-rcnn/models/pascal_voc/VGG16/faster_rcnn_end2end/test": "Python",

@@ -167,10 +167,10 @@ def test_an_old_type_of_a_fork_is_told_as_that(read: Any) -> None:
 
 
 def test_a_type_that_a_plugin_has_is_nobody_elses(read: Any) -> None:
-    text = INPUT + 'layer { name: "n" type: "Normalize" bottom: "data" top: "n" }'
-    kind = SimpleNamespace(name="Normalize", parameters={})
-    assert read(text).net("test").foreign == {"Normalize": "SSD's fork"}
-    assert read(text, types={"Normalize": kind}).net("test").foreign == {}
+    text = INPUT + 'layer { name: "n" type: "PriorBox" bottom: "data" top: "n" }'
+    kind = SimpleNamespace(name="PriorBox", parameters={})
+    assert read(text).net("test").foreign == {"PriorBox": "SSD's fork"}
+    assert read(text, types={"PriorBox": kind}).net("test").foreign == {}
 
 
 @pytest.mark.parametrize(

@@ -146,3 +146,87 @@ def test_gradients_pass_through_all_of_them(tmp_path: Path) -> None:
         below = loss()
         w[place] = kept
         assert gradient[place] == pytest.approx((above - below) / 0.02, rel=0.03, abs=0.01)
+
+
+def layer(kind: str, more: str) -> str:
+    return f"layer {{ name: 'l' type: '{kind}' bottom: 'x' top: 'y' {more} }}"
+
+
+@pytest.mark.parametrize(
+    ("order", "axes"),
+    [("order: 0 order: 2 order: 3 order: 1", (0, 2, 3, 1)), ("order: 2", (2, 0, 1, 3))],
+)
+def test_axes_that_are_not_named_stay_behind(order: str, axes: tuple[int, ...], run: Any) -> None:
+    given, made, _ = run(layer("Permute", f"permute_param {{ {order} }}"), x=(2, 3, 4, 5))
+    np.testing.assert_array_equal(made["y"], given["x"].transpose(axes))
+
+
+@pytest.mark.parametrize(("across", "axes"), [("true", (1, 2, 3)), ("false", 1)])
+@pytest.mark.parametrize("shared", ["true", "false"])
+def test_a_normalised_blob_has_the_length_of_its_scale(
+    across: str, axes: Any, shared: str, run: Any
+) -> None:
+    more = (
+        f"norm_param {{ across_spatial: {across} channel_shared: {shared} eps: 0.5 "
+        f"scale_filler {{ type: 'gaussian' std: 1 }} }}"
+    )
+    given, made, learned = run(layer("Normalize", more), x=(2, 3, 4, 5))
+    x, w = given["x"].astype(float), learned["l"][0]
+    assert w.shape == (() if shared == "true" else (3,))
+    expected = x / np.sqrt((x**2).sum(axes, keepdims=True) + 0.5) * w.reshape((-1, 1, 1))
+    np.testing.assert_allclose(made["y"], expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("more", "size", "inner"),
+    [
+        ("height: 7 width: 20", (7, 20), (0, 0)),
+        ("zoom_factor: 3", (13, 22), (0, 0)),
+        ("shrink_factor: 2", (3, 4), (0, 0)),
+        ("shrink_factor: 2 zoom_factor: 4", (9, 13), (0, 0)),
+        ("height: 1 width: 8 pad_beg: -1 pad_end: -2", (1, 8), (1, 2)),
+    ],
+)
+def test_an_image_is_resized_from_corner_to_corner(
+    more: str, size: tuple[int, int], inner: tuple[int, int], run: Any
+) -> None:
+    given, made, _ = run(layer("Interp", f"interp_param {{ {more} }}"), x=(2, 3, 5, 8))
+    y = given["x"].astype(float)[:, :, inner[0] : 5 - inner[1], inner[0] : 8 - inner[1]]
+    for axis, count in enumerate(size, 2):
+        at = np.linspace(0, y.shape[axis] - 1, count) if count > 1 else np.zeros(1)
+        places = np.arange(y.shape[axis])
+        y = np.apply_along_axis(lambda line, at=at, n=places: np.interp(at, n, line), axis, y)
+    assert made["y"].shape == (2, 3, *size)
+    np.testing.assert_allclose(made["y"], y, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "more", "message"),
+    [
+        ("Permute", "", r"layer 'l' .Permute.: permute_param { order } is not given"),
+        ("Permute", "permute_param { order: 1 order: 1 }", r"order \[1, 1\] does not name axes"),
+        ("Permute", "permute_param { order: 4 }", r"order \[4\] does not name axes"),
+        ("Interp", "interp_param { height: 3 }", "needs height and width, zoom_factor or shrink_factor"),
+        ("Interp", "interp_param { zoom_factor: 0 }", "zoom_factor } is not 1 or more"),
+        ("Interp", "interp_param { height: 0 width: 3 }", "makes an image of 0 x 3"),
+        (
+            "Interp",
+            "interp_param { zoom_factor: 2 pad_beg: -5 }",
+            "pad_beg -5 and pad_end 0 do not leave",
+        ),
+    ],
+)
+def test_a_mistake_in_them_is_told(kind: str, more: str, message: str, run: Any) -> None:
+    with pytest.raises(demitasse.ModelError, match=message):
+        run(layer(kind, more), x=(2, 3, 5, 8))
+
+
+def test_who_brings_an_operation_that_nobody_composed_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "net.prototxt"
+    path.write_text(INPUT.format("x", "dim: 2 dim: 3") + layer("Permute", "permute_param { order: 1 }"))
+    plugins = ["caffe", "training", "reference"]
+    with (
+        demitasse.compose(plugins=plugins) as runtime,
+        pytest.raises(demitasse.ModelError, match=r"needs the operation 'permute', .* 'onnx' brings it"),
+    ):
+        runtime.net(path)

@@ -253,9 +253,7 @@ FORKS = (
             Fields("TransformationParameter", "emit_constraint", "it selects boxes"),
             Fields("TransformationParameter", "resize_param", _RESIZED),
         ),
-        types=(
-            "AnnotatedData DetectionEvaluate DetectionOutput MultiBoxLoss Normalize Permute PriorBox"
-        ),
+        types="AnnotatedData DetectionEvaluate DetectionOutput MultiBoxLoss PriorBox",
         policies={"plateau": "where the rate falls once the loss does no more"},
     ),
     Fork(
@@ -458,7 +456,7 @@ FORKS = (
         ),
     ),
     Fork("R-FCN's fork", types="BoxAnnotatorOHEM PSROIPooling SmoothL1LossOHEM SoftmaxWithLossOHEM"),
-    Fork("the forks of DeepLab and PSPNet", types="Interp SegAccuracy"),
+    Fork("the forks of DeepLab and PSPNet", types="SegAccuracy"),
     Fork("the forks of SegNet, PSPNet and TSN", types="BN"),
     Fork("OpenPose's fork", types="CPMData ImResize Nms"),
     Fork("the forks of SSD and C3D", types="VideoData"),

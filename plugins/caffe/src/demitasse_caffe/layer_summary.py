@@ -30,9 +30,10 @@ _MEMBERS = {
     "pooling": "Pooling ROIPooling SPP",
     "activation": "AbsVal BNLL Clip Dropout ELU Exp Log PReLU Power ReLU ReLU6 Sigmoid Softmax Swish "
     "TanH Threshold",
-    "normalization": "BatchNorm Bias LRN MVN Scale",
+    "normalization": "BatchNorm Bias LRN MVN Normalize Scale",
     "combination": "Axpy Concat Eltwise Slice Split",
-    "shape": "ArgMax BatchReindex Crop Filter Flatten Reduction Reshape ShuffleChannel Silence Tile",
+    "shape": "ArgMax BatchReindex Crop Filter Flatten Interp Permute Reduction Reshape ShuffleChannel "
+    "Silence Tile",
     "recurrent": "LSTM LSTMUnit RNN",
     "loss": "Accuracy ContrastiveLoss EuclideanLoss HingeLoss InfogainLoss MultinomialLogisticLoss "
     "SigmoidCrossEntropyLoss SmoothL1Loss SoftmaxWithLoss",

@@ -21,7 +21,15 @@ from demitasse_caffe.layers.base import CaffeLayer
 from demitasse_caffe.layers.convolution import SPP, Convolution, Deconvolution, Im2col, Pooling
 from demitasse_caffe.layers.data import Data, ImageData, WindowData
 from demitasse_caffe.layers.elementwise import Concat, Eltwise
-from demitasse_caffe.layers.forks import Axpy, DepthwiseConvolution, ReLU6, ShuffleChannel
+from demitasse_caffe.layers.forks import (
+    Axpy,
+    DepthwiseConvolution,
+    Interp,
+    Normalize,
+    Permute,
+    ReLU6,
+    ShuffleChannel,
+)
 from demitasse_caffe.layers.hdf5 import HDF5Data, HDF5Output
 from demitasse_caffe.layers.indexing import (
     BatchReindex,
@@ -82,6 +90,7 @@ LAYER_TYPES: tuple[CaffeLayer, ...] = (
     InfogainLoss(),
     InnerProduct(),
     Input(),
+    Interp(),
     LRN(),
     LSTM(),
     LSTMUnit(),
@@ -89,8 +98,10 @@ LAYER_TYPES: tuple[CaffeLayer, ...] = (
     MVN(),
     MemoryData(),
     MultinomialLogisticLoss(),
+    Normalize(),
     PReLU(),
     Parameter(),
+    Permute(),
     Pooling(),
     Power(),
     RNN(),

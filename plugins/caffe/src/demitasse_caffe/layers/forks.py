@@ -1,4 +1,5 @@
-"""Layer types that BVLC Caffe has not, but the published nets of many: MobileNet, ShuffleNet, SENet."""
+"""Layer types that BVLC Caffe has not, but the published nets of many: MobileNet, ShuffleNet, SENet,
+SSD, PSPNet."""
 
 from __future__ import annotations
 
@@ -11,6 +12,8 @@ from demitasse import GraphBuilder, Layer, Tensor
 from demitasse_caffe.layers.base import CaffeLayer
 from demitasse_caffe.layers.convolution import Convolution
 from demitasse_caffe.layers.indexing import place_of
+from demitasse_caffe.layers.normalization import LEAST_EPSILON, filled
+from demitasse_caffe.schema import number
 
 
 class DepthwiseConvolution(Convolution):
@@ -76,3 +79,114 @@ class ShuffleChannel(CaffeLayer):
         rows = graph.apply("reshape", x, shape=(samples * channels, *x.shape[2:]))
         dealt = graph.apply("gather", rows, index, source=place_of(layer))
         return [graph.apply("reshape", dealt, shape=x.shape)]
+
+
+def rearranged(graph: GraphBuilder, word: str, *inputs: Tensor, **attributes: Any) -> Tensor:
+    """Emit a word that the plugin onnx brings. Raises ValueError where it is not composed."""
+    known = getattr(graph, "vocabulary", None)
+    if known is not None and word not in known:
+        raise ValueError(
+            f"needs the operation {word!r}, which no composed plugin defines; 'onnx' brings it"
+        )
+    made: Tensor = graph.apply(word, *inputs, **attributes)
+    return made
+
+
+class Permute(CaffeLayer):
+    """The axes in another order; those that it does not name stay behind those that it does. Liu et al.
+    2016, *SSD*."""
+
+    name = "Permute"
+
+    def expand(
+        self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
+    ) -> Sequence[Tensor]:
+        x, named = bottoms[0], list(message.permute_param.order)
+        axes = range(len(x.shape))
+        if not named:
+            raise ValueError("permute_param { order } is not given")
+        if len(set(named)) != len(named) or not set(named) <= set(axes):
+            raise ValueError(f"order {named} does not name axes of {x!r}, each at most once")
+        order = (*named, *(axis for axis in axes if axis not in named))
+        return [rearranged(graph, "permute", x, order=order)]
+
+
+class Normalize(CaffeLayer):
+    """Each place's channels over the root of the sum of their squares, or, with ``across_spatial``, each
+    sample's elements, times a learned scale of each channel or of all. Liu et al. 2016, *ParseNet*,
+    section 3.2."""
+
+    name = "Normalize"
+
+    def expand(
+        self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
+    ) -> Sequence[Tensor]:
+        norm, x = message.norm_param, bottoms[0]
+        if len(x.shape) != 4:
+            raise ValueError(f"normalises samples x channels x rows x columns, not {x!r}")
+        shape = () if norm.channel_shared else (x.shape[1],)
+        w = filled(graph, message, 0, shape, norm, "scale_filler", 1.0)
+        epsilon, whole = number(norm.eps) or LEAST_EPSILON, norm.across_spatial
+        rows = x if whole else rearranged(graph, "permute", x, order=(0, 2, 3, 1))
+        squares = graph.apply("square_total", rows, axis=1 if whole else 3)
+        over = graph.apply("power", squares, power=-0.5, shift=epsilon)
+        y = graph.apply("scale", rows, over, None, axis=0)
+        if not whole:
+            y = rearranged(graph, "permute", y, order=(0, 3, 1, 2))
+        return [graph.apply("scale", y, w, None, axis=0 if norm.channel_shared else 1)]
+
+
+class Interp(CaffeLayer):
+    """Resized by straight lines between places, so that corners stay corners; pads, which are not above
+    0, cut off first. Chen et al. 2015, *DeepLab*."""
+
+    name = "Interp"
+
+    def expand(
+        self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
+    ) -> Sequence[Tensor]:
+        interp, x = message.interp_param, bottoms[0]
+        cut = (-interp.pad_beg, -interp.pad_end)
+        inner = [extent - sum(cut) for extent in x.shape[2:]]
+        if len(x.shape) != 4 or min(cut) < 0 or min(inner) < 1:
+            raise ValueError(f"pad_beg {-cut[0]} and pad_end {-cut[1]} do not leave a part of {x!r}")
+        if any(cut):
+            x = graph.apply("crop", x, offset=(0, 0, cut[0], cut[0]), extent=(*x.shape[:2], *inner))
+        for axis, size in enumerate(_resized(interp, inner), 2):
+            if size != x.shape[axis]:
+                x = _along_lines(layer, graph, x, axis, size)
+        return [x]
+
+
+def _resized(interp: Any, inner: Sequence[int]) -> list[int]:
+    """The extents of a result: so many times fewer steps, then so many times more, or as given."""
+    given = [name for name in ("shrink_factor", "zoom_factor") if interp.HasField(name)]
+    if not given and not (interp.HasField("height") and interp.HasField("width")):
+        raise ValueError("interp_param needs height and width, zoom_factor or shrink_factor")
+    if given == ["shrink_factor", "zoom_factor"] and interp.HasField("height"):
+        raise ValueError(
+            "interp_param has a height, a zoom_factor and a shrink_factor: which one counts?"
+        )
+    sizes = [interp.height, interp.width]
+    if given:
+        if min(getattr(interp, name) for name in given) < 1:
+            raise ValueError(f"interp_param {{ {given[0]} }} is not 1 or more")
+        fewer = ((extent - 1) // interp.shrink_factor for extent in inner)
+        sizes = [steps * interp.zoom_factor + 1 for steps in fewer]
+    if min(sizes) < 1:
+        raise ValueError(f"makes an image of {sizes[0]} x {sizes[1]}")
+    return sizes
+
+
+def _along_lines(layer: Layer, graph: GraphBuilder, x: Tensor, axis: int, size: int) -> Tensor:
+    """x with ``size`` places along an axis, the first and the last where they were."""
+    extent = x.shape[axis]
+    at = np.arange(size) * ((extent - 1) / (size - 1) if size > 1 else 0.0)
+    low = np.minimum(at.astype(np.int64), extent - 1)
+    places = np.stack([low, np.minimum(low + 1, extent - 1)], 1)
+    weights = np.stack([1 - (at - low), at - low], 1)
+    table = (
+        graph.constant(f"{layer.name}.places{axis}", places),
+        graph.constant(f"{layer.name}.weights{axis}", weights),
+    )
+    return rearranged(graph, "resample", x, *table, axis=axis)

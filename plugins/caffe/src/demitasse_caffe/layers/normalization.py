@@ -13,7 +13,7 @@ from demitasse_caffe.fillers import Constant
 from demitasse_caffe.layers.base import CaffeLayer, Shape, canonical, in_training, learned
 from demitasse_caffe.schema import number
 
-_LEAST_EPSILON = 2.0**-126
+LEAST_EPSILON = 2.0**-126
 """In place of an ``eps`` of 0, so that a channel that is constant becomes 0, not 0 / 0."""
 
 
@@ -59,7 +59,7 @@ class BatchNorm(CaffeLayer):
         epsilon, keep = number(norm.eps), number(norm.moving_average_fraction)
         if not 0 <= epsilon < math.inf:
             raise ValueError(f"eps {epsilon} is not a number >= 0")
-        epsilon = epsilon or _LEAST_EPSILON
+        epsilon = epsilon or LEAST_EPSILON
         kept = [
             graph.parameter(
                 shape, Constant(), rate=0.0, decay=0.0, trainable=False, shared=_name(message, index)
@@ -107,11 +107,11 @@ class Scale(CaffeLayer):
     ) -> Sequence[Tensor]:
         scale, x = message.scale_param, bottoms[0]
         axis, shape = _extent(scale, bottoms)
-        w = bottoms[1] if bottoms[1:] else _along(graph, message, 0, shape, scale, "filler", 1.0)
+        w = bottoms[1] if bottoms[1:] else filled(graph, message, 0, shape, scale, "filler", 1.0)
         b = None
         if scale.bias_term:
             index = 2 - len(bottoms)
-            b = _along(graph, message, index, shape, scale, "bias_filler", 0.0)
+            b = filled(graph, message, index, shape, scale, "bias_filler", 0.0)
         return [graph.apply("scale", x, w, b, axis=axis)]
 
 
@@ -126,7 +126,7 @@ class Bias(CaffeLayer):
     ) -> Sequence[Tensor]:
         bias, x = message.bias_param, bottoms[0]
         axis, shape = _extent(bias, bottoms)
-        b = bottoms[1] if bottoms[1:] else _along(graph, message, 0, shape, bias, "filler", 0.0)
+        b = bottoms[1] if bottoms[1:] else filled(graph, message, 0, shape, bias, "filler", 0.0)
         return [
             graph.apply("scale", x, graph.constant(f"{layer.name}.one", np.ones(shape)), b, axis=axis)
         ]
@@ -152,7 +152,7 @@ def _extent(message: Any, bottoms: Sequence[Tensor]) -> tuple[int, Shape]:
     return axis, x.shape[axis:] if axes == -1 else x.shape[axis : axis + axes]
 
 
-def _along(
+def filled(
     graph: GraphBuilder, message: Any, index: int, shape: Shape, given: Any, field: str, default: float
 ) -> Tensor:
     """Learned parameter ``index``, filled as ``given`` says in ``field``, else with ``default``."""
