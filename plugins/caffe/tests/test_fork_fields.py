@@ -121,7 +121,7 @@ def test_what_changes_a_solvers_results_is_refused_by_name(read: Any, field: str
         ),
         ("ELU", "elu_param { lambda: 1.05 }", r"lambda is a field of NVIDIA's fork"),
         ("Pooling", "pooling_param { pad_l: 1 }", r"pad_l .* Synopsys's fork, .* one side more"),
-        ("Dropout", "dropout_param { scale_train: false }", r"Faster R-CNN's fork"),
+        ("Dropout", "dropout_param { sqrt_scale: true }", r"caffe-windows"),
     ],
 )
 def test_what_changes_a_layers_results_is_refused_by_name(

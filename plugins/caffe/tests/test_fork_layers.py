@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -230,3 +231,19 @@ def test_who_brings_an_operation_that_nobody_composed_is_told(tmp_path: Path) ->
         pytest.raises(demitasse.ModelError, match=r"needs the operation 'permute', .* 'onnx' brings it"),
     ):
         runtime.net(path)
+
+
+def test_what_dropout_keeps_stays_as_it_is_where_tests_scale_down(tmp_path: Path) -> None:
+    """The same elements are dropped as without the field."""
+    path, x = tmp_path / "net.prototxt", np.random.default_rng(0).normal(size=(50, 40)).astype("f4")
+    found = {}
+    with demitasse.compose(plugins=["-tuning"]) as runtime:
+        for phase, more in itertools.product(["train", "test"], ["", "scale_train: false"]):
+            dropout = layer("Dropout", f"dropout_param {{ dropout_ratio: 0.3 {more} }}")
+            path.write_text(INPUT.format("x", "dim: 50 dim: 40") + dropout)
+            found[phase, more] = runtime.net(path, phase=phase).forward(x=x)["y"]
+    scaled, kept = found["train", ""], found["train", "scale_train: false"]
+    assert 0.25 < (kept == 0).mean() < 0.35
+    np.testing.assert_allclose(kept, np.where(scaled == 0, 0, x), rtol=1e-6)
+    np.testing.assert_allclose(found["test", "scale_train: false"], 0.7 * x, rtol=1e-6)
+    np.testing.assert_array_equal(found["test", ""], x)

@@ -208,16 +208,16 @@ def test_fields_of_a_type_that_nobody_knows_are_left_to_the_error_about_the_type
 def test_fields_of_a_fork_in_caffes_own_layers_are_told_where_no_type_is_unknown(read: Any) -> None:
     """A net of a fork has both: the type is what is missing. Its other phase may be all Caffe's."""
     fork = (
-        'layer { name: "drop" type: "Dropout" dropout_param { scale_train: false } }'
+        'layer { name: "drop" type: "Dropout" dropout_param { sqrt_scale: true } }'
         'layer { name: "roi" type: "PSROIPooling" include { phase: TRAIN } psroi_param { x: 1 } }'
     )
     reader = read(fork)
     assert [layer.type for layer in reader.net("train").layers] == ["Dropout", "PSROIPooling"]
     with pytest.raises(
-        ModelError, match=r":1:\d+: layer 'drop': DropoutParameter: scale_train is a field of Faster"
+        ModelError, match=r":1:\d+: layer 'drop': DropoutParameter: sqrt_scale is a field of caffe-w"
     ):
         reader.net("test")
-    with pytest.raises(ModelError, match="scale_train is a field of Faster R-CNN's fork"):
+    with pytest.raises(ModelError, match="sqrt_scale is a field of caffe-windows"):
         reader.net("test", {"layer.drop.name": "other"})
 
 

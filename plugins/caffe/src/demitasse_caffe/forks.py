@@ -390,17 +390,6 @@ FORKS = (
         types="DenseImageData Upsample",
     ),
     Fork(
-        "Faster R-CNN's fork",
-        fields=(
-            Fields(
-                "DropoutParameter",
-                "scale_train",
-                "kept values stay as they are in training, and grow less in tests",
-                idle="true",
-            ),
-        ),
-    ),
-    Fork(
         "Synopsys's fork",
         fields=(
             Fields("BatchNormParameter", "add_eps_before_sqrt", "eps is added elsewhere"),

@@ -155,28 +155,25 @@ class Threshold(CaffeLayer):
 
 
 class Dropout(CaffeLayer):
-    """Drops a share of the elements in training and scales the rest up; the identity in tests."""
+    """Drops a share of the elements in training and scales the rest up; the identity in tests. With
+    Faster R-CNN's ``scale_train: false`` the rest stays as it is, and tests scale all down."""
 
     name = "Dropout"
 
     def expand(
         self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
     ) -> Sequence[Tensor]:
-        ratio = number(message.dropout_param.dropout_ratio)
-        if ratio == 0 or not in_training(message, graph):
-            return [bottoms[0]]
+        x, ratio = bottoms[0], number(message.dropout_param.dropout_ratio)
+        trains, scaled = in_training(message, graph), message.dropout_param.scale_train
+        if ratio == 0 or (scaled and not trains):
+            return [x]
         if not 0 < ratio < 1:
             raise ValueError(f"dropout_ratio {ratio} is not in [0, 1)")
-        kept, _ = graph.apply(
-            "dropout",
-            bottoms[0],
-            graph.scalar("iteration"),
-            graph.scalar("sample"),
-            ratio=ratio,
-            seed=graph.seed,
-            stream=graph.stream,
-        )
-        return [kept]
+        if trains:
+            counters = graph.scalar("iteration"), graph.scalar("sample")
+            given = {"ratio": ratio, "seed": graph.seed, "stream": graph.stream}
+            x, _ = graph.apply("dropout", x, *counters, **given)
+        return [x if scaled else graph.apply("power", x, scale=1 - ratio)]
 
 
 class Softmax(CaffeLayer):
