@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 from demitasse import PLAIN, Candidate, Place, Request, TensorSpec
 from demitasse.operations import REQUIRED, VOCABULARY, extend
 from demitasse_caffe.operations import OPERATIONS
+from demitasse_training.clipping import OPERATIONS as CLIPPED
 from demitasse_training.folding import FOLD
 
 Draw = Callable[[Any], Any]
 Case = tuple[list[Any], dict[str, Any]]
 
-WORDS = extend(extend(VOCABULARY, OPERATIONS, "caffe"), [FOLD], "training")
+WORDS = extend(extend(VOCABULARY, OPERATIONS, "caffe"), [FOLD, *CLIPPED], "training")
 TOLERANCE = {"float32": 2e-5, "float64": 1e-12}
 
 

@@ -156,7 +156,7 @@ layer {
   name: "scale" type: "Scale" bottom: "norm" top: "scale" LOSS_WEIGHT
   scale_param { bias_term: true filler { type: "gaussian" std: 1 } bias_filler { value: 0.2 } }
 }
-layer { name: "relu" type: "ReLU" bottom: "scale" top: "relu" relu_param { negative_slope: SLOPE } }
+layer { name: "relu" bottom: "scale" top: "relu" ACTIVATION }
 layer {
   name: "next" type: "Convolution" bottom: "relu" top: "next"
   convolution_param { num_output: 6 kernel_size: 1 weight_filler { type: "gaussian" std: 0.3 } }
@@ -173,15 +173,30 @@ layer {
 }
 layer { name: "loss" type: "SoftmaxWithLoss" bottom: "out" bottom: "label" top: "loss" }
 """
-USUAL = {"STATISTICS": "", "LOSS_WEIGHT": "", "SLOPE": "0", "AXES": "", "OTHER": "relu"}
+RELU = 'type: "ReLU"'
+USUAL = {"STATISTICS": "", "LOSS_WEIGHT": "", "ACTIVATION": RELU, "AXES": "", "OTHER": "relu"}
 KEPT = "use_global_stats: true eps: 0.5"
+CLIP = 'type: "Clip" clip_param { min: -0.4 max: 0.7 }'
 EVERY = {"first": "", "norm": "w b relu", "next_norm": "w"}
 """By layer, the operands and attributes that a normalisation has from the layers after it."""
 
 CHANGES = {
     "as it is": ({}, EVERY),
     "by kept statistics": ({"STATISTICS": KEPT}, EVERY),
-    "a ReLU leaks": ({"SLOPE": "0.1"}, EVERY | {"norm": "w b"}),
+    "a ReLU leaks": (
+        {"ACTIVATION": f"{RELU} relu_param {{ negative_slope: 0.1 }}"},
+        EVERY | {"norm": "w b"},
+    ),
+    "a clip": ({"ACTIVATION": CLIP}, EVERY | {"norm": "w b clip"}),
+    "a clip by kept statistics": (
+        {"ACTIVATION": CLIP, "STATISTICS": KEPT},
+        EVERY | {"norm": "w b clip"},
+    ),
+    "ReLU6": ({"ACTIVATION": 'type: "ReLU6"'}, EVERY | {"norm": "w b clip"}),
+    "a clip has not all of a scale": (
+        {"ACTIVATION": CLIP, "OTHER": "scale"},
+        EVERY | {"norm": "w b"},
+    ),
     "a scale adds to the objective": ({"LOSS_WEIGHT": "loss_weight: 0.01"}, EVERY | {"norm": "w b"}),
     "a normalised blob has two readers": ({"OTHER": "norm"}, EVERY | {"norm": ""}),
     "a scaled blob has two readers": ({"OTHER": "scale"}, EVERY | {"norm": "w b"}),
@@ -205,9 +220,11 @@ def joined(nodes) -> dict[str, str]:
     """By layer, what each normalisation does besides."""
     found = {}
     for node in nodes:
-        if node.operation.name in ("batch_norm", "batch_norm_inference"):
+        kind = node.operation.name.removesuffix("_clip")
+        if kind in ("batch_norm", "batch_norm_inference"):
             learned = [name for name, t in zip("wb", node.inputs[4:], strict=True) if t is not None]
-            found[node.layer] = " ".join([*learned, *["relu"][: node.attributes["relu"]]])
+            behind = [*["relu"][: node.attributes["relu"]], *["clip"][: kind != node.operation.name]]
+            found[node.layer] = " ".join([*learned, *behind])
     return found
 
 

@@ -18,6 +18,7 @@ from demitasse_caffe.operations import OPERATIONS as CAFFE_WORDS
 from demitasse_cpu.kernels import FACTORIES
 from demitasse_onnx.operations import OPERATIONS as ONNX_WORDS
 from demitasse_reference.kernels import KERNELS as REFERENCE_KERNELS
+from demitasse_training.clipping import OPERATIONS as CLIPPED
 from demitasse_training.folding import FOLD
 
 
@@ -189,12 +190,16 @@ def _learned(v: Values, channels: int) -> list[Any]:
     return [v.real(channels) if v.one_of(True, False) else None for _ in range(2)]
 
 
-def _away_from_kink(dy: Any, x: Any, average: Any, inverse: Any, w: Any, b: Any) -> Any:
-    """dy, but 0 where float32's rounding could put a result on the other side of the ReLU's kink."""
+def _away_from_kink(
+    dy: Any, x: Any, average: Any, inverse: Any, w: Any, b: Any, kinks: tuple[float, ...] = (0.0,)
+) -> Any:
+    """dy, but 0 where float32's rounding could put a result on the other side of a kink, the ReLU's."""
     shape = (-1, *[1] * (x.ndim - 2))
     numbers = (np.ones_like(inverse) if w is None else w, np.zeros_like(inverse) if b is None else b)
     average, inverse, w, b = (v.astype(np.float64).reshape(shape) for v in (average, inverse, *numbers))
-    return np.where(np.abs(w * (x - average) * inverse + b) < 1e-4, 0, dy).astype(dy.dtype)
+    z = w * (x - average) * inverse + b
+    near = np.any([np.abs(z - kink) < 1e-4 for kink in kinks], axis=0)
+    return np.where(near, 0, dy).astype(dy.dtype)
 
 
 def _batch_norm(v: Values) -> Case:
@@ -224,6 +229,34 @@ def _batch_norm_inference_backward(v: Values) -> Case:
     dy = _away_from_kink(v.real(*x.shape), x, mean / factor, inverse, w, b)
     attributes = {"epsilon": epsilon, "relu": v.one_of(True, False)}
     return [dy, x, mean, variance, factor, w, b], attributes
+
+
+LIMITS = {"least": -0.25, "most": 0.5}
+
+
+def _batch_norm_clip(v: Values) -> Case:
+    inputs, attributes = _batch_norm(v)
+    return inputs, {**attributes, **LIMITS}
+
+
+def _batch_norm_clip_backward(v: Values) -> Case:
+    (dy, *others), _ = _batch_norm_backward(v)
+    x, w, b, average, inverse = others
+    dy = _away_from_kink(dy, x, average, inverse, w, b, (-0.25, 0.5))
+    return [dy, *others], {"relu": False, **LIMITS}
+
+
+def _batch_norm_inference_clip(v: Values) -> Case:
+    inputs, attributes = _batch_norm_inference(v)
+    return inputs, {**attributes, **LIMITS}
+
+
+def _batch_norm_inference_clip_backward(v: Values) -> Case:
+    (dy, *others), attributes = _batch_norm_inference_backward(v)
+    x, mean, variance, factor, w, b = others
+    inverse = 1 / np.sqrt(variance / factor + attributes["epsilon"])
+    dy = _away_from_kink(dy, x, mean / factor, inverse, w, b, (-0.25, 0.5))
+    return [dy, *others], {**attributes, "relu": False, **LIMITS}
 
 
 def scaled(v: Values) -> tuple[Any, tuple[int, ...], dict[str, Any]]:
@@ -321,6 +354,10 @@ CASES: dict[str, Callable[[Values], Case]] = {
     "batch_norm_backward": _batch_norm_backward,
     "batch_norm_inference": _batch_norm_inference,
     "batch_norm_inference_backward": _batch_norm_inference_backward,
+    "batch_norm_clip": _batch_norm_clip,
+    "batch_norm_clip_backward": _batch_norm_clip_backward,
+    "batch_norm_inference_clip": _batch_norm_inference_clip,
+    "batch_norm_inference_clip_backward": _batch_norm_inference_clip_backward,
     "concat": _concat,
     "concat_backward": _concat_backward,
     "convolution": _convolution,
@@ -357,13 +394,14 @@ CASES: dict[str, Callable[[Values], Case]] = {
 
 def test_every_operation_that_the_cpu_serves_has_a_case() -> None:
     """Fused ones and reorders are compared in the plugin's own tests."""
-    assert set(CASES) == set(FACTORIES) & set(VOCABULARY) - {"reorder"}
+    known = {*VOCABULARY, *(word.name for word in CLIPPED)}
+    assert set(CASES) == set(FACTORIES) & known - {"reorder"}
 
 
 def test_every_word_that_a_plugin_adds_is_computed_by_the_reference_and_by_the_cpu() -> None:
     """Their cases stand in the tests of the layers that they are for. A view has no kernel, and what
     writes a file is computed by the plugin whose format it is."""
-    words = (*CAFFE_WORDS, FOLD, *ONNX_WORDS)
+    words = (*CAFFE_WORDS, FOLD, *CLIPPED, *ONNX_WORDS)
     added = {word.name for word in words if not word.view} - {"write_arrays"}
     assert added <= set(REFERENCE_KERNELS), "in the reference"
     assert added <= set(FACTORIES), "on the cpu"

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from agreement import make_request, run
 
 from demitasse import PLAIN, Layout, Place, Request, TensorSpec
 from demitasse.operations import VOCABULARY
@@ -330,3 +331,32 @@ def test_what_is_no_number_stays_in_its_channel(layout: Layout) -> None:
     assert np.isfinite(np.delete(y, 2, axis=1)).all()
     ones = np.ones(5, np.float32)
     assert np.array_equal(np.isnan(call("scale_relu", [x, ones, ones], layout)[0]), np.isnan(x))
+
+
+LIMITS = (0.0, 6.0)
+NEAR = [float(np.nextafter(np.float32(at), np.float32(to))) for at in LIMITS for to in (-99, 99)]
+
+
+@pytest.mark.parametrize("precision", ["f32", "f64", "bf16"])
+@pytest.mark.parametrize("layout", [PLAIN, NHWC])
+def test_the_gradient_of_a_clip_passes_at_its_limits(layout: Layout, precision: str) -> None:
+    """As that of the word clip does, which is the plan's where the two are apart."""
+    dtype = "float64" if precision == "f64" else "float32"
+    at = np.array([*LIMITS, *NEAR, -0.0, -3.0, 3.0, 9.0], np.float32).astype(dtype)
+    if precision == "bf16":
+        at = NHWC_BF16.unpack(NHWC_BF16.pack(at.reshape(1, 1, 1, -1)), (1, 1, 1, at.size)).reshape(-1)
+    x = np.tile(at, 2 * 40 * 8).reshape(2, 40, 8, 10)
+    dy = np.random.default_rng(1).integers(1, 9, x.shape).astype(dtype)
+    one, nothing = np.ones(40, dtype), np.zeros(40, dtype)
+    operands = [dy, x, None, None, nothing, one]
+    request = make_request("batch_norm_clip_backward", operands, {"most": 6.0}, dtype)
+    lying = tuple(spec and replace(spec, layout=layout) for spec in request.inputs[:2])
+    request = replace(request, inputs=(*lying, *request.inputs[2:]), precision=precision)
+    (candidate,) = FACTORIES["batch_norm_clip_backward"](request)
+    dx, dw, db = run(candidate, request, operands)[len(operands) :]
+    dz = np.where((x >= 0) & (x <= 6), dy, 0).astype(np.float64)
+    assert np.array_equal(db, dz.sum((0, 2, 3)))
+    np.testing.assert_allclose(dw, (dz * x).sum((0, 2, 3)), rtol=1e-6)
+    n, (level, tilt) = x.size / 40, (each.reshape(1, 40, 1, 1) for each in (db, dw))
+    within = 2.0**-7 if precision == "bf16" else 1e-5
+    np.testing.assert_allclose(dx, dz - level / n - x * tilt / n, rtol=within, atol=within)

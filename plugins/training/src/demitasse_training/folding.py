@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from demitasse import Graph, Kernels, Node, Place, Request, Tensor, TensorSpec
+from demitasse import Graph, Kernels, Node, Place, Tensor
 from demitasse.operations import Attributes, Shape, Shapes, define, per_element
-from demitasse_training.fusion import followers
+from demitasse_training.fusion import followers, request_for
 
 _PRODUCTS = ("convolution", "inner_product")
 _FOLLOWERS = ("batch_norm_inference", "scale")
@@ -49,7 +49,7 @@ def fold_normalisations(graph: Graph, kernels: Kernels, place: Place) -> None:
     for product in [node for node in graph.nodes if node.operation.name in _PRODUCTS]:
         while (after := follower(product)) is not None and _folds(product, after, known):
             fold = _fold(graph, product, after)
-            if not kernels.find(_request(fold, place))[1]:
+            if not kernels.find(request_for(fold, place, fixed=True))[1]:
                 break
             graph.nodes.insert(graph.nodes.index(product), fold)
             w, b = fold.outputs
@@ -105,11 +105,3 @@ def _fold(graph: Graph, product: Node, after: Node) -> Node:
     ]
     inputs = [w, b, *kept, *learned]
     return Node(graph.vocabulary[FOLD.name], inputs, list(made), attributes, after.layer, "forward")
-
-
-def _request(node: Node, place: Place) -> Request:
-    inputs, outputs = (
-        tuple(None if t is None else TensorSpec(t.shape, t.dtype) for t in tensors)
-        for tensors in (node.inputs, node.outputs)
-    )
-    return Request(node.operation, inputs, outputs, node.attributes, place, fixed=True)

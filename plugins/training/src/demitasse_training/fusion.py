@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 
-from demitasse import Graph, Node, Tensor
+from demitasse import Graph, Node, Place, Request, Tensor, TensorSpec
 
-_NORMALISATIONS = ("batch_norm", "batch_norm_inference")
+NORMALISATIONS = ("batch_norm", "batch_norm_inference")
 
 
 def fuse_normalisations(graph: Graph) -> None:
@@ -20,7 +20,7 @@ def fuse_normalisations(graph: Graph) -> None:
     follower = followers(graph)
     gone = set[int]()
     for node in graph.nodes:
-        if node.operation.name not in _NORMALISATIONS:
+        if node.operation.name not in NORMALISATIONS:
             continue
         chain = [node]
         if (scale := follower(node)) is not None and _scales_channels(scale):
@@ -70,6 +70,15 @@ def followers(graph: Graph) -> Callable[[Node], Node | None]:
         return reader if reader.inputs[0] is result else None
 
     return follower
+
+
+def request_for(node: Node, place: Place, fixed: bool = False) -> Request:
+    """What a node asks of kernels, all tensors being plain."""
+    inputs, outputs = (
+        tuple(None if t is None else TensorSpec(t.shape, t.dtype) for t in tensors)
+        for tensors in (node.inputs, node.outputs)
+    )
+    return Request(node.operation, inputs, outputs, node.attributes, place, fixed=fixed)
 
 
 def _scales_channels(node: Node) -> bool:

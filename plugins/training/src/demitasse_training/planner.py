@@ -21,6 +21,7 @@ from demitasse import (
     WorkerPlace,
     make_plan,
 )
+from demitasse_training.clipping import clip_normalisations
 from demitasse_training.folding import fold_normalisations
 from demitasse_training.graph import NetGraph
 from demitasse_training.shares import Share
@@ -98,6 +99,8 @@ class Planner:
             input_shapes=shapes,
             retain=self.retain,
         ).build(self._present(first), self.runtime.layer_types)
+        if self.backward and self.retain is None:
+            clip_normalisations(graph, self.kernels, self.worker.place)
         if self.backward:
             everything = self.backward == "every blob" or first is not None
             graph.differentiate(self.passes, every_blob=everything)

@@ -12,10 +12,12 @@ from demitasse.operations import Operation
 
 @hookimpl
 def operations() -> Iterable[Operation]:
-    """``fold_normalization``, for nets whose parameters stay as they are."""
+    """``fold_normalization``, for nets whose parameters stay as they are, and normalisations with a clip
+    of their result, for nets that are differentiated."""
+    from demitasse_training.clipping import OPERATIONS
     from demitasse_training.folding import FOLD
 
-    return (FOLD,)
+    return (FOLD, *OPERATIONS)
 
 
 @hookimpl

@@ -31,6 +31,7 @@ from demitasse import (
     make_plan,
 )
 from demitasse_training.agreement import planned_alike
+from demitasse_training.clipping import clip_normalisations
 from demitasse_training.entrance import Entrance
 from demitasse_training.graph import NetGraph
 from demitasse_training.guarded import GuardedStep, MakeGuard
@@ -138,6 +139,8 @@ class Worker:
             raise ModelError(
                 f"{net.location}: the net has no loss to train; add a loss layer or a loss_weight"
             )
+        if retain is None:
+            clip_normalisations(graph, self.kernels, self.place.place)
         graph.differentiate(self.solver.passes)
         # Not where another worker may write parameters between forward and backward.
         if retain is None and not any(level.asynchronous for level in self.levels):

@@ -136,8 +136,22 @@ def _learned(instead: Any, w: Any, b: Any) -> tuple[Any, Any, bool, bool]:
     return given[0], given[1], w is not None, b is not None
 
 
-def _least(request: Request) -> float:
-    return 0.0 if request.attributes["relu"] else -inf
+def _limits(request: Request) -> tuple[float, float]:
+    """The smallest and the largest result there is."""
+    given = request.attributes
+    least, most = float(given.get("least", -inf)), float(given.get("most", inf))
+    return (min(max(least, 0.0), most), most) if given["relu"] else (least, most)
+
+
+def _passing(request: Request, dtype: str) -> tuple[float, float]:
+    """Between what results, both left out, a gradient passes: above a ReLU's 0, and from a clip's limits
+    on, that is, from behind the numbers next to them."""
+    import numpy as np
+
+    real = np.dtype(dtype).type
+    least, most = (real(limit) for limit in _limits(request))
+    low, high = float(np.nextafter(least, real(-inf))), float(np.nextafter(most, real(inf)))
+    return (max(low, 0.0) if request.attributes["relu"] else low), high
 
 
 def _least_sum(request: Request) -> float:
@@ -146,10 +160,10 @@ def _least_sum(request: Request) -> float:
 
 def _written(request: Request, form: _Channels, arrays: Sequence[Any], line: Sequence[Any]) -> Work:
     """The work that writes the result: ``arrays`` are y, x and, where it is asked for, what to add."""
-    (y, x, *others), least = arrays, _least(request)
+    (y, x, *others), (least, most) = arrays, _limits(request)
     if others and form.in_lines:
         return _everywhere(form, "normalised_sum", (x, *others, y, *line, least, _least_sum(request)))
-    written = _everywhere(form, "normalised", (x, y, *line, least))
+    written = _everywhere(form, "normalised", (x, y, *line, least, most))
     return in_order([written, *_added(request, form, y, others)])
 
 
@@ -162,11 +176,12 @@ def _added(request: Request, form: _Channels, y: Any, others: Sequence[Any]) -> 
 
 
 def batch_norm(request: Request) -> Iterable[Candidate]:
-    """Also ``batch_norm_sum`` and ``batch_norm_sum_relu``: what follows w and b is added."""
+    """Also ``batch_norm_sum`` and ``batch_norm_sum_relu``: what follows w and b is added; and
+    ``batch_norm_clip``."""
     if not is_real(*request.inputs, *request.outputs) or len(request.inputs) > _ADDED + 1:
         return ()
     x = spec(request.inputs[0])
-    form, least = _channels(request, x), _least(request)
+    form, limits = _channels(request, x), _limits(request)
     keep, epsilon = float(request.attributes["keep"]), float(request.attributes["epsilon"])
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
@@ -182,7 +197,7 @@ def batch_norm(request: Request) -> Iterable[Candidate]:
         learned, (centre, slope, level) = _learned(inverse, *inputs[4:_ADDED]), room[2:]
         if not form.in_lines:
             kept = (mean, variance, average, inverse, *learned)
-            arguments = (given, *kept, y, least, form.plane, form.outer, keep, epsilon)
+            arguments = (given, *kept, y, *limits, form.plane, form.outer, keep, epsilon)
             work = spread(planes.plane_batch_norm, arguments, form.channels, form.parts)
             counted = ready(planes.counted, factor, keep)
             return in_order([work, counted, *_added(request, form, y, added)])
@@ -218,7 +233,7 @@ def _backward(request: Request, learned: int) -> Iterable[Candidate]:
     if not is_real(*request.inputs, *request.outputs):
         return ()
     x = spec(request.inputs[1])  # as the forward pass left it
-    form, least, of_batch = _channels(request, x), _least(request), learned == 2
+    form, passing, of_batch = _channels(request, x), _passing(request, x.dtype), learned == 2
     wanted = [each is not None for each in request.outputs]
     summed = of_batch or any(wanted[1:])
 
@@ -242,13 +257,13 @@ def _backward(request: Request, learned: int) -> Iterable[Candidate]:
         )
         n = form.outer * form.plane if of_batch else 0
         if not form.in_lines:
-            sums = (dw, db, inverse, centre, slope, level, least)
+            sums = (dw, db, inverse, centre, slope, level, *passing)
             operands = (dy, given, dx, *sums, wanted[0], n, form.plane, form.outer)
             planewise = spread(planes.plane_batch_norm_backward, operands, form.channels, form.parts)
             return in_order([*stages, planewise])
         if summed:
             near, first, second = _sums(workspace, x.dtype, form, 9)
-            line = (dy, given, centre, slope, level, least)
+            line = (dy, given, centre, slope, level, *passing)
             stages.append(_in_parts(_over_lines(form).line_arriving, line, form, near, first, second))
             terms = (first, second, inverse, slope, dw, db, offset, tilt)
             numbers = (form.width, len(divide(form.lines, form.parts)), n)
@@ -256,7 +271,7 @@ def _backward(request: Request, learned: int) -> Iterable[Candidate]:
         else:
             stages += [ready(lines.emptied, offset), ready(lines.emptied, tilt)]
         if wanted[0]:
-            each = (dy, given, dx, centre, slope, level, offset, tilt, least)
+            each = (dy, given, dx, centre, slope, level, offset, tilt, *passing)
             stages.append(_everywhere(form, "normalised_backward", each))
         return in_order(stages)
 
@@ -278,7 +293,7 @@ def _kept(request: Request, kept: Sequence[Any], room: Sequence[Any]) -> tuple[A
 
 
 def batch_norm_inference(request: Request) -> Iterable[Candidate]:
-    """Also with a sum, as batch_norm."""
+    """Also with a sum or a clip, as batch_norm."""
     if not is_real(*request.inputs, *request.outputs) or len(request.inputs) > _ADDED + 1:
         return ()
     x = spec(request.inputs[0])
@@ -370,11 +385,15 @@ FACTORIES = {
     "batch_norm": batch_norm,
     "batch_norm_sum": batch_norm,
     "batch_norm_sum_relu": batch_norm,
+    "batch_norm_clip": batch_norm,
     "batch_norm_backward": batch_norm_backward,
+    "batch_norm_clip_backward": batch_norm_backward,
     "batch_norm_inference": batch_norm_inference,
     "batch_norm_inference_sum": batch_norm_inference,
     "batch_norm_inference_sum_relu": batch_norm_inference,
+    "batch_norm_inference_clip": batch_norm_inference,
     "batch_norm_inference_backward": batch_norm_inference_backward,
+    "batch_norm_inference_clip_backward": batch_norm_inference_backward,
     "scale": scale,
     "scale_relu": scale,
     "scale_backward": scale_backward,

@@ -267,19 +267,21 @@ def line_normalised(
     slope: Array,
     level: Array,
     least: float,
+    most: float,
     width: int,
     begin: int,
     end: int,
 ) -> None:
-    """``least`` is the smallest result there is: 0 for a rectified one, else minus infinity. y may be x:
-    each number is read before its place is written."""
-    floor = number(least, x)
+    """``least`` is the smallest result there is: 0 for a rectified one, else minus infinity; ``most`` is
+    the largest. y may be x: each number is read before its place is written."""
+    floor, ceiling = number(least, x), number(most, x)
     for line in range(begin, end):
         at = line * width
         n = min(width, x.size - at)
         given, result = x[at : at + n], y[at : at + n]
         for i in range(n):
             value = (got(given, i) - got(centre, i)) * got(slope, i) + got(level, i)
+            value = ceiling if value > ceiling else value
             put(result, i, floor if value < floor else value)
 
 
@@ -317,6 +319,7 @@ def line_arriving(
     slope: Array,
     level: Array,
     least: float,
+    most: float,
     near: Array,
     near_products: Array,
     sums: Array,
@@ -326,12 +329,12 @@ def line_arriving(
     end: int,
 ) -> None:
     """Of lines ``begin`` to ``end``, the sums of dz and of dz * (x - centre) in each lane: dz is dy
-    where the result was more than the least there is."""
+    where the result was more than ``least`` and less than ``most``, else 0."""
     for each in (near, near_products):
         _emptied(each, width)
     for each in (sums, products):
         _emptied(each, width)
-    zero, floor = number(0, x), number(least, x)
+    zero, floor, ceiling = number(0, x), number(least, x), number(most, x)
     for line in range(begin, end):
         at = line * width
         n = min(width, x.size - at)
@@ -339,7 +342,8 @@ def line_arriving(
         first, second = near[:n], near_products[:n]
         for i in range(n):
             off, arrived = got(given, i) - got(centre, i), got(arriving, i)
-            value = zero if off * got(slope, i) + got(level, i) <= floor else arrived
+            made = off * got(slope, i) + got(level, i)
+            value = zero if (made <= floor) | (made >= ceiling) else arrived
             put(first, i, first[i] + value)
             put(second, i, second[i] + value * off)
         if (line - begin) % _FOLD == _FOLD - 1 or line == end - 1:
@@ -358,19 +362,21 @@ def line_normalised_backward(
     offset: Array,
     tilt: Array,
     least: float,
+    most: float,
     width: int,
     begin: int,
     end: int,
 ) -> None:
     """dx may be dy: each number is read before its place is written."""
-    zero, floor = number(0, x), number(least, x)
+    zero, floor, ceiling = number(0, x), number(least, x), number(most, x)
     for line in range(begin, end):
         at = line * width
         n = min(width, x.size - at)
         arriving, given, result = dy[at : at + n], x[at : at + n], dx[at : at + n]
         for i in range(n):
             off, arrived = got(given, i) - got(centre, i), got(arriving, i)
-            value = zero if off * got(slope, i) + got(level, i) <= floor else arrived
+            made = off * got(slope, i) + got(level, i)
+            value = zero if (made <= floor) | (made >= ceiling) else arrived
             put(result, i, got(slope, i) * value - got(offset, i) - got(tilt, i) * off)
 
 

@@ -186,13 +186,19 @@ def _at_least(v: Vectors, least: Any, value: Any) -> Any:
     return v.builder.select(v.builder.fcmp_ordered("<", value, least), least, value)
 
 
-def _arrived(v: Vectors, dy: Any, value: Any, least: Any) -> Any:
-    """dy where the result was more than the least there is, else 0."""
-    return v.builder.select(v.builder.fcmp_ordered("<=", value, least), v.constant(0.0), dy)
+def _at_most(v: Vectors, most: Any, value: Any) -> Any:
+    return v.builder.select(v.builder.fcmp_ordered(">", value, most), most, value)
+
+
+def _arrived(v: Vectors, dy: Any, value: Any, least: Any, most: Any) -> Any:
+    """dy where the result was more than ``least`` and less than ``most``, else 0."""
+    low, high = v.builder.fcmp_ordered("<=", value, least), v.builder.fcmp_ordered(">=", value, most)
+    return v.builder.select(v.builder.or_(low, high), v.constant(0.0), dy)
 
 
 def _normalised(v: Vectors, tensors: Any, channels: Any, numbers: Any) -> Any:
-    return _at_least(v, numbers[0], _normal(v, tensors[0], channels)[1])
+    least, most = numbers
+    return _at_least(v, least, _at_most(v, most, _normal(v, tensors[0], channels)[1]))
 
 
 def _normalised_sum(v: Vectors, tensors: Any, channels: Any, numbers: Any) -> Any:
@@ -203,7 +209,7 @@ def _normalised_sum(v: Vectors, tensors: Any, channels: Any, numbers: Any) -> An
 def _normalised_backward(v: Vectors, tensors: Any, channels: Any, numbers: Any) -> Any:
     (dy, x), (_, slope, _, offset, tilt) = tensors, channels
     off, value = _normal(v, x, channels)
-    arrived = _arrived(v, dy, value, numbers[0])
+    arrived = _arrived(v, dy, value, *numbers)
     level = v.multiply_add(slope, arrived, v.builder.fneg(offset))
     return v.multiply_add(v.builder.fneg(tilt), off, level)
 
@@ -219,9 +225,9 @@ def _moments(v: Vectors, tensors: Any, channels: Any, numbers: Any) -> Any:
 
 
 def _arriving(v: Vectors, tensors: Any, channels: Any, numbers: Any) -> Any:
-    least, total, products = numbers
+    least, most, total, products = numbers
     off, value = _normal(v, tensors[1], channels)
-    arrived = _arrived(v, tensors[0], value, least)
+    arrived = _arrived(v, tensors[0], value, least, most)
     return v.add(total, arrived), v.multiply_add(arrived, off, products)
 
 
@@ -257,6 +263,7 @@ def line_arriving(
     slope: Array,
     level: Array,
     least: float,
+    most: float,
     near: Array,
     near_products: Array,
     sums: Array,
@@ -266,13 +273,12 @@ def line_arriving(
     end: int,
 ) -> None:
     whole = max(begin, min(end, x.size // width))
-    by_line.line_arriving(
-        dy, x, centre, slope, level, least, near, near_products, sums, products, width, whole, end
-    )
-    along, floor = (centre, slope, level), (number(least, x),)
+    lanes = near, near_products, sums, products
+    by_line.line_arriving(dy, x, centre, slope, level, least, most, *lanes, width, whole, end)
+    along, limits = (centre, slope, level), (number(least, x), number(most, x))
     for line in range(begin, whole, _FOLD):
         count = min(_FOLD, whole - line)
-        _sum_arriving((dy, x), along, floor, sums, products, line * width, width, count)
+        _sum_arriving((dy, x), along, limits, sums, products, line * width, width, count)
 
 
 @compiled()
@@ -283,16 +289,17 @@ def line_normalised(
     slope: Array,
     level: Array,
     least: float,
+    most: float,
     width: int,
     begin: int,
     end: int,
 ) -> None:
+    along, limits = (centre, slope, level), (number(least, x), number(most, x))
     line = begin
     while line + _ROWS <= min(end, x.size // width):
-        at = line * width
-        _normalise((x,), y, (centre, slope, level), (number(least, x),), at, width)
+        _normalise((x,), y, along, limits, line * width, width)
         line += _ROWS
-    by_line.line_normalised(x, y, centre, slope, level, least, width, line, end)
+    by_line.line_normalised(x, y, centre, slope, level, least, most, width, line, end)
 
 
 @compiled()
@@ -328,17 +335,19 @@ def line_normalised_backward(
     offset: Array,
     tilt: Array,
     least: float,
+    most: float,
     width: int,
     begin: int,
     end: int,
 ) -> None:
-    along, floor = (centre, slope, level, offset, tilt), (number(least, x),)
+    along = (centre, slope, level, offset, tilt)
+    limits = (number(least, x), number(most, x))
     line = begin
     while line + _ROWS <= min(end, x.size // width):
-        _normalise_backward((dy, x), dx, along, floor, line * width, width)
+        _normalise_backward((dy, x), dx, along, limits, line * width, width)
         line += _ROWS
     by_line.line_normalised_backward(
-        dy, x, dx, centre, slope, level, offset, tilt, least, width, line, end
+        dy, x, dx, centre, slope, level, offset, tilt, least, most, width, line, end
     )
 
 

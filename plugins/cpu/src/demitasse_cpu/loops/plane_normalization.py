@@ -60,6 +60,7 @@ def plane_batch_norm(
     has_b: bool,
     y: Array,
     least: float,
+    most: float,
     plane: int,
     images: int,
     keep: float,
@@ -67,9 +68,9 @@ def plane_batch_norm(
     begin: int,
     end: int,
 ) -> None:
-    """A batch_norm of channels ``begin`` to ``end``; ``least`` as for lines."""
+    """A batch_norm of channels ``begin`` to ``end``; ``least`` and ``most`` as for lines."""
     real, channels, n = x.dtype.type, mean.size, images * plane
-    floor = real(least)
+    floor, ceiling = real(least), real(most)
     for c in range(begin, end):
         near = x[c * plane : (c + 1) * plane]
         total = 0.0
@@ -99,6 +100,7 @@ def plane_batch_norm(
             given, result = _plane(x, image, c, channels, plane), _plane(y, image, c, channels, plane)
             for i in range(plane):
                 value = (given[i] - centre) * slope + level
+                value = ceiling if value > ceiling else value
                 result[i] = floor if value < floor else value
 
 
@@ -119,6 +121,7 @@ def plane_batch_norm_backward(
     slopes: Array,
     levels: Array,
     least: float,
+    most: float,
     gives_dx: bool,
     n: int,
     plane: int,
@@ -126,9 +129,9 @@ def plane_batch_norm_backward(
     begin: int,
     end: int,
 ) -> None:
-    """Channels ``begin`` to ``end``; ``least`` and ``n`` as for lines."""
+    """Channels ``begin`` to ``end``; ``least``, ``most`` and ``n`` as for lines."""
     real, channels = x.dtype.type, inverse.size
-    zero, floor = real(0), real(least)
+    zero, floor, ceiling = real(0), real(least), real(most)
     for c in range(begin, end):
         centre, slope, level = centres[c], slopes[c], levels[c]
         total, product = 0.0, 0.0
@@ -140,7 +143,8 @@ def plane_batch_norm_backward(
                 first, second = zero, zero
                 for i in range(part.size):
                     off, arrived = values[i] - centre, part[i]
-                    value = zero if off * slope + level <= floor else arrived
+                    made = off * slope + level
+                    value = zero if (made <= floor) | (made >= ceiling) else arrived
                     first += value
                     second += value * off
                 total += first
@@ -154,7 +158,8 @@ def plane_batch_norm_backward(
             result = _plane(dx, image, c, channels, plane)
             for i in range(plane):
                 off, arrived = given[i] - centre, arriving[i]
-                value = zero if off * slope + level <= floor else arrived
+                made = off * slope + level
+                value = zero if (made <= floor) | (made >= ceiling) else arrived
                 result[i] = slope * value - offset - tilt * off
 
 
@@ -166,13 +171,14 @@ def plane_normalised(
     slopes: Array,
     levels: Array,
     least: float,
+    most: float,
     channels: int,
     plane: int,
     begin: int,
     end: int,
 ) -> None:
     """Planes ``begin`` to ``end``."""
-    floor = x.dtype.type(least)
+    floor, ceiling = x.dtype.type(least), x.dtype.type(most)
     for which in range(begin, end):
         c = which % channels
         centre, slope, level = centres[c], slopes[c], levels[c]
@@ -180,6 +186,7 @@ def plane_normalised(
         given, result = x[at : at + plane], y[at : at + plane]
         for i in range(plane):
             value = (given[i] - centre) * slope + level
+            value = ceiling if value > ceiling else value
             result[i] = floor if value < floor else value
 
 

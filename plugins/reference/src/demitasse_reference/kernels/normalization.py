@@ -206,6 +206,89 @@ def batch_norm_inference_backward(
     return dz * per_channel(inverse if w is None else w * inverse, x.ndim), dw, db
 
 
+def _clipped(y: Reals, least: float, most: float) -> Reals:
+    return np.minimum(np.maximum(y, least), most)
+
+
+def _between(z: Reals, dy: Reals, least: float, most: float) -> Reals:
+    """The gradient of a clip, the limits being inside."""
+    return np.where((z >= least) & (z <= most), dy, 0)
+
+
+def batch_norm_clip(
+    x: Reals,
+    mean: Reals,
+    variance: Reals,
+    factor: Reals,
+    w: Reals | None,
+    b: Reals | None,
+    *,
+    keep: float,
+    epsilon: float,
+    relu: bool,
+    least: float,
+    most: float,
+) -> tuple[Reals, ...]:
+    *kept, y, average, inverse = batch_norm(
+        x, mean, variance, factor, w, b, keep=keep, epsilon=epsilon, relu=relu
+    )
+    return *kept, _clipped(y, least, most), average, inverse
+
+
+def batch_norm_clip_backward(
+    dy: Reals,
+    x: Reals,
+    w: Reals | None,
+    b: Reals | None,
+    average: Reals,
+    inverse: Reals,
+    *,
+    relu: bool,
+    least: float,
+    most: float,
+) -> tuple[Reals, ...]:
+    z = _affine(x - per_channel(average, x.ndim), inverse, w, b, relu)
+    inside = _between(z, dy, least, most)
+    return batch_norm_backward(inside, x, w, b, average, inverse, relu=relu)
+
+
+def batch_norm_inference_clip(
+    x: Reals,
+    mean: Reals,
+    variance: Reals,
+    factor: Reals,
+    w: Reals | None,
+    b: Reals | None,
+    *,
+    epsilon: float,
+    relu: bool,
+    least: float,
+    most: float,
+) -> Reals:
+    y = batch_norm_inference(x, mean, variance, factor, w, b, epsilon=epsilon, relu=relu)
+    return _clipped(y, least, most)
+
+
+def batch_norm_inference_clip_backward(
+    dy: Reals,
+    x: Reals,
+    mean: Reals,
+    variance: Reals,
+    factor: Reals,
+    w: Reals | None,
+    b: Reals | None,
+    *,
+    epsilon: float,
+    relu: bool,
+    least: float,
+    most: float,
+) -> tuple[Reals, ...]:
+    kept = mean, variance, factor, w, b
+    z = batch_norm_inference(x, *kept, epsilon=epsilon, relu=relu)
+    inside = _between(z, dy, least, most)
+    return batch_norm_inference_backward(inside, x, *kept, epsilon=epsilon, relu=relu)
+
+
 def fold_normalization(
     w: Reals,
     b: Reals | None,
@@ -231,8 +314,12 @@ def fold_normalization(
 KERNELS: Kernels = {
     "batch_norm": batch_norm,
     "batch_norm_backward": batch_norm_backward,
+    "batch_norm_clip": batch_norm_clip,
+    "batch_norm_clip_backward": batch_norm_clip_backward,
     "batch_norm_inference": batch_norm_inference,
     "batch_norm_inference_backward": batch_norm_inference_backward,
+    "batch_norm_inference_clip": batch_norm_inference_clip,
+    "batch_norm_inference_clip_backward": batch_norm_inference_clip_backward,
     "fold_normalization": fold_normalization,
     "lrn_across_channels": lrn_across_channels,
     "lrn_across_channels_backward": lrn_across_channels_backward,
