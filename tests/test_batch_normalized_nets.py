@@ -255,14 +255,16 @@ def test_layers_in_one_operation_train_as_they_do_apart(
                 np.testing.assert_allclose(ours, theirs, rtol=1e-8, atol=1e-10, err_msg=layer)
 
 
+@pytest.mark.parametrize("activation", [RELU, CLIP, 'type: "ReLU6"'])
 def test_a_deployed_net_in_one_operation_gives_what_it_gives_apart(
-    runtime: demitasse.Runtime, tmp_path: Path, trained
+    runtime: demitasse.Runtime, tmp_path: Path, trained, activation: str
 ) -> None:
     weights = trained.snapshot(tmp_path / "net")
     x = batches()[2]
     found = []
+    (tmp_path / "other.prototxt").write_text(DEPLOYED.replace(RELU, activation))
     for retain in (None, "all"):
-        net = runtime.net(tmp_path / "deploy.prototxt", weights=weights, retain=retain, precision="f64")
+        net = runtime.net(tmp_path / "other.prototxt", weights=weights, retain=retain, precision="f64")
         found.append(np.array(net.forward(data=x)["out"]))
         layers = [entry.layer for entry in net.plan.entries]
         assert layers == (["norm", "out"] if retain is None else ["norm", "scale", "relu", "out"])
