@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from demitasse import DataError, DataSpec, ModelError, PluginError, ShapeError, Stream, Weights
+from demitasse import DataError, ModelError, PluginError, ShapeError, Weights
 
 Train = Callable[..., Any]
 
@@ -24,34 +24,6 @@ def started() -> Callable[[], int]:
     """How many threads there are that were not there when the test began."""
     before = set(threading.enumerate())
     return lambda: len(set(threading.enumerate()) - before)
-
-
-@pytest.fixture
-def failing(toy: ModuleType) -> Callable[..., Any]:
-    """``failing(worker, at, error)``: samples whose stream of one worker raises at a read."""
-
-    def make(worker: int, at: int, error: BaseException) -> Callable[[DataSpec], Any]:
-        class Failing(toy.ArraySource):  # type: ignore[name-defined, misc]
-            streams = 0
-
-            def stream(self, first: int, count: int, step: int) -> Stream:
-                stream: Stream = super().stream(first, count, step)
-                number, reads, original = self.streams, 0, stream.read
-                self.streams += 1
-
-                def read(out: Mapping[str, np.ndarray]) -> None:
-                    nonlocal reads
-                    reads += 1
-                    if (number, reads) == (worker, at):
-                        raise error
-                    original(out)
-
-                stream.read = read  # type: ignore[method-assign]
-                return stream
-
-        return lambda spec: Failing(toy.images())
-
-    return make
 
 
 @pytest.mark.timeout(30, method="thread")

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from demitasse import DataError, NumericsError, Processes, Solver, Step, WorkerError
+from demitasse_training.accord import Accord
 from demitasse_training.crew import Crew
 from demitasse_training.diagnosis import diagnose
 from demitasse_training.stretch import Stretch, in_order
@@ -20,16 +21,24 @@ Told = Callable[[float, float, Mapping[str, float]], float]
 
 class Pace:
     """Runs iterations from ``iteration`` on. ``told(loss, seconds, phases)`` is called after each and
-    gives the loss, smoothed; ``kept()`` says which snapshot is the last, for errors. ``asked`` is
+    gives the loss, smoothed; ``kept()`` says which snapshot is the last, for errors, and ``keep(error)``
+    is called where several processes have stopped together, before any of them ends. ``asked`` is
     whether somebody wished to stop, and to save, when the last iteration ended."""
 
     def __init__(
-        self, crew: Crew, processes: Processes, solver: Solver, told: Told, kept: Callable[[], str]
+        self,
+        crew: Crew,
+        accord: Accord,
+        processes: Processes,
+        solver: Solver,
+        told: Told,
+        kept: Callable[[], str],
+        keep: Callable[[BaseException], None],
     ) -> None:
         self.iteration = 0
         self.asked = False, False
         self._crew, self._processes, self._solver = crew, processes, solver
-        self._told, self._kept = told, kept
+        self._told, self._kept, self._keep, self._accord = told, kept, keep, accord
 
     def advance(self, end: int, stop: Ask | None = None, save: Ask | None = None) -> float:
         """Train on, as far as ``end`` at most; the last iteration's loss, smoothed. Raises NumericsError
@@ -44,7 +53,11 @@ class Pace:
         workers, done = self._crew.workers, set[int]()
 
         def step(worker: int) -> float:
-            loss = steps[worker].run(iteration, rate)
+            try:
+                loss = steps[worker].run(iteration, rate)
+            except Exception as error:
+                self._accord.fail(worker, error)
+                raise
             done.add(worker)
             return loss
 
@@ -52,6 +65,7 @@ class Pace:
         whole = self._processes.size > 1 or all(w.whole or w.engine is not None for w in workers)
         for worker in workers:
             worker.begin()
+        self._accord.begin(len(workers))
         try:
             self._processes.report(iteration)
             loss = in_order(self._crew.run(step, None if whole else list))
@@ -64,12 +78,16 @@ class Pace:
         except BaseException as error:
             if len(done) == len(steps) or all(worker.finished for worker in workers):
                 self.iteration = iteration + 1  # an interrupt came when it was over
-            elif isinstance(error, DataError) or not isinstance(error, Exception):
+            elif (
+                self._accord.stopped or isinstance(error, DataError) or not isinstance(error, Exception)
+            ):
                 self._crew.restore(kept)
+            if self._accord.stopped:
+                error = self._accord.ended(error, self._keep)
             self._failed(error)
             if isinstance(error, NumericsError):
                 raise self._explained(error, kept) from None
-            raise
+            raise error
         smoothed = self._told(loss, time.perf_counter() - start, self._crew.clock().taken(before))
         self.asked = asked or (_ask(stop), _ask(save))
         return smoothed

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from demitasse import CompositionError, NumericsError, Runtime, SnapshotError, Solver, Weights
+from demitasse import (
+    CompositionError,
+    DemitasseError,
+    NumericsError,
+    Processes,
+    Runtime,
+    SnapshotError,
+    Solver,
+    Weights,
+    WorkerError,
+)
 from demitasse_training import parameters
 from demitasse_training.worker import Worker
 
@@ -57,6 +67,20 @@ def write(runtime: Runtime, path: Path, weights: Weights) -> Path:
         return runtime.write(path, weights)
     except OSError as error:
         raise SnapshotError(f"{path}: the snapshot could not be written: {_reason(error)}") from error
+
+
+def keep(
+    error: BaseException, iteration: int, snapshot: Callable[[], Path], processes: Processes
+) -> None:
+    """Have a ``snapshot`` made, by all processes, of what was trained before an error, and say in that
+    where it is, or why it could not be made."""
+    try:
+        told = f"iteration {iteration} is kept in {snapshot()}"
+    except DemitasseError as other:
+        told = f"iteration {iteration} could not be kept: {other}"
+        if processes.rank == 0 and not isinstance(other, WorkerError):
+            processes.gather(str(other))  # the others wait for it
+    error.args = (f"{error}; {told}",)
 
 
 def check_numbers(weights: Weights, kept: str) -> None:

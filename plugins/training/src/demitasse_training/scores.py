@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from demitasse import Processes
+from demitasse_training.accord import Accord
 from demitasse_training.net import Net, means
 from demitasse_training.worker import Worker
 
@@ -19,9 +20,9 @@ class Scores:
     """Test nets, of each one a worker, which all read the first worker's parameters, or its own where it
     has an accelerator. Where processes are at iterations of their own, process 0 does all of a test."""
 
-    def __init__(self, processes: Processes, workers: Sequence[Worker]) -> None:
+    def __init__(self, processes: Processes, workers: Sequence[Worker], accord: Accord) -> None:
         self.nets: list[list[Net]] = []
-        self._processes, self._workers = processes, workers
+        self._processes, self._workers, self._accord = processes, workers, accord
 
     @property
     def _alone(self) -> bool:
@@ -57,7 +58,7 @@ class Scores:
     ) -> Totals:
         share = self._workers[0].share
         first, workers = (0, len(nets)) if self._alone else (share.index, share.workers)
-        parts = run(lambda w: nets[w].totals(iterations, first + w, workers))
+        parts = self._agreed(lambda: run(lambda w: nets[w].totals(iterations, first + w, workers)))
         sums = {name: np.sum([part[name] for part in parts], axis=0) for name in parts[0]}
         if self._alone:
             return sums
@@ -68,6 +69,19 @@ class Scores:
             name: part.reshape(np.shape(value))
             for (name, value), part in zip(sums.items(), whole, strict=False)
         }
+
+    def _agreed(self, task: Callable[[], list[Totals]]) -> list[Totals]:
+        """What a task gives; raises in all processes where it cannot be done in one of them."""
+        if self._alone:
+            return task()
+        self._accord.begin(1)
+        try:
+            done = task()
+        except Exception as error:
+            self._accord.fail(0, error)
+            raise
+        self._accord.arrive(0)
+        return done
 
     @contextmanager
     def _first_statistics(self) -> Iterator[None]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import chain, repeat
+from typing import Any
 
-from demitasse import Layer, LayerType, NetDefinition, Step
+from demitasse import Layer, LayerType, NetDefinition, Solver, Step
 
 UNNAMED = "(automatic)"
 """A loss whose layer names no top."""
@@ -28,6 +29,16 @@ def loss_weights(net: NetDefinition, layer_types: Mapping[str, LayerType]) -> li
         )
         if weight
     ]
+
+
+def nets_told(solver: Solver, layer_types: Mapping[str, LayerType]) -> dict[str, Any]:
+    """What a log says of a solver's nets, and how often."""
+    return {
+        "net": solver.train.name,
+        "display": solver.display_interval,
+        "iterations": solver.max_iterations,
+        "loss_weights": [dict(loss_weights(net, layer_types)) for net in (solver.train, *solver.tests)],
+    }
 
 
 def values(

@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +16,18 @@ import numpy as np
 from demitasse import (
     PRECISIONS,
     DataError,
-    DemitasseError,
     Entry,
     Event,
     ModelError,
     Rooted,
     Runtime,
+    SnapshotError,
     Solver,
     Weights,
     arrange,
 )
 from demitasse_training import agreement, parameters
+from demitasse_training.accord import Accord
 from demitasse_training.arguments import (
     at_least_one,
     check_retain,
@@ -40,10 +42,10 @@ from demitasse_training.pace import Ask, Pace
 from demitasse_training.profiling import timed
 from demitasse_training.resume import resume, seed_of
 from demitasse_training.samples import opener
-from demitasse_training.saving import check_numbers, check_writable, gathered, paths_of, write
+from demitasse_training.saving import check_numbers, check_writable, gathered, keep, paths_of, write
 from demitasse_training.scores import Scores
 from demitasse_training.sizes import sizes
-from demitasse_training.terms import loss_weights, values
+from demitasse_training.terms import loss_weights, nets_told, values
 from demitasse_training.update import Update
 from demitasse_training.views import Views
 from demitasse_training.worker import Worker
@@ -102,11 +104,14 @@ class Trainer(Rooted):
         self.listeners: list[Callable[[Event], None]] = [each for each in found if each is not None]
         self._recent: deque[float] = deque(maxlen=max(1, self.solver.average_loss))
         self._last_snapshot: Path | None = None
-        self._saved = 0
+        self._saved, self._keeps = 0, False
         self._crew = Crew()
         self._workers = self._crew.workers
-        self._tests = Scores(self.processes, self._workers)
-        self._pace = Pace(self._crew, self.processes, self.solver, self._told, self._kept)
+        self._accord = Accord(self.processes)
+        self._tests = Scores(self.processes, self._workers, self._accord)
+        self._pace = Pace(
+            self._crew, self._accord, self.processes, self.solver, self._told, self._kept, self._keep
+        )
         try:
             agreement.agree(
                 self.processes,
@@ -177,7 +182,14 @@ class Trainer(Rooted):
         second net's scores have its number in front. Workers have a part of the iterations each, in
         all processes; where these are at iterations of their own, process 0's have all of them."""
         self._crew.quiesce()
-        return self._tests(self.solver.test_iterations, self._crew.run)
+        try:
+            return self._tests(self.solver.test_iterations, self._crew.run)
+        except Exception as error:
+            if not self._accord.stopped:
+                raise
+            ended = self._accord.ended(error, self._keep)
+            self.processes.fail(ended)
+            raise ended from None
 
     @one_at_a_time
     def snapshot(self, prefix: str | Path | None = None) -> Path:
@@ -186,22 +198,24 @@ class Trainer(Rooted):
         Of several processes number 0 writes; all must call it. Raises SnapshotError that names it and
         the reason, NumericsError where the last update has left no numbers to keep."""
         self._crew.quiesce()
-        if self.processes.rank > 0:
-            self.processes.gather(None)  # until it is there, or the first has failed
-            self._last_snapshot = paths_of(self.solver, self.iteration, prefix)[0]
-            return self._last_snapshot
-        self.processes.report(self.iteration, "a snapshot")
-        weights = gathered(self._workers[0], self.iteration, {"seed": self.seed, **self._setting})
-        check_numbers(weights, self._kept())
-        written = list[Path]()
-        for path in paths_of(self.solver, self.iteration, prefix):
-            written.append(write(self.runtime, path, weights))
-            self._last_snapshot = written[0]
+        first, paths = self.processes.rank == 0, paths_of(self.solver, self.iteration, prefix)
+        if first:
+            self.processes.report(self.iteration, "a snapshot")
+            weights = gathered(self._workers[0], self.iteration, {"seed": self.seed, **self._setting})
+            check_numbers(weights, self._kept())
+            for path in paths:
+                write(self.runtime, path, weights)
+                self._last_snapshot = paths[0]
+        # Until it is there, or the first has failed, or says why there is none.
+        problem = self.processes.gather(None)[0]
+        if problem is not None:
+            raise SnapshotError(problem)
+        self._last_snapshot = paths[0]
         if prefix is None:
             self._saved = self.iteration
-        self.processes.gather(None)
-        self._tell("snapshot", {"path": written[0], "paths": written})
-        return written[0]
+        if first:
+            self._tell("snapshot", {"path": paths[0], "paths": paths})
+        return paths[0]
 
     def check_snapshots(self) -> None:
         """Raise now, not after hours, when a snapshot that the solver asks for could not be written:
@@ -220,18 +234,20 @@ class Trainer(Rooted):
         is asked after each iteration; once it is true, in any process, a snapshot is written and the
         run ends. Where ``save`` is true, one is written and the run goes on. ``until`` is asked after
         each test, with its scores: once it is true, the run ends as at its last iteration. Where samples
-        cannot be read, a snapshot keeps what was trained so far. Listeners are told of the end of a run
-        that fails too, with its ``error``."""
+        cannot be read, in any process, a snapshot keeps what was trained so far. Listeners are told of
+        the end of a run that fails too, with its ``error``."""
         if self.processes.rank == 0:
             self.check_snapshots()
-        self._saved = self.iteration
+        self._saved, self._keeps = self.iteration, True
         try:
             return self._run(stop, save, until)
         except BaseException as error:
-            if isinstance(error, DataError):
+            if isinstance(error, DataError) and self.processes.size == 1:
                 self._keep(error)
             tell_failure(self.listeners, self.iteration, error)
             raise
+        finally:
+            self._keeps = False
 
     def _run(
         self,
@@ -243,7 +259,8 @@ class Trainer(Rooted):
         before = self._crew.clock()
         loss, tested, good = math.nan, -1, False
         about: dict[str, Any] = {"batch": self.batch, "workers": self.workers, "rate": self.rate}
-        self._tell("start", {**about, **self._nets_told(), "arrays": self.arrays})
+        nets = nets_told(solver, self.runtime.layer_types)
+        self._tell("start", {**about, **nets, "arrays": self.arrays})
         if solver.test_first and solver.test_interval and self._tests.nets:
             tested, good = self.iteration, self._run_test(until)
         while self.iteration < solver.max_iterations and not good:
@@ -356,16 +373,6 @@ class Trainer(Rooted):
             )
         return smoothed
 
-    def _nets_told(self) -> dict[str, Any]:
-        """What a log says of the nets, and how often."""
-        solver, types = self.solver, self.runtime.layer_types
-        return {
-            "net": solver.train.name,
-            "display": solver.display_interval,
-            "iterations": solver.max_iterations,
-            "loss_weights": [dict(loss_weights(net, types)) for net in (solver.train, *solver.tests)],
-        }
-
     def _debugs(self) -> bool:
         interval = self.solver.display_interval
         return self.solver.debug and interval > 0 and self.iteration % interval == 0
@@ -374,16 +381,13 @@ class Trainer(Rooted):
         last = self._last_snapshot
         return f"the last snapshot is {last}" if last else "no snapshot has been written yet"
 
-    def _keep(self, error: DataError) -> None:
-        """Write a snapshot of the iterations before the one whose samples could not be read, and say so
-        in the error. Several processes, or workers each at its own iteration, agree on none any more."""
-        if self.processes.size > 1 or not self._crew.lockstep or self._saved == self.iteration:
-            return
-        try:
-            told = f"iteration {self.iteration} is kept in {self.snapshot()}"
-        except DemitasseError as other:
-            told = f"iteration {self.iteration} could not be kept: {other}"
-        error.args = (f"{error}; {told}",)
+    def _keep(self, error: BaseException) -> None:
+        """While it runs, write a snapshot of the iterations before the one that could not be done, and
+        say so in the error; of several processes all do. Workers each at its own iteration agree on
+        none."""
+        together = self.processes.size > 1 or self._crew.lockstep
+        if self._keeps and together and self._saved != self.iteration:
+            keep(error, self.iteration, self.snapshot, self.processes)
 
     def _run_test(self, until: Callable[[Mapping[str, Any]], bool] | None) -> bool:
         """Test, and whether its scores are what is trained for."""
@@ -434,9 +438,11 @@ class Trainer(Rooted):
                     retain=self._retain,
                 )
             )
-        for worker in self._workers:
+        for number, worker in enumerate(self._workers):
             for level in worker.watched:
                 level.bind(worker.flat)
+            if self.processes.size > 1 and not self._crew.asynchronous:
+                worker.agree = partial(self._accord.arrive, number)
         first = self._workers[0]
         if "train" in (data or {}) and not first.graph.feeds:
             raise ModelError(

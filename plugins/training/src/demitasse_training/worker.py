@@ -72,6 +72,7 @@ class Worker:
         self.whole = False  # whether what changes parameters is one work, which no interrupt breaks off
         self._finished: Any = None  # if so: a number that is not 0 once that is done
         self.streams: list[Stream] = []
+        self.agree: Work | None = None  # behind the last forward pass: raises where others cannot go on
         self.goes_on = False  # whether an iteration of the same stretch follows this one
         self._ahead = set[int]()  # the feeds whose samples for it are there already
         self.engine = runtime.engine(place)
@@ -417,6 +418,8 @@ class Worker:
             batch=main.batch if main else 0,
             offset=main.offset if main else 0,
         )
+        if self.agree is not None:
+            step.last.insert(0, self.agree)
         self.whole = (
             self._finished is not None and len(step.last) == 1 and getattr(step.last[0], "whole", False)
         )

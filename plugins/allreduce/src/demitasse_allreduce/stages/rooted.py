@@ -81,7 +81,9 @@ class RootedSync(ProcessSync):
         return 1
 
     def complete(self) -> None:
-        """After the last iteration all ranks have the root's parameters."""
+        """After the last iteration all ranks have the root's parameters. One that was broken off before
+        its end may still have broadcasts to wait for, which were begun on all ranks."""
+        self._all_arrived()
         self._broadcast_all("broadcast")
 
     def _over(self, goal: str, array: Any, pieces: list[Span], line: int = 0) -> Task:
@@ -139,8 +141,12 @@ class RootedSync(ProcessSync):
         if self.stage == NAIVE:
             self._post(1)
 
-    def _finish(self) -> None:
+    def _all_arrived(self) -> None:
+        """The parameters of layers that nobody has read are there afterwards, too."""
         self._post(len(self._order))
-        for number in list(self._cast):  # of layers that nobody read
+        for number in list(self._cast):
             self.waited(self._cast.pop(number))
+
+    def _finish(self) -> None:
+        self._all_arrived()
         super()._finish()
