@@ -5,7 +5,13 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import pytest
@@ -100,3 +106,99 @@ def test_a_long_name_can_be_replaced(tmp_path: Path) -> None:
 def test_a_folder_that_is_not_there_is_the_systems_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError), replacing(tmp_path / "nowhere" / "kept"):
         pass
+
+
+def test_a_long_name_of_many_bytes_a_letter_can_be_replaced(tmp_path: Path) -> None:
+    path = tmp_path / ("日" * 85)
+    with replacing(path) as partial:
+        partial.write_text("new")
+    assert path.read_text() == "new"
+
+
+# What a killed process has left.
+
+KILLED = """
+import sys
+from pathlib import Path
+from demitasse import replacing
+with replacing(Path(sys.argv[1])) as partial:
+    partial.write_text("half of it")
+    print(partial, flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+    """Another process, in the middle of replacing a file, and what it writes to."""
+    words = [sys.executable, "-c", KILLED, str(path)]
+    with subprocess.Popen(words, stdin=PIPE, stdout=PIPE, text=True) as process:
+        assert process.stdout is not None
+        yield process, Path(process.stdout.readline().strip())
+        process.kill()
+
+
+def replace(path: Path) -> None:
+    """Have a file replaced by this process."""
+    with replacing(path) as partial:
+        partial.write_text("new")
+
+
+def test_what_a_killed_process_has_left_goes_with_the_next_file(tmp_path: Path) -> None:
+    with writing(tmp_path / "iteration 3") as (process, left):
+        process.kill()
+        process.wait()
+        assert left.read_text() == "half of it"
+        replace(tmp_path / "iteration 2")
+    assert [each.name for each in tmp_path.iterdir()] == ["iteration 2"]
+
+
+def test_so_it_does_where_nobody_has_heard_yet_that_its_process_has_ended(tmp_path: Path) -> None:
+    with writing(tmp_path / "kept") as (process, left):
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        replace(tmp_path / "other")
+        assert not left.exists()
+
+
+def test_what_a_process_is_writing_stays_however_old_it_looks(tmp_path: Path) -> None:
+    with writing(tmp_path / "kept") as (_, left):
+        os.utime(left, (0, 0))
+        replace(tmp_path / "other")
+        assert left.read_text() == "half of it"
+
+
+def test_what_another_process_of_the_same_number_left_goes(tmp_path: Path) -> None:
+    """This one has it now, and was started at another time."""
+    with replacing(tmp_path / "kept") as partial:
+        number, start, *rest = partial.name.split(".")[2].split("-")
+    left = tmp_path / f".old.{number}-{int(start) - 1}-{'-'.join(rest)}.partial"
+    left.touch()
+    replace(tmp_path / "kept")
+    assert not left.exists()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [".kept.999999-5-00000000-00c0ffee.partial", ".kept.999999-00c0ffee.partial"],
+    ids=["another host's", "a host's that tells nothing"],
+)
+def test_what_a_process_elsewhere_left_goes_when_it_was_not_written_for_a_day(
+    tmp_path: Path, name: str
+) -> None:
+    left = tmp_path / name
+    left.touch()
+    for hours, there in ((23, True), (25, False)):
+        past = time.time() - hours * 3600
+        os.utime(left, (past, past))
+        replace(tmp_path / "kept")
+        assert left.exists() == there
+
+
+def test_what_others_call_partial_stays(tmp_path: Path) -> None:
+    theirs = [tmp_path / name for name in ("a.partial", ".a.partial", ".a.12-zz.partial", "x-00c0ffee")]
+    for path in theirs:
+        path.touch()
+        os.utime(path, (0, 0))
+    replace(tmp_path / "kept")
+    assert all(path.exists() for path in theirs)

@@ -7,6 +7,11 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+from demitasse_host import leftovers
+
+LONGEST_NAME = 255
+"""Bytes of a file's name that file systems take."""
+
 
 def cache_folder(name: str) -> Path:
     """The user's folder for what ``name`` remembers from one process to the next, as the XDG base
@@ -20,8 +25,9 @@ def cache_folder(name: str) -> Path:
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """An empty file beside ``path``, with the rights that the user's umask gives to any, which takes its
-    place at the end of the block; it is gone where that or the block raises. Where ``path`` is a link,
-    all this is of its target. A device's or a pipe's place a file must not take: there the block gets
+    place at the end of the block; it is gone where that or the block raises, and where the process is
+    killed, with the next file that is replaced in its folder. Where ``path`` is a link, all this is of
+    its target. A device's or a pipe's place a file must not take: there the block gets
     ``path`` itself. Raises OSError."""
     try:
         in_place = not stat.S_ISREG(path.stat().st_mode) and not path.is_dir()
@@ -32,10 +38,13 @@ def replacing(path: Path) -> Iterator[Path]:
         return
     target = Path(os.path.realpath(path)) if path.is_symlink() else path
     # A name that nobody foresees: what is not there cannot be somebody's link to another file.
-    partial = target.with_name(f".{target.name[:200]}.{os.getpid()}-{secrets.token_hex(4)}.partial")
+    mark = f".{leftovers.own_mark()}-{secrets.token_hex(4)}{leftovers.SUFFIX}"
+    shown = os.fsdecode(os.fsencode(target.name)[: LONGEST_NAME - len(mark) - 1])
+    partial = target.with_name(f".{shown}{mark}")
     made = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
         os.close(made)  # which some network folders let fail for want of space
+        leftovers.clear(partial.parent, partial)
         yield partial
         partial.replace(target)
     except BaseException:

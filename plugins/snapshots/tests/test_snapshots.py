@@ -473,7 +473,10 @@ else:
             written.append(len(data))
             if sum(written) > 100_000:
                 wait()
-    Path.open = lambda path, mode: Slow(real(path, mode))
+    def slowly(path, mode="r", **given):
+        file = real(path, mode, **given)
+        return Slow(file) if mode == "wb" else file
+    Path.open = slowly
 model_writer(path=Path(sys.argv[1]), weights=Weights({"a": [np.zeros(99_999)] * 3}))
 """
 
@@ -498,6 +501,7 @@ def test_a_kill_while_writing_leaves_the_previous_snapshot_whole(moment, tmp_pat
     assert partial.name.startswith(".a.demitasse.") and partial.name.endswith(".partial")
     write(path, Weights(iteration=4))
     assert read(path).iteration == 4
+    assert set(tmp_path.iterdir()) == {path}
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path):

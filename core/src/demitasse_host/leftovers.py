@@ -1,0 +1,77 @@
+"""Files that were being written when their process was killed: whose they are, and which may go."""
+
+import contextlib
+import hashlib
+import os
+import re
+from pathlib import Path
+
+from demitasse_host.kernel_files import KernelFiles
+
+SUFFIX = ".partial"
+
+_KERNEL = KernelFiles()
+
+ABANDONED = 24 * 3600
+"""Seconds without a byte after which a file is nobody's, where it cannot be known whether its process
+lives: that is on another host, in another container, or was there before this host was started."""
+
+_NAME = re.compile(
+    r"\..*\.(?P<process>\d+)-(?:(?P<start>\d+)-(?P<where>[0-9a-f]{8})-)?[0-9a-f]{8}\.partial"
+)
+
+
+def own_mark() -> str:
+    """What the name of a file says of the process that writes it: its number and, where the system
+    tells, when it was started and among which processes it has that number."""
+    process = os.getpid()
+    start, where = _started(process), _among()
+    return f"{process}-{start}-{where}" if start and where else str(process)
+
+
+def clear(folder: Path, new: Path) -> None:
+    """Remove from a folder what processes have left there that ended in the middle of writing it.
+    ``new`` is a file there that was just made, by the clock of who keeps the folder. What cannot be
+    looked at or removed stays."""
+    where = _among()
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        now = new.stat().st_mtime
+        for entry in entries:
+            if entry.name.endswith(SUFFIX) and (match := _NAME.fullmatch(entry.name)):
+                known = bool(where) and match["where"] == where
+                with contextlib.suppress(OSError):
+                    if (
+                        not _lives(int(match["process"]), match["start"])
+                        if known
+                        else now - entry.stat(follow_symlinks=False).st_mtime > ABANDONED
+                    ):
+                        os.unlink(entry.path)  # noqa: PTH108  of an entry
+
+
+def _lives(process: int, start: str) -> bool:
+    try:
+        os.kill(process, 0)  # which tells of those too that the system hides from other users
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return _started(process) in ("", start)
+
+
+def _started(process: int) -> str:
+    """When a process was started, in ticks since the system was; 0 of one that has ended, and is only
+    known to its parent yet, and nothing where the system does not tell."""
+    fields = _KERNEL.text(f"proc/{process}/stat").rpartition(")")[2].split()
+    if len(fields) < 20:
+        return ""
+    return "0" if fields[0] in "ZX" else fields[19]
+
+
+def _among() -> str:
+    """Among which processes numbers are unique: a host's since it was started, or a container's."""
+    boot = _KERNEL.text("proc/sys/kernel/random/boot_id")
+    try:
+        space = (_KERNEL.root / "proc/self/ns/pid").readlink()
+    except OSError:
+        return ""
+    return hashlib.blake2b(f"{boot} {space}".encode(), digest_size=4).hexdigest() if boot else ""
