@@ -156,3 +156,24 @@ def test_a_failure_midway_keeps_what_was_there(case: Case, tmp_path: Path) -> No
         made = runtime.program("extract_features", case.net, case.weights, targets, **again)
         assert made["low"].shape == (300, 7)
         assert len(records(tmp_path / "low_db")) == 300
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no device that is full")
+@pytest.mark.parametrize("name", ["full.npy", "full.h5"])
+def test_a_full_disk_is_told_in_a_line(case: Case, tmp_path: Path, capsys: Capture, name: str) -> None:
+    """Not by the end of the process, as of mapped memory that finds no room."""
+    target = tmp_path / name
+    target.symlink_to("/dev/full")
+    assert run(case.weights, case.net, "high", target, "--force") == 2
+    assert (
+        capsys.readouterr().err == f"demitasse: {target}: cannot be written: No space left on device\n"
+    )
+    assert target.is_symlink()
+
+
+def test_rows_are_never_written_by_mapped_memory(
+    case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(np.lib.format, "open_memmap")
+    assert run(case.weights, case.net, "high", tmp_path / "high.npy") == 0
+    assert np.load(tmp_path / "high.npy").shape == (359, 10)

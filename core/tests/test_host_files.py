@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from demitasse import cache_folder, replacing
+from demitasse import cache_folder, replacing, write_text
 
 
 def test_the_cache_lies_where_the_system_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,3 +202,27 @@ def test_what_others_call_partial_stays(tmp_path: Path) -> None:
         os.utime(path, (0, 0))
     replace(tmp_path / "kept")
     assert all(path.exists() for path in theirs)
+
+
+# Text.
+
+
+def test_text_is_there_whole_in_a_folder_that_is_made(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "kept.json"
+    write_text(path, "é")
+    assert path.read_bytes() == "é".encode()
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_name_in_text_that_is_no_text_is_escaped(tmp_path: Path) -> None:
+    write_text(str(tmp_path / "kept"), os.fsdecode(b"net-\xff"))
+    assert (tmp_path / "kept").read_text() == r"net-\udcff"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no device that is full")
+def test_a_device_stays_one_and_its_error_names_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "full"
+    path.symlink_to("/dev/full")
+    with pytest.raises(OSError, match=f"^{path} could not be written: No space left on device$"):
+        write_text(path, "text")
+    assert list(tmp_path.iterdir()) == [path] and path.is_symlink()

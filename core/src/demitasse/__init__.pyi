@@ -50,6 +50,7 @@ from demitasse_host.compiler import (
 from demitasse_host.files import (
     cache_folder as cache_folder,
     replacing as replacing,
+    write_text as write_text,
 )
 from demitasse_host.fingerprint import (
     fingerprint as fingerprint,

@@ -52,3 +52,14 @@ def replacing(path: Path) -> Iterator[Path]:
         with contextlib.suppress(OSError):
             partial.unlink()
         raise
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """A file with this text, in UTF-8, whole or as it was, in a folder that is made. What is no text, as
+    the bytes of a file's name may be, is written as an escape. Raises OSError that says which file."""
+    try:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        with replacing(Path(path)) as partial:
+            partial.write_text(text, encoding="utf-8", errors="backslashreplace")
+    except OSError as error:
+        raise OSError(f"{path} could not be written: {error.strerror or error}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -201,3 +202,48 @@ def test_inputs_that_only_the_first_of_several_workers_would_be_given_are_refuse
     assert alone.step().loss != 0.0
     with pytest.raises(ModelError, match=r"the first worker's alone.*\(data=\), or one work"):
         train(net, 2).step()
+
+
+def test_what_was_trained_before_a_listener_failed_is_kept(
+    train: Train, copied: Any, differ: Any, tmp_path: Path
+) -> None:
+    solver = {"snapshot_prefix": str(tmp_path / "toy"), "max_iterations": 4}
+    trainer = train(None, solver=solver)
+
+    def listen(event: Any) -> None:
+        if (event.kind, event.iteration) == ("iteration", 3):
+            raise OSError(errno.ENOSPC, "No space left on device", "log")
+
+    trainer.listeners.append(listen)
+    kept = tmp_path / "toy_iter_3.demitasse"
+    with pytest.raises(OSError) as caught:
+        trainer.run()
+    assert str(caught.value).endswith(f"No space left on device; iteration 3 is kept in {kept}: 'log'")
+    other, plain = train(None, solver=solver, resume=kept), train(None, solver=solver)
+    other.run()
+    plain.step(4)
+    assert differ(copied(other.net), copied(plain.net)) == 0.0
+
+
+def test_samples_of_a_stranger_s_that_fail_end_a_run_in_the_same_way(
+    train: Train, failing: Any, tmp_path: Path
+) -> None:
+    solver = {"snapshot_prefix": str(tmp_path / "toy"), "max_iterations": 4}
+    with pytest.raises(PluginError, match=r"a bug; iteration 2 is kept in .*toy_iter_2"):
+        train(None, solver=solver, source=failing(0, 3, ZeroDivisionError("a bug"))).run()
+
+
+def test_what_a_kernel_has_left_half_done_is_not_kept(
+    train: Train, toy: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It failed behind the forward pass, where some parameters may be updated and others not."""
+    trainer = train(solver={"snapshot_prefix": str(tmp_path / "toy"), "max_iterations": 4})
+    trainer.step(2)
+
+    def broken() -> None:
+        raise PluginError("a kernel's bug")
+
+    trainer._workers[0].step.last.append(broken)
+    with pytest.raises(PluginError, match=r"^a kernel's bug$"):
+        trainer.run()
+    assert not [*tmp_path.iterdir()]

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from demitasse import write_text
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -91,7 +93,7 @@ def schedule(
     groups = _groups(network, ranks)
     cost = f"{seconds['seconds'] * 1e6:,.1f} us (simulated)"
     if draw is not None:
-        draw.write_text(picture(made, groups, f"{way}: {goal}", [cost, *network.sources]), "utf-8")
+        write_text(draw, picture(made, groups, f"{way}: {goal}", [cost, *network.sources]))
     rounds = _by_round(made, network)
     whole = {
         "algorithm": algorithm,
@@ -109,7 +111,7 @@ def schedule(
         if json_path == "-":
             sys.stdout.write(text)
             return
-        Path(json_path).write_text(text, "utf-8")
+        write_text(json_path, text)
     click.echo(_moves(made, rounds))
     click.echo("\n".join(table))
     click.echo(f"{way} on {', '.join(network.sources)}")

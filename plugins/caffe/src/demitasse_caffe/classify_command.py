@@ -9,7 +9,7 @@ from typing import Any
 import click
 import numpy as np
 
-from demitasse import DataError, compose
+from demitasse import DataError, compose, write_text
 
 NETS, MEANS, LABELS = (".prototxt", ".pbtxt"), (".binaryproto", ".npy"), (".txt",)
 WEIGHTS, BOTH = (".caffemodel", ".h5", ".demitasse"), ".onnx"
@@ -97,7 +97,7 @@ def command(
                     _print(image, classes)
     if json_path is not None:
         whole = json.dumps({"model": net, "weights": weights, "images": records}, indent=1)
-        click.echo(whole) if json_path == "-" else Path(json_path).write_text(whole + "\n", "utf-8")
+        click.echo(whole) if json_path == "-" else write_text(json_path, whole + "\n")
 
 
 def _sorted_out(given: tuple[str, ...]) -> tuple[str, str, str | None, str | None, list[str]]:

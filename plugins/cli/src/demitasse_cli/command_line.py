@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import importlib
-import os
 import sys
-from contextlib import nullcontext
+from contextlib import nullcontext, redirect_stdout, suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +22,7 @@ from demitasse import (
 from demitasse_cli import garbage, interrupts, launch, strangers, usage
 from demitasse_cli.flags import command_first
 from demitasse_cli.main import BROKEN_PIPE, INTERRUPTED
+from demitasse_cli.named import Named
 
 if TYPE_CHECKING:
     from demitasse import Manifest
@@ -156,17 +156,20 @@ def run(given: list[str]) -> int:
         # A training has its own; and who waits for others in MPI calls no handler of Python's.
         apart = given[:1] == ["train"] or launch.processes() > 1
         ending = nullcontext() if apart else interrupts.ended_as_interrupted()
-        with ending, launch.told_once(), group.make_context("demitasse", given) as context:
+        with (
+            redirect_stdout(Named(sys.stdout)),
+            ending,
+            launch.told_once(),
+            group.make_context("demitasse", [*given]) as context,
+        ):
             if given[:1] != ["train"]:  # which goes on starting until its first step
                 garbage.settle()
             status = group.invoke(context)
-        sys.stdout.flush()
+            sys.stdout.flush()
         return status if isinstance(status, int) else 0
     except click.exceptions.Exit as exit_:
         return exit_.exit_code
-    except BrokenPipeError:
-        # The reader of our output is gone; what Python would still flush at exit goes nowhere.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader of our output is gone
         return BROKEN_PIPE
     except interrupts.Ended as error:
         return _say(error, error.status, once=False)
@@ -182,7 +185,7 @@ def run(given: list[str]) -> int:
         if debug:
             raise
         # An error about other processes is each one's own; one in files may be a single host's.
-        joins = given[0] in launch.JOINING and not isinstance(error, WorkerError)
+        joins = bool(given) and given[0] in launch.JOINING and not isinstance(error, WorkerError)
         return _say(_words(error), MISTAKE, once=joins)
     except Exception as error:
         if debug or (told := strangers.blamed(error)) is None:
@@ -203,5 +206,6 @@ def _say(message: Any, status: int, once: bool = True) -> int:
     words = " ".join(str(message).split())
     with launch.said_once(words) if once else nullcontext(launch.name()) as who:
         if who is not None:
-            click.echo(f"{who}: {words}", err=True)
+            with suppress(OSError):  # where that is full or gone too, the status alone tells
+                click.echo(f"{who}: {words}", err=True)
     return status

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from demitasse import write_text
 from demitasse_cli import options as shared
-from demitasse_cli.report import check_writable, write_text
+from demitasse_cli.report import check_writable
 
 if TYPE_CHECKING:
     from demitasse import Machine, Runtime

@@ -15,7 +15,7 @@ from typing import IO, Any
 
 import click
 
-from demitasse import replacing
+from demitasse import replacing, write_text
 
 
 def write_json(path: str, value: Any) -> None:
@@ -27,7 +27,7 @@ def write_json(path: str, value: Any) -> None:
     if path == "-":
         click.echo(text, nl=False)
     else:
-        write_text(Path(path), text)
+        write_text(path, text)
 
 
 def check_writable(paths: Mapping[str, str | Path | None], make_folders: bool = True) -> None:
@@ -64,13 +64,6 @@ def replaced(path: Path) -> Iterator[Path]:
             yield partial
     except OSError as error:
         raise OSError(f"{path} could not be written: {error.strerror or error}") from error
-
-
-def write_text(path: Path, text: str) -> None:
-    """A file, whole or not at all: written beside its place, then moved there. Raises OSError that
-    names the file."""
-    with replaced(path) as partial:
-        partial.write_text(text, encoding="utf-8")
 
 
 def _plain(value: Any) -> Any:

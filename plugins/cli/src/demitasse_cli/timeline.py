@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from demitasse_cli.report import write_text
+from demitasse import write_text
 
 if TYPE_CHECKING:
     from demitasse import Entry, Event

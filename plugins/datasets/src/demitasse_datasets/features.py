@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import math
-import tempfile
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
-from demitasse import DataError, ModelError, NetDefinition, ShapeError, unknown
+from demitasse import DataError, ModelError, NetDefinition, ShapeError, replacing, unknown
 from demitasse_datasets.convert import new_lmdb
 from demitasse_datasets.datum import Datum, serialize
 from demitasse_datasets.hdf5 import h5py
@@ -143,13 +143,12 @@ def _opened(
             continue
         if kinds[blob] == "npy":
             new = stack.enter_context(_new_file(file))
-            whole = np.lib.format.open_memmap(new, "w+", np.dtype(np.float32), shape)
-        else:
-            if file not in hdf5:
-                new = stack.enter_context(_new_file(file))
-                hdf5[file] = stack.enter_context(h5py().File(new, "w"))
-            whole = hdf5[file].create_dataset(blob, shape, "f4")
-        puts[blob] = _filler(whole)
+            puts[blob] = _numpy_rows(stack.enter_context(new.open("wb")), shape)
+            continue
+        if file not in hdf5:
+            new = stack.enter_context(_new_file(file))
+            hdf5[file] = stack.enter_context(h5py().File(new, "w"))
+        puts[blob] = _filler(hdf5[file].create_dataset(blob, shape, "f4"))
     return puts
 
 
@@ -165,6 +164,18 @@ def _records(put: Callable[[Sequence[tuple[bytes, bytes]]], None]) -> Put:
             made.append((b"%010d" % number, serialize(record)))
         put(made)
         count += len(rows)
+
+    return take
+
+
+def _numpy_rows(file: BinaryIO, shape: tuple[int, ...]) -> Put:
+    """What writes rows behind the head of a NumPy file: not by mapped memory, which on a full disk is no
+    error but the end of the process."""
+    head = {"descr": "<f4", "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(file, head)
+
+    def take(rows: np.ndarray) -> None:
+        file.write(np.ascontiguousarray(rows, "<f4").data)
 
     return take
 
@@ -185,8 +196,10 @@ def _new_file(target: Path) -> Iterator[Path]:
     """A path to write to, which becomes the target when the block ends well."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as folder:
-            yield Path(folder) / target.name
-            (Path(folder) / target.name).replace(target)
+        with replacing(target) as partial:
+            yield partial
     except OSError as error:
-        raise DataError(f"{target}: cannot be written: {error.strerror or error}") from error
+        # HDF5 has the system's words among others, and addresses.
+        told = re.search(r"error message = '([^']*)'", str(error))
+        reason = told[1] if told else error.strerror or error
+        raise DataError(f"{target}: cannot be written: {reason}") from error

@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+from demitasse import write_text
+
 
 @click.command(
     "numa",
@@ -58,13 +60,14 @@ def numa(
     if solver is not None:
         text, record["placement"] = _trained(solver, hw, plugins, iterations)
         lines += ["", *text]
-    if json_path is not None:
-        whole = json.dumps(record, indent=1)
-        if json_path == "-":
-            click.echo(whole)
-        else:
-            Path(json_path).write_text(whole + "\n", encoding="utf-8")
-    if json_path != "-":
+    whole = json.dumps(record, indent=1)
+    if json_path == "-":
+        click.echo(whole)
+        return 0
+    try:
+        if json_path is not None:
+            write_text(json_path, whole + "\n")
+    finally:
         click.echo("\n".join(lines))
     return 0
 

@@ -34,7 +34,7 @@ def workers(
     json_path: str | None,
 ) -> int:
     """The exit status."""
-    from demitasse import compose, describe
+    from demitasse import compose, describe, write_text
     from demitasse_parameter_server import chosen as choice
     from demitasse_parameter_server import trials
 
@@ -51,11 +51,11 @@ def workers(
     best = min(found, key=lambda trial: trial.seconds)
     if output is not None:
         text = describe(trials.arranged(machine, best.workers, best.threads))
-        Path(output).write_text(text, encoding="utf-8")
+        write_text(output, text)
     if json_path is not None:
         table = {"net": name, "source": told, "trials": [asdict(trial) for trial in found]}
         whole = json.dumps({**table, "best": asdict(best)}, indent=1)
-        click.echo(whole) if json_path == "-" else Path(json_path).write_text(whole + "\n", "utf-8")
+        click.echo(whole) if json_path == "-" else write_text(json_path, whole + "\n")
     if json_path != "-":
         for trial in found:
             mark = "  <- the quickest" if trial is best else ""

@@ -250,16 +250,17 @@ def _tell(
     for note in done.passed_over:
         click.echo(f"demitasse: {note}", err=True)
     title = f"{done.net} on {done.machine}, {report.human_seconds(done.seconds)} a step (simulated)"
-    if timeline is not None:
-        report.write(timeline, drawing.trace(done.timeline, title))
-    if picture is not None:
-        report.write(picture, drawing.picture(done.timeline, title))
-    if json_path is not None:
-        layers = report.by_layer(done)
-        whole = {"model": str(solver), **done.to_dict(), "layers": layers, "composition": composition}
-        report.write(json_path, report.as_json(whole))
-    if json_path != "-":
-        click.echo(report.show(done))
+    try:
+        if timeline is not None:
+            report.write(timeline, drawing.trace(done.timeline, title))
+        if picture is not None:
+            report.write(picture, drawing.picture(done.timeline, title))
+        if json_path is not None:
+            found = {**done.to_dict(), "layers": report.by_layer(done), "composition": composition}
+            report.write(json_path, report.as_json({"model": str(solver), **found}))
+    finally:
+        if json_path != "-":
+            click.echo(report.show(done))
 
 
 def _compare(
@@ -321,10 +322,12 @@ def reproduce(paper: str, plugins: str | None, json_path: str | None) -> None:
         found: Mapping[str, Any] = gather(paper, names, progress)
     finally:
         progress.end()
-    if json_path is not None:
-        report.write(json_path, report.as_json(found))
-    if json_path != "-":
-        click.echo(report.compared(found["cells"]))
-        for note in found["notes"]:
-            click.echo(f"note: {note}")
-        click.echo("paper: as printed there, - where it is withheld; simulated: predicted here")
+    try:
+        if json_path is not None:
+            report.write(json_path, report.as_json(found))
+    finally:
+        if json_path != "-":
+            click.echo(report.compared(found["cells"]))
+            for note in found["notes"]:
+                click.echo(f"note: {note}")
+            click.echo("paper: as printed there, - where it is withheld; simulated: predicted here")

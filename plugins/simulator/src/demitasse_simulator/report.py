@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import secrets
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 import click
 
+from demitasse import write_text
 from demitasse_simulator.program import Simulation
 
 LAYERS = 12
@@ -23,19 +21,7 @@ def write(path: str, text: str) -> None:
     if path == "-":
         click.echo(text, nl=False)
         return
-    target = Path(path)
-    # A name that nobody foresees: what is not there cannot be somebody's link to another file.
-    beside = target.with_name(f".{target.name[:200]}.{os.getpid()}-{secrets.token_hex(4)}")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with beside.open("x", encoding="utf-8") as file:
-                file.write(text)
-            beside.replace(target)
-        finally:
-            beside.unlink(missing_ok=True)
-    except OSError as error:
-        raise OSError(f"{path} could not be written: {error.strerror or error}") from error
+    write_text(path, text)
 
 
 def as_json(value: Any) -> str:

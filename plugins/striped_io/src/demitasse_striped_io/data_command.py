@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import click
 
+from demitasse import write_text
 from demitasse_striped_io.index import BLOCK, RUN, STRIPES
 from demitasse_striped_io.order import ORDERS
 
@@ -92,14 +93,16 @@ def _json_option(function: Command) -> Command:
 
 
 def _say(json_path: str | None, record: dict[str, Any], lines: Sequence[str]) -> None:
-    if json_path is not None:
-        text = json.dumps(record, indent=1) + "\n"
-        if json_path == "-":
-            click.echo(text, nl=False)
-            return
-        Path(json_path).write_text(text, encoding="utf-8")
-    for line in lines:
-        click.echo(line)
+    text = json.dumps(record, indent=1) + "\n"
+    if json_path == "-":
+        click.echo(text, nl=False)
+        return
+    try:
+        if json_path is not None:
+            write_text(json_path, text)
+    finally:
+        for line in lines:
+            click.echo(line)
 
 
 @click.group("data", help="Show, check, convert and measure striped sets, predict shared storage.")

@@ -37,6 +37,7 @@ class Pace:
     ) -> None:
         self.iteration = 0
         self.asked = False, False
+        self.whole = True  # whether parameters are as a whole iteration has left them, that is known
         self._crew, self._processes, self._solver = crew, processes, solver
         self._told, self._kept, self._keep, self._accord = told, kept, keep, accord
 
@@ -66,22 +67,23 @@ class Pace:
         for worker in workers:
             worker.begin()
         self._accord.begin(len(workers))
+        self.whole = False
         try:
             self._processes.report(iteration)
             loss = in_order(self._crew.run(step, None if whole else list))
-            self.iteration = iteration + 1
+            self.iteration, self.whole = iteration + 1, True
             asked: tuple[bool, bool] | None = None
             if self._processes.size > 1:  # what one is asked, all do
                 told = np.array([loss, _ask(stop), _ask(save)], np.float64)
                 loss, stops, saves = self._processes.total(told).tolist()
                 asked = stops > 0, saves > 0
         except BaseException as error:
+            unread = isinstance(error, DataError) or any(w.unread is error for w in workers)
             if len(done) == len(steps) or all(worker.finished for worker in workers):
                 self.iteration = iteration + 1  # an interrupt came when it was over
-            elif (
-                self._accord.stopped or isinstance(error, DataError) or not isinstance(error, Exception)
-            ):
+            elif self._accord.stopped or unread or not isinstance(error, Exception):
                 self._crew.restore(kept)
+            self.whole = unread
             if self._accord.stopped:
                 error = self._accord.ended(error, self._keep)
             self._failed(error)

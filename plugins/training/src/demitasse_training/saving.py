@@ -80,7 +80,10 @@ def keep(
         told = f"iteration {iteration} could not be kept: {other}"
         if processes.rank == 0 and not isinstance(other, WorkerError):
             processes.gather(str(other))  # the others wait for it
-    error.args = (f"{error}; {told}",)
+    if isinstance(error, OSError) and error.strerror:
+        error.strerror += f"; {told}"
+    else:
+        error.args = (f"{error}; {told}",)
 
 
 def check_numbers(weights: Weights, kept: str) -> None:

@@ -15,15 +15,16 @@ import numpy as np
 
 from demitasse import (
     PRECISIONS,
-    DataError,
     Entry,
     Event,
     ModelError,
+    NumericsError,
     Rooted,
     Runtime,
     SnapshotError,
     Solver,
     Weights,
+    WorkerError,
     arrange,
 )
 from demitasse_training import agreement, parameters
@@ -234,15 +235,17 @@ class Trainer(Rooted):
         is asked after each iteration; once it is true, in any process, a snapshot is written and the
         run ends. Where ``save`` is true, one is written and the run goes on. ``until`` is asked after
         each test, with its scores: once it is true, the run ends as at its last iteration. Where samples
-        cannot be read, in any process, a snapshot keeps what was trained so far. Listeners are told of
-        the end of a run that fails too, with its ``error``."""
+        cannot be read, in any process, or a listener fails, a snapshot keeps what was trained so far.
+        Listeners are told of the end of a run that fails too, with its ``error``."""
         if self.processes.rank == 0:
             self.check_snapshots()
         self._saved, self._keeps = self.iteration, True
         try:
             return self._run(stop, save, until)
         except BaseException as error:
-            if isinstance(error, DataError) and self.processes.size == 1:
+            whole = self.processes.size == 1 and self._crew.lockstep and self._pace.whole
+            others = NumericsError | SnapshotError | WorkerError  # after which nothing is to be kept
+            if whole and isinstance(error, Exception) and not isinstance(error, others):
                 self._keep(error)
             tell_failure(self.listeners, self.iteration, error)
             raise
@@ -385,8 +388,7 @@ class Trainer(Rooted):
         """While it runs, write a snapshot of the iterations before the one that could not be done, and
         say so in the error; of several processes all do. Workers each at its own iteration agree on
         none."""
-        together = self.processes.size > 1 or self._crew.lockstep
-        if self._keeps and together and self._saved != self.iteration:
+        if self._keeps and self._saved != self.iteration:
             keep(error, self.iteration, self.snapshot, self.processes)
 
     def _run_test(self, until: Callable[[Mapping[str, Any]], bool] | None) -> bool:

@@ -72,6 +72,7 @@ class Worker:
         self.whole = False  # whether what changes parameters is one work, which no interrupt breaks off
         self._finished: Any = None  # if so: a number that is not 0 once that is done
         self.streams: list[Stream] = []
+        self.unread: Exception | None = None  # what reading samples has raised last
         self.agree: Work | None = None  # behind the last forward pass: raises where others cannot go on
         self.goes_on = False  # whether an iteration of the same stretch follows this one
         self._ahead = set[int]()  # the feeds whose samples for it are there already
@@ -435,7 +436,11 @@ class Worker:
         def read() -> None:
             if number in self._ahead:
                 self._ahead.remove(number)
-            else:
+                return
+            try:
                 out.take(self.streams[number], ahead=True)
+            except Exception as error:
+                self.unread = error
+                raise
 
         return read
