@@ -540,3 +540,9 @@ def test_two_plugins_that_define_one_layer_type_are_both_named(toy: ModuleType) 
     others = toy.plugin("others", layer_types=lambda: toy.KINDS[:1])
     with pytest.raises(PluginError, match="'toy' and 'others' both define layer type 'Samples'"):
         compose(MACHINE, [toy.toy(), others])
+
+
+def test_a_lack_of_memory_is_no_reason_to_reinstall_a_plugin(install: Install) -> None:
+    install("abacus", "raise MemoryError")
+    with pytest.raises(MemoryError, match="importing plugin 'abacus'"):
+        compose(MACHINE, ["abacus"])

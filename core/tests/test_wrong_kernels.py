@@ -86,6 +86,17 @@ def test_what_a_kernel_raises_names_it_and_the_layer(
     assert str(caught.value) == f"{who}: {told}"
 
 
+@pytest.mark.parametrize("when", ["binding", "at work"])
+def test_a_lack_of_memory_stays_one_and_names_them(step: Callable[[Candidate], None], when: str) -> None:
+    def full(*given: Any) -> Any:
+        raise MemoryError("9 bytes of scratch")
+
+    with pytest.raises(MemoryError) as caught:
+        step(Candidate("mine", full if when == "binding" else lambda *given: full))
+    who = "layer 'scores': plugin 'stranger', kernel 'mine' of inner_product"
+    assert str(caught.value) == f"{who}: too little memory {when}: 9 bytes of scratch"
+
+
 def test_an_error_about_samples_names_the_layer_alone(step: Callable[[Candidate], None]) -> None:
     def work() -> None:
         raise DataError("label 7 is none of the 3 classes")

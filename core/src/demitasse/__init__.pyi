@@ -61,6 +61,7 @@ from demitasse_host.kernel_files import (
 )
 from demitasse_host.memory import (
     HostMemory as HostMemory,
+    address_space as address_space,
     available_bytes as available_bytes,
     zeroed as zeroed,
 )

@@ -273,6 +273,8 @@ def _load(manifest: Manifest, manager: pluggy.PluginManager) -> Any:
     except pluggy.PluginValidationError as error:
         told = demitasse.broken_contract(module, vars(hookspecs), error)
         raise PluginError(f"plugin {name!r} breaks a hook's contract: {told}") from error
+    except MemoryError as error:
+        raise MemoryError(f"importing plugin {name!r}: {error}") from error
     except (Exception, SystemExit) as error:
         which = f"plugin {name!r} ({manifest.distribution} {manifest.version})"
         problem = f"cannot be imported: {type(error).__name__}: {error}; reinstall it or leave it out"

@@ -198,6 +198,8 @@ def _blaming(entry: Entry, doing: str, task: Callable[..., Any], *given: Any) ->
         raise
     except DemitasseError:
         raise
+    except MemoryError as error:
+        raise MemoryError(str(_fault(entry, f"too little memory {doing}: {error}"))) from error
     except Exception as error:
         raise _fault(entry, f"raised {type(error).__name__} {doing}: {error}") from error
 

@@ -41,7 +41,27 @@ class HostMemory:
 
 
 def available_bytes() -> int | None:
-    """What the system could give without swapping, or None where it does not tell."""
+    """What the system could give this process without swapping, or None where it does not tell."""
+    spare, limit = _spare_bytes(), address_space()
+    if limit is None:
+        return spare
+    free = max(0, limit[0] - limit[1])
+    return free if spare is None else min(spare, free)
+
+
+def address_space() -> tuple[int, int] | None:
+    """The bytes of addresses that a limit (``ulimit -v``) lets this process have, and those that it has;
+    None where there is no limit, or the system does not tell."""
+    try:
+        rows = Path("/proc/self/limits").read_text(encoding="ascii").splitlines()
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+    except OSError:  # not Linux
+        return None
+    limit = next((row.split()[3] for row in rows if row.startswith("Max address space")), "unlimited")
+    return (int(limit), pages * os.sysconf("SC_PAGE_SIZE")) if limit.isdigit() else None
+
+
+def _spare_bytes() -> int | None:
     with contextlib.suppress(OSError):  # not Linux
         for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
             if line.startswith("MemAvailable:"):

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import gc
+import re
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from demitasse_cpu.allocator import LARGE_PAGE, HostAllocator, available_bytes
+from demitasse import available_bytes
+from demitasse_cpu.allocator import LARGE_PAGE, HostAllocator
 
 
 @pytest.mark.parametrize("nbytes", [0, 1, 64, 5000, LARGE_PAGE - 1, LARGE_PAGE, 3 * LARGE_PAGE + 8])
@@ -65,3 +70,31 @@ def test_more_than_there_is_is_refused_with_both_numbers() -> None:
 def test_available_memory_is_known_here() -> None:
     available = available_bytes()
     assert available is None or available > 2**20
+
+
+LIMITED = """
+import resource
+resource.setrlimit(resource.RLIMIT_AS, (2**31, 2**31))
+from demitasse import address_space, available_bytes
+from demitasse_cpu.allocator import HostAllocator
+limit, taken = address_space()
+assert limit == 2**31 and 0 < taken < limit
+assert 0 < available_bytes() <= limit - taken
+try:
+    HostAllocator().allocate(2**31)
+except MemoryError as error:
+    print(error)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/limits").exists(), reason="this system tells no limits")
+def test_what_a_limit_takes_is_not_available() -> None:
+    """Else more would be said to be there than was asked for in vain."""
+    told = subprocess.run(
+        [sys.executable, "-c", LIMITED], capture_output=True, text=True, timeout=60, check=False
+    )
+    match = re.match(
+        r"host memory: asked for 2,147,483,648 bytes, available are ([\d,]+); ", told.stdout
+    )
+    assert match, told.stderr
+    assert int(match[1].replace(",", "")) < 2**31

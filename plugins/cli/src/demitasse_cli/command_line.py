@@ -196,7 +196,9 @@ def run(given: list[str]) -> int:
 def _words(error: BaseException) -> str:
     """An error's own words; the system's of a file without their number, and with the nearest name."""
     if not isinstance(error, OSError) or not error.strerror or not isinstance(error.filename, str):
-        return str(error)
+        from demitasse_cli import memory
+
+        return memory.told(error)
     hint = nearest_path(error.filename) if isinstance(error, FileNotFoundError) else ""
     return f"{error.filename}: {error.strerror}{hint}"
 

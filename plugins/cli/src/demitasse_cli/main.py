@@ -9,6 +9,10 @@ from collections.abc import Sequence
 
 from demitasse_cli import garbage
 
+NO_MEMORY = b"demitasse: not enough memory to go on; see ulimit -v, and free\n"
+NO_ROOM = 2
+"""What is said, and the exit status, where there is too little memory to say more."""
+
 INTERRUPTED, BROKEN_PIPE = 130, 141
 """Exit statuses as shells have them: 128 and the number of SIGINT, of SIGPIPE."""
 
@@ -21,13 +25,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         garbage.pause()
         # Which line met a page of a mapped file that cannot be read, or a fault in native code.
         faulthandler.enable(sys.stderr)
+    given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         from demitasse_cli.command_line import run
 
-        return run(list(sys.argv[1:] if arguments is None else arguments))
+        return run(given)
     except KeyboardInterrupt:
         print("demitasse: interrupted", file=sys.stderr)
         return INTERRUPTED
+    except MemoryError:
+        if "--debug" in given:
+            raise
+        os.write(2, NO_MEMORY)  # which needs none
+        return NO_ROOM
 
 
 def open_streams() -> None:

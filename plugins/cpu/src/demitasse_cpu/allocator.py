@@ -6,10 +6,11 @@ import mmap
 import os
 from collections.abc import Sequence
 from math import prod
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from demitasse import available_bytes
 
 LARGE_PAGE = 2 * 2**20
 """A block from this size on begins at a multiple of it and asks for large pages: then the arrays of
@@ -77,16 +78,3 @@ class HostAllocator:
         self.allocations += 1
         self.bytes += nbytes
         return memory
-
-
-def available_bytes() -> int | None:
-    """What the system could give without swapping, or None where it does not tell."""
-    try:
-        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    except OSError:
-        pass  # not Linux
-    if "SC_AVPHYS_PAGES" in getattr(os, "sysconf_names", {}):
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return None

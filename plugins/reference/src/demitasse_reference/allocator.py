@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
-
-from demitasse import HostMemory, zeroed
+from demitasse import HostMemory, available_bytes, zeroed
 
 
 class HostAllocator:
@@ -21,9 +19,10 @@ class HostAllocator:
         try:
             memory = HostMemory(zeroed(nbytes))
         except MemoryError as error:
-            free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+            available = available_bytes()
+            known = "unknown" if available is None else f"{available:,}"
             raise MemoryError(
-                f"host memory: asked for {nbytes:,} bytes, {free:,} bytes are free"
+                f"host memory: asked for {nbytes:,} bytes, available are {known}; use a smaller batch"
             ) from error
         self.allocations += 1
         self.bytes += nbytes

@@ -34,7 +34,7 @@ DIFF_SRC, DIFF_DST, DIFF_WEIGHTS, DIFF_BIAS = 129, 145, 161, 169
 QUERY_NAME, QUERY_STRIDES, QUERY_ARGUMENT = 8, 14, 255
 QUERY_BLOCKS, QUERY_BLOCK_SIZES, QUERY_BLOCK_DIMENSIONS = 263, 264, 265
 
-_STATUSES = {1: "out of memory", 2: "invalid arguments", 3: "unimplemented"}
+_STATUSES = {2: "invalid arguments", 3: "unimplemented"}
 
 
 class UnimplementedError(PlanError):
@@ -61,10 +61,12 @@ class Library:
         self.execute = int(execute.value or 0)
 
     def call(self, name: str, *arguments: Any) -> None:
-        """Call ``dnnl_<name>``. Raises UnimplementedError or PlanError unless it succeeds."""
+        """Call ``dnnl_<name>``. Raises UnimplementedError, MemoryError or PlanError where it fails."""
         status = getattr(self.functions, f"dnnl_{name}")(*arguments)
         if status == 3:
             raise UnimplementedError(f"oneDNN {name}: unimplemented")
+        if status == 1:
+            raise MemoryError(f"oneDNN {name}: out of memory")
         if status != 0:
             raise PlanError(f"oneDNN {name}: {_STATUSES.get(status, f'status {status}')}")
 
