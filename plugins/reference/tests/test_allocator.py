@@ -76,6 +76,8 @@ def test_the_allocator_counts_what_it_gave() -> None:
 def test_too_much_memory_is_refused_in_numbers() -> None:
     allocator = plugin.allocator("host", {})
     assert allocator is not None
-    with pytest.raises(MemoryError, match=r"asked for 4,611,686,018,427,387,904 bytes, available are [\d,]+; "):
+    with pytest.raises(
+        MemoryError, match=r"asked for 4,611,686,018,427,387,904 bytes, available are [\d,]+; "
+    ):
         allocator.allocate(1 << 62)
     assert (allocator.allocations, allocator.bytes) == (0, 0)
