@@ -116,7 +116,8 @@ class DataSpec:
 
 @dataclass(frozen=True)
 class Event:
-    """Something that a listener may show: ``kind`` is start, iteration, test, snapshot or end."""
+    """Something that a listener may show: ``kind`` is start, iteration, testing (of long tests), test,
+    snapshot or end."""
 
     kind: str
     iteration: int

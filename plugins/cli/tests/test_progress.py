@@ -139,6 +139,17 @@ def a_training(terminal: IO[str]) -> None:
     show.close()
 
 
+def a_test_within_a_training(terminal: IO[str]) -> None:
+    """A live display of an iteration, and of a test after it."""
+    show = shown(Meter(0, 10), 5, terminal)
+    show(iteration(1))
+    show(Event("testing", 1, {"done": 3, "batches": 40}))
+    assert isinstance(show, Live)
+    show._progress.refresh()
+    show(Event("test", 1, {"scores": {"accuracy": 0.5}}))
+    show.close()
+
+
 def three_batches(stream: IO[str]) -> None:
     """A test of three batches."""
     with batches(3, stream) as show:
@@ -165,6 +176,32 @@ def on_a_terminal(work: Callable[[IO[str]], None] = a_training) -> str:
     reader.join()
     os.close(main)
     return b"".join(received).decode()
+
+
+def test_a_test_that_goes_on_is_told_of_until_it_has_its_scores(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "120")
+    text = re.sub(r"\x1b\[[\d;]*m", "", on_a_terminal(a_test_within_a_training))
+    before, _, after = text.partition("iteration 1  test  accuracy 0.5000")
+    assert "testing 3/40" in before
+    assert "samples/s" in after
+    assert "testing" not in after
+
+
+def test_a_log_tells_of_a_long_test_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    log, now = io.StringIO(), [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    show = Lines(Meter(0, 10), 1, log)
+    show(iteration(1))
+    for second, done in ((29.0, 10), (31.0, 11), (40.0, 14), (62.0, 20)):
+        now[0] = second
+        show(Event("testing", 1, {"done": done, "batches": 40}))
+    assert log.getvalue().splitlines()[1:] == [
+        "iteration 1  testing 11/40",
+        "iteration 1  testing 20/40",
+    ]
 
 
 def test_batches_are_counted_on_a_terminal_and_the_line_is_gone_in_the_end(

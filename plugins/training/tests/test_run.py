@@ -55,6 +55,17 @@ def test_a_run_tests_and_saves_at_its_intervals_and_at_the_end(running: Any, tmp
     assert {path.name for path in tmp_path.iterdir()} == {f"toy_iter_{i}.demitasse" for i in (5, 10, 11)}
 
 
+def test_a_long_test_tells_how_far_it_is(running: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer, events = running(max_iterations=2, test_interval=2, test_iterations=(7,), test_first=False)
+    trainer.run()
+    assert told(events, "testing") == []
+    monkeypatch.setattr("demitasse_training.trainer.BETWEEN", 0.0)
+    scores = trainer.test()
+    seen = [(e.values["done"], e.values["batches"]) for e in events if e.kind == "testing"]
+    assert seen == [(done, 7) for done in range(1, 8)]
+    assert scores == next(e for e in events if e.kind == "test").values["scores"]
+
+
 def test_nothing_is_tested_or_saved_twice(running: Any) -> None:
     trainer, events = running(max_iterations=8, test_interval=4, snapshot_interval=4, test_first=False)
     trainer.run()

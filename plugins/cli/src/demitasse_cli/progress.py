@@ -27,6 +27,9 @@ WARMING = 2
 PATIENCE = 2.0
 """Seconds after which a log is told what keeps the first iteration."""
 
+BETWEEN = 30.0
+"""Seconds between two lines of a log about one test."""
+
 BINDING, WHY = "binding kernels", "the first time compiles them"
 BAR = 16
 
@@ -109,6 +112,7 @@ class Lines:
     def __init__(self, meter: Meter, interval: int, stream: IO[str]) -> None:
         self.meter, self.interval, self.stream = meter, interval, stream
         self.waiting: threading.Timer | None = None
+        self._since = time.monotonic()  # when something else than a test's batches was last heard of
 
     def __call__(self, event: Event) -> None:
         if event.kind == "start":
@@ -116,6 +120,8 @@ class Lines:
         elif self.waiting is not None:
             self.waiting.cancel()
             self.waiting = None
+        if event.kind != "testing":
+            self._since = time.monotonic()
         if event.kind == "iteration":
             self.meter.count(event)
             if self.due(event):
@@ -123,10 +129,18 @@ class Lines:
                 for size in event.values.get("sizes", ()):
                     blob = f"parameter {size.name}" if size.phase == "update" else size.name
                     self.say(f"    {size.phase:<8} {size.layer}: {blob} {size.what} {size.mean:.6g}")
+        elif event.kind == "testing":
+            self.testing(event)
         elif event.kind == "test":
             self.say(f"iteration {event.iteration}  test  {scores_text(event.values['scores'])}")
         elif event.kind == "snapshot":
             self.say(f"iteration {event.iteration}  snapshot {event.values['path']}")
+
+    def testing(self, event: Event) -> None:
+        """How far a long test is, now and then."""
+        if time.monotonic() - self._since >= BETWEEN:
+            self._since = time.monotonic()
+            self.say(f"iteration {event.iteration}  {tested(event)}")
 
     def wait(self) -> None:
         """Say what keeps the first iteration, or the test before it, if it takes long."""
@@ -180,18 +194,26 @@ class Live(Lines):
         self._task = self._progress.add_task(
             "", total=meter.last, completed=meter.first, place="", status="starting"
         )
-        self._draw(meter.first, {"status": "starting"})
+        self._fields: Mapping[str, str] = {"status": "starting"}
+        self._draw(meter.first, self._fields)
         self._progress.start()
 
     def __call__(self, event: Event) -> None:
         if event.kind in ("test", "snapshot"):
             # What is printed above draws the line again as it was last drawn.
+            self._draw(event.iteration, self._fields)
             self._progress.refresh()
         super().__call__(event)
         if event.kind == "start":
-            self._draw(event.iteration, {"status": BINDING, "why": f"({WHY})"})
+            self._fields = {"status": BINDING, "why": f"({WHY})"}
         elif event.kind == "iteration":
-            self._draw(event.iteration, self.meter.fields(event.values))
+            self._fields = self.meter.fields(event.values)
+        if event.kind in ("start", "iteration"):
+            self._draw(event.iteration, self._fields)
+
+    def testing(self, event: Event) -> None:
+        """The line tells it until the scores are there."""
+        self._draw(event.iteration, {"status": tested(event)})
 
     def wait(self) -> None:
         """The live line says it from the start."""
@@ -209,6 +231,11 @@ class Live(Lines):
         """Leave the terminal as it was, the last state standing."""
         super().close()
         self._progress.stop()
+
+
+def tested(event: Event) -> str:
+    """How many of a test's batches are done."""
+    return f"testing {event.values['done']}/{event.values['batches']}"
 
 
 def fit(iteration: int, last: int, fields: Mapping[str, str], width: int) -> tuple[str, int, str]:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from demitasse import Processes
 from demitasse_training.accord import Accord
-from demitasse_training.net import Net, means
+from demitasse_training.net import Net, Told, means
 from demitasse_training.worker import Worker
 
 Totals = dict[str, np.ndarray]
+Progress = Callable[[int, int], object]
+"""Takes how many batches are done, of how many."""
 
 
 class Scores:
@@ -33,16 +36,21 @@ class Scores:
         self,
         iterations: Sequence[int],
         run: Callable[[Callable[[int], Totals]], list[Totals]],
+        progress: Progress,
     ) -> dict[str, Any]:
         """The mean scores over each net's iterations, from the start of its data; a second net's have
-        its number in front. ``run`` does a task on every worker."""
+        its number in front. ``run`` does a task on every worker; ``progress`` hears of the batches of
+        the first one here, which calls it."""
         scores: dict[str, Any] = {}
+        before, total = 0, sum(count for count, _ in zip(iterations, self.nets, strict=False))
         if self._alone and self._processes.rank > 0:
             return scores
         with self._first_statistics():
             for number, (nets, count) in enumerate(zip(self.nets, iterations, strict=False)):
-                for name, value in means(self._totals(nets, count, run), count).items():
+                told = partial(_told, progress, before, total)
+                for name, value in means(self._totals(nets, count, run, told), count).items():
                     scores[name if number == 0 else f"{number}.{name}"] = value
+                before += count
         return scores
 
     def close(self) -> None:
@@ -55,10 +63,15 @@ class Scores:
         nets: Sequence[Net],
         iterations: int,
         run: Callable[[Callable[[int], Totals]], list[Totals]],
+        told: Told,
     ) -> Totals:
         share = self._workers[0].share
         first, workers = (0, len(nets)) if self._alone else (share.index, share.workers)
-        parts = self._agreed(lambda: run(lambda w: nets[w].totals(iterations, first + w, workers)))
+
+        def of_worker(w: int) -> Totals:
+            return nets[w].totals(iterations, first + w, workers, None if w else told)
+
+        parts = self._agreed(lambda: run(of_worker))
         sums = {name: np.sum([part[name] for part in parts], axis=0) for name in parts[0]}
         if self._alone:
             return sums
@@ -104,3 +117,7 @@ class Scores:
         finally:
             for array, value in zip(changed, kept, strict=True):
                 array[...] = value
+
+
+def _told(progress: Progress, before: int, total: int, number: int, outputs: object) -> None:
+    progress(before + number + 1, total)

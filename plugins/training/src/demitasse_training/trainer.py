@@ -51,6 +51,9 @@ from demitasse_training.update import Update
 from demitasse_training.views import Views
 from demitasse_training.worker import Worker
 
+BETWEEN = 0.5
+"""Seconds between two events about the batches of a test, from its beginning on."""
+
 
 @dataclass(frozen=True)
 class Result:
@@ -106,6 +109,7 @@ class Trainer(Rooted):
         self._recent: deque[float] = deque(maxlen=max(1, self.solver.average_loss))
         self._last_snapshot: Path | None = None
         self._saved, self._keeps = 0, False
+        self._next_told = 0.0  # on time.monotonic's clock, of a test's batches
         self._crew = Crew()
         self._workers = self._crew.workers
         self._accord = Accord(self.processes)
@@ -183,8 +187,9 @@ class Trainer(Rooted):
         second net's scores have its number in front. Workers have a part of the iterations each, in
         all processes; where these are at iterations of their own, process 0's have all of them."""
         self._crew.quiesce()
+        self._next_told = time.monotonic() + BETWEEN
         try:
-            return self._tests(self.solver.test_iterations, self._crew.run)
+            return self._tests(self.solver.test_iterations, self._crew.run, self._testing)
         except Exception as error:
             if not self._accord.stopped:
                 raise
@@ -401,6 +406,12 @@ class Trainer(Rooted):
         if self.processes.size > 1:  # where processes are apart only the first has scores
             good = bool(self.processes.total(np.array([float(good)]))[0] > 0)
         return good
+
+    def _testing(self, done: int, total: int) -> None:
+        """Tell listeners of a test's batches, now and then."""
+        if self.listeners and time.monotonic() >= self._next_told:
+            self._next_told = time.monotonic() + BETWEEN
+            self._tell("testing", {"done": done, "batches": total})
 
     def _tell(self, kind: str, values: Mapping[str, Any]) -> None:
         tell(self.listeners, Event(kind, self.iteration, values))
