@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import demitasse
-from demitasse_cli import garbage
+from demitasse_cli import garbage, strangers
 from demitasse_cli.main import main
 
 Install = Callable[..., Path]
@@ -164,6 +164,17 @@ def test_an_error_in_a_strangers_plugin_is_a_line_that_names_the_place(
     assert told in error_line(capsys)
     with pytest.raises(KeyError):
         main(["explain", "--debug"])
+
+
+@pytest.mark.parametrize("name", ["parameter_server", "cpu"])
+def test_no_plugin_of_ours_is_a_stranger_s(name: str) -> None:
+    """Metadata have a hyphen, too, where the name has none."""
+    code = compile("def look(): return {}['tile']", "plugin.py", "exec")
+    exec(code, found := {"__name__": f"demitasse_{name}.plugin"})
+    try:
+        found["look"]()
+    except KeyError as error:
+        assert strangers.blamed(error) is None
 
 
 def test_an_interrupted_command_ends_with_130(

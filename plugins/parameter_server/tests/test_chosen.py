@@ -34,7 +34,9 @@ pytestmark = pytest.mark.timeout(300, method="thread")
 @pytest.fixture(autouse=True)
 def own_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    return trials.memory()
+    memory = trials.memory()
+    assert memory is not None
+    return memory
 
 
 @pytest.fixture
@@ -85,7 +87,7 @@ def test_all_are_tried_once_and_the_quickest_is_taken(
 
 
 def test_the_best_two_take_turns_where_they_are_close(
-    composed: Composed, toy: ModuleType, monkeypatch: pytest.MonkeyPatch
+    composed: Composed, toy: ModuleType, own_memory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measured, first = list[tuple[int, ...]](), {1: 1.0, 2: 1.1, 4: 3.0}
 
@@ -96,7 +98,7 @@ def test_the_best_two_take_turns_where_they_are_close(
     monkeypatch.setattr(trials, "_measured", pretend)
     assert losses(composed(workers="auto"), toy)[0] == 2
     assert measured == [(1,), (2,), (4,), (1, 2)]
-    trials.memory().unlink()
+    own_memory.unlink()
     measured.clear()
     first[2] = 1.5
     assert losses(composed(workers="auto"), toy)[0] == 1
@@ -144,3 +146,13 @@ def test_a_machine_that_says_who_its_workers_are_is_not_overruled(
     level = Level("worker", 2, workers="threads", sync=SyncSpec("reference"))
     with pytest.raises(CompositionError, match="level 'worker' says that already; leave one of them"):
         losses(composed((level,), workers="auto"), toy)
+
+
+def test_who_has_no_home_tries_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless(name: str) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(trials, "cache_folder", homeless)
+    memory = trials.memory()
+    trials.remember(memory, "net", [trials.Trial(1, 2, 0.5)])
+    assert trials.remembered(memory, "net") == []

@@ -13,11 +13,11 @@ def blamed(error: BaseException) -> str | None:
     from demitasse import discover
 
     needs = importlib.metadata.requires("demitasse") or ()
-    ours = {re.split(r"[\s;<>=!~\[]", need)[0] for need in needs}
+    ours = {_plain(re.split(r"[\s;<>=!~\[]", need)[0]) for need in needs}
     packages = {
         manifest.module.partition(".")[0]: manifest
         for manifest in discover()
-        if isinstance(manifest.module, str) and manifest.distribution not in ours
+        if isinstance(manifest.module, str) and _plain(manifest.distribution) not in ours
     }
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     for frame in reversed(frames):
@@ -28,6 +28,11 @@ def blamed(error: BaseException) -> str | None:
             kind = type(error).__name__
             return f"{which} raised {kind} at {place}: {error} (--debug shows how it came there)"
     return None
+
+
+def _plain(name: str) -> str:
+    """A distribution's name as names are compared: metadata write some with another mark in it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _line(error: BaseException, frame: object) -> int:

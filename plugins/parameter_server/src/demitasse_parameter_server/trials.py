@@ -131,13 +131,18 @@ def name_of(solver: Solver, machine: Machine, precision: str | None = None) -> s
     return f"{what} {precision}" if precision else what
 
 
-def memory() -> Path:
-    """The file that remembers trials on this machine."""
-    return cache_folder("workers") / f"{fingerprint()}.json"
+def memory() -> Path | None:
+    """The file that remembers trials on this machine; None where the user has no home."""
+    try:
+        return cache_folder("workers") / f"{fingerprint()}.json"
+    except RuntimeError:
+        return None
 
 
-def remembered(path: Path, name: str) -> list[Trial]:
+def remembered(path: Path | None, name: str) -> list[Trial]:
     """The trials of a net; none where there is no such file, or it is not one of these."""
+    if path is None:
+        return []
     try:
         content = json.loads(path.read_text("utf-8"))
         found = content["nets"].get(name, []) if content["schema"] == SCHEMA else []
@@ -146,9 +151,11 @@ def remembered(path: Path, name: str) -> list[Trial]:
         return []
 
 
-def remember(path: Path, name: str, trials: list[Trial]) -> None:
+def remember(path: Path | None, name: str, trials: list[Trial]) -> None:
     """Keep the trials of a net beside those of others, the file whole or as it was. Where it cannot be
     written the log says so, and the trials count all the same."""
+    if path is None:
+        return
     try:
         _write(path, name, trials)
     except OSError as error:
