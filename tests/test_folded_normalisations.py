@@ -36,7 +36,8 @@ RELU6 = 'layer { name: "relu6" type: "ReLU6" bottom: "y" top: "y" }'
 LAST = """
 layer { name: "last" type: "Pooling" bottom: "y" top: "out" pooling_param { global_pooling: true } }"""
 USUAL = (INPUT, PRODUCT, NORM, SCALE, RELU, LAST)
-TOLERANCE = {"f32": 2e-5, "f64": 1e-12, "bf16": 0.03}
+TOLERANCE = {"f32": 2e-5, "f64": 1e-12, "bf16": 0.06}
+"""Of the largest. In bf16 336 terms are rounded to eight bits, and slopes of up to 3 follow."""
 
 
 @pytest.fixture(scope="module", params=["reference", "cpu"])

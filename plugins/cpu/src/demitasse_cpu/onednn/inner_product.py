@@ -35,7 +35,8 @@ _BAND_BYTES = 2**21
 
 @dataclass(frozen=True)
 class Product:
-    """A request's numbers: samples, inputs and outputs, and the form of the activations."""
+    """A request's numbers: samples, inputs and outputs, the form of the activations, and whether the
+    plan's weights are ``turned``, (inputs, outputs), where oneDNN's are (outputs, inputs)."""
 
     lib: Library
     threads: int
@@ -43,6 +44,16 @@ class Product:
     inputs: int
     outputs: int
     stored: str
+    turned: bool = False
+
+    def seen(self, layout: Layout) -> Layout:
+        """A layout of the plan's weights as one of oneDNN's, or the other way round."""
+        if not self.turned:
+            return layout
+        order = tuple(1 - d for d in layout.order or (0, 1))
+        blocks = tuple((1 - d, size) for d, size in layout.blocks)
+        name = layout.name.translate(str.maketrans("abAB", "baBA"))
+        return replace(layout, name=name, order=order if order != (0, 1) else (), blocks=blocks)
 
     @property
     def plain(self) -> Layout:
@@ -82,7 +93,7 @@ def forward(request: Request) -> Iterable[Candidate]:
     function = function_behind("inner_product", request)
     for product in _products(request, spec(x).shape, spec(w).shape):
         order = [SRC, WEIGHTS, BIAS][: len(request.inputs)], [DST]
-        given = [None, *_settled(spec(w).layout)]
+        given = [None, *_settled(product.seen(spec(w).layout))]
         name = "inner_product_forward"
         offered = list(_offers(product, name, order, given, b is not None, function))
         yield from offered
@@ -95,7 +106,7 @@ def backward_data(request: Request) -> Iterable[Candidate]:
     _, w = map(spec, request.inputs)
     for product in _products(request, spec(request.outputs[0]).shape, w.shape):
         order = [DIFF_DST, WEIGHTS], [DIFF_SRC]
-        given = [w.layout, None]
+        given = [product.seen(w.layout), None]
         yield from _offers(product, "inner_product_backward_data", order, given)
 
 
@@ -105,7 +116,7 @@ def backward_weights(request: Request) -> Iterable[Candidate]:
     dw, db = (*request.outputs, None)[:2]
     for product in _products(request, x.shape, spec(dw).shape):
         order = [DIFF_DST, SRC], [DIFF_WEIGHTS, DIFF_BIAS][: len(request.outputs)]
-        given = [spec(dw).layout, None]
+        given = [product.seen(spec(dw).layout), None]
         yield from _offers(product, "inner_product_backward_weights", order, given, db is not None)
 
 
@@ -154,10 +165,12 @@ def _products(request: Request, x: tuple[int, ...], w: tuple[int, ...]) -> Itera
     of a few samples, the copy that 16 bits need takes longer than the product."""
     lib, given = library(), request.attributes
     kinds = {operand.dtype for operand in (*request.inputs, *request.outputs) if operand is not None}
-    if lib is None or kinds != {"float32"} or given["transpose"] or request.place.simulated:
+    if lib is None or kinds != {"float32"} or request.place.simulated:
         return
+    turned, rows = bool(given["transpose"]), prod(x[: given["axis"]])
+    outputs, inputs = reversed(w) if turned else w
     for stored in ("bfloat16", "float32") if request.precision == "bf16" else ("float32",):
-        yield Product(lib, request.place.threads, prod(x[: given["axis"]]), w[1], w[0], stored)
+        yield Product(lib, request.place.threads, rows, inputs, outputs, stored, turned)
 
 
 def _offers(
@@ -194,7 +207,8 @@ def _candidate(
     weights: Layout,
     bias: bool,
 ) -> Candidate:
-    kinds = {WEIGHTS: weights, DIFF_WEIGHTS: weights, BIAS: PLAIN, DIFF_BIAS: PLAIN}
+    lying = product.seen(weights)
+    kinds = {WEIGHTS: lying, DIFF_WEIGHTS: lying, BIAS: PLAIN, DIFF_BIAS: PLAIN}
 
     def bind(sources: Any, targets: Any, workspace: Any) -> Work:
         arrays = dict(zip((*inputs, *outputs), (*sources, *targets), strict=True))
