@@ -118,6 +118,24 @@ def test_the_quickest_call_counts_and_operands_hold_small_numbers() -> None:
     assert 3 < len(seen) < 20
 
 
+@pytest.mark.parametrize(
+    ("word", "shape"), [("gather", (7,)), ("gather", (2, 3)), ("pooling_regions", (4, 5))]
+)
+def test_numbers_of_rows_and_of_regions_are_valid_ones(word: str, shape: tuple[int, ...]) -> None:
+    """They come as floating point; a kernel tells of what is no row, and no region."""
+    with demitasse.compose(plugins=["caffe", "reference"]) as runtime:
+        operation = runtime.vocabulary[word]
+    x, numbers = TensorSpec((2, 3, 8, 8), "float32"), TensorSpec(shape, "float32")
+    request = Request(operation, (x, numbers), (), {}, Place("node"))
+
+    def bind(inputs: list[np.ndarray], outputs: list[np.ndarray], workspace: object) -> object:
+        assert inputs[0].any() and not inputs[1].any()
+        return lambda: None
+
+    candidate = Candidate("made up", bind)  # type: ignore[arg-type]
+    assert Bench(Host()).seconds(request, candidate) >= 0  # type: ignore[arg-type]
+
+
 def test_what_a_thread_waited_for_a_core_is_no_part_of_a_call() -> None:
     with demitasse.compose(plugins=["reference"]) as runtime:
         relu = runtime.vocabulary["relu"]

@@ -220,6 +220,18 @@ def test_labels_are_of_the_first_class_and_absent_operands_are_none(bench, label
     assert (value.shape, probability, workspace) == ((), None, None)
 
 
+@pytest.mark.parametrize(("word", "shape"), [("gather", (7,)), ("pooling_regions", (4, 5))])
+def test_numbers_of_rows_and_of_regions_are_valid_ones(bench, word, shape):
+    with demitasse.compose(plugins=["caffe", "reference"]) as runtime:
+        operation = runtime.vocabulary[word]
+    specs = TensorSpec((2, 3, 8, 8), "float32"), TensorSpec(shape, "float32")
+    request = Request(operation, specs, (), {}, Place("machine"))
+    bench.tuner().pick("fast", request, [bench.kernel("a", 1), bench.kernel("b", 1)])
+    (x, numbers), _, _ = bench.bound["a"]
+    assert x.all()
+    assert not numbers.any()
+
+
 def test_positions_and_masks_are_zeros_and_double_precision_is_double(bench):
     specs = (TensorSpec((4, 4), "float64"), TensorSpec((4, 4), "uint8"))
     request = Request(VOCABULARY["dropout_backward"], specs, specs[:1], {"ratio": 0.5}, Place("machine"))

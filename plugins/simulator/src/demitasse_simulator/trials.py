@@ -36,6 +36,9 @@ PATIENCE = 1.0
 COLD = 3
 """A step's own operands come round again after so many times what is read between calls."""
 
+WHOLE = ("label", "index", "regions")
+"""What operands of classes, of rows and of regions of images are called, in every vocabulary here."""
+
 THREADS = Path("/proc/self/task")
 Parts = tuple[float, ...]
 
@@ -227,9 +230,9 @@ def given(spec: TensorSpec | None) -> TensorSpec:
 
 
 def _counts(request: Request) -> set[int]:
-    """The inputs that hold classes or counts, for which 0 is always valid."""
+    """The inputs that hold whole numbers in numbers' guise, for which 0 is always valid."""
     operands, last = request.operation.inputs, len(request.operation.inputs) - 1
-    return {i for i in range(len(request.inputs)) if operands[min(i, last)].name == "label"}
+    return {i for i in range(len(request.inputs)) if operands[min(i, last)].name in WHOLE}
 
 
 def _fill(array: Any, spec: TensorSpec | None, counts: bool) -> None:

@@ -117,6 +117,10 @@ def wanted(request: Request, candidate: Candidate) -> list[TensorSpec | None]:
     ]
 
 
+_WHOLE = ("label", "index", "regions")
+"""What operands of classes, of rows and of regions of images are called."""
+
+
 def operand(request: Request, i: int) -> Operand:
     """What the operation calls its input ``i``; a variadic operand, the last, stands for the rest."""
     inputs = request.operation.inputs
@@ -129,9 +133,9 @@ def _at(layouts: Sequence[Layout], i: int) -> Layout:
 
 def _pattern(named: Operand, spec: TensorSpec) -> np.ndarray | None:
     """16-bit words to repeat over an input, None for zeros: whole numbers are counts, positions, masks
-    and classes, of which 0 is a valid one, and so is it for classes that come as floating point."""
+    and classes, of which 0 is a valid one, and so is it for those that come as floating point."""
     wide = spec.dtype in ("float32", "bfloat16")
-    if named.name == "label" or not (wide or np.dtype(spec.dtype).kind == "f"):
+    if named.name in _WHOLE or not (wide or np.dtype(spec.dtype).kind == "f"):
         return None
     if wide:
         # Both halves alike: whichever candidate reads them as float32 or as bfloat16, they are small.
