@@ -160,6 +160,26 @@ def test_a_function_that_follows_is_the_products_to_do(
     assert done == (["convolution_clip"] if one else ["convolution", "clip"])
 
 
+@pytest.mark.parametrize("transpose", ["false", "true"])
+def test_a_products_results_may_lie_along_any_axis(
+    runtime: Runtime, written: Any, transpose: str
+) -> None:
+    """As of ONNX's MatMul and the Add of its bias."""
+    product = (
+        'layer { name: "product" type: "InnerProduct" bottom: "x" top: "y" '
+        "inner_product_param { axis: 2 "
+        f"num_output: 9 transpose: {transpose} weight_filler {{ type: 'gaussian' std: 0.2 }} }} }}"
+    )
+    last = 'layer { name: "last" type: "TanH" bottom: "y" top: "out" }'
+    along = SCALE.replace("scale_param {", "scale_param { axis: 2")
+    net = agree(runtime, written(INPUT, product, along, last), "f32", x=values())
+    assert folded(net) == ["scale"]
+    assert not apart(net)
+    # The eight rows of a sample are not the product's results, whatever is learned for them.
+    net = agree(runtime, written(INPUT, product, SCALE, last), "f32", x=values())
+    assert apart(net) == ["scale"]
+
+
 def test_weights_are_folded_in_float32_before_they_are_rounded(runtime: Runtime, written: Any) -> None:
     (fold,) = (
         e

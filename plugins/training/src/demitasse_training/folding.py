@@ -78,12 +78,11 @@ def _known(graph: Graph) -> set[Tensor]:
 
 def _folds(product: Node, after: Node, known: set[Tensor]) -> bool:
     """Whether what follows is a number for each of the product's channels times it, plus another."""
-    channels = product.operation.name == "convolution" or product.attributes["axis"] == 1
+    channels = 1 if product.operation.name == "convolution" else product.attributes["axis"]
     learned = [tensor for tensor in after.inputs[1:] if tensor is not None]
     return (
-        channels
-        and after.operation.name in _FOLLOWERS
-        and after.attributes.get("axis", 1) == 1
+        after.operation.name in _FOLLOWERS
+        and after.attributes.get("axis", 1) == channels
         and all(len(tensor.shape) == 1 for tensor in learned)
         and known.issuperset([*learned, *filter(None, product.inputs[1:])])
     )
