@@ -223,13 +223,12 @@ class _Planner:
             name, usual = reader.operation.name, reader.attributes == reader.operation.attributes
             usual &= takes[0].variadic or reader.inputs[0] is result
             there = all(made.get(tensor, -1) < i for tensor in more)
-            told = reader.attributes if reader.operation.function else {}
-            named = usual and name in operation.fuses
-            fits = named or (reader.operation.function and told.keys().isdisjoint(node.attributes))
+            of_elements = reader.operation.function and not reader.attributes.keys() & node.attributes
+            fits = of_elements or (usual and name in operation.fuses)
             if fits and there and reader.phase == node.phase:
                 both = f"{operation.name}_{name}", operation.inputs + takes[-1:] * bool(more)
                 one = replace(node, operation=replace(operation, name=both[0], inputs=both[1]))
-                one.attributes = {**node.attributes, **told}
+                one.attributes = {**node.attributes, **(reader.attributes if of_elements else {})}
                 one.inputs, one.outputs = [*node.inputs, *more], [*reader.outputs, *node.outputs[1:]]
                 found, apart = (self.kernels.find(self._request(each))[0] for each in (one, node))
                 if found and found == apart:
