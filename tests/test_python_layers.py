@@ -98,9 +98,14 @@ MODULE = """
             raise RuntimeError("this user's layer is broken")
 
     class Growing(Slope):
+        "A column more, once or each time that it is asked for its shapes."
         def reshape(self, bottom, top):
             self.times = getattr(self, "times", 0) + 1
-            top[0].reshape(*bottom[0].shape[:-1], bottom[0].shape[-1] + (self.times > 1))
+            more = self.times - 1 if self.param_str == "0" else self.times > 1
+            top[0].reshape(*bottom[0].shape[:-1], bottom[0].shape[-1] + more)
+
+        def forward(self, bottom, top):
+            top[0].data[...] = 7
 
     class Phase(Slope):
         def forward(self, bottom, top):
@@ -235,6 +240,49 @@ def test_a_data_layer_may_give_every_image_its_size(make: Callable[..., caffe.Ne
         assert result["conv"].shape == (1, 1, 3 + number, 4)
         assert np.allclose(result["conv"], (number + 1) * weight)
         assert (result["label"] == 1).all(), "set up once"
+
+
+def test_a_layer_within_a_net_may_give_as_many_rows_as_it_finds(
+    make: Callable[..., caffe.Net], module: str
+) -> None:
+    """As layers that propose regions do: what lies behind is planned again, and each layer that runs a
+    script's code is called once, those too that read samples."""
+    n = caffe.NetSpec()
+    n.image = L.Python(module=module, layer="Fed")
+    n.rows = L.Reshape(n.image, shape={"dim": [-1, 2]})
+    n.chosen = L.Python(n.rows, module=module, layer="Choosing", param_str="1")
+    n.again = L.Python(n.chosen, module=module, layer="Slope", param_str="2")
+    n.sum = L.InnerProduct(
+        n.chosen, num_output=1, bias_term=False, weight_filler={"type": "constant", "value": 3}
+    )
+    net = make(n, caffe.TEST)
+    random = np.random.default_rng(1)
+    samples = [random.normal(size=(1, 1, size, 4)) for size in (4, 9, 9, 3)]
+    for sample in samples:
+        assert (sample.reshape(-1, 2)[:, 0] > 0).any()
+    net.layers[0].give(samples)
+    for sample in samples:
+        rows = sample.reshape(-1, 2)
+        chosen = rows[rows[:, 0] > 0]
+        made = net.forward()
+        np.testing.assert_allclose(made["sum"], 3 * chosen.sum(1, keepdims=True), rtol=1e-5, atol=1e-6)
+        assert net.blobs["chosen"].shape == chosen.shape
+        np.testing.assert_allclose(made["again"], 2 * chosen, rtol=1e-6)
+    assert net.layers[0].number == len(samples)
+
+
+def test_a_layer_that_settles_on_a_shape_is_followed(
+    make: Callable[..., caffe.Net], module: str
+) -> None:
+    def forward(often: str) -> np.ndarray:
+        n = caffe.NetSpec()
+        n.data = L.Input(shape={"dim": [1, 3]})
+        n.own = L.Python(n.data, module=module, layer="Growing", param_str=often)
+        return make(n).forward()["own"]
+
+    np.testing.assert_array_equal(forward("1"), [[7, 7, 7, 7]])
+    with pytest.raises(ShapeError, match=r"Growing: reshape made tops of \(\(1, \d\),\) where"):
+        forward("0")
 
 
 def test_a_script_calls_its_layer_which_tells_shapes_as_it_reads(
@@ -389,13 +437,12 @@ def test_mistakes_say_file_layer_and_reason(make: Callable[..., caffe.Net], modu
     with pytest.raises(RuntimeError, match="this user's layer is broken"):
         net(module=module, layer="Broken")
     with pytest.raises(
-        ShapeError, match=r"Growing: reshape made tops of \(\(1, 4\),\) where \(\(1, 3\)"
+        ShapeError, match=r"Choosing: forward made tops of \(\(1, 3\),\) where \(\(2, 3\)"
     ):
-        net(module=module, layer="Growing", param_str="1").forward()
-    with pytest.raises(
-        ShapeError, match=r"Choosing: forward made tops of \(\(0, 3\),\) where \(\(1, 3\)"
-    ):
-        net(module=module, layer="Choosing", param_str="1").forward()
+        chosen = net(module=module, layer="Choosing", param_str="1")
+        chosen.blobs["data"].reshape(2, 3)
+        chosen.blobs["data"].data[...] = [[1, 2, 3], [-1, 2, 3]]
+        chosen.forward(start="own")
 
 
 def test_the_process_default_lets_them_when_a_script_says_so(module: str) -> None:

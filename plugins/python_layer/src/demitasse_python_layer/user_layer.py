@@ -36,6 +36,8 @@ class UserLayer:
         self.bottoms: list[LayerBlob] = []
         self.tops = [LayerBlob(dtype=dtype) for _ in range(tops)]
         self._ready, self._ahead = False, False
+        self.unplanned = ""
+        """The method that last gave the tops shapes that are not the plan's; empty where none did."""
         self._turn = threading.Lock()
 
     def __repr__(self) -> str:
@@ -49,6 +51,7 @@ class UserLayer:
     def plan(self, shapes: Sequence[Shape]) -> None:
         """Have the object give its tops their shapes for bottoms of ``shapes``; set it up first."""
         self.bottoms = [LayerBlob(shape, self._dtype) for shape in shapes]
+        self.unplanned = ""
         if not self._ready:
             if hasattr(self.object, "setup"):
                 self.object.setup(self.bottoms, self.tops)
@@ -67,6 +70,18 @@ class UserLayer:
             self.object.forward(self.bottoms, self.tops)
             self._ahead = True
             return self.top_shapes != before
+
+    def keep(self) -> None:
+        """Have the next forward give what the last one made, in memory of its own, and not call the
+        object."""
+        with self._turn:
+            for top in self.tops:
+                top.data = np.array(top.data)
+            self._ahead = True
+
+    def forget(self) -> None:
+        """Have the next forward call the object, whatever was kept."""
+        self._ahead = False
 
     def forward(self, bottoms: Sequence[Any], parameters: Sequence[Any], tops: Sequence[Any]) -> None:
         """Call ``reshape`` and ``forward`` on a plan's arrays. Raises ShapeError when a top's shape is
@@ -106,9 +121,11 @@ class UserLayer:
         """Have a plan's arrays for the tops, with what a method has made of them."""
         planned = tuple(top.shape for top in tops)
         if self.top_shapes != planned:
+            self.unplanned = method
             raise ShapeError(
                 f"{self._where}: {method} made tops of {self.top_shapes} where {planned} is planned; "
-                f"a net that follows such changes is caffe.Net's, for layers without bottoms"
+                f"caffe.Net's forward follows such changes from the first layer on, a training only "
+                f"those of layers without bottoms"
             )
         for blob, array in zip(self.tops, tops, strict=True):
             if blob.data is not array:

@@ -404,8 +404,35 @@ class Net(Callbacks):
         run = getattr(self._engine.walk, way)
         if self.called(way):
             self.around_each(way, numbers, run)
+        elif way == "forward" and numbers[0] == 0:
+            self._forward_following(numbers[-1])
         else:
             run(numbers[0], numbers[-1])
+
+    def _forward_following(self, last: int) -> None:
+        """Run all layers up to ``last``; where one with bottoms gives its tops other shapes in its
+        user's code, as layers that propose regions do, plan again and begin again on what users' layers
+        have made."""
+        parts = [part for _, part in self._users_parts()]
+        try:
+            for attempt in range(len(parts) + 1):
+                try:
+                    self._engine.walk.forward(0, last, again=attempt > 0)
+                    return
+                except ShapeError:
+                    changed = next((n for n, part in enumerate(parts) if part.unplanned), None)
+                    if changed is None or attempt == len(parts):
+                        raise
+                    self._plan_on(parts[: changed + (parts[changed].unplanned == "forward")])
+        finally:
+            for part in parts:
+                part.forget()
+
+    def _plan_on(self, made: Sequence[Any]) -> None:
+        """Plan again, and have the next pass take what users' layers have made."""
+        for part in made:
+            part.keep()
+        self._engine.plan_again()
 
     def _assign(self, name: str, mine: np.ndarray, value: Any) -> None:
         array = np.asarray(value)
