@@ -166,6 +166,24 @@ def test_an_old_type_of_a_fork_is_told_as_that(read: Any) -> None:
         read('layers { name: "c" type: CONVOLUTION3D convolution_param { kernel_depth: 3 } }')
 
 
+@pytest.mark.parametrize(
+    ("kind", "owner"),
+    [
+        ("ImageGtData", "MS-CNN's fork"),
+        ("DetectionLoss", "the forks of MS-CNN and caffe-yolo"),
+        ("ROIWarping", "MNC's fork"),
+        ("Proposal", "the forks of PVANet and mini-caffe"),
+        ("NdConvolution", "the fork of video-caffe"),
+        ("Lstm", "the forks of caffe-lstm and with CTC"),
+        ("ResizeBilinear", "Synopsys's fork"),
+        ("Insanity", "caffe-windows"),
+    ],
+)
+def test_a_type_is_told_with_the_forks_that_have_it(kind: str, owner: str, read: Any) -> None:
+    text = INPUT + f'layer {{ name: "n" type: "{kind}" bottom: "data" top: "n" }}'
+    assert read(text).net("test").foreign == {kind: owner}
+
+
 def test_a_type_that_a_plugin_has_is_nobody_elses(read: Any) -> None:
     text = INPUT + 'layer { name: "n" type: "PriorBox" bottom: "data" top: "n" }'
     kind = SimpleNamespace(name="PriorBox", parameters={})

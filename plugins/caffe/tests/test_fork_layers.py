@@ -162,19 +162,23 @@ def test_axes_that_are_not_named_stay_behind(order: str, axes: tuple[int, ...], 
     np.testing.assert_array_equal(made["y"], given["x"].transpose(axes))
 
 
-@pytest.mark.parametrize(("across", "axes"), [("true", (1, 2, 3)), ("false", 1)])
+@pytest.mark.parametrize("shape", [(2, 3, 4, 5), (4, 3), (2, 3, 6)])
+@pytest.mark.parametrize("across", ["true", "false"])
 @pytest.mark.parametrize("shared", ["true", "false"])
 def test_a_normalised_blob_has_the_length_of_its_scale(
-    across: str, axes: Any, shared: str, run: Any
+    across: str, shape: tuple[int, ...], shared: str, run: Any
 ) -> None:
+    axes = tuple(range(1, len(shape))) if across == "true" else 1
     more = (
         f"norm_param {{ across_spatial: {across} channel_shared: {shared} eps: 0.5 "
         f"scale_filler {{ type: 'gaussian' std: 1 }} }}"
     )
-    given, made, learned = run(layer("Normalize", more), x=(2, 3, 4, 5))
+    given, made, learned = run(layer("Normalize", more), x=shape)
     x, w = given["x"].astype(float), learned["l"][0]
     assert w.shape == (() if shared == "true" else (3,))
-    expected = x / np.sqrt((x**2).sum(axes, keepdims=True) + 0.5) * w.reshape((-1, 1, 1))
+    expected = (
+        x / np.sqrt((x**2).sum(axes, keepdims=True) + 0.5) * w.reshape((-1, *(1,) * (len(shape) - 2)))
+    )
     np.testing.assert_allclose(made["y"], expected, rtol=1e-5, atol=1e-6)
 
 
@@ -185,6 +189,8 @@ def test_a_normalised_blob_has_the_length_of_its_scale(
         ("zoom_factor: 3", (13, 22), (0, 0)),
         ("shrink_factor: 2", (3, 4), (0, 0)),
         ("shrink_factor: 2 zoom_factor: 4", (9, 13), (0, 0)),
+        ("shrink_factor: 2 zoom_factor: 4 height: 6 width: 5", (6, 5), (0, 0)),
+        ("zoom_factor: 2 height: 6 width: 5", (9, 15), (0, 0)),
         ("height: 1 width: 8 pad_beg: -1 pad_end: -2", (1, 8), (1, 2)),
     ],
 )

@@ -396,6 +396,10 @@ FORKS = (
             Fields("ConvolutionParameter", "pad_b pad_l pad_r pad_t", _SIDES),
             Fields("PoolingParameter", "pad_b pad_l pad_r pad_t", _SIDES),
         ),
+        types=(
+            "BroadcastTo DepthToSpace GatherV2 HardSwish MirrorPad ResizeBilinear ResizeNearestNeighbor "
+            "SpaceToDepth Squeeze StridedSlice UpsampleDarknet"
+        ),
     ),
     Fork(
         "DeepLab's fork",
@@ -443,6 +447,9 @@ FORKS = (
             ),
             Fields("SoftmaxParameter", "normalize_type", "it is another function", idle="Softmax"),
         ),
+        types=(
+            "Flip GeneralContrastiveLoss GeneralTripletLoss InnerDistance Insanity MultiLabelImageData"
+        ),
     ),
     Fork("R-FCN's fork", types="BoxAnnotatorOHEM PSROIPooling SmoothL1LossOHEM SoftmaxWithLossOHEM"),
     Fork("the forks of DeepLab and PSPNet", types="SegAccuracy"),
@@ -480,6 +487,18 @@ FORKS = (
     ),
     Fork(
         "the forks with CTC",
-        types="CTCGreedyDecoder ContinuationIndicator CtcLoss Lstm Reverse Transpose WarpCTCLoss",
+        types="CTCGreedyDecoder ContinuationIndicator CtcLoss Reverse Transpose WarpCTCLoss",
     ),
+    Fork("the forks of caffe-lstm and with CTC", types="Lstm"),
+    Fork(
+        "MS-CNN's fork",
+        types="BboxAccuracy BoxOutput DecodeBBox DetectionAccuracy ImageGtData ProposalTarget",
+    ),
+    Fork("the forks of MS-CNN and caffe-yolo", types="DetectionLoss"),
+    Fork("the fork of caffe-yolo", types="BoxData"),
+    Fork("MNC's fork", types="MaskPooling MaskResize ROIWarping"),
+    Fork("the forks of PVANet and mini-caffe", types="Proposal"),
+    Fork("the fork of CRF-RNN", types="MultiStageMeanfield"),
+    Fork("the fork of video-caffe", types="NdConvolution NdPooling"),
+    Fork("the fork of DeepSkeleton", types="ImageMultLabelData Quantize Rescale"),
 )

@@ -122,17 +122,19 @@ class Normalize(CaffeLayer):
         self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
     ) -> Sequence[Tensor]:
         norm, x = message.norm_param, bottoms[0]
-        if len(x.shape) != 4:
-            raise ValueError(f"normalises samples x channels x rows x columns, not {x!r}")
+        if len(x.shape) < 2:
+            raise ValueError(f"normalises samples x channels x space; its bottom is {x!r}")
+        last = len(x.shape) - 1
+        behind, back = (0, *range(2, last + 1), 1), (0, last, *range(1, last))
         shape = () if norm.channel_shared else (x.shape[1],)
         w = filled(graph, message, 0, shape, norm, "scale_filler", 1.0)
         epsilon, whole = number(norm.eps) or LEAST_EPSILON, norm.across_spatial
-        rows = x if whole else rearranged(graph, "permute", x, order=(0, 2, 3, 1))
-        squares = graph.apply("square_total", rows, axis=1 if whole else 3)
+        rows = x if whole else rearranged(graph, "permute", x, order=behind)
+        squares = graph.apply("square_total", rows, axis=1 if whole else last)
         over = graph.apply("power", squares, power=-0.5, shift=epsilon)
         y = graph.apply("scale", rows, over, None, axis=0)
         if not whole:
-            y = rearranged(graph, "permute", y, order=(0, 3, 1, 2))
+            y = rearranged(graph, "permute", y, order=back)
         return [graph.apply("scale", y, w, None, axis=0 if norm.channel_shared else 1)]
 
 
@@ -159,16 +161,14 @@ class Interp(CaffeLayer):
 
 
 def _resized(interp: Any, inner: Sequence[int]) -> list[int]:
-    """The extents of a result: so many times fewer steps, then so many times more, or as given."""
+    """The extents of a result: so many times fewer steps, then so many times more, or as given, which
+    counts where nothing or both of these are said."""
     given = [name for name in ("shrink_factor", "zoom_factor") if interp.HasField(name)]
-    if not given and not (interp.HasField("height") and interp.HasField("width")):
+    named = interp.HasField("height") and interp.HasField("width")
+    if not given and not named:
         raise ValueError("interp_param needs height and width, zoom_factor or shrink_factor")
-    if given == ["shrink_factor", "zoom_factor"] and interp.HasField("height"):
-        raise ValueError(
-            "interp_param has a height, a zoom_factor and a shrink_factor: which one counts?"
-        )
     sizes = [interp.height, interp.width]
-    if given:
+    if len(given) == 1 or not named:
         if min(getattr(interp, name) for name in given) < 1:
             raise ValueError(f"interp_param {{ {given[0]} }} is not 1 or more")
         fewer = ((extent - 1) // interp.shrink_factor for extent in inner)
