@@ -138,6 +138,16 @@ MODULE = """
             top[0].reshape(*chosen.shape)
             top[0].data[...] = chosen
 
+    class Picking(Choosing):
+        "With the gradient of what it chose."
+        def forward(self, bottom, top):
+            self.chosen = bottom[0].data[:, 0] > 0
+            Choosing.forward(self, bottom, top)
+
+        def backward(self, top, propagate_down, bottom):
+            bottom[0].diff[...] = 0
+            bottom[0].diff[self.chosen] = top[0].diff
+
     class Nothing:
         pass
 """
@@ -269,6 +279,38 @@ def test_a_layer_within_a_net_may_give_as_many_rows_as_it_finds(
         assert net.blobs["chosen"].shape == chosen.shape
         np.testing.assert_allclose(made["again"], 2 * chosen, rtol=1e-6)
     assert net.layers[0].number == len(samples)
+
+
+def test_a_training_follows_a_layer_that_finds_another_number_of_rows(
+    allowed: demitasse.Runtime, module: str
+) -> None:
+    """The loss is the sum of what is positive of w x; its gradient the sum of those x."""
+    n = caffe.NetSpec()
+    n.image = L.Python(module=module, layer="Fed")
+    n.rows = L.Reshape(n.image, shape={"dim": [-1, 2]})
+    n.score = L.InnerProduct(
+        n.rows, num_output=1, bias_term=False, weight_filler={"type": "constant", "value": 1}
+    )
+    n.picked = L.Python(n.score, module=module, layer="Picking", param_str="1", propagate_down=True)
+    n.loss = L.Reduction(n.picked, loss_weight=1)
+    Path("net.prototxt").write_text(str(n.to_proto()))
+    Path("solver.prototxt").write_text(
+        'train_net: "net.prototxt" base_lr: 0.01 lr_policy: "fixed" iter_size: 2 max_iter: 4'
+    )
+    solver = caffe.SGDSolver("solver.prototxt")
+    random = np.random.default_rng(2)
+    samples = [random.normal(size=(1, 1, size, 4)) for size in (4, 9, 9, 3)]
+    solver.net.layers[0].give(samples)
+    w = np.ones(2)
+    for first in (0, 2):
+        solver.step(1)
+        gradient = np.zeros(2)
+        for sample in samples[first : first + 2]:
+            rows = sample.reshape(-1, 2)
+            gradient += rows[rows @ w > 0].sum(0) / 2
+        w -= 0.01 * gradient
+        np.testing.assert_allclose(solver.net.params["score"][0].data[0], w, rtol=1e-5)
+    assert solver.net.layers[0].number == len(samples)
 
 
 def test_a_layer_that_settles_on_a_shape_is_followed(

@@ -124,8 +124,7 @@ class UserLayer:
             self.unplanned = method
             raise ShapeError(
                 f"{self._where}: {method} made tops of {self.top_shapes} where {planned} is planned; "
-                f"caffe.Net's forward follows such changes from the first layer on, a training only "
-                f"those of layers without bottoms"
+                f"caffe.Net and pycaffe's solvers follow such changes, in a pass from the first layer on"
             )
         for blob, array in zip(self.tops, tops, strict=True):
             if blob.data is not array:

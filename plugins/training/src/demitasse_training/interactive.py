@@ -15,6 +15,9 @@ from demitasse_training.net import Net
 from demitasse_training.resume import resume
 from demitasse_training.trainer import Trainer
 
+Following = Callable[[Callable[[bool], None]], None]
+"""Runs a forward pass by a call, which takes whether it is again on the same samples."""
+
 
 class InteractiveTrainer(Trainer):
     """A trainer on one worker for a user who looks at its nets between the layers, writes to them,
@@ -66,17 +69,19 @@ class InteractiveTrainer(Trainer):
         before: Sequence[Callable[[], None]] = (),
         after: Sequence[Callable[[], None]] = (),
         prepare: Callable[[], None] = lambda: None,
+        following: Following = lambda run: run(False),
     ) -> float:
         """One iteration; the smoothed loss. ``before`` is called when gradients are zero, before the
         first forward pass, ``prepare`` before each, ``after`` when gradients are complete, before they
-        are used. Raises NumericsError before a loss that is not finite reaches a parameter."""
+        are used; ``following`` runs each forward pass, and may run it again, on the same samples.
+        Raises NumericsError before a loss that is not finite reaches a parameter."""
         self.trained.walk.clear()
         for call in before:
             call()
         start, rate, loss = time.perf_counter(), self.rate, 0.0
         for number in range(self.solver.passes):
             prepare()
-            loss += self.forward(number) / self.solver.passes
+            loss += self.forward(number, following) / self.solver.passes
             if not math.isfinite(loss):
                 raise NumericsError(f"iteration {self.iteration}: the loss is {loss}")
             self.trained.walk.backward()
@@ -91,12 +96,17 @@ class InteractiveTrainer(Trainer):
             self._tell("iteration", {**about, "seconds": seconds, "phases": {}})
         return smoothed
 
-    def forward(self, number: int = 0) -> float:
+    def forward(self, number: int = 0, following: Following = lambda run: run(False)) -> float:
         """The forward pass of that number in the present iteration; its loss."""
-        net, first = self.trained, number * self.batch // self.solver.passes
-        net.walk.iteration = self.iteration
-        net.walk.forward(sample=first)
-        return net.step.loss()
+        first = number * self.batch // self.solver.passes
+
+        def run(again: bool) -> None:
+            walk = self.trained.walk
+            walk.iteration = self.iteration + again
+            walk.forward(sample=first, again=again)
+
+        following(run)
+        return self.trained.step.loss()
 
     def _end_iteration(self, worker: int) -> None:
         self.apply_update()

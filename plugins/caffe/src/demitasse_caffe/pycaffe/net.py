@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -182,6 +182,25 @@ class Net(Callbacks):
         self._settle(last)
         self._next_samples(first)
         self._follow_layers(first, last)
+
+    def following(self, run: Callable[[bool], None]) -> None:
+        """Run a forward pass from the first layer on, which is told whether it is ``again`` on the same
+        samples: where a layer with bottoms gives its tops other shapes in its user's code, as layers
+        that propose regions do, plan again and begin again on what users' layers have made."""
+        parts = [part for _, part in self._users_parts()]
+        try:
+            for attempt in range(len(parts) + 1):
+                try:
+                    run(attempt > 0)
+                    return
+                except ShapeError:
+                    changed = next((n for n, part in enumerate(parts) if part.unplanned), None)
+                    if changed is None or attempt == len(parts):
+                        raise
+                    self._plan_on(parts[: changed + (parts[changed].unplanned == "forward")])
+        finally:
+            for part in parts:
+                part.forget()
 
     def reshape(self) -> None:
         """Give all blobs the shapes that follow from those of the inputs. Raises ShapeError when the net
@@ -405,28 +424,9 @@ class Net(Callbacks):
         if self.called(way):
             self.around_each(way, numbers, run)
         elif way == "forward" and numbers[0] == 0:
-            self._forward_following(numbers[-1])
+            self.following(lambda again: self._engine.walk.forward(0, numbers[-1], again=again))
         else:
             run(numbers[0], numbers[-1])
-
-    def _forward_following(self, last: int) -> None:
-        """Run all layers up to ``last``; where one with bottoms gives its tops other shapes in its
-        user's code, as layers that propose regions do, plan again and begin again on what users' layers
-        have made."""
-        parts = [part for _, part in self._users_parts()]
-        try:
-            for attempt in range(len(parts) + 1):
-                try:
-                    self._engine.walk.forward(0, last, again=attempt > 0)
-                    return
-                except ShapeError:
-                    changed = next((n for n, part in enumerate(parts) if part.unplanned), None)
-                    if changed is None or attempt == len(parts):
-                        raise
-                    self._plan_on(parts[: changed + (parts[changed].unplanned == "forward")])
-        finally:
-            for part in parts:
-                part.forget()
 
     def _plan_on(self, made: Sequence[Any]) -> None:
         """Plan again, and have the next pass take what users' layers have made."""

@@ -75,7 +75,8 @@ class Solver:
             if due and (self.iter > 0 or param.test_initialization):
                 self._test()
             number, rate = self.iter, self.lr
-            loss = self._trainer.iterate(self._before, self._after, self.net.prepare)
+            net, calls = self.net, (self._before, self._after)
+            loss = self._trainer.iterate(*calls, net.prepare, net.following)
             if self._log.shows(number):
                 outputs = {name: self.net.blobs[name].data for name in self.net.outputs}
                 self._log.iteration(number, loss, rate, outputs, self.net.blob_loss_weights)
