@@ -181,22 +181,6 @@ def smooth(d: np.ndarray, square: float) -> np.ndarray:
 
 
 LAYERS = {
-    "smooth": Case(
-        "SmoothL1Loss", lambda a, b, _: smooth(a - b, 1).sum() / 5, [real(5, 4), real(5, 4)], None
-    ),
-    "smooth of planes, weighted inside and outside": Case(
-        "SmoothL1Loss",
-        lambda a, b, inside, outside, _: (outside * smooth(inside * (a - b), 9)).sum() / 5,
-        [real(5, 2, 2, 3), real(5, 2, 2, 3), real(5, 2, 2, 3), real(5, 2, 2, 3)],
-        None,
-        "smooth_l1_loss_param { sigma: 3 }",
-    ),
-    "smooth, weighted inside": Case(
-        "SmoothL1Loss",
-        lambda a, b, inside: smooth(inside.reshape(5, 4) * (a - b), 1).sum() / 5,
-        [real(5, 4), real(5, 4)],
-        real(5, 4),
-    ),
     "Euclidean": Case(
         "EuclideanLoss", lambda a, b, _: ((a - b) ** 2).sum() / 10, [real(5, 4), real(5, 4)], None
     ),
@@ -284,6 +268,22 @@ LAYERS = {
         [real(5, 2, 4, 3)],
         PLANES,
         "softmax_param { axis: 2 } loss_param { normalization: BATCH_SIZE ignore_label: 1 }",
+    ),
+    "smooth": Case(
+        "SmoothL1Loss", lambda a, b, _: smooth(a - b, 1).sum() / 5, [real(5, 4), real(5, 4)], None
+    ),
+    "smooth of planes, weighted inside and outside": Case(
+        "SmoothL1Loss",
+        lambda a, b, inside, outside, _: (outside * smooth(inside * (a - b), 9)).sum() / 5,
+        [real(5, 2, 2, 3), real(5, 2, 2, 3), real(5, 2, 2, 3), real(5, 2, 2, 3)],
+        None,
+        "smooth_l1_loss_param { sigma: 3 }",
+    ),
+    "smooth, weighted inside": Case(
+        "SmoothL1Loss",
+        lambda a, b, inside: smooth(inside.reshape(5, 4) * (a - b), 1).sum() / 5,
+        [real(5, 4), real(5, 4)],
+        real(5, 4),
     ),
 }
 
