@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from demitasse import Bucket, CompositionError, DescriptionError, FlatMemory, Group, Span, Team
+from demitasse import (
+    Bucket,
+    CompositionError,
+    DescriptionError,
+    FlatMemory,
+    Group,
+    Level,
+    Machine,
+    Span,
+    SyncSpec,
+    Team,
+    compose,
+)
 from demitasse_numa.gradient_sync import DomainTree
 from demitasse_numa.tree import Tree, parts
 
@@ -184,3 +198,36 @@ def test_options_and_siblings_that_cannot_be_are_named() -> None:
 def test_one_domain_has_no_work() -> None:
     alone = Siblings(1, 100, "float32", [Span(0, 100)])
     assert alone.works == [[(None, Span(0, 100), None)]]
+
+
+@pytest.mark.parametrize("counts", [(3,), (2, 2)], ids=str)
+@pytest.mark.parametrize("root", ["spread", "first"])
+def test_a_snapshot_has_the_solver_s_state_of_all_domains(
+    toy: ModuleType, tmp_path: Path, counts: tuple[int, ...], root: str
+) -> None:
+    """Each has the momentum of what it updates; one worker that goes on needs all of it."""
+    levels = [
+        Level(f"level{i}", count, workers="threads", sync=SyncSpec("numa", {"root": root}))
+        for i, count in enumerate(counts)
+    ]
+    domains = Machine("toys", tuple(levels), fingerprint="any")
+    names = ["numa", "reference", "training", "snapshots"]
+    net = toy.net(  # large enough to be cut in parts
+        toy.layer("samples", "Samples", "", "data label", batch=12),
+        toy.layer("wide", "InnerProduct", "data", "wide", outputs=200),
+        toy.layer("scores", "InnerProduct", "wide", "scores", outputs=3),
+        toy.layer("loss", "SoftmaxLoss", "scores label", "loss"),
+    )
+
+    def parameters(machine: Machine, iterations: int, **options: Any) -> list[np.ndarray]:
+        with compose(machine, [*names, toy.toy()]) as runtime:
+            trainer = runtime.trainer(toy.solver(net), precision="f64", **options)
+            trainer.step(iterations)
+            trainer.snapshot(tmp_path / str(trainer.iteration))
+            return [array.copy() for arrays in trainer.net.params.values() for array in arrays]
+
+    right = parameters(toy.machine(), 6)
+    parameters(domains, 3)
+    found = parameters(toy.machine(), 3, resume=tmp_path / "3_iter_3.demitasse")
+    for array, ours in zip(right, found, strict=True):
+        np.testing.assert_allclose(ours, array, rtol=0, atol=1e-12)

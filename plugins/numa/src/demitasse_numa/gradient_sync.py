@@ -122,6 +122,7 @@ class DomainTree(GradientSync):
         self.team, self.index, self.size = group.team, group.index, group.team.size
         self.board = _shared(group.team)
         self._group, self._calls = group, 0
+        self._spans: list[Span] = []
 
     def bind(self, memory: FlatMemory) -> None:
         """Compile now, not in the first step."""
@@ -138,6 +139,7 @@ class DomainTree(GradientSync):
 
     def reduce(self, bucket: Bucket, span: Span) -> Work | None:
         """Add the children's gradients to one's own, deepest trees last, and tell the parents."""
+        self._spans.append(span)
         return self._walk(bucket, span, list(self._sums(span)), "gradients", 0)
 
     def distribute(self, bucket: Bucket, span: Span) -> Work | None:
@@ -165,6 +167,16 @@ class DomainTree(GradientSync):
             total[...] = np.add.reduce(there, axis=0).reshape(np.shape(total))
 
         return add
+
+    def quiesce(self) -> None:
+        """Bring to domain 0 the solver's state of the parts that others update."""
+        if self.index > 0 or self.size == 1:
+            return
+        for root, part in (each for span in self._spans for each in self._parts(span) if each[0] > 0):
+            for name, array in self.team.memory[0].state.items():
+                array[part.start : part.stop] = self.team.memory[root].state[name][
+                    part.start : part.stop
+                ]
 
     def costs(self, bucket: Bucket, span: Span) -> tuple[float, float]:
         """Seconds of a reduce and a distribute on the machine that the group's level describes."""

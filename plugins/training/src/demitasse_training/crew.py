@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable
 from functools import wraps
+from itertools import zip_longest
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import numpy as np
@@ -162,10 +163,12 @@ class Crew:
             worker.rewind()
 
     def quiesce(self) -> None:
-        """Have synchronisation finish what is under way."""
-        for worker in self.workers:
-            for level in worker.watched:
-                level.quiesce()
+        """Have synchronisation finish what is under way: outer levels first, from whose workers inner
+        ones take."""
+        for levels in reversed([*zip_longest(*(worker.watched for worker in self.workers))]):
+            for level in levels:
+                if level is not None:
+                    level.quiesce()
 
     def clock(self) -> Phases:
         """The first worker's phases so far."""
