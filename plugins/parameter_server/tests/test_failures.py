@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -63,6 +64,30 @@ def test_its_error_is_raised_and_training_can_go_on(
     assert 2 <= before < 22
     trainer.step(3)
     assert trainer.iteration == before + 3
+
+
+@pytest.mark.parametrize("worker", [0, 2])
+@pytest.mark.parametrize("model", MODELS)
+def test_what_was_trained_before_is_kept(
+    train: Train, spoilt: Any, tmp_path: Path, model: str, worker: int
+) -> None:
+    """By a barrier to the bit; else with what those have done besides who were ahead."""
+    solver = {"snapshot_prefix": str(tmp_path / "toy"), "max_iterations": 6}
+    source = spoilt(worker, 4, DataError("sample 17 is cut off"))
+    with pytest.raises(DataError, match=r"^sample 17 is cut off; iteration \d is kept in ") as caught:
+        train(3, solver=solver, source=source, sync={"model": model}).run()
+    (kept,) = tmp_path.iterdir()
+    assert str(caught.value).endswith(f"kept in {kept}")
+    other = train(3, solver=solver, resume=kept, sync={"model": model})
+    assert 1 <= other.iteration <= 3
+    if model == "bsp":
+        plain = train(3, solver=solver, sync={"model": model})
+        plain.step(6)
+        assert other.iteration == 3
+        other.step(3)
+        for layer, arrays in plain.net.params.items():
+            for array, ours in zip(arrays, other.net.params[layer], strict=True):
+                assert np.array_equal(array, ours)
 
 
 @pytest.mark.parametrize("model", MODELS)

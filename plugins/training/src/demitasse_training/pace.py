@@ -78,7 +78,7 @@ class Pace:
                 loss, stops, saves = self._processes.total(told).tolist()
                 asked = stops > 0, saves > 0
         except BaseException as error:
-            unread = isinstance(error, DataError) or any(w.unread is error for w in workers)
+            unread = self._unread(error)
             if len(done) == len(steps) or all(worker.finished for worker in workers):
                 self.iteration = iteration + 1  # an interrupt came when it was over
             elif self._accord.stopped or unread or not isinstance(error, Exception):
@@ -112,17 +112,26 @@ class Pace:
 
         stretch = Stretch(self.iteration, end, len(steps), done)
         kept: dict[int, tuple[int, list[Any]]] = {}
+        last: list[bool] = []  # of each that could not read, whether the others have come as far
 
         def step(worker: int, iteration: int) -> float:
             self._processes.report(iteration)
             kept[worker] = iteration, [np.array(each) for each in workers[worker].statistics]
             workers[worker].goes_on = iteration + 1 < stretch.last
-            return steps[worker].run(iteration, self._solver.rate(iteration) * workers[worker].portion)
+            try:
+                return steps[worker].run(
+                    iteration, self._solver.rate(iteration) * workers[worker].portion
+                )
+            except Exception as error:
+                if self._unread(error):
+                    last.append(crew.asynchronous or stretch.caught_up(iteration))
+                raise
 
         try:
             interrupted = stretch.end if self._processes.size == 1 else None
             crew.run(lambda w: stretch.run(w, lambda i: step(w, i)), interrupted)
         except BaseException as error:
+            self.whole = self._unread(error) and all(last)
             self._failed(error)
             if self._processes.size == 1:
                 crew.quiesce()
@@ -138,6 +147,10 @@ class Pace:
             asked = [wish > 0 for wish in self._processes.total(np.array(asked, np.float64)).tolist()]
         self.asked = asked[0], asked[1]
         return smoothed
+
+    def _unread(self, error: BaseException) -> bool:
+        """Whether it is samples that could not be read, or taken."""
+        return isinstance(error, DataError) or any(w.unread is error for w in self._crew.workers)
 
     def _failed(self, error: BaseException) -> None:
         """Tell the other processes, and the user what is kept; samples are read again from here on."""

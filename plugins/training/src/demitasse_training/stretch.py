@@ -5,8 +5,12 @@ from __future__ import annotations
 import functools
 import operator
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
+
+NAP = 1e-3
+"""Seconds between looks at how far the others are, for one that ends."""
 
 
 class Stretch:
@@ -19,14 +23,28 @@ class Stretch:
         self.first, self.last = first, last
         self._at, self._done = [first] * workers, done
         self._losses: list[deque[float]] = [deque() for _ in range(workers)]
+        self._broken = False
         self._beginning, self._telling, self._told = threading.Lock(), threading.Lock(), first
 
     def run(self, worker: int, step: Callable[[int], float]) -> None:
         """A worker's part: ``step(iteration)`` gives its loss."""
         losses = self._losses[worker]
-        while (iteration := self._next(worker)) is not None:
-            losses.append(step(iteration))
-            self._tell()
+        try:
+            while (iteration := self._next(worker)) is not None:
+                losses.append(step(iteration))
+                self._tell()
+        except BaseException:
+            self._broken = True
+            raise
+
+    def caught_up(self, iteration: int) -> bool:
+        """Wait, for a worker that cannot do an iteration, until all have begun it, and so are done with
+        those before; whether they have, since another may have failed before that."""
+        while not all(begun > iteration for begun in self._at):
+            if self._broken:
+                return False
+            time.sleep(NAP)
+        return True
 
     def end(self) -> None:
         """Have no worker begin an iteration that none has begun."""

@@ -248,7 +248,7 @@ class Trainer(Rooted):
         try:
             return self._run(stop, save, until)
         except BaseException as error:
-            whole = self.processes.size == 1 and self._crew.lockstep and self._pace.whole
+            whole = self.processes.size == 1 and self._pace.whole
             others = NumericsError | SnapshotError | WorkerError  # after which nothing is to be kept
             if whole and isinstance(error, Exception) and not isinstance(error, others):
                 self._keep(error)
@@ -391,8 +391,8 @@ class Trainer(Rooted):
 
     def _keep(self, error: BaseException) -> None:
         """While it runs, write a snapshot of the iterations before the one that could not be done, and
-        say so in the error; of several processes all do. Workers each at its own iteration agree on
-        none."""
+        say so in the error; of several processes all do. Where workers may be at different iterations,
+        it has what those ahead have done besides."""
         if self._keeps and self._saved != self.iteration:
             keep(error, self.iteration, self.snapshot, self.processes)
 
