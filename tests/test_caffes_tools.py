@@ -164,14 +164,14 @@ def test_a_folder_that_cannot_be_made_is_told_in_the_systems_words_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import errno
-    import tempfile
 
     from demitasse_datasets.convert import write_lmdb
 
-    def refuse(dir: Path, prefix: str) -> str:
-        raise PermissionError(errno.EACCES, "Permission denied", f"{dir}/{prefix}x")
+    def refuse(folder: Path, *given: object, **options: object) -> None:
+        if folder.name.startswith("."):
+            raise PermissionError(errno.EACCES, "Permission denied", str(folder))
 
-    monkeypatch.setattr(tempfile, "mkdtemp", refuse)
+    monkeypatch.setattr(Path, "mkdir", refuse)
     with pytest.raises(DataError, match=r"db: cannot be written: Permission denied$"):
         write_lmdb(tmp_path / "db", iter([(b"key", b"value")]))
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from demitasse import cache_folder, replacing, write_text
+from demitasse import cache_folder, folder_beside, replacing, write_text
 
 
 def test_the_cache_lies_where_the_system_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,6 +202,44 @@ def test_what_others_call_partial_stays(tmp_path: Path) -> None:
         os.utime(path, (0, 0))
     replace(tmp_path / "kept")
     assert all(path.exists() for path in theirs)
+
+
+FOLDER = """
+import sys
+from pathlib import Path
+from demitasse import folder_beside
+with folder_beside(Path(sys.argv[1])) as folder:
+    (folder / sys.argv[2]).mkdir()
+    (folder / sys.argv[2] / "data").write_text("half of it")
+    print(flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize(("part", "stays"), [("new", False), ("old", True)])
+def test_a_killed_process_s_folder_goes_unless_it_has_what_was_there_before(
+    tmp_path: Path, part: str, stays: bool
+) -> None:
+    words = [sys.executable, "-c", FOLDER, str(tmp_path / "kept"), part]
+    with subprocess.Popen(words, stdin=PIPE, stdout=PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        (left,) = tmp_path.iterdir()
+        process.kill()
+        process.wait()
+    replace(tmp_path / "other")
+    assert left.exists() == stays
+
+
+def test_what_was_moved_aside_is_put_back_where_nothing_took_its_place(tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    (kept / "data").write_text("precious")
+    with pytest.raises(ValueError, match="no more"), folder_beside(kept) as folder:
+        kept.replace(folder / "old")
+        raise ValueError("no more")
+    assert (kept / "data").read_text() == "precious"
+    assert list(tmp_path.iterdir()) == [kept]
 
 
 # Text.

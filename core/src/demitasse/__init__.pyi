@@ -49,6 +49,7 @@ from demitasse_host.compiler import (
 )
 from demitasse_host.files import (
     cache_folder as cache_folder,
+    folder_beside as folder_beside,
     replacing as replacing,
     write_text as write_text,
 )

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import secrets
+import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,10 +38,7 @@ def replacing(path: Path) -> Iterator[Path]:
         yield path
         return
     target = Path(os.path.realpath(path)) if path.is_symlink() else path
-    # A name that nobody foresees: what is not there cannot be somebody's link to another file.
-    mark = f".{leftovers.own_mark()}-{secrets.token_hex(4)}{leftovers.SUFFIX}"
-    shown = os.fsdecode(os.fsencode(target.name)[: LONGEST_NAME - len(mark) - 1])
-    partial = target.with_name(f".{shown}{mark}")
+    partial = _beside(target)
     made = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
         os.close(made)  # which some network folders let fail for want of space
@@ -52,6 +50,30 @@ def replacing(path: Path) -> Iterator[Path]:
         with contextlib.suppress(OSError):
             partial.unlink()
         raise
+
+
+@contextlib.contextmanager
+def folder_beside(path: Path) -> Iterator[Path]:
+    """An empty folder beside ``path``, in which what is to take its place can be made; it is gone at the
+    end of the block and, where the process is killed, with the next one there. What was at ``path``
+    before may be moved to ``old`` in it meanwhile: that is put back where nothing has taken its place,
+    and left there where the process is killed. Raises OSError."""
+    folder = _beside(path)
+    folder.mkdir(mode=0o700)
+    try:
+        leftovers.clear(folder.parent, folder)
+        yield folder
+    finally:
+        if not path.exists() and (old := folder / leftovers.OLD).exists():
+            old.replace(path)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _beside(target: Path) -> Path:
+    """A name that nobody foresees: what is not there cannot be somebody's link to another file."""
+    mark = f".{leftovers.own_mark()}-{secrets.token_hex(4)}{leftovers.SUFFIX}"
+    shown = os.fsdecode(os.fsencode(target.name)[: LONGEST_NAME - len(mark) - 1])
+    return target.with_name(f".{shown}{mark}")
 
 
 def write_text(path: str | Path, text: str) -> None:

@@ -4,11 +4,15 @@ import contextlib
 import hashlib
 import os
 import re
+import shutil
 from pathlib import Path
 
 from demitasse_host.kernel_files import KernelFiles
 
 SUFFIX = ".partial"
+
+OLD = "old"
+"""What in a folder may be all that is left of something, and is not removed."""
 
 _KERNEL = KernelFiles()
 
@@ -45,7 +49,14 @@ def clear(folder: Path, new: Path) -> None:
                         if known
                         else now - entry.stat(follow_symlinks=False).st_mtime > ABANDONED
                     ):
-                        os.unlink(entry.path)  # noqa: PTH108  of an entry
+                        _remove(entry)
+
+
+def _remove(entry: os.DirEntry[str]) -> None:
+    if not entry.is_dir(follow_symlinks=False):
+        os.unlink(entry.path)  # noqa: PTH108  of an entry
+    elif OLD not in os.listdir(entry.path):  # noqa: PTH208
+        shutil.rmtree(entry.path, ignore_errors=True)
 
 
 def _lives(process: int, start: str) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from demitasse import DataError, DataSpec, permutation, unknown
+from demitasse import DataError, DataSpec, folder_beside, permutation, unknown
 from demitasse_datasets import images
 from demitasse_datasets.datum import Datum, serialize
 from demitasse_datasets.decoders import decoders, for_each
@@ -242,35 +241,31 @@ def new_lmdb(target: Path) -> Iterator[Callable[[Sequence[tuple[bytes, bytes]]],
     except ImportError as error:
         raise DataError(f"the package lmdb is needed ({error}); pip install lmdb") from error
     _check_replaceable(target)
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
-    except FileExistsError as error:
-        raise DataError(f"{target}: cannot be written: {error.filename} is no folder") from error
-    except OSError as error:
-        raise DataError(f"{target}: cannot be written: {error.strerror or error}") from error
-    made = temporary / "new"
-    try:
-        made.mkdir()
-        # Nobody else knows the folder. A lock's file is written through mapped memory, which on a full
-        # disk in memory is no error but the end of the process.
-        with lmdb.open(
-            str(made), map_size=FIRST_MAP, metasync=False, sync=False, lock=False
-        ) as database:
-            yield partial(_put, database, lmdb.MapFullError)
-            database.sync(True)
-        if target.exists():
-            target.replace(temporary / "old")
-        made.replace(target)
-    except (OSError, lmdb.Error) as error:
-        # LMDB calls a full disk an input/output error.
-        full = " (the disk is full)" if shutil.disk_usage(temporary).free < NOTHING_LEFT else ""
-        reason = getattr(error, "strerror", None) or error
-        raise DataError(f"{target}: cannot be written: {reason}{full}") from error
-    finally:
-        if not target.exists() and (temporary / "old").exists():
-            (temporary / "old").replace(target)
-        shutil.rmtree(temporary, ignore_errors=True)
+    with contextlib.ExitStack() as stack:
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            temporary = stack.enter_context(folder_beside(target))
+        except FileExistsError as error:
+            raise DataError(f"{target}: cannot be written: {error.filename} is no folder") from error
+        except OSError as error:
+            raise DataError(f"{target}: cannot be written: {error.strerror or error}") from error
+        made = temporary / "new"
+        try:
+            made.mkdir()
+            # Nobody else knows the folder. A lock's file is written through mapped memory, which on a
+            # full disk in memory is no error but the end of the process.
+            quick = {"metasync": False, "sync": False, "lock": False}
+            with lmdb.open(str(made), FIRST_MAP, **quick) as database:
+                yield partial(_put, database, lmdb.MapFullError)
+                database.sync(True)
+            if target.exists():
+                target.replace(temporary / "old")
+            made.replace(target)
+        except (OSError, lmdb.Error) as error:
+            # LMDB calls a full disk an input/output error.
+            full = " (the disk is full)" if shutil.disk_usage(temporary).free < NOTHING_LEFT else ""
+            reason = getattr(error, "strerror", None) or error
+            raise DataError(f"{target}: cannot be written: {reason}{full}") from error
 
 
 def _check_replaceable(target: Path) -> None:
