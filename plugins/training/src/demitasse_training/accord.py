@@ -81,7 +81,8 @@ class Accord:
         """What this process ends with once all have stopped: its own error or, where it has none, the
         WorkerError that names the process which has one, once that has told of it. ``keep`` is called
         in all of them first, with what each of them has of an error, where there is anything to keep."""
-        error = self.error or error
+        if self.error is not None and isinstance(error, ElsewhereError):
+            error = self.error  # a sibling's, which has not come out of its own worker yet
         if self.keeps:
             keep(error)
         if not isinstance(error, ElsewhereError):
