@@ -66,6 +66,21 @@ def test_a_long_test_tells_how_far_it_is(running: Any, monkeypatch: pytest.Monke
     assert scores == next(e for e in events if e.kind == "test").values["scores"]
 
 
+def test_parameters_that_are_partly_updated_are_not_kept(running: Any, tmp_path: Path) -> None:
+    trainer, events = running(test_interval=0)
+    trainer.step(1)
+
+    def broken() -> None:
+        if trainer.iteration == 4:
+            raise ValueError("broken")
+
+    trainer._workers[0].step.last.append(broken)
+    with pytest.raises(ValueError, match=r"^broken$"):
+        trainer.run()
+    assert told(events, "iteration") == [1, 2, 3, 4]
+    assert not [*tmp_path.glob("toy_iter_*")]
+
+
 def test_nothing_is_tested_or_saved_twice(running: Any) -> None:
     trainer, events = running(max_iterations=8, test_interval=4, snapshot_interval=4, test_first=False)
     trainer.run()

@@ -57,7 +57,8 @@ class Pace:
             try:
                 loss = steps[worker].run(iteration, rate)
             except Exception as error:
-                self._accord.fail(worker, error)
+                if self._processes.size > 1:  # else nobody waits, and updates may have begun
+                    self._accord.fail(worker, error)
                 raise
             done.add(worker)
             return loss
