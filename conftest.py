@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -21,8 +22,10 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         signal.signal(signal.SIGHUP, lambda number, frame: None)
-    # By hypothesis's default of 200 ms an example fails where other processes have the cores.
-    settings.register_profile("demitasse", deadline=None)
+    # By hypothesis's default of 200 ms an example fails where other processes have the cores. Each run
+    # draws others, so few will do every time; DEMITASSE_EXAMPLES=1000 has more of them.
+    examples = int(os.environ.get("DEMITASSE_EXAMPLES", "40"))
+    settings.register_profile("demitasse", deadline=None, max_examples=examples)
     settings.load_profile("demitasse")
 
 
