@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import stat
 import sys
@@ -90,14 +91,18 @@ def test_a_file_that_finds_no_room_is_named_and_a_device_stays_one(
     ],
     ids=" ".join,
 )
+@pytest.mark.parametrize("buffered", [True, False])
 def test_standard_output_that_finds_no_room_is_named(
     folder: Path,
     command: list[str],
+    buffered: bool,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Unbuffered, as by PYTHONUNBUFFERED, the device refuses a text without a letter too."""
     monkeypatch.chdir(folder)
-    with FULL.open("w") as full:
+    raw = FULL.open("wb", buffering=-1 if buffered else 0)
+    with io.TextIOWrapper(raw, write_through=not buffered) as full:
         monkeypatch.setattr(sys, "stdout", full)
         assert main(words(command, folder)) == 2
         monkeypatch.undo()

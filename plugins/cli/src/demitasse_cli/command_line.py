@@ -22,7 +22,7 @@ from demitasse import (
 from demitasse_cli import garbage, interrupts, launch, strangers, usage
 from demitasse_cli.flags import command_first
 from demitasse_cli.main import BROKEN_PIPE, INTERRUPTED
-from demitasse_cli.named import Named
+from demitasse_cli.outlets import Named
 
 if TYPE_CHECKING:
     from demitasse import Manifest

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import fmean
-from typing import IO, Any
+from typing import Any
 
 import click
 
@@ -112,37 +111,6 @@ def _mean(value: Any) -> float:
 def counted(number: int, noun: str) -> str:
     """``1 worker``, ``2 workers``."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-class Outlet:
-    """A stream whose reader may go away, or whose disk may be full: what cannot be written any more is
-    dropped, and ``lost`` is why, instead of an error in the middle of what is being reported."""
-
-    def __init__(self, stream: IO[str]) -> None:
-        self._stream = stream
-        self.lost: OSError | None = None
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-    def write(self, text: str) -> int:
-        """Write, or drop."""
-        return self._try(lambda: self._stream.write(text)) or len(text)
-
-    def flush(self) -> None:
-        """Flush, or drop."""
-        self._try(self._stream.flush)
-
-    def _try(self, action: Callable[[], Any]) -> Any:
-        try:
-            return action()
-        except OSError as error:
-            self.lost = error
-            # What the stream still holds would fail again at exit.
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, self._stream.fileno())
-            os.close(nowhere)
-            return None
 
 
 def human_time(seconds: float) -> str:

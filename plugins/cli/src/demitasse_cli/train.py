@@ -20,6 +20,7 @@ from demitasse_cli import options as shared
 from demitasse_cli.interrupts import Interrupts
 from demitasse_cli.main import BROKEN_PIPE
 from demitasse_cli.models import tell_notes
+from demitasse_cli.outlets import Outlet
 from demitasse_cli.progress import Live, Meter, shown
 from demitasse_cli.timeline import Timeline
 from demitasse_cli.until import Until
@@ -208,7 +209,7 @@ def run(
 ) -> int:
     """Train to the end or to a signal, and report; ``effects`` are those of signals that do not stop.
     A run that fails still writes its report, with the error in it."""
-    stream: Any = report.Outlet(report.lines_to(json_path))
+    stream: Any = Outlet(report.lines_to(json_path))
     history, started = History(), time.perf_counter()
     meter = Meter(trainer.iteration, trainer.solver.max_iterations)
     show = shown(meter, trainer.solver.display_interval, stream, quiet)
