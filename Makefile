@@ -3,6 +3,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 DISTRIBUTIONS := core $(sort $(patsubst %/pyproject.toml,%,$(wildcard plugins/*/pyproject.toml)))
 
+# Tests start hundreds of processes, each of which would compile all modules anew where it may not keep them.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help setup demo bench test check format wheels
 
 help: ## what there is to make
