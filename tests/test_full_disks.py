@@ -37,7 +37,7 @@ WRITING = {
     "simulate's trace": [
         *("simulate", "SOLVER", "--hw", str(HARDWARE / "taihulight.toml"), "--timeline", "FILE"),
     ],
-    "reproduce": ["reproduce", "swcaffe", "--plugins", "sw26010", "--json", "FILE"],
+    "reproduce": ["reproduce", "singlecaffe", "--plugins", "parameter_server", "--json", "FILE"],
     "data predict": ["data", "predict", str(HARDWARE / "taihulight.toml"), "--json", "FILE"],
     "workers": ["workers", "SOLVER", "--seconds", "0.1", "--json", "FILE"],
     "workers' description": ["workers", "SOLVER", "--seconds", "0.1", "--output", "FILE"],

@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from demitasse_cli.main import main
+
 PLUGINS = "caffe,datasets,training,reference,snapshots"
 
 NET = """
@@ -205,7 +207,11 @@ peak = "100 GFLOP/s (assumed)"
 """
 
 
-def test_what_a_reader_has_read_over_is_told_once(folder: Folder) -> None:
+def test_what_a_reader_has_read_over_is_told_once(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In this process: a dozen commands of their own would take four times as long."""
+    monkeypatch.chdir(folder.path)
     (folder.path / "small.prototxt").write_text(f'engine: "MKLDNN"\n{NET}')
     (folder.path / "node.toml").write_text(NODE)
     note = "demitasse: small.prototxt: without effect here, of Intel's fork: engine (line 1)"
@@ -220,16 +226,17 @@ def test_what_a_reader_has_read_over_is_told_once(folder: Folder) -> None:
         ("time", "small.prototxt", "--iterations", "1", "--phase", "TEST"),
         ("simulate", "small_solver.prototxt", *shapes, "--hw", "node.toml"),
     ):
-        done = folder.run(*arguments, "--plugins", f"{PLUGINS},simulator")
-        assert done.stderr.splitlines().count(note) == 1, arguments
-        assert "without effect" not in done.stdout
-    drawn = folder.run("draw", "small.prototxt")
-    assert drawn.stderr.splitlines() == [note]
+        assert main([*arguments, "--plugins", f"{PLUGINS},simulator"]) == 0
+        said = capsys.readouterr()
+        assert said.err.splitlines().count(note) == 1, arguments
+        assert "without effect" not in said.out
+    assert main(["draw", "small.prototxt"]) == 0
+    assert capsys.readouterr().err.splitlines() == [note]
     json_file = ("--json", "t.json")
     for command in ("time", "simulate"):
         hw = ("--hw", "node.toml", *shapes) if command == "simulate" else ()
         given = (command, "small_solver.prototxt", *hw, "--plugins", f"{PLUGINS},simulator")
-        folder.run(*given, *json_file)
+        assert main([*given, *json_file]) == 0
         told = json.loads((folder.path / "t.json").read_text())["notes"]
         assert note.removeprefix("demitasse: ") in told
 
