@@ -124,7 +124,7 @@ def test_weights_go_from_every_form_to_every_other(
         (("s.solverstate", "new.prototxt"), "s.solverstate: holds weights; the net is in a .prototxt"),
         (
             ("foreign.prototxt", "new.prototxt"),
-            "foreign.prototxt:1:49: psroi_pooling_param is no .* 'PSROIPooling', which is of R-FCN",
+            "foreign.prototxt:1:48: mask_pooling_param is no .* 'MaskPooling', which is of MNC",
         ),
         (("old.prototxt", "old.prototxt", "--force"), "is the file to convert; give another name"),
     ],
@@ -134,7 +134,7 @@ def test_what_cannot_be_converted_is_said(
 ) -> None:
     Path("old.prototxt").write_text(V1)
     Path("foreign.prototxt").write_text(
-        'layer { name: "r" type: "PSROIPooling" top: "x" psroi_pooling_param { pooled_h: 6 } }'
+        'layer { name: "r" type: "MaskPooling" top: "x" mask_pooling_param { pooled_h: 6 } }'
     )
     with demitasse.compose(plugins=["caffe"]) as runtime:
         runtime.write("bare.caffemodel", Weights({"a": [np.ones(2, np.float32)]}))

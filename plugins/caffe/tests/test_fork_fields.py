@@ -185,10 +185,10 @@ def test_a_type_is_told_with_the_forks_that_have_it(kind: str, owner: str, read:
 
 
 def test_a_type_that_a_plugin_has_is_nobody_elses(read: Any) -> None:
-    text = INPUT + 'layer { name: "n" type: "PriorBox" bottom: "data" top: "n" }'
-    kind = SimpleNamespace(name="PriorBox", parameters={})
-    assert read(text).net("test").foreign == {"PriorBox": "SSD's fork"}
-    assert read(text, types={"PriorBox": kind}).net("test").foreign == {}
+    text = INPUT + 'layer { name: "n" type: "AnnotatedData" bottom: "data" top: "n" }'
+    kind = SimpleNamespace(name="AnnotatedData", parameters={})
+    assert read(text).net("test").foreign == {"AnnotatedData": "SSD's fork"}
+    assert read(text, types={"AnnotatedData": kind}).net("test").foreign == {}
 
 
 @pytest.mark.parametrize(

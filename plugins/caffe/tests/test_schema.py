@@ -30,7 +30,7 @@ def written_fields() -> set[tuple[str, str, str, str, int]]:
         elif line.strip() == "}":
             stack.pop()
         elif field := FIELD.match(line):
-            found.add((stack[-1], field[1], field[2], field[3], int(field[4])))
+            found.add((stack[-1], field[1], field[2].rpartition(".")[2], field[3], int(field[4])))
     return found
 
 

@@ -252,8 +252,14 @@ FORKS = (
             Fields("TransformationParameter", "distort_param expand_param noise_param", _SAMPLES),
             Fields("TransformationParameter", "emit_constraint", "it selects boxes"),
             Fields("TransformationParameter", "resize_param", _RESIZED),
+            Fields(
+                "DetectionOutputParameter",
+                "save_output_param",
+                instead="what is found is the layer's top",
+            ),
+            Fields("DetectionOutputParameter", "save_file visualize visualize_threshold"),
         ),
-        types="AnnotatedData DetectionEvaluate DetectionOutput MultiBoxLoss PriorBox",
+        types="AnnotatedData DetectionEvaluate MultiBoxLoss",
         policies={"plateau": "where the rate falls once the loss does no more"},
     ),
     Fork(

@@ -42,6 +42,7 @@ class NetGraph(Graph):
     """What layer types build on. ``phase`` is train or test, ``dtype`` the real numbers' type;
     ``retain="all"`` keeps every blob, so that no layers become one operation.
     ``history`` has, by blob, the layers (by number) that made it and what it was then;
+    ``found`` cuts from a top as it was planned what is there, where its layer's type can tell;
     ``diffs`` the gradients of tensors; ``splits``, by the name that a sum of the gradients of several
     readers has for a layer, the number of the layer below."""
 
@@ -67,6 +68,7 @@ class NetGraph(Graph):
         self._shared: dict[str, Parameter] = {}
         self._named: dict[str, int] = {}
         self.history: dict[str, list[tuple[int, Tensor]]] = {}
+        self.found: dict[Tensor, Callable[[np.ndarray], np.ndarray]] = {}
         self.diffs: dict[Tensor, Tensor] = {}
         self.splits: dict[str, int] = {}
         self._layer: Layer | None = None
@@ -186,6 +188,8 @@ class NetGraph(Graph):
             self._layer, self.stream = layer, number
             kind = layer_types[layer.type]
             tops = self._tops(layer, kind, self._bottoms(layer, net))
+            if found := getattr(kind, "found", None):
+                self.found |= dict.fromkeys(tops, found)
             consumed.update(layer.bottoms)
             for name, tensor in zip(layer.tops, tops, strict=False):
                 self._name_top(name, tensor, layer)

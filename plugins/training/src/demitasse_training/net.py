@@ -152,8 +152,10 @@ class Net(Rooted):
         arrays = {name: given_input(*about, name, value) for name, value in inputs.items()}
         return self._forward(arrays)
 
-    def _forward(self, arrays: Mapping[str, np.ndarray], ahead: bool = False) -> dict[str, np.ndarray]:
-        """``ahead``: samples follow."""
+    def _forward(
+        self, arrays: Mapping[str, np.ndarray], ahead: bool = False, planned: bool = False
+    ) -> dict[str, np.ndarray]:
+        """``ahead``: samples follow; ``planned``: as ``outputs`` has it."""
         engine = self.runtime.engine(self.worker)
         with self._one_at_a_time, blamed_inside(engine, self.worker.space):
             self._enter()
@@ -169,12 +171,14 @@ class Net(Rooted):
                 self._do_once(step)
             for work in step.forward:
                 work()
-            return self.outputs()
+            return self.outputs(planned)
 
-    def outputs(self) -> dict[str, np.ndarray]:
-        """Copies of the blobs that no layer reads, as the last forward left them."""
+    def outputs(self, planned: bool = False) -> dict[str, np.ndarray]:
+        """Copies of the blobs that no layer reads, as the last forward left them; in the shapes that
+        were ``planned`` also those of which a layer has not found as many rows as there is room for."""
         views = self._views()
-        return {name: np.array(views.values(name, name)) for name in self.plan.outputs}
+        each = (lambda name: views.values(name, name)) if planned else views.there
+        return {name: np.array(each(name)) for name in self.plan.outputs}
 
     def test(self, iterations: int = 1, told: Told | None = None) -> dict[str, Any]:
         """The mean of each output over batches from the start of the data; per-class outputs are
@@ -195,7 +199,7 @@ class Net(Rooted):
             self.rewind(first, every)
             totals = {name: np.zeros(buffer.spec.shape) for name, buffer in self.plan.outputs.items()}
             for number in range(first, iterations, every):
-                outputs = self._forward({}, number + every < iterations)
+                outputs = self._forward({}, number + every < iterations, planned=True)
                 for name, value in outputs.items():
                     totals[name] += value
                 if told is not None:

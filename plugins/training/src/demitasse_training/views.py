@@ -8,8 +8,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from demitasse import Buffer, Graph, ModelError, Plan, Rooted, unknown
+from demitasse import Buffer, ModelError, Plan, Rooted, unknown
 from demitasse_training import parameters
+from demitasse_training.graph import NetGraph
 
 T = TypeVar("T")
 
@@ -37,9 +38,10 @@ class Blob(Rooted):
 
     @property
     def data(self) -> np.ndarray:
-        """The values, a live view where the layout is plain. Raises ModelError when the plan lets
-        other blobs use the memory."""
-        return self._views.values(self.name, self.name)
+        """The values, a live view where the layout is plain; of what a layer finds as many rows as it
+        has found, where ``shape`` has room for more. Raises ModelError when the plan lets other blobs
+        use the memory."""
+        return self._views.there(self.name)
 
     @property
     def diff(self) -> np.ndarray:
@@ -76,7 +78,7 @@ class Views(Rooted):
     """A planned net's parameters and blobs by name."""
 
     elsewhere = "copy.deepcopy(net.params) is a copy of its parameters"
-    graph: Graph
+    graph: NetGraph
     plan: Plan
     _flat: Any
     _array: Callable[[Buffer], Any]
@@ -98,8 +100,14 @@ class Views(Rooted):
         blobs = self.graph.blobs.items()
         return Named("blob", {name: Blob(name, t.shape, self) for name, t in blobs})
 
+    def there(self, blob: str) -> np.ndarray:
+        """The values of a blob, without rows that its layer had planned and did not fill."""
+        values = self.values(blob, blob)
+        found = self.graph.found.get(self.graph.blobs[blob])
+        return values if found is None else found(values)
+
     def values(self, blob: str, key: str) -> np.ndarray:
-        """The values of buffer ``key``, which belongs to ``blob``."""
+        """The values of buffer ``key``, which belongs to ``blob``, as they were planned."""
         if blob not in self.graph.blobs:
             raise ModelError(unknown("blob", blob, self.graph.blobs, rest="which list(net.blobs) gives"))
         kept = key in self.plan.outputs or self.graph.blobs[blob].kind in ("input", "constant")

@@ -91,8 +91,10 @@ class Walk:
             self._copy(reached, self.graph.blobs[name], gradients=True)
 
     def data(self, blob: str) -> np.ndarray:
-        """A live view of a blob's values."""
-        return self._view(self._buffers[blob])
+        """A live view of a blob's values, without rows that its layer had planned and did not fill."""
+        values = self._view(self._buffers[blob])
+        found = self.graph.found.get(self.graph.blobs[blob])
+        return values if found is None else found(values)
 
     def diff(self, blob: str) -> np.ndarray | None:
         """A live view of the gradient with respect to a blob; None where none is computed."""

@@ -1,0 +1,39 @@
+"""NumPy kernels for the plugin's words, in float64 whatever the tensors' type is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from demitasse import Candidate, Request, Work
+from demitasse_detection.detections import detections
+
+Bind: TypeAlias = Callable[[Request, Sequence[Any], Sequence[Any]], Work]
+
+
+def candidates(request: Request) -> Iterable[Candidate]:
+    """One for each of the plugin's own words."""
+    made = _WORKS.get(request.operation.name)
+    if made is None:
+        return ()
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
+        return made(request, inputs, outputs)
+
+    return (Candidate(f"numpy {request.operation.name}", bind, in_place=False),)
+
+
+def _detections(request: Request, inputs: Sequence[Any], outputs: Sequence[Any]) -> Work:
+    (location, confidence, priors), (found,) = inputs, outputs
+
+    def work() -> None:
+        rows = np.concatenate(detections(location, confidence, priors, request.attributes))
+        found[0, 0, : len(rows)] = rows
+        found[0, 0, len(rows) :] = -1
+
+    return work
+
+
+_WORKS: dict[str, Bind] = {"detections": _detections}

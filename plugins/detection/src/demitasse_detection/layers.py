@@ -1,0 +1,161 @@
+"""The layer types of SSD's fork. Liu et al. 2016, *SSD: Single Shot MultiBox Detector*."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from demitasse import GraphBuilder, Layer, Tensor
+from demitasse_detection.boxes import CODES
+
+
+class DetectionLayer:
+    """What the types share: how many blobs they take, and that they read Caffe's own message."""
+
+    name: str
+    bottoms: int
+    parameters: Mapping[str, Any] = MappingProxyType({})
+
+    def build(self, layer: Layer, bottoms: Sequence[Tensor], graph: GraphBuilder) -> Sequence[Tensor]:
+        """Emit the layer's operations; its one top. Raises ValueError for another number of blobs."""
+        for what, names, wanted in (("bottom", layer.bottoms, self.bottoms), ("top", layer.tops, 1)):
+            if len(names) != wanted:
+                raise ValueError(
+                    f"has {len(names)} {what}s ({', '.join(names) or 'none'}), not {wanted}"
+                )
+        return [self.expand(layer, bottoms, graph)]
+
+    def expand(self, layer: Layer, bottoms: Sequence[Tensor], graph: GraphBuilder) -> Tensor:
+        """The top of a layer with the right number of blobs."""
+        raise NotImplementedError
+
+
+class PriorBox(DetectionLayer):
+    """The boxes that a map of features (the first bottom) makes predictions beside, in an image (the
+    second): 1 x 2 x 4 P, boxes as shares of the image and their variances. Only shapes count. Section
+    2.2, *Choosing scales and aspect ratios for default boxes*."""
+
+    name = "PriorBox"
+    bottoms = 2
+
+    def expand(self, layer: Layer, bottoms: Sequence[Tensor], graph: GraphBuilder) -> Tensor:
+        about, (features, image) = layer.parameters.prior_box_param, bottoms
+        if len(features.shape) != 4 or len(image.shape) != 4:
+            raise ValueError(f"its bottoms {features!r} and {image!r} are not images")
+        places = features.shape[2:]
+        whole = _pair(about, "img_size", ("img_h", "img_w")) or image.shape[2:]
+        step = _pair(about, "step", ("step_h", "step_w"))
+        if step is None:
+            step = (whole[0] / places[0], whole[1] / places[1])
+        rows, columns = ((np.arange(n) + about.offset) * s for n, s in zip(places, step, strict=True))
+        y, x = (each[..., None, None] for each in np.meshgrid(rows, columns, indexing="ij"))
+        half = np.array(_sizes(about)) / 2  # width and height of each
+        centre, half = np.concatenate([x, y], -1) / whole[::-1], half / whole[::-1]
+        boxes = np.concatenate([centre - half, centre + half], -1)
+        if about.clip:
+            boxes = boxes.clip(0, 1)
+        variances = np.broadcast_to(_variances(about), boxes.shape)
+        values = np.stack([boxes.reshape(-1), variances.reshape(-1)])[None]
+        return graph.constant(layer.tops[0], values)
+
+
+def _sizes(about: Any) -> list[tuple[float, float]]:
+    """The width and height, in pixels, of the boxes at each place."""
+    least, most = list(about.min_size), list(about.max_size)
+    if not least:
+        raise ValueError("prior_box_param { min_size } is not given")
+    if len(most) not in (0, len(least)):
+        raise ValueError(f"has {len(most)} max_size for {len(least)} min_size; give none, or one each")
+    for low, high in zip(least, most or [math.inf] * len(least), strict=True):
+        if not 0 < low < high:
+            raise ValueError(f"min_size {low:g} and max_size {high:g} do not rise from 0")
+    ratios = _ratios(about)
+    found = []
+    for number, size in enumerate(least):
+        found.append((size, size))
+        if most:
+            found.append((math.sqrt(size * most[number]),) * 2)
+        found += [(size * math.sqrt(ratio), size / math.sqrt(ratio)) for ratio in ratios]
+    return found
+
+
+def _ratios(about: Any) -> list[float]:
+    """Of width to height, each once, without 1, which every size has."""
+    found = [1.0]
+    for ratio in about.aspect_ratio:
+        if not 0 < ratio < math.inf:
+            raise ValueError(f"aspect_ratio {ratio:g} is not a positive number")
+        if all(abs(ratio - other) >= 1e-6 for other in found):
+            found += [ratio, 1 / ratio] if about.flip else [ratio]
+    return found[1:]
+
+
+def _variances(about: Any) -> list[float]:
+    given = list(about.variance) or [0.1]
+    if len(given) not in (1, 4) or min(given) <= 0:
+        raise ValueError(f"variance {given} is not one positive number or four")
+    return given
+
+
+def _pair(about: Any, one: str, two: tuple[str, str]) -> tuple[float, float] | None:
+    """What a field gives for height and width alike, or two fields give; None where none does."""
+    given = [name for name in (one, *two) if about.HasField(name)]
+    if not given:
+        return None
+    if given not in ([one], list(two)):
+        raise ValueError(f"give {one}, or {two[0]} and {two[1]}; {', '.join(given)} stands there")
+    found = [getattr(about, name) for name in given]
+    if min(found) <= 0:
+        raise ValueError(f"{' and '.join(given)} {min(found):g} is not above 0")
+    return found[0], found[-1]
+
+
+class DetectionOutput(DetectionLayer):
+    """What is found in the images, of predictions of places (the first bottom) and classes (the second)
+    beside priors (the third): 1 x 1 x N x 7, a row for each object with its image, class, confidence,
+    xmin, ymin, xmax and ymax. How many there are is known when they are: the rows that are planned are
+    all that there can be, and those behind the found ones are -1."""
+
+    name = "DetectionOutput"
+    bottoms = 3
+
+    def expand(self, layer: Layer, bottoms: Sequence[Tensor], graph: GraphBuilder) -> Tensor:
+        about = layer.parameters.detection_output_param
+        nms = about.nms_param
+        if about.num_classes < 1:
+            raise ValueError("detection_output_param { num_classes } is not given")
+        if about.keep_top_k == 0 or nms.top_k == 0:
+            raise ValueError("a top_k or keep_top_k of 0 keeps nothing; leave it out to keep all")
+        if not 0 <= nms.nms_threshold < math.inf or not 0 < nms.eta <= 1:
+            raise ValueError(
+                f"nms_threshold {nms.nms_threshold:g} is not 0 or more, or eta {nms.eta:g} is not above "
+                f"0 and at most 1"
+            )
+        least = about.confidence_threshold if about.HasField("confidence_threshold") else -math.inf
+        made: Tensor = graph.apply(
+            "detections",
+            *bottoms,
+            classes=about.num_classes,
+            background=about.background_label_id,
+            shared=about.share_location,
+            code=CODES[about.code_type - 1],
+            encoded=about.variance_encoded_in_target,
+            confidence=least,
+            overlap=nms.nms_threshold,
+            eta=nms.eta,
+            top_k=nms.top_k,
+            keep=about.keep_top_k,
+        )
+        return made
+
+    def found(self, planned: np.ndarray) -> np.ndarray:
+        """The rows that are there, of a top as it was planned (a view)."""
+        return planned[:, :, : int(np.count_nonzero(planned[0, 0, :, 0] >= 0))]
+
+
+LAYER_TYPES = (DetectionOutput(), PriorBox())
+"""Every layer type that the plugin knows."""

@@ -1,0 +1,117 @@
+"""The boxes that PriorBox makes, beside a slow reading of the paper; mistakes."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import demitasse
+
+PROPERTY = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+LAYER = (
+    "layer {{ name: 'p' type: 'PriorBox' bottom: 'x' bottom: 'data' top: 'p' prior_box_param {{ {} }} }}"
+)
+
+
+def thirds(low: int, high: int) -> st.SearchStrategy[float]:
+    """Numbers that 32 bits hold."""
+    return st.integers(low * 4, high * 4).map(lambda n: n / 4)
+
+
+@st.composite
+def fields(draw: Any) -> dict[str, Any]:
+    least = draw(st.lists(thirds(1, 20), min_size=1, max_size=2))
+    about = {
+        "min_size": least,
+        "max_size": [size + 2.5 for size in least] if draw(st.booleans()) else [],
+        "aspect_ratio": draw(st.lists(st.sampled_from([0.5, 1.0, 2.0, 3.0, 4.0]), max_size=3)),
+        "variance": draw(st.sampled_from([[], [0.25], [0.125, 0.25, 0.5, 2.0]])),
+    }
+    for name in ("flip", "clip"):
+        if draw(st.booleans()):
+            about[name] = draw(st.booleans())
+    about |= draw(st.sampled_from([{}, {"img_size": 30}, {"img_h": 40, "img_w": 50}]))
+    about |= draw(st.sampled_from([{}, {"step": 3.5}, {"step_h": 4.0, "step_w": 5.5}]))
+    return about | draw(st.sampled_from([{}, {"offset": 0.25}]))
+
+
+def text(about: dict[str, Any]) -> str:
+    items = ((k, each) for k, v in about.items() for each in (v if isinstance(v, list) else [v]))
+    return " ".join(f"{name}: {str(value).lower()}" for name, value in items)
+
+
+def slow(about: dict[str, Any], places: tuple[int, int], image: tuple[int, int]) -> np.ndarray:
+    """One box after the other, as the paper tells them: centre, scale, ratio."""
+    height = about.get("img_h", about.get("img_size", image[0]))
+    width = about.get("img_w", about.get("img_size", image[1]))
+    down = about.get("step_h", about.get("step", height / places[0]))
+    along = about.get("step_w", about.get("step", width / places[1]))
+    offset, ratios = about.get("offset", 0.5), [1.0]
+    for ratio in about["aspect_ratio"]:
+        if ratio not in ratios:
+            ratios.append(ratio)
+            if about.get("flip", True):
+                ratios.append(1 / ratio)
+    rows, spread = [], []
+    for i in range(places[0]):
+        for j in range(places[1]):
+            for number, size in enumerate(about["min_size"]):
+                forms = [(size, size)]
+                if about["max_size"]:
+                    forms += [(math.sqrt(size * about["max_size"][number]),) * 2]
+                forms += [(size * r**0.5, size / r**0.5) for r in ratios[1:]]
+                for w, h in forms:
+                    x, y = (j + offset) * along, (i + offset) * down
+                    rows += [(x - w / 2) / width, (y - h / 2) / height]
+                    rows += [(x + w / 2) / width, (y + h / 2) / height]
+                    spread += (about["variance"] or [0.1]) * (4 if len(about["variance"]) < 4 else 1)
+    if about.get("clip", False):
+        rows = [min(max(value, 0), 1) for value in rows]
+    return np.array([[rows, spread]])
+
+
+@given(fields(), st.integers(1, 3), st.integers(1, 3))
+@PROPERTY
+def test_the_boxes_are_those_of_the_paper(
+    run: Any, about: dict[str, Any], rows: int, columns: int
+) -> None:
+    x, image = np.zeros((2, 5, rows, columns)), np.zeros((2, 3, 24, 36))
+    made = run(LAYER.format(text(about)), x=x, data=image)["p"]
+    expected = slow(about, (rows, columns), (24, 36))
+    assert made.shape == expected.shape
+    np.testing.assert_allclose(made, expected, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ("", r"prior_box_param { min_size } is not given"),
+        ("min_size: 4 max_size: 3", "min_size 4 and max_size 3 do not rise from 0"),
+        ("min_size: 4 max_size: 5 max_size: 6", "has 2 max_size for 1 min_size"),
+        ("min_size: 4 aspect_ratio: -2", "aspect_ratio -2 is not a positive number"),
+        ("min_size: 4 variance: 1 variance: 2", r"variance \[1.0, 2.0\] is not one positive number or"),
+        (
+            "min_size: 4 img_size: 8 img_h: 8",
+            "give img_size, or img_h and img_w; img_size, img_h stands",
+        ),
+        ("min_size: 4 step_h: 8", "give step, or step_h and step_w; step_h stands there"),
+        ("min_size: 4 step: 0", "step 0 is not above 0"),
+        ("min_size: 4 offsett: 0", "unknown field 'offsett'; did you mean 'offset'"),
+    ],
+)
+def test_a_wrong_field_is_told_with_its_layer(run: Any, fields: str, message: str) -> None:
+    with pytest.raises(demitasse.ModelError, match=message) as caught:
+        run(LAYER.format(fields), x=np.zeros((1, 2, 3, 3)), data=np.zeros((1, 3, 8, 8)))
+    assert "net.prototxt:3" in str(caught.value)
+
+
+def test_bottoms_that_are_no_images_are_told(run: Any) -> None:
+    with pytest.raises(demitasse.ModelError, match=r"layer 'p' .*'?x \(1x2.* are not images"):
+        run(LAYER.format("min_size: 4"), x=np.zeros((1, 2)), data=np.zeros((1, 3, 8, 8)))
+    with pytest.raises(demitasse.ModelError, match=r"has 1 bottoms \(x\), not 2"):
+        run(LAYER.format("min_size: 4").replace("bottom: 'data'", ""), x=np.zeros((1, 2, 3, 3)))

@@ -1,0 +1,157 @@
+"""Nets of SSD's fork: MobileNet-SSD and small ones beside OpenCV, which reads the same prototxt and the
+caffemodel that we write; what simulates, explains, draws and times nets; pycaffe."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from real_files import DATA
+from test_opencv_agrees import random_weights
+
+import demitasse
+
+cv2 = pytest.importorskip("cv2", reason="OpenCV 4 is not installed (opencv-python-headless<5)")
+
+SSD = DATA / "prototxt" / "chuanqi305+MobileNet-SSD"
+needs_ssd = pytest.mark.skipif(not SSD.is_dir(), reason=f"no nets of SSD under {DATA}")
+HEAD = """
+layer {{ name: "data" type: "Input" top: "data"
+  input_param {{ shape {{ dim: 2 dim: 3 dim: 24 dim: 32 }} }} }}
+layer {{ name: "x" type: "Convolution" bottom: "data" top: "x" convolution_param {{ num_output: 8
+  kernel_size: 8 stride: 8 weight_filler {{ type: "xavier" }} }} }}
+layer {{ name: "loc" type: "Convolution" bottom: "x" top: "loc" convolution_param {{ num_output: {places}
+  kernel_size: 1 weight_filler {{ type: "xavier" }} }} }}
+layer {{ name: "loc_p" type: "Permute" bottom: "loc" top: "loc_p"
+  permute_param {{ order: 0 order: 2 order: 3 order: 1 }} }}
+layer {{ name: "loc_f" type: "Flatten" bottom: "loc_p" top: "loc_f" }}
+layer {{ name: "conf" type: "Convolution" bottom: "x" top: "conf" convolution_param {{
+  num_output: {scores} kernel_size: 1 weight_filler {{ type: "xavier" }} }} }}
+layer {{ name: "conf_p" type: "Permute" bottom: "conf" top: "conf_p"
+  permute_param {{ order: 0 order: 2 order: 3 order: 1 }} }}
+layer {{ name: "conf_r" type: "Reshape" bottom: "conf_p" top: "conf_r"
+  reshape_param {{ shape {{ dim: 0 dim: -1 dim: 4 }} }} }}
+layer {{ name: "conf_s" type: "Softmax" bottom: "conf_r" top: "conf_s" softmax_param {{ axis: 2 }} }}
+layer {{ name: "conf_f" type: "Flatten" bottom: "conf_s" top: "conf_f" }}
+layer {{ name: "prior" type: "PriorBox" bottom: "x" bottom: "data" top: "prior"
+  prior_box_param {{ {prior} }} }}
+layer {{ name: "found" type: "DetectionOutput" bottom: "loc_f" bottom: "conf_f" bottom: "prior"
+  top: "found"  detection_output_param {{ num_classes: 4 {output} }} }}
+"""
+
+
+def test_small_nets_find_what_opencv_finds(tmp_path: Path) -> None:
+    """Three boxes at each of 3 x 4 places, in two images; what OpenCV has other defaults for is said."""
+    spread = "variance: 0.1 variance: 0.1 variance: 0.2 variance: 0.2"
+    priors = (
+        f"min_size: 8 max_size: 14 aspect_ratio: 2 flip: false clip: false {spread}",
+        f"min_size: 6 aspect_ratio: 3 flip: true clip: true step: 7 offset: 0.25 {spread}",
+    )
+    shared = "share_location: true background_label_id: 0 code_type:"
+    outputs = (
+        f"{shared} CENTER_SIZE keep_top_k: 12 nms_param {{ nms_threshold: 0.4 }} "
+        "confidence_threshold: 0.2",
+        f"{shared} CORNER keep_top_k: 100 nms_param {{ nms_threshold: 0.7 top_k: 7 }} "
+        "confidence_threshold: 0.22",
+        "share_location: true background_label_id: 2 code_type: CENTER_SIZE confidence_threshold: 0.01 "
+        "keep_top_k: 100 nms_param { nms_threshold: 0.9 }",
+        "share_location: false background_label_id: 0 code_type: CENTER_SIZE keep_top_k: 9 "
+        "confidence_threshold: 0.1 nms_param { nms_threshold: 0.3 }",
+    )
+    x = np.random.default_rng(3).normal(0, 1, (2, 3, 24, 32)).astype("f4")
+    with demitasse.compose(plugins=["-tuning"]) as runtime:
+        for prior in priors:
+            for output in outputs:
+                classes = 4 if "share_location: false" in output else 1
+                sizes = {"places": 3 * 4 * classes, "scores": 3 * 4}
+                found = compared(runtime, HEAD.format(prior=prior, output=output, **sizes), x, tmp_path)
+                assert len(found) > 4, output
+
+
+def compared(runtime: demitasse.Runtime, text: str, x: np.ndarray, folder: Path) -> np.ndarray:
+    """The rows of blob found, after a comparison with OpenCV's."""
+    path = folder / "net.prototxt"
+    path.write_text(text)
+    net = runtime.net(path)
+    model = runtime.write(folder / "net.caffemodel", random_weights(net))
+    mine = runtime.net(path, weights=model).forward(data=x)
+    other = cv2.dnn.readNetFromCaffe(str(path), str(model))
+    other.setInput(x)
+    theirs = other.forward("found")
+    rows: np.ndarray = mine["found"][0, 0]
+    np.testing.assert_allclose(rows, in_caffes_order(theirs[0, 0]), rtol=1e-3, atol=1e-4)
+    return rows
+
+
+def in_caffes_order(rows: np.ndarray) -> np.ndarray:
+    """The rows that are filled, by image, class and confidence; OpenCV has an image's most confident
+    ones first where it keeps some of them alone."""
+    rows = rows[rows[:, 2] > 0]
+    return rows[np.lexsort((-rows[:, 2], rows[:, 1], rows[:, 0]))]
+
+
+def calmed(weights: Any) -> Any:
+    """Predictions of the size of 1: exponents of large ones would hide what they were made of."""
+    for name, arrays in weights.parameters.items():
+        if name.endswith(("mbox_loc", "mbox_conf")):
+            for array in arrays:
+                array *= 0.07 if name.endswith("loc") else 0.15
+    return weights
+
+
+@needs_ssd
+def test_mobilenet_ssd_finds_what_opencv_finds(tmp_path: Path) -> None:
+    path = SSD / "deploy.prototxt"
+    x = np.random.default_rng(7).normal(0, 1, (1, 3, 300, 300)).astype("f4")
+    with demitasse.compose(plugins=["-tuning"]) as runtime:
+        net = runtime.net(path)
+        model = runtime.write(tmp_path / "ssd.caffemodel", calmed(random_weights(net)))
+        net = runtime.net(path, weights=model, retain="all")
+        mine = net.forward(data=x)["detection_out"]
+        priors = np.array(net.blobs["mbox_priorbox"].data)
+    other = cv2.dnn.readNetFromCaffe(str(path), str(model))
+    other.setInput(x)
+    theirs, boxes = other.forward(["detection_out", "mbox_priorbox"])
+    np.testing.assert_allclose(priors, boxes, atol=1e-6)
+    assert theirs.shape[2] > 20, "hardly anything is compared"
+    np.testing.assert_allclose(mine[0, 0], in_caffes_order(theirs[0, 0]), rtol=1e-3, atol=1e-3)
+
+
+def test_what_pycaffe_shows_are_the_rows_that_are_there(tmp_path: Path) -> None:
+    import demitasse_caffe.pycaffe as caffe
+
+    output = "background_label_id: 0 keep_top_k: 30 confidence_threshold: 0.4"
+    prior = "min_size: 8 min_size: 9 min_size: 12"
+    path = tmp_path / "net.prototxt"
+    path.write_text(HEAD.format(prior=prior, output=output, places=12, scores=12))
+    net = caffe.Net(str(path), caffe.TEST)
+    dice, seen = np.random.default_rng(0), set()
+    for size in (0.0, 1.0, 5.0):
+        found = net.forward(data=dice.normal(0, size, (2, 3, 24, 32)))["found"]
+        assert found.shape == net.blobs["found"].data.shape == (1, 1, *found.shape[2:])
+        assert (found[0, 0, :, 2] > 0.4).all()
+        np.testing.assert_array_equal(np.unique(found[0, 0, :, 0]), np.arange(2)[: found.shape[2]])
+        seen.add(found.shape[2])
+    assert 0 in seen and len(seen) == 3
+
+
+@needs_ssd
+def test_such_a_net_is_explained_drawn_and_timed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from demitasse_cli.main import main
+
+    monkeypatch.chdir(tmp_path)
+    net, few = str(SSD / "deploy.prototxt"), ["--option", "tuning.tune=off"]
+    for command in (
+        ["explain", net, *few],
+        ["draw", net, "net.svg"],
+        ["time", net, "--iterations", "1", *few],
+    ):
+        assert main(command) == 0, capsys.readouterr().err
+        told = capsys.readouterr().out
+        if command[0] in ("explain", "time"):
+            assert "detection_out" in told
+    assert "DetectionOutput" in (tmp_path / "net.svg").read_text()
