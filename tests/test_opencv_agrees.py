@@ -61,6 +61,7 @@ DEPLOY = (
     "pertusa+InceptionBN-21K-for-Caffe/deploy",
     "rbgirshick+py-faster-rcnn/models/coco/VGG16/fast_rcnn/test",
     "rbgirshick+py-faster-rcnn/models/pascal_voc/VGG16/fast_rcnn/test",
+    "rbgirshick+py-faster-rcnn/models/pascal_voc/ZF/fast_rcnn/test",
     "shelhamer+fcn.berkeleyvision.org/voc-fcn8s/deploy",
     "shicai+MobileNet-Caffe/mobilenet_deploy",
     "shicai+MobileNet-Caffe/mobilenet_v2_deploy",
@@ -69,17 +70,20 @@ DEPLOY = (
 """The nets of others that both load; random weights."""
 
 FOREIGN = {
-    "TimoSaemann+ENet/prototxts/enet_deploy": "bn_param",
-    "TimoSaemann+ENet/prototxts/enet_deploy_final": "bn_param",
+    "TimoSaemann+ENet/prototxts/enet_deploy": "Python",
     "rbgirshick+py-faster-rcnn/models/coco/VGG16/faster_rcnn_end2end/test": "Python",
     "rbgirshick+py-faster-rcnn/models/coco/VGG_CNN_M_1024/faster_rcnn_end2end/test": "Python",
     "rbgirshick+py-faster-rcnn/models/pascal_voc/VGG16/faster_rcnn_end2end/test": "Python",
     "rbgirshick+py-faster-rcnn/models/pascal_voc/VGG_CNN_M_1024/faster_rcnn_end2end/test": "Python",
+    "rbgirshick+py-faster-rcnn/models/pascal_voc/ZF/faster_rcnn_end2end/test": "Python",
 }
 """Those with layers of somebody's fork, or in Python, by the word that tells it. OpenCV knows some."""
 
-UNREAD = ("intel+caffe/examples/LRCN_activity_recognition/deploy_lstm",)
-"""Those that OpenCV does not load: its LSTM takes other blobs than Caffe's."""
+UNREAD = (
+    "TimoSaemann+ENet/prototxts/enet_deploy_final",
+    "intel+caffe/examples/LRCN_activity_recognition/deploy_lstm",
+)
+"""Those that OpenCV does not load: it has no BN, its LSTM takes other blobs than Caffe's."""
 
 DETECTION = ("chuanqi305+MobileNet-SSD/deploy", "chuanqi305+MobileNet-SSD/voc/MobileNetSSD_deploy")
 """Those of which what is found is compared, row by row, in test_detection_nets.py."""

@@ -12,7 +12,7 @@ import pytest
 
 import demitasse
 
-KERNELS = {"reference": ["reference"], "cpu": ["cpu", "reference"]}
+KERNELS = {"reference": ["onnx", "reference"], "cpu": ["cpu", "onnx", "reference"]}
 
 
 @pytest.fixture(params=KERNELS)
@@ -57,6 +57,7 @@ ONE = {
     "Tile": "tile_param { axis: 2 tiles: 3 }",
     "Reshape": "reshape_param { shape { dim: 2 dim: -1 } axis: 1 num_axes: 2 }",
     "Flatten": "flatten_param { axis: 1 end_axis: 2 }",
+    "BN": f"bn_param {{ {FILL.replace('weight', 'scale').replace('bias', 'shift')} }}",
     "Crop": 'bottom: "small" crop_param { axis: 2 offset: 1 offset: 2 }',
     "BatchReindex": 'bottom: "label"',
     "Filter": 'bottom: "label"',
@@ -75,6 +76,17 @@ layer {
 layer { name: "tanh" type: "ReLU" bottom: "b" top: "b" relu_param { negative_slope: 0.5 } }
 layer { name: "join" type: "Concat" bottom: "a" bottom: "b" top: "top" }
 layer { name: "none" type: "Silence" bottom: "c" }""",
+    "Upsample": """
+layer {
+  name: "most" type: "Pooling" bottom: "kept" top: "most" top: "place"
+  pooling_param { kernel_size: 2 stride: 2 }
+}
+layer { name: "between" type: "Convolution" bottom: "most" top: "between"
+  convolution_param { num_output: 4 kernel_size: 1 weight_filler { type: "gaussian" std: 1 } } }
+layer {
+  name: "back" type: "Upsample" bottom: "between" bottom: "place" top: "top"
+  upsample_param { pad_out_h: true }
+}""",
     "Parameter": """
 layer {
   name: "free" type: "Parameter" top: "free"
@@ -142,7 +154,7 @@ def test_gradients_in_less_precision_point_the_same_way(
     tmp_path: Path, name: str, precision: str
 ) -> None:
     """In the layouts and kernels of such plans; which element chance takes may hang on the last bit."""
-    plugins = ["caffe", "datasets", "training", "snapshots", "cpu", "reference"]
+    plugins = ["caffe", "datasets", "training", "snapshots", *KERNELS["cpu"]]
     steps = []
     with demitasse.compose(plugins=plugins) as runtime:
         for each in ("f64", precision):

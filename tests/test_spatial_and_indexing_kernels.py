@@ -96,6 +96,13 @@ def regions(d: Draw) -> Case:
     return [x, rows], {"size": size, "scale": d.one_of(0.25, 1 / 16, 1.0), "source": "here"}
 
 
+def unpooled(d: Draw) -> Case:
+    """No two elements of a plane at one place: a gradient of the one that is overwritten would be 0."""
+    x, size = d.real(d.number(1, 3), d.number(1, 4), d.number(1, 4), d.number(1, 4)), (d.number(4, 9), 4)
+    places = [d.random.permutation(4 * size[0])[: x[0, 0].size] for _ in range(x.shape[0] * x.shape[1])]
+    return [x, np.reshape(places, x.shape).astype(d.one_of(d.dtype, "int32"))], {"size": size}
+
+
 def im2col(d: Draw) -> Case:
     rank = d.number(1, 3)
     numbers = {
@@ -169,6 +176,7 @@ FORWARD: dict[str, Callable[[Draw], Case]] = {
     "pooling_regions": regions,
     "pooling_stochastic": pooled_by_chance,
     "pooling_self_weighted": pooled,
+    "unpooling": unpooled,
 }
 
 
@@ -341,6 +349,25 @@ def test_what_is_no_region_is_an_error(kernels: str, at: int, wrong: float) -> N
     (candidate,) = hook(kernels)(asked)
     with pytest.raises(DataError, match=rf"layer 'r': region 1 is .*{wrong:g}.* a sample from 0 to 1"):
         run(candidate, asked, inputs)
+
+
+@pytest.mark.parametrize("kernels", ["reference", "cpu"])
+@pytest.mark.parametrize("wrong", [-1, 12, 0.5, math.nan])
+def test_what_is_no_place_is_an_error(kernels: str, wrong: float) -> None:
+    places = np.float32([[[[0, 11], [wrong, 3]]]])
+    inputs = [np.ones((1, 1, 2, 2), np.float32), places]
+    asked = request("unpooling", inputs, {"size": (3, 4), "source": "net.prototxt:3: layer 'u'"})
+    (candidate,) = hook(kernels)(asked)
+    with pytest.raises(DataError, match=rf"layer 'u': {wrong:g} is no place in 3 x 4 .* from 0 to 11"):
+        run(candidate, asked, inputs)
+
+
+@pytest.mark.parametrize("kernels", ["reference", "cpu"])
+def test_of_two_at_one_place_the_last_stays(kernels: str) -> None:
+    inputs = [np.float32([[[[1, 2, 3]]]]), np.int32([[[[4, 0, 4]]]])]
+    asked = request("unpooling", inputs, {"size": (2, 3)})
+    (candidate,) = hook(kernels)(asked)
+    assert run(candidate, asked, inputs)[0].ravel().tolist() == [2, 0, 0, 0, 3, 0]
 
 
 @pytest.mark.parametrize("kernels", ["reference", "cpu"])

@@ -207,6 +207,77 @@ def test_an_image_is_resized_from_corner_to_corner(
     np.testing.assert_allclose(made["y"], y, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("mode", ["LEARN", "INFERENCE"])
+def test_segnets_normalisation_is_by_the_batch_or_by_none(mode: str, run: Any) -> None:
+    fill = "{ type: 'gaussian' std: 1 }"
+    more = f"bn_param {{ bn_mode: {mode} scale_filler {fill} shift_filler {fill} }}"
+    given, made, learned = run(layer("BN", more), x=(3, 4, 2, 5))
+    x, (w, b) = given["x"].astype(float), learned["l"]
+    assert w.shape == b.shape == (4,)
+    if mode == "LEARN":
+        x = x - x.mean((0, 2, 3), keepdims=True)
+        x /= np.sqrt((x**2).mean((0, 2, 3), keepdims=True) + 1e-9)
+    expected = x * w[:, None, None] + b[:, None, None]
+    np.testing.assert_allclose(made["y"], expected, rtol=1e-5, atol=1e-5)
+
+
+def test_another_forks_normalisation_is_told(run: Any) -> None:
+    with pytest.raises(
+        demitasse.ModelError, match="slope_filler is a field of the forks of PSPNet and TSN"
+    ):
+        run(layer("BN", "bn_param { slope_filler { type: 'constant' value: 1 } }"), x=(2, 3, 4, 4))
+
+
+POOLED = (
+    "layer {{ name: 'p' type: 'Pooling' bottom: 'x' top: 'y' top: 'place' "
+    "pooling_param {{ kernel_size: {0} stride: {0} }} }}"
+    "layer {{ name: 'u' type: 'Upsample' bottom: 'y' bottom: 'place' top: 'z' "
+    "upsample_param {{ {1} }} }}"
+)
+
+
+@pytest.mark.parametrize(
+    ("window", "more", "shape", "size"),
+    [
+        (2, "", (2, 3, 6, 8), (6, 8)),
+        (2, "scale: 2 pad_out_h: true", (2, 3, 5, 8), (5, 8)),
+        (2, "pad_out_w: true pad_out_h: true", (2, 3, 5, 7), (5, 7)),
+        (3, "scale: 3", (1, 2, 6, 9), (6, 9)),
+        (3, "scale_h: 3 scale_w: 3", (1, 2, 6, 9), (6, 9)),
+        (3, "upsample_h: 8 upsample_w: 7", (1, 2, 8, 7), (8, 7)),
+    ],
+)
+def test_maxima_are_put_back_where_they_were(
+    window: int, more: str, shape: tuple[int, ...], size: tuple[int, int], run: Any
+) -> None:
+    given, made, _ = run(POOLED.format(window, more), x=shape)
+    expected = np.zeros((*shape[:2], *size), np.float32)
+    for plane in np.ndindex(shape[:2]):
+        for top, left in itertools.product(range(0, shape[2], window), range(0, shape[3], window)):
+            cell = given["x"][plane][top : top + window, left : left + window]
+            row, column = np.unravel_index(cell.argmax(), cell.shape)
+            expected[plane][top + row, left + column] = cell.max()
+    np.testing.assert_array_equal(made["z"], expected)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ("scale_h: 2", r"layer 'u' .Upsample.: upsample_param { scale_h } needs the other side's, too"),
+        ("upsample_w: 6", r"{ upsample_w } needs the other side's"),
+        ("scale: 3 pad_out_h: true", r"pad_out_h and pad_out_w are for a scale of 2, not \[3, 3\]"),
+        ("scale: 0", "makes an image of 0 x 0"),
+        (
+            "scale: 1",
+            r"layer 'u' .Upsample.: .* is no place in 3 x 4 .valid: whole numbers from 0 to 11",
+        ),
+    ],
+)
+def test_a_wrong_upsampling_is_told(more: str, message: str, run: Any) -> None:
+    with pytest.raises(demitasse.DemitasseError, match=message):
+        run(POOLED.format(2, more), x=(1, 2, 6, 8))
+
+
 @pytest.mark.parametrize(
     ("kind", "more", "message"),
     [

@@ -40,6 +40,7 @@ _SAMPLES = "it changes the samples at random"
 _RESIZED = "it changes the size of the samples"
 _SIDES = "it pads one side more than the other; pad_h and pad_w are of both"
 _RELU = "a ReLU follows; add a ReLU layer"
+_KEEPS = "it is of a BN that keeps statistics; SegNet's has none, Caffe's BatchNorm with a Scale does"
 _3D = "a video's third axis; give kernel_size, stride and pad a number for each axis instead"
 
 FORKS = (
@@ -393,7 +394,7 @@ FORKS = (
                 idle="false",
             ),
         ),
-        types="DenseImageData Upsample",
+        types="DenseImageData",
     ),
     Fork(
         "Synopsys's fork",
@@ -459,7 +460,22 @@ FORKS = (
     ),
     Fork("R-FCN's fork", types="BoxAnnotatorOHEM PSROIPooling SmoothL1LossOHEM SoftmaxWithLossOHEM"),
     Fork("the forks of DeepLab and PSPNet", types="SegAccuracy"),
-    Fork("the forks of SegNet, PSPNet and TSN", types="BN"),
+    Fork(
+        "the forks of PSPNet and TSN",
+        fields=(
+            Fields(
+                "BNParameter",
+                "bias_filler eps momentum slope_filler",
+                _KEEPS,
+            ),
+            Fields(
+                "BNParameter",
+                "frozen",
+                _KEEPS,
+                idle="false",
+            ),
+        ),
+    ),
     Fork("OpenPose's fork", types="CPMData ImResize Nms"),
     Fork("the forks of SSD and C3D", types="VideoData"),
     Fork("C3D and its successors", types="Convolution3D Deconvolution3D Pooling3D"),

@@ -22,6 +22,7 @@ from demitasse_caffe.layers.convolution import SPP, Convolution, Deconvolution, 
 from demitasse_caffe.layers.data import Data, ImageData, WindowData
 from demitasse_caffe.layers.elementwise import Concat, Eltwise
 from demitasse_caffe.layers.forks import (
+    BN,
     Axpy,
     DepthwiseConvolution,
     Interp,
@@ -29,6 +30,7 @@ from demitasse_caffe.layers.forks import (
     Permute,
     ReLU6,
     ShuffleChannel,
+    Upsample,
 )
 from demitasse_caffe.layers.hdf5 import HDF5Data, HDF5Output
 from demitasse_caffe.layers.indexing import (
@@ -61,6 +63,7 @@ LAYER_TYPES: tuple[CaffeLayer, ...] = (
     Accuracy(),
     ArgMax(),
     Axpy(),
+    BN(),
     BatchNorm(),
     BatchReindex(),
     Bias(),
@@ -123,6 +126,7 @@ LAYER_TYPES: tuple[CaffeLayer, ...] = (
     Swish(),
     Threshold(),
     Tile(),
+    Upsample(),
     WindowData(),
     *FUNCTIONS,
 )

@@ -1,9 +1,11 @@
 """Layer types that BVLC Caffe has not, but the published nets of many: MobileNet, ShuffleNet, SENet,
-SSD, PSPNet."""
+SSD, PSPNet, SegNet."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -173,9 +175,77 @@ def _resized(interp: Any, inner: Sequence[int]) -> list[int]:
             raise ValueError(f"interp_param {{ {given[0]} }} is not 1 or more")
         fewer = ((extent - 1) // interp.shrink_factor for extent in inner)
         sizes = [steps * interp.zoom_factor + 1 for steps in fewer]
-    if min(sizes) < 1:
-        raise ValueError(f"makes an image of {sizes[0]} x {sizes[1]}")
-    return sizes
+    return list(_some(*sizes))
+
+
+class BN(CaffeLayer):
+    """A learned scale and shift of each channel, in mode LEARN after a normalisation by the batch (in
+    tests, too); those of INFERENCE have the training's statistics in them. Badrinarayanan et al. 2017,
+    *SegNet*, section 3; Ioffe and Szegedy 2015."""
+
+    name = "BN"
+
+    def expand(
+        self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
+    ) -> Sequence[Tensor]:
+        norm, x = message.bn_param, bottoms[0]
+        if len(x.shape) < 2:
+            raise ValueError(f"normalises samples x channels x space; its bottom is {x!r}")
+        w = filled(graph, message, 0, x.shape[1:2], norm, "scale_filler", 0.0)
+        b = filled(graph, message, 1, x.shape[1:2], norm, "shift_filler", 0.0)
+        if norm.bn_mode == norm.LEARN:
+            x = _by_the_batch(x, graph)
+        return [graph.apply("scale", x, w, b, axis=1)]
+
+
+def _by_the_batch(x: Tensor, graph: GraphBuilder) -> Tensor:
+    """Each channel less its mean over the batch, over the root of its variance and 1e-9."""
+    swapped = (1, 0, *range(2, len(x.shape)))
+    rows = graph.apply("centre", rearranged(graph, "permute", x, order=swapped), axis=1)
+    squares = graph.apply("square_total", rows, axis=1)
+    each = x.shape[1] / math.prod(x.shape)
+    over = graph.apply("power", squares, power=-0.5, scale=each, shift=1e-9)
+    return rearranged(graph, "permute", graph.apply("scale", rows, over, None, axis=0), order=swapped)
+
+
+class Upsample(CaffeLayer):
+    """Each element of the first bottom where the second, the places of a Pooling layer's maxima (its
+    second top), says, and 0 around. Badrinarayanan et al. 2017, *SegNet*, section 3."""
+
+    name = "Upsample"
+    bottoms = (2, 2)
+    no_gradient = MappingProxyType({1: "places"})
+
+    def expand(
+        self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
+    ) -> Sequence[Tensor]:
+        size = _enlarged(message.upsample_param, bottoms[0])
+        return [graph.apply("unpooling", *bottoms, size=size, source=place_of(layer))]
+
+
+def _enlarged(upsample: Any, x: Tensor) -> tuple[int, int]:
+    """The rows and columns of an unpooled image: as given, or a scale times those of x, one less where
+    the pooled image had an odd number of them."""
+    if len(x.shape) != 4:
+        raise ValueError(f"puts images on a larger plane; its bottom is {x!r}")
+    sizes = [name for name in ("upsample_h", "upsample_w") if upsample.HasField(name)]
+    scales = [name for name in ("scale_h", "scale_w") if upsample.HasField(name)]
+    if len(sizes) == 1 or len(scales) == 1:
+        raise ValueError(f"upsample_param {{ {(*sizes, *scales)[0]} }} needs the other side's, too")
+    if sizes:
+        return _some(upsample.upsample_h, upsample.upsample_w)
+    factors = [getattr(upsample, name) for name in scales] or [upsample.scale] * 2
+    odd = [upsample.pad_out_h, upsample.pad_out_w]
+    if any(pads and factor != 2 for pads, factor in zip(odd, factors, strict=True)):
+        raise ValueError(f"pad_out_h and pad_out_w are for a scale of 2, not {factors}")
+    pairs = zip(x.shape[2:], factors, odd, strict=True)
+    return _some(*(extent * factor - pads for extent, factor, pads in pairs))
+
+
+def _some(height: int, width: int) -> tuple[int, int]:
+    if min(height, width) < 1:
+        raise ValueError(f"makes an image of {height} x {width}")
+    return height, width
 
 
 def _along_lines(layer: Layer, graph: GraphBuilder, x: Tensor, axis: int, size: int) -> Tensor:

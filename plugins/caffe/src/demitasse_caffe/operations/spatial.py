@@ -1,4 +1,4 @@
-"""Windows over images: as columns of a matrix, and pooled by chance."""
+"""Windows over images: as columns of a matrix, pooled by chance, and put back where they were taken."""
 
 from __future__ import annotations
 
@@ -36,6 +36,15 @@ def _pooled_shapes(shapes: Shapes, attributes: Attributes) -> Sequence[Shape]:
     if any(attributes["pad"]):
         raise ValueError(f"pad {tuple(attributes['pad'])}: only maxima and plain averages are padded")
     return VOCABULARY["pooling_average"].shapes(shapes, attributes)
+
+
+def _unpooled_shapes(shapes: Shapes, attributes: Attributes) -> Sequence[Shape]:
+    x, place, size = shapes["x"], shapes["place"], tuple(attributes["size"])
+    if len(x) != 4 or place != x or len(size) != 2:
+        raise ValueError(
+            f"x {x} is not samples x channels x rows x columns with a place each (place {place})"
+        )
+    return ((*x[:2], *size),)
 
 
 def _window_flops(shapes: Shapes, attributes: Attributes) -> float:
@@ -94,5 +103,25 @@ OPERATIONS = (
         shapes=lambda shapes, attributes: (shapes["x"],),
         flops=lambda shapes, attributes: 4.0 * _window_flops(shapes, attributes),
         attributes=_POOLING,
+    ),
+    _define(
+        "unpooling",
+        "y has each element of x at its place, a flat index in a plane of size, as pooling_max gives it "
+        "(of several at one place the last), and is 0 elsewhere. What is no place is an error, which "
+        "says that it was in source (Badrinarayanan et al. 2017, SegNet, section 3)",
+        inputs="x place",
+        outputs="y",
+        shapes=_unpooled_shapes,
+        flops=per_element("x", 0.0),
+        attributes={"size": REQUIRED, "source": ""},
+        gradients=["x = unpooling_backward(dy, place)"],
+    ),
+    _define(
+        "unpooling_backward",
+        "dx = dy at each place",
+        inputs="dy place",
+        outputs="dx",
+        shapes=lambda shapes, attributes: (shapes["place"],),
+        flops=per_element("place", 0.0),
     ),
 )

@@ -1,4 +1,4 @@
-"""Windows over images: as columns of a matrix, and pooled by chance."""
+"""Windows over images: as columns of a matrix, pooled by chance, and put back where they were taken."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ from collections.abc import Iterable, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from demitasse import PLAIN, Candidate, Request, TensorSpec, Work
+from demitasse import PLAIN, Candidate, DataError, Request, TensorSpec, Work
 from demitasse_cpu.kernels.requests import flat, is_real, parts_for, philox_key, spec
-from demitasse_cpu.kernels.work import spread
+from demitasse_cpu.kernels.work import ready, spread
+from demitasse_cpu.native import in_order
 
 if TYPE_CHECKING:
     from demitasse_cpu.loops.spatial import Columns, Windows
 
 KERNEL = "numba loop over windows"
 _PHILOX = 8
+_CELL = 64  # bytes of a number on a cache line of its own
 
 
 def im2col(request: Request) -> Iterable[Candidate]:
@@ -105,12 +107,57 @@ def _weighted(request: Request, loop: str, x: TensorSpec, y: TensorSpec) -> Iter
     return (Candidate(KERNEL, bind, in_place=False),)
 
 
+def unpooling(request: Request) -> Iterable[Candidate]:
+    x, place = map(spec, request.inputs)
+    y = spec(request.outputs[0])
+    if not is_real(x, y) or place.dtype not in ("int32", x.dtype):
+        return ()
+    planes, (height, width) = x.shape[0] * x.shape[1], y.shape[2:]
+    parts = parts_for(request, planes, prod(x.shape) + prod(y.shape))
+    source = str(request.attributes["source"])
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
+        from demitasse_cpu.loops import spatial as loops
+
+        places = flat(inputs[1])
+        wrong = workspace.view("int64")[:1]
+
+        def failed() -> DataError:
+            return DataError(
+                f"{source}: {places[wrong[0]]:g} is no place in {height} x {width} "
+                f"(valid: whole numbers from 0 to {height * width - 1})"
+            )
+
+        check = ready(loops.first_outside, places, height * width, wrong, failed=failed)
+        arguments = (flat(inputs[0]), places, flat(outputs[0]), planes)
+        return in_order([check, spread(loops.unpooled, arguments, planes, parts)])
+
+    return (Candidate("numba loop over planes", bind, (PLAIN, PLAIN), (PLAIN,), _CELL, in_place=False),)
+
+
+def unpooling_backward(request: Request) -> Iterable[Candidate]:
+    dy, place = map(spec, request.inputs)
+    if not is_real(dy, request.outputs[0]) or place.dtype not in ("int32", dy.dtype):
+        return ()
+    planes = dy.shape[0] * dy.shape[1]
+    parts = parts_for(request, planes, 2 * prod(place.shape))
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
+        from demitasse_cpu.loops import spatial as loops
+
+        return spread(loops.taken, (*map(flat, inputs), flat(outputs[0]), planes), planes, parts)
+
+    return (Candidate("numba loop over planes", bind, (PLAIN, PLAIN), (PLAIN,), in_place=False),)
+
+
 FACTORIES = {
     "im2col": im2col,
     "col2im": col2im,
     "pooling_stochastic": stochastic,
     "pooling_self_weighted": self_weighted,
     "pooling_self_weighted_backward": self_weighted_backward,
+    "unpooling": unpooling,
+    "unpooling_backward": unpooling_backward,
 }
 
 

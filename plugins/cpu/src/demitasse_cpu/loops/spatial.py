@@ -1,8 +1,9 @@
-"""Windows over images: as columns of a matrix, and pooled by chance. A plane is one channel of one
-image."""
+"""Windows over images: as columns of a matrix, pooled by chance, and put back where they were taken. A
+plane is one channel of one image."""
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from demitasse_cpu.loops.compiled import Array, compiled
 from demitasse_cpu.loops.pooling import Windows as Windows
 from demitasse_cpu.loops.random_numbers import _philox
+from demitasse_cpu.native import WrongError
 
 _LOW, _HALF = np.uint64(2**32 - 1), np.uint64(32)
 
@@ -187,3 +189,32 @@ def self_weighted_backward(
                     for j in range(left, right):
                         place = plane + i * g.width + j
                         dx[place] += dy[at] * (2.0 * x[place] - y[at]) / total
+
+
+@compiled()
+def first_outside(place: Array, plane: int, wrong: Array) -> None:
+    """Raise WrongError, and where it is in ``wrong``, for what is no place in a plane."""
+    for i in range(place.size):
+        if not (place[i] >= 0 and place[i] < plane and math.floor(place[i]) == place[i]):
+            wrong[0] = i
+            raise WrongError
+
+
+@compiled()
+def unpooled(x: Array, place: Array, y: Array, planes: int, begin: int, end: int) -> None:
+    """Planes ``begin`` to ``end``. Nothing for what is no place: ``first_outside`` is who tells."""
+    cells, plane = x.size // planes, y.size // planes
+    for at in range(begin, end):
+        y[at * plane : (at + 1) * plane] = 0
+        for cell in range(at * cells, (at + 1) * cells):
+            if place[cell] >= 0 and place[cell] < plane:
+                y[at * plane + int(place[cell])] = x[cell]
+
+
+@compiled()
+def taken(dy: Array, place: Array, dx: Array, planes: int, begin: int, end: int) -> None:
+    """Planes ``begin`` to ``end`` of what lies at the places."""
+    cells, plane = dx.size // planes, dy.size // planes
+    for at in range(begin, end):
+        for cell in range(at * cells, (at + 1) * cells):
+            dx[cell] = dy[at * plane + int(place[cell])]

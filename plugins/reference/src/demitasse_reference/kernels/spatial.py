@@ -1,4 +1,4 @@
-"""Windows over images: as columns of a matrix, and pooled by chance."""
+"""Windows over images: as columns of a matrix, pooled by chance, and put back where they were taken."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from math import prod
 
 import numpy as np
 
-from demitasse import philox4x32, random_key
+from demitasse import DataError, philox4x32, random_key
 from demitasse_reference.kernels.arrays import Extents, Index, Kernels, Reals, Values
 from demitasse_reference.kernels.pooling import output_extents
 
@@ -114,10 +114,31 @@ def _windows(outputs: Extents, kernel: Extents, stride: Extents) -> Iterator[tup
         yield (..., *position), (..., *window)
 
 
+def unpooling(x: Reals, place: Values, *, size: Extents, source: str) -> Reals:
+    wrong = ~((place >= 0) & (place < prod(size)) & (place == np.floor(place)))
+    if wrong.any():
+        raise DataError(
+            f"{source}: {place[wrong][0]:g} is no place in {size[0]} x {size[1]} "
+            f"(valid: whole numbers from 0 to {prod(size) - 1})"
+        )
+    y = np.zeros((*x.shape[:2], prod(size)))
+    for plane in np.ndindex(x.shape[:2]):
+        y[plane][place[plane].astype(np.int64).ravel()] = x[plane].ravel()
+    return y.reshape(*x.shape[:2], *size)
+
+
+def unpooling_backward(dy: Reals, place: Values) -> Reals:
+    there = place.astype(np.int64).reshape(*place.shape[:2], -1)
+    dx: Reals = np.take_along_axis(dy.reshape(*dy.shape[:2], -1), there, 2)
+    return dx.reshape(place.shape)
+
+
 KERNELS: Kernels = {
     "im2col": im2col,
     "col2im": col2im,
     "pooling_stochastic": pooling_stochastic,
     "pooling_self_weighted": pooling_self_weighted,
     "pooling_self_weighted_backward": pooling_self_weighted_backward,
+    "unpooling": unpooling,
+    "unpooling_backward": unpooling_backward,
 }
