@@ -21,7 +21,7 @@ def made(shape: tuple[int, ...] = SHAPE, seed: int = 1, **fields: Any) -> np.nda
         if name == "variance_norm":
             value = message.VarianceNorm.Value(value)
         setattr(message, name, value)
-    array = filler(message)(shape, RandomStream(seed, 3))
+    array = filler(message, shape)(shape, RandomStream(seed, 3))
     assert array.dtype == np.float64
     assert array.shape == shape
     return array
@@ -87,6 +87,29 @@ def test_bilinear_refuses_kernels_that_are_not_square() -> None:
         made((2, 1, 4, 3), type="bilinear")
 
 
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"type": "uniform", "min": 2, "max": 1}, "uniform has a min of 2.0 above its max of 1.0"),
+        ({"type": "gaussian", "std": -0.5}, "gaussian has a std of -0.5; 0 or more is needed"),
+        ({"type": "gaussian", "std": math.nan}, "gaussian has std: nan, which is no number"),
+        ({"type": "constant", "value": math.inf}, "constant has value: inf, which is no number"),
+    ],
+)
+def test_a_filler_of_impossible_numbers_is_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        made(**fields)
+
+
+@pytest.mark.parametrize(
+    "kind", ["constant", "gaussian", "msra", "positive_unitball", "uniform", "xavier"]
+)
+def test_a_single_number_is_filled_as_a_blob_of_1_by_1_by_1_by_1(kind: str) -> None:
+    """A scale of num_axes 0, or the slope that all channels of a PReLU share."""
+    about = {"type": kind, **({"sparse": 1} if kind == "gaussian" else {})}
+    assert made((), **about) == made((1, 1, 1, 1), **about)
+
+
 def test_the_same_stream_fills_the_same_and_another_differs() -> None:
     assert (made(type="msra") == made(type="msra")).all()
     assert (made(type="msra") != made(type="msra", seed=2)).all()
@@ -100,4 +123,4 @@ def test_an_unknown_filler_names_the_nearest() -> None:
 def test_a_filler_prints_its_numbers() -> None:
     message = schema({}).message("FillerParameter")
     message.type, message.std = "gaussian", 0.01
-    assert repr(filler(message)) == "Gaussian(mean=0.0, std=0.01, sparse=-1)"
+    assert repr(filler(message, (3,))) == "Gaussian(mean=0.0, std=0.01, sparse=-1)"

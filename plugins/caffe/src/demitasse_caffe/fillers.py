@@ -52,7 +52,7 @@ class Gaussian:
     def __call__(self, shape: Shape, stream: RandomStream) -> np.ndarray:
         values = _array(stream.normal(shape, self.mean, self.std))
         if self.sparse >= 0:
-            values *= _array(stream.uniform(shape)) < self.sparse / shape[0]
+            values *= _array(stream.uniform(shape)) < self.sparse / outputs(shape)
         return values
 
 
@@ -61,7 +61,7 @@ class PositiveUnitball:
     """Uniform in [0, 1), then each output's elements divided by their sum."""
 
     def __call__(self, shape: Shape, stream: RandomStream) -> np.ndarray:
-        rows = _array(stream.uniform((shape[0], math.prod(shape[1:]))))
+        rows = _array(stream.uniform((outputs(shape), math.prod(shape[1:]))))
         return _array(rows / rows.sum(axis=1, keepdims=True)).reshape(shape)
 
 
@@ -90,28 +90,49 @@ class Msra:
 class Bilinear:
     """Bilinear interpolation in each square kernel, for a deconvolution that enlarges."""
 
-    def __call__(self, shape: Shape, stream: RandomStream) -> np.ndarray:
+    @staticmethod
+    def check(shape: Shape) -> None:
+        """Raise ValueError for what has no square kernels."""
         if len(shape) != 4 or shape[2] != shape[3]:
             raise ValueError(f"filler bilinear is for square kernels in 4 dimensions, not for {shape}")
+
+    def __call__(self, shape: Shape, stream: RandomStream) -> np.ndarray:
+        self.check(shape)
         factor = math.ceil(shape[3] / 2)
         centre = (shape[3] - 1) / (2 * factor)
         line = 1 - np.abs(np.arange(shape[3]) / factor - centre)
         return np.broadcast_to(np.outer(line, line), shape).copy()
 
 
+def outputs(shape: Shape) -> int:
+    """The extent of the first axis; of a single number, which has no axes, 1."""
+    return shape[0] if shape else 1
+
+
 def fan(shape: Shape, variance_norm: str) -> float:
     """The number of elements n that xavier and msra scale by."""
     count = math.prod(shape)
-    fan_in = count / shape[0]
+    fan_in = count / outputs(shape)
     fan_out = count / shape[1] if len(shape) > 1 else count
     return {"FAN_IN": fan_in, "FAN_OUT": fan_out, "AVERAGE": (fan_in + fan_out) / 2}[variance_norm]
 
 
-def filler(message: Any) -> Callable[[Shape, RandomStream], np.ndarray]:
-    """The filler of a FillerParameter. Raises ValueError with the nearest type."""
+def filler(message: Any, shape: Shape) -> Callable[[Shape, RandomStream], np.ndarray]:
+    """The filler of a FillerParameter, for an array of a shape. Raises ValueError with the nearest type,
+    for numbers that none can be drawn from, and for a shape that it cannot fill."""
     if message.type not in _MAKERS:
         raise ValueError(unknown("filler", message.type, _MAKERS))
-    return _MAKERS[message.type](message)
+    for field, value in message.ListFields():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"filler {message.type} has {field.name}: {value}, which is no number")
+    made = _MAKERS[message.type](message)
+    if isinstance(made, Uniform) and made.min > made.max:
+        raise ValueError(f"filler uniform has a min of {made.min} above its max of {made.max}")
+    if isinstance(made, Gaussian) and made.std < 0:
+        raise ValueError(f"filler gaussian has a std of {made.std}; 0 or more is needed")
+    if isinstance(made, Bilinear):
+        made.check(shape)
+    return made
 
 
 def _norm(message: Any) -> str:

@@ -50,9 +50,10 @@ def opener(
         return _once(spec)
 
     def _once(spec: DataSpec) -> DataSource:
+        key = str(spec)
         if arrays is not None and spec.kind != "fillers":  # what a layer makes up stays made up
             spec = DataSpec(arrays, "arrays", spec.shuffle, spec.seed, {}, spec.location)
-        key = f"{id(arrays) if arrays is not None else spec}"
+            key = "arrays"
         if key not in opened:
             try:
                 opened[key] = runtime.open_source(spec)

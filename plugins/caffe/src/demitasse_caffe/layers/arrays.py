@@ -92,10 +92,9 @@ class DummyData(CaffeLayer):
         given = len(dummy.data_filler)
         if given not in (0, 1, count):
             raise ValueError(f"has {given} data_filler for {count} tops; give none, one, or one each")
-        fillers = [filler(each) for each in dummy.data_filler] or [Constant(0.0)]
         tops = []
         for number, shape in enumerate(_shapes(dummy, count)):
-            fill = fillers[number if given > 1 else 0]
+            fill = filler(dummy.data_filler[number if given > 1 else 0], shape) if given else Constant()
             if isinstance(fill, Constant) and graph.phase != "train":
                 # In training even a constant batch is divided among workers, as only samples are.
                 value = np.asarray(fill(shape, RandomStream(graph.seed)))

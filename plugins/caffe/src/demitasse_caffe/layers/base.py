@@ -93,7 +93,7 @@ def learned(graph: GraphBuilder, message: Any, index: int, shape: Shape, fill: A
         rate, decay, shared = number(spec.lr_mult), number(spec.decay_mult), spec.name or None
         permissive = spec.share_mode == spec.PERMISSIVE
     given: dict[str, Any] = {"rate": rate, "decay": decay, "shared": shared, "permissive": permissive}
-    return graph.parameter(shape, filler(fill), **given)
+    return graph.parameter(shape, filler(fill, shape), **given)
 
 
 def check_size(what: str, shape: Shape) -> None:
