@@ -92,8 +92,6 @@ def test_bilinear_refuses_kernels_that_are_not_square() -> None:
     [
         ({"type": "uniform", "min": 2, "max": 1}, "uniform has a min of 2.0 above its max of 1.0"),
         ({"type": "gaussian", "std": -0.5}, "gaussian has a std of -0.5; 0 or more is needed"),
-        ({"type": "gaussian", "std": math.nan}, "gaussian has std: nan, which is no number"),
-        ({"type": "constant", "value": math.inf}, "constant has value: inf, which is no number"),
     ],
 )
 def test_a_filler_of_impossible_numbers_is_refused(fields: dict[str, Any], message: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -233,8 +234,11 @@ def test_a_second_bottom_is_the_scale_or_the_bias(build: Any) -> None:
     total = 'name: "sum" type: "Reduction" bottom: "x" top: "w" } layer { '
     graph = build(total + text.format("Scale", ""), x=(5,))  # one number for all, whatever the axis
     assert graph.operations[1][2] == {"axis": 0}
-    with pytest.raises(ValueError, match=r"w \(2, 3\) and b None do not fit x \(2, 3, 4\) from axis 1"):
-        build(text.format("Scale", ""), **shapes)
+    for kind in ("Scale", "Bias"):
+        with pytest.raises(
+            ValueError, match=r"^w \(2x3 .* does not have the extents of x .* from axis 1"
+        ):
+            build(text.format(kind, ""), **shapes)
 
 
 @pytest.mark.parametrize("kind", ["Scale", "Bias"])
@@ -319,6 +323,7 @@ def test_flatten_joins_axes(build: Any, parameters: str, shape: tuple[int, ...])
         ("shape { dim: 2 dim: -1 } axis: 1 num_axes: 2", (2, 2, 6, 5)),
         ("shape { dim: 1 } axis: -1 num_axes: 0", (2, 3, 4, 5, 1)),
         ("shape { dim: 1 } axis: 0 num_axes: 0", (1, 2, 3, 4, 5)),
+        ("axis: 2 num_axes: 0", (2, 3, 4, 5)),
     ],
 )
 def test_reshape_copies_and_infers(build: Any, parameters: str, shape: tuple[int, ...]) -> None:
@@ -336,6 +341,7 @@ def test_reshape_copies_and_infers(build: Any, parameters: str, shape: tuple[int
         ("shape { dim: 7 }", "cannot view"),
         ("shape { dim: 1 } axis: 9", "axis 9 is not one of"),
         ("shape { dim: 1 } axis: 3 num_axes: 4", "goes beyond"),
+        ("axis: 1 num_axes: 1", r"reshape_param { shape { dim: ... } } is not given"),
     ],
 )
 def test_a_reshape_that_cannot_be_says_why(build: Any, parameters: str, message: str) -> None:
@@ -363,3 +369,44 @@ def test_split_and_silence_compute_nothing(build: Any) -> None:
 def test_a_wrong_number_of_blobs_says_how_many(build: Any, text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         build(text, x=(2, 3))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('"Power" bottom: "x" top: "y" power_param { scale: nan }', "power_param { scale: nan }"),
+        ('"Power" bottom: "x" top: "y" power_param { shift: -inf }', "power_param { shift: -inf }"),
+        ('"Power" bottom: "x" top: "y" loss_weight: inf', "loss_weight: inf"),
+        ('"PReLU" bottom: "x" top: "y" param { lr_mult: nan }', "param { lr_mult: nan }"),
+        ('"Clip" bottom: "x" top: "y" clip_param { min: nan max: 1 }', "clip_param { min: nan }"),
+        (
+            '"Eltwise" bottom: "x" bottom: "x" top: "y" eltwise_param { coeff: 1 coeff: nan }',
+            "eltwise_param { coeff: nan }",
+        ),
+        (
+            '"InnerProduct" bottom: "x" top: "y" inner_product_param { num_output: 1 '
+            'bias_filler { type: "constant" value: inf } }',
+            "bias_filler { value: inf }",
+        ),
+    ],
+)
+def test_a_field_that_is_not_finite_is_named(build: Any, text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=f"{message} is not a finite number"):
+        build(f"type: {text}", x=(2, 3))
+
+
+def test_a_bound_may_be_infinite(build: Any) -> None:
+    text = 'type: "Clip" bottom: "x" top: "y" clip_param { min: 0 max: inf }'
+    assert build(text, x=(2, 3)).operations[0][2] == {"least": 0.0, "most": math.inf}
+    with pytest.raises(ValueError, match=r"a min of 2 above its max of 1"):
+        build('type: "Clip" bottom: "x" top: "y" clip_param { min: 2 max: 1 }', x=(2, 3))
+
+
+def test_interp_says_what_it_resizes(build: Any) -> None:
+    text = 'type: "Interp" bottom: "x" top: "y" interp_param { height: 2 width: 2 PADS }'
+    with pytest.raises(
+        ValueError, match=r"resizes samples x channels x rows x columns; its bottom is x"
+    ):
+        build(text.replace("PADS", ""), x=(2, 3))
+    with pytest.raises(ValueError, match=r"pad_beg 1 and pad_end 0: what is cut off is 0 or less"):
+        build(text.replace("PADS", "pad_beg: 1"), x=(2, 3, 4, 4))

@@ -283,6 +283,10 @@ def test_a_solver_that_is_to_train_nothing_is_read(solve: Any) -> None:
             "base_lr: 1 lr_policy: 'fixed' type: 'AdaDelta' momentum: 1",
             r"momentum: solver type 'AdaDelta' needs a number from 0 to below 1; it is 1",
         ),
+        (
+            "base_lr: 1 lr_policy: 'fixed' momentum: 9",
+            r":2: momentum: solver type 'SGD' needs a number from 0 to 1; it is 9, by which upd",
+        ),
         ("base_lr: 1 lr_policy: 'fixed' type: 'Adam' delta: -1", r"delta: -1 is not a number >= 0"),
         ("base_lr: 1 lr_policy: 'fixed' type: 'Adam' delta: inf", r"delta: inf is not a number >= 0"),
         (
@@ -335,6 +339,13 @@ def test_a_missing_net_lists_what_was_tried(solve: Any) -> None:
         solve('net: "x/nett.prototxt"', base="")
     with pytest.raises(ModelError, match=r"one of net, net_param, .*; given: none"):
         solve("base_lr: 1 lr_policy: 'fixed'", base="")
+
+
+def test_a_net_that_is_no_file_is_told_with_its_line(solve: Any) -> None:
+    with pytest.raises(ModelError, match=r":2: net: file has an empty name$"):
+        solve('\nnet: ""', base="")
+    with pytest.raises(ModelError, match=r":2: net: file '\.' is a folder; a file is needed here"):
+        solve('\nnet: "."', base="")
 
 
 # Which nets are trained and tested.

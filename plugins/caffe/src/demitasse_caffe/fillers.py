@@ -122,9 +122,6 @@ def filler(message: Any, shape: Shape) -> Callable[[Shape, RandomStream], np.nda
     for numbers that none can be drawn from, and for a shape that it cannot fill."""
     if message.type not in _MAKERS:
         raise ValueError(unknown("filler", message.type, _MAKERS))
-    for field, value in message.ListFields():
-        if isinstance(value, float) and not math.isfinite(value):
-            raise ValueError(f"filler {message.type} has {field.name}: {value}, which is no number")
     made = _MAKERS[message.type](message)
     if isinstance(made, Uniform) and made.min > made.max:
         raise ValueError(f"filler uniform has a min of {made.min} above its max of {made.max}")

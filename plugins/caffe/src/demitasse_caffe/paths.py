@@ -38,7 +38,11 @@ def find(name: str, beside: str | Path) -> tuple[str | None, list[str]]:
 def find_file(name: str, beside: str | Path, what: str) -> Path:
     """A file that must be there; ModelError with what was tried, and the nearest name, which is neither
     the file that asks nor, unless one is asked for, a solver."""
+    if not name:
+        raise ModelError(f"{what} has an empty name")
     found, tried = find(name, beside)
+    if found is not None and Path(found).is_dir():
+        raise ModelError(f"{what} {name!r} is a folder; a file is needed here: name one in it")
     if found is None:
         folder = Path(beside).absolute().parent
         places = Path(name), folder / name, folder / Path(name).name

@@ -276,6 +276,11 @@ class SolverFile:
                 f"{self._where('momentum')}: solver type {kind!r} has no momentum; it is "
                 f"{number(message.momentum):g}"
             )
+        if "momentum" in fields and message.momentum > 1:
+            raise ModelError(
+                f"{self._where('momentum')}: solver type {kind!r} needs a number from 0 to 1; it is "
+                f"{number(message.momentum):g}, by which updates would grow at each iteration"
+            )
         for name in _BELOW_ONE.get(kind, ()):
             if not 0 <= (value := getattr(message, name)) < 1:
                 raise ModelError(

@@ -84,6 +84,8 @@ class Clip(CaffeLayer):
         clip = message.clip_param
         if not (clip.HasField("min") and clip.HasField("max")):
             raise ValueError("clip_param needs both min and max")
+        if clip.min > clip.max:
+            raise ValueError(f"clip_param has a min of {clip.min:g} above its max of {clip.max:g}")
         return [graph.apply("clip", bottoms[0], least=number(clip.min), most=number(clip.max))]
 
 

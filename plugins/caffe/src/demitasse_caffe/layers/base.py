@@ -7,12 +7,17 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from google.protobuf.descriptor import FieldDescriptor
+
 from demitasse import GraphBuilder, Layer, Tensor
 from demitasse_caffe.fillers import filler
-from demitasse_caffe.schema import number
+from demitasse_caffe.schema import is_repeated, number
 
 LARGEST_BLOB = 2**31 - 1
 """Elements: Caffe's counts are 32 bits wide."""
+
+_FLOATS = (FieldDescriptor.CPPTYPE_FLOAT, FieldDescriptor.CPPTYPE_DOUBLE)
+_BOUNDED = ("clip_param", "threshold_param")
 
 Shape = tuple[int, ...]
 Counts = tuple[int, int | None]
@@ -40,6 +45,7 @@ class CaffeLayer:
         _check_count("bottom", layer.bottoms, self.bottoms)
         _check_count("top", layer.tops, self.tops)
         self._check_loss_weights(layer)
+        check_numbers(layer.parameters)
         tops = self.expand(layer, layer.parameters, self._reached(layer, bottoms, graph), graph)
         for position, tensor in enumerate(tops):
             named = position < len(layer.tops)
@@ -102,6 +108,21 @@ def check_size(what: str, shape: Shape) -> None:
     if count > LARGEST_BLOB:
         extents = " x ".join(map(str, shape))
         raise ValueError(f"{what} would have {extents} = {count:,} elements; at most {LARGEST_BLOB:,}")
+
+
+def check_numbers(message: Any, within: str = "") -> None:
+    """Raise ValueError for a field of a layer that is NaN, or infinite where it is no bound."""
+    for field, value in message.ListFields():
+        if field.name == "blobs":  # trained numbers, which are told where they are loaded
+            continue
+        values = list(value) if is_repeated(field) else [value]
+        if field.message_type is not None:
+            for each in values:
+                check_numbers(each, field.name)
+        for each in values if field.cpp_type in _FLOATS else ():
+            if math.isnan(each) or (math.isinf(each) and within not in _BOUNDED):
+                told = f"{within} {{ {field.name}: {each} }}" if within else f"{field.name}: {each}"
+                raise ValueError(f"{told} is not a finite number")
 
 
 def in_training(message: Any, graph: GraphBuilder) -> bool:

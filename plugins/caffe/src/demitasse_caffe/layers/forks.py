@@ -150,9 +150,13 @@ class Interp(CaffeLayer):
         self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
     ) -> Sequence[Tensor]:
         interp, x = message.interp_param, bottoms[0]
+        if len(x.shape) != 4:
+            raise ValueError(f"resizes samples x channels x rows x columns; its bottom is {x!r}")
         cut = (-interp.pad_beg, -interp.pad_end)
         inner = [extent - sum(cut) for extent in x.shape[2:]]
-        if len(x.shape) != 4 or min(cut) < 0 or min(inner) < 1:
+        if min(cut) < 0:
+            raise ValueError(f"pad_beg {-cut[0]} and pad_end {-cut[1]}: what is cut off is 0 or less")
+        if min(inner) < 1:
             raise ValueError(f"pad_beg {-cut[0]} and pad_end {-cut[1]} do not leave a part of {x!r}")
         if any(cut):
             x = graph.apply("crop", x, offset=(0, 0, cut[0], cut[0]), extent=(*x.shape[:2], *inner))

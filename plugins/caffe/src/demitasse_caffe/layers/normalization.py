@@ -144,6 +144,8 @@ def _extent(message: Any, bottoms: Sequence[Tensor]) -> tuple[int, Shape]:
         return 0, ()
     axis, axes = canonical(message.axis, x), message.num_axes
     if bottoms[1:]:
+        if x.shape[axis : axis + len(bottoms[1].shape)] != bottoms[1].shape:
+            raise ValueError(f"{bottoms[1]!r} does not have the extents of {x!r} from axis {axis} on")
         return axis, bottoms[1].shape
     if axes < -1 or axis + axes > len(x.shape):
         raise ValueError(

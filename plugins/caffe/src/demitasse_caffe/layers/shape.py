@@ -46,6 +46,8 @@ class Reshape(CaffeLayer):
         if reshape.num_axes < -1 or start + max(reshape.num_axes, 0) > axes:
             raise ValueError(f"num_axes {reshape.num_axes} from axis {start} on goes beyond {x!r}")
         stop = axes if reshape.num_axes == -1 else start + reshape.num_axes
+        if not reshape.HasField("shape") and math.prod(x.shape[start:stop]) != 1:
+            raise ValueError("reshape_param { shape { dim: ... } } is not given")
         inner = _filled(tuple(reshape.shape.dim), x, start, stop)
         return [graph.apply("reshape", x, shape=(*x.shape[:start], *inner, *x.shape[stop:]))]
 
