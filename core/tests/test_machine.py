@@ -142,6 +142,7 @@ def test_the_two_workers_are_synchronised_by_one_group() -> None:
 MISTAKES = [
     ("schema  = 1", "schema = 2", 1, "schema = 2", "valid: 1"),
     ("schema  = 1", "", 1, "schema = None", "valid: 1"),
+    ("schema  = 1", "schema = true", 1, "schema = True", "valid: 1"),
     ('"taihulight"', '""', 2, "name = ''", "a text"),
     ('name    = "taihulight"', "", 3, "needs 'name'", ""),
     ('"caffe", ', "7, ", 3, "plugins = 7", "a text"),
@@ -167,6 +168,8 @@ MISTAKES = [
     ("oversubscription = 4", "oversubscribed = 4", 8, "did you mean 'oversubscription'", ""),
     (', source = "paper" }', "}", 8, "latency = '1 us'", "unknown source '(none)'"),
     ('"paper" }', '"papers" }', 8, "unknown source 'papers'", "did you mean 'paper'"),
+    ('"paper" }', "1979-05-27 }", 8, "unknown source '1979-05-27'", "paper, vendor"),
+    ('"paper" }', "[5] }", 8, "unknown source '[5]'", "paper, vendor"),
     ("link = {", "link = 1 # {", 8, "link = 1", "a table"),
     ('"supernode"', '"node"', 11, "level 'node' is there twice", ""),
     ("count = 256", 'count = 256\nparent = "supernod"', 11, "'supernod'", "did you mean 'supernode'"),

@@ -70,7 +70,7 @@ def load_machine(path: str | Path) -> Machine:
         line = [*re.findall(r"at line (\d+)", str(error)), text.count("\n") + 1][0]
         raise DescriptionError(f"{path}:{line}: {error}") from error
     reader = _Reader(path, text)
-    if (schema := table.pop("schema", None)) != 1:
+    if (schema := table.pop("schema", None)) != 1 or schema is True:
         line = reader.lines.get("schema", [1])[0]
         raise DescriptionError(f"{path}:{line}: schema = {schema!r} (valid: 1)")
     return replace(reader.record(Machine, table), path=path)  # type: ignore[no-any-return]

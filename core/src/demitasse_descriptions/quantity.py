@@ -41,7 +41,7 @@ class Quantity:
             example = f"a number above 0 with its unit, like {_EXAMPLES[unit or found or 'B/s']!r}"
             raise DescriptionError(f"{where}{text!r}{hint} (valid: {example})")
         if (own or source) not in SOURCES:
-            raise DescriptionError(unknown("source", own or source, SOURCES, f"{where}{text!r}"))
+            raise DescriptionError(unknown("source", str(own or source), SOURCES, f"{where}{text!r}"))
         return cls(value, found, own or source)
 
     def __str__(self) -> str:

@@ -74,6 +74,44 @@ def test_a_picture_that_finds_no_room_is_named_and_nothing_stays(
     assert [*tmp_path.iterdir()] == [run]
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"history": [[1, [2.0]], [2, 3.0]]},
+        {"history": [[1, "2"]]},
+        {"history": [[1e999, 2.0]]},
+        {"history": [[10**30, 2.0]]},
+        {"history": [[1, 10**400]]},
+        {"tests": [{"iteration": 1, "scores": {"accuracy": 10**400}}]},
+        {"tests": [{"iteration": 1, "scores": {"accuracy": "0.5"}}]},
+        {"tests": [{"iteration": 1, "scores": 3}]},
+        {"seconds": 10**400},
+        {"solver": 5},
+    ],
+)
+def test_what_is_no_record_of_a_training_is_told_so(
+    tmp_path: Path, capsys: Capture, changes: dict[str, Any]
+) -> None:
+    run = record(tmp_path / "run.json", **changes)
+    assert main(["curve", str(run)]) == 2
+    told = f"demitasse: {run}: is no training's record, as train --json writes it\n"
+    assert capsys.readouterr().err == told
+
+
+def test_text_that_is_nested_too_deep_is_no_json(tmp_path: Path, capsys: Capture) -> None:
+    run = tmp_path / "run.json"
+    run.write_text("[" * 100_000)
+    assert main(["curve", str(run)]) == 2
+    assert capsys.readouterr().err.startswith(f"demitasse: {run}: is no JSON: ")
+
+
+def test_an_accuracy_of_each_class_is_not_drawn(tmp_path: Path) -> None:
+    tests = [{"iteration": i, "scores": {"classes": [0.1, 0.2], "accuracy": 0.5}} for i in (1, 2)]
+    run, picture = record(tmp_path / "run.json", tests=tests), tmp_path / "run.svg"
+    assert main(["curve", str(run), "-o", str(picture)]) == 0
+    assert "test accuracy" in texts(picture)
+
+
 def test_the_mean_is_of_the_last_values_that_are_numbers() -> None:
     values = np.random.default_rng(1).standard_normal(40)
     values[[0, 7, 8, 9, 10]] = np.nan

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,13 +52,13 @@ def command(
 
 @dataclass(frozen=True)
 class Run:
-    """A training: its solver's name and its file's, (iteration, loss) of each iteration, (iteration,
-    scores) of each test."""
+    """A training: its solver's name and its file's, (iteration, loss) of each iteration (NaN: it was not
+    told), (iteration, scores) of each test."""
 
     solver: str
     file: str
-    history: Sequence[tuple[int, float | None]]
-    tests: Sequence[tuple[int, dict[str, float]]]
+    history: Sequence[tuple[int, float]]
+    tests: Sequence[tuple[int, Mapping[str, float]]]
     seconds: float
 
     @classmethod
@@ -70,13 +71,13 @@ class Run:
         except OSError as error:
             reason = error.strerror or error
             raise DataError(f"{path}: cannot be read: {reason}{nearest_path(path)}") from error
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise DataError(f"{path}: is no JSON: {error}") from error
         try:
-            history = [(int(iteration), loss) for iteration, loss in record["history"]]
-            tests = [(int(test["iteration"]), dict(test["scores"])) for test in record["tests"]]
-            name, seconds = Path(record["solver"]).stem, float(record["seconds"])
-        except (KeyError, TypeError, ValueError) as error:
+            history = [(_whole(iteration), _number(loss)) for iteration, loss in record["history"]]
+            tests = [(_whole(test["iteration"]), _scores(test["scores"])) for test in record["tests"]]
+            name, seconds = Path(record["solver"]).stem, _number(record["seconds"])
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
             raise DataError(f"{path}: is no training's record, as train --json writes it") from error
         if not history:
             raise DataError(f"{path}: the training has no iteration")
@@ -136,6 +137,25 @@ def draw(runs: Sequence[Run], target: Path, score: str, title: str | None) -> No
     upper.set_title(title or default, loc="left", fontsize=11)
     with replaced(target) as partial:
         figure.savefig(partial, dpi=110, format=target.suffix[1:].lower())
+
+
+def _whole(value: Any) -> int:
+    """An iteration. Raises ValueError for what is none."""
+    if type(value) is not int or not 0 <= value < 1 << 63:
+        raise ValueError(f"{value!r} is no iteration")
+    return value
+
+
+def _number(value: Any) -> float:
+    """A number, NaN for None. Raises TypeError or OverflowError for what is none."""
+    if isinstance(value, (str, bool)):
+        raise TypeError(f"{value!r} is no number")
+    return math.nan if value is None else float(value)
+
+
+def _scores(scores: Any) -> dict[str, float]:
+    """The scores of a test that are one number; an accuracy of each class is a list."""
+    return {name: _number(score) for name, score in scores.items() if not isinstance(score, list)}
 
 
 def _is_share(score: str) -> bool:
