@@ -141,7 +141,10 @@ def test_the_two_workers_are_synchronised_by_one_group() -> None:
 
 MISTAKES = [
     ("schema  = 1", "schema = 2", 1, "schema = 2", "valid: 1"),
-    ("schema  = 1", "", 1, "schema = None", "valid: 1"),
+    ("schema  = 1", "", 1, "needs 'schema'", "valid: 1"),
+    ("schema  = 1", "schema = 1\nlink = {}", 2, "unknown key 'link'", "stands behind its [[level]]"),
+    ("count = 160", "precision = 'f32'", 7, "unknown key 'precision'", "before the first [[level]]"),
+    ("count = 160", "mesh = " + "[" * 5000, 31, "nested too deep", ""),
     ("schema  = 1", "schema = true", 1, "schema = True", "valid: 1"),
     ('"taihulight"', '""', 2, "name = ''", "a text"),
     ('name    = "taihulight"', "", 3, "needs 'name'", ""),

@@ -68,12 +68,23 @@ def load_machine(path: str | Path) -> Machine:
         raise DescriptionError(f"{path}: {error.strerror}{hint}") from error
     except (ValueError, RecursionError) as error:
         line = [*re.findall(r"at line (\d+)", str(error)), text.count("\n") + 1][0]
-        raise DescriptionError(f"{path}:{line}: {error}") from error
+        told = "nested too deep" if isinstance(error, RecursionError) else error
+        raise DescriptionError(f"{path}:{line}: {told}") from error
     reader = _Reader(path, text)
     if (schema := table.pop("schema", None)) != 1 or schema is True:
         line = reader.lines.get("schema", [1])[0]
-        raise DescriptionError(f"{path}:{line}: schema = {schema!r} (valid: 1)")
+        told = "needs 'schema'" if schema is None else f"schema = {schema!r}"
+        raise DescriptionError(f"{path}:{line}: {told} (valid: 1)")
     return replace(reader.record(Machine, table), path=path)  # type: ignore[no-any-return]
+
+
+def _elsewhere(kind: Any, key: str) -> str:
+    """The end of a sentence about a key of the file that stands in a level, or the other way round."""
+    if kind is Level and key in {"schema", *(f.name for f in fields(Machine) if f.compare)}:
+        return f"; {key!r} is the file's: it stands before the first [[level]]"
+    if kind is Machine and key in {f.name for f in fields(Level) if f.compare}:
+        return f"; {key!r} is a level's: it stands behind its [[level]]"
+    return ""
 
 
 class _Reader:
@@ -98,7 +109,8 @@ class _Reader:
             self.place(key)
             start = start if values else Location(self.path, self.line)
             if key not in keys:
-                raise DescriptionError(unknown("key", key, keys, f"{self.path}:{self.line}"))
+                told = unknown("key", key, keys, f"{self.path}:{self.line}")
+                raise DescriptionError(f"{told}{_elsewhere(kind, key)}")
             values[known[key].name] = self.value(str(known[key].type), key, value, source)
         for key, f in known.items():
             if f.default is f.default_factory and f.name not in values:
