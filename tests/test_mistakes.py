@@ -34,7 +34,8 @@ def test_a_folder_in_place_of_a_file_is_called_one(
     words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     line = told([word.format(folder=tmp_path) for word in words], capsys)
-    assert line == f"{tmp_path} is a folder; a file is needed here: name one in it"
+    named = f"{SOLVER}: override 'weights': file '{tmp_path}'" if "--set" in words else tmp_path
+    assert line == f"{named} is a folder; a file is needed here: name one in it"
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")

@@ -49,7 +49,11 @@ from demitasse_host.compiler import (
 )
 from demitasse_host.files import (
     cache_folder as cache_folder,
+    expanded as expanded,
     folder_beside as folder_beside,
+    is_file as is_file,
+    is_folder as is_folder,
+    is_there as is_there,
     replacing as replacing,
     write_text as write_text,
 )

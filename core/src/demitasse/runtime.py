@@ -79,13 +79,13 @@ class Runtime(errors.Rooted):
     def read(self, path: str | Path) -> demitasse.ModelReader:
         """A model file, opened by the plugin whose format it is. Raises ModelError."""
         path = Path(path)
-        if path.is_dir():
+        if demitasse.is_folder(path):
             raise errors.ModelError(f"{path} is a folder; a file is needed here: name one in it")
-        if path.exists() and not path.is_file():
+        if demitasse.is_there(path) and not demitasse.is_file(path):
             raise errors.ModelError(
                 f"{path} is a pipe or a device; a file is needed here: copy it to one"
             )
-        if not path.is_file():
+        if not demitasse.is_file(path):
             raise errors.ModelError(f"no such file: {path}{errors.nearest_path(path)}")
         named, others, known = self._by_suffix("model_reader", path)
         for hook in named or others:  # where the name tells nothing, whose content is it?
@@ -99,7 +99,10 @@ class Runtime(errors.Rooted):
         writers, _, known = self._by_suffix("model_writer", path)
         if not writers:
             raise errors.ModelError(f"{path}: no composed plugin writes such a file (suffixes: {known})")
-        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise errors.ModelError(f"{path}: cannot be written: {error.strerror}") from error
         writers[0](path=path, weights=weights)
         return path
 

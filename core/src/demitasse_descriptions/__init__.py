@@ -18,6 +18,7 @@ from demitasse import (
     Machine,
     MemorySpace,
     SyncSpec,
+    is_there,
     nearest_path,
     unknown,
 )
@@ -64,7 +65,7 @@ def load_machine(path: str | Path) -> Machine:
         text = path.read_text(encoding="utf-8")
         table = tomllib.loads(text)
     except OSError as error:
-        hint = "" if path.exists() else nearest_path(path)
+        hint = "" if is_there(path) else nearest_path(path)
         raise DescriptionError(f"{path}: {error.strerror}{hint}") from error
     except (ValueError, RecursionError) as error:
         line = [*re.findall(r"at line (\d+)", str(error)), text.count("\n") + 1][0]

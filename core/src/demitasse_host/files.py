@@ -1,6 +1,7 @@
 """Files that plugins keep: where, and so that they are there whole or as they were."""
 
 import contextlib
+import errno
 import os
 import secrets
 import shutil
@@ -14,6 +15,9 @@ LONGEST_NAME = 255
 """Bytes of a file's name that file systems take."""
 
 
+_NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
+
+
 def cache_folder(name: str) -> Path:
     """The user's folder for what ``name`` remembers from one process to the next, as the XDG base
     directory specification has it. Raises RuntimeError where the user has no home."""
@@ -23,6 +27,39 @@ def cache_folder(name: str) -> Path:
     return base / "demitasse" / name
 
 
+def is_there(path: str | Path) -> bool:
+    """Whether there is anything of a name that somebody gave: no for one that no file can have, too, as
+    one too long, for which ``Path.exists`` raises. Raises OSError where the system does not tell."""
+    return _mode(path) != 0
+
+
+def is_file(path: str | Path) -> bool:
+    """Whether a name that somebody gave is a file's; see ``is_there``."""
+    return stat.S_ISREG(_mode(path))
+
+
+def is_folder(path: str | Path) -> bool:
+    """Whether a name that somebody gave is a folder's; see ``is_there``."""
+    return stat.S_ISDIR(_mode(path))
+
+
+def _mode(path: str | Path) -> int:
+    """What the system has of a path, 0 for nothing."""
+    try:
+        return Path(path).stat().st_mode
+    except ValueError:  # a zero byte, or what no file's name can be written with
+        return 0
+    except OSError as error:
+        if error.errno not in _NOT_THERE:
+            raise
+        return 0
+
+
+def expanded(text: str) -> Path:
+    """A path with the user's home in place of ``~``; as it stands where there is no such user."""
+    return Path(os.path.expanduser(text))  # noqa: PTH111
+
+
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """An empty file beside ``path``, with the rights that the user's umask gives to any, which takes its
@@ -30,6 +67,7 @@ def replacing(path: Path) -> Iterator[Path]:
     killed, with the next file that is replaced in its folder. Where ``path`` is a link, all this is of
     its target. A device's or a pipe's place a file must not take: there the block gets
     ``path`` itself. Raises OSError."""
+    _check_name(path)
     try:
         in_place = not stat.S_ISREG(path.stat().st_mode) and not path.is_dir()
     except FileNotFoundError:
@@ -58,15 +96,24 @@ def folder_beside(path: Path) -> Iterator[Path]:
     end of the block and, where the process is killed, with the next one there. What was at ``path``
     before may be moved to ``old`` in it meanwhile: that is put back where nothing has taken its place,
     and left there where the process is killed. Raises OSError."""
+    _check_name(path)
     folder = _beside(path)
     folder.mkdir(mode=0o700)
     try:
         leftovers.clear(folder.parent, folder)
         yield folder
     finally:
-        if not path.exists() and (old := folder / leftovers.OLD).exists():
+        if not is_there(path) and (old := folder / leftovers.OLD).exists():
             old.replace(path)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _check_name(path: Path) -> None:
+    """Raise OSError for what is no file's name."""
+    if not path.name:
+        raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if "\0" in str(path):
+        raise OSError(errno.EINVAL, "there is a zero byte in the name", str(path))
 
 
 def _beside(target: Path) -> Path:

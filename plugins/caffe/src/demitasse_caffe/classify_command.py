@@ -9,7 +9,7 @@ from typing import Any
 import click
 import numpy as np
 
-from demitasse import DataError, compose, write_text
+from demitasse import DataError, compose, is_folder, write_text
 
 NETS, MEANS, LABELS = (".prototxt", ".pbtxt"), (".binaryproto", ".npy"), (".txt",)
 WEIGHTS, BOTH = (".caffemodel", ".h5", ".demitasse"), ".onnx"
@@ -125,7 +125,7 @@ def _sorted_out(given: tuple[str, ...]) -> tuple[str, str, str | None, str | Non
 
 def _images(word: str) -> list[str]:
     """An image, or those of a folder by name. Raises click's UsageError for a folder without any."""
-    if not Path(word).is_dir():
+    if not is_folder(word):
         return [word]
     images = sorted(str(p) for p in Path(word).iterdir() if p.suffix.lower() in IMAGES)
     if not images:

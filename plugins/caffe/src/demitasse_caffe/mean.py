@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from demitasse import DataError, DataSpec, ModelError
+from demitasse import DataError, DataSpec, ModelError, is_file
 from demitasse_caffe.schema import wire_classes
 from demitasse_caffe.whole_file import write_whole
 
@@ -64,7 +64,7 @@ def compute_image_mean(
 def _kind_of_list(source: Path) -> str | None:
     """images for a text that lists no HDF5 files; None for any other source, which says itself what it
     is."""
-    if source.suffix.lower() != ".txt" or not source.is_file():
+    if source.suffix.lower() != ".txt" or not is_file(source):
         return None
     with source.open("rb") as file:
         listed = file.readline(4096).split()[:1]

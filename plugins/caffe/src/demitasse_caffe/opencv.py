@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from demitasse import DataError, nearest_path
+from demitasse import DataError, is_file, nearest_path
 
 
 def opencv(what: str) -> Any:
@@ -23,7 +23,7 @@ def decoded(path: Path, what: str, flags: str) -> np.ndarray:
     """An image file's pixels by one of OpenCV's ``flags`` (``IMREAD_COLOR``): (height, width) or
     (height, width, channels), blue first. Raises DataError for a file that is missing or no image."""
     opencv(what)
-    if not path.is_file():
+    if not is_file(path):
         raise DataError(f"no such image: {path}{nearest_path(path)}")
     return decoded_bytes(path.read_bytes(), str(path), what, flags)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from demitasse import LayerType, ModelError, NetDefinition, Solver, Weights, nearest_path
+from demitasse import LayerType, ModelError, NetDefinition, Solver, Weights, is_file, nearest_path
 from demitasse_caffe.binary import binary_kind, has_weights, parse_binary
 from demitasse_caffe.hdf5_file import is_hdf5
 from demitasse_caffe.net import NetFile, check_phase, define, net_file, state_of
@@ -104,7 +104,7 @@ Reader = NetReader | SolverReader | WeightsReader
 def open_model(path: Path, layer_types: Mapping[str, LayerType]) -> Reader | None:
     """A reader for the file, by its suffix and content; None for another plugin's. Raises ModelError
     with file and line."""
-    if not path.is_file():
+    if not is_file(path):
         raise ModelError(f"no such file: {path}{nearest_path(path)}")
     if path.name.endswith(WEIGHTS):
         return WeightsReader(path, layer_types)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from demitasse import ModelError, Weights
+from demitasse import ModelError, Weights, is_file, is_there
 from demitasse_caffe.hdf5_file import is_hdf5, made_hdf5, open_hdf5
 from demitasse_caffe.hdf5_weights import (
     read_hdf5_weights,
@@ -67,7 +67,7 @@ def read_solverstate(path: Path) -> Weights:
         raise ModelError(f"{path}: names no caffemodel (learned_net), so its history has no layers")
     found, tried = find(state.learned, path)
     beside = path.with_name(Path(state.learned).name or ".")
-    if found is None and beside.is_file():
+    if found is None and is_file(beside):
         found = str(beside)  # the pair was moved
     if found is None:
         raise ModelError(f"{path}: its weights {state.learned!r} are not there; {attempts(tried)}")
@@ -164,7 +164,7 @@ def _write_hdf5(path: Path, state: _State) -> None:
 
 
 def _write_weights(path: Path, weights: Weights, hdf5: bool) -> None:
-    if not path.exists():
+    if not is_there(path):
         (write_hdf5_weights if hdf5 else write_caffemodel)(path, weights)
         return
     present = read_hdf5_weights(path) if is_hdf5(path) else read_caffemodel(path)

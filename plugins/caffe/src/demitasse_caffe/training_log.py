@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from demitasse import CompositionError, Event
+from demitasse import CompositionError, Event, is_folder
 
 Say = Callable[[str, str], None]
 """Takes a line: the place that Caffe's has in its sources, and the text."""
@@ -187,7 +187,7 @@ def _begun(place: Path) -> Path:
         "Log line format: [IWEF]mmdd hh:mm:ss.uuuuuu threadid file:line] msg",
     ]
     try:
-        path = _named(place) if place.is_dir() else place
+        path = _named(place) if is_folder(place) else place
         path.write_text("\n".join([*head, ""]))
     except OSError as error:
         raise CompositionError(f"option caffe.log: {place}: {error.strerror or error}") from error

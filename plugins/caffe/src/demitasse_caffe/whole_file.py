@@ -14,6 +14,8 @@ def read_whole(path: Path) -> bytes:
         data = path.read_bytes()
     except OSError as error:
         raise ModelError(f"{path}: cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise ModelError(f"{str(path)!r}: cannot be read: {error}") from error
     if data.startswith(b"version https://git-lfs.github.com/"):
         raise ModelError(
             f"{path}: is a pointer that Git LFS has in the file's place; 'git lfs pull' fetches the file"

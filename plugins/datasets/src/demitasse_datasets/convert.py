@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from demitasse import DataError, DataSpec, folder_beside, permutation, unknown
+from demitasse import DataError, DataSpec, folder_beside, is_folder, is_there, permutation, unknown
 from demitasse_datasets import images
 from demitasse_datasets.datum import Datum, serialize
 from demitasse_datasets.decoders import decoders, for_each
@@ -85,9 +85,9 @@ def convert_samples(
     Raises DataError that names file and line.
     """
     target = Path(target)
-    if target.exists() and not force:
+    if is_there(target) and not force:
         raise DataError(f"{target} is there already; force overwrites it")
-    if target.is_dir() and (others := sorted({path.name for path in target.iterdir()} - FILES)):
+    if is_folder(target) and (others := sorted({path.name for path in target.iterdir()} - FILES)):
         raise DataError(f"{target} is no LMDB database and is left alone: it holds {others[0]!r}")
     if (height == 0) != (width == 0) or min(height, width) < 0:
         raise DataError(f"images are resized to a height and a width, not ({height}, {width})")
@@ -96,7 +96,7 @@ def convert_samples(
     ending = "" if encoded is True else f".{str(encoded).lstrip('.')}" if encoded else None
     form = Form((height, width) if height else None, gray, ending)
     path = Path(source)
-    if kind in (None, "images") and path.is_dir() and (listed := in_folder(path)):
+    if kind in (None, "images") and is_folder(path) and (listed := in_folder(path)):
         entries = from_files(listed, f"{path}{os.sep}", path, form, shuffle, seed, check_size)
     elif kind == "images" or (kind is None and path.suffix.lower() == ".txt"):
         entries = from_files(read_list(path), root, path, form, shuffle, seed, check_size)
@@ -270,7 +270,7 @@ def new_lmdb(target: Path) -> Iterator[Callable[[Sequence[tuple[bytes, bytes]]],
 
 def _check_replaceable(target: Path) -> None:
     """Raise DataError for a folder that has more than a database in it: it would be lost."""
-    if not target.is_dir():
+    if not is_folder(target):
         return
     others = sorted(p.name for p in target.iterdir() if p.name not in ("data.mdb", "lock.mdb"))
     if others and not (target / "CURRENT").is_file():

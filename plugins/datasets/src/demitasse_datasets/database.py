@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from demitasse import DataError, Field
+from demitasse import DataError, Field, is_file
 from demitasse_datasets import images
 from demitasse_datasets.crops import Crop, fit
 from demitasse_datasets.datum import Datum, parse
@@ -33,16 +33,16 @@ _opening = threading.Lock()
 
 def kind_of(path: Path) -> str | None:
     """The kind of database in a folder (or file, for LMDB); None for none."""
-    if path.suffix == ".mdb" and path.is_file():
+    if path.suffix == ".mdb" and is_file(path):
         return "lmdb"
-    return next((kind for kind, (file, _) in READERS.items() if (path / file).is_file()), None)
+    return next((kind for kind, (file, _) in READERS.items() if is_file(path / file)), None)
 
 
 def open_database(path: Path, kind: str) -> Reader:
     """The database, opened unless another source of this process has it open: LMDB allows one only.
     Raises DataError."""
     told, reader = READERS[kind]
-    file = path if path.is_file() else path / told
+    file = path if is_file(path) else path / told
     try:
         status = file.stat()
     except OSError as error:

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from demitasse import DataError, ModelError, NetDefinition, ShapeError, replacing, unknown
+from demitasse import DataError, ModelError, NetDefinition, ShapeError, is_there, replacing, unknown
 from demitasse_datasets.convert import new_lmdb
 from demitasse_datasets.datum import Datum, serialize
 from demitasse_datasets.hdf5 import h5py
@@ -122,7 +122,7 @@ def _check_targets(files: Mapping[str, Path], kinds: Mapping[str, str], force: b
         if file in seen and kinds[blob] != "hdf5":
             raise DataError(f"{file} is given for the blobs {seen[file]!r} and {blob!r}")
         seen[file] = blob
-        if file.exists() and not force:
+        if is_there(file) and not force:
             raise DataError(f"{file} is there already; force overwrites it")
 
 

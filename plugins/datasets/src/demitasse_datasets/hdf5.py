@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from demitasse import DataError, Field, nearest_path, unknown
+from demitasse import DataError, Field, is_file, nearest_path, unknown
 from demitasse_datasets.files import physical_memory
 from demitasse_datasets.image_list import beside, lines
 from demitasse_datasets.samples import naming
@@ -41,7 +41,7 @@ def is_hdf5(path: Path) -> bool:
     try:
         with path.open("rb") as file:
             return file.read(8) == SIGNATURE
-    except OSError:
+    except (OSError, ValueError):  # a zero byte is in no file's name
         return False
 
 
@@ -52,7 +52,7 @@ def listed_files(path: Path) -> list[Path]:
     files = []
     for number, line in lines(path):
         file = beside(line, path)
-        if not file.is_file():
+        if not is_file(file):
             raise DataError(f"{path}:{number}: no such file: {line!r}{nearest_path(file)}")
         files.append(file)
     if not files:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from demitasse import DataError, nearest
+from demitasse import DataError, is_file, nearest
 from demitasse_datasets.files import (
     SUFFIXES,
     MappedFile,
@@ -117,7 +117,7 @@ def labels_beside(images: Path) -> tuple[Path | None, str]:
         for ending in sorted(SUFFIXES, key=lambda ending: ending != suffix)
     ]
     for candidate in candidates:
-        if candidate.is_file():
+        if is_file(candidate):
             return candidate, ""
     others = [other.name for other in images.parent.iterdir() if other.name != images.name]
     close = nearest(candidates[0].name, [other for other in others if "label" in other.lower()])

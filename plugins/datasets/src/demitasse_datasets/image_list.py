@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from demitasse import DataError, Field
+from demitasse import DataError, Field, is_there
 from demitasse_datasets import images
 from demitasse_datasets.crops import Crop, fit
 from demitasse_datasets.decoders import decoders, for_each
@@ -82,7 +82,7 @@ def beside(name: str, listed_in: Path) -> Path:
     """A file as the working directory has it, else as the folder of the list has it."""
     path = Path(name)
     other = listed_in.parent / path
-    return other if not path.exists() and other.exists() else path
+    return other if not is_there(path) and is_there(other) else path
 
 
 class ImageSamples:

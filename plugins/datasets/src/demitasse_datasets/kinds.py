@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from demitasse import DataError, DataSpec, nearest_path, unknown
+from demitasse import DataError, DataSpec, expanded, is_folder, is_there, nearest_path, unknown
 from demitasse_datasets.cifar import FORMATS, is_cifar, open_cifar
 from demitasse_datasets.database import kind_of
 from demitasse_datasets.digits import open_digits
@@ -58,20 +58,20 @@ def open_samples(spec: DataSpec) -> Samples | None:
     told = kind if kind in OPTIONS else None if kind else _told(text)
     if told is not None:
         return open_file(_there(text), told, spec)
-    if kind is None and not Path(text).exists() and re.match(r"\w[\w+.-]+:", text):
+    if kind is None and not is_there(text) and re.match(r"\w[\w+.-]+:", text):
         return None  # another plugin's kind; a single letter is a drive of Windows
     return _open_files(text, kind, split, options)
 
 
 def _told(text: str) -> str | None:
     """The kind of a database or an HDF5 file, by what is there."""
-    path = Path(text).expanduser()
+    path = expanded(text)
     return kind_of(path) or ("hdf5" if is_hdf5(path) else None)
 
 
 def _there(text: str) -> Path:
-    path = Path(text).expanduser()
-    if not path.exists():
+    path = expanded(text)
+    if not is_there(path):
         raise missing(path, UNDERSTOOD)
     return path
 
@@ -80,7 +80,7 @@ def _asked(text: str, options: Mapping[str, object]) -> tuple[str, Mapping[str, 
     """The name of a source, and its options: those behind it (``?split=test&labels=false``) come first.
     Raises DataError for one that is none."""
     mark = re.search(r"\?(\w+=[^?]*)$", text)
-    if mark is None or Path(text).exists():
+    if mark is None or is_there(text):
         return text, options
     behind: dict[str, object] = {}
     for part in mark[1].split("&"):
@@ -104,7 +104,7 @@ def _open_files(
     text: str, kind: str | None, split: str | None, options: Mapping[str, object]
 ) -> ArraySamples | None:
     paths = _paths(text)
-    if any(path.is_dir() for path in paths):
+    if any(is_folder(path) for path in paths):
         if len(paths) > 1:
             raise DataError(f"{text!r} names a folder among others; name one folder, or files")
         found = _in_folder(paths[0], kind, split)
@@ -133,10 +133,10 @@ def _labels(images: Path, options: Mapping[str, object]) -> tuple[Path | None, s
         return labels_beside(images)
     if labels is False or labels is None:
         return None, ""
-    path = Path(str(labels)).expanduser()
-    if not path.exists() and (images.parent / path).exists():
+    path = expanded(str(labels))
+    if not is_there(path) and is_there(images.parent / path):
         return images.parent / path, ""
-    if not path.exists():
+    if not is_there(path):
         raise missing(path, f"the labels of {images}")
     return path, ""
 
@@ -167,10 +167,10 @@ def _refuse_archive(path: Path) -> None:
 def _paths(text: str) -> list[Path]:
     """The files that a path, a pattern, or several of them with commas between, names."""
     paths = []
-    for part in [text] if Path(text).exists() else text.split(","):
-        path = Path(part.strip()).expanduser()
-        if path.exists() or not glob.has_magic(str(path)):
-            if not path.exists():
+    for part in [text] if is_there(text) else text.split(","):
+        path = expanded(part.strip())
+        if is_there(path) or not glob.has_magic(str(path)):
+            if not is_there(path):
                 raise missing(path, UNDERSTOOD)
             paths.append(path)
             continue

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from demitasse import DataError
+from demitasse import DataError, is_folder
 from demitasse_datasets.files import MappedFile
 from demitasse_datasets.keys import Get, Keys, shown
 
@@ -27,7 +27,7 @@ class LmdbReader:
                 f"{path}: the package lmdb is needed to read it ({error}); pip install lmdb"
             ) from error
         self.path, self._error = str(path), lmdb.Error
-        folder = path.is_dir()
+        folder = is_folder(path)
         try:
             self._environment: Any = lmdb.open(
                 self.path, readonly=True, lock=False, subdir=folder, create=False

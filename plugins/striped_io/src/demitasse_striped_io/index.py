@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from demitasse import DataError, Field, nearest_path, replacing
+from demitasse import DataError, Field, is_file, is_folder, nearest_path, replacing
 
 FORMAT, VERSION = "demitasse striped set", 1
 INDEX = "index.json"
@@ -88,8 +88,8 @@ def record_bytes(fields: Mapping[str, Field]) -> int:
 
 def is_set(path: Path) -> bool:
     """Whether a path is a striped set: its folder, or its index. Cheap: 512 bytes are read."""
-    file = path / INDEX if path.is_dir() else path
-    if file.name != INDEX or not file.is_file():
+    file = path / INDEX if is_folder(path) else path
+    if file.name != INDEX or not is_file(file):
         return False
     with file.open("rb") as opened:
         return FORMAT.encode() in opened.read(512)

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from demitasse import DataError, DataSpec, Field
+from demitasse import DataError, DataSpec, Field, is_folder, is_there
 from demitasse_striped_io import loops
 from demitasse_striped_io.contents import Contents, Item
 from demitasse_striped_io.decoding import ENDINGS, decode
@@ -194,7 +194,7 @@ def open_input(runtime: Any, source: str, *, root: str, kind: str | None, form: 
     path = Path(source)
     if kind in (None, "webdataset") and is_shards(source):
         return FilesInput(source, shard_items(source), form)
-    if kind in (None, "images") and path.is_dir() and (listed := _in_folder(path)):
+    if kind in (None, "images") and is_folder(path) and (listed := _in_folder(path)):
         return FilesInput(source, listed, form)
     if kind == "images" or (kind is None and path.suffix.lower() == ".txt"):
         return FilesInput(source, _listed(path, root), form)
@@ -233,7 +233,7 @@ def _listed(path: Path, root: str) -> list[Item]:
                 f"{path}:{number}: {line[:200]!r} is not a path, a blank and a label (a whole number)"
             )
         file = Path(root + name.strip())
-        if not file.exists() and (path.parent / file).exists():
+        if not is_there(file) and is_there(path.parent / file):
             file = path.parent / file
         items.append(Item(file, f"{path}:{number}: {file}", int(label)))
     return items

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from demitasse import DataError, DataSource, DataSpec
+from demitasse import DataError, DataSource, DataSpec, expanded, is_folder, is_there
 from demitasse_striped_io.index import INDEX, JOURNAL, is_set
 from demitasse_striped_io.options import split_query
 
@@ -14,12 +14,12 @@ from demitasse_striped_io.options import split_query
 def open_striped(spec: DataSpec) -> DataSource | None:
     """The source of a specification, or None when it is not ours. Raises DataError."""
     text = os.fspath(spec.source)
-    plain, query = split_query(text) if "?" in text and not Path(text).exists() else (text, {})
+    plain, query = split_query(text) if "?" in text and not is_there(text) else (text, {})
     if spec.kind == "readers" or "reader" in query:
         from demitasse_striped_io.readers import open_with_readers
 
         return open_with_readers(spec, plain, query)
-    path = Path(plain).expanduser()
+    path = expanded(plain)
     if spec.kind is None and not is_set(path):
         _check_finished(path)
         return None
@@ -30,7 +30,7 @@ def open_striped(spec: DataSpec) -> DataSource | None:
 
 def _check_finished(path: Path) -> None:
     """Raise DataError for a set whose writing was broken off."""
-    if path.is_dir() and (path / JOURNAL).exists() and not (path / INDEX).exists():
+    if is_folder(path) and is_there(path / JOURNAL) and not is_there(path / INDEX):
         raise DataError(
             f"{path}: is a striped set whose writing was broken off: convert again, and it goes on"
         )

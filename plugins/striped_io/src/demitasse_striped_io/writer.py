@@ -94,10 +94,9 @@ class Writer:
             try:
                 stack.callback(os.close, self._held())
                 self._prepare()
-            except OSError as error:
-                raise DataError(
-                    f"{self.target}: cannot be written: {error.strerror or error}"
-                ) from error
+            except (OSError, ValueError) as error:
+                reason = getattr(error, "strerror", None) or error
+                raise DataError(f"{self.target}: cannot be written: {reason}") from error
             return self._written(progress or (lambda done, size: None))
 
     def _held(self) -> int:

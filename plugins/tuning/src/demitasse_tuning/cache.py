@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from demitasse import DemitasseError, cache_folder, fingerprint, replacing
+from demitasse import DemitasseError, cache_folder, expanded, fingerprint, replacing
 
 log = logging.getLogger("demitasse.tuning")
 
@@ -52,7 +52,7 @@ def cache_file(folder: str = "") -> Path:
     """The file of this machine, in ``folder`` or else in the user's cache folder. Raises RuntimeError
     where the user has no home."""
     if folder:
-        return Path(folder).expanduser() / f"{fingerprint()}.json"
+        return expanded(folder) / f"{fingerprint()}.json"
     return cache_folder("tuning") / f"{fingerprint()}.json"
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from demitasse import DataError, DataSpec, GraphBuilder, Layer, Tensor
+from demitasse import DataError, DataSpec, GraphBuilder, Layer, Tensor, is_file
 from demitasse_caffe.layers.base import CaffeLayer, in_training
 from demitasse_caffe.layers.transformation import subtracted, transform
 from demitasse_caffe.paths import located
@@ -192,4 +192,4 @@ def _root(folder: str, layer: Layer) -> str:
 def _database(data: Any, source: str) -> str | None:
     """The format that the file names, where the source is a folder with such a database in it."""
     backend = data.DB.Name(data.backend)
-    return backend.lower() if (Path(source) / _DATABASE_FILES[backend]).is_file() else None
+    return backend.lower() if is_file(Path(source) / _DATABASE_FILES[backend]) else None
