@@ -71,6 +71,16 @@ def imports(path: Path) -> Iterator[tuple[str, str | None, int]]:
             yield from ((node.module or "", alias.name, node.lineno) for alias in node.names)
 
 
+def test_every_package_of_the_core_s_wheel_tells_type_checkers_that_it_is_typed() -> None:
+    project = tomllib.loads((ROOT / "core" / "pyproject.toml").read_text())
+    packages = project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    folders = [ROOT / "core" / package for package in packages]
+    assert sorted(folders) == sorted(
+        path.parent for path in (ROOT / "core" / "src").glob("*/__init__.py")
+    )
+    assert [folder.name for folder in folders if not (folder / "py.typed").is_file()] == []
+
+
 def test_the_kernel_fits_in_one_sitting() -> None:
     assert lines_of(CORE) - lines_of(VOCABULARY) < 2000
 
