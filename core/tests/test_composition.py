@@ -178,8 +178,8 @@ def test_a_plugin_that_cannot_be_imported_is_named_with_the_reason(
         ),
         ({"role": "kernel"}, r"plugin\.toml.*unknown role 'kernel'; did you mean 'kernels'"),
         ({"api": ">=7"}, rf"demitasse '>=7', this is {demitasse.__version__}; install versions"),
-        ({"api": ""}, "it is for demitasse ''"),
-        ({"api": "about 0.1"}, "it is for demitasse 'about 0.1'"),
+        ({"api": ""}, r"does not say for which versions of demitasse it is \(api = "),
+        ({"api": "about 0.1"}, "it is for demitasse 'about 0.1', which is no range of versions"),
         (
             {"manifest": manifest_text("sliderule")},
             "the name is 'sliderule', the entry point's 'abacus'",
@@ -236,6 +236,16 @@ def test_a_value_of_the_wrong_type_is_the_problem_of_its_plugin_alone(
         assert "abacus" not in runtime.explain().versions
     with pytest.raises(PluginError, match="'abacus'"):
         compose(MACHINE, ["abacus"])
+
+
+def test_a_wheel_that_left_its_manifest_out_is_told_how_to_have_it_packaged(install: Install) -> None:
+    (install("abacus") / "plugin.toml").unlink()
+    with pytest.raises(PluginError) as caught:
+        compose(MACHINE, ["abacus"])
+    told = str(caught.value)
+    assert "plugin.toml is not there; have it packaged (with setuptools, " in told
+    assert told.count("plugin.toml is not there") == 1
+    assert 'package-data] toys_abacus = ["plugin.toml"])' in told
 
 
 def test_a_package_that_is_gone_is_named(install: Install) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -107,6 +108,15 @@ def test_what_a_hook_gives_of_a_wrong_type_is_told_in_a_line(
     assert str(caught.value) == f"plugin 'stranger': hook {hook} gave {given!r} (valid: {valid})"
 
 
+def test_a_writer_that_leaves_no_file_is_told_with_its_plugin(toy: ModuleType, tmp_path: Path) -> None:
+    facts = {"model_writer": {"suffixes": [".toy"]}}
+    given = toy.plugin("stranger", roles=facts, model_writer=lambda path, weights: None)
+    path = tmp_path / "weights.toy"
+    with compose(MACHINE, [given]) as runtime, pytest.raises(PluginError) as caught:
+        runtime.write(path, None)  # type: ignore[arg-type]
+    assert str(caught.value) == f"plugin 'stranger': hook model_writer left no file {path}"
+
+
 def test_a_hook_that_ends_the_program_is_an_error_that_names_it(toy: ModuleType) -> None:
     def observe() -> Any:
         sys.exit("no licence")
@@ -137,6 +147,10 @@ def test_a_data_source_is_given_its_plugins_options(toy: ModuleType) -> None:
             "parameters = ['beta'] (valid: a table of defaults by name, {} for none)",
         ),
         (
+            {"parameters": None},  # it has none
+            "parameters = None (valid: a table of defaults by name, {} for none)",
+        ),
+        (
             {"parameters": {1: 2.0}},
             "parameters = {1: 2.0} (valid: a table of defaults by name, {} for none)",
         ),
@@ -146,6 +160,8 @@ def test_a_layer_type_whose_name_or_parameters_are_none_is_refused(
     toy: ModuleType, given: dict[str, Any], told: str
 ) -> None:
     kind = SimpleNamespace(**{"name": "Swish", "parameters": {}, "build": list, **given})
+    if given.get("parameters", "") is None:
+        del kind.parameters
     with pytest.raises(PluginError) as caught:
         compose(MACHINE, [toy.plugin("stranger", layer_types=lambda: [kind])])
     assert str(caught.value) == f"plugin 'stranger': layer type {kind.name!r}: {told}"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from demitasse.errors import PlanError
+from demitasse.errors import PlanError, PluginError
 from demitasse_schedules import Algorithm, InRounds, Move, Round, Schedule, check, joined, proof
 
 # Algorithms as a plugin would write them.
@@ -263,3 +263,14 @@ def test_a_rank_map_moves_owners_too() -> None:
     made = RING.schedule(4, 8, "reduce_scatter", order=[2, 0, 3, 1])
     assert [made.owner(made, rank) for rank in range(4)] == [(2, 4), (6, 8), (0, 2), (4, 6)]
     check(made)
+
+
+@pytest.mark.parametrize("made", [3, (0, 1, 0, 4), Round([0], [1], [0], [4], True)])  # type: ignore[arg-type]
+def test_what_is_no_round_of_arrays_is_told_with_its_maker(made: Any) -> None:
+    def astray(schedule: Schedule, program: InRounds) -> Iterator[Any]:
+        yield made
+
+    with pytest.raises(
+        PluginError, match=r"astray of \S+: a round is .* \(valid: a demitasse\.Round of"
+    ):
+        check(Algorithm("astray", "", astray).schedule(2, 4))

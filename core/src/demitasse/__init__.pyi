@@ -15,6 +15,8 @@ from demitasse_contracts import (
     disagreement as disagreement,
     gathered_layer_types as gathered_layer_types,
     gathered_words as gathered_words,
+    unfit as unfit,
+    unreadable as unreadable,
     whose as whose,
 )
 from demitasse.composition import (

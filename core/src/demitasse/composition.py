@@ -133,7 +133,7 @@ def _read(point: importlib.metadata.EntryPoint) -> Manifest:
     try:
         return _manifest(tomllib.loads(path.read_text("utf-8")), bare, str(path))
     except (OSError, ValueError) as error:
-        return replace(bare, problem=f"its manifest {path} cannot be read: {error}")
+        return replace(bare, problem=demitasse.unreadable(path, error))
 
 
 def _manifest(data: Mapping[str, Any], bare: Manifest, where: str) -> Manifest:
@@ -141,18 +141,14 @@ def _manifest(data: Mapping[str, Any], bare: Manifest, where: str) -> Manifest:
     given = _KEYS | {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
     if problem := _malformed(given, where):
         return replace(bare, problem=problem)
-    api, wrong = given["api"], ""
     try:
-        fits = api != "" and SpecifierSet(api).contains(__version__, prereleases=True)
+        fits = given["api"] != "" and SpecifierSet(given["api"]).contains(__version__, prereleases=True)
     except InvalidSpecifier:
         fits = False
-        wrong = ", which is no range of versions (valid: as '>=0.1,<0.2')"
     if given["name"] != bare.name:
         problem = f"{where}: the name is {given['name']!r}, the entry point's {bare.name!r}"
     elif not fits:
-        problem = (
-            f"it is for demitasse {api!r}{wrong}, this is {__version__}; install versions that match"
-        )
+        problem = demitasse.unfit(given["api"], __version__)
     return replace(bare, **{**given, "name": bare.name, "problem": problem})
 
 
@@ -299,6 +295,6 @@ def _named(plugin: str, role: str, hook: Callable[..., Any]) -> Callable[..., An
         except (Exception, SystemExit) as error:
             told = f"plugin {plugin!r}: hook {role} raised {type(error).__name__}: {error}"
             raise PluginError(told) from error
-        return demitasse.check_given(plugin, role, made)
+        return demitasse.check_given(plugin, role, made, given)
 
     return call

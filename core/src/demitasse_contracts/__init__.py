@@ -8,6 +8,8 @@ from demitasse_contracts.given import absent as absent
 from demitasse_contracts.given import broken_contract as broken_contract
 from demitasse_contracts.given import check_given as check_given
 from demitasse_contracts.given import disagreement as disagreement
+from demitasse_contracts.given import unfit as unfit
+from demitasse_contracts.given import unreadable as unreadable
 from demitasse_contracts.owners import blamed as blamed
 from demitasse_contracts.owners import blamed_inside as blamed_inside
 from demitasse_contracts.owners import whose as whose

@@ -39,7 +39,7 @@ def gathered_layer_types(composition: Composition) -> dict[str, LayerType]:
                 raise PluginError(
                     f"{where}: name = {kind.name!r} (valid: letters and digits, as in Swish)"
                 )
-            given = getattr(kind, "parameters", {})
+            given = getattr(kind, "parameters", None)
             if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
                 valid = "valid: a table of defaults by name, {} for none"
                 raise PluginError(f"{where}: parameters = {given!r:.99} ({valid})")

@@ -5,7 +5,10 @@ from __future__ import annotations
 import importlib.metadata
 import inspect
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from demitasse import PluginError, unknown
 from demitasse_contracts.levels import check_probed
@@ -36,8 +39,9 @@ TABLES = {
 """What a table by name holds, and what each of them has."""
 
 
-def check_given(plugin: str, role: str, made: Any) -> Any:
-    """What a hook gave, None made an empty list or table of it. Raises PluginError."""
+def check_given(plugin: str, role: str, made: Any, asked: Mapping[str, Any]) -> Any:
+    """What a hook gave that was ``asked`` with these arguments, None made an empty list or table of it.
+    Raises PluginError, also for a file that was to be written and is not there."""
     parts: tuple[str, ...] = ()
     if role in LISTS:
         made = [] if made is None else made
@@ -52,6 +56,9 @@ def check_given(plugin: str, role: str, made: Any) -> Any:
         parts, items, right = OBJECTS[role], (made,), True
         valid = f"None, or what has {_listed(parts)}"
     else:
+        path = asked.get("path")
+        if role == "model_writer" and isinstance(path, Path) and not path.exists():
+            raise PluginError(f"plugin {plugin!r}: hook model_writer left no file {path}")
         return made
     if not right or not all(hasattr(item, part) for item in items for part in parts):
         raise PluginError(f"plugin {plugin!r}: hook {role} gave {made!r:.99} (valid: {valid})")
@@ -88,6 +95,27 @@ def disagreement(declared: Sequence[str], implemented: Sequence[str], hooks: Col
     steps = [f"mark a function {name} of the module with hookimpl" for name in missing]
     steps += [f"give plugin.toml a table [roles.{name}]" for name in silent]
     return f"{told}: {'; '.join(steps)}"
+
+
+def unreadable(manifest: Path, error: Exception) -> str:
+    """Why a plugin's manifest is none."""
+    if not isinstance(error, FileNotFoundError):
+        return f"its manifest {manifest} cannot be read: {error}"
+    package = manifest.parent.name
+    data = f'with setuptools, [tool.setuptools.package-data] {package} = ["plugin.toml"]'
+    return f"it came without its manifest: {manifest} is not there; have it packaged ({data})"
+
+
+def unfit(api: str, version: str) -> str:
+    """Why a plugin for the versions ``api`` of Demitasse is not for this one."""
+    if not api:
+        return "its manifest does not say for which versions of demitasse it is (api = '>=0.1,<0.2')"
+    told, valid = f"it is for demitasse {api!r}", "valid: as '>=0.1,<0.2'"
+    try:
+        SpecifierSet(api)
+    except InvalidSpecifier:
+        told += f", which is no range of versions ({valid})"
+    return f"{told}, this is {version}; install versions that match"
 
 
 def absent(plugin: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from demitasse import PlanError, unknown
+from demitasse import PlanError, PluginError, unknown, whose
 
 GOALS = ("allreduce", "reduce", "broadcast", "reduce_scatter", "allgather")
 
@@ -79,11 +79,15 @@ class InRounds:
     order: tuple[int, ...] = ()
 
     def rounds(self, schedule: Schedule) -> Iterator[Round]:
-        """Every round; no message is empty, and no round is without messages."""
+        """Every round; no message is empty, and no round is without messages. Raises PluginError for
+        what is no round of arrays."""
         order = np.array(self.order)
         if self.order:
             schedule = replace(schedule, root=self.order.index(schedule.root))
         for each in self.make(schedule, self):
+            if not isinstance(each, Round) or not all(isinstance(c, np.ndarray) for c in each[:4]):
+                valid = "valid: a demitasse.Round of NumPy arrays source, target, start and stop"
+                raise PluginError(f"{whose(self.make)}: a round is {each!r:.99} ({valid})")
             if np.any(empty := each.start >= each.stop):
                 each = each.kept(~empty)
             if len(each.source):

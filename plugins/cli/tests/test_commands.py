@@ -416,6 +416,27 @@ def test_the_doctor_finds_a_command_claimed_twice(
     assert found["message"] == "is claimed by the plugins one and two"
 
 
+@pytest.mark.parametrize("given", ["None", "{'gret': print}", "['greet']"])
+def test_a_command_that_is_declared_and_not_given_is_told_with_what_was(
+    install: Install, capsys: pytest.CaptureFixture[str], given: str
+) -> None:
+    hook = f"from demitasse import hookimpl\n@hookimpl\ndef commands(): return {given}\n"
+    install("shy", API + '[roles.commands]\ncommands = { greet = "x" }\n', hook)
+    assert main(["greet"]) == 2
+    told = capsys.readouterr().err
+    assert "declares the command 'greet' but does not give it: its hook commands gave " in told
+    assert "(valid: a table by name)" in told
+
+
+def test_the_doctor_tells_a_manifest_s_name_from_its_versions(
+    install: Install, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = install("renamed", API + "[roles.observe]\n", "")
+    (folder / "plugin.toml").write_text(f'name = "other"\n{API}[roles.observe]\n')
+    assert main(["doctor", "--json", "-"]) == 1
+    assert findings(capsys)["plugin renamed"]["remedy"].startswith("mend its plugin.toml, or ")
+
+
 def test_a_plugin_whose_commands_are_no_table_harms_no_other(
     install: Install, capsys: pytest.CaptureFixture[str]
 ) -> None:

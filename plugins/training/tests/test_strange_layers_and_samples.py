@@ -146,8 +146,9 @@ def wrong(toy: ModuleType, **given: Any) -> Any:
             {"fields": {"data": Field((8,), "flaot32")}},
             "field 'data' is Field(shape=(8,), dtype='flaot32')",
         ),
-        ({"size": "60"}, "size = '60' (valid: how many samples it has)"),
-        ({"size": -1}, "size = -1 (valid: how many samples it has)"),
+        ({"size": "60"}, "size = '60' (valid: how many samples it has, 1 or more)"),
+        ({"size": 0}, "size = 0 (valid: how many samples it has, 1 or more)"),
+        ({"fields": ["data"]}, "fields = ['data'] (valid: a table of demitasse.Field by name)"),
         ({"stream": fail}, "raised KeyError opening a stream: 'tile'"),
         ({"stream": lambda first: None}, "raised TypeError opening a stream: "),
         (

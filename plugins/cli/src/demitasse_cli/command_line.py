@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Mapping
 from contextlib import nullcontext, redirect_stdout, suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -103,15 +104,18 @@ class CommandLine(click.Group):
 
 def load(manifest: Manifest, name: str) -> click.Command:
     """Import a plugin and ask it for one of its commands. Raises PluginError."""
+    declares = f"plugin {manifest.name!r} ({manifest.distribution} {manifest.version}) declares the "
+    declares += f"command {name!r} but does not give it"
     try:
-        plugin = importlib.import_module(manifest.module)
-        command = plugin.commands()[name]
+        given = importlib.import_module(manifest.module).commands()
     except (Exception, SystemExit) as error:
         raise PluginError(
-            f"plugin {manifest.name!r} ({manifest.distribution} {manifest.version}) declares the "
-            f"command {name!r} but does not give it: {type(error).__name__}: {error}; "
+            f"{declares}: {type(error).__name__}: {error}; "
             f"reinstall or uninstall {manifest.distribution}"
         ) from error
+    if not isinstance(given, Mapping) or name not in given:
+        raise PluginError(f"{declares}: its hook commands gave {given!r:.99} (valid: a table by name)")
+    command = given[name]
     if not isinstance(command, click.Command):
         raise PluginError(
             f"plugin {manifest.name!r}: its command {name!r} is a {type(command).__name__}, "

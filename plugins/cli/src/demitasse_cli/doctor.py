@@ -290,9 +290,9 @@ def _composed() -> Iterator[Finding]:
 
 
 def _mend_manifest(manifest: Manifest) -> str:
-    if manifest.api:  # it was read, and is for another version, or for another name
+    if manifest.problem.startswith("it is for"):  # another version
         return f"pip install --upgrade demitasse {manifest.distribution}; or {_uninstall(manifest)}"
-    if "is not there" in manifest.problem:
+    if manifest.problem.startswith("its package"):
         return f"{_reinstall(manifest)}; or {_uninstall(manifest)}"
     return f"mend its plugin.toml, or {_reinstall(manifest)}, or {_uninstall(manifest)}"
 

@@ -155,11 +155,15 @@ def check_fields(source: DataSource, where: str) -> None:
     """Raise PluginError for a number of samples that is none, and for fields that are not told as
     ``demitasse.Field`` tells them."""
     size: object = source.size
-    if not isinstance(size, Integral) or int(size) < 0:
+    if not isinstance(size, Integral) or int(size) < 1:
         raise PluginError(
-            f"{where}: {whose(source)}: size = {size!r:.99} (valid: how many samples it has)"
+            f"{where}: {whose(source)}: size = {size!r:.99} (valid: how many samples it has, 1 or more)"
         )
-    for name, field in source.fields.items():
+    fields: object = source.fields
+    if not isinstance(fields, Mapping):
+        valid = "valid: a table of demitasse.Field by name"
+        raise PluginError(f"{where}: {whose(source)}: fields = {fields!r:.99} ({valid})")
+    for name, field in fields.items():
         shape, dtype = getattr(field, "shape", None), getattr(field, "dtype", None)
         try:
             right = isinstance(shape, tuple) and all(extent >= 0 for extent in map(index, shape))
