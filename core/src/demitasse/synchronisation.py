@@ -12,6 +12,7 @@ from demitasse.machine import Machine
 from demitasse.operations.kernel import Work
 
 if TYPE_CHECKING:
+    from demitasse.plan import Slot
     from demitasse_schedules import Algorithm
     from demitasse_streams import StreamEngine
 
@@ -39,13 +40,16 @@ class Bucket:
 
 @dataclass
 class FlatMemory:
-    """A worker's trainable parameters, gradients and solver state: flat arrays in the same order; and
-    the ``numbers`` that its update reads besides (rate, iteration), by operand, if it has its own."""
+    """A worker's trainable parameters, gradients and solver state: flat arrays in the same order; the
+    ``numbers`` that its update reads besides (rate, iteration), by operand, if it has its own; and
+    the ``slots`` of the parameters, with their shapes. Elements between them, and the padding of a
+    slot's layout, are zero in all of these and have to stay so."""
 
     parameters: Any
     gradients: Any
     state: Mapping[str, Any] = field(default_factory=dict)
     numbers: Mapping[str, Any] = field(default_factory=dict)
+    slots: Sequence["Slot"] = ()
 
 
 class Team:

@@ -347,6 +347,7 @@ class Worker:
                 name: take(max(1, plan.trainable * item)).view(0, (plan.trainable,), self.dtype)
                 for name in self.update.state
             },
+            slots=tuple(slot for slot in plan.slots if slot.trainable),
         )
         for group in self._groups:
             if group.team is not None:
