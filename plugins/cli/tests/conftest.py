@@ -183,6 +183,7 @@ class FakeNet:
 
 @dataclass(frozen=True)
 class FakeMachine:
+    levels: tuple[Any, ...] = ()
     name: str = "abacus"
     simulated: bool = False
 

@@ -81,3 +81,27 @@ def test_only_the_first_of_several_writes_to_standard_output(
         assert capsys.readouterr().out == told
         assert main(["nosuch"]) == 2
         assert f"demitasse, rank {rank}: unknown command" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("counts", "started", "told"),
+    [
+        ((1, 1), 3, ""),
+        ((2, 3), 6, ""),
+        (
+            (2, 3),
+            4,
+            "6 processes (level 'process' of desk) are described, 4 were started: so many train",
+        ),
+        ((2, 3), 1, "6 processes (level 'process' of desk) are described, 1 was started: so many train"),
+    ],
+)
+def test_fewer_or_more_processes_than_are_described_are_told(
+    counts: tuple[int, int], started: int, told: str
+) -> None:
+    node = Level("node", count=counts[0])
+    process = Level("process", count=counts[1], parent="node", workers="mpi")
+    cores = Level("core", count=8, parent="process")
+    machine = Machine("desk", (node, process, cores), fingerprint="any")
+    assert launch.counted_otherwise(machine, started) == told.replace("of desk", f"of {machine.origin}")
+    assert launch.counted_otherwise(Machine("desk", (Level("machine", count=4),)), started) == ""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from demitasse import Processes, Runtime
+    from demitasse import Machine, Processes, Runtime
 
 SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_SIZE", "MPI_WORLD_SIZE")
 RANKS = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "MPI_WORLD_RANK")
@@ -141,6 +141,24 @@ def check_together(runtime: Runtime) -> None:
     if machine.simulated:
         remedy = f"{machine.origin} is described elsewhere, and only simulated here"
     raise CompositionError(f"{processes()} processes were started, and each would train alone: {remedy}")
+
+
+def counted_otherwise(machine: Machine, started: int) -> str:
+    """That a description has more or fewer processes than the ``started`` ones, or "" where it has as
+    many, or says nothing of their number."""
+    working = [level for level in machine.levels if level.workers == "mpi"]
+    if not working:
+        return ""
+    level, described = working[-1], working[-1].count
+    around = level
+    while around.parent is not None:
+        around = machine.level(around.parent)
+        described *= around.count
+    if described in (1, started):
+        return ""
+    place = level.location or machine.origin
+    has = f"{described} processes (level {level.name!r} of {place})"
+    return f"{has} are described, {started} {'was' if started == 1 else 'were'} started: so many train"
 
 
 def _number(name: str) -> int:

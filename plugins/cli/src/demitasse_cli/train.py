@@ -190,6 +190,8 @@ def command(
                 print(f"weights {path}: {loaded}", file=stream)
             tell_notes(trainer.solver, *trainer.loaded.values())
             print(effective(trainer, scaling, resume), file=stream, flush=True)
+            if told := launch.counted_otherwise(runtime.machine, trainer.processes.size):
+                print(told, file=stream, flush=True)
         about = {"solver": str(solver), "scaling": scaling, "precision": trainer.precision}
         effects = {int(signal.SIGINT): sigint_effect, int(signal.SIGHUP): sighup_effect}
         if first:
