@@ -34,7 +34,7 @@ def _emptied(sums: Array, n: int) -> None:
 
 
 @inlined
-def _fold(near: Array, far: Array, n: int) -> None:
+def fold(near: Array, far: Array, n: int) -> None:
     """Add sums in float32 to those in float64, and begin them anew."""
     near, far = near[:n], far[:n]
     for i in range(n):
@@ -107,8 +107,8 @@ def line_moments(
             put(first, i, first[i] + value)
             put(second, i, second[i] + value * value)
         if (line - begin) % _FOLD == _FOLD - 1 or line == end - 1:
-            _fold(near, sums, width)
-            _fold(near_squares, squares, width)
+            fold(near, sums, width)
+            fold(near_squares, squares, width)
 
 
 @compiled()
@@ -146,8 +146,8 @@ def line_products(
             for i in range(n):
                 result[i] = narrow(factor[i] * widen(slope[i]), dx)
         if (line - begin) % _FOLD == _FOLD - 1 or line == end - 1:
-            _fold(near, sums, width)
-            _fold(near_products, products, width)
+            fold(near, sums, width)
+            fold(near_products, products, width)
 
 
 @compiled()
@@ -347,8 +347,8 @@ def line_arriving(
             put(first, i, first[i] + value)
             put(second, i, second[i] + value * off)
         if (line - begin) % _FOLD == _FOLD - 1 or line == end - 1:
-            _fold(near, sums, width)
-            _fold(near_products, products, width)
+            fold(near, sums, width)
+            fold(near_products, products, width)
 
 
 @compiled()

@@ -2,10 +2,14 @@
 vectors: the loops of ``batch_normalization`` by the same names, with the same results but for the
 smallest.
 
-What the channels have along a line is read for several lines at once, and sums stay in registers for as
-many lines as are summed in float32. One by one, each vector of a line would read five others, and a core
-that has its lines in a near cache would wait for those (one of a Zen 5, bfloat16: 7 to 12 numbers a
-nanosecond, and 12 to 29 so). Memory that is read next is fetched meanwhile.
+What the channels have along a line is read once for several lines, and so are sums: one by one, each
+vector of a line would read five others, and a core that has its lines in a near cache would wait for
+those (one of a Zen 5, bfloat16: 7 to 12 numbers a nanosecond, and 12 to 29 so). Memory that is read next
+is fetched meanwhile. Of no more lines than that at a time, since memory and the last cache are read
+quickest nearly in order (two cores of a Zen 4, sums of 26 MB: 34 GB/s over 16 lines, 45 over four).
+
+A result that the caches lose before it is read may be written past them: a line of a cache that is
+written is read first otherwise.
 
 Lines are a whole number of ``STEP``; what is left behind the last whole group of lines the loops over
 one line do, of which numba keeps compiled copies here: who changes ``batch_normalization`` touches this.
@@ -17,23 +21,24 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
 from demitasse_cpu.loops import batch_normalization as by_line
+from demitasse_cpu.loops.batch_normalization import fold
 from demitasse_cpu.loops.bfloat16 import number
 from demitasse_cpu.loops.compiled import Array, compiled
 from demitasse_cpu.loops.tiles import MANY_REGISTERS
-from demitasse_cpu.loops.vectors import I64, LANES, Vectors
+from demitasse_cpu.loops.vectors import I64, LANES, WRITES_PAST, Vectors
 
 STEP = 64
 """Numbers that a line is a multiple of, whatever the processor's vectors."""
 
-_ROWS = 4  # lines for which what the channels have is read once
+_ROWS = 4  # lines for which what the channels have, and sums, are read once
 _SIDE_BY_SIDE = 2 if MANY_REGISTERS else 1  # vectors of a line
-_SUMMED = 4 if MANY_REGISTERS else 1
+_LINE_OF_CACHE = 64  # bytes
+_SUMMED = 16  # bytes of a column of the lines for which sums are read once
 _FOLD = 16  # lines summed in float32, as in the loops over one line
 
 _Expression = Callable[[Vectors, Sequence[Any], Sequence[Any], Sequence[Any]], Any]
@@ -65,8 +70,10 @@ class _Arguments:
         return [self.vectors.splat(each) for each in numbers]
 
 
-def _mapping(expression: _Expression) -> Any:
-    """A part of loops: ``target = expression`` over _ROWS lines from ``at`` on."""
+def _mapping(expression: _Expression, past: bool = False) -> Any:
+    """A part of loops: ``target = expression`` over _ROWS lines from ``at`` on, written ``past`` the
+    caches or not."""
+    past = past and WRITES_PAST
 
     def typed(
         context: Any, tensors: Any, target: Any, channels: Any, numbers: Any, at: Any, width: Any
@@ -86,15 +93,16 @@ def _mapping(expression: _Expression) -> Any:
                 constants = [[v.load(line, place) for line in along] for place in places]
                 for r in range(_ROWS):
                     row = builder.add(at, builder.mul(width, I64(r)))
-                    for source in sources:
-                        v.fetch(source, builder.add(builder.add(row, ahead), i))
+                    for source, kind in zip(sources, kinds, strict=True):
+                        for place in places[:: _share_a_line(kind)]:
+                            v.fetch(source, builder.add(builder.add(row, ahead), place))
                     for place, mine in zip(places, constants, strict=True):
                         cell = builder.add(row, place)
                         terms = [
                             v.load(source, cell, kind)
                             for source, kind in zip(sources, kinds, strict=True)
                         ]
-                        v.store(expression(v, terms, mine, splats), result, cell, kept)
+                        v.store(expression(v, terms, mine, splats), result, cell, kept, past=past)
             return context.get_dummy_value()
 
         return signature, generate
@@ -103,8 +111,8 @@ def _mapping(expression: _Expression) -> Any:
 
 
 def _summing(expression: _Expression) -> Any:
-    """A part of loops: of two terms the sums in each lane over ``count`` lines from ``at`` on, which are
-    added to ``first`` and ``second``."""
+    """A part of loops: to ``first`` and ``second`` are added, in each lane, the two terms of so many
+    lines from ``at`` on as have _SUMMED bytes below each other."""
 
     def typed(
         context: Any,
@@ -115,50 +123,38 @@ def _summing(expression: _Expression) -> Any:
         second: Any,
         at: Any,
         width: Any,
-        count: Any,
     ) -> Any:
         n = types.int64
-        signature = types.void(tensors, channels, numbers, first, second, n, n, n)
+        signature = types.void(tensors, channels, numbers, first, second, n, n)
 
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             given = _Arguments(context, builder, signature, args)
             v, splats = given.vectors, given.splats(2)
             (sources, kinds), (along, _) = given.arrays(0), given.arrays(1)
-            far = [v.data(context, signature, args, position) for position in (3, 4)]
-            at, width, count = args[5:]
-            ahead = builder.mul(width, I64(_FOLD))
-            with cgutils.for_range_slice(builder, I64(0), width, I64(_SUMMED * LANES), I64) as (i, _):
-                places = [builder.add(i, I64(j * LANES)) for j in range(_SUMMED)]
+            near = [v.data(context, signature, args, position) for position in (3, 4)]
+            at, width = args[5:]
+            rows = _SUMMED // (kinds[0].bitwidth // 8)
+            ahead = builder.mul(width, I64(rows))
+            step = I64(_SIDE_BY_SIDE * LANES)
+            with cgutils.for_range_slice(builder, I64(0), width, step, I64) as (i, _):
+                places = [builder.add(i, I64(j * LANES)) for j in range(_SIDE_BY_SIDE)]
                 constants = [[v.load(line, place) for line in along] for place in places]
-                before = builder.block
-                body, done = (builder.append_basic_block(name) for name in ("lines", "summed"))
-                builder.branch(body)
-                builder.position_at_end(body)
-                line = builder.phi(I64)
-                sums = [[builder.phi(v.kind) for _ in far] for _ in places]
-                row = builder.add(at, builder.mul(width, line))
-                for source in sources:
-                    for place in places[::2]:
-                        v.fetch(source, builder.add(builder.add(row, ahead), place))
-                totals = []
-                for place, mine, old in zip(places, constants, sums, strict=True):
-                    cell = builder.add(row, place)
-                    terms = [
-                        v.load(source, cell, kind) for source, kind in zip(sources, kinds, strict=True)
-                    ]
-                    totals.append(expression(v, terms, mine, [*splats, *old]))
-                following = builder.add(line, I64(1))
-                line.add_incoming(I64(0), before)
-                line.add_incoming(following, body)
-                for old, new in zip(sums, totals, strict=True):
-                    for phi, total in zip(old, new, strict=True):
-                        phi.add_incoming(v.constant(0.0), before)
-                        phi.add_incoming(total, body)
-                builder.cbranch(builder.icmp_signed("<", following, count), body, done)
-                builder.position_at_end(done)
-                for place, new in zip(places, totals, strict=True):
-                    for pointer, total in zip(far, new, strict=True):
-                        _add_wide(builder, pointer, place, total)
+                sums = [[v.load(each, place) for each in near] for place in places]
+                for r in range(rows):
+                    row = builder.add(at, builder.mul(width, I64(r)))
+                    for source, kind in zip(sources, kinds, strict=True):
+                        for place in places[:: _share_a_line(kind)]:
+                            v.fetch(source, builder.add(builder.add(row, ahead), place))
+                    for j, (place, mine) in enumerate(zip(places, constants, strict=True)):
+                        cell = builder.add(row, place)
+                        terms = [
+                            v.load(source, cell, kind)
+                            for source, kind in zip(sources, kinds, strict=True)
+                        ]
+                        sums[j] = list(expression(v, terms, mine, [*splats, *sums[j]]))
+                for place, totals in zip(places, sums, strict=True):
+                    for pointer, total in zip(near, totals, strict=True):
+                        v.store(total, pointer, place)
             return context.get_dummy_value()
 
         return signature, generate
@@ -166,13 +162,23 @@ def _summing(expression: _Expression) -> Any:
     return intrinsic(typed)
 
 
-def _add_wide(builder: Any, pointer: Any, place: Any, total: Any) -> None:
-    """Add a vector of float32 to numbers of float64."""
-    kind = ir.VectorType(ir.DoubleType(), LANES)
-    cell = builder.bitcast(builder.gep(pointer, [place]), kind.as_pointer())
-    value = builder.load(cell)
-    value.align = 8
-    builder.store(builder.fadd(value, builder.fpext(total, kind)), cell).align = 8
+def _settling() -> Any:
+    """A part of loops: what was written past the caches is there for who is told of it."""
+
+    def typed(context: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            if WRITES_PAST:
+                Vectors(builder).settle()
+            return context.get_dummy_value()
+
+        return types.void(), generate
+
+    return intrinsic(typed)
+
+
+def _share_a_line(kind: Any) -> int:
+    """How many vectors of numbers that are stored as ``kind`` lie in a line of a cache."""
+    return max(1, int(_LINE_OF_CACHE // (LANES * kind.bitwidth // 8)))
 
 
 def _normal(v: Vectors, x: Any, channels: Sequence[Any]) -> tuple[Any, Any]:
@@ -231,8 +237,12 @@ def _arriving(v: Vectors, tensors: Any, channels: Any, numbers: Any) -> Any:
     return v.add(total, arrived), v.multiply_add(arrived, off, products)
 
 
-_normalise, _normalise_sum = _mapping(_normalised), _mapping(_normalised_sum)
-_normalise_backward, _scale = _mapping(_normalised_backward), _mapping(_scaled)
+_normalise, _normalise_past = _mapping(_normalised), _mapping(_normalised, past=True)
+_normalise_sum, _normalise_sum_past = _mapping(_normalised_sum), _mapping(_normalised_sum, past=True)
+_normalise_backward = _mapping(_normalised_backward)
+_normalise_backward_past = _mapping(_normalised_backward, past=True)
+_scale, _scale_past = _mapping(_scaled), _mapping(_scaled, past=True)
+_settled = _settling()
 _sum_moments, _sum_arriving = _summing(_moments), _summing(_arriving)
 
 
@@ -248,11 +258,14 @@ def line_moments(
     begin: int,
     end: int,
 ) -> None:
-    whole = max(begin, min(end, x.size // width))
+    rows = _SUMMED // x.itemsize
+    whole = begin + max(0, min(end, x.size // width) - begin) // rows * rows
     by_line.line_moments(x, shift, near, near_squares, sums, squares, width, whole, end)
-    for line in range(begin, whole, _FOLD):
-        count = min(_FOLD, whole - line)
-        _sum_moments((x,), (shift,), (), sums, squares, line * width, width, count)
+    for line in range(begin, whole, rows):
+        _sum_moments((x,), (shift,), (), near, near_squares, line * width, width)
+        if (line - begin) % _FOLD == _FOLD - rows or line == whole - rows:
+            fold(near, sums, width)
+            fold(near_squares, squares, width)
 
 
 @compiled()
@@ -272,13 +285,16 @@ def line_arriving(
     begin: int,
     end: int,
 ) -> None:
-    whole = max(begin, min(end, x.size // width))
+    rows = _SUMMED // x.itemsize
+    whole = begin + max(0, min(end, x.size // width) - begin) // rows * rows
     lanes = near, near_products, sums, products
     by_line.line_arriving(dy, x, centre, slope, level, least, most, *lanes, width, whole, end)
     along, limits = (centre, slope, level), (number(least, x), number(most, x))
-    for line in range(begin, whole, _FOLD):
-        count = min(_FOLD, whole - line)
-        _sum_arriving((dy, x), along, limits, sums, products, line * width, width, count)
+    for line in range(begin, whole, rows):
+        _sum_arriving((dy, x), along, limits, near, near_products, line * width, width)
+        if (line - begin) % _FOLD == _FOLD - rows or line == whole - rows:
+            fold(near, sums, width)
+            fold(near_products, products, width)
 
 
 @compiled()
@@ -290,6 +306,7 @@ def line_normalised(
     level: Array,
     least: float,
     most: float,
+    past: bool,
     width: int,
     begin: int,
     end: int,
@@ -297,8 +314,13 @@ def line_normalised(
     along, limits = (centre, slope, level), (number(least, x), number(most, x))
     line = begin
     while line + _ROWS <= min(end, x.size // width):
-        _normalise((x,), y, along, limits, line * width, width)
+        if past:
+            _normalise_past((x,), y, along, limits, line * width, width)
+        else:
+            _normalise((x,), y, along, limits, line * width, width)
         line += _ROWS
+    if past:
+        _settled()
     by_line.line_normalised(x, y, centre, slope, level, least, most, width, line, end)
 
 
@@ -312,6 +334,7 @@ def line_normalised_sum(
     level: Array,
     least: float,
     least_sum: float,
+    past: bool,
     width: int,
     begin: int,
     end: int,
@@ -319,8 +342,13 @@ def line_normalised_sum(
     along, floors = (centre, slope, level), (number(least, x), number(least_sum, x))
     line = begin
     while line + _ROWS <= min(end, x.size // width):
-        _normalise_sum((x, other), y, along, floors, line * width, width)
+        if past:
+            _normalise_sum_past((x, other), y, along, floors, line * width, width)
+        else:
+            _normalise_sum((x, other), y, along, floors, line * width, width)
         line += _ROWS
+    if past:
+        _settled()
     by_line.line_normalised_sum(x, other, y, centre, slope, level, least, least_sum, width, line, end)
 
 
@@ -336,6 +364,7 @@ def line_normalised_backward(
     tilt: Array,
     least: float,
     most: float,
+    past: bool,
     width: int,
     begin: int,
     end: int,
@@ -344,8 +373,13 @@ def line_normalised_backward(
     limits = (number(least, x), number(most, x))
     line = begin
     while line + _ROWS <= min(end, x.size // width):
-        _normalise_backward((dy, x), dx, along, limits, line * width, width)
+        if past:
+            _normalise_backward_past((dy, x), dx, along, limits, line * width, width)
+        else:
+            _normalise_backward((dy, x), dx, along, limits, line * width, width)
         line += _ROWS
+    if past:
+        _settled()
     by_line.line_normalised_backward(
         dy, x, dx, centre, slope, level, offset, tilt, least, most, width, line, end
     )
@@ -353,10 +387,15 @@ def line_normalised_backward(
 
 @compiled()
 def line_scaled(
-    x: Array, y: Array, w: Array, b: Array, least: float, width: int, begin: int, end: int
+    x: Array, y: Array, w: Array, b: Array, least: float, past: bool, width: int, begin: int, end: int
 ) -> None:
     line = begin
     while line + _ROWS <= min(end, x.size // width):
-        _scale((x,), y, (w, b), (number(least, x),), line * width, width)
+        if past:
+            _scale_past((x,), y, (w, b), (number(least, x),), line * width, width)
+        else:
+            _scale((x,), y, (w, b), (number(least, x),), line * width, width)
         line += _ROWS
+    if past:
+        _settled()
     by_line.line_scaled(x, y, w, b, least, width, line, end)

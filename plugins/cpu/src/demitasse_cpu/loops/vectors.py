@@ -13,9 +13,13 @@ from numba import types
 from numba.core import cgutils
 
 from demitasse_cpu.loops.bfloat16 import narrowed_vector, widened_vector
+from demitasse_cpu.loops.processor import FEATURES
 from demitasse_cpu.loops.tiles import lanes
 
 LANES = lanes(4)
+
+WRITES_PAST = "sse" in FEATURES
+"""Whether vectors can be written past the caches."""
 
 _I1, _I32, _F32 = ir.IntType(1), ir.IntType(32), ir.FloatType()
 I64 = ir.IntType(64)
@@ -133,17 +137,35 @@ class Vectors:
         offset: Any,
         stored: Any = types.float32,
         mask: Any | None = None,
+        past: bool = False,
     ) -> None:
+        """``past`` the caches, which memory that is a whole vector's can be written: where nobody reads
+        it before they have lost it. Other threads see it after ``settle`` only."""
         kind, align, name = self._kind(stored)
         place = self.builder.bitcast(self.builder.gep(pointer, [offset]), kind.as_pointer())
         kept = narrowed_vector(self.builder, value, stored)
-        if mask is None:
+        if past:
+            self._store_past(kept, place, align)
+        elif mask is None:
             self.builder.store(kept, place).align = align
         else:
             store = self._function(
                 f"llvm.masked.store.{name}.p0", ir.VoidType(), [kind, place.type, _I32, self.mask]
             )
             self.builder.call(store, [kept, place, _I32(align), mask])
+
+    def _store_past(self, kept: Any, place: Any, itemsize: int) -> None:
+        kind = ir.VectorType(_I32, LANES * itemsize // 4)
+        bits = self.builder.bitcast(kept, kind)
+        # LLVM sees through the cast, and has no such stores of the processor's own bfloat16.
+        bits = self.builder.asm(ir.FunctionType(kind, [kind]), "", "=x,0", [bits], False)
+        written = self.builder.store(bits, self.builder.bitcast(place, kind.as_pointer()))
+        written.align = LANES * itemsize
+        written.set_metadata("nontemporal", self.builder.module.add_metadata([_I32(1)]))
+
+    def settle(self) -> None:
+        """Have what was written past the caches be there for other threads."""
+        self.builder.call(self._function("llvm.x86.sse.sfence", ir.VoidType(), []), [])
 
     def _kind(self, stored: Any) -> tuple[Any, int, str]:
         """The vector type of numbers in memory, their alignment and the type's name in LLVM's."""
