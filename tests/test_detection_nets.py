@@ -155,3 +155,138 @@ def test_such_a_net_is_explained_drawn_and_timed(
         if command[0] in ("explain", "time"):
             assert "detection_out" in told
     assert "DetectionOutput" in (tmp_path / "net.svg").read_text()
+
+
+SOLVER = 'net: "{}.prototxt" {} lr_policy: "fixed" max_iter: 250 snapshot_after_train: false'
+LEARNT = """
+layer { name: "c1" type: "Convolution" bottom: "data" top: "c1" convolution_param { num_output: 16
+  kernel_size: 5 stride: 2 pad: 2 weight_filler { type: "xavier" } } }
+layer { name: "r1" type: "ReLU" bottom: "c1" top: "c1" }
+layer { name: "c2" type: "Convolution" bottom: "c1" top: "c2" convolution_param { num_output: 32
+  kernel_size: 5 stride: 2 pad: 2 weight_filler { type: "xavier" } } }
+layer { name: "r2" type: "ReLU" bottom: "c2" top: "c2" }
+layer { name: "loc" type: "Convolution" bottom: "c2" top: "loc" convolution_param { num_output: 4
+  kernel_size: 5 pad: 2 weight_filler { type: "xavier" } } }
+layer { name: "loc_p" type: "Permute" bottom: "loc" top: "loc_p"
+  permute_param { order: 0 order: 2 order: 3 order: 1 } }
+layer { name: "loc_f" type: "Flatten" bottom: "loc_p" top: "loc_f" }
+layer { name: "conf" type: "Convolution" bottom: "c2" top: "conf" convolution_param { num_output: 3
+  kernel_size: 5 pad: 2 weight_filler { type: "xavier" } } }
+layer { name: "conf_p" type: "Permute" bottom: "conf" top: "conf_p"
+  permute_param { order: 0 order: 2 order: 3 order: 1 } }
+layer { name: "conf_f" type: "Flatten" bottom: "conf_p" top: "conf_f" }
+layer { name: "prior" type: "PriorBox" bottom: "c2" bottom: "data" top: "prior" prior_box_param {
+  min_size: 10 variance: 0.1 variance: 0.1 variance: 0.2 variance: 0.2 } }
+"""
+TRAINED = """
+layer {{ name: "data" type: "Data" top: "data" top: "label"
+  data_param {{ source: "given" batch_size: 16 }} include {{ phase: TRAIN }} }}
+layer {{ name: "in" type: "Input" top: "data" input_param {{ shape {{ dim: 1 dim: 1 dim: 32 dim: 32 }} }}
+  include {{ phase: TEST }} }}
+{layers}
+layer {{ name: "loss" type: "MultiBoxLoss" bottom: "loc_f" bottom: "conf_f" bottom: "prior"
+  bottom: "label" top: "loss" include {{ phase: TRAIN }}
+  multibox_loss_param {{ num_classes: 3 code_type: CENTER_SIZE }}
+  propagate_down: [true, true, false, false] }}
+layer {{ name: "conf_r" type: "Reshape" bottom: "conf_f" top: "conf_r"
+  reshape_param {{ shape {{ dim: 0 dim: -1 dim: 3 }} }} include {{ phase: TEST }} }}
+layer {{ name: "conf_s" type: "Softmax" bottom: "conf_r" top: "conf_s" softmax_param {{ axis: 2 }}
+  include {{ phase: TEST }} }}
+layer {{ name: "likely" type: "Flatten" bottom: "conf_s" top: "likely" include {{ phase: TEST }} }}
+layer {{ name: "found" type: "DetectionOutput" bottom: "loc_f" bottom: "likely" bottom: "prior"
+  top: "found" include {{ phase: TEST }}
+  detection_output_param {{ num_classes: 3 code_type: CENTER_SIZE keep_top_k: 1 }} }}
+"""
+
+
+def squares(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Images of one bright (class 1) or dark (2) rectangle in noise, and their objects."""
+    dice = np.random.default_rng(seed)
+    images = dice.normal(0, 0.3, (count, 1, 32, 32)).astype("f4")
+    rows = np.zeros((count, 1, 2, 8), np.float32)
+    rows[:, 0, 1] = -1
+    for image, row in zip(images, rows[:, 0, 0], strict=True):
+        (height, width), label = dice.integers(7, 14, 2), dice.integers(1, 3)
+        top, left = dice.integers(0, 33 - height), dice.integers(0, 33 - width)
+        image[0, top : top + height, left : left + width] += 3 - 2 * label + dice.normal(0, 0.2)
+        row[1], row[3:7] = label, np.array([left, top, left + width, top + height]) / 32
+    return images, rows
+
+
+def test_a_net_learns_to_find_rectangles(tmp_path: Path) -> None:
+    """From arrays: a label is the objects of an image, rows of 8 numbers, those of -1 for none."""
+    net, solver = tmp_path / "net.prototxt", tmp_path / "solver.prototxt"
+    net.write_text(TRAINED.format(layers=LEARNT))
+    solver.write_text(SOLVER.format("net", 'type: "Adam" base_lr: 0.003 momentum: 0.9'))
+    images, rows = squares(1000, 1)
+    with demitasse.compose(plugins=["-tuning"]) as runtime:
+        trainer = runtime.trainer(solver, data={"train": {"data": images, "label": rows}})
+        losses = [trainer.step().loss for _ in range(250)]
+        model = runtime.write(tmp_path / "net.caffemodel", demitasse.Weights(dict(trainer.net.params)))
+        assert np.mean(losses[-20:]) < 0.3 * np.mean(losses[:5])
+        images, rows = squares(100, 2)
+        found = runtime.net(net, weights=model, phase="test").forward(data=images)["found"][0, 0]
+    assert found[:, 0].tolist() == list(range(100))
+    low, high = (
+        np.maximum(found[:, 3:5], rows[:, 0, 0, 3:5]),
+        np.minimum(found[:, 5:], rows[:, 0, 0, 5:7]),
+    )
+    common = (high - low).clip(0).prod(1)
+    both = (found[:, 5:] - found[:, 3:5]).prod(1) + (rows[:, 0, 0, 5:7] - rows[:, 0, 0, 3:5]).prod(1)
+    right = (common / (both - common) > 0.6) & (found[:, 1] == rows[:, 0, 0, 1])
+    assert right.mean() > 0.9
+
+
+def hdf5(h5py: Any, path: Path, data: np.ndarray, label: np.ndarray) -> str:
+    """An HDF5Data layer of samples in files beside a net, two a batch."""
+    with h5py.File(path.with_suffix(".h5"), "w") as file:
+        file["data"], file["label"] = data, label
+    path.with_suffix(".txt").write_text(f"{path.stem}.h5\n")
+    return (
+        'name: "data" type: "HDF5Data" top: "data" top: "label" '
+        f'hdf5_data_param {{ source: "{path.stem}.txt" batch_size: 2 }} }}'
+    )
+
+
+@needs_ssd
+def test_mobilenet_ssd_is_trained(tmp_path: Path) -> None:
+    """As it is, but for an HDF5Data layer in the place of its first."""
+    h5py = pytest.importorskip("h5py")
+    dice = np.random.default_rng(0)
+    objects = np.zeros((2, 1, 3, 8), np.float32)
+    objects[..., 1] = dice.integers(1, 21, (2, 1, 3))
+    objects[..., 3:5] = dice.uniform(0, 0.5, (2, 1, 3, 2))
+    objects[..., 5:7] = objects[..., 3:5] + dice.uniform(0.1, 0.5, (2, 1, 3, 2))
+    images = dice.normal(0, 1, (2, 3, 300, 300)).astype("f4")
+    layers = (SSD / "train.prototxt").read_text().split("\nlayer {\n")
+    assert 'type: "AnnotatedData"' in layers[1]
+    layers[1] = hdf5(h5py, tmp_path / "samples", images, objects)
+    (tmp_path / "train.prototxt").write_text("\nlayer {\n".join(layers))
+    solver = tmp_path / "solver.prototxt"
+    solver.write_text(SOLVER.format("train", 'type: "RMSProp" base_lr: 0.0005'))
+    with demitasse.compose(plugins=["-tuning"]) as runtime:
+        trainer = runtime.trainer(solver)
+        losses = [trainer.step().loss for _ in range(4)]
+    assert np.isfinite(losses).all() and losses[-1] < losses[0]
+
+
+def test_a_net_with_such_a_loss_is_simulated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from demitasse_cli.main import main
+
+    h5py = pytest.importorskip("h5py")
+    net, solver = tmp_path / "net.prototxt", tmp_path / "solver.prototxt"
+    data = "layer { " + hdf5(h5py, tmp_path / "samples", *squares(2, 1))
+    text = TRAINED.format(layers=LEARNT)
+    net.write_text(data + text[text.index('layer { name: "in"') :])
+    solver.write_text(SOLVER.format("net", "base_lr: 0.1"))
+    assert main(["simulate", str(solver)]) == 0, capsys.readouterr().err
+    assert "simulated" in capsys.readouterr().out
+
+
+@needs_ssd
+def test_how_such_a_net_is_trained_is_told_with_the_type_that_is_not_there() -> None:
+    with (
+        demitasse.compose(plugins=["-tuning"]) as runtime,
+        pytest.raises(demitasse.ModelError, match=r"of SSD's fork: HDF5Data, .* data=, .*8 numbers"),
+    ):
+        runtime.net(SSD / "train.prototxt", phase="train")

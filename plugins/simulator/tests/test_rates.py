@@ -119,7 +119,8 @@ def test_the_quickest_call_counts_and_operands_hold_small_numbers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "shape"), [("gather", (7,)), ("gather", (2, 3)), ("pooling_regions", (4, 5))]
+    ("word", "shape"),
+    [("gather", (7,)), ("gather", (2, 3)), ("pooling_regions", (4, 5)), ("unpooling", (2, 3, 8, 8))],
 )
 def test_numbers_of_rows_and_of_regions_are_valid_ones(word: str, shape: tuple[int, ...]) -> None:
     """They come as floating point; a kernel tells of what is no row, and no region."""

@@ -220,7 +220,9 @@ def test_labels_are_of_the_first_class_and_absent_operands_are_none(bench, label
     assert (value.shape, probability, workspace) == ((), None, None)
 
 
-@pytest.mark.parametrize(("word", "shape"), [("gather", (7,)), ("pooling_regions", (4, 5))])
+@pytest.mark.parametrize(
+    ("word", "shape"), [("gather", (7,)), ("pooling_regions", (4, 5)), ("unpooling", (2, 3, 8, 8))]
+)
 def test_numbers_of_rows_and_of_regions_are_valid_ones(bench, word, shape):
     with demitasse.compose(plugins=["caffe", "reference"]) as runtime:
         operation = runtime.vocabulary[word]

@@ -26,13 +26,15 @@ class Fields:
 @dataclass(frozen=True)
 class Fork:
     """A fork, or several that have the same: ``types`` are layer types and ``engines`` words for Caffe's
-    own ``engine`` fields, with spaces between; ``policies`` are those of rates, and what each does."""
+    own ``engine`` fields, with spaces between; ``policies`` are those of rates, and what each does;
+    ``instead`` says of a type what takes its place here."""
 
     name: str
     fields: tuple[Fields, ...] = ()
     types: str = ""
     engines: str = ""
     policies: Mapping[str, str] = field(default_factory=dict)
+    instead: Mapping[str, str] = field(default_factory=dict)
 
 
 _SPARSE = "it regularises or prunes towards sparse weights"
@@ -260,7 +262,11 @@ FORKS = (
             ),
             Fields("DetectionOutputParameter", "save_file visualize visualize_threshold"),
         ),
-        types="AnnotatedData DetectionEvaluate MultiBoxLoss",
+        types="AnnotatedData DetectionEvaluate",
+        instead={
+            "AnnotatedData": "HDF5Data, or Data with arrays by data=, take its place, the label of an "
+            "image rows of 8 numbers"
+        },
         policies={"plateau": "where the rate falls once the loss does no more"},
     ),
     Fork(

@@ -9,6 +9,7 @@ import numpy as np
 
 from demitasse import Candidate, Request, Work
 from demitasse_detection.detections import detections
+from demitasse_detection.multibox import multibox_loss
 
 Bind: TypeAlias = Callable[[Request, Sequence[Any], Sequence[Any]], Work]
 
@@ -36,4 +37,31 @@ def _detections(request: Request, inputs: Sequence[Any], outputs: Sequence[Any])
     return work
 
 
-_WORKS: dict[str, Bind] = {"detections": _detections}
+def _multibox_loss(request: Request, inputs: Sequence[Any], outputs: Sequence[Any]) -> Work:
+    location, confidence, priors, truth = inputs
+
+    def work() -> None:
+        made = multibox_loss(location, confidence, priors, truth, request.attributes)
+        for result, value in zip(outputs, made, strict=False):
+            if result is not None:
+                result[...] = np.asarray(value).reshape(result.shape)
+
+    return work
+
+
+def _multibox_loss_backward(request: Request, inputs: Sequence[Any], outputs: Sequence[Any]) -> Work:
+    dloss, *slopes = inputs
+
+    def work() -> None:
+        for result, slope in zip(outputs, slopes, strict=False):
+            if result is not None:
+                np.multiply(slope, dloss, out=result)
+
+    return work
+
+
+_WORKS: dict[str, Bind] = {
+    "detections": _detections,
+    "multibox_loss": _multibox_loss,
+    "multibox_loss_backward": _multibox_loss_backward,
+}

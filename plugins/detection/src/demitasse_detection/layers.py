@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -18,14 +18,17 @@ class DetectionLayer:
 
     name: str
     bottoms: int
+    tops: Collection[int] = (1,)
     parameters: Mapping[str, Any] = MappingProxyType({})
 
     def build(self, layer: Layer, bottoms: Sequence[Tensor], graph: GraphBuilder) -> Sequence[Tensor]:
         """Emit the layer's operations; its one top. Raises ValueError for another number of blobs."""
-        for what, names, wanted in (("bottom", layer.bottoms, self.bottoms), ("top", layer.tops, 1)):
-            if len(names) != wanted:
+        sides = ("bottom", layer.bottoms, (self.bottoms,)), ("top", layer.tops, self.tops)
+        for what, names, wanted in sides:
+            if len(names) not in wanted:
+                numbers = " or ".join(map(str, wanted))
                 raise ValueError(
-                    f"has {len(names)} {what}s ({', '.join(names) or 'none'}), not {wanted}"
+                    f"has {len(names)} {what}s ({', '.join(names) or 'none'}), not {numbers}"
                 )
         return [self.expand(layer, bottoms, graph)]
 
@@ -157,5 +160,84 @@ class DetectionOutput(DetectionLayer):
         return planned[:, :, : int(np.count_nonzero(planned[0, 0, :, 0] >= 0))]
 
 
-LAYER_TYPES = (DetectionOutput(), PriorBox())
+class MultiBoxLoss(DetectionLayer):
+    """How far predictions of places (the first bottom) and classes (the second) beside priors (the
+    third) are from the objects in the images (the fourth), whose rows are an image, a class, a number,
+    xmin, ymin, xmax, ymax and whether the object is difficult. Section 2.2, *Training*."""
+
+    name = "MultiBoxLoss"
+    bottoms = 4
+    tops = (0, 1)
+    loss_weight = 1.0
+
+    def expand(self, layer: Layer, bottoms: Sequence[Tensor], graph: GraphBuilder) -> Tensor:
+        message = layer.parameters
+        about = message.multibox_loss_param
+        _check_served(about)
+        if about.num_classes < 1 or about.background_label_id >= about.num_classes:
+            raise ValueError(
+                f"multibox_loss_param {{ num_classes }} is {about.num_classes}, the background is class "
+                f"{about.background_label_id}; num_classes counts it too"
+            )
+        made: Sequence[Tensor] = graph.apply(
+            "multibox_loss",
+            *bottoms,
+            classes=about.num_classes,
+            background=about.background_label_id,
+            code=CODES[about.code_type - 1],
+            encoded=about.encode_variance_in_target,
+            of_places=about.LocLossType.Name(about.loc_loss_type),
+            of_classes=about.ConfLossType.Name(about.conf_loss_type),
+            weight=about.loc_weight,
+            counted=_counted(message, graph),
+            per_prediction=about.match_type == about.PER_PREDICTION,
+            by_priors=about.use_prior_for_matching,
+            overlap=about.overlap_threshold,
+            inside=about.ignore_cross_boundary_bbox,
+            difficult=about.use_difficult_gt,
+            mining=about.MiningType.Name(about.mining_type),
+            ratio=about.neg_pos_ratio,
+            apart=about.neg_overlap,
+            normalization=_normalization(message.loss_param),
+            source=f"{layer.location}: layer {layer.name!r} ({layer.type})",
+        )
+        return made[0]
+
+
+def _check_served(about: Any) -> None:
+    """Raise ValueError for a field that asks for what is not there."""
+    for field, served in (
+        ("share_location", True),
+        ("map_object_to_agnostic", False),
+        ("bp_inside", False),
+        ("use_prior_for_nms", False),
+    ):
+        if getattr(about, field) != served:
+            raise ValueError(f"multibox_loss_param {{ {field} }} is {str(served).lower()} here")
+    mining = about.mining_type != about.NONE
+    if about.mining_type == about.HARD_EXAMPLE or (mining and about.HasField("nms_param")):
+        raise ValueError(
+            "mines the worst negatives: mining_type is MAX_NEGATIVE or NONE, without nms_param"
+        )
+    if about.HasField("do_neg_mining") and about.do_neg_mining != mining:
+        raise ValueError("do_neg_mining and mining_type contradict each other; leave out the former")
+
+
+def _counted(message: Any, graph: GraphBuilder) -> tuple[bool, bool]:
+    """Whether places and classes count: what propagate_down says of the first two bottoms."""
+    wanted = list(message.propagate_down) or [True, True, False, False]
+    if len(wanted) != 4 or (graph.phase == "train" and any(wanted[2:])):
+        raise ValueError(
+            "has a propagate_down that is not one for each of 4 bottoms, false for priors and objects"
+        )
+    return wanted[0], wanted[1]
+
+
+def _normalization(loss: Any) -> str:
+    if loss.HasField("normalize") and not loss.HasField("normalization"):
+        return "valid" if loss.normalize else "batch_size"
+    return str(loss.NormalizationMode.Name(loss.normalization)).lower()
+
+
+LAYER_TYPES = (DetectionOutput(), MultiBoxLoss(), PriorBox())
 """Every layer type that the plugin knows."""

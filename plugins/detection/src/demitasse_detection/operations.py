@@ -8,6 +8,7 @@ from math import prod
 
 from demitasse.operations import REQUIRED, Attributes, Shape, Shapes, define, per_element
 from demitasse_detection.detections import ROW, capacity
+from demitasse_detection.matching import ROW as OBJECT
 
 _define = partial(define, "detection")
 _BOXES = {"classes": REQUIRED, "background": 0, "code": "CORNER", "encoded": False}
@@ -38,6 +39,17 @@ def _detections(shapes: Shapes, attributes: Attributes) -> Sequence[Shape]:
     return ((1, 1, shapes["location"][0] * capacity(count, attributes), ROW),)
 
 
+def _loss(shapes: Shapes, attributes: Attributes) -> Sequence[Shape]:
+    _priors(shapes, attributes, 1)
+    images, label = shapes["location"][0], shapes["label"]
+    if not label or label[-1] != OBJECT or label[0] not in (1, images):
+        raise ValueError(
+            f"label {label} has not {OBJECT} numbers for each object, of all {images} images together "
+            f"or of each by itself"
+        )
+    return ((), shapes["location"], shapes["confidence"])
+
+
 OPERATIONS = (
     _define(
         "detections",
@@ -59,5 +71,45 @@ OPERATIONS = (
             "top_k": -1,
             "keep": -1,
         },
+    ),
+    _define(
+        "multibox_loss",
+        "the sum over the priors that match an object of weight times of_places (SMOOTH_L1 or L2) of "
+        "what location tells less what would tell the object, and over those and the negatives of "
+        "of_classes (SOFTMAX or LOGISTIC) of confidence, over the normaliser: valid (matched priors), "
+        "full (all), batch_size or none. The best prior that is left matches each object; with "
+        "per_prediction so does each that overlaps one by overlap. Negatives overlap none by apart; the "
+        "worst ones count, ratio for each matched one, or with mining NONE all. places and classes are "
+        "the slopes",
+        inputs="location confidence priors label",
+        outputs="loss places? classes?",
+        shapes=_loss,
+        flops=per_element("confidence", 20.0),
+        attributes={
+            **_BOXES,
+            "of_places": "SMOOTH_L1",
+            "of_classes": "SOFTMAX",
+            "weight": 1.0,
+            "counted": (True, True),
+            "per_prediction": True,
+            "by_priors": True,
+            "overlap": 0.5,
+            "inside": False,
+            "difficult": True,
+            "mining": "MAX_NEGATIVE",
+            "ratio": 3.0,
+            "apart": 0.5,
+            "normalization": "valid",
+            "source": "",
+        },
+        gradients=["location confidence = multibox_loss_backward(dloss, places, classes)"],
+    ),
+    _define(
+        "multibox_loss_backward",
+        "the slopes times dloss",
+        inputs="dloss places classes",
+        outputs="dlocation? dconfidence?",
+        shapes=lambda shapes, attributes: (shapes["places"], shapes["classes"]),
+        flops=per_element("classes"),
     ),
 )

@@ -117,8 +117,8 @@ def wanted(request: Request, candidate: Candidate) -> list[TensorSpec | None]:
     ]
 
 
-_WHOLE = ("label", "index", "regions")
-"""What operands of classes, of rows and of regions of images are called."""
+_WHOLE = ("label", "index", "place", "regions")
+"""What operands of classes (and objects), of rows, of places and of regions of images are called."""
 
 
 def operand(request: Request, i: int) -> Operand:

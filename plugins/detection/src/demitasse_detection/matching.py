@@ -1,0 +1,85 @@
+"""Which objects of an image its priors are to find, and which of the rest are shown as background. Liu
+et al. 2016, *SSD*, section 2.2: *Matching strategy* and *Hard negative mining*."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from demitasse import DataError
+from demitasse_detection.boxes import Reals, overlaps
+
+ROW = 8
+"""Numbers of an object: image, class, number, xmin, ymin, xmax, ymax, and whether it is difficult."""
+_LEAST = 1e-6
+"""What overlaps by no more does not."""
+
+
+@dataclass(frozen=True)
+class Objects:
+    """What is in an image: classes (G,) and boxes (G, 4)."""
+
+    labels: NDArray[np.int64]
+    boxes: Reals
+
+
+def objects(truth: Any, images: int, about: Mapping[str, Any]) -> list[Objects]:
+    """Of each image. Rows are (..., 8); where ``truth`` has a part for each of several images, that says
+    whose a row is, else the row. A first number of -1 is no object, nor are zeros alone. Raises
+    DataError for a row of no image or class, which names the place that ``about`` has as its source."""
+    rows = np.asarray(truth, np.float64).reshape(-1, ROW)
+    there = (rows[:, 0] != -1) & rows.any(1)
+    if 1 < images == len(truth):
+        rows = rows.copy()
+        rows[:, 0] = np.repeat(np.arange(images), len(rows) // images)
+    valid = np.isin(rows[:, 0], np.arange(images)) & np.isin(rows[:, 1], np.arange(about["classes"]))
+    wrong = there & ~(valid & (rows[:, 1] != about["background"]))
+    if wrong.any():
+        at = int(wrong.argmax())
+        raise DataError(
+            f"{about['source']}: row {at} of the objects is of image {rows[at, 0]:g} and class "
+            f"{rows[at, 1]:g} (valid: images from 0 to {images - 1}, classes from 0 to "
+            f"{about['classes'] - 1} but for the background {about['background']}; -1: no object)"
+        )
+    if not about["difficult"]:
+        there &= rows[:, 7] == 0
+    each = (rows[there & (rows[:, 0] == image)] for image in range(images))
+    return [Objects(mine[:, 1].astype(np.int64), mine[:, 3:7]) for mine in each]
+
+
+def matches(boxes: Reals, found: Reals, about: Mapping[str, Any]) -> tuple[NDArray[np.int64], Reals]:
+    """For each of boxes (P, 4) the number of the object, of those with boxes (G, 4), that it is to find
+    (-1 for none, -2 for a box beyond the image that is to be ignored), and how much it overlaps one."""
+    index = np.full(len(boxes), -1)
+    shared = overlaps(boxes[:, None], found[None])
+    shared[shared <= _LEAST] = 0
+    if about["inside"]:
+        beyond = ((boxes < 0) | (boxes > 1)).any(1)
+        index[beyond], shared[beyond] = -2, 0
+    most = shared.max(1, initial=0)
+    free = shared.copy()
+    for _ in range(len(found)):  # each object has the best box that is left
+        box, number = np.unravel_index(free.argmax(), free.shape)
+        if free[box, number] == 0:
+            break
+        index[box] = number
+        free[box], free[:, number] = 0, 0
+    if about["per_prediction"] and len(found):
+        also = (index == -1) & (most >= about["overlap"]) & (most > 0)
+        index[also] = shared[also].argmax(1)
+    return index, most
+
+
+def negatives(
+    index: NDArray[np.int64], overlap: Reals, losses: Reals, about: Mapping[str, Any]
+) -> NDArray[np.int64]:
+    """The boxes that are shown as background: of those with no object, which overlap none by much, the
+    ones that are most wrong, so many for each that is matched."""
+    eligible = np.flatnonzero((index == -1) & (overlap < about["apart"]))
+    count = int(np.count_nonzero(index > -1) * about["ratio"])
+    hardest: NDArray[np.int64] = eligible[np.argsort(-losses[eligible], kind="stable")[:count]]
+    return hardest
