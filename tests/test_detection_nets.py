@@ -270,6 +270,37 @@ def test_mobilenet_ssd_is_trained(tmp_path: Path) -> None:
     assert np.isfinite(losses).all() and losses[-1] < losses[0]
 
 
+@pytest.fixture
+def tested(tmp_path: Path) -> Path:
+    """A solver that trains for an iteration and tests over two batches."""
+    h5py = pytest.importorskip("h5py")
+    text = TRAINED.format(layers=LEARNT)
+    layers = "layer { " + hdf5(h5py, tmp_path / "samples", *squares(4, 1))
+    layers += 'layer { name: "s" type: "Silence" bottom: "label" include { phase: TEST } }'
+    text = layers + text[text.index("\nlayer", text.index('name: "in"')) :]
+    (tmp_path / "net.prototxt").write_text(text.replace("keep_top_k: 1", "confidence_threshold: 0.4"))
+    path = tmp_path / "solver.prototxt"
+    more = "base_lr: 0.001 test_iter: 2 test_interval: 1 random_seed: 3"
+    path.write_text(SOLVER.format("net", more).replace("max_iter: 250", "max_iter: 1"))
+    return path
+
+
+def test_tests_sum_over_all_rows_that_there_can_be(tested: Path) -> None:
+    """Two batches find another number of objects, which have no mean row by row."""
+    with demitasse.compose(plugins=["-tuning"]) as runtime:
+        found = runtime.trainer(tested).test()["found"]
+    assert np.shape(found) == (1, 1, 2 * 64 * 2, 7)  # images, priors, classes
+
+
+def test_so_do_pycaffes_solvers(tested: Path) -> None:
+    import demitasse_caffe.pycaffe as caffe
+
+    solver = caffe.SGDSolver(str(tested))
+    sizes = {solver.test_nets[0].forward()["found"].shape[2] for _ in range(2)}
+    assert len(sizes) == 2 and max(sizes) > 0, "the batches find as many objects: nothing is tried"
+    solver.step(1)
+
+
 def test_a_net_with_such_a_loss_is_simulated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from demitasse_cli.main import main
 

@@ -464,7 +464,7 @@ FORKS = (
             "Flip GeneralContrastiveLoss GeneralTripletLoss InnerDistance Insanity MultiLabelImageData"
         ),
     ),
-    Fork("R-FCN's fork", types="BoxAnnotatorOHEM PSROIPooling SmoothL1LossOHEM SoftmaxWithLossOHEM"),
+    Fork("R-FCN's fork", types="BoxAnnotatorOHEM SmoothL1LossOHEM SoftmaxWithLossOHEM"),
     Fork("the forks of DeepLab and PSPNet", types="SegAccuracy"),
     Fork(
         "the forks of PSPNet and TSN",

@@ -10,6 +10,7 @@ import numpy as np
 from demitasse import Candidate, Request, Work
 from demitasse_detection.detections import detections
 from demitasse_detection.multibox import multibox_loss
+from demitasse_detection.regions import pooled, pooled_backward
 
 Bind: TypeAlias = Callable[[Request, Sequence[Any], Sequence[Any]], Work]
 
@@ -60,8 +61,28 @@ def _multibox_loss_backward(request: Request, inputs: Sequence[Any], outputs: Se
     return work
 
 
+def _pooling_positions(request: Request, inputs: Sequence[Any], outputs: Sequence[Any]) -> Work:
+    (x, regions), (y,) = inputs, outputs
+
+    def work() -> None:
+        y[...] = pooled(x, regions, request.attributes)
+
+    return work
+
+
+def _pooling_positions_backward(request: Request, inputs: Sequence[Any], outputs: Sequence[Any]) -> Work:
+    (dy, regions), (dx,) = inputs, outputs
+
+    def work() -> None:
+        dx[...] = pooled_backward(dy, regions, dx.shape, request.attributes)
+
+    return work
+
+
 _WORKS: dict[str, Bind] = {
     "detections": _detections,
     "multibox_loss": _multibox_loss,
     "multibox_loss_backward": _multibox_loss_backward,
+    "pooling_positions": _pooling_positions,
+    "pooling_positions_backward": _pooling_positions_backward,
 }

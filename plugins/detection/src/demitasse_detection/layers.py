@@ -1,4 +1,5 @@
-"""The layer types of SSD's fork. Liu et al. 2016, *SSD: Single Shot MultiBox Detector*."""
+"""The layer types of SSD's fork, and R-FCN's pooling. Liu et al. 2016, *SSD: Single Shot MultiBox
+Detector*; Dai et al. 2016, *R-FCN*."""
 
 from __future__ import annotations
 
@@ -199,7 +200,7 @@ class MultiBoxLoss(DetectionLayer):
             ratio=about.neg_pos_ratio,
             apart=about.neg_overlap,
             normalization=_normalization(message.loss_param),
-            source=f"{layer.location}: layer {layer.name!r} ({layer.type})",
+            source=_place(layer),
         )
         return made[0]
 
@@ -239,5 +240,38 @@ def _normalization(loss: Any) -> str:
     return str(loss.NormalizationMode.Name(loss.normalization)).lower()
 
 
-LAYER_TYPES = (DetectionOutput(), MultiBoxLoss(), PriorBox())
+class PSROIPooling(DetectionLayer):
+    """Means over ``group_size`` x ``group_size`` cells of regions (the second bottom: a sample's number
+    and two corners in pixels of the image), each cell in channels of its own of the first bottom, which
+    has ``output_dim`` for each. *R-FCN*, section 2."""
+
+    name = "PSROIPooling"
+    bottoms = 2
+
+    def expand(self, layer: Layer, bottoms: Sequence[Tensor], graph: GraphBuilder) -> Tensor:
+        about, channels = layer.parameters.psroi_pooling_param, bottoms[0].shape[1:2]
+        for field in ("spatial_scale", "output_dim", "group_size"):
+            if not 0 < getattr(about, field) < math.inf:
+                raise ValueError(f"psroi_pooling_param {{ {field} }} is not given, or not above 0")
+        if channels != (about.output_dim * about.group_size**2,):
+            raise ValueError(
+                f"output_dim {about.output_dim} in {about.group_size} x {about.group_size} cells are "
+                f"not the channels of {bottoms[0]!r}"
+            )
+        made: Tensor = graph.apply(
+            "pooling_positions",
+            *bottoms,
+            size=about.group_size,
+            scale=about.spatial_scale,
+            source=_place(layer),
+        )
+        return made
+
+
+def _place(layer: Layer) -> str:
+    """Where a layer stands and what it is, for errors of a step."""
+    return f"{layer.location}: layer {layer.name!r} ({layer.type})"
+
+
+LAYER_TYPES = (DetectionOutput(), MultiBoxLoss(), PSROIPooling(), PriorBox())
 """Every layer type that the plugin knows."""

@@ -1,4 +1,4 @@
-"""The words of the plugin: what is found in images, and the loss of it."""
+"""The words of the plugin: what is found in images, the loss of it, and means over parts of regions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,15 @@ from collections.abc import Sequence
 from functools import partial
 from math import prod
 
-from demitasse.operations import REQUIRED, Attributes, Shape, Shapes, define, per_element
+from demitasse.operations import (
+    REQUIRED,
+    Attributes,
+    Shape,
+    Shapes,
+    define,
+    per_element,
+    shape_attribute,
+)
 from demitasse_detection.detections import ROW, capacity
 from demitasse_detection.matching import ROW as OBJECT
 
@@ -48,6 +56,17 @@ def _loss(shapes: Shapes, attributes: Attributes) -> Sequence[Shape]:
             f"or of each by itself"
         )
     return ((), shapes["location"], shapes["confidence"])
+
+
+def _pooled(shapes: Shapes, attributes: Attributes) -> Sequence[Shape]:
+    x, regions, size = shapes["x"], shapes["regions"], attributes["size"]
+    if len(x) != 4 or size < 1 or x[1] % size**2:
+        raise ValueError(
+            f"x {x} is not samples x channels x rows x columns, {size} x {size} channels each"
+        )
+    if not regions or prod(regions[1:]) != 5:
+        raise ValueError(f"regions {regions} are not rows of 5 numbers: a sample and two corners")
+    return ((regions[0], x[1] // size**2, size, size),)
 
 
 OPERATIONS = (
@@ -111,5 +130,30 @@ OPERATIONS = (
         outputs="dlocation? dconfidence?",
         shapes=lambda shapes, attributes: (shapes["places"], shapes["classes"]),
         flops=per_element("classes"),
+    ),
+    _define(
+        "pooling_positions",
+        "y[r, d, i, j] = the mean over cell (i, j), of size x size cells, of region r of channel "
+        "(d * size + i) * size + j of x: regions[r] is the number of a sample and the corners x1, y1, "
+        "x2, y2, which are rounded, and times scale are places in its planes, all of the last one "
+        "inside. A region spans a tenth of a place at least; a cell is from the floor of where it "
+        "begins to the ceiling of where it ends, less what is beyond the plane; an empty one is 0. What "
+        "is no region is an error, which says that it was in source",
+        inputs="x regions",
+        outputs="y",
+        shapes=_pooled,
+        flops=per_element("x"),
+        attributes={"size": REQUIRED, "scale": REQUIRED, "source": ""},
+        gradients=["x = pooling_positions_backward(dy, regions)"],
+    ),
+    _define(
+        "pooling_positions_backward",
+        "dx = for each element the sum of dy over the cells that have it, each over their places; shape "
+        "is that of x",
+        inputs="dy regions",
+        outputs="dx",
+        shapes=shape_attribute,
+        flops=per_element("dy"),
+        attributes={"size": REQUIRED, "scale": REQUIRED, "source": "", "shape": None},
     ),
 )

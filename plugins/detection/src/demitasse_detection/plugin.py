@@ -18,7 +18,7 @@ def operations() -> Iterable[Operation]:
 
 @hookimpl
 def layer_types() -> Iterable[LayerType]:
-    """PriorBox, DetectionOutput and MultiBoxLoss."""
+    """PriorBox, DetectionOutput, MultiBoxLoss and PSROIPooling."""
     from demitasse_detection.layers import LAYER_TYPES
 
     return LAYER_TYPES

@@ -405,7 +405,8 @@ class Net(Callbacks):
         self._samples = [(arrays, 0) for arrays, _ in self._samples]
         totals: dict[str, Any] = {}
         for _ in range(iterations):
-            for name, value in self.forward().items():
+            self.forward()
+            for name, value in self._engine.outputs(planned=True).items():
                 totals[name] = totals.get(name, 0.0) + value.astype(np.float64)
         return {name: total / iterations for name, total in totals.items()}
 
