@@ -17,7 +17,9 @@ from hypothesis import strategies as st
 from demitasse import DemitasseError, ModelError
 from demitasse_caffe.blob_shapes import blob_shapes
 from demitasse_caffe.drawing import svg
+from demitasse_caffe.layer_summary import family
 from demitasse_caffe.layered_layout import Line, arrange, nearest_in_order
+from demitasse_caffe.layers import LAYER_TYPES
 from demitasse_caffe.net import read_net
 from demitasse_caffe.schema import schema
 
@@ -247,6 +249,10 @@ def test_shapes_that_the_file_says_need_no_samples(read: Any) -> None:
         assert blob_shapes(read(text).net(phase).layers, phase) == ([[(16, 3, 9), (16,)]], [])
 
 
+def test_each_type_of_ours_has_a_colour() -> None:
+    assert [kind.name for kind in LAYER_TYPES if family(kind.name) == "other"] == []
+
+
 def test_what_is_read_over_is_told(tmp_path: Path) -> None:
     from click.testing import CliRunner
 
@@ -266,7 +272,7 @@ def test_what_a_fork_has_in_caffes_layers_is_said_to_be_left_out(tmp_path: Path)
     net = tmp_path / "net.prototxt"
     net.write_text(
         'layer { name: "p" type: "Pooling" bottom: "x" top: "y" pooling_param { pool: AVE_X } }'
-        'layer { name: "r" type: "PSROIPooling" bottom: "y" top: "z" }'
+        'layer { name: "r" type: "MaskPooling" bottom: "y" top: "z" }'
     )
     done = CliRunner().invoke(command, [str(net), str(tmp_path / "net.svg")])
     assert done.exit_code == 0

@@ -27,16 +27,16 @@ _MEMBERS = {
     "data": "Data DummyData HDF5Data HDF5Output ImageData Input MemoryData WindowData Parameter",
     "convolution": "Convolution ConvolutionDepthwise Deconvolution DepthwiseConvolution Im2col",
     "inner product": "InnerProduct Embed",
-    "pooling": "Pooling ROIPooling SPP",
+    "pooling": "PSROIPooling Pooling ROIPooling SPP",
     "activation": "AbsVal BNLL Clip Dropout ELU Exp Log PReLU Power ReLU ReLU6 Sigmoid Softmax Swish "
     "TanH Threshold",
-    "normalization": "BatchNorm Bias LRN MVN Normalize Scale",
+    "normalization": "BN BatchNorm Bias LRN MVN Normalize Scale",
     "combination": "Axpy Concat Eltwise Slice Split",
     "shape": "ArgMax BatchReindex Crop Filter Flatten Interp Permute Reduction Reshape ShuffleChannel "
-    "Silence Tile",
+    "Silence Tile Upsample",
     "recurrent": "LSTM LSTMUnit RNN",
-    "loss": "Accuracy ContrastiveLoss EuclideanLoss HingeLoss InfogainLoss MultinomialLogisticLoss "
-    "SigmoidCrossEntropyLoss SmoothL1Loss SoftmaxWithLoss",
+    "loss": "Accuracy ContrastiveLoss EuclideanLoss HingeLoss InfogainLoss MultiBoxLoss "
+    "MultinomialLogisticLoss SigmoidCrossEntropyLoss SmoothL1Loss SoftmaxWithLoss",
 }
 _FAMILY = {kind: family for family, kinds in _MEMBERS.items() for kind in kinds.split()}
 _BORROWED = dict.fromkeys(
