@@ -92,6 +92,29 @@ def in_caffes_order(rows: np.ndarray) -> np.ndarray:
     return rows[np.lexsort((-rows[:, 2], rows[:, 1], rows[:, 0]))]
 
 
+def test_means_over_parts_of_regions_are_opencvs(tmp_path: Path) -> None:
+    path = tmp_path / "net.prototxt"
+    path.write_text(
+        'layer { name: "x" type: "Input" top: "x" '
+        "input_param { shape { dim: 1 dim: 18 dim: 12 dim: 15 } } }"
+        'layer { name: "rois" type: "Input" top: "rois" input_param { shape { dim: 4 dim: 5 } } }'
+        'layer { name: "p" type: "PSROIPooling" bottom: "x" bottom: "rois" top: "p" '
+        "psroi_pooling_param { spatial_scale: 0.0625 output_dim: 2 group_size: 3 } }"
+    )
+    inputs = {
+        "x": np.random.default_rng(0).normal(0, 1, (1, 18, 12, 15)).astype("f4"),
+        "rois": np.float32(
+            [[0, 0, 0, 100, 90], [0, 16, 32, 160, 150], [0, 30, 20, 180, 150], [0, 5, 5, 20, 30]]
+        ),
+    }
+    with demitasse.compose(plugins=["-tuning"]) as runtime:
+        mine = runtime.net(path).forward(**inputs)["p"]
+    other = cv2.dnn.readNetFromCaffe(str(path))
+    for name, array in inputs.items():
+        other.setInput(array, name)
+    np.testing.assert_allclose(mine, other.forward("p"), atol=1e-6)
+
+
 def calmed(weights: Any) -> Any:
     """Predictions of the size of 1: exponents of large ones would hide what they were made of."""
     for name, arrays in weights.parameters.items():
@@ -102,8 +125,11 @@ def calmed(weights: Any) -> Any:
 
 
 @needs_ssd
-def test_mobilenet_ssd_finds_what_opencv_finds(tmp_path: Path) -> None:
-    path = SSD / "deploy.prototxt"
+@pytest.mark.parametrize(
+    "name", ["deploy", pytest.param("voc/MobileNetSSD_deploy", marks=pytest.mark.slow)]
+)
+def test_mobilenet_ssd_finds_what_opencv_finds(name: str, tmp_path: Path) -> None:
+    path = SSD / f"{name}.prototxt"
     x = np.random.default_rng(7).normal(0, 1, (1, 3, 300, 300)).astype("f4")
     with demitasse.compose(plugins=["-tuning"]) as runtime:
         net = runtime.net(path)
@@ -268,6 +294,38 @@ def test_mobilenet_ssd_is_trained(tmp_path: Path) -> None:
         trainer = runtime.trainer(solver)
         losses = [trainer.step().loss for _ in range(4)]
     assert np.isfinite(losses).all() and losses[-1] < losses[0]
+
+
+def test_the_gradient_of_a_weighted_loss_is_its_slope(tmp_path: Path) -> None:
+    """With a rate of 1 and no momentum, a step moves each parameter by its gradient."""
+    text = TRAINED.format(layers=LEARNT).replace('top: "loss"', 'top: "loss" loss_weight: 2')
+    (tmp_path / "net.prototxt").write_text(text)
+    images, rows = squares(16, 1)
+    data = {"train": {"data": images, "label": rows}}
+    plugins = ["caffe", "training", "datasets", "detection", "onnx", "reference"]
+    with demitasse.compose(plugins=plugins) as runtime:
+        made = []
+        for rate in ("1", "0"):
+            path = tmp_path / f"solver{rate}.prototxt"
+            path.write_text(SOLVER.format("net", f"base_lr: {rate} random_seed: 3"))
+            made.append(runtime.trainer(path, data=data, precision="f64"))
+        moving, standing = made
+        before = {name: [a.copy() for a in arrays] for name, arrays in moving.net.params.items()}
+        moving.step()
+        for name in ("loc", "conf"):
+            moved = before[name][0] - moving.net.params[name][0]
+            assert np.abs(moved).max() > 0.01
+            array = standing.net.params[name][0]
+            for place in [
+                np.unravel_index(at, array.shape) for at in (0, array.size // 2, array.size - 1)
+            ]:
+                kept, losses = array[place], []
+                for change in (1e-6, -1e-6):
+                    array[place], standing.iteration = kept + change, 0
+                    losses.append(standing.step().loss)
+                array[place] = kept
+                slope = (losses[0] - losses[1]) / 2e-6
+                assert moved[place] == pytest.approx(slope, rel=1e-4, abs=1e-7), (name, place)
 
 
 @pytest.fixture

@@ -68,7 +68,8 @@ def survivors(boxes: Reals, limit: float, eta: float) -> list[int]:
     for number, box in enumerate(boxes):
         if worst[number] <= limit:
             kept.append(number)
-            worst = np.maximum(worst, overlaps(box, boxes))
+            rest = slice(number + 1, None)
+            worst[rest] = np.maximum(worst[rest], overlaps(box, boxes[rest]))
             if limit > 0.5:
                 limit *= eta
     return kept
