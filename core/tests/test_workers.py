@@ -127,6 +127,23 @@ def test_threads_that_are_dropped_end(places: Any, no_threads_left: None) -> Non
         assert not thread.is_alive()
 
 
+@pytest.mark.parametrize("last", [0, 1, 2])
+def test_threads_end_that_an_interrupt_left_half_made(
+    places: Any, threads_end: None, monkeypatch: pytest.MonkeyPatch, last: int
+) -> None:
+    """Starting one waits for it, and there an interrupt comes most often."""
+    start, started = threading.Thread.start, itertools.count()
+
+    def interrupted(thread: threading.Thread) -> None:
+        start(thread)
+        if next(started) == last:
+            raise Interrupted
+
+    with monkeypatch.context() as patched, pytest.raises(Interrupted):
+        patched.setattr(threading.Thread, "start", interrupted)
+        Workers(places)
+
+
 @pytest.mark.parametrize(
     ("node", "thread", "sharing", "cores"),
     [(8, 0, 1, 2), (8, 0, 2, 1), (2, 0, 1, 1), (8, 6, 1, 6), (8, 6, 2, 3), (0, 0, 1, 1)],

@@ -32,12 +32,13 @@ class Workers:
         self._teams = {group.team for place in places for _, group in place.groups if group.team}
         self._asked = [SimpleQueue[_Task | None]() for _ in places]
         self._done, self._threads = SimpleQueue[_Task](), list[threading.Thread]()
+        # Who drops these ends them, one that is interrupted while it is made, too.
+        weakref.finalize(self, self._asked[0].put, None).atexit = False
         for worker, place in enumerate(places):
             about = worker, self._asked, self._done, self._teams
             name = f"demitasse-worker-{place.index}"
             self._threads.append(threading.Thread(None, _work, name, about, daemon=True))
             self._threads[-1].start()
-        weakref.finalize(self, self._asked[0].put, None).atexit = False  # who drops these ends them
         _OPEN.add(self)
 
     def run(self, task: Callable[[int], T]) -> list[T]:

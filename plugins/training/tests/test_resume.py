@@ -149,6 +149,50 @@ def test_weights_without_an_iteration_are_not_resumed(
         train(resume=path)
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"iteration": -1}, r"was made at iteration -1; valid are 0 to 2,147,483,647"),
+        ({"iteration": 1 << 40}, r"was made at iteration 1099511627776; valid are 0 to"),
+        ({"record": {"seed": "x"}}, r"its record has the random seed 'x', not a whole number"),
+        ({"record": {"seed": 0.5}}, r"its record has the random seed 0.5, not a whole number"),
+        ({"record": {"kernels": 1.5}}, r"its record has kernels that are no names by request"),
+        ({"record": {"kernels": {"a": 3}}}, r"its record has kernels that are no names by request"),
+    ],
+    ids=str,
+)
+def test_a_whole_snapshot_of_what_no_training_leaves_is_refused(
+    train: Train, snapshot: Path, tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    trainer = train()
+    weights = trainer.runtime.read(snapshot).weights()
+    weights.iteration = changes.get("iteration", weights.iteration)
+    weights.record.update(changes.get("record", {}))
+    path = trainer.runtime.write(tmp_path / "odd.demitasse", weights)
+    with pytest.raises(SnapshotError, match=f"odd.demitasse:? {message}"):
+        train(resume=path)
+
+
+@pytest.mark.parametrize("part", ["parameters", "state"])
+def test_complex_numbers_are_not_taken_for_real_ones(
+    train: Train, snapshot: Path, tmp_path: Path, part: str
+) -> None:
+    trainer = train()
+    weights = trainer.runtime.read(snapshot).weights()
+    arrays = weights.parameters if part == "parameters" else next(iter(weights.state.values()))
+    layer = next(iter(arrays))
+    arrays[layer][0] = arrays[layer][0].astype(np.complex64)
+    path = trainer.runtime.write(tmp_path / "odd.demitasse", weights)
+    message = (
+        f"odd.demitasse: layer '{layer}' has complex64 in parameter 0, where real numbers are needed"
+    )
+    with pytest.raises(SnapshotError, match=message):
+        train(resume=path)
+    if part == "parameters":
+        with pytest.raises(ModelError, match=message):
+            train(weights=path)
+
+
 # Weights alone.
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 
 from demitasse import (
@@ -187,12 +188,20 @@ def test_a_trainer_says_what_it_is(running: Any) -> None:
     assert repr(trainer) == "<trainer of toy at iteration 2 of 11, 1 worker, batch 10>"
 
 
-@pytest.mark.parametrize("iterations", [0, -1])
-def test_iterations_are_at_least_one(running: Any, iterations: int) -> None:
+@pytest.mark.parametrize("iterations", [0, -1, 1.5, "2", None], ids=repr)
+def test_iterations_are_at_least_one(running: Any, iterations: Any) -> None:
     trainer, _ = running()
     for ask in (trainer.step, trainer.profile):
-        with pytest.raises(ModelError, match=f"iterations must be at least 1; given {iterations}"):
+        with pytest.raises(ModelError, match=f"iterations must be at least 1; given {iterations!r}"):
             ask(iterations)
+    assert trainer.step(np.int64(1)).iteration == 1
+
+
+def test_a_loss_has_no_terms_before_the_first_pass(running: Any) -> None:
+    trainer, _ = running()
+    assert trainer.terms() == {}
+    loss = trainer.step(1).loss
+    assert sum(trainer.terms().values()) == pytest.approx(loss)
 
 
 def test_what_would_be_ignored_is_refused(toy: ModuleType, runtime: Callable[..., Any]) -> None:

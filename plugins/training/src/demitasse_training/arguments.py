@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +48,8 @@ def check_backward(backward: str | None, retain: str | None) -> None:
 
 def at_least_one(iterations: int) -> None:
     """Raise ModelError for a number of iterations that is no number of times."""
-    if iterations < 1:
-        raise ModelError(f"iterations must be at least 1; given {iterations}")
+    if not isinstance(iterations, Integral) or iterations < 1:
+        raise ModelError(f"iterations must be at least 1; given {iterations!r}")
 
 
 def check_data(data: Mapping[str, Mapping[str, Any]] | None) -> None:

@@ -148,6 +148,8 @@ def load(
         layer, number = slot.owners[0]
         if layer not in arrays:
             missing.add(layer)
+        elif problem := unreal(arrays[layer]):
+            raise ModelError(f"{path}: layer {layer!r} has {problem}")
         elif reason := _misfit(slot, arrays[layer], number, counts[layer]):
             unfit[layer] = f"{path}: layer {layer!r}{reason}"
         else:
@@ -179,6 +181,12 @@ def load(
     return Loaded(
         tuple(loaded), tuple(sorted(missing)), tuple(unfit), tuple(unused), tuple(not_finite), notes
     )
+
+
+def unreal(arrays: Sequence[np.ndarray]) -> str:
+    """What of a layer's arrays are no real numbers, in words; empty for none."""
+    wrong = [f"{a.dtype} in parameter {i}" for i, a in enumerate(arrays) if a.dtype.kind not in "biuf"]
+    return f"{wrong[0]}, where real numbers are needed" if wrong else ""
 
 
 def _is_finite(array: np.ndarray) -> bool:

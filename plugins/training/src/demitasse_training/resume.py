@@ -3,17 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from demitasse import Slot, SnapshotError, Weights
+from demitasse import Runtime, Slot, SnapshotError, Weights
 from demitasse_training import parameters
 from demitasse_training.worker import Worker
 
 UNNAMED = ""
 """The layer's name under which a file has a solver's arrays of all parameters in the net's order: such
 formats name no layers there."""
+
+
+LAST = 1 << 31
+"""Iterations: Caffe counts in 32 bits, one of which is the sign."""
+
+
+def saved_run(runtime: Runtime, path: str | Path | None) -> Weights | None:
+    """What a run to go on from has left in a file. Raises SnapshotError where its iteration, its numbers
+    or what it says of the run are none that a training leaves."""
+    if path is None:
+        return None
+    saved = runtime.read(path).weights()
+    iteration = saved.iteration
+    if iteration is not None and not 0 <= iteration < LAST:
+        raise SnapshotError(f"{path} was made at iteration {iteration}; valid are 0 to {LAST - 1:,}")
+    for arrays in (saved.parameters, *saved.state.values()):
+        for layer, each in arrays.items():
+            if problem := parameters.unreal(each):
+                raise SnapshotError(f"{path}: layer {layer!r} has {problem}")
+    seed, kernels = saved.record.get("seed", 0), saved.record.get("kernels", {})
+    if type(seed) is not int:
+        raise SnapshotError(f"{path}: its record has the random seed {seed!r}, not a whole number")
+    if not isinstance(kernels, Mapping) or not all(isinstance(k, str) for k in kernels.values()):
+        raise SnapshotError(f"{path}: its record has kernels that are no names by request")
+    return saved
 
 
 def seed_of(saved: Weights | None, wanted: int | None, path: object) -> int:

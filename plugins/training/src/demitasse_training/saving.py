@@ -64,6 +64,7 @@ def write(runtime: Runtime, path: Path, weights: Weights) -> Path:
     """Write one snapshot, whole or not at all; its path. Raises SnapshotError that names it and the
     reason."""
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         return runtime.write(path, weights)
     except OSError as error:
         raise SnapshotError(f"{path}: the snapshot could not be written: {_reason(error)}") from error

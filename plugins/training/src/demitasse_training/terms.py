@@ -45,7 +45,9 @@ def values(
     steps: Sequence[Step], weights: Sequence[tuple[str, float]], workers: int
 ) -> dict[str, float]:
     """What each of these blobs came to in the last pass, by the samples of all workers; those that the
-    ``steps`` had stand for all."""
+    ``steps`` had stand for all. Nothing before the first."""
+    if not steps:
+        return {}
     whole = workers / len(steps)
     parts = zip(*(step.terms() for step in steps), strict=True)
     return {

@@ -41,7 +41,7 @@ from demitasse_training.listeners import listener_of, tell, tell_failure
 from demitasse_training.net import Net
 from demitasse_training.pace import Ask, Pace
 from demitasse_training.profiling import timed
-from demitasse_training.resume import resume, seed_of
+from demitasse_training.resume import resume, saved_run, seed_of
 from demitasse_training.samples import opener
 from demitasse_training.saving import check_numbers, check_writable, gathered, keep, paths_of, write
 from demitasse_training.scores import Scores
@@ -99,7 +99,7 @@ class Trainer(Rooted):
         self._retain = "all" if self.solver.debug else retain
         if weights is None and resume is None:
             weights = self.solver.weights
-        saved = runtime.read(resume).weights() if resume is not None else None
+        saved = saved_run(runtime, resume)
         self.seed = seed_of(saved, self.solver.seed, resume)
         self.loaded: dict[str, parameters.Loaded] = {}
         # What is the same in all processes is told once.
