@@ -72,7 +72,21 @@ def test_the_best_is_measured_written_as_a_description_and_remembered(tmp_path: 
     assert json.loads(again.output) == {**told, "source": "remembered"}
 
 
-@pytest.mark.parametrize("content", ["", "[]", '{"schema": 1, "nets": 3}', '{"schema": 2, "nets": {}}'])
+_UNSOUND = (("1e999", "1"), ("0", "1"), ("-1", "1"), ("1", "NaN"), ("1", "0"), ("1", "9" * 400))
+"""Numbers of workers and of seconds of trials that cannot be."""
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("", "[]", '{"schema": 1, "nets": 3}', '{"schema": 2, "nets": {}}', "[" * 100_000),
+        *(
+            f'{{"schema": 1, "nets": {{"net": [{{"workers": {w}, "threads": 1, "seconds": {s}}}]}}}}'
+            for w, s in _UNSOUND
+        ),
+    ],
+    ids=lambda text: text[-30:],
+)
 def test_a_damaged_memory_is_as_none_and_is_made_anew(tmp_path: Path, content: str) -> None:
     path = tmp_path / "trials.json"
     path.write_text(content, encoding="utf-8")

@@ -195,6 +195,12 @@ def test_a_damaged_index_or_table_is_not_believed(made: Any, opened: Opened, nam
         opened(made.path)
 
 
+def test_an_index_that_is_nested_too_deep_is_damaged(made: Any) -> None:
+    (made.path / INDEX).write_text("[" * 100_000)
+    with pytest.raises(DataError, match=r"index.json: is damaged: it is no JSON"):
+        read_index(made.path)
+
+
 def test_an_index_of_another_version_is_refused(made: Any) -> None:
     body = json.loads((made.path / INDEX).read_text())
     (made.path / INDEX).write_text(json.dumps({**body, "version": 2}))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
+import json
 import os
 import signal
 import subprocess
@@ -19,6 +20,7 @@ import pytest
 
 import demitasse
 from demitasse import DataError
+from demitasse_striped_io import journal as journals
 from demitasse_striped_io import writer as writing
 from demitasse_striped_io.checking import check_set
 from demitasse_striped_io.convert import convert_to_striped
@@ -226,6 +228,39 @@ def test_a_shard_that_is_none_or_has_no_image_is_named(tmp_path: Path, runtime: 
         archive.addfile(tarfile.TarInfo("lonely.cls"), io.BytesIO())
     with pytest.raises(DataError, match=r"b\.tar: .*'': is no label|b\.tar: .*no label"):
         convert_to_striped(runtime, tmp_path / "b.tar", tmp_path / "set")
+    for text in (b'{"label": 1e999}', b"[" * 60_000):
+        with tarfile.open(tmp_path / "c.tar", "w") as archive:
+            about = tarfile.TarInfo("lonely.json")
+            about.size = len(text)
+            archive.addfile(about, io.BytesIO(text))
+        with pytest.raises(DataError, match=r"c\.tar: lonely\.json is no label"):
+            convert_to_striped(runtime, tmp_path / "c.tar", tmp_path / "set")
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"count": -1, "end": 0, "bytes": 0, "crc32": 0},
+        {"count": 1e999, "end": 0, "bytes": 0, "crc32": 0},
+    ],
+    ids=["less than nothing", "without end"],
+)
+def test_an_entry_of_a_journal_that_cannot_be_ends_it(tmp_path: Path, entry: dict[str, float]) -> None:
+    path, columns = tmp_path / JOURNAL, [("at", np.dtype("<i8"), (5,))]
+    journals.begin(path, {"a": 1}, columns)
+    before = path.read_bytes()
+    path.write_bytes(before + json.dumps(entry).encode() + b"\n")
+    found = journals.resume(path, columns)
+    assert (found.done, found.end) == (0, 0)
+    assert path.read_bytes() == before
+
+
+def test_a_journal_that_is_nested_too_deep_is_told(tmp_path: Path) -> None:
+    (tmp_path / JOURNAL).write_text("[" * 100_000 + "\n")
+    with pytest.raises(
+        DataError, match=r"the journal of a set .* cannot be read \(.*\); force begins anew"
+    ):
+        journals.header_of(tmp_path / JOURNAL)
 
 
 def test_an_image_that_cannot_be_decoded_is_a_fault_of_its_sample(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -139,6 +140,13 @@ def memory() -> Path | None:
         return None
 
 
+_NOT_OURS = (
+    *(OSError, ValueError, KeyError, TypeError, AttributeError),
+    *(OverflowError, RecursionError),
+)
+"""What comes of a file that somebody else has written, or that is damaged."""
+
+
 def remembered(path: Path | None, name: str) -> list[Trial]:
     """The trials of a net; none where there is no such file, or it is not one of these."""
     if path is None:
@@ -146,9 +154,11 @@ def remembered(path: Path | None, name: str) -> list[Trial]:
     try:
         content = json.loads(path.read_text("utf-8"))
         found = content["nets"].get(name, []) if content["schema"] == SCHEMA else []
-        return [Trial(int(t["workers"]), int(t["threads"]), float(t["seconds"])) for t in found]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        trials = [Trial(int(t["workers"]), int(t["threads"]), float(t["seconds"])) for t in found]
+    except _NOT_OURS:
         return []
+    sound = all(t.workers > 0 and t.threads > 0 and 0 < t.seconds < math.inf for t in trials)
+    return trials if sound else []
 
 
 def remember(path: Path | None, name: str, trials: list[Trial]) -> None:
@@ -167,7 +177,7 @@ def _write(path: Path, name: str, trials: list[Trial]) -> None:
     try:
         content = json.loads(path.read_text("utf-8"))
         nets = dict(content["nets"]) if content["schema"] == SCHEMA else {}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except _NOT_OURS:
         nets = {}
     nets[name] = [asdict(trial) for trial in trials]
     with replacing(path) as file:

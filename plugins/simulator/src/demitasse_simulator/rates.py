@@ -229,7 +229,7 @@ def _read(path: Path) -> tuple[dict[str, list[Sample]], dict[str, float]]:
             for kind, rows in content["kinds"].items()
         }
         process = {str(name): float(size) for name, size in content["process"].items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (OSError, LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError):
         return {}, {}
     whole = [number for rows in found.values() for sample in rows for number in sample]
     sound = all(0 <= number < math.inf for number in (*whole, *process.values()))

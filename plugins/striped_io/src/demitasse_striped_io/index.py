@@ -145,7 +145,7 @@ def read_index(path: Path) -> Index:
         if (folder / JOURNAL).exists():
             hint = "; its writing was broken off: convert again to go on"
         raise DataError(f"{path}: is no striped set: {file}: {error.strerror}{hint}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{file}: is damaged: it is no JSON ({error})") from error
     if not isinstance(body, dict) or body.get("format") != FORMAT:
         raise DataError(f"{file}: is no index of a striped set")

@@ -76,7 +76,7 @@ def header_of(path: Path) -> dict[str, Any]:
             header = json.loads(file.readline())
         if not isinstance(header, dict):
             raise ValueError("it is no object")
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DataError(
             f"{path}: the journal of a set that was being written cannot be read ({error}); "
             f"force begins anew"
@@ -96,11 +96,11 @@ def resume(path: Path, columns: Columns) -> Journal:
                 entry = json.loads(line)
                 count, end, size = (int(entry[name]) for name in ("count", "end", "bytes"))
                 check = int(entry["crc32"])
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
                 break
             rows = slice(journal.done, journal.done + count)
             expected = sum(column[rows].nbytes for column in journal.table.values())
-            if size != expected or journal.done + count > samples:
+            if count < 1 or size != expected or journal.done + count > samples:
                 break
             body = file.read(size)
             if len(body) != size or zlib.crc32(body) != check:

@@ -108,5 +108,5 @@ def _label(file: Path, archive: tarfile.TarFile, member: tarfile.TarInfo, ending
         told = json.loads(text)
         found = [told[name] for name in ("label", *LABELS) if name in told]
         return int(found[0]) if found else 0
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise DataError(f"{file}: {member.name} is no label: {text[:40]!r}") from error

@@ -46,7 +46,7 @@ def check_backward(backward: str | None, retain: str | None) -> None:
         raise CompositionError(f"backward={backward!r} needs retain='all'")
 
 
-def at_least_one(iterations: int) -> None:
+def at_least_one(iterations: Any) -> None:
     """Raise ModelError for a number of iterations that is no number of times."""
     if not isinstance(iterations, Integral) or iterations < 1:
         raise ModelError(f"iterations must be at least 1; given {iterations!r}")
