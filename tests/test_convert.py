@@ -127,6 +127,10 @@ def test_weights_go_from_every_form_to_every_other(
             "foreign.prototxt:1:48: mask_pooling_param is no .* 'MaskPooling', which is of MNC",
         ),
         (("old.prototxt", "old.prototxt", "--force"), "is the file to convert; give another name"),
+        (
+            ("s.demitasse", "new.prototxt"),
+            "s.demitasse: is no file of Caffe's, and of no other is a net",
+        ),
     ],
 )
 def test_what_cannot_be_converted_is_said(
@@ -139,6 +143,8 @@ def test_what_cannot_be_converted_is_said(
     with demitasse.compose(plugins=["caffe"]) as runtime:
         runtime.write("bare.caffemodel", Weights({"a": [np.ones(2, np.float32)]}))
         runtime.write("s.solverstate", Weights({"a": [np.ones(2, np.float32)]}, iteration=1))
+    with demitasse.compose(plugins=["snapshots"]) as runtime:
+        runtime.write("s.demitasse", Weights({"a": [np.ones(2, np.float32)]}))
     before = sorted(path.name for path in folder.iterdir())
     assert re.search(message, told(capsys, *given, status=2))
     assert sorted(path.name for path in folder.iterdir()) == before

@@ -177,6 +177,7 @@ def test_a_size_that_no_machine_holds_is_refused_before_memory_is_taken(
     ("operator", "inputs", "attributes"),
     [
         ("Pad", ["x", "large"], {"mode": "edge"}),
+        ("MaxPool", ["x"], {"kernel_shape": [2, 2], "pads": [0, 1, 0, 2**31]}),
         ("Resize", ["x", "", "", "large"], {"axes": [3]}),
         ("Resize", ["x", "", "scale"], {"axes": [3]}),
     ],

@@ -47,6 +47,11 @@ def convert_model(runtime: Runtime, source: str | Path, target: str | Path) -> d
         )
     if source.name.endswith(WEIGHTS) and source.suffix != ".caffemodel":
         raise ModelError(f"{source}: holds weights; the net is in a .prototxt")
+    if source.name.endswith(_others(runtime)):
+        raise ModelError(
+            f"{source}: is no file of Caffe's, and of no other is a net or solver written to "
+            f"{target.suffix}; weights of any are, to a .caffemodel"
+        )
     messages = schema(runtime.layer_types)
     read = _read_binary if _is_binary(source) else _read_text
     found = read(source, messages)
@@ -59,6 +64,13 @@ def convert_model(runtime: Runtime, source: str | Path, target: str | Path) -> d
         "upgraded": upgraded,
         "notes": found.notes,
     }
+
+
+def _others(runtime: Runtime) -> tuple[str, ...]:
+    """The suffixes of model files that other plugins read."""
+    plugins = [plugin for plugin in runtime.composition.plugins if plugin.name != "caffe"]
+    roles = [plugin.roles.get("model_reader", {}) for plugin in plugins]
+    return tuple(suffix for role in roles for suffix in role.get("suffixes", ()))
 
 
 def _is_binary(path: Path) -> bool:

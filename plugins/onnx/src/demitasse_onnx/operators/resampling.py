@@ -118,6 +118,7 @@ _EDGES: dict[str, Callable[[np.ndarray, int], np.ndarray]] = {
 
 def edged(given: Operands, x: Tensor, axis: int, before: int, behind: int) -> Tensor:
     """x with what is at its edges again, so many times before and behind."""
+    bounded(before + x.shape[axis] + behind, "table of places")
     places = np.clip(np.arange(-before, x.shape[axis] + behind), 0, x.shape[axis] - 1)
     return taken(given, x, axis, places)
 
