@@ -316,7 +316,7 @@ def _accumulate(v: Values) -> Case:
 
 def _image_transform(v: Values) -> Case:
     shape = v.number(1, 5), v.number(1, 3), v.number(2, 9), v.number(2, 9)
-    x = v.random.integers(0, 256, shape).astype(v.one_of("uint8", v.dtype))
+    x = v.random.integers(0, 256, shape).astype(v.one_of("uint8", "int32", v.dtype))
     mean = v.one_of(None, shape[1:], (shape[1], 1, 1), (1, 1, 1))
     attributes = {
         "scale": v.one_of(1.0, 1 / 256),

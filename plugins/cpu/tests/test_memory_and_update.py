@@ -77,7 +77,7 @@ def test_fill_of_any_type(compute: Compute, kind: str) -> None:
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     shape=st.tuples(st.integers(1, 6), st.integers(1, 3), st.integers(3, 9), st.integers(3, 9)),
-    kind=st.sampled_from(["uint8", "float32", "float64"]),
+    kind=st.sampled_from(["uint8", "int32", "float32", "float64"]),
     mean=st.sampled_from(["none", "image", "channel", "number"]),
     crop=st.integers(0, 3),
     mirror=st.booleans(),

@@ -10,6 +10,7 @@ import numpy as np
 
 from demitasse import GraphBuilder, Layer, Tensor
 from demitasse_caffe.layers.base import CaffeLayer, Shape, canonical, in_training, learned
+from demitasse_caffe.layers.transformation import as_numbers
 
 Windows = dict[str, Shape]
 """stride, pad and dilation: of each a number for each spatial axis."""
@@ -166,7 +167,8 @@ class Pooling(CaffeLayer):
         method = pooling.PoolMethod.Name(pooling.pool)
         if method != "MAX" and len(layer.tops) > 1:
             raise ValueError("only pool MAX has a second top (the place of each maximum)")
-        return _pooled(x, method, attributes, in_training(message, graph), graph)[: len(layer.tops)]
+        y, *places = _pooled(x, method, attributes, in_training(message, graph), graph)
+        return [y] if len(layer.tops) == 1 else [y, as_numbers(places[0], graph)]
 
 
 class SPP(CaffeLayer):

@@ -9,6 +9,7 @@ from typing import Any
 from demitasse import GraphBuilder, Layer, Tensor
 from demitasse_caffe.layers.base import CaffeLayer, canonical, learned
 from demitasse_caffe.layers.convolution import biased
+from demitasse_caffe.layers.transformation import as_numbers
 
 
 class Crop(CaffeLayer):
@@ -141,7 +142,8 @@ class Filter(CaffeLayer):
                 f"its own, and one more is the count"
             )
         made = [graph.apply("compress", x, selector) for x in given]
-        return [*(y for y, _ in made), made[0][1]][: len(layer.tops)]
+        tops = [y for y, _ in made]
+        return tops if len(layer.tops) == len(tops) else [*tops, as_numbers(made[0][1], graph)]
 
 
 class Parameter(CaffeLayer):

@@ -42,6 +42,21 @@ def transform(layer: Layer, message: Any, samples: Tensor, graph: GraphBuilder) 
     return transformed
 
 
+def as_numbers(whole: Tensor, graph: GraphBuilder) -> Tensor:
+    """Whole numbers that an operation gives, as real ones, which Caffe's blobs are: what reads them has
+    fractions. No gradient goes through."""
+    shape = (whole.shape + (1,) * 4)[:4]
+    images = whole if whole.shape == shape else graph.apply("reshape", whole, shape=shape)
+    counters = graph.scalar("iteration"), graph.scalar("sample")
+    numbers = graph.apply(
+        "image_transform", images, None, *counters, seed=graph.seed, stream=graph.stream
+    )
+    if whole.shape != shape:
+        numbers = graph.apply("reshape", numbers, shape=whole.shape)
+    passed: Tensor = graph.apply("stop_gradient", numbers)
+    return passed
+
+
 def subtracted(
     layer: Layer, parameters: Any, channels: int, counted: Sequence[int] | None = None
 ) -> np.ndarray | None:

@@ -49,7 +49,7 @@ def image_transform(request: Request) -> Iterable[Candidate]:
     x, mean, iteration, sample = request.inputs
     y = spec(request.outputs[0])
     shape, kind = spec(x).shape, spec(x).dtype
-    is_image = len(shape) == 4 and (kind in REALS or kind in ("uint8", "int8"))
+    is_image = len(shape) == 4 and (kind in REALS or kind in ("uint8", "int8", "int32"))
     numbers = {spec(iteration).dtype, spec(sample).dtype}
     if not is_image or y.dtype not in REALS or numbers != {"uint64"}:
         return ()

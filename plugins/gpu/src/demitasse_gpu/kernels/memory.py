@@ -59,16 +59,21 @@ _IMAGES = (
 )
 
 
+_WHOLE = ("uint8", "int8", "int32")
+"""Element types of what is made real, besides those that are."""
+
+
 def image_transform(request: Request) -> Iterable[Candidate]:
     """Written as convolutions read it: channels innermost, halved where the plan's precision says so."""
     x, mean, iteration, sample = request.inputs
     x, y = spec(x), spec(request.outputs[0])
-    served = len(x.shape) == 4 and x.dtype in (*REALS, "uint8", "int8") and y.dtype in REALS
+    served = len(x.shape) == 4 and x.dtype in (*REALS, *_WHOLE) and y.dtype in REALS
     if not served or {spec(iteration).dtype, spec(sample).dtype} != {"uint64"} or prod(x.shape) >= _MOST:
         return ()
     if mean is not None and mean.dtype != y.dtype:
         return ()
-    halved = request.precision == "bf16" and y.dtype == "float32"
+    # Places of maxima are exact in 32 bits alone.
+    halved = request.precision == "bf16" and y.dtype == "float32" and x.dtype != "int32"
     layout = NHWC_BF16 if halved else NHWC
     source = Source("image_transform.cu", y.dtype, layout.stored, (("FROM", x.dtype),))
 
