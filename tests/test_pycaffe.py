@@ -360,6 +360,18 @@ def test_any_number_of_samples_in_batches(make: Make, x: np.ndarray) -> None:
     assert close(diffs["data"], Formula(net, many, gradients).d_data)
 
 
+def test_a_loss_of_many_samples_is_one_number_a_batch(tmp_path: Path) -> None:
+    n = caffe.NetSpec()
+    n.x, n.t = (L.Input(input_param={"shape": {"dim": dims}}) for dims in ([4, 3], [4, 3]))
+    n.loss = L.EuclideanLoss(n.x, n.t)
+    net = through_a_file(tmp_path, n)
+    x = np.random.default_rng(2).normal(size=(8, 3)).astype(np.float32)
+    losses = net.forward_all(x=x, t=0 * x)["loss"]
+    assert close(losses, np.square(x).reshape(2, 12).sum(1) / 8)
+    with pytest.raises(ModelError, match="no samples are given; the net's inputs are x, t"):
+        net.forward_all()
+
+
 def test_samples_that_fillers_make_and_samples_that_a_script_holds(make: Make) -> None:
     n = caffe.NetSpec()
     n.noise, n.ones = L.DummyData(

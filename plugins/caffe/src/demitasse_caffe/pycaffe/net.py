@@ -147,11 +147,14 @@ class Net(Callbacks):
         return {name: self.blobs[self._blob(name)].diff for name in [*wanted, *(diffs or ())]}
 
     def forward_all(self, blobs: Sequence[str] | None = None, **inputs: Any) -> dict[str, np.ndarray]:
-        """``forward`` over any number of samples, a batch of the net's at a time."""
+        """``forward`` over any number of samples, a batch of the net's at a time; of what is one number
+        for all, as a loss, there is one a batch."""
+        if not inputs:
+            raise ModelError(f"no samples are given; the net's inputs are {', '.join(self.inputs)}")
         results: dict[str, list[np.ndarray]] = {}
         for batch in self._batches(inputs):
             for name, value in self.forward(blobs, None, None, **batch).items():
-                results.setdefault(name, []).extend(value.copy())
+                results.setdefault(name, []).extend(np.atleast_1d(value).copy())
         count = len(next(iter(inputs.values())))
         return {name: np.asarray(values)[:count] for name, values in results.items()}
 
@@ -166,7 +169,7 @@ class Net(Callbacks):
         back = self._batches({k: v for k, v in arrays.items() if k in self.outputs})
         for batch in ahead:
             for name, value in self.forward(blobs, None, None, **batch).items():
-                values.setdefault(name, []).extend(value.copy())
+                values.setdefault(name, []).extend(np.atleast_1d(value).copy())
             for name, value in self.backward(diffs, None, None, **next(back, {})).items():
                 gradients.setdefault(name, []).extend(value.copy())
         count = len(next(iter(arrays.values())))
