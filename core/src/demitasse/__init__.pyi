@@ -12,6 +12,7 @@ from demitasse_contracts import (
     check_candidate as check_candidate,
     check_given as check_given,
     check_word as check_word,
+    closed as closed,
     disagreement as disagreement,
     gathered_layer_types as gathered_layer_types,
     gathered_words as gathered_words,

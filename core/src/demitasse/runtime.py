@@ -172,7 +172,7 @@ class Runtime(errors.Rooted):
         with contextlib.ExitStack() as stack:
             for made in list(self._open):
                 made = made() if isinstance(made, weakref.ref) else made
-                stack.callback(getattr(made, "close", list))
+                stack.callback(demitasse.closed, made)
             self._open.clear()
 
     def __enter__(self) -> Self:

@@ -49,6 +49,12 @@ def blamed(
         raise PluginError(f"{before}{who}: raised {told}") from error
 
 
+def closed(made: Any) -> None:
+    """Close what a hook gave, if it can be; an error names who made it."""
+    with blamed(made, "in close"):
+        getattr(made, "close", list)()
+
+
 @contextmanager
 def blamed_inside(thing: Any, where: object = None) -> Iterator[None]:
     """As ``blamed``, for errors that come out of code of the package that ``thing`` is of, whoever calls

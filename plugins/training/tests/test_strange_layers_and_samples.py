@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from demitasse import Candidate, Field, PluginError
+from demitasse import Candidate, DataSpec, Field, PluginError
 from demitasse.operations import Operation, define, same_as
 
 Make = Callable[..., Any]
@@ -104,6 +104,50 @@ def test_what_a_shape_rule_gives_is_checked(
     assert f"layer 'odd' (Odd): {told}" in str(caught.value)
 
 
+ROWS = DataSpec("rows")
+REALS = "(valid: a function of a shape and a demitasse.RandomStream)"
+
+
+@pytest.mark.parametrize(
+    ("build", "told"),
+    [
+        (lambda graph: graph.parameter((8,), "xavier"), f"a parameter's filler is 'xavier' {REALS}"),
+        (lambda graph: graph.input("z", "8x8"), "an input of shape '8x8' (valid: a tuple of whole"),
+        (
+            lambda graph: graph.scalar("iterations"),
+            "unknown scalar 'iterations'; did you mean 'iteration'?",
+        ),
+        (lambda graph: graph.source(ROWS, "all", {"data": "real"}), "a batch of 'all' (valid: a whole"),
+        (lambda graph: graph.source(ROWS, 2, ["data"]), "the samples' fields are ['data'] (valid: a ta"),
+        (
+            lambda graph: graph.source(ROWS, 2, {"data": "reel"}),
+            "field 'data': unknown element type 'reel'; did you mean 'real'?",
+        ),
+    ],
+)
+def test_what_a_layer_asks_a_graph_for_is_checked(
+    toy: ModuleType, runtime: Make, build: Callable[..., Any], told: str
+) -> None:
+    strange = odd(toy, lambda layer, bottoms, graph: build(graph))
+    with pytest.raises(PluginError) as caught:
+        runtime(plugins=[strange]).net(net(toy))
+    assert f"layer 'odd' (Odd): {told}" in str(caught.value)
+
+
+@pytest.mark.parametrize("made", ["x", 1j])
+def test_a_filler_that_makes_no_real_numbers_names_the_layer(
+    toy: ModuleType, runtime: Make, made: Any
+) -> None:
+    def build(layer: Any, bottoms: Any, graph: Any) -> Any:
+        weights = graph.parameter((8, 8), lambda shape, random: np.full(shape, made))
+        return [graph.apply("inner_product", bottoms[0], weights, None)]
+
+    with pytest.raises(
+        PluginError, match=r"'odd': .* parameter 0 made elements of .* \(valid: real num"
+    ):
+        runtime(plugins=[odd(toy, build)]).net(net(toy))
+
+
 @pytest.mark.parametrize("flops", [fail, lambda shapes, given: "many"])
 def test_a_count_of_flops_that_is_none_names_the_operation(
     toy: ModuleType, runtime: Make, flops: Callable[..., Any]
@@ -164,3 +208,31 @@ def test_samples_that_break_the_contract_name_the_layer_and_who_made_them(
         runtime(plugins=[wrong(toy, **given)]).trainer(toy.solver(toy.classifier())).step(1)
     assert f": ArraySource of toy: {told}" in str(caught.value)
     assert "layer 'samples'" in str(caught.value)
+
+
+@pytest.mark.parametrize("part", ["stream", "source"])
+def test_samples_that_fail_as_they_are_closed_name_who_made_them(
+    toy: ModuleType, runtime: Make, part: str
+) -> None:
+    source = toy.ArraySource(toy.images())
+    opened = source.stream
+
+    def stream(*given: Any) -> Any:
+        made = opened(*given)
+        made.close = fail
+        return made
+
+    if part == "stream":
+        source.stream = stream
+    else:
+        source.close = fail
+    given = toy.plugin(
+        "stranger", roles={"data_source": {"priority": 9}}, data_source=lambda spec: source
+    )
+    made = runtime(plugins=[given])
+    trainer = made.trainer(toy.solver(toy.classifier()))
+    trainer.step(1)
+    who = "ArraySource" if part == "source" else type(opened(0, 1, 1)).__name__
+    with pytest.raises(PluginError, match=f"{who} of toy: raised KeyError in close: 'tile'"):
+        made.close() if part == "source" else trainer.close()
+    source.stream, source.close = opened, list

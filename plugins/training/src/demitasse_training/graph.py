@@ -33,7 +33,13 @@ from demitasse_training.differentiation import Differentiation
 from demitasse_training.fusion import fuse_normalisations, pool_before_rectifying
 from demitasse_training.known_types import check_types
 from demitasse_training.samples import check_fields
-from demitasse_training.shape_rules import check_operands, check_parameter, check_shapes
+from demitasse_training.shape_rules import (
+    check_asked,
+    check_filler,
+    check_operands,
+    check_shape,
+    check_shapes,
+)
 from demitasse_training.shares import Share
 from demitasse_training.terms import weights_of
 
@@ -104,7 +110,8 @@ class NetGraph(Graph):
         many elements. A rate of 0 freezes it: no gradient is made."""
         assert self._layer is not None
         layer = self._layer.name
-        check_parameter(shape, self._where())
+        check_shape("a parameter", shape, self._where())
+        check_filler(filler, self._where())
         if self._named.setdefault(layer, self.stream) != self.stream:
             raise ModelError(
                 f"{self._where()}: an earlier layer with parameters has the same name; parameters "
@@ -132,6 +139,7 @@ class NetGraph(Graph):
 
     def input(self, name: str, shape: Shape) -> Tensor:
         """A tensor that the caller of the net fills; its declared shape may be overridden."""
+        check_shape("an input", shape, self._where())
         shape = tuple(self._input_shapes.get(name, shape))
         tensor = Tensor(name, shape, self.dtype, "input")
         self.inputs[name] = tensor
@@ -148,6 +156,7 @@ class NetGraph(Graph):
         one for each entry of ``fields``, a field's name to an element type (``raw`` as it is stored,
         ``real`` the plan's)."""
         assert self._layer is not None
+        check_asked(fields, batch, self._where())
         try:
             source = self._open_source(spec)
         except DataError as error:
@@ -173,7 +182,9 @@ class NetGraph(Graph):
         return tuple(tensors.values())
 
     def scalar(self, name: str) -> Tensor:
-        """One of SCALARS as a one-element tensor."""
+        """One of SCALARS as a one-element tensor. Raises PluginError for another."""
+        if name not in self.scalars:
+            raise PluginError(unknown("scalar", name, self.scalars, self._where()))
         return self.scalars[name]
 
     # How a graph comes to be.

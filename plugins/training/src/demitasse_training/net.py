@@ -43,7 +43,7 @@ from demitasse_training.inputs import against, given_input
 from demitasse_training.memory_check import check_room
 from demitasse_training.planner import Planner, Shapes
 from demitasse_training.profiling import timed
-from demitasse_training.samples import Destination, destinations, open_stream, opener
+from demitasse_training.samples import Destination, close_stream, destinations, open_stream, opener
 from demitasse_training.terms import loss_weights
 from demitasse_training.views import Blob, Named, Views, extents
 from demitasse_training.walk import Walk
@@ -367,7 +367,7 @@ class Net(Rooted):
 
     def _end_streams(self) -> None:
         for stream, _ in self._streams:
-            stream.close()
+            close_stream(stream)
         for _, out in self._streams:
             out.forget()
 

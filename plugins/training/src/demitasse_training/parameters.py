@@ -93,6 +93,11 @@ def fill(graph: Graph, plan: Plan, flat: Any, seed: int) -> None:
                     f"layer {layer!r}: the filler of its parameter {place} made {made.shape}, not the "
                     f"{slot.spec.shape} that it was asked for"
                 )
+            if made.dtype.kind not in "biuf":
+                raise PluginError(
+                    f"layer {layer!r}: the filler of its parameter {place} made elements of type "
+                    f"{made.dtype} (valid: real numbers)"
+                )
             assign(slot, flat, made)
 
 

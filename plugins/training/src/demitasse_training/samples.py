@@ -201,3 +201,9 @@ def destinations(
         Destination({key: array(buffer) for key, buffer in each.items()}, engine, allocator, feed.layer)
         for feed, each in zip(graph.feeds, fed, strict=True)
     ]
+
+
+def close_stream(stream: Stream) -> None:
+    """Close a stream of samples. Raises PluginError that names who made it where that fails."""
+    with blamed(stream, "in close"):
+        stream.close()

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from numbers import Integral
 from typing import Any
 
-from demitasse import PluginError, Tensor
+from demitasse import PluginError, Tensor, unknown
 from demitasse.operations import Operation
 
 VALID = "a tuple of whole numbers from 0"
+KEPT = ("raw", "real")
+"""Element types of samples that are not named: as they are stored, and as the plan computes."""
+
+TYPES = ("bool", *(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)))
+TYPES += ("float16", "float32", "float64")
 
 
 def check_operands(operation: str, inputs: Iterable[Any], where: str) -> None:
@@ -19,10 +25,29 @@ def check_operands(operation: str, inputs: Iterable[Any], where: str) -> None:
             raise PluginError(f"{where}: operation {operation!r} is given {given!r:.99} ({valid})")
 
 
-def check_parameter(shape: Any, where: str) -> None:
-    """Raise PluginError for a parameter's shape that is none."""
+def check_shape(what: str, shape: Any, where: str) -> None:
+    """Raise PluginError for the shape of an input or a parameter that is none."""
     if not _is_shape(shape):
-        raise PluginError(f"{where}: a parameter of shape {shape!r:.99} (valid: {VALID})")
+        raise PluginError(f"{where}: {what} of shape {shape!r:.99} (valid: {VALID})")
+
+
+def check_filler(filler: Any, where: str) -> None:
+    """Raise PluginError for a parameter's filler that cannot be called."""
+    if not callable(filler):
+        valid = "valid: a function of a shape and a demitasse.RandomStream"
+        raise PluginError(f"{where}: a parameter's filler is {filler!r:.99} ({valid})")
+
+
+def check_asked(fields: Any, batch: Any, where: str) -> None:
+    """Raise PluginError for samples that are asked for as nobody could give them."""
+    if not isinstance(batch, Integral):
+        raise PluginError(f"{where}: a batch of {batch!r:.99} (valid: a whole number)")
+    if not isinstance(fields, Mapping):
+        valid = "valid: a table of element types by field, as {'data': 'real'}"
+        raise PluginError(f"{where}: the samples' fields are {fields!r:.99} ({valid})")
+    for name, kind in fields.items():
+        if kind not in (*KEPT, *TYPES):
+            raise PluginError(unknown("element type", kind, (*KEPT, *TYPES), f"{where}: field {name!r}"))
 
 
 def check_shapes(operation: Operation, made: Any, where: str) -> None:

@@ -38,7 +38,7 @@ from demitasse_training.guarded import GuardedStep, MakeGuard
 from demitasse_training.memory_check import check_room
 from demitasse_training.norms import Norms
 from demitasse_training.recomputing import recompute
-from demitasse_training.samples import Destination, destinations, open_stream
+from demitasse_training.samples import Destination, close_stream, destinations, open_stream
 from demitasse_training.shared_parameters import SharedParameters
 from demitasse_training.shares import Share
 from demitasse_training.update import Update, flat_work
@@ -252,7 +252,7 @@ class Worker:
         if not self.streams:
             return
         while self.streams:
-            self.streams.pop().close()  # first: who reads ahead may be waiting
+            close_stream(self.streams.pop())  # first: who reads ahead may be waiting
         for out in self._outs:
             out.forget()
 
@@ -289,7 +289,7 @@ class Worker:
             try:
                 out.take(stream)
             finally:
-                stream.close()
+                close_stream(stream)
 
     def close(self) -> None:
         """End reading and synchronising."""
