@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from demitasse import HostMemory, available_bytes, zeroed
+from demitasse import HostMemory, available_bytes, host_array, zeroed
 
 
 @given(st.integers(0, 5000), st.sampled_from([1, 64, 128, 4096]))
@@ -43,3 +45,35 @@ def test_closed_memory_gives_no_more_views_but_those_that_are_there_live_on() ->
 def test_a_host_has_memory_to_give() -> None:
     available = available_bytes()
     assert available is None or available > 2**20
+
+
+class Shared:
+    """An array of another library that has DLPack alone."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
+
+    def __dlpack__(self, **given: Any) -> Any:
+        return self.array.__dlpack__(**given)
+
+    def __dlpack_device__(self) -> Any:
+        return self.array.__dlpack_device__()
+
+
+def test_an_array_that_has_dlpack_alone_is_used_where_it_lies() -> None:
+    array = np.arange(6.0).reshape(2, 3)
+    given = host_array(Shared(array))
+    assert np.shares_memory(given, array)
+    assert given.tolist() == array.tolist()
+
+
+@pytest.mark.parametrize(
+    ("made", "why"), [(RuntimeError("on a\ndevice"), "on a device"), (KeyError(), "KeyError")]
+)
+def test_what_gives_no_array_is_an_error_of_one_line(made: Exception, why: str) -> None:
+    class Elsewhere:
+        def __array__(self, *given: Any, **more: Any) -> Any:
+            raise made
+
+    with pytest.raises(ValueError, match=f"^{why}$"):
+        host_array(Elsewhere())

@@ -71,6 +71,7 @@ from demitasse_host.memory import (
     HostMemory as HostMemory,
     address_space as address_space,
     available_bytes as available_bytes,
+    host_array as host_array,
     zeroed as zeroed,
 )
 from demitasse_host.threads import (

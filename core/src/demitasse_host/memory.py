@@ -17,6 +17,19 @@ def zeroed(nbytes: int, alignment: int = 64) -> Any:
     return raw[first : first + nbytes]
 
 
+def host_array(given: Any) -> np.ndarray:
+    """What a caller gives as an array of the host, without a copy where its memory is that: whatever
+    NumPy takes, or an object that has DLPack alone. Raises ValueError that says why it is none."""
+    try:
+        dlpack = hasattr(given, "__dlpack__") and not hasattr(given, "__array__")
+        interface = hasattr(given, "__array_interface__")
+        return np.from_dlpack(given) if dlpack and not interface else np.asarray(given)
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise ValueError(" ".join(str(error).split()) or type(error).__name__) from error
+
+
 class HostMemory:
     """A block of host memory (``demitasse.Memory``) over an array of bytes, which ends with its last
     view."""

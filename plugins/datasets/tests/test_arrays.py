@@ -72,6 +72,13 @@ def test_some_fields_may_be_read_alone_and_into_strided_arrays(opened):
     assert out.tolist() == [[0, 7], [0, 8], [0, 9]]
 
 
+class Elsewhere:
+    """An array of another library, whose memory the host does not address."""
+
+    def __array__(self, *given, **more):
+        raise RuntimeError("memory of a device")
+
+
 @pytest.mark.parametrize(
     ("arrays", "words"),
     [
@@ -80,6 +87,7 @@ def test_some_fields_may_be_read_alone_and_into_strided_arrays(opened):
         ({"data": np.zeros((0, 2))}, ["no samples", "'data'"]),
         ({"data": np.float32(1)}, ["'data'", "single number"]),
         ({"data": [[1], [2, 3]]}, ["'data'", "is no array", "inhomogeneous"]),
+        ({"data": Elsewhere()}, ["'data'", "is no array: memory of a device"]),
         ({"data": np.zeros((3, 0))}, ["'data'", "empty", "(0,)"]),
         ({"data": np.array(["a", "b"])}, ["'data'", "element type", "integers"]),
         ({"data": np.array([None])}, ["'data'", "object"]),

@@ -131,6 +131,13 @@ def test_a_net_takes_the_weights_of_a_trained_one(
     assert not np.array_equal(other.params["first"][0], net.params["first"][0])
 
 
+class Elsewhere:
+    """An array of another library, whose memory the host does not address."""
+
+    def __array__(self, *given: Any, **more: Any) -> Any:
+        raise RuntimeError("memory of a device; copy it to the host")
+
+
 @pytest.mark.parametrize(
     ("value", "message"),
     [
@@ -139,8 +146,9 @@ def test_a_net_takes_the_weights_of_a_trained_one(
         (np.full((4, 1, 6, 6), "a"), "elements of type <U1; valid are real numbers"),
         (np.full((4, 1, 6, 6), None), "elements of type object; valid are real numbers"),
         ([[1.0], [1.0, 2.0]], "is no array: .*inhomogeneous"),
+        (Elsewhere(), "is no array: memory of a device; copy it to the host"),
     ],
-    ids=["rank", "empty", "texts", "objects", "ragged"],
+    ids=["rank", "empty", "texts", "objects", "ragged", "elsewhere"],
 )
 def test_what_is_no_array_for_an_input_is_refused_by_its_name(
     toy: ModuleType, runtime: Callable[..., Any], deployed: Any, value: Any, message: str

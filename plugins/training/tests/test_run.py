@@ -192,7 +192,7 @@ def test_a_trainer_says_what_it_is(running: Any) -> None:
 def test_iterations_are_at_least_one(running: Any, iterations: Any) -> None:
     trainer, _ = running()
     for ask in (trainer.step, trainer.profile):
-        with pytest.raises(ModelError, match=f"iterations must be at least 1; given {iterations!r}"):
+        with pytest.raises(ModelError, match=f"whole number, at least 1; given {iterations!r}"):
             ask(iterations)
     assert trainer.step(np.int64(1)).iteration == 1
 

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
-from demitasse import DataError, Field
+from demitasse import DataError, Field, host_array
 from demitasse_datasets.files import MappedFile
 
 
@@ -115,8 +115,8 @@ class ArraySamples:
 
 def _array(name: str, field: str, values: object) -> np.ndarray:
     try:
-        return np.asarray(values)
-    except ValueError as error:  # a list of samples of several shapes
+        return host_array(values)
+    except ValueError as error:  # a list of samples of several shapes, memory of a device, ...
         raise DataError(f"{name}: field {field!r} is no array: {error}") from error
 
 

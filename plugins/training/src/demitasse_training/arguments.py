@@ -49,7 +49,7 @@ def check_backward(backward: str | None, retain: str | None) -> None:
 def at_least_one(iterations: Any) -> None:
     """Raise ModelError for a number of iterations that is no number of times."""
     if not isinstance(iterations, Integral) or iterations < 1:
-        raise ModelError(f"iterations must be at least 1; given {iterations!r}")
+        raise ModelError(f"iterations must be a whole number, at least 1; given {iterations!r}")
 
 
 def check_data(data: Mapping[str, Mapping[str, Any]] | None) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from demitasse import Graph, ModelError, NetDefinition, ShapeError, unknown
+from demitasse import Graph, ModelError, NetDefinition, ShapeError, host_array, unknown
 
 
 def given_input(
@@ -23,7 +23,7 @@ def given_input(
     if name not in graph.inputs:
         raise ModelError(_no_input(definition, graph, name))
     try:
-        array = np.asarray(value)
+        array = host_array(value)
     except ValueError as error:
         raise ModelError(f"{where}: input {name!r} is no array: {error}") from error
     if array.dtype.kind not in "biuf":
