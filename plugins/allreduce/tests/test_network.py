@@ -173,7 +173,20 @@ def test_both_levels_of_communicators_are_told(supernodes: Machine) -> None:
 
 def test_a_network_that_nobody_describes_is_said_to_be_measured() -> None:
     (line,) = told(None, ("allreduce",))
-    assert line.startswith("the network is not described")
+    assert line.startswith("the network is not described; latency")
+    assert line.endswith("and then what costs least is taken")
+
+
+def test_what_a_description_lacks_is_said_and_an_algorithm_that_is_asked_for(tmp_path: Path) -> None:
+    path, link = tmp_path / "pair.toml", '{ latency = "2 us", bandwidth = "1 GB/s", source = "assumed" }'
+    node = f'schema = 1\nname = "pair"\n[[level]]\nname = "node"\ncount = 2\nlink = {link}\n'
+    path.write_text(f'{node}[[level]]\nname = "process"\ncount = 4\nworkers = "mpi"\n')
+    (line,) = told(load_machine(str(path)), ("allreduce",), algorithm="ring")
+    assert line.startswith(f"{path}:8: level 'process' has no link, ")
+    assert line.endswith("and then ring is taken")
+    path.write_text(node + 'workers = "mpi"\n')
+    (line,) = told(load_machine(str(path)), ("allreduce",))
+    assert line.startswith(f"the network is not described for 8 processes: {path} has 2; latency")
 
 
 def test_algorithms_of_other_plugins_are_offered_beside_ours(supernodes: Machine) -> None:

@@ -21,9 +21,11 @@ def forecast(network: Network, goals: Sequence[str]) -> list[str]:
     """A line for each goal and size of the LADDER: what costs least, its predicted time, and the next
     algorithm's; of two levels of communicators each one's. No rank waits for another."""
     if not network.described:
+        names = [name for goal in goals for _, _, name in network.levels(goal)]
+        taken = "what costs least" if AUTO in names else ", ".join(dict.fromkeys(names))
         return [
-            "the network is not described: its latency and bandwidth are measured when the first sum is "
-            "made, and then what costs least is taken"
+            f"{network.lacking}; latency and bandwidth are measured when the first sum is made, and "
+            f"then {taken} is taken"
         ]
     lines = [
         f"{goal} of {size:,} bytes: "

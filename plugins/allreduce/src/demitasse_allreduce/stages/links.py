@@ -26,12 +26,17 @@ def joined(fits: list[Fit], each: int, ranks: int) -> Topology:
     return Topology(tiers, tuple(f"{found} (measured)" for found in fits))
 
 
-def described(machine: Machine | None, ranks: int) -> Topology | None:
-    """The network of a machine's processes; None where it describes none for so many."""
+def described(machine: Machine | None, ranks: int) -> tuple[Topology | None, str]:
+    """The network of a machine's processes, or None and why it describes none for so many."""
+    nothing = "the network is not described"
     if machine is None:
-        return None
+        return None, nothing
     try:
         network = network_of(machine)
-    except (CompositionError, DescriptionError):
-        return None
-    return network if network.endpoints >= ranks else None
+    except CompositionError:
+        return None, nothing
+    except DescriptionError as error:  # a part of it is
+        return None, str(error)
+    if network.endpoints < ranks:
+        return None, f"{nothing} for {ranks} processes: {machine.origin} has {network.endpoints}"
+    return network, ""

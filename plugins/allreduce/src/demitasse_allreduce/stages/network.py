@@ -77,7 +77,7 @@ class Network:
         self._homes = homes
         self.ranks = comm.Get_size()
         self.notes: list[str] = []
-        self._network = described(machine, self.ranks)
+        self._network, self.lacking = described(machine, self.ranks)
         self._known = options.known
         self._gamma = 0.0
         self._copies: dict[int, list[Any]] = {}
