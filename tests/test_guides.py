@@ -1,6 +1,7 @@
 """The programs in docs/ besides the plugin guide's run as they stand."""
 
 import ctypes
+import os
 import re
 import subprocess
 import sys
@@ -30,6 +31,24 @@ def test_its_program_runs(guide, said, tmp_path):
     run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False)
     assert run.returncode == 0, run.stderr
     assert said in run.stdout.splitlines()
+
+
+@pytest.mark.parametrize(("status", "queued"), [(143, ["requeue 4711"]), (0, []), (2, [])])
+def test_the_batch_script_queues_a_job_again_that_was_stopped_and_only_that(tmp_path, status, queued):
+    (script,) = re.findall(
+        r"```\n(#!/bin/sh\n.*?)```", (DOCS / "cluster.md").read_text("utf-8"), flags=re.DOTALL
+    )
+    told = tmp_path / "told"
+    for name, end in (("srun", f"exit {status}"), ("scontrol", "")):
+        (tmp_path / name).write_text(f'#!/bin/sh\necho "$@" >> {told}-{name}\n{end}\n')
+        (tmp_path / name).chmod(0o755)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    slurm = {"PATH": path, "SLURM_JOB_ID": "4711", "SLURM_RESTART_COUNT": "3"}
+    subprocess.run(["/bin/sh", "-c", script], env=slurm, check=False, timeout=30)
+    ran = Path(f"{told}-srun").read_text().splitlines()
+    assert ran == ["demitasse train SOLVER --resume auto --json run-3.json"]
+    asked = Path(f"{told}-scontrol")
+    assert (asked.read_text().splitlines() if asked.exists() else []) == queued
 
 
 KIT = re.findall(

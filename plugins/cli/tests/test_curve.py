@@ -46,6 +46,26 @@ def test_runs_that_continue_each_other_are_one_line(tmp_path: Path, capsys: Capt
     assert joined.scored("accuracy") == [(1, 0.25), (100, 0.745), (101, 0.25), (200, 0.745)]
 
 
+def test_a_run_that_went_on_from_before_another_s_end_takes_its_place(tmp_path: Path) -> None:
+    named = {1: "run-2", 81: "run-10", 181: "run-9"}  # as a shell's pattern orders them, 10 comes first
+    runs = [Run.read(record(tmp_path / f"{name}.json", first=first)) for first, name in named.items()]
+    joined = Run.joined([runs[1], runs[0], runs[2]])
+    assert [iteration for iteration, _ in joined.history] == [*range(1, 281)]
+    assert joined.history[79:81] == [(80, 2 / 80), (81, 2 / 81)]
+    assert [iteration for iteration, _ in joined.tests] == [1, 81, 180, 181, 280]
+    assert joined.file == "run-9"
+
+
+def test_runs_that_begin_alike_do_not_continue_each_other(tmp_path: Path, capsys: Capture) -> None:
+    runs = [str(record(tmp_path / name)) for name in ("a.json", "b.json")]
+    assert main(["curve", *runs]) == 2
+    assert capsys.readouterr().err == (
+        "demitasse: a and b both begin at iteration 1, and do not continue each other; --compare draws "
+        "each by itself\n"
+    )
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json", "b.json"]
+
+
 def test_runs_that_are_compared_have_lines_of_their_own(tmp_path: Path) -> None:
     runs = [record(tmp_path / "slow.json"), record(tmp_path / "fast.json", score="recall")]
     picture = tmp_path / "both.svg"

@@ -23,7 +23,7 @@ _POINTS = 50
 @click.command(
     "curve",
     help="Draw the loss and the test scores of trainings: RUNS are files of demitasse train --json. "
-    "Those that continue each other, in order, are one line; with --compare each is one of its own.",
+    "Those that continue each other are one line; with --compare each is one of its own.",
 )
 @click.argument("runs", metavar="RUNS...", nargs=-1, required=True, type=shared.file)
 @click.option(
@@ -85,10 +85,22 @@ class Run:
 
     @classmethod
     def joined(cls, runs: Sequence[Run]) -> Run:
-        """Runs that continue each other as one, with the last one's names."""
-        history = [point for run in runs for point in run.history]
-        tests = [test for run in runs for test in run.tests]
-        last = runs[-1]
+        """Runs that continue each other as one, with the last one's names, in whatever order they are
+        given. Of one that went on from before its predecessor's end the iterations are those that
+        count. Raises DataError for two that begin at one iteration."""
+        from demitasse import DataError
+
+        *before, last = sorted(runs, key=lambda run: run.history[0][0])
+        history, tests, later = [*last.history], [*last.tests], last
+        for run in reversed(before):
+            if (start := later.history[0][0]) == run.history[0][0]:
+                raise DataError(
+                    f"{run.file} and {later.file} both begin at iteration {start}, and do not continue "
+                    f"each other; --compare draws each by itself"
+                )
+            history = [*(point for point in run.history if point[0] < start), *history]
+            tests = [*(test for test in run.tests if test[0] < start), *tests]
+            later = run
         return cls(last.solver, last.file, history, tests, sum(run.seconds for run in runs))
 
     def scored(self, name: str) -> list[tuple[int, float]]:
