@@ -44,7 +44,8 @@ def test_the_batch_script_queues_a_job_again_that_was_stopped_and_only_that(tmp_
         (tmp_path / name).chmod(0o755)
     path = f"{tmp_path}:{os.environ['PATH']}"
     slurm = {"PATH": path, "SLURM_JOB_ID": "4711", "SLURM_RESTART_COUNT": "3"}
-    subprocess.run(["/bin/sh", "-c", script], env=slurm, check=False, timeout=30)
+    done = subprocess.run(["/bin/sh", "-c", script], env=slurm, check=False, timeout=30)
+    assert done.returncode == status
     ran = Path(f"{told}-srun").read_text().splitlines()
     assert ran == ["demitasse train SOLVER --resume auto --json run-3.json"]
     asked = Path(f"{told}-scontrol")
