@@ -167,6 +167,19 @@ def test_a_layer_type_whose_name_or_parameters_are_none_is_refused(
     assert str(caught.value) == f"plugin 'stranger': layer type {kind.name!r}: {told}"
 
 
+def test_layer_types_that_differ_from_the_manifest_s_are_told(toy: ModuleType) -> None:
+    kinds = [SimpleNamespace(name=name, parameters={}, build=list) for name in ("Mish", "Swish")]
+    roles = {"layer_types": {"types": ["Mish", "Swsh"]}}
+    with pytest.raises(PluginError) as caught:
+        compose(MACHINE, [toy.plugin("stranger", roles=roles, layer_types=lambda: kinds)])
+    told = str(caught.value)
+    assert told.startswith("plugin 'stranger': its manifest's types and its layer types differ: ")
+    assert "only listed are Swsh, only given Swish" in told
+    roles["layer_types"]["types"] = ["Swish", "Mish"]
+    with compose(MACHINE, [toy.plugin("stranger", roles=roles, layer_types=lambda: kinds)]) as runtime:
+        assert {"Mish", "Swish"} <= {*runtime.layer_types}
+
+
 def test_a_layer_type_that_one_plugin_gives_twice_is_refused(toy: ModuleType) -> None:
     kind = SimpleNamespace(name="Swish", parameters={}, build=list)
     with pytest.raises(PluginError, match="'stranger': layer type 'Swish' is there twice; give each"):

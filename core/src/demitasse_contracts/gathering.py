@@ -29,8 +29,8 @@ def gathered_words(composition: Composition) -> Mapping[str, Operation]:
 
 
 def gathered_layer_types(composition: Composition) -> dict[str, LayerType]:
-    """The layer types that plugins know, by name. Raises PluginError for one that two define, and for
-    what is no name or no table of parameters."""
+    """The layer types that plugins know, by name. Raises PluginError for one that two define, for what
+    is no name or no table of parameters, and where a manifest lists others than are given."""
     types, owners = dict[str, "LayerType"](), dict[str, str]()
     for plugin, hook in composition.serving("layer_types"):
         for kind in hook():
@@ -49,4 +49,14 @@ def gathered_layer_types(composition: Composition) -> dict[str, LayerType]:
             if kind.name in types:
                 raise PluginError(f"{where} is there twice; give each its own name")
             types[kind.name] = kind
+    for manifest in composition.plugins:
+        listed = {*manifest.roles.get("layer_types", {}).get("types", ())}
+        given = {name for name, plugin in owners.items() if plugin == manifest.name}
+        if listed and listed != given:
+            told = ", ".join(sorted(listed - given)) or "none"
+            more = ", ".join(sorted(given - listed)) or "none"
+            raise PluginError(
+                f"plugin {manifest.name!r}: its manifest's types and its layer types differ: only "
+                f"listed are {told}, only given {more}; let types in plugin.toml name what is given"
+            )
     return types
