@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 from collections import OrderedDict
 from textwrap import dedent
 from threading import BrokenBarrierError
@@ -60,6 +61,21 @@ def test_what_a_handler_of_signals_raises_is_nobodys() -> None:
     before = signal.signal(signal.SIGUSR1, interrupt)
     try:
         with pytest.raises(TimeoutError, match="enough"), blamed(Desk(), "at work"):
+            signal.raise_signal(signal.SIGUSR1)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_who_would_end_the_program_is_named() -> None:
+    told = r"Desk of .*: raised SystemExit at work: no licence$"
+    with pytest.raises(PluginError, match=told), blamed(Desk(), "at work"):
+        sys.exit("no licence")
+
+
+def test_a_handler_of_signals_may_end_the_program() -> None:
+    before = signal.signal(signal.SIGUSR1, lambda *given: sys.exit(3))
+    try:
+        with pytest.raises(SystemExit), blamed(Desk(), "at work"):
             signal.raise_signal(signal.SIGUSR1)
     finally:
         signal.signal(signal.SIGUSR1, before)

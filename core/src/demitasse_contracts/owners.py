@@ -34,13 +34,14 @@ def blamed(
     thing: Any, doing: str, where: object = None, but: type[Exception] | tuple[type[Exception], ...] = ()
 ) -> Iterator[None]:
     """Errors of what is done meanwhile become a PluginError that begins with ``where`` and names the
-    maker of ``thing`` (a text says it itself). Those of ours and a barrier's stay as they are, a lack of
-    memory, those in ``but``, and what a handler of signals raises."""
+    maker of ``thing`` (a text says it itself); so does a wish to end the program. Those of ours and a
+    barrier's stay as they are, a lack of memory, those in ``but``, and what a handler of signals
+    raises."""
     try:
         yield
     except (DemitasseError, BrokenBarrierError, MemoryError):
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if isinstance(error, but) or _interrupts(error.__traceback__):
             raise
         before = f"{where}: " if where is not None else ""
@@ -61,7 +62,7 @@ def blamed_inside(thing: Any, where: object = None) -> Iterator[None]:
     it; the message names the function there. Others stay as they are."""
     try:
         yield
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         package, name = _package(type(thing).__module__), ""
         for frame, _ in walk_tb(error.__traceback__):
             if _package(str(frame.f_globals.get("__name__", ""))) == package:
