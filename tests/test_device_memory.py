@@ -215,7 +215,9 @@ def test_what_an_engine_raises_names_it_and_its_place(
     told = str(error.value)
     assert told.startswith("device:") and "raised OSError in " in told and "device lost" in told
     assert f"{Engine.__module__}" in told
-    assert error.value.__notes__ == ["closed after that, with OSError: it is lost still"]
+    (note,) = error.value.__notes__
+    assert note.startswith("closed after that, with PluginError: Engine of ")
+    assert note.endswith(": raised OSError in close: it is lost still")
 
 
 def test_a_net_names_the_device_that_its_forward_fails_in(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping
 
-from demitasse import Allocator, Memory, PlanError, PluginError, blamed, whose
+from demitasse import Allocator, Memory, PlanError, PluginError, blamed, closed, whose
 
 
 def check_room(allocator: Allocator, needed: Mapping[str, int], where: object) -> None:
@@ -18,7 +18,7 @@ def check_room(allocator: Allocator, needed: Mapping[str, int], where: object) -
     try:
         with contextlib.ExitStack() as blocks:
             for size in [wanted] if wanted <= largest else filter(None, needed.values()):
-                blocks.callback(_block(allocator, size, where).close)
+                blocks.callback(closed, _block(allocator, size, where))
     except MemoryError as error:
         parts = ", ".join(f"{name} {size / 2**20:,.0f} MiB" for name, size in needed.items() if size)
         raise PlanError(f"{where}: the net does not fit ({parts}): {error}") from error
@@ -32,4 +32,10 @@ def _block(allocator: Allocator, size: int, where: object) -> Memory:
         told = f"without {' and '.join(lacking)}" if lacking else f"of {block.nbytes:,} bytes"
         asked = f"{size:,} bytes were asked for"
         raise PluginError(f"{where}: {whose(allocator)}: allocate gave {block!r:.99}, {told}; {asked}")
+    with blamed(block, "in view", where):
+        array = block.view(0, (1,), "uint8")
+    lacking = [part for part in ("shape", "dtype", "nbytes") if not hasattr(array, part)]
+    if lacking:
+        told = f"view gave {array!r:.99}, without {' and '.join(lacking)} (valid: an array)"
+        raise PluginError(f"{where}: {whose(block)}: {told}")
     return block
