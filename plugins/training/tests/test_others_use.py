@@ -169,9 +169,8 @@ def test_a_synchronisation_that_is_none_is_named(
 
 
 def test_a_layer_type_that_returns_no_tensors_is_named(toy: ModuleType, runtime: Make) -> None:
-    strange = toy.plugin(
-        "strange", layer_types=lambda: [SimpleNamespace(name="Strange", build=lambda *given: None)]
-    )
+    kind = SimpleNamespace(name="Strange", parameters={}, build=lambda *given: None)
+    strange = toy.plugin("strange", layer_types=lambda: [kind])
     definition = toy.net(
         toy.layer("data", "Input", "", "data", shape=(2, 8)),
         toy.layer("odd", "Strange", "data", "odd"),
