@@ -24,7 +24,7 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGHUP, lambda number, frame: None)
     # By hypothesis's default of 200 ms an example fails where other processes have the cores. Each run
     # draws others, so few will do every time; DEMITASSE_EXAMPLES=1000 has more of them.
-    examples = int(os.environ.get("DEMITASSE_EXAMPLES", "40"))
+    examples = int(os.environ.get("DEMITASSE_EXAMPLES", "30"))
     settings.register_profile("demitasse", deadline=None, max_examples=examples)
     settings.load_profile("demitasse")
 

@@ -310,7 +310,9 @@ NETS = {
 }
 
 
-@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "ResNet-50")) for name in NETS]
+)
 def test_published_nets_have_no_normalisation_left(name: str, tmp_path: Path) -> None:
     path, count = DATA / "prototxt" / NETS[name][0], NETS[name][1]
     if not path.is_file():

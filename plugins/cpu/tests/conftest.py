@@ -17,11 +17,6 @@ from demitasse_cpu.kernels import FACTORIES
 Bound = tuple[Work, list[Any], list[Any]]
 
 
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """Kernels divide their work among threads, of which every core has one."""
-    item.add_marker(pytest.mark.all_cores)
-
-
 def make_request(
     name: str,
     inputs: Sequence[Any],

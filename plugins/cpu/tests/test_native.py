@@ -23,6 +23,8 @@ from demitasse import DataError, PlanError
 from demitasse_cpu import native
 from demitasse_cpu.native import Call, Foreign, WrongError, at_once, in_order
 
+pytestmark = pytest.mark.all_cores
+
 
 class Numbers(NamedTuple):
     count: int

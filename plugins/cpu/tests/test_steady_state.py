@@ -8,10 +8,13 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 from fused_words import FUSED
 
 from demitasse.operations import VOCABULARY
 from demitasse_cpu.kernels import FACTORIES
+
+pytestmark = pytest.mark.all_cores
 
 Samples = dict[str, tuple[list[Any], dict[str, Any]]]
 BOOKKEEPING = 4096  # bytes: queues and counters of a call

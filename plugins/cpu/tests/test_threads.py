@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from demitasse_cpu.native import in_order
 from demitasse_cpu.threads import divide, together
 
+pytestmark = pytest.mark.all_cores
+
 
 def companions() -> set[threading.Thread]:
     return {t for t in threading.enumerate() if t.name.startswith("demitasse-cpu")}
