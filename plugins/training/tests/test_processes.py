@@ -30,6 +30,8 @@ from demitasse import (
     WorkerError,
     compose,
 )
+from demitasse_training import agreement
+from demitasse_training.beginning import in_common
 
 Job = Callable[[Any, int], Any]
 
@@ -204,9 +206,8 @@ def test_a_process_with_other_parameters_is_named(toy: ModuleType, together: Any
         solver = toy.solver(toy.classifier())
         read = runtime.trainer(solver, precision="f64")
         read.net.params["scores"][1][...] += rank == 1
-        from demitasse_training import agreement
-
-        agreement.agree(runtime.processes, read._beginning())
+        mine = in_common(read._workers[0], read.batch, read.iteration)
+        agreement.agree(runtime.processes, mine)
 
     errors = together(3, job)
     assert all("rank 1 of 3: parameter 1 of layer 'scores'" in str(error) for error in errors), errors

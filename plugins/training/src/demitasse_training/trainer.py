@@ -27,7 +27,7 @@ from demitasse import (
     WorkerError,
     arrange,
 )
-from demitasse_training import agreement, parameters
+from demitasse_training import agreement
 from demitasse_training.accord import Accord
 from demitasse_training.arguments import (
     at_least_one,
@@ -36,12 +36,13 @@ from demitasse_training.arguments import (
     chosen_precision,
     listed,
 )
+from demitasse_training.beginning import begun, in_common
 from demitasse_training.crew import Crew, one_at_a_time
 from demitasse_training.listeners import listener_of, tell, tell_failure
 from demitasse_training.net import Net
 from demitasse_training.pace import Ask, Pace
 from demitasse_training.profiling import timed
-from demitasse_training.resume import resume, saved_run, seed_of
+from demitasse_training.resume import saved_run, seed_of
 from demitasse_training.samples import opener
 from demitasse_training.saving import check_numbers, check_writable, gathered, keep, paths_of, write
 from demitasse_training.scores import Scores
@@ -101,7 +102,6 @@ class Trainer(Rooted):
             weights = self.solver.weights
         saved = saved_run(runtime, resume)
         self.seed = seed_of(saved, self.solver.seed, resume)
-        self.loaded: dict[str, parameters.Loaded] = {}
         # What is the same in all processes is told once.
         observing = runtime.serving("observe") if self.processes.rank == 0 else ()
         found = (listener_of(plugin, hook) for plugin, hook in observing)
@@ -123,9 +123,21 @@ class Trainer(Rooted):
                 agreement.composition(runtime, self.solver, self.precision, scaling, self.seed),
             )
             self._make(data, saved)
-            self._fill(weights, saved, resume, partial)
+            self.loaded = begun(
+                runtime,
+                self._workers,
+                seed=self.seed,
+                weights=listed(weights),
+                partial=partial,
+                saved=saved,
+                path=resume,
+                setting=self._setting,
+            )
+            if saved is not None:
+                self._pace.iteration = saved.iteration or 0
             if self.processes.size > 1:
-                agreement.agree(self.processes, self._beginning())
+                mine = in_common(self._workers[0], self.batch, self.iteration)
+                agreement.agree(self.processes, mine)
         except BaseException as error:
             self.processes.fail(error)
             self.close()
@@ -481,35 +493,3 @@ class Trainer(Rooted):
                         arena=worker.memory["arena"],
                     )
                 )
-
-    def _beginning(self) -> dict[str, str]:
-        """What processes must have alike once they are ready to begin."""
-        found = {"the batch": str(self.batch), "the iteration to begin at": str(self.iteration)}
-        for slot in self.plan.slots:
-            layer, number = slot.owners[0]
-            array = self._workers[0].flat.parameters[slot.span.start : slot.span.stop]
-            found[f"parameter {number} of layer {layer!r}, by its digest,"] = agreement.digest(
-                np.asarray(array)
-            )
-        return found
-
-    def _fill(
-        self,
-        weights: str | Path | Sequence[str | Path] | None,
-        saved: Weights | None,
-        path: str | Path | None,
-        partial: bool,
-    ) -> None:
-        loaded = [(each, self.runtime.read(each).weights()) for each in listed(weights)]
-        for worker in (worker for worker in self._workers if not worker.borrows):
-            flat = worker.flat.parameters
-            parameters.fill(worker.graph, worker.plan, flat, self.seed)
-            for each, record in loaded:
-                self.loaded[str(each)] = parameters.load(
-                    *(worker.plan, flat, record.parameters, each), partial=partial, notes=record.notes
-                )
-            if saved is not None:
-                resume(worker, saved, path, self._setting)
-                self._pace.iteration = saved.iteration or 0
-        for worker in self._workers:
-            worker.take_statistics()

@@ -118,6 +118,7 @@ def unpooling(request: Request) -> Iterable[Candidate]:
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
         from demitasse_cpu.loops import spatial as loops
+        from demitasse_cpu.loops.indexing import first_wrong
 
         places = flat(inputs[1])
         wrong = workspace.view("int64")[:1]
@@ -128,7 +129,7 @@ def unpooling(request: Request) -> Iterable[Candidate]:
                 f"(valid: whole numbers from 0 to {height * width - 1})"
             )
 
-        check = ready(loops.first_outside, places, height * width, wrong, failed=failed)
+        check = ready(first_wrong, places, height * width, wrong, failed=failed)
         arguments = (flat(inputs[0]), places, flat(outputs[0]), planes)
         return in_order([check, spread(loops.unpooled, arguments, planes, parts)])
 

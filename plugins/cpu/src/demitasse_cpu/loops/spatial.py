@@ -3,7 +3,6 @@ plane is one channel of one image."""
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,7 +10,6 @@ import numpy as np
 from demitasse_cpu.loops.compiled import Array, compiled
 from demitasse_cpu.loops.pooling import Windows as Windows
 from demitasse_cpu.loops.random_numbers import _philox
-from demitasse_cpu.native import WrongError
 
 _LOW, _HALF = np.uint64(2**32 - 1), np.uint64(32)
 
@@ -192,17 +190,9 @@ def self_weighted_backward(
 
 
 @compiled()
-def first_outside(place: Array, plane: int, wrong: Array) -> None:
-    """Raise WrongError, and where it is in ``wrong``, for what is no place in a plane."""
-    for i in range(place.size):
-        if not (place[i] >= 0 and place[i] < plane and math.floor(place[i]) == place[i]):
-            wrong[0] = i
-            raise WrongError
-
-
-@compiled()
 def unpooled(x: Array, place: Array, y: Array, planes: int, begin: int, end: int) -> None:
-    """Planes ``begin`` to ``end``. Nothing for what is no place: ``first_outside`` is who tells."""
+    """Planes ``begin`` to ``end``. Nothing for what is no place: ``indexing.first_wrong`` is who
+    tells."""
     cells, plane = x.size // planes, y.size // planes
     for at in range(begin, end):
         y[at * plane : (at + 1) * plane] = 0

@@ -1,0 +1,54 @@
+"""What a training begins with: parameters as filled, read and resumed, alike in all processes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from demitasse import Runtime, Weights
+from demitasse_training import agreement, parameters
+from demitasse_training.resume import resume
+from demitasse_training.worker import Worker
+
+
+def begun(
+    runtime: Runtime,
+    workers: Sequence[Worker],
+    *,
+    seed: int,
+    weights: Sequence[str | Path],
+    partial: bool,
+    saved: Weights | None,
+    path: str | Path | None,
+    setting: Mapping[str, Any],
+) -> dict[str, parameters.Loaded]:
+    """Fill all workers' parameters, read ``weights`` over them, and go on from what was ``saved`` in the
+    file ``path`` by a run with the same ``setting``. What each file of weights gave, by its name."""
+    loaded: dict[str, parameters.Loaded] = {}
+    given = [(each, runtime.read(each).weights()) for each in weights]
+    for worker in (worker for worker in workers if not worker.borrows):
+        flat = worker.flat.parameters
+        parameters.fill(worker.graph, worker.plan, flat, seed)
+        for each, record in given:
+            loaded[str(each)] = parameters.load(
+                *(worker.plan, flat, record.parameters, each), partial=partial, notes=record.notes
+            )
+        if saved is not None:
+            resume(worker, saved, path, setting)
+    for worker in workers:
+        worker.take_statistics()
+    return loaded
+
+
+def in_common(worker: Worker, batch: int, iteration: int) -> dict[str, str]:
+    """What processes must have alike once they are ready to begin."""
+    found = {"the batch": str(batch), "the iteration to begin at": str(iteration)}
+    for slot in worker.plan.slots:
+        layer, number = slot.owners[0]
+        array = worker.flat.parameters[slot.span.start : slot.span.stop]
+        name = f"parameter {number} of layer {layer!r}, by its digest,"
+        found[name] = agreement.digest(np.asarray(array))
+    return found
