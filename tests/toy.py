@@ -156,6 +156,37 @@ class ArrayStream:
         """Nothing is open."""
 
 
+class SpoiltSource(ArraySource):
+    """The stream of one ``worker`` raises ``error`` at a read; where that is None, its samples are no
+    numbers from then on."""
+
+    def __init__(self, arrays: Arrays, worker: int, at: int, error: BaseException | None) -> None:
+        super().__init__(arrays)
+        self.worker, self.at, self.error, self.streams = worker, at, error, 0
+
+    def stream(self, first: int, count: int, step: int) -> Stream:
+        stream = super().stream(first, count, step)
+        number, reads, original = self.streams, 0, stream.read
+        self.streams += 1
+
+        def read(out: Mapping[str, np.ndarray]) -> None:
+            nonlocal reads
+            reads += 1
+            if number == self.worker and self.error is not None and reads == self.at:
+                raise self.error
+            original(out)
+            if number == self.worker and self.error is None and reads >= self.at:
+                out["data"][...] = np.nan
+
+        stream.read = read  # type: ignore[method-assign]
+        return stream
+
+
+def spoilt(worker: int, at: int, error: BaseException | None) -> Callable[[Any], SpoiltSource]:
+    """What opens a SpoiltSource of images for whatever is asked."""
+    return lambda spec: SpoiltSource(images(), worker, at, error)
+
+
 def images(count: int = 40, channels: int = 1, size: int = 6, classes: int = 3) -> dict[str, Any]:
     """Random images whose labels can be learned from them."""
     random = np.random.default_rng(count)

@@ -11,7 +11,6 @@ import pytest
 
 from demitasse import (
     DataError,
-    DataSpec,
     Level,
     Machine,
     MemorySpace,
@@ -134,42 +133,13 @@ def test_a_stretch_of_iterations_is_those_iterations_one_by_one(
     assert of(stretch, "parameters")[0].tobytes() == of(single, "parameters")[0].tobytes()
 
 
-def spoilt(toy: ModuleType, replica: int, at: int, error: BaseException | None) -> Callable[..., Any]:
-    """One replica's samples raise at a read; without an error they are no numbers from then on."""
-
-    class Spoilt(toy.ArraySource):  # type: ignore[name-defined, misc]
-        streams = 0
-
-        def stream(self, first: int, count: int, step: int) -> Any:
-            stream = super().stream(first, count, step)
-            number, reads, original = self.streams, 0, stream.read
-            self.streams += 1
-
-            def read(out: Any) -> None:
-                nonlocal reads
-                reads += 1
-                if number == replica and error is not None and reads == at:
-                    raise error
-                original(out)
-                if number == replica and error is None and reads >= at:
-                    out["data"][...] = np.nan
-
-            stream.read = read
-            return stream
-
-    def source(spec: DataSpec) -> Any:
-        return Spoilt(toy.images())
-
-    return source
-
-
 @pytest.mark.parametrize("sync", [{}, TYPICAL], ids=str)
 @pytest.mark.parametrize("replica", [0, 2])
 def test_a_replicas_error_is_raised_and_training_can_go_on(
     train: Train, toy: ModuleType, sync: dict[str, Any], replica: int
 ) -> None:
     error = DataError("samples.bin: sample 17 is cut off")
-    trainer = train(3, source=spoilt(toy, replica, 3, error), sync=sync)
+    trainer = train(3, source=toy.spoilt(replica, 3, error), sync=sync)
     trainer.step(2)
     with pytest.raises(DataError, match="sample 17"):
         trainer.step(20)
@@ -186,7 +156,7 @@ def test_a_replicas_error_is_raised_and_training_can_go_on(
 def test_what_is_no_number_reaches_no_parameter(
     train: Train, toy: ModuleType, sync: dict[str, Any]
 ) -> None:
-    trainer = train(3, source=spoilt(toy, 1, 4, None), sync=sync)
+    trainer = train(3, source=toy.spoilt(1, 4, None), sync=sync)
     trainer.step(2)
     with pytest.raises(NumericsError, match="loss is nan"):
         trainer.step(30)
@@ -198,7 +168,7 @@ def test_an_interrupt_ends_all_and_training_can_go_on(
     train: Train, toy: ModuleType, sync: dict[str, Any]
 ) -> None:
     """As if Ctrl-C came to a thread that waits for samples."""
-    trainer = train(4, source=spoilt(toy, 3, 2, KeyboardInterrupt()), sync=sync)
+    trainer = train(4, source=toy.spoilt(3, 2, KeyboardInterrupt()), sync=sync)
     with pytest.raises(KeyboardInterrupt):
         trainer.step(20)
     trainer.step(2)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from demitasse import DataError, DataSpec, DescriptionError, NumericsError, Stream
+from demitasse import DataError, DescriptionError, NumericsError
 
 Train = Callable[..., Any]
 MODELS = ("bsp", "ssp", "asp")
@@ -22,31 +22,7 @@ pytestmark = pytest.mark.timeout(300, method="thread")
 def spoilt(toy: ModuleType) -> Callable[..., Any]:
     """``spoilt(worker, at, error)``: one worker's samples raise at a read; without an error they are
     no numbers from then on."""
-
-    def make(worker: int, at: int, error: BaseException | None) -> Callable[[DataSpec], Any]:
-        class Spoilt(toy.ArraySource):  # type: ignore[name-defined, misc]
-            streams = 0
-
-            def stream(self, first: int, count: int, step: int) -> Stream:
-                stream: Stream = super().stream(first, count, step)
-                number, reads, original = self.streams, 0, stream.read
-                self.streams += 1
-
-                def read(out: Mapping[str, np.ndarray]) -> None:
-                    nonlocal reads
-                    reads += 1
-                    if number == worker and error is not None and reads == at:
-                        raise error
-                    original(out)
-                    if number == worker and error is None and reads >= at:
-                        out["data"][...] = np.nan
-
-                stream.read = read  # type: ignore[method-assign]
-                return stream
-
-        return lambda spec: Spoilt(toy.images())
-
-    return make
+    return toy.spoilt  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize("worker", [0, 2])

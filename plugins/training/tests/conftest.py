@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from types import ModuleType
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from demitasse import DataSpec, Runtime, Stream, compose
+from demitasse import Runtime, compose
 
 MakeRuntime = Callable[..., Runtime]
 Params = dict[str, list[np.ndarray]]
@@ -64,26 +64,4 @@ def differ() -> Callable[[Params, Params], float]:
 @pytest.fixture
 def failing(toy: ModuleType) -> Callable[..., Any]:
     """``failing(worker, at, error)``: samples whose stream of one worker raises at a read."""
-
-    def make(worker: int, at: int, error: BaseException) -> Callable[[DataSpec], Any]:
-        class Failing(toy.ArraySource):  # type: ignore[name-defined, misc]
-            streams = 0
-
-            def stream(self, first: int, count: int, step: int) -> Stream:
-                stream: Stream = super().stream(first, count, step)
-                number, reads, original = self.streams, 0, stream.read
-                self.streams += 1
-
-                def read(out: Mapping[str, np.ndarray]) -> None:
-                    nonlocal reads
-                    reads += 1
-                    if (number, reads) == (worker, at):
-                        raise error
-                    original(out)
-
-                stream.read = read  # type: ignore[method-assign]
-                return stream
-
-        return lambda spec: Failing(toy.images())
-
-    return make
+    return toy.spoilt  # type: ignore[no-any-return]
