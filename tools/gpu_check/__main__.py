@@ -2,11 +2,11 @@
 
 Nothing needs to be installed but NumPy, pluggy, packaging, msgpack, protobuf, CuPy, cuDNN and cuBLAS;
 with PyTorch there, its speed is measured beside ours, with pytest and hypothesis every kernel is
-compared with the reference. Each part runs in a process of its own, the most
-important first, with a limit on its time, and goes on behind a case that fails, kills it or hangs;
-what came of it, with tracebacks, is written to the JSON file at once, so that a run that is cut off
-leaves what it has. ``--stand-in`` runs on the processor, with small nets, to try the script where there
-is no GPU.
+compared with the reference, with click and rich the command line is tried. Parts that check run beside
+each other, parts that measure behind them, alone. Each has a process of its own, with a limit on its
+time, and goes on behind a case that fails, kills it or hangs; what came of it, with tracebacks, is
+written to the JSON file at once, so that a run that is cut off leaves what it has. ``--stand-in`` runs
+on the processor, with small nets, to try the script where there is no GPU.
 """
 
 from __future__ import annotations
@@ -18,31 +18,37 @@ import math
 import os
 import signal
 import sys
+import tempfile
+import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import isolated
+from distributions import described, sources
 
 ROOT = Path(__file__).resolve().parents[2]
-PATHS = (
-    "core/src",
-    *(f"plugins/{path.parent.name}/src" for path in sorted(ROOT.glob("plugins/*/src"))),
-    *("tools", "tools/gpu_check", "plugins/gpu/tests"),
-)
-PARTS: dict[str, float] = {
-    "about": 30,
+PATHS = [
+    *sources(ROOT),
+    *(ROOT / path for path in ("tools", "tools/gpu_check", "tests", "plugins/gpu/tests")),
+]
+CHECKS: dict[str, float] = {
+    "about": 40,
     "engine": 60,
-    "agreement": 120,
-    "speed": 260,
-    "small": 90,
-    "copies": 30,
-    "memory": 60,
+    "agreement": 150,
     "kernels": 150,
+    "memory": 60,
+    "mistakes": 60,
+    "command": 120,
+    "compiling": 150,
 }
-"""The parts in order of importance, and the seconds that each may take; together more than there are, as
-most take less."""
+"""The parts that run beside each other, and the seconds that each may take. ``compiling`` has PyTorch
+compile what it will be measured with, and keep it."""
+MEASURES: dict[str, float] = {"copies": 30, "speed": 300, "small": 90}
+"""The parts that run alone, in this order; together more than there are, as most take less."""
+PARTS = {**CHECKS, **MEASURES}
 LEFT = 5.0
 """Seconds kept to write the result."""
 
@@ -57,7 +63,8 @@ def options() -> argparse.Namespace:
         help="where the result goes (gpu_check.json)",
     )
     add("--seconds", type=float, default=540.0, help="for all parts together (540)")
-    add("--parts", default=",".join(PARTS), help=f"of {', '.join(PARTS)} (all, in this order)")
+    add("--parts", default=",".join(PARTS), help=f"of {', '.join(PARTS)} (all)")
+    add("--precisions", default="tf32,bf16,f32", help="that are measured (tf32,bf16,f32)")
     add("--stand-in", action="store_true", help="on the processor, with small nets: tries the script")
     add("--part", choices=tuple(PARTS), help=argparse.SUPPRESS)
     add("--without", action="append", default=[], help=argparse.SUPPRESS)
@@ -68,46 +75,67 @@ def options() -> argparse.Namespace:
     return chosen
 
 
-def run(chosen: argparse.Namespace) -> int:
-    """Run the parts, each as far as its time goes; 1 when one failed, else 0."""
-    start, result, failed = time.monotonic(), dict[str, Any](), list[str]()
-    write(chosen.json, result)
-    for name in chosen.parts.split(","):
-        left = chosen.seconds - (time.monotonic() - start) - LEFT
-        if left < min(20.0, PARTS[name]):
-            result[name] = {"skipped": f"{left:.0f} s were left"}
-            continue
-        result[name] = part(name, min(left, PARTS[name]), chosen.stand_in)
-        if "error" in result[name] or result[name].get("wrong"):
-            failed.append(name)
-        result["seconds"] = time.monotonic() - start
-        write(chosen.json, result)
-        print(f"{name}: {summary(result[name])}", flush=True)
-    write(chosen.json, result)
-    print(
-        f"{', '.join(failed)} failed" if failed else "all parts passed", f"; see {chosen.json}", sep=""
-    )
-    return 1 if failed else 0
+class Run:
+    """The parts that were asked for, and what comes of them."""
 
+    def __init__(self, chosen: argparse.Namespace, described: Path) -> None:
+        self._start, self._chosen, self._lock = time.monotonic(), chosen, threading.Lock()
+        self._result, self._failed = dict[str, Any](), list[str]()
+        paths = os.pathsep.join(map(str, [*PATHS, described]))
+        before = os.environ.get("PYTHONPATH")
+        self._environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [paths, before]))}
 
-def part(name: str, limit: float, stand_in: bool) -> dict[str, Any]:
-    """What a part finds, also one that fails or is cut off."""
-    paths = os.pathsep.join(str(ROOT / path) for path in PATHS)
-    before = os.environ.get("PYTHONPATH")
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [paths, before]))}
+    def all(self) -> int:
+        """Run the parts, each as far as its time goes; 1 when one failed, else 0."""
+        wanted = self._chosen.parts.split(",")
+        write(self._chosen.json, self._result)
+        together = [name for name in wanted if name in CHECKS]
+        beside = max(1, min(len(together), (os.cpu_count() or 1) // 2))
+        with ThreadPoolExecutor(beside) as pool:
+            list(pool.map(self._one, together))
+        for name in wanted:
+            if name in MEASURES:
+                self._one(name)
+        how = f"{', '.join(self._failed)} failed" if self._failed else "all parts passed"
+        print(f"{how}; see {self._chosen.json}")
+        return 1 if self._failed else 0
 
-    def command(without: Sequence[str], seconds: float) -> list[str]:
-        told = [sys.executable, "-u", str(Path(__file__).parent), "--part", name]
-        told += ["--seconds", str(seconds), *(["--stand-in"] if stand_in else [])]
-        return [*told, *(f"--without={case}" for case in without)]
+    def _one(self, name: str) -> None:
+        left = self._chosen.seconds - (time.monotonic() - self._start) - LEFT
+        enough = left >= min(20.0, PARTS[name])
+        found = (
+            self._part(name, min(left, PARTS[name]))
+            if enough
+            else {"skipped": f"{left:.0f} s were left"}
+        )
+        with self._lock:
+            self._result[name] = found
+            if "error" in found or found.get("wrong"):
+                self._failed.append(name)
+            self._result["seconds"] = time.monotonic() - self._start
+            write(self._chosen.json, self._result)
+            print(f"{name}: {summary(found)}", flush=True)
 
-    return isolated.part(command, limit, env=environment, cwd=ROOT)
+    def _part(self, name: str, limit: float) -> dict[str, Any]:
+        """What a part finds, also one that fails or is cut off."""
+        stand_in = ["--stand-in"] if self._chosen.stand_in else []
+
+        def command(without: Sequence[str], seconds: float) -> list[str]:
+            told = [sys.executable, "-u", str(Path(__file__).parent), "--part", name]
+            told += ["--seconds", str(seconds), "--precisions", self._chosen.precisions, *stand_in]
+            return [*told, *(f"--without={case}" for case in without)]
+
+        return isolated.part(command, limit, env=self._environment, cwd=ROOT)
 
 
 def summary(found: dict[str, Any]) -> str:
     """A part's result in a line."""
-    told = [f"{found['seconds']:.0f} s"]
-    told += [f"{key}: {found[key]}" for key in ("error", "wrong", "ratios", "rates") if found.get(key)]
+    told = [f"{found['seconds']:.0f} s"] if "seconds" in found else []
+    told += [
+        f"{key}: {found[key]}"
+        for key in ("skipped", "error", "wrong", "ratios", "rates")
+        if found.get(key)
+    ]
     return "; ".join(told)
 
 
@@ -131,10 +159,14 @@ def finite(value: Any) -> Any:
 def main(arguments: Sequence[str] | None = None) -> int:
     chosen = options()
     if chosen.part is None:
-        return run(chosen)
+        with tempfile.TemporaryDirectory() as folder:
+            described(ROOT, Path(folder))
+            return Run(chosen, Path(folder)).all()
     faulthandler.register(signal.SIGUSR1)  # by which one that is cut off is asked where it is
+    import race
     from parts import RUN
 
+    race.PRECISIONS = tuple(chosen.precisions.split(","))
     for said in RUN[chosen.part](chosen.seconds, chosen.stand_in, frozenset(chosen.without)):
         print(json.dumps(said, default=str), flush=True)
     return 0

@@ -1,15 +1,37 @@
 """A plugin of pytest that has the tests of the gpu plugin's kernels use the first GPU, and try what
-cuDNN and cuBLAS offer too. On a machine without a GPU it leaves them as they are."""
+cuDNN and cuBLAS offer too. On a machine without a GPU it leaves them as they are. What fails is said at
+once; a process whose device is lost ends, for all that follows would fail."""
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterable
 from typing import Any
 
 import cuda_on_cpu
+import ours
+from cases import FAILED
 
 import demitasse_gpu.kernels as own
 from demitasse_gpu.machine import device_count
+
+
+def pytest_runtest_logreport(report: Any) -> None:
+    """Say what failed, and why; where several processes share the tests, the one that began them."""
+    if report.failed and "PYTEST_XDIST_WORKER" not in os.environ:
+        crash = getattr(report.longrepr, "reprcrash", None)
+        why = crash.message if crash is not None else str(report.longrepr)
+        print(
+            f"\n{FAILED}{report.nodeid.rpartition('::')[2]}: {' '.join(why.split())[:500]}", flush=True
+        )
+
+
+def pytest_runtest_teardown() -> None:
+    """End this process where its device is lost."""
+    if device_count() and not ours.is_alive(False):
+        print("the device is lost to this process", file=sys.stderr, flush=True)
+        os._exit(3)
 
 
 def _driver(number: int = 0, **about: Any) -> Any:

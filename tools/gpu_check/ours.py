@@ -11,12 +11,12 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from bench import prototxt, values
 from bench.layers import Net
 
 import demitasse
 from demitasse import Level, Machine, MemorySpace, SyncSpec, fingerprint
+from demitasse_gpu.libraries.measuring import measured
 
 COMMON = ("caffe", "training", "datasets", "snapshots")
 
@@ -54,10 +54,12 @@ def is_alive(stand_in: bool) -> bool:
     return True
 
 
-def on_gpu(stand_in: bool, workers: int = 1, sync: SyncSpec | None = None, **wishes: Any) -> Any:
-    """A runtime with workers on the first GPU."""
-    at = MemorySpace("gpu", at="gpu:0")
-    gpu = Level("gpu", workers, workers="streams", memory=(at,), sync=sync)
+def on_gpu(
+    stand_in: bool, workers: int = 1, sync: SyncSpec | None = None, at: str = "gpu:0", **wishes: Any
+) -> Any:
+    """A runtime with workers on a GPU, the first."""
+    memory = (MemorySpace("gpu", at=at),)
+    gpu = Level("gpu", workers, workers="streams", memory=memory, sync=sync)
     machine = Machine("gpu_check", (Level("node"), gpu), fingerprint=fingerprint())
     more = [sync.plugin] if sync is not None else []
     named = plugins(*COMMON, "gpu", "cpu", *more)
@@ -72,9 +74,9 @@ def on_cpu() -> Any:
     return demitasse.compose(machine, plugins(*COMMON, "cpu", "reference"))
 
 
-def trainer(runtime: Any, net: Net, precision: str, **wishes: Any) -> Any:
-    """A trainer of a net, its parameters filled at random, on random samples."""
-    samples = values.samples(net, net.batch)
+def trainer(runtime: Any, net: Net, precision: str, samples: Any = None, **wishes: Any) -> Any:
+    """A trainer of a net, its parameters filled at random, on random samples unless there are some."""
+    samples = values.samples(net, net.batch) if samples is None else samples
     with tempfile.TemporaryDirectory() as folder:
         path = prototxt.write(net, Path(folder))
         train = Path(folder) / "train.prototxt"
@@ -122,37 +124,20 @@ class Training:
         """Bytes of device memory that it has."""
         return int(self.device.pool.statistics.used)
 
-    def kernels(self) -> dict[str, int]:
-        """How many entries of the plan each kernel computes."""
-        found: dict[str, int] = {}
+    def entries(self) -> list[list[Any]]:
+        """The plan's entries, the longest first: layer, operation, kernel, the microseconds that each
+        takes by itself, and the floating-point operations and bytes that the plan counts for it."""
         (worker,) = self.trainer._workers
-        for entry in worker.plan.entries:
-            name = f"{entry.operation}: {entry.kernel}"
-            found[name] = found.get(name, 0) + 1
-        return found
-
-    def slowest(self, count: int = 12) -> list[list[Any]]:
-        """The entries of the plan that take most, with their microseconds one by one."""
-        times: dict[str, float] = {}
-        (worker,) = self.trainer._workers
-        driver, stream = self.device.driver, self.device.stream
-        begin, end = driver.event(), driver.event()
-        for entry, work in worker.step.works:
-            driver.record(begin, stream)
-            work()
-            driver.record(end, stream)
-            driver.wait(end)
-            name = f"{entry.layer} {entry.operation} {entry.kernel}"
-            times[name] = times.get(name, 0.0) + driver.seconds_between(begin, end)
-        ranked = sorted(times.items(), key=lambda item: -item[1])
-        return [[name, round(1e6 * seconds, 1)] for name, seconds in ranked[:count]]
+        found = [
+            [
+                *(entry.layer, entry.operation, entry.kernel),
+                round(1e6 * measured(self.device, lambda stream, work=work: work())[1], 2),
+                *(entry.flops, entry.bytes),
+            ]
+            for entry, work in worker.step.works
+        ]
+        return sorted(found, key=lambda each: -each[3])
 
     def close(self) -> None:
         self.runtime.close()
         self.device.pool.trim()
-
-
-def relative(a: np.ndarray, b: np.ndarray) -> float:
-    """The largest difference, of the largest magnitude."""
-    scale = float(np.abs(b).max(initial=0.0))
-    return float(np.abs(a.astype(np.float64) - b).max(initial=0.0)) / scale if scale else 0.0

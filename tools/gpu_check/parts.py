@@ -4,59 +4,23 @@ from __future__ import annotations
 
 import gc
 import importlib.util
-import itertools
 import re
-import statistics
 import subprocess
 import sys
+import threading
 import time
-import traceback
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import ours
-from bench.layers import Net
+from agreement import agreement
 from bench.nets import NETS
-
-import demitasse
-
-Table = dict[str, Any]
-Cases = frozenset[str]
-"""Cases that a part was begun with before: in the last of them it ended badly."""
-ROUNDS = 7
-TOLERANCE = 2e-3
-"""Of a blob or a gradient against the host's in float32, of its largest: sums of up to a million numbers
-in another order, and maxima in pooling that tie but for that."""
-SPEED = (
-    ("resnet50", "tf32", 128),
-    ("alexnet", "tf32", 256),
-    ("googlenet", "tf32", 128),
-    ("vgg16", "tf32", 64),
-    ("resnet50", "bf16", 128),
-    ("alexnet", "bf16", 256),
-    ("googlenet", "bf16", 128),
-    ("vgg16", "bf16", 64),
-    ("resnet50", "f32", 64),
-    ("alexnet", "f32", 128),
-)
-
-
-class Runner(Protocol):
-    def run(self, steps: int) -> None: ...
-
-    def close(self) -> None: ...
-
-
-def failed(what: str, error: Exception, stand_in: bool) -> Table:
-    """An error as a part's result, for the next case may do. Raises it where none can: a device that has
-    failed is lost to its process."""
-    print(traceback.format_exc(), file=sys.stderr)
-    if not ours.is_alive(stand_in):
-        raise error
-    last = traceback.format_exc()[-3000:]
-    return {"wrong": [f"{what}: {type(error).__name__}: {error}"], "tracebacks": [last]}
+from cases import FAILED, Cases, Table, failed
+from commands import command
+from race import compiling, small, speed
 
 
 def about(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]:
@@ -107,161 +71,6 @@ def engine(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]:
         except Exception as error:  # noqa: BLE001 - the next check may do
             yield failed(check.__name__, error, stand_in)
         yield {"passed": passed}
-
-
-def agreement(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]:
-    """Every blob and gradient of a step, and the losses of several, against the host's."""
-    nets = ("lenet",) if stand_in else ("lenet", "cifar10_quick", "alexnet", "googlenet", "resnet50")
-    end, first = time.monotonic() + seconds, dict[str, float]()
-    for name, precision in itertools.product(nets, ("f32", "tf32", "bf16")):
-        if (case := f"{name} {precision}") in without:
-            continue
-        if time.monotonic() > end - 15:
-            yield {"skipped": [case]}
-            continue
-        yield {"begun": case, "limit": 60}
-        net = NETS[name]()
-        net.batch = 4 if name in ("lenet", "cifar10_quick") else 2
-        try:
-            if precision == "f32":
-                found = _agrees(name, net, stand_in)
-                first[name] = found["nets"][0]["losses"][0][1]
-                yield found
-            else:
-                yield from _precision(name, net, precision, stand_in, first)
-        except Exception as error:  # noqa: BLE001 - the next net may do
-            yield failed(case, error, stand_in)
-
-
-def _agrees(name: str, net: Net, stand_in: bool) -> Table:
-    """How far blobs, gradients, parameters and losses are from the host's."""
-    worst = list[tuple[float, str]]()
-    with ours.on_gpu(stand_in) as gpu, ours.on_cpu() as cpu:
-        mine, theirs = (ours.trainer(r, net, "f32", retain="all") for r in (gpu, cpu))
-        losses = [(mine.step().loss, theirs.step().loss)]
-        look, other = mine.net, theirs.net
-        for blob in other.blobs:
-            for part in ("data", "diff"):
-                try:
-                    expected = np.array(getattr(other.blobs[blob], part))
-                except demitasse.ModelError:
-                    continue  # it has no gradient
-                found = np.array(getattr(look.blobs[blob], part))
-                worst.append((ours.relative(found, expected), f"{blob} {part}"))
-        for layer, arrays in other.params.items():
-            for number, expected in enumerate(arrays):
-                found = np.array(look.params[layer][number])
-                worst.append((ours.relative(found, np.array(expected)), f"{layer} parameter {number}"))
-        losses += [(mine.step().loss, theirs.step().loss) for _ in range(3)]
-    worst.sort(reverse=True)
-    far = [f"{name}: {what} differs by {by:.2e}" for by, what in worst if by > TOLERANCE]
-    table: Table = {"nets": [{"net": name, "losses": losses, "worst": worst[:5]}]}
-    return {**table, "wrong": far[:10]} if far else table
-
-
-def _precision(
-    name: str, net: Net, precision: str, stand_in: bool, first: dict[str, float]
-) -> Iterator[Table]:
-    """The first loss in another precision, which may differ by a few bits of that from the host's in
-    float32: of nets whose ``first`` loss is known, else found now."""
-    with ours.on_gpu(stand_in) as runtime:
-        loss = float(ours.trainer(runtime, net, precision).step().loss)
-    if name not in first:
-        with ours.on_cpu() as runtime:
-            first[name] = float(ours.trainer(runtime, net, "f32").step().loss)
-    expected = first[name]
-    off = abs(loss - expected) / abs(expected)
-    yield {"precisions": [[name, precision, loss, expected]]}
-    if off > {"tf32": 1e-2, "bf16": 5e-2}[precision]:
-        yield {"wrong": [f"{name} {precision}: the first loss is {loss}, in float32 {expected}"]}
-
-
-def speed(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]:
-    """Images a second of training, ours and PyTorch's by turns in the same run."""
-    cases = (("lenet", "f32", 16),) if stand_in else SPEED
-    end = time.monotonic() + seconds
-    settings = [(case, "eager") for case in cases]
-    settings += [(case, "compiled") for case in cases[:1] + cases[4:5] + cases[1:4] + cases[5:8]]
-    yield from _race(settings, end, 5, stand_in, without)
-
-
-def small(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]:
-    """The nets in which launches dominate."""
-    cases = [
-        (net, precision, 64) for net in ("lenet", "cifar10_quick") for precision in ("tf32", "bf16")
-    ]
-    settings = [(case, how) for how in ("eager", "reduce-overhead") for case in cases]
-    end = time.monotonic() + seconds
-    some, steps = (settings[:1], 2) if stand_in else (settings, 100)
-    yield from _race(some, end, steps, stand_in, without)
-
-
-def _race(
-    settings: list[tuple[tuple[str, str, int], str]],
-    end: float,
-    steps: int,
-    stand_in: bool,
-    without: Cases,
-) -> Iterator[Table]:
-    peer = None
-    if not stand_in and importlib.util.find_spec("torch") is not None:
-        import peers as peer  # type: ignore[no-redef]
-    for (name, precision, batch), setting in settings:
-        if (case := f"{name} {precision} {setting}") in without:
-            continue
-        if time.monotonic() > end - (15 if setting == "eager" else 45):
-            yield {"skipped": [case]}
-            continue
-        yield {"begun": case, "limit": 90 if setting == "eager" else 150}
-        net = NETS[name]()
-        net.batch = batch
-        said: Table = {"net": name, "precision": precision, "batch": batch, "peer": setting}
-        mine = theirs = None
-        try:
-            start = time.perf_counter()
-            mine = ours.Training(net, precision, stand_in)
-            said |= {
-                "prepared": time.perf_counter() - start,
-                "losses": mine.losses,
-                "memory": mine.memory,
-            }
-            theirs = peer.Training(net, precision, setting) if peer is not None else None
-            runners: dict[str, Runner] = {
-                "ours": mine,
-                **({"torch": theirs} if theirs is not None else {}),
-            }
-            times = by_turns(runners, steps)
-            said["seconds"] = {who: statistics.median(t) for who, t in times.items()}
-            said["all"] = times
-            if theirs is not None:
-                said["torch memory"] = theirs.memory
-                ratio = said["seconds"]["torch"] / said["seconds"]["ours"]
-                said["ratio"] = ratio
-                yield {"ratios": [[name, precision, batch, setting, round(ratio, 3)]]}
-            if setting == "eager":
-                said["seconds"]["ours, samples from the host"] = mine.reading(steps)
-                said |= {"kernels": mine.kernels(), "slowest": mine.slowest()}
-        except Exception as error:  # noqa: BLE001 - the next net may do
-            said["error"] = f"{type(error).__name__}: {error}"
-            yield {"races": [said], **failed(case, error, stand_in)}
-        else:
-            yield {"races": [said]}
-        for each in (mine, theirs):
-            if each is not None:
-                each.close()
-        del mine, theirs
-        gc.collect()
-
-
-def by_turns(runners: dict[str, Runner], steps: int) -> dict[str, list[float]]:
-    """Seconds a step of each in some rounds, in which all take turns."""
-    times: dict[str, list[float]] = {who: [] for who in runners}
-    for _ in range(ROUNDS):
-        for who, runner in runners.items():
-            start = time.perf_counter()
-            runner.run(steps)
-            times[who].append((time.perf_counter() - start) / steps)
-    return times
 
 
 def copies(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]:
@@ -338,30 +147,98 @@ def memory(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]:
         pool.trim()
 
 
+def mistakes(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]:
+    """What is said when the device has not the memory, is not there, or a kernel goes astray: a line
+    that says what to do."""
+    cases: dict[str, tuple[Callable[[], object], str, str]] = {
+        "a batch too large": (lambda: _too_large(stand_in), "PlanError", "use a smaller batch"),
+        "a device that is not there": (
+            lambda: _missing(stand_in),
+            "CompositionError",
+            "nvidia-smi lists",
+        ),
+        "a kernel that goes astray": (lambda: _astray(stand_in), "WorkerError", "a kernel failed"),
+    }
+    only = ("a batch too large",) if stand_in else tuple(cases)
+    for name in only:
+        if name in without:
+            continue
+        yield {"begun": name, "limit": 40}
+        cause, kind, words = cases[name]
+        try:
+            cause()
+            said = "nothing was raised"
+        except Exception as error:  # noqa: BLE001 - which one is looked at
+            said = f"{type(error).__name__}: {error}"
+        yield {"said": [[name, said]]}
+        if not (said.startswith(kind) and words in said and "\n" not in said):
+            yield {"wrong": [f"{name}: {said} (expected {kind} with {words!r}, in one line)"]}
+
+
+def _too_large(stand_in: bool) -> None:
+    net = NETS["lenet"]()
+    net.batch = 2**16 if stand_in else 2**22
+    with ours.on_gpu(stand_in) as runtime:
+        samples = {"data": np.zeros((1, *net.image), np.float32), "label": np.zeros(1, np.float32)}
+        ours.trainer(runtime, net, "f32", samples=samples)
+
+
+def _missing(stand_in: bool) -> None:
+    with ours.on_gpu(stand_in, at="gpu:15") as runtime:
+        ours.trainer(runtime, NETS["lenet"](), "f32")
+
+
+def _astray(stand_in: bool) -> None:
+    from demitasse_gpu.device import device
+
+    found = device("gpu:0", ours.driver(stand_in))
+    assert found is not None
+    text = 'extern "C" __global__ void astray(float *p) { p[threadIdx.x] = 1; }'
+    function = found.function(text, "astray")
+    found.driver.launch(function, (1, 1, 1), (32, 1, 1), (64,), 0, found.stream)
+    found.synchronise()
+
+
 def kernels(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]:
-    """Every kernel on random requests beside the reference's: the plugin's own tests, on this device."""
-    tests = Path(__file__).parents[2] / "plugins/gpu/tests/test_gpu_kernels_agree.py"
-    command = [sys.executable, "-m", "pytest", "-q", str(tests), "-p", "on_device", "--tb=line"]
-    command += ["-p", "no:cacheprovider", *(["-x", "-k", "relu and float32"] if stand_in else [])]
-    cut_off = False
+    """Every kernel on random requests beside the reference's: the plugin's own tests, on this device.
+    ``on_device``, a plugin of pytest, says what fails as it does."""
+    tests = Path(__file__).parents[2] / "plugins/gpu/tests"
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "on_device",
+        "--tb=no",
+        "-p",
+        "no:cacheprovider",
+    ]
+    command += ["-W", "default", str(tests / "test_gpu_kernels_agree.py")]
+    if stand_in:
+        command += ["-x", "-k", "relu and float32"]
+    elif importlib.util.find_spec("xdist") is not None:
+        command += ["-n", "6"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    try:
-        out, _ = process.communicate(timeout=seconds - 5)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        out, _ = process.communicate()
-        cut_off = True
-        yield {"skipped": ["cut off"]}
-    lines = out.splitlines()
-    yield {"summary": lines[-2:]}
-    wrong = [line for line in lines if "Error" in line or line.startswith("FAILED")][:40]
-    some_passed = re.search(r"[1-9]\d* passed", out)
-    if not (wrong or cut_off) and (process.returncode or not some_passed):
-        wrong = [f"pytest ended with {process.returncode}, and none passed or not all", *lines[-3:]]
-    if wrong:
-        yield {"wrong": wrong}
+    watch = threading.Timer(seconds - 5, process.kill)
+    watch.start()
+    last = deque[str](maxlen=15)
+    assert process.stdout is not None
+    for line in process.stdout:
+        last.append(line.rstrip())
+        if line.startswith(FAILED):
+            yield {"wrong": [line.removeprefix(FAILED).strip()[:600]]}
+    watch.cancel()
+    status = process.wait()
+    yield {"summary": list(last)[-2:]}
+    if not any(re.search(r"[1-9]\d* passed", line) for line in last) or status not in (0, 1):
+        yield {"wrong": [f"pytest ended with {status}, not all passed", *last]}
 
 
 RUN: dict[str, Callable[[float, bool, Cases], Iterator[Table]]] = {
-    each.__name__: each for each in (about, engine, agreement, speed, small, copies, memory, kernels)
+    each.__name__: each
+    for each in (
+        *(about, engine, agreement, kernels, memory, mistakes, command, compiling),
+        *(copies, speed, small),
+    )
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import nullcontext
 from typing import Any
 
@@ -19,7 +20,7 @@ class Training:
     def __init__(self, net: Net, precision: str, setting: str) -> None:
         import torch
 
-        self.torch = torch
+        self.torch, before = torch, torch.cuda.memory_allocated()
         torch.backends.cudnn.benchmark = True
         torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
         arrays = {**values.weights(net), **values.samples(net, net.batch)}
@@ -37,6 +38,8 @@ class Training:
         self.objective: Any = self._loss if mode is None else torch.compile(self._loss, mode=mode)
         torch.cuda.reset_peak_memory_stats()
         self.run(5)
+        self.memory = int(torch.cuda.max_memory_allocated() - before)
+        """Bytes of device memory that it has had at most."""
 
     def _loss(self, data: Any, label: Any) -> Any:
         torch = self.torch
@@ -55,11 +58,21 @@ class Training:
             self.optimizer.step()
         self.torch.cuda.synchronize()
 
-    @property
-    def memory(self) -> int:
-        return int(self.torch.cuda.max_memory_allocated())
-
     def close(self) -> None:
         del self.model, self.data, self.optimizer, self.objective
         self.torch.compiler.reset()
         self.torch.cuda.empty_cache()
+
+
+def main() -> None:
+    """Compile a net, and keep the code where the next process looks for it."""
+    from bench.nets import NETS
+
+    name, precision, batch, setting = sys.argv[1:]
+    net = NETS[name]()
+    net.batch = int(batch)
+    Training(net, precision, setting)
+
+
+if __name__ == "__main__":
+    main()

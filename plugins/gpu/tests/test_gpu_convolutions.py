@@ -140,9 +140,51 @@ def test_engines_that_are_not_exact_or_not_always_the_same_are_left_out(
     precision: str, notes: list[list[int]], taken: int
 ) -> None:
     library = StandIn(notes)
-    x, w, _ = operands(1)
+    x, w = np.ones((2, 8, 5, 5), np.float32), np.ones((8, 8, 3, 3), np.float32)
     computed(device_with(library), request("convolution", [x, w, None], {}, precision), [x, w, None])
     assert len(library.ran) == taken
+
+
+@pytest.mark.parametrize("told", [GEOMETRIES["plain"], {**GEOMETRIES["all"], "groups": 1}])
+@pytest.mark.parametrize(
+    ("precision", "channels", "tried"),
+    [
+        *(("f32", 3, [3]), ("tf32", 1, [1, 4]), ("tf32", 3, [3, 4]), ("tf32", 4, [4]), ("tf32", 5, [5])),
+        *(("bf16", 3, [3, 4, 8]), ("bf16", 4, [4, 8]), ("bf16", 5, [5, 8]), ("bf16", 8, [8])),
+    ],
+)
+def test_images_of_few_channels_are_tried_with_more(
+    precision: str,
+    channels: int,
+    tried: list[int],
+    told: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    random, within = np.random.default_rng(5), TOLERANCE[precision]
+    shapes = (2, channels, 7, 6), (6, channels, 3, 2), (6,)
+    x, w, b = (random.normal(size=shape).astype(np.float32) for shape in shapes)
+    y = convolved(x.astype(np.float64), w.astype(np.float64), *geometry(told))
+    dy = random.normal(size=y.shape).astype(np.float32)
+    dw, db = back_to_weights(dy.astype(np.float64), x, w.shape, *geometry(told)), dy.sum((0, 2, 3))
+    forward = request("convolution_relu", [x, w, b], told, precision)
+    asked = request("convolution_backward_weights", [dy, x], {**told, "shape": w.shape}, precision)
+    counts = set[int]()
+    for number in range(2 * len(tried)):
+        library = StandIn()
+
+        def choose(device: Device, ways: Sequence[Any], number: int = number) -> int:
+            counts.add(len(ways))
+            return min(number, len(ways) - 1)
+
+        monkeypatch.setattr(convolutions, "quickest", choose)
+        (found,) = computed(device_with(library), forward, [x, w, b])
+        assert np.allclose(found, np.maximum(y + b[:, None, None], 0), atol=within * np.abs(y).max())
+        found, sums = computed(device_with(library), asked, [dy, x])
+        assert np.allclose(found, dw, atol=within * np.abs(dw).max())
+        assert np.allclose(sums, db, atol=within * np.abs(db).max())
+    assert counts == {2 * len(tried), len(tried)}, (
+        "a plan and one with bias and ReLU; a plan for gradients"
+    )
 
 
 @pytest.mark.parametrize("batch", [25, 30, 50, 64, 85, 86])

@@ -13,6 +13,8 @@ import pytest
 from agreement import WORDS, Values, make_request
 from cuda_on_cpu import NO_COMPILER, EmulatedDriver, compiler
 from fused_words import FUSED, composed, shapes, word
+from hypothesis import example, given
+from hypothesis import strategies as st
 from kernels_on_cpu import (
     GPU,
     ORDERS,
@@ -33,6 +35,7 @@ from demitasse_caffe.operations import OPERATIONS as CAFFE_WORDS
 from demitasse_gpu.array import empty
 from demitasse_gpu.device import Device
 from demitasse_gpu.kernels import FACTORIES, candidates
+from demitasse_gpu.kernels.launches import divisor
 from demitasse_gpu.kernels.layouts import NHWC, NHWC_BF16, PLAIN_BF16
 from demitasse_training.folding import FOLD
 
@@ -48,6 +51,19 @@ def real(*shape: int) -> Any:
 @pytest.fixture(scope="module")
 def device() -> Device:
     return Device(EmulatedDriver())
+
+
+@given(st.integers(1, 2**31 - 1), st.integers(0, 2**31 - 1))
+@example(1, 2**31 - 1)
+@example(2**31 - 1, 2**31 - 1)
+@example(2**31 - 1, 2**31 - 2)
+@example(3, 2**31 - 1)
+def test_divisors_divide(by: int, n: int) -> None:
+    told, multiplier, shift = divisor(by)
+    assert (told, multiplier < 2**32) == (by, True)
+    high = n * multiplier >> 32
+    assert n + high < 2**32, "the sum is of 32 bits"
+    assert (n + high) >> shift == n // by
 
 
 SUMS = [name for name in FUSED if "norm" in name] + ["sum_relu_backward"]

@@ -16,12 +16,15 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 FLAGS = ("-std=c++17", "-O1", "-fPIC", "-ffp-contract=off", "-fno-strict-aliasing")
+CHECKED = ("-fsanitize=alignment", "-fno-sanitize-recover=all")
+"""A device takes no address that is not a multiple of what is read there at once; a processor does."""
+
 LINKED = ("-shared", "-Wl,-Bsymbolic")
 """A kernel of the name of a function of the C library is the kernel."""
 
 WARNINGS = ("-Wall", "-Wno-unknown-pragmas", "-Wno-unused-function", "-Wno-unused-variable")
 _KERNEL = re.compile(r'extern\s+"C"\s+__attribute__\(\(used\)\)\s+void\s+(\w+)\s*\(')
-_WRITTEN = re.compile(r'extern\s+"C"\s+__global__\s+void\s+(\w+)\s*\(')
+_WRITTEN = re.compile(r'extern\s+"C"\s+__global__\s+(?:__launch_bounds__\([^)]*\)\s+)?void\s+(\w+)\s*\(')
 _BY_MACRO = re.compile(r'\\\n\s*extern\s+"C"\s+__global__')
 _MOST_PARAMETERS = 64
 
@@ -43,7 +46,7 @@ def kernels_of(source: str, options: Sequence[str] = ()) -> list[str]:
 
 def _compiled(options: Sequence[str], text: str) -> str:
     """What the compiler writes to its output. Raises RuntimeError with what it says."""
-    command = [compiler() or "g++", "-x", "c++", *FLAGS, *WARNINGS, *options]
+    command = [compiler() or "g++", "-x", "c++", *FLAGS, *CHECKED, *WARNINGS, *options]
     done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(done.stderr)

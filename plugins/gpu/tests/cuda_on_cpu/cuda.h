@@ -53,6 +53,7 @@ inline float __uint_as_float(unsigned bits) {
     std::memcpy(&x, &bits, 4);
     return x;
 }
+inline float __fdividef(float x, float y) { return x / y; }
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 inline double rsqrt(double x) { return 1.0 / std::sqrt(x); }
 

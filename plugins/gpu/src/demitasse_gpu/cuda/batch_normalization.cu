@@ -48,13 +48,13 @@ struct Moments {
         for (int k = 0; k < N; ++k) numbers.shift[k] = (real)widened(x[(Offset)(channel + k) * inner]);
         return numbers;
     }
+    template <int N> __device__ One<N> read(Offset i) const { return {::read<N>(x + i)}; }
     template <int N>
-    __device__ void add(const Numbers<N> &numbers, Offset i, real (&first)[N], real (&second)[N]) const {
-        real a[N];
-        load<N>(x + i, a);
+    __device__ void add(
+        const Numbers<N> &numbers, const One<N> &read, real (&first)[N], real (&second)[N]) const {
 #pragma unroll
         for (int k = 0; k < N; ++k) {
-            const real away = a[k] - numbers.shift[k];
+            const real away = (real)widened(read.a.values[k]) - numbers.shift[k];
             first[k] += away;
             second[k] += away * away;
         }
@@ -71,15 +71,15 @@ struct Gradients {
     template <int N> __device__ Affine<N> start(int channel) const {
         return affine<N>(given, w, b, channel);
     }
+    template <int N> __device__ Two<N> read(Offset i) const { return {::read<N>(x + i), ::read<N>(dy + i)}; }
     template <int N>
-    __device__ void add(const Affine<N> &numbers, Offset i, real (&first)[N], real (&second)[N]) const {
-        real slope[N], a[N];
-        load<N>(dy + i, slope);
-        load<N>(x + i, a);
+    __device__ void add(
+        const Affine<N> &numbers, const Two<N> &read, real (&first)[N], real (&second)[N]) const {
 #pragma unroll
         for (int k = 0; k < N; ++k) {
-            const real dz = !rectified || applied(numbers, k, a[k]) > 0 ? slope[k] : 0;
-            first[k] += dz * (a[k] - numbers.centre[k]);
+            const real a = (real)widened(read.a.values[k]), slope = (real)widened(read.b.values[k]);
+            const real dz = !rectified || applied(numbers, k, a) > 0 ? slope : 0;
+            first[k] += dz * (a - numbers.centre[k]);
             second[k] += dz;
         }
     }
@@ -90,29 +90,31 @@ struct Products {
     const stored *dy, *x;
 
     template <int N> __device__ int start(int) const { return 0; }
-    template <int N> __device__ void add(int, Offset i, real (&first)[N], real (&second)[N]) const {
-        real slope[N], a[N];
-        load<N>(dy + i, slope);
-        if (x) load<N>(x + i, a);
+    template <int N> __device__ Two<N> read(Offset i) const {
+        const Pack<stored, N> slope = ::read<N>(dy + i);
+        return {x ? ::read<N>(x + i) : slope, slope};
+    }
+    template <int N> __device__ void add(int, const Two<N> &read, real (&first)[N], real (&second)[N]) const {
 #pragma unroll
         for (int k = 0; k < N; ++k) {
-            if (x) first[k] += slope[k] * a[k];
-            second[k] += slope[k];
+            const real slope = (real)widened(read.b.values[k]);
+            if (x) first[k] += slope * (real)widened(read.a.values[k]);
+            second[k] += slope;
         }
     }
 };
 
-extern "C" __global__ void moments(Extents s, const stored *x, real *partial) {
+extern "C" __global__ __launch_bounds__(kThreads, kResident) void moments(Extents s, const stored *x, real *partial) {
     sums(s, partial, Moments{x, s.inner});
 }
 
-extern "C" __global__ void gradient_sums(
+extern "C" __global__ __launch_bounds__(kThreads, kResident) void gradient_sums(
     Extents s, Statistics given, const stored *dy, const stored *x, const real *w, const real *b,
     int rectified, real *partial) {
     sums(s, partial, Gradients{dy, x, given, w, b, rectified});
 }
 
-extern "C" __global__ void product_sums(Extents s, const stored *dy, const stored *x, real *partial) {
+extern "C" __global__ __launch_bounds__(kThreads, kResident) void product_sums(Extents s, const stored *dy, const stored *x, real *partial) {
     sums(s, partial, Products{dy, x});
 }
 
@@ -154,22 +156,24 @@ struct Normalise {
     template <int N> __device__ Affine<N> start(int channel) const {
         return affine<N>(given, w, b, channel);
     }
-    template <int N> __device__ void apply(const Affine<N> &numbers, Offset i) const {
-        real a[N], term[N];
-        load<N>(x + i, a);
-        if (other) load<N>(other + i, term);
+    template <int N> __device__ Two<N> read(Offset i) const {
+        const Pack<stored, N> a = ::read<N>(x + i);
+        return {a, other ? ::read<N>(other + i) : a};
+    }
+    template <int N> __device__ void apply(const Affine<N> &numbers, const Two<N> &read, Offset i) const {
+        real a[N];
 #pragma unroll
         for (int k = 0; k < N; ++k) {
-            a[k] = applied(numbers, k, a[k]);
+            a[k] = applied(numbers, k, (real)widened(read.a.values[k]));
             if (rectified) a[k] = a[k] < 0 ? 0 : a[k];
-            if (other) a[k] += term[k];
+            if (other) a[k] += (real)widened(read.b.values[k]);
             if (sum_rectified) a[k] = a[k] < 0 ? 0 : a[k];
         }
         store<N>(y + i, a);
     }
 };
 
-extern "C" __global__ void normalise(
+extern "C" __global__ __launch_bounds__(kThreads, 3) void normalise(
     Extents s, Statistics given, const stored *x, const real *w, const real *b, stored *y, int rectified,
     const stored *other, int sum_rectified) {
     everywhere(s, Normalise{given, w, b, x, other, y, rectified, sum_rectified});
@@ -198,21 +202,21 @@ struct NormaliseBackward {
         }
         return numbers;
     }
-    template <int N> __device__ void apply(const Back<N> &numbers, Offset i) const {
-        real slope[N], a[N];
-        load<N>(dy + i, slope);
-        load<N>(x + i, a);
+    template <int N> __device__ Two<N> read(Offset i) const { return {::read<N>(x + i), ::read<N>(dy + i)}; }
+    template <int N> __device__ void apply(const Back<N> &numbers, const Two<N> &read, Offset i) const {
+        real slopes[N];
 #pragma unroll
         for (int k = 0; k < N; ++k) {
-            const real dz = !rectified || applied(numbers.forward, k, a[k]) > 0 ? slope[k] : 0;
-            const real centred = a[k] - numbers.forward.centre[k];
-            a[k] = numbers.forward.slope[k] * (dz - numbers.offset[k] - centred * numbers.tilt[k]);
+            const real a = (real)widened(read.a.values[k]), slope = (real)widened(read.b.values[k]);
+            const real dz = !rectified || applied(numbers.forward, k, a) > 0 ? slope : 0;
+            const real centred = a - numbers.forward.centre[k];
+            slopes[k] = numbers.forward.slope[k] * (dz - numbers.offset[k] - centred * numbers.tilt[k]);
         }
-        store<N>(dx + i, a);
+        store<N>(dx + i, slopes);
     }
 };
 
-extern "C" __global__ void normalise_backward(
+extern "C" __global__ __launch_bounds__(kThreads, 3) void normalise_backward(
     Extents s, Statistics given, const stored *dy, const stored *x, const real *w, const real *b,
     const real *dw, const real *db, stored *dx, int rectified, real share) {
     everywhere(s, NormaliseBackward{given, w, b, dw, db, dy, x, dx, rectified, share});
@@ -237,12 +241,12 @@ struct Scale {
         }
         return numbers;
     }
-    template <int N> __device__ void apply(const Numbers<N> &numbers, Offset i) const {
+    template <int N> __device__ One<N> read(Offset i) const { return {::read<N>(x + i)}; }
+    template <int N> __device__ void apply(const Numbers<N> &numbers, const One<N> &read, Offset i) const {
         real a[N];
-        load<N>(x + i, a);
 #pragma unroll
         for (int k = 0; k < N; ++k) {
-            a[k] = a[k] * numbers.slope[k] + numbers.level[k];
+            a[k] = (real)widened(read.a.values[k]) * numbers.slope[k] + numbers.level[k];
             if (rectified) a[k] = a[k] < 0 ? 0 : a[k];
         }
         store<N>(y + i, a);
@@ -265,11 +269,11 @@ struct Fold {
     template <int N> __device__ Affine<N> start(int channel) const {
         return affine<N>(given, slope, nullptr, channel);
     }
-    template <int N> __device__ void apply(const Affine<N> &numbers, Offset i) const {
+    template <int N> __device__ One<N> read(Offset i) const { return {::read<N>(w + i)}; }
+    template <int N> __device__ void apply(const Affine<N> &numbers, const One<N> &read, Offset i) const {
         real a[N];
-        load<N>(w + i, a);
 #pragma unroll
-        for (int k = 0; k < N; ++k) a[k] *= numbers.slope[k];
+        for (int k = 0; k < N; ++k) a[k] = (real)widened(read.a.values[k]) * numbers.slope[k];
         store<N>(made + i, a);
     }
 };

@@ -5,6 +5,8 @@
 // its channels' numbers in registers. Else (NCHW) they are walked as planes, a row of the block's threads to
 // each.
 //
+// A term reads what it needs of N elements (read<N>) before it does anything with them (add<N> or apply<N>).
+//
 // Sums are made in two steps, in an order that the launch's shape alone decides: `slabs` blocks leave
 // partial sums of the type of sums, then those of each channel are added up in double.
 #pragma once
@@ -17,18 +19,51 @@ struct Extents {
     int channels, inner;
 };
 
-// visit(numbers, i) for all groups of N channels of this thread's lines, numbers being those that
-// term.start<N>(channel) gives. N is kWidth where it divides the channels, as all arrays are aligned as the
-// plan's memory is.
+// What terms read: N elements as they are stored, of one array or of two.
+template <int N> struct One {
+    Pack<stored, N> a;
+};
+template <int N> struct Two {
+    Pack<stored, N> a, b;
+};
+
+// Blocks that a multiprocessor runs at a time (kernels/batch_normalization.py), which leaves a thread 64 registers,
+// or 80 where eight channels' numbers are in them.
+constexpr int kResident = sizeof(stored) == 2 ? 3 : 4;
+
+// How many lines are read before the first of them is done: memory is kept busy by what is under way, and no
+// read goes ahead of a write by itself.
+template <int N> constexpr int kAhead = N * sizeof(stored) > 8 && sizeof(stored) == 2 ? 2 : 4;
+
+// visit(numbers, read, i) for `count` groups of N elements, the first at `i` and `step` apart.
+template <int N, class Term, class Numbers, class Visit>
+__device__ inline void each_read(
+    const Term &term, const Numbers &numbers, Offset i, Offset step, Offset count, Visit &visit) {
+    constexpr int ahead = kAhead<N>;
+    decltype(term.template read<N>(i)) reads[ahead];
+    for (; count >= ahead; count -= ahead, i += ahead * step) {
+#pragma unroll
+        for (int k = 0; k < ahead; ++k) reads[k] = term.template read<N>(i + k * step);
+#pragma unroll
+        for (int k = 0; k < ahead; ++k) visit(numbers, reads[k], i + k * step);
+    }
+    for (; count > 0; --count, i += step) {
+        reads[0] = term.template read<N>(i);
+        visit(numbers, reads[0], i);
+    }
+}
+
+// All groups of N channels of this thread's lines, numbers being those that term.start<N>(channel) gives. N is
+// kWidth where it divides the channels, as all arrays are aligned as the plan's memory is.
 template <int N, class Term, class Visit>
 __device__ inline void lines(const Extents &s, const Term &term, Visit &visit) {
     const int channel = (blockIdx.x * blockDim.x + threadIdx.x) * N;
     if (channel >= s.channels) return;
     const auto numbers = term.template start<N>(channel);
-#pragma unroll 4
-    for (Offset line = (Offset)blockIdx.y * blockDim.y + threadIdx.y; line < s.outer;
-         line += (Offset)gridDim.y * blockDim.y)
-        visit(numbers, line * s.channels + channel);
+    const Offset first = (Offset)blockIdx.y * blockDim.y + threadIdx.y, apart = (Offset)gridDim.y * blockDim.y;
+    if (first >= s.outer) return;
+    each_read<N>(
+        term, numbers, first * s.channels + channel, apart * s.channels, (s.outer - first + apart - 1) / apart, visit);
 }
 
 // What a term adds to two sums for each of N channels.
@@ -36,21 +71,23 @@ template <int N, class Term> struct Adding {
     const Term &term;
     real first[N], second[N];
 
-    template <class Numbers> __device__ void operator()(const Numbers &numbers, Offset i) {
-        term.template add<N>(numbers, i, first, second);
+    template <class Numbers, class Read>
+    __device__ void operator()(const Numbers &numbers, const Read &read, Offset) {
+        term.template add<N>(numbers, read, first, second);
     }
 };
 
 template <int N, class Term> struct Applying {
     const Term &term;
 
-    template <class Numbers> __device__ void operator()(const Numbers &numbers, Offset i) {
-        term.template apply<N>(numbers, i);
+    template <class Numbers, class Read>
+    __device__ void operator()(const Numbers &numbers, const Read &read, Offset i) {
+        term.template apply<N>(numbers, read, i);
     }
 };
 
-// Two sums for each channel of what term.add<N>(numbers, i, first, second) adds for the N elements from i
-// on: partial[slab][2][channels].
+// Two sums for each channel of what term.add<N>(numbers, read, first, second) adds for N elements that
+// term.read<N>(i) gave: partial[slab][2][channels].
 template <int N, class Term>
 __device__ inline void sums_of_lines(const Extents &s, real *partial, const Term &term) {
     __shared__ real parts[2][kThreads * N];
@@ -70,12 +107,14 @@ __device__ inline void sums_of_lines(const Extents &s, real *partial, const Term
     }
 }
 
-// visit(numbers, i) for the elements of the plane that starts at `start`, by the threads of a row of the
+// visit(numbers, read, i) for the elements of the plane that starts at `start`, by the threads of a row of the
 // block.
-template <class Numbers, class Visit>
-__device__ inline void plane(const Extents &s, Offset start, const Numbers &numbers, Visit &visit) {
-#pragma unroll 4
-    for (int i = threadIdx.x; i < s.inner; i += blockDim.x) visit(numbers, start + i);
+template <class Term, class Numbers, class Visit>
+__device__ inline void plane(
+    const Extents &s, const Term &term, Offset start, const Numbers &numbers, Visit &visit) {
+    const int first = threadIdx.x, apart = blockDim.x;
+    if (first < s.inner)
+        each_read<1>(term, numbers, start + first, apart, (s.inner - first + apart - 1) / apart, visit);
 }
 
 template <class Term>
@@ -85,7 +124,7 @@ __device__ inline void sums_of_planes(const Extents &s, real *partial, const Ter
     Adding<1, Term> sums = {term, {}, {}};
     for (Offset line = (Offset)blockIdx.y * blockDim.y + threadIdx.y; line < s.outer;
          line += (Offset)gridDim.y * blockDim.y)
-        plane(s, (line * s.channels + channel) * s.inner, numbers, sums);
+        plane(s, term, (line * s.channels + channel) * s.inner, numbers, sums);
     const real totals[2] = {block_sum(sums.first[0]), block_sum(sums.second[0])};
     if (threadIdx.x == 0 && threadIdx.y == 0)
         for (int which = 0; which < 2; ++which)
@@ -101,7 +140,7 @@ template <class Term> __device__ inline void sums(const Extents &s, real *partia
         sums_of_lines<kWidth>(s, partial, term);
 }
 
-// term.apply<N>(numbers, i) for all elements.
+// term.apply<N>(numbers, read, i) for all elements, read being what term.read<N>(i) gave.
 template <class Term> __device__ inline void everywhere(const Extents &s, const Term &term) {
     if (s.inner == 1 && s.channels % kWidth) {
         Applying<1, Term> one = {term};
@@ -113,7 +152,7 @@ template <class Term> __device__ inline void everywhere(const Extents &s, const 
         Applying<1, Term> one = {term};
         for (Offset p = (Offset)blockIdx.x * blockDim.y + threadIdx.y; p < s.outer * s.channels;
              p += (Offset)gridDim.x * blockDim.y)
-            plane(s, p * s.inner, term.template start<1>((int)((unsigned)p % (unsigned)s.channels)), one);
+            plane(s, term, p * s.inner, term.template start<1>((int)((unsigned)p % (unsigned)s.channels)), one);
     }
 }
 

@@ -4,6 +4,8 @@
 // of sums, since the gradient divides by it.
 #include "numbers.cuh"
 
+constexpr int kUsual = 2;  // how far windows of five reach: the papers' nets have these
+
 // N channels that follow each other, with as many on each side, where they lie in line and the window
 // reaches no further: every element is read from the near cache by three threads, not by 2 * reach + 1.
 template <int N> struct Neighbours {
@@ -26,16 +28,18 @@ template <int N> struct Neighbours {
     }
 };
 
-// The sum over the window around element k of the middle pack.
-template <int N> __device__ inline real window(const real (&a)[3 * N], int k, int reach) {
+// The sum over the window around element k of the middle pack; kReach is how far it reaches, or 0 where only the
+// launch knows.
+template <int N, int kReach> __device__ inline real window(const real (&a)[3 * N], int k, int reach) {
+    constexpr int most = kReach ? kReach : N;
     real sum = 0;
 #pragma unroll
-    for (int d = -N; d <= N; ++d)
-        if (d >= -reach && d <= reach) sum += a[N + k + d];
+    for (int d = -most; d <= most; ++d)
+        if (kReach || (d >= -reach && d <= reach)) sum += a[N + k + d];
     return sum;
 }
 
-template <int N>
+template <int N, int kReach>
 __device__ inline void across_packs(
     const stored *x, stored *y, real *scale, int channels, int reach, real share, real beta, real k0,
     Offset count) {
@@ -48,7 +52,7 @@ __device__ inline void across_packs(
         for (int k = 0; k < 3 * N; ++k) a[k] *= a[k];
 #pragma unroll
         for (int k = 0; k < N; ++k) {
-            s[k] = k0 + share * window<N>(a, k, reach);
+            s[k] = k0 + share * window<N, kReach>(a, k, reach);
             own[k] *= negative_power(s[k], beta);
         }
         store<N>(y + i, own);
@@ -56,7 +60,7 @@ __device__ inline void across_packs(
     }
 }
 
-template <int N>
+template <int N, int kReach>
 __device__ inline void across_packs_backward(
     const stored *dy, const stored *x, const stored *y, const real *scale, stored *dx, int channels,
     int reach, real share, real beta, Offset count) {
@@ -71,12 +75,12 @@ __device__ inline void across_packs_backward(
         for (int k = 0; k < 3 * N; ++k) slope[k] *= other[k];
         near.load_around(scale + i, other);
 #pragma unroll
-        for (int k = 0; k < 3 * N; ++k) slope[k] = other[k] != 0 ? slope[k] / other[k] : 0;  // 0: beyond
+        for (int k = 0; k < 3 * N; ++k) slope[k] = other[k] != 0 ? quick_ratio(slope[k], other[k]) : 0;  // 0: beyond
         load<N>(x + i, own);
 #pragma unroll
         for (int k = 0; k < N; ++k)
             own[k] = direct[k] * negative_power(other[N + k], beta) -
-                     2 * share * beta * own[k] * window<N>(slope, k, reach);
+                     2 * share * beta * own[k] * window<N, kReach>(slope, k, reach);
         store<N>(dx + i, own);
     }
 }
@@ -92,7 +96,10 @@ extern "C" __global__ void across_channels(
     const stored *x, stored *y, real *scale, int channels, int inner, int reach, real share, real beta,
     real k, Offset count) {
     if (inner == 1 && channels % kWidth == 0 && reach <= kWidth) {
-        across_packs<kWidth>(x, y, scale, channels, reach, share, beta, k, count);
+        if (reach == kUsual)
+            across_packs<kWidth, kUsual>(x, y, scale, channels, reach, share, beta, k, count);
+        else
+            across_packs<kWidth, 0>(x, y, scale, channels, reach, share, beta, k, count);
         return;
     }
     for (Offset i = thread_of_grid(); i < count; i += threads_of_grid()) {
@@ -111,7 +118,10 @@ extern "C" __global__ void across_channels_backward(
     const stored *dy, const stored *x, const stored *y, const real *scale, stored *dx, int channels,
     int inner, int reach, real share, real beta, Offset count) {
     if (inner == 1 && channels % kWidth == 0 && reach <= kWidth) {
-        across_packs_backward<kWidth>(dy, x, y, scale, dx, channels, reach, share, beta, count);
+        if (reach == kUsual)
+            across_packs_backward<kWidth, kUsual>(dy, x, y, scale, dx, channels, reach, share, beta, count);
+        else
+            across_packs_backward<kWidth, 0>(dy, x, y, scale, dx, channels, reach, share, beta, count);
         return;
     }
     for (Offset i = thread_of_grid(); i < count; i += threads_of_grid()) {

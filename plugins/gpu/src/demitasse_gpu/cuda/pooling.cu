@@ -11,42 +11,55 @@ typedef PLACE place;  // an element of a plane of x, which may be stored as shor
 struct Windows {
     int samples, channels, height, width, rows, columns;  // of x; rows and columns of windows
     int kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w;
+    Divisor fastest, second, third;  // what places of the images that are made are divided by in turn
+    Divisor by_stride_h, by_stride_w;
 };
 
-// Where element (n, c, h, w) of images of `height` x `width` lies.
+// Where element (n, c, h, w) of images of `height` x `width` lies; hosts launch no more than 2^31 elements.
 template <bool kInnermost>
-__device__ inline Offset at(const Windows &s, int n, int c, int h, int w, int height, int width) {
-    if (kInnermost) return (((Offset)n * height + h) * width + w) * s.channels + c;
-    return (((Offset)n * s.channels + c) * height + h) * width + w;
+__device__ inline unsigned at(const Windows &s, int n, int c, int h, int w, int height, int width) {
+    if (kInnermost) return ((n * height + h) * width + w) * s.channels + c;
+    return ((n * s.channels + c) * height + h) * width + w;
 }
+
+// How far apart neighbours in a row lie.
+template <bool kInnermost> __device__ inline int step_of(const Windows &s) { return kInnermost ? s.channels : 1; }
 
 // f(n, c, h, w) for each group of N channels at each point of images of height x width.
 template <bool kInnermost, int N, class F>
 __device__ inline void points(const Windows &s, int height, int width, F f) {
-    const unsigned groups = s.channels / N;
-    const Offset count = (Offset)s.samples * height * width * groups;
+    const unsigned count = (unsigned)s.samples * height * width * (s.channels / N);
     for (Offset i = thread_of_grid(); i < count; i += threads_of_grid()) {
-        unsigned rest = (unsigned)i, inner = kInnermost ? groups : (unsigned)width;
-        const unsigned first = rest % inner;
-        rest /= inner;
-        inner = kInnermost ? width : height;
-        const unsigned second = rest % inner;
-        rest /= inner;
-        inner = kInnermost ? height : groups;
-        const unsigned third = rest % inner;
-        const unsigned n = rest / inner;
+        unsigned rest = (unsigned)i;
+        const unsigned first = divided(rest, s.fastest), second = divided(rest, s.second);
+        const unsigned third = divided(rest, s.third);
         if (kInnermost)
-            f(n, first * N, third, second);
+            f(rest, first * N, third, second);
         else
-            f(n, third * N, second, first);
+            f(rest, third * N, second, first);
     }
 }
 
 // The windows in which row (or column) h of x lies: from `first` up to `end`.
-__device__ inline void windows_of(int h, int pad, int kernel, int stride, int count, int &first, int &end) {
+__device__ inline void windows_of(
+    int h, int pad, int kernel, const Divisor &stride, int count, int &first, int &end) {
     const int reach = h + pad - kernel;
-    first = reach < 0 ? 0 : reach / stride + 1;
-    end = least_of((h + pad) / stride + 1, count);
+    first = reach < 0 ? 0 : (int)quotient(reach, stride) + 1;
+    end = least_of((int)quotient(h + pad, stride) + 1, count);
+}
+
+// f(from, row, column) for the windows in which point (h, w) of x lies, `from` being where sample n's
+// and channel c's number of a window lies.
+template <bool kInnermost, class F>
+__device__ inline void each_window(const Windows &s, int n, int c, int h, int w, F f) {
+    int top, bottom, left, right;
+    windows_of(h, s.pad_h, s.kernel_h, s.by_stride_h, s.rows, top, bottom);
+    windows_of(w, s.pad_w, s.kernel_w, s.by_stride_w, s.columns, left, right);
+    unsigned line = at<kInnermost>(s, n, c, top, left, s.rows, s.columns);
+    for (int row = top; row < bottom; ++row, line += s.columns * step_of<kInnermost>(s)) {
+        unsigned from = line;
+        for (int column = left; column < right; ++column, from += step_of<kInnermost>(s)) f(from, row, column);
+    }
 }
 
 template <bool kInnermost, int N>
@@ -57,43 +70,50 @@ __device__ inline void maxima(const Windows &s, const stored *x, stored *y, plac
         const int bottom = least_of(row * s.stride_h - s.pad_h + s.kernel_h, s.height);
         const int right = least_of(column * s.stride_w - s.pad_w + s.kernel_w, s.width);
         real best[N], seen[N];
-        Pack<place, N> chosen;
-        load<N>(x + at<kInnermost>(s, n, c, top, left, s.height, s.width), best);
-        for (int k = 0; k < N; ++k) chosen.values[k] = (place)(top * s.width + left);
-        for (int h = top; h < bottom; ++h)
-            for (int w = left; w < right; ++w) {
-                load<N>(x + at<kInnermost>(s, n, c, h, w, s.height, s.width), seen);
+        int chosen[N];
+        unsigned line = at<kInnermost>(s, n, c, top, left, s.height, s.width);
+        int start = top * s.width + left;
+        load<N>(x + line, best);
+#pragma unroll
+        for (int k = 0; k < N; ++k) chosen[k] = start;
+        for (int h = top; h < bottom; ++h, line += s.width * step_of<kInnermost>(s), start += s.width) {
+            unsigned from = line;
+            for (int w = 0; w < right - left; ++w, from += step_of<kInnermost>(s)) {
+                load<N>(x + from, seen);
 #pragma unroll
                 for (int k = 0; k < N; ++k)
                     // The first of equals; what is not a number counts as the largest.
-                    if (seen[k] > best[k] || (seen[k] != seen[k] && best[k] == best[k])) {
+                    if (!(seen[k] <= best[k]) && best[k] == best[k]) {
                         best[k] = seen[k];
-                        chosen.values[k] = (place)(h * s.width + w);
+                        chosen[k] = start + w;
                     }
             }
-        const Offset to = at<kInnermost>(s, n, c, row, column, s.rows, s.columns);
+        }
+        const unsigned to = at<kInnermost>(s, n, c, row, column, s.rows, s.columns);
         store<N>(y + to, best);
-        if (argmax) *reinterpret_cast<Pack<place, N> *>(argmax + to) = chosen;
+        if (!argmax) return;
+        Pack<place, N> places;
+#pragma unroll
+        for (int k = 0; k < N; ++k) places.values[k] = (place)chosen[k];
+        *reinterpret_cast<Pack<place, N> *>(argmax + to) = places;
     });
 }
 
 template <bool kInnermost, int N>
 __device__ inline void maxima_backward(const Windows &s, const stored *dy, const place *argmax, stored *dx) {
     points<kInnermost, N>(s, s.height, s.width, [&](int n, int c, int h, int w) {
-        int top, bottom, left, right;
-        windows_of(h, s.pad_h, s.kernel_h, s.stride_h, s.rows, top, bottom);
-        windows_of(w, s.pad_w, s.kernel_w, s.stride_w, s.columns, left, right);
-        real total[N], slope[N];
-        for (int k = 0; k < N; ++k) total[k] = 0;
-        for (int row = top; row < bottom; ++row)
-            for (int column = left; column < right; ++column) {
-                const Offset from = at<kInnermost>(s, n, c, row, column, s.rows, s.columns);
-                Pack<place, N> chosen = read<N>(argmax + from);
-                load<N>(dy + from, slope);
+        real total[N];
 #pragma unroll
-                for (int k = 0; k < N; ++k)
-                    if (chosen.values[k] == (place)(h * s.width + w)) total[k] += slope[k];
-            }
+        for (int k = 0; k < N; ++k) total[k] = 0;
+        const place here = (place)(h * s.width + w);
+        each_window<kInnermost>(s, n, c, h, w, [&](unsigned from, int, int) {
+            real slope[N];
+            const Pack<place, N> chosen = read<N>(argmax + from);
+            load<N>(dy + from, slope);
+#pragma unroll
+            for (int k = 0; k < N; ++k)
+                if (chosen.values[k] == here) total[k] += slope[k];
+        });
         store<N>(dx + at<kInnermost>(s, n, c, h, w, s.height, s.width), total);
     });
 }
@@ -109,15 +129,22 @@ __device__ inline void averages(const Windows &s, const stored *x, stored *y) {
         const int above = row * s.stride_h - s.pad_h, before = column * s.stride_w - s.pad_w;
         const int size =
             extent_of(above, s.kernel_h, s.height, s.pad_h) * extent_of(before, s.kernel_w, s.width, s.pad_w);
+        const int top = largest_of(above, 0), left = largest_of(before, 0);
         const int bottom = least_of(above + s.kernel_h, s.height);
         const int right = least_of(before + s.kernel_w, s.width);
         real total[N], seen[N];
+#pragma unroll
         for (int k = 0; k < N; ++k) total[k] = 0;
-        for (int h = largest_of(above, 0); h < bottom; ++h)
-            for (int w = largest_of(before, 0); w < right; ++w) {
-                load<N>(x + at<kInnermost>(s, n, c, h, w, s.height, s.width), seen);
+        unsigned line = at<kInnermost>(s, n, c, top, left, s.height, s.width);
+        for (int h = top; h < bottom; ++h, line += s.width * step_of<kInnermost>(s)) {
+            unsigned from = line;
+            for (int w = left; w < right; ++w, from += step_of<kInnermost>(s)) {
+                load<N>(x + from, seen);
+#pragma unroll
                 for (int k = 0; k < N; ++k) total[k] += seen[k];
             }
+        }
+#pragma unroll
         for (int k = 0; k < N; ++k) total[k] /= (real)size;
         store<N>(y + at<kInnermost>(s, n, c, row, column, s.rows, s.columns), total);
     });
@@ -126,18 +153,17 @@ __device__ inline void averages(const Windows &s, const stored *x, stored *y) {
 template <bool kInnermost, int N>
 __device__ inline void averages_backward(const Windows &s, const stored *dy, stored *dx) {
     points<kInnermost, N>(s, s.height, s.width, [&](int n, int c, int h, int w) {
-        int top, bottom, left, right;
-        windows_of(h, s.pad_h, s.kernel_h, s.stride_h, s.rows, top, bottom);
-        windows_of(w, s.pad_w, s.kernel_w, s.stride_w, s.columns, left, right);
-        real total[N], slope[N];
+        real total[N];
+#pragma unroll
         for (int k = 0; k < N; ++k) total[k] = 0;
-        for (int row = top; row < bottom; ++row)
-            for (int column = left; column < right; ++column) {
-                const int tall = extent_of(row * s.stride_h - s.pad_h, s.kernel_h, s.height, s.pad_h);
-                const int wide = extent_of(column * s.stride_w - s.pad_w, s.kernel_w, s.width, s.pad_w);
-                load<N>(dy + at<kInnermost>(s, n, c, row, column, s.rows, s.columns), slope);
-                for (int k = 0; k < N; ++k) total[k] += slope[k] / (real)(tall * wide);
-            }
+        each_window<kInnermost>(s, n, c, h, w, [&](unsigned from, int row, int column) {
+            real slope[N];
+            const int tall = extent_of(row * s.stride_h - s.pad_h, s.kernel_h, s.height, s.pad_h);
+            const int wide = extent_of(column * s.stride_w - s.pad_w, s.kernel_w, s.width, s.pad_w);
+            load<N>(dy + from, slope);
+#pragma unroll
+            for (int k = 0; k < N; ++k) total[k] += slope[k] / (real)(tall * wide);
+        });
         store<N>(dx + at<kInnermost>(s, n, c, h, w, s.height, s.width), total);
     });
 }

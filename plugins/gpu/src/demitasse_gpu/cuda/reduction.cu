@@ -87,22 +87,24 @@ struct Sloped {
         for (int k = 0; k < N; ++k) slopes.values[k] = w[channel + k];
         return slopes;
     }
-    template <int N> __device__ void apply(const Slopes<N> &slopes, Offset i) const {
-        real a[N], b[N];
-        load<N>(x + i, a);
-        load<N>(dy + i, b);
+    template <int N> __device__ Two<N> read(Offset i) const { return {::read<N>(x + i), ::read<N>(dy + i)}; }
+    template <int N> __device__ void apply(const Slopes<N> &slopes, const Two<N> &read, Offset i) const {
+        real made[N];
 #pragma unroll
-        for (int k = 0; k < N; ++k) b[k] = a[k] > 0 ? b[k] : slopes.values[k] * b[k];
-        store<N>(y + i, b);
+        for (int k = 0; k < N; ++k) {
+            const real slope = (real)widened(read.b.values[k]);
+            made[k] = (real)widened(read.a.values[k]) > 0 ? slope : slopes.values[k] * slope;
+        }
+        store<N>(y + i, made);
     }
     // The sum of dy * x where x is not above 0.
     template <int N>
-    __device__ void add(const Slopes<N> &, Offset i, real (&first)[N], real (&)[N]) const {
-        real a[N], b[N];
-        load<N>(x + i, a);
-        load<N>(dy + i, b);
+    __device__ void add(const Slopes<N> &, const Two<N> &read, real (&first)[N], real (&)[N]) const {
 #pragma unroll
-        for (int k = 0; k < N; ++k) first[k] += a[k] > 0 ? 0 : a[k] * b[k];
+        for (int k = 0; k < N; ++k) {
+            const real a = (real)widened(read.a.values[k]);
+            first[k] += a > 0 ? 0 : a * (real)widened(read.b.values[k]);
+        }
     }
 };
 
@@ -110,7 +112,7 @@ extern "C" __global__ void sloped(Extents s, const stored *x, const stored *dy, 
     everywhere(s, Sloped{x, dy, w, y});
 }
 
-extern "C" __global__ void sloped_sums(
+extern "C" __global__ __launch_bounds__(kThreads, kResident) void sloped_sums(
     Extents s, const stored *x, const stored *dy, const real *w, real *partial) {
     sums(s, partial, Sloped{x, dy, w, 0});
 }

@@ -27,9 +27,8 @@ KERNEL = "CUDA"
 _EXTENTS = (("outer", "i8"), ("channels", "i4"), ("inner", "i4"))
 _ADDED = 6  # where a sum's other tensor follows a normalisation's inputs
 _COLUMNS, _SHARES = 32, 16  # channels that a block settles, and threads to each
-_SLABS = 512
-"""Parts that a channel's sum is cut into at most: 64 channels of four or eight to a thread are one block
-wide, and an H200 runs over a thousand blocks at a time."""
+_SLABS = 640
+"""Parts that a channel's sum is cut into at most: as many as a large device has room for blocks."""
 
 
 class Channels(NamedTuple):
@@ -66,16 +65,21 @@ class Channels(NamedTuple):
         return -(-self.channels // (self.block[0] * self._pack))
 
     @property
-    def slabs(self) -> int:
+    def _most_slabs(self) -> int:
         """Parts in which sums are made: eight lines (or elements) to a thread at least."""
         wide, high = self.block
         each = 1 if self.inner == 1 else -(-self.inner // wide)  # elements of a plane to a thread
-        return max(1, min(_SLABS, -(-self.outer * each // (8 * high)), -(-2048 // self._across)))
+        return max(1, min(_SLABS, -(-self.outer * each // (8 * high))))
 
-    @property
-    def sums(self) -> tuple[int, int]:
+    def slabs(self, device: Device) -> int:
+        """Those that a device sums at a time: a block more would have all others wait for it."""
+        each = 3 if self.source.stored == "bfloat16" else 4  # as channels.cuh bounds them
+        at_once = each * device.driver.properties.multiprocessors // self._across
+        return max(1, min(self._most_slabs, at_once))
+
+    def sums(self, device: Device) -> tuple[int, int]:
         """The grid of kernels that sum."""
-        return self._across, self.slabs
+        return self._across, self.slabs(device)
 
     def everywhere(self, device: Device) -> tuple[int, int]:
         """The grid of kernels that write each element."""
@@ -91,7 +95,7 @@ class Channels(NamedTuple):
     @property
     def partial(self) -> tuple[str, int]:
         """What sums are left in."""
-        return self.source.real, 2 * self.slabs * self.channels
+        return self.source.real, 2 * self._most_slabs * self.channels
 
 
 def channels_of(
@@ -149,8 +153,10 @@ def batch_norm(request: Request) -> Iterable[Candidate]:
         launch, extents = form.source.launch, form.extents
         return in_order(
             [
-                launch(device, "moments", form.sums, form.block, extents, given, partial),
-                launch(device, "settle", grid, block, extents, given, partial, form.slabs, *kept),
+                launch(device, "moments", form.sums(device), form.block, extents, given, partial),
+                launch(
+                    device, "settle", grid, block, extents, given, partial, form.slabs(device), *kept
+                ),
                 launch(
                     device,
                     "normalise",
@@ -240,8 +246,8 @@ def _backward(request: Request, of_batch: bool) -> Iterable[Candidate]:
                 spare if array is None else array for array, spare in zip((dw, db), instead, strict=True)
             )
             sums = (extents, known, dy, given, w, b, rectified, partial)
-            stages.append(launch(device, "gradient_sums", form.sums, form.block, *sums))
-            settled = (extents, known, partial, form.slabs, dw, db)
+            stages.append(launch(device, "gradient_sums", form.sums(device), form.block, *sums))
+            settled = (extents, known, partial, form.slabs(device), dw, db)
             stages.append(launch(device, "settle_gradients", *form.settled, *settled))
         if dx is not None:
             grid = form.everywhere(device)
@@ -334,10 +340,11 @@ def channel_sums(form: Channels, dy: Any, x: Any, dw: Any, db: Any, partial: Any
     """Work that leaves each channel's sum of dy * x in dw and of dy in db, where those are wanted."""
     none = statistics(form.source, None, None, None, 0.0, kept=False)
     grid, block = form.settled
-    launch, extents = form.source.launch, form.extents
+    launch, extents, device = form.source.launch, form.extents, dy.device
+    slabs = form.slabs(device)
     return [
-        launch(dy.device, "product_sums", form.sums, form.block, extents, dy, x, partial),
-        launch(dy.device, "settle_gradients", grid, block, extents, none, partial, form.slabs, dw, db),
+        launch(device, "product_sums", form.sums(device), form.block, extents, dy, x, partial),
+        launch(device, "settle_gradients", grid, block, extents, none, partial, slabs, dw, db),
     ]
 
 

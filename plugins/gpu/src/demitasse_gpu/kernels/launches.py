@@ -138,6 +138,17 @@ def structure(fields: Sequence[tuple[Any, ...]], *values: Any) -> Any:
     return made[()]
 
 
+DIVISOR = (("by", "u4"), ("multiplier", "u4"), ("shift", "u4"))
+"""A field's type in a structure: what ``divisor`` gives."""
+
+
+def divisor(by: int) -> tuple[int, int, int]:
+    """How a kernel divides numbers below 2**31 by one: (n + (n * multiplier >> 32)) >> shift. (Granlund
+    and Montgomery 1994.)"""
+    shift = (by - 1).bit_length()
+    return by, (2**32 * (2**shift - by)) // by + 1, shift
+
+
 def rows_along(shape: Sequence[int], axis: int) -> tuple[int, int, int]:
     """How many rows a shape makes along an axis, how long each is, how far apart its elements are."""
     from math import prod

@@ -8,10 +8,12 @@ from typing import Any
 
 from demitasse import Candidate, Layout, Request, Work
 from demitasse_gpu.kernels.launches import (
+    DIVISOR,
     THREADS,
     Source,
     blocks,
     device_of,
+    divisor,
     real_type,
     spec,
     structure,
@@ -23,6 +25,7 @@ _FIELDS = (
     *("samples", "channels", "height", "width", "rows", "columns"),
     *("kernel_h", "kernel_w", "stride_h", "stride_w", "pad_h", "pad_w"),
 )
+_DIVISORS = ("fastest", "second", "third", "by_stride_h", "by_stride_w")
 _MOST = 2**31  # elements: places of groups of channels are counted in 32 bits
 
 
@@ -79,7 +82,7 @@ def _pool(
 ) -> Iterable[Candidate]:
     """The kernel of that name, which takes windows, then all arrays; x and y are the larger and the
     smaller images' shapes."""
-    if not real or prod(x) >= _MOST:
+    if not real or max(prod(x), prod(y)) >= _MOST:
         return ()
     layout = inputs[0]
     types = (("PLACE", index.stored or "int32"),) if index else ()
@@ -89,9 +92,18 @@ def _pool(
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
         pairs = (request.attributes[key] for key in ("kernel", "stride", "pad"))
         numbers = (*x, *y[2:], *(int(number) for pair in pairs for number in pair))
-        windows = structure([(field, "i4") for field in _FIELDS], *numbers)
         channels, device = x[1], device_of(inputs)
         together = source.pack if is_innermost(layout) and channels % source.pack == 0 else 1
+        height, width = target[2:]
+        order = (
+            (channels // together, width, height) if is_innermost(layout) else (width, height, channels)
+        )
+        divisors = (divisor(int(by)) for by in (*order, *request.attributes["stride"]))
+        fields = [
+            *((field, "i4") for field in _FIELDS),
+            *((field, list(DIVISOR)) for field in _DIVISORS),
+        ]
+        windows = structure(fields, *numbers, *divisors)
         grid = blocks(device, prod(target) // together)
         arrays = (*inputs, *outputs, *[None] * (name == "pooling_max" and len(outputs) == 1))
         return source.launch(device, name, grid, THREADS, windows, int(is_innermost(layout)), *arrays)

@@ -9,18 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from demitasse import PLAIN, Candidate, Layout, PlanError, Request, Work
 from demitasse_gpu.kernels.launches import FOR_LIBRARIES, for_libraries
 from demitasse_gpu.launch import Call, Launch, in_order
-from demitasse_gpu.libraries import cudnn
+from demitasse_gpu.libraries import cudnn, padding
 from demitasse_gpu.libraries.cudnn import Plan, Tensor, strides_of
 from demitasse_gpu.libraries.epilogue import Table, add_bias, column_sums, widened
 from demitasse_gpu.libraries.measuring import quickest
 
 if TYPE_CHECKING:
     from demitasse_gpu.device import Device
+
+Way: TypeAlias = Callable[[int], None]
+"""What enqueues a convolution in a stream."""
 
 INNERMOST = (0, 2, 3, 1)
 LEAST = 32 * 2**20
@@ -154,29 +157,54 @@ def _shape(spec: Any) -> tuple[int, ...]:
 
 
 def _room(asked: Convolution) -> int:
-    """Scratch memory: the plan's, and for filters' gradients the parts of sums over dy, and they
-    themselves in bfloat16, as no engine makes float32 of that."""
+    """Scratch memory: the plan's, what ``_weights`` needs, and copies with more channels."""
+    return asked.limit + FOR_LIBRARIES + _spare(asked) + padding.room(asked)
+
+
+def _spare(asked: Convolution) -> int:
+    """For filters' gradients the parts of sums over dy, and they themselves in bfloat16, as no engine
+    makes float32 of that."""
     if asked.kind != cudnn.BACKWARD_WEIGHTS:
-        return asked.limit + FOR_LIBRARIES
+        return 0
     sums = asked.table.partial_bytes if asked.bias else 0
-    return asked.limit + FOR_LIBRARIES + max(sums, 2 * prod(asked.w) if asked.half else 0)
+    most = max(sums, 2 * prod(asked.w) if asked.half else 0)
+    return -(-most // FOR_LIBRARIES) * FOR_LIBRARIES
+
+
+def _copies(device: Device, asked: Convolution, workspace: Any) -> list[padding.Copies]:
+    """The copies of a convolution's operands with more channels that are to be tried."""
+    at = workspace.address + asked.limit + _spare(asked)
+    return [padding.Copies(device, asked, wide, at) for wide in padding.wider(asked)]
 
 
 def _forward(asked: Convolution, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
-    """The quicker of: convolution, bias and ReLU in one plan; a plan, and a kernel for the others."""
+    """The quickest of: convolution, bias and ReLU in one plan; a plan, and a kernel for the others; the
+    same of copies with more channels."""
     (x, w, b), (y,) = inputs, outputs
     device: Device = y.device
-    tensors, library = asked.tensors(), opened(device)
+    library = opened(device)
+    ways = _forward_ways(library, asked, (x.address, w.address), b, y, workspace)
+    for copies in _copies(device, asked, workspace):
+        before = copies.images(x), copies.filters(w)
+        wide = _forward_ways(library, copies.wide, (copies.x, copies.w), b, y, workspace)
+        ways += [_in_line(*before, way) for way in wide]
+    return _quickest(library, asked, ways, (x, w, b, y, workspace))
+
+
+def _forward_ways(
+    library: cudnn.Cudnn, asked: Convolution, given: tuple[int, int], b: Any, y: Any, workspace: Any
+) -> list[Way]:
+    tensors = asked.tensors()
     operation = library.convolution(asked.kind, *tensors, asked.geometry)
-    addresses = x.address, w.address, y.address
+    addresses = *given, y.address
     ways = _ways(library, asked, [operation], tensors, addresses, workspace)
     if b is not None or asked.relu:
-        after = add_bias(device, asked.table, y, b, asked.relu)
-        ways = [_both(way, after) for way in ways]
-        operations, given = _fused(library, asked, tensors)
-        places = (*addresses[:2], b.address, y.address) if b is not None else addresses
-        ways += _ways(library, asked, operations, given, places, workspace)
-    return _quickest(library, asked, ways, (x, w, b, y, workspace))
+        after = add_bias(library.device, asked.table, y, b, asked.relu)
+        ways = [_in_line(way, after) for way in ways]
+        operations, fused = _fused(library, asked, tensors)
+        places = (*given, b.address, y.address) if b is not None else addresses
+        ways += _ways(library, asked, operations, fused, places, workspace)
+    return ways
 
 
 def _fused(
@@ -214,17 +242,27 @@ def _weights(asked: Convolution, inputs: Sequence[Any], outputs: Sequence[Any], 
     device: Device = dy.device
     works, rest = list[Work](), workspace[asked.limit :]
     if dw is not None:
-        library, tensors = opened(device), asked.tensors()
+        library = opened(device)
         made = rest.address if asked.half else dw.address
-        operation = library.convolution(asked.kind, *tensors, asked.geometry)
-        addresses = x.address, made, dy.address
-        ways = _ways(library, asked, [operation], tensors, addresses, workspace)
+        ways = _weights_ways(library, asked, (x.address, made, dy.address), workspace)
+        for copies in _copies(device, asked, workspace):
+            given = copies.x, copies.w, dy.address
+            wide = _weights_ways(library, copies.wide, given, workspace)
+            ways += [_in_line(copies.images(x), way, copies.gradient(made)) for way in wide]
         works.append(_quickest(library, asked, ways, (dy, x, dw, workspace)))
         if asked.half:
             works.append(widened(device, rest, dw, prod(asked.w), asked.stored))
     if db is not None:
         works += column_sums(asked.table, dy, db, rest)
     return in_order(works)
+
+
+def _weights_ways(
+    library: cudnn.Cudnn, asked: Convolution, addresses: Sequence[int], workspace: Any
+) -> list[Way]:
+    tensors = asked.tensors()
+    operation = library.convolution(asked.kind, *tensors, asked.geometry)
+    return _ways(library, asked, [operation], tensors, addresses, workspace)
 
 
 def _ways(
@@ -234,7 +272,7 @@ def _ways(
     tensors: Sequence[Tensor],
     addresses: Sequence[int],
     workspace: Any,
-) -> list[Callable[[int], None]]:
+) -> list[Way]:
     """What runs each plan that cuDNN has for the operations. Plans know nothing of addresses, and serve
     all convolutions that are alike."""
     key = asked, len(operations)
@@ -244,21 +282,24 @@ def _ways(
     return [_running(plan, plan.bind(tensors, addresses, workspace.address)) for plan in plans]
 
 
-def _running(plan: Plan, pack: cudnn.Descriptor) -> Callable[[int], None]:
+def _running(plan: Plan, pack: cudnn.Descriptor) -> Way:
     return lambda stream: plan.run(pack)
 
 
-def _both(way: Callable[[int], None], after: Launch) -> Callable[[int], None]:
+def _in_line(*works: Way | Launch) -> Way:
+    """Works one after the other, as one way."""
+
     def run(stream: int) -> None:
-        way(stream)
-        after()
+        for work in works:
+            if isinstance(work, Launch):
+                work()
+            else:
+                work(stream)
 
     return run
 
 
-def _quickest(
-    library: cudnn.Cudnn, asked: Convolution, ways: Sequence[Callable[[int], None]], held: object
-) -> Call:
+def _quickest(library: cudnn.Cudnn, asked: Convolution, ways: Sequence[Way], held: object) -> Call:
     """The quickest of the ways; a convolution that was measured before is not measured again."""
     if not ways:
         shapes = ", ".join("x".join(map(str, extents)) for extents in (asked.x, asked.w))

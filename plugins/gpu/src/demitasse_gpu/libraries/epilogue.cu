@@ -43,3 +43,30 @@ extern "C" __global__ void widen(const ELEMENT *from, SUM *to, long long count) 
     long long step = (long long)gridDim.x * blockDim.x;
     for (long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) to[i] = read(from[i]);
 }
+
+// N elements of images of `from` channels, which are more, fewer or as many: zeros where there are none.
+template <int N> struct alignas(N * sizeof(ELEMENT) > 16 ? 16 : N * sizeof(ELEMENT)) Point {
+    ELEMENT values[N];
+};
+
+template <int N> __device__ inline void fit(const ELEMENT *x, ELEMENT *y, long long points, int from) {
+    long long step = (long long)gridDim.x * blockDim.x;
+    for (long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x; i < points; i += step) {
+        Point<N> point = {};
+#pragma unroll
+        for (int c = 0; c < N; ++c)
+            if (c < from) point.values[c] = x[i * from + c];
+        reinterpret_cast<Point<N> *>(y)[i] = point;
+    }
+}
+
+// Points of `from` channels as points of `to`: the first of them, or zeros behind them.
+extern "C" __global__ void fit_channels(const ELEMENT *x, ELEMENT *y, long long points, int from, int to) {
+    if (to == 4) return fit<4>(x, y, points, from);
+    if (to == 8) return fit<8>(x, y, points, from);
+    long long step = (long long)gridDim.x * blockDim.x, count = points * to;
+    for (long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) {
+        const int c = (int)(i % to);
+        y[i] = c < from ? x[i / to * from + c] : ELEMENT{};
+    }
+}

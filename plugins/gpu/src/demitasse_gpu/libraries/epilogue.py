@@ -67,6 +67,16 @@ def widened(device: Device, source: Any, target: Any, count: int, stored: str) -
     return Launch(device, function, _grid(count), BLOCK, (source, target, np.int64(count)))
 
 
+def channels_fitted(
+    device: Device, x: int, y: int, points: int, channels: tuple[int, int], stored: str
+) -> Launch:
+    """Points at address x of so many channels, as points at y of another number: the first of them, or
+    with zeros behind them."""
+    function = _function(device, "fit_channels", stored)
+    numbers = np.int64(points), *(np.int32(count) for count in channels)
+    return Launch(device, function, _grid(points), BLOCK, (x, y, *numbers))
+
+
 def _grid(count: int) -> int:
     return max(1, min(-(-count // BLOCK), 4096))
 

@@ -29,7 +29,7 @@ def quickest(device: Device, ways: Sequence[Callable[[int], None]]) -> int:
     times, failure = list[tuple[bool, float]](), None
     for way in ways:
         try:
-            times.append(_measured(device, way))
+            times.append(measured(device, way))
         except DemitasseError as error:
             failure = error
             times.append((True, math.inf))
@@ -39,7 +39,7 @@ def quickest(device: Device, ways: Sequence[Callable[[int], None]]) -> int:
     return best
 
 
-def _measured(device: Device, way: Callable[[int], None]) -> tuple[bool, float]:
+def measured(device: Device, way: Callable[[int], None]) -> tuple[bool, float]:
     """Whether a step's graph could not have it, and the seconds that a call takes on the device. The
     host may take longer to enqueue it: so the calls of a round are one graph, and rounds are enqueued
     behind one that is not counted."""

@@ -1,0 +1,159 @@
+"""Training beside PyTorch, by turns in one run."""
+
+from __future__ import annotations
+
+import gc
+import importlib.util
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import ours
+from bench.nets import NETS
+from cases import Cases, Table, failed
+
+Case = tuple[str, str, int]
+"""A net, a precision, and images to a batch."""
+ROUNDS = 7
+BIG: tuple[Case, ...] = (
+    ("resnet50", "tf32", 128),
+    ("resnet50", "bf16", 128),
+    ("googlenet", "tf32", 128),
+    ("vgg16", "tf32", 64),
+    ("alexnet", "tf32", 256),
+    ("googlenet", "bf16", 128),
+    ("vgg16", "bf16", 64),
+    ("alexnet", "bf16", 256),
+    ("resnet50", "f32", 64),
+    ("googlenet", "f32", 64),
+    ("vgg16", "f32", 64),
+    ("alexnet", "f32", 128),
+)
+SMALL: tuple[Case, ...] = tuple(
+    (net, precision, 64) for net in ("lenet", "cifar10_quick") for precision in ("tf32", "bf16", "f32")
+)
+PRECISIONS: tuple[str, ...] = ("tf32", "bf16", "f32")
+"""Those that are measured."""
+SETTINGS = {"big": ("eager", "compiled"), "small": ("eager", "reduce-overhead")}
+"""PyTorch's, of which the best counts."""
+
+
+class Runner(Protocol):
+    def run(self, steps: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def compiling(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]:
+    """PyTorch compiles what it will be measured with, each net in a process, and keeps the code."""
+    if stand_in or importlib.util.find_spec("torch") is None:
+        yield {"skipped": ["no PyTorch to compare with"]}
+        return
+    end, peers = time.monotonic() + seconds - 5, str(Path(__file__).with_name("peers.py"))
+    every = [(case, "compiled") for case in BIG] + [(case, "reduce-overhead") for case in SMALL]
+    wanted = [(case, setting) for case, setting in every if case[1] in PRECISIONS]
+    begun: dict[str, subprocess.Popen[str]] = {}
+    said: dict[str, str] = {}
+    while wanted or begun:
+        while wanted and len(begun) < 8:
+            (name, precision, batch), setting = wanted.pop(0)
+            command = [sys.executable, peers, name, precision, str(batch), setting]
+            begun[f"{name} {precision}"] = subprocess.Popen(
+                command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+            )
+        time.sleep(0.2)
+        for case in [case for case, process in begun.items() if process.poll() is not None]:
+            process = begun.pop(case)
+            _, error = process.communicate()
+            said[case] = (
+                f"{end - time.monotonic():.0f} s left" if not process.returncode else error[-300:]
+            )
+        if time.monotonic() > end:
+            for case, process in begun.items():
+                process.kill()
+                said[case] = "cut off"
+            break
+    yield {"compiled": said}
+
+
+def speed(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]:
+    """Seconds a step of training the papers' nets."""
+    cases = (("lenet", "bf16", 16),) if stand_in else BIG
+    yield from _race(cases, SETTINGS["big"], time.monotonic() + seconds, 5, stand_in, without)
+
+
+def small(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]:
+    """The same of nets in which launches dominate."""
+    cases, steps = ((("lenet", "bf16", 16),), 2) if stand_in else (SMALL, 100)
+    yield from _race(cases, SETTINGS["small"], time.monotonic() + seconds, steps, stand_in, without)
+
+
+def _race(
+    cases: tuple[Case, ...],
+    settings: tuple[str, ...],
+    end: float,
+    steps: int,
+    stand_in: bool,
+    without: Cases,
+) -> Iterator[Table]:
+    peer = None
+    if not stand_in and importlib.util.find_spec("torch") is not None:
+        import peers as peer  # type: ignore[no-redef]
+    for name, precision, batch in cases:
+        if (case := f"{name} {precision}") in without or precision not in PRECISIONS:
+            continue
+        if time.monotonic() > end - 20:
+            yield {"skipped": [case]}
+            continue
+        yield {"begun": case, "limit": 90}
+        net = NETS[name]()
+        net.batch = batch
+        said: Table = {"net": name, "precision": precision, "batch": batch}
+        runners: dict[str, Any] = {}
+        try:
+            start = time.perf_counter()
+            runners["ours"] = mine = ours.Training(net, precision, stand_in)
+            said |= {
+                "prepared": time.perf_counter() - start,
+                "losses": mine.losses,
+                "memory": mine.memory,
+            }
+            for setting in settings if peer is not None else ():
+                start = time.perf_counter()
+                runners[setting] = peer.Training(net, precision, setting)
+                said[f"{setting} prepared"] = time.perf_counter() - start
+                said[f"{setting} memory"] = runners[setting].memory
+            times = by_turns(runners, steps)
+            medians = {who: statistics.median(t) for who, t in times.items()}
+            said |= {"seconds": medians, "all": times}
+            best = min(settings, key=lambda setting: medians.get(setting, 0.0))
+            if best in medians:
+                ratio = round(medians[best] / medians["ours"], 3)
+                said["ratio"] = ratio
+                yield {"ratios": [[name, precision, batch, best, ratio]]}
+            said["seconds, samples from the host"] = mine.reading(steps)
+            said["entries"] = mine.entries()
+        except Exception as error:  # noqa: BLE001 - the next net may do
+            said["error"] = f"{type(error).__name__}: {error}"
+            yield {"races": [said], **failed(case, error, stand_in)}
+        else:
+            yield {"races": [said]}
+        for each in runners.values():
+            each.close()
+        runners.clear()
+        gc.collect()
+
+
+def by_turns(runners: dict[str, Any], steps: int) -> dict[str, list[float]]:
+    """Seconds a step of each in some rounds, in which all take turns."""
+    times: dict[str, list[float]] = {who: [] for who in runners}
+    for _ in range(ROUNDS):
+        for who, runner in runners.items():
+            start = time.perf_counter()
+            runner.run(steps)
+            times[who].append((time.perf_counter() - start) / steps)
+    return times
