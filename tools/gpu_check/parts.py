@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 import ours
-from agreement import agreement
 from bench.nets import NETS
 from cases import FAILED, Cases, Table, failed
 from commands import command
 from race import compiling, small, speed
+from whole_nets import agreement
 
 
 def about(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]:

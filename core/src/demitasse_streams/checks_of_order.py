@@ -13,7 +13,9 @@ from demitasse_streams.bench import Bench, expect
 
 def order_in_a_stream(bench: Bench) -> None:
     """Work in one stream is done in order."""
-    stream, rounds = bench.engine.stream("order"), 60
+    # An accelerator keeps so many entries waiting and then has callers wait: of copies between calls CUDA
+    # keeps 56 on an H200.
+    stream, rounds = bench.engine.stream("order"), 20
     there, device, back = bench.pinned([0.0]), bench.array(np.array([-1.0])), bench.pinned([0.0])
     seen: list[float] = []
 

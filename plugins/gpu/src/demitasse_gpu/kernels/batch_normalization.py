@@ -27,8 +27,9 @@ KERNEL = "CUDA"
 _EXTENTS = (("outer", "i8"), ("channels", "i4"), ("inner", "i4"))
 _ADDED = 6  # where a sum's other tensor follows a normalisation's inputs
 _COLUMNS, _SHARES = 32, 16  # channels that a block settles, and threads to each
-_SLABS = 640
-"""Parts that a channel's sum is cut into at most: as many as a large device has room for blocks."""
+_MULTIPROCESSORS = 132
+"""For how many sums are cut up, on any device, so that bits are the same: those of an H100 or an H200, which
+run all blocks at a time."""
 
 
 class Channels(NamedTuple):
@@ -65,21 +66,19 @@ class Channels(NamedTuple):
         return -(-self.channels // (self.block[0] * self._pack))
 
     @property
-    def _most_slabs(self) -> int:
-        """Parts in which sums are made: eight lines (or elements) to a thread at least."""
+    def slabs(self) -> int:
+        """Parts in which sums are made: eight lines (or elements) to a thread at least, and no more than run
+        at a time, as one more would have all others wait for it."""
         wide, high = self.block
         each = 1 if self.inner == 1 else -(-self.inner // wide)  # elements of a plane to a thread
-        return max(1, min(_SLABS, -(-self.outer * each // (8 * high))))
+        resident = 3 if self.source.stored == "bfloat16" else 4  # as channels.cuh bounds them
+        at_once = resident * _MULTIPROCESSORS // self._across
+        return max(1, min(at_once, -(-self.outer * each // (8 * high))))
 
-    def slabs(self, device: Device) -> int:
-        """Those that a device sums at a time: a block more would have all others wait for it."""
-        each = 3 if self.source.stored == "bfloat16" else 4  # as channels.cuh bounds them
-        at_once = each * device.driver.properties.multiprocessors // self._across
-        return max(1, min(self._most_slabs, at_once))
-
-    def sums(self, device: Device) -> tuple[int, int]:
+    @property
+    def sums(self) -> tuple[int, int]:
         """The grid of kernels that sum."""
-        return self._across, self.slabs(device)
+        return self._across, self.slabs
 
     def everywhere(self, device: Device) -> tuple[int, int]:
         """The grid of kernels that write each element."""
@@ -95,7 +94,7 @@ class Channels(NamedTuple):
     @property
     def partial(self) -> tuple[str, int]:
         """What sums are left in."""
-        return self.source.real, 2 * self._most_slabs * self.channels
+        return self.source.real, 2 * self.slabs * self.channels
 
 
 def channels_of(
@@ -153,10 +152,8 @@ def batch_norm(request: Request) -> Iterable[Candidate]:
         launch, extents = form.source.launch, form.extents
         return in_order(
             [
-                launch(device, "moments", form.sums(device), form.block, extents, given, partial),
-                launch(
-                    device, "settle", grid, block, extents, given, partial, form.slabs(device), *kept
-                ),
+                launch(device, "moments", form.sums, form.block, extents, given, partial),
+                launch(device, "settle", grid, block, extents, given, partial, form.slabs, *kept),
                 launch(
                     device,
                     "normalise",
@@ -246,8 +243,8 @@ def _backward(request: Request, of_batch: bool) -> Iterable[Candidate]:
                 spare if array is None else array for array, spare in zip((dw, db), instead, strict=True)
             )
             sums = (extents, known, dy, given, w, b, rectified, partial)
-            stages.append(launch(device, "gradient_sums", form.sums(device), form.block, *sums))
-            settled = (extents, known, partial, form.slabs(device), dw, db)
+            stages.append(launch(device, "gradient_sums", form.sums, form.block, *sums))
+            settled = (extents, known, partial, form.slabs, dw, db)
             stages.append(launch(device, "settle_gradients", *form.settled, *settled))
         if dx is not None:
             grid = form.everywhere(device)
@@ -341,10 +338,9 @@ def channel_sums(form: Channels, dy: Any, x: Any, dw: Any, db: Any, partial: Any
     none = statistics(form.source, None, None, None, 0.0, kept=False)
     grid, block = form.settled
     launch, extents, device = form.source.launch, form.extents, dy.device
-    slabs = form.slabs(device)
     return [
-        launch(device, "product_sums", form.sums(device), form.block, extents, dy, x, partial),
-        launch(device, "settle_gradients", grid, block, extents, none, partial, slabs, dw, db),
+        launch(device, "product_sums", form.sums, form.block, extents, dy, x, partial),
+        launch(device, "settle_gradients", grid, block, extents, none, partial, form.slabs, dw, db),
     ]
 
 

@@ -194,10 +194,8 @@ def parametric_relu_backward(request: Request) -> Iterable[Candidate]:
         if dw is not None:
             (partial_sums,) = cut(workspace, *pieces)
             grid, block = form.settled
-            stages.append(
-                launch(device, "sloped_sums", form.sums(device), form.block, *arguments, partial_sums)
-            )
-            last = (form.extents, partial_sums, form.slabs(device), dw)
+            stages.append(launch(device, "sloped_sums", form.sums, form.block, *arguments, partial_sums))
+            last = (form.extents, partial_sums, form.slabs, dw)
             stages.append(launch(device, "settle_slopes", grid, block, *last))
         if dx is not None:
             stages.append(launch(device, "sloped", form.everywhere(device), form.block, *arguments, dx))
