@@ -49,6 +49,7 @@ compile what it will be measured with, and keep it."""
 MEASURES: dict[str, float] = {"copies": 30, "speed": 300, "small": 90}
 """The parts that run alone, in this order; together more than there are, as most take less."""
 PARTS = {**CHECKS, **MEASURES}
+NETS = ("resnet50", "googlenet", "vgg16", "alexnet", "cifar10_quick", "lenet")
 LEFT = 5.0
 """Seconds kept to write the result."""
 
@@ -65,6 +66,7 @@ def options() -> argparse.Namespace:
     add("--seconds", type=float, default=540.0, help="for all parts together (540)")
     add("--parts", default=",".join(PARTS), help=f"of {', '.join(PARTS)} (all)")
     add("--precisions", default="tf32,bf16,f32", help="that are measured (tf32,bf16,f32)")
+    add("--nets", default=",".join(NETS), help=f"that are looked at ({','.join(NETS)})")
     add("--stand-in", action="store_true", help="on the processor, with small nets: tries the script")
     add("--part", choices=tuple(PARTS), help=argparse.SUPPRESS)
     add("--without", action="append", default=[], help=argparse.SUPPRESS)
@@ -122,7 +124,8 @@ class Run:
 
         def command(without: Sequence[str], seconds: float) -> list[str]:
             told = [sys.executable, "-u", str(Path(__file__).parent), "--part", name]
-            told += ["--seconds", str(seconds), "--precisions", self._chosen.precisions, *stand_in]
+            told += ["--seconds", str(seconds), "--precisions", self._chosen.precisions]
+            told += ["--nets", self._chosen.nets, *stand_in]
             return [*told, *(f"--without={case}" for case in without)]
 
         return isolated.part(command, limit, env=self._environment, cwd=ROOT)
@@ -163,10 +166,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             described(ROOT, Path(folder))
             return Run(chosen, Path(folder)).all()
     faulthandler.register(signal.SIGUSR1)  # by which one that is cut off is asked where it is
-    import race
     from parts import RUN
+    from race import asked
 
-    race.PRECISIONS = tuple(chosen.precisions.split(","))
+    asked.update(precisions=tuple(chosen.precisions.split(",")), nets=tuple(chosen.nets.split(",")))
     for said in RUN[chosen.part](chosen.seconds, chosen.stand_in, frozenset(chosen.without)):
         print(json.dumps(said, default=str), flush=True)
     return 0

@@ -94,12 +94,13 @@ class Training:
 
     def __init__(self, net: Net, precision: str, stand_in: bool) -> None:
         self.runtime = on_gpu(stand_in)
+        self.device = self.runtime.allocator("gpu:0").device
+        self._before = self.device.pool.statistics.used
         self.trainer = trainer(self.runtime, net, precision)
         self.losses = [float(self.trainer.step().loss)]
         (worker,) = self.trainer._workers
         self._reads = list(worker.step.reads)
         worker.step.reads.clear()
-        self.device = self.runtime.allocator("gpu:0").device
         self.losses += [float(self.trainer.step().loss) for _ in range(3)]
 
     def run(self, steps: int) -> None:
@@ -122,6 +123,11 @@ class Training:
     @property
     def memory(self) -> int:
         """Bytes of device memory that it has."""
+        return int(self.device.pool.statistics.used) - self._before
+
+    @property
+    def all_memory(self) -> int:
+        """Bytes of device memory that the process's nets have, of which one that is forgotten has none."""
         return int(self.device.pool.statistics.used)
 
     def entries(self) -> list[list[Any]]:

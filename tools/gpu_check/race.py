@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import gc
 import importlib.util
+import os
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import ours
 from bench.nets import NETS
@@ -36,26 +37,25 @@ BIG: tuple[Case, ...] = (
 SMALL: tuple[Case, ...] = tuple(
     (net, precision, 64) for net in ("lenet", "cifar10_quick") for precision in ("tf32", "bf16", "f32")
 )
-PRECISIONS: tuple[str, ...] = ("tf32", "bf16", "f32")
-"""Those that are measured."""
+LONGEST = ("googlenet", "resnet50", "vgg16", "alexnet", "cifar10_quick", "lenet")
+"""The nets by how long PyTorch takes to compile them."""
+asked = {"precisions": ("tf32", "bf16", "f32"), "nets": LONGEST}
+"""What is measured."""
 SETTINGS = {"big": ("eager", "compiled"), "small": ("eager", "reduce-overhead")}
 """PyTorch's, of which the best counts."""
 
 
-class Runner(Protocol):
-    def run(self, steps: int) -> None: ...
-
-    def close(self) -> None: ...
-
-
 def compiling(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]:
-    """PyTorch compiles what it will be measured with, each net in a process, and keeps the code."""
+    """PyTorch compiles what it will be measured with, each net in a process, and keeps the code. The nets
+    that take longest come first."""
     if stand_in or importlib.util.find_spec("torch") is None:
         yield {"skipped": ["no PyTorch to compare with"]}
         return
     end, peers = time.monotonic() + seconds - 5, str(Path(__file__).with_name("peers.py"))
     every = [(case, "compiled") for case in BIG] + [(case, "reduce-overhead") for case in SMALL]
-    wanted = [(case, setting) for case, setting in every if case[1] in PRECISIONS]
+    wanted = [(case, setting) for case, setting in every if _is_asked_for(case)]
+    wanted.sort(key=lambda each: LONGEST.index(each[0][0]))
+    about = {**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "2"}
     begun: dict[str, subprocess.Popen[str]] = {}
     said: dict[str, str] = {}
     while wanted or begun:
@@ -63,7 +63,7 @@ def compiling(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]
             (name, precision, batch), setting = wanted.pop(0)
             command = [sys.executable, peers, name, precision, str(batch), setting]
             begun[f"{name} {precision}"] = subprocess.Popen(
-                command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+                command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=about
             )
         time.sleep(0.2)
         for case in [case for case, process in begun.items() if process.poll() is not None]:
@@ -78,6 +78,10 @@ def compiling(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]
                 said[case] = "cut off"
             break
     yield {"compiled": said}
+
+
+def _is_asked_for(case: Case) -> bool:
+    return case[0] in asked["nets"] and case[1] in asked["precisions"]
 
 
 def speed(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]:
@@ -104,7 +108,7 @@ def _race(
     if not stand_in and importlib.util.find_spec("torch") is not None:
         import peers as peer  # type: ignore[no-redef]
     for name, precision, batch in cases:
-        if (case := f"{name} {precision}") in without or precision not in PRECISIONS:
+        if (case := f"{name} {precision}") in without or not _is_asked_for((name, precision, batch)):
             continue
         if time.monotonic() > end - 20:
             yield {"skipped": [case]}
@@ -117,11 +121,8 @@ def _race(
         try:
             start = time.perf_counter()
             runners["ours"] = mine = ours.Training(net, precision, stand_in)
-            said |= {
-                "prepared": time.perf_counter() - start,
-                "losses": mine.losses,
-                "memory": mine.memory,
-            }
+            said["prepared"] = time.perf_counter() - start
+            said |= {"losses": mine.losses, "memory": mine.memory, "all memory": mine.all_memory}
             for setting in settings if peer is not None else ():
                 start = time.perf_counter()
                 runners[setting] = peer.Training(net, precision, setting)
@@ -144,6 +145,7 @@ def _race(
             yield {"races": [said]}
         for each in runners.values():
             each.close()
+        mine = None
         runners.clear()
         gc.collect()
 

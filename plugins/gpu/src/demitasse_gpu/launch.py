@@ -43,6 +43,12 @@ class Launch:
             for each in arguments
         )
         self._launch, self._stream = device.driver.launch, device.stream
+        self.told: object = None
+        """What a launch before this one may know of it."""
+
+        self.with_next: Callable[[Launch], Launch | None] | None = None
+        """What does the work of this launch and of the one behind it, with the same bits; None where
+        nothing does."""
 
     def __call__(self) -> None:
         self._launch(
@@ -70,7 +76,7 @@ class Row:
     captured: what that thread enqueues meanwhile would go into the graph, and not be done."""
 
     def __init__(self, device: Device, works: Sequence[Launch | Call]) -> None:
-        self.join, self.device, self.works = _join, device, tuple(works)
+        self.join, self.device, self.works = _join, device, tuple(_united(works))
         self._calls, self._graph = 0, 0
         self.thread = 0
 
@@ -128,6 +134,20 @@ def captured(device: Device, enqueue: Callable[[], None]) -> Handle:
             driver.end_graph(driver.end_capture(stream))
         raise
     return driver.end_capture(stream)
+
+
+def _united(works: Sequence[Launch | Call]) -> list[Launch | Call]:
+    """The works, each launch in one with that behind it where one does both."""
+    found: list[Launch | Call] = []
+    for work in works:
+        before = found[-1] if found else None
+        if isinstance(before, Launch) and isinstance(work, Launch) and before.with_next is not None:
+            both = before.with_next(work)
+            if both is not None:
+                found[-1] = both
+                continue
+        found.append(work)
+    return found
 
 
 def in_order(works: Sequence[Work]) -> Work:

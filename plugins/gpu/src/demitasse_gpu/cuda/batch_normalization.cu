@@ -51,7 +51,7 @@ struct Moments {
     template <int N> __device__ One<N> read(Offset i) const { return {::read<N>(x + i)}; }
     template <int N>
     __device__ void add(
-        const Numbers<N> &numbers, const One<N> &read, real (&first)[N], real (&second)[N]) const {
+        const Numbers<N> &numbers, const One<N> &read, Offset, real (&first)[N], real (&second)[N]) const {
 #pragma unroll
         for (int k = 0; k < N; ++k) {
             const real away = (real)widened(read.a.values[k]) - numbers.shift[k];
@@ -74,7 +74,7 @@ struct Gradients {
     template <int N> __device__ Two<N> read(Offset i) const { return {::read<N>(x + i), ::read<N>(dy + i)}; }
     template <int N>
     __device__ void add(
-        const Affine<N> &numbers, const Two<N> &read, real (&first)[N], real (&second)[N]) const {
+        const Affine<N> &numbers, const Two<N> &read, Offset, real (&first)[N], real (&second)[N]) const {
 #pragma unroll
         for (int k = 0; k < N; ++k) {
             const real a = (real)widened(read.a.values[k]), slope = (real)widened(read.b.values[k]);
@@ -82,6 +82,30 @@ struct Gradients {
             first[k] += dz * (a - numbers.centre[k]);
             second[k] += dz;
         }
+    }
+};
+
+// The same of a dy that is made now, of two terms, 0 where a ReLU behind the normalisation gave 0.
+struct MadeGradients {
+    Gradients of_made;
+    const stored *one, *other, *mask;
+    stored *made;
+
+    template <int N> __device__ Affine<N> start(int channel) const { return of_made.start<N>(channel); }
+    template <int N> __device__ Four<N> read(Offset i) const {
+        return {::read<N>(of_made.x + i), ::read<N>(one + i), ::read<N>(other + i), ::read<N>(mask + i)};
+    }
+    template <int N>
+    __device__ void add(
+        const Affine<N> &numbers, const Four<N> &read, Offset i, real (&first)[N], real (&second)[N]) const {
+        Pack<stored, N> dy;
+#pragma unroll
+        for (int k = 0; k < N; ++k) {
+            const real total = (real)widened(read.b.values[k]) + (real)widened(read.c.values[k]);
+            dy.values[k] = Narrow<stored>::of((real)widened(read.d.values[k]) > 0 ? total : (real)0);
+        }
+        *reinterpret_cast<Pack<stored, N> *>(made + i) = dy;
+        of_made.add<N>(numbers, Two<N>{read.a, dy}, i, first, second);
     }
 };
 
@@ -94,7 +118,8 @@ struct Products {
         const Pack<stored, N> slope = ::read<N>(dy + i);
         return {x ? ::read<N>(x + i) : slope, slope};
     }
-    template <int N> __device__ void add(int, const Two<N> &read, real (&first)[N], real (&second)[N]) const {
+    template <int N>
+    __device__ void add(int, const Two<N> &read, Offset, real (&first)[N], real (&second)[N]) const {
 #pragma unroll
         for (int k = 0; k < N; ++k) {
             const real slope = (real)widened(read.b.values[k]);
@@ -112,6 +137,12 @@ extern "C" __global__ __launch_bounds__(kThreads, kResident) void gradient_sums(
     Extents s, Statistics given, const stored *dy, const stored *x, const real *w, const real *b,
     int rectified, real *partial) {
     sums(s, partial, Gradients{dy, x, given, w, b, rectified});
+}
+
+extern "C" __global__ __launch_bounds__(kThreads, kResident) void made_gradient_sums(
+    Extents s, Statistics given, const stored *one, const stored *other, const stored *mask, stored *made,
+    const stored *x, const real *w, const real *b, int rectified, real *partial) {
+    sums(s, partial, MadeGradients{{made, x, given, w, b, rectified}, one, other, mask, made});
 }
 
 extern "C" __global__ __launch_bounds__(kThreads, kResident) void product_sums(Extents s, const stored *dy, const stored *x, real *partial) {

@@ -19,28 +19,32 @@ struct Extents {
     int channels, inner;
 };
 
-// What terms read: N elements as they are stored, of one array or of two.
+// What terms read: N elements as they are stored, of one array or of more.
 template <int N> struct One {
     Pack<stored, N> a;
 };
 template <int N> struct Two {
     Pack<stored, N> a, b;
 };
+template <int N> struct Four {
+    Pack<stored, N> a, b, c, d;
+};
 
 // Blocks that a multiprocessor runs at a time (kernels/batch_normalization.py), which leaves a thread 64 registers,
-// or 80 where eight channels' numbers are in them.
-constexpr int kResident = sizeof(stored) == 2 ? 3 : 4;
+// or 80 where they hold eight channels' numbers, or doubles.
+constexpr int kResident = sizeof(stored) == 4 ? 4 : 3;
 
-// How many lines are read before the first of them is done: memory is kept busy by what is under way, and no
-// read goes ahead of a write by itself.
-template <int N> constexpr int kAhead = N * sizeof(stored) > 8 && sizeof(stored) == 2 ? 2 : 4;
+// How many groups of elements are read before the first of them is done: memory is kept busy by what is under way,
+// and no read goes ahead of a write by itself. They are in registers, of which eight channels' numbers leave fewer.
+template <class Read> constexpr int kAhead = least_of(4, largest_of(1, (sizeof(stored) == 2 ? 64 : 128) / (int)sizeof(Read)));
 
 // visit(numbers, read, i) for `count` groups of N elements, the first at `i` and `step` apart.
 template <int N, class Term, class Numbers, class Visit>
 __device__ inline void each_read(
     const Term &term, const Numbers &numbers, Offset i, Offset step, Offset count, Visit &visit) {
-    constexpr int ahead = kAhead<N>;
-    decltype(term.template read<N>(i)) reads[ahead];
+    using Read = decltype(term.template read<N>(i));
+    constexpr int ahead = kAhead<Read>;
+    Read reads[ahead];
     for (; count >= ahead; count -= ahead, i += ahead * step) {
 #pragma unroll
         for (int k = 0; k < ahead; ++k) reads[k] = term.template read<N>(i + k * step);
@@ -72,8 +76,8 @@ template <int N, class Term> struct Adding {
     real first[N], second[N];
 
     template <class Numbers, class Read>
-    __device__ void operator()(const Numbers &numbers, const Read &read, Offset) {
-        term.template add<N>(numbers, read, first, second);
+    __device__ void operator()(const Numbers &numbers, const Read &read, Offset i) {
+        term.template add<N>(numbers, read, i, first, second);
     }
 };
 
@@ -86,8 +90,8 @@ template <int N, class Term> struct Applying {
     }
 };
 
-// Two sums for each channel of what term.add<N>(numbers, read, first, second) adds for N elements that
-// term.read<N>(i) gave: partial[slab][2][channels].
+// Two sums for each channel of what term.add<N>(numbers, read, i, first, second) adds for N elements
+// from i on, which term.read<N>(i) gave: partial[slab][2][channels].
 template <int N, class Term>
 __device__ inline void sums_of_lines(const Extents &s, real *partial, const Term &term) {
     __shared__ real parts[2][kThreads * N];

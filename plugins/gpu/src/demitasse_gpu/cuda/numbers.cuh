@@ -43,8 +43,8 @@ template <> struct Narrow<bfloat16> {
     }
 };
 
-template <class T> __device__ inline T largest_of(T a, T b) { return a > b ? a : b; }
-template <class T> __device__ inline T least_of(T a, T b) { return a < b ? a : b; }
+template <class T> __device__ constexpr T largest_of(T a, T b) { return a > b ? a : b; }
+template <class T> __device__ constexpr T least_of(T a, T b) { return a < b ? a : b; }
 
 __device__ inline float root(float x) { return sqrtf(x); }
 __device__ inline double root(double x) { return sqrt(x); }

@@ -99,7 +99,7 @@ struct Sloped {
     }
     // The sum of dy * x where x is not above 0.
     template <int N>
-    __device__ void add(const Slopes<N> &, const Two<N> &read, real (&first)[N], real (&)[N]) const {
+    __device__ void add(const Slopes<N> &, const Two<N> &read, Offset, real (&first)[N], real (&)[N]) const {
 #pragma unroll
         for (int k = 0; k < N; ++k) {
             const real a = (real)widened(read.a.values[k]);

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,14 +22,15 @@ from demitasse_gpu.kernels.layouts import by_channels, is_innermost
 
 if TYPE_CHECKING:
     from demitasse_gpu.device import Device
+    from demitasse_gpu.launch import Launch
 
 KERNEL = "CUDA"
 _EXTENTS = (("outer", "i8"), ("channels", "i4"), ("inner", "i4"))
 _ADDED = 6  # where a sum's other tensor follows a normalisation's inputs
 _COLUMNS, _SHARES = 32, 16  # channels that a block settles, and threads to each
 _MULTIPROCESSORS = 132
-"""For how many sums are cut up, on any device, so that bits are the same: those of an H100 or an H200, which
-run all blocks at a time."""
+"""For how many sums are cut up, on any device, so that bits are the same: those of an H100 or an H200,
+which run all blocks at a time."""
 
 
 class Channels(NamedTuple):
@@ -67,11 +68,13 @@ class Channels(NamedTuple):
 
     @property
     def slabs(self) -> int:
-        """Parts in which sums are made: eight lines (or elements) to a thread at least, and no more than run
-        at a time, as one more would have all others wait for it."""
+        """Parts in which sums are made: eight lines (or elements) to a thread at least, and no more than
+        run at a time, as one more would have all others wait for it."""
         wide, high = self.block
         each = 1 if self.inner == 1 else -(-self.inner // wide)  # elements of a plane to a thread
-        resident = 3 if self.source.stored == "bfloat16" else 4  # as channels.cuh bounds them
+        resident = (
+            4 if (self.source.stored or self.source.real) == "float32" else 3
+        )  # as in channels.cuh
         at_once = resident * _MULTIPROCESSORS // self._across
         return max(1, min(at_once, -(-self.outer * each // (8 * high))))
 
@@ -242,8 +245,10 @@ def _backward(request: Request, of_batch: bool) -> Iterable[Candidate]:
             dw, db = (
                 spare if array is None else array for array, spare in zip((dw, db), instead, strict=True)
             )
-            sums = (extents, known, dy, given, w, b, rectified, partial)
-            stages.append(launch(device, "gradient_sums", form.sums, form.block, *sums))
+            rest = given, w, b, rectified, partial
+            sums = launch(device, "gradient_sums", form.sums, form.block, extents, known, dy, *rest)
+            sums.told = GradientSums(form, dy, known, rest)
+            stages.append(sums)
             settled = (extents, known, partial, form.slabs, dw, db)
             stages.append(launch(device, "settle_gradients", *form.settled, *settled))
         if dx is not None:
@@ -254,6 +259,34 @@ def _backward(request: Request, of_batch: bool) -> Iterable[Candidate]:
 
     layouts = (form.layout, form.layout, *(PLAIN,) * 5)[: len(request.inputs)]
     return (Candidate(KERNEL, bind, layouts, _outputs(request, form.layout), workspace=room(*pieces)),)
+
+
+class GradientSums(NamedTuple):
+    """The launch of a normalisation's gradient that reads dy to sum it: with what."""
+
+    form: Channels
+    dy: Any
+    known: Any
+    rest: tuple[Any, ...]
+
+
+def made_with_sums(one: Any, other: Any, mask: Any, made: Any) -> Callable[[Launch], Launch | None]:
+    """For a launch that makes the sum of two gradients, 0 where mask is not above 0: one that also does
+    what a normalisation's gradient behind it does first, which is to read it all."""
+
+    def with_next(following: Launch) -> Launch | None:
+        told = following.told
+        if (
+            not isinstance(told, GradientSums)
+            or told.dy.address != made.address
+            or told.dy.size != made.size
+        ):
+            return None
+        form = told.form
+        arguments = form.extents, told.known, one, other, mask, made, *told.rest
+        return form.source.launch(made.device, "made_gradient_sums", form.sums, form.block, *arguments)
+
+    return with_next
 
 
 def _outputs(request: Request, layout: Layout) -> tuple[Layout, ...]:

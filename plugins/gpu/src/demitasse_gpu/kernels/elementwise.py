@@ -8,6 +8,7 @@ from math import prod
 from typing import Any
 
 from demitasse import Candidate, Request, Work
+from demitasse_gpu.kernels.batch_normalization import made_with_sums
 from demitasse_gpu.kernels.launches import Source, blocks, device_of, real_type, spec
 from demitasse_gpu.kernels.layouts import like, unconverted
 
@@ -78,7 +79,10 @@ def weighted_sum(request: Request) -> Iterable[Candidate]:
             arrays = [array for array, _ in now] + [None] * (_TERMS - len(now))
             factors = [source.number(c) for _, c in now] + [source.number(0)] * (_TERMS - len(now))
             numbers = (*factors, len(now), int(rectified and not terms), None if terms else mask)
-            stages.append(source.flat(device, "weighted_sum", prod(lead.shape), *arrays, y, *numbers))
+            stage = source.flat(device, "weighted_sum", prod(lead.shape), *arrays, y, *numbers)
+            if mask is not None and len(summed) == 2 and list(given) == [1.0, 1.0]:
+                stage.with_next = made_with_sums(arrays[0], arrays[1], mask, y)
+            stages.append(stage)
             terms = [(y, 1.0), *terms] if terms else []
         return in_order(stages)
 
