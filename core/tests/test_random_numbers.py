@@ -1,6 +1,8 @@
 """Random numbers: published answers, and the same draw however the work is divided."""
 
 import math
+import os
+import threading
 from typing import Any
 
 import numpy as np
@@ -208,6 +210,29 @@ def test_a_stream_follows_its_documented_formula(seed: int, stream: int, count: 
             drawn = words(3, seed, stream, call, e // 2, 0)[2 * (e % 2) :]
             fractions.append(((drawn[0] >> 5) * 2**26 + (drawn[1] >> 6)) / 2**53)
         assert numbers.uniform((count,)).tolist() == fractions
+
+
+@pytest.mark.parametrize("kind", ["uniform", "normal"])
+def test_a_large_array_has_the_numbers_that_one_thread_draws(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = 2**19 + 3
+    threads = set[int]()
+    part = RandomStream._part
+
+    def seen(self: RandomStream, begin: int, end: int) -> Any:
+        threads.add(threading.get_ident())
+        return part(self, begin, end)
+
+    monkeypatch.setattr(RandomStream, "_part", seen)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(4), raising=False)
+    several = getattr(RandomStream(5, 2, "float32"), kind)((count,))
+    assert threading.get_ident() not in threads
+    threads.clear()
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(1), raising=False)
+    alone = getattr(RandomStream(5, 2, "float32"), kind)((count,))
+    assert threads == {threading.get_ident()}
+    assert np.array_equal(several, alone)
 
 
 def test_a_stream_has_the_moments_that_it_is_asked_for() -> None:

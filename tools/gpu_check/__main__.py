@@ -71,9 +71,10 @@ def options() -> argparse.Namespace:
     add("--part", choices=tuple(PARTS), help=argparse.SUPPRESS)
     add("--without", action="append", default=[], help=argparse.SUPPRESS)
     chosen = parser.parse_args()
-    for name in chosen.parts.split(","):
-        if name not in PARTS:
-            parser.error(f"unknown part {name!r} (valid: {', '.join(PARTS)})")
+    for what, told, valid in (("part", chosen.parts, PARTS), ("net", chosen.nets, NETS)):
+        for name in told.split(","):
+            if name not in valid:
+                parser.error(f"unknown {what} {name!r} (valid: {', '.join(valid)})")
     return chosen
 
 

@@ -127,7 +127,7 @@ class Training:
 
     @property
     def all_memory(self) -> int:
-        """Bytes of device memory that the process's nets have, of which one that is forgotten has none."""
+        """Bytes of device memory that the process's nets have: those that are forgotten have none."""
         return int(self.device.pool.statistics.used)
 
     def entries(self) -> list[list[Any]]:

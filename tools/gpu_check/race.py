@@ -46,8 +46,8 @@ SETTINGS = {"big": ("eager", "compiled"), "small": ("eager", "reduce-overhead")}
 
 
 def compiling(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]:
-    """PyTorch compiles what it will be measured with, each net in a process, and keeps the code. The nets
-    that take longest come first."""
+    """PyTorch compiles what it will be measured with, each net in a process, and keeps the code. The
+    nets that take longest come first."""
     if stand_in or importlib.util.find_spec("torch") is None:
         yield {"skipped": ["no PyTorch to compare with"]}
         return

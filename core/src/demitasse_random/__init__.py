@@ -4,12 +4,18 @@
     counter = (i mod 2**32, j mod 2**32, number mod 2**32, number // 2**32 + domain * 2**28)
 ``number`` is an iteration or epoch below 2**60; domains keep the functions' counters apart."""
 
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 
 LOW, WEYL = 2**32 - 1, 0x9E3779B9
 _BLOCK = 2**13  # counters whose words, and what they are made of, stay in the second-level cache
+_SHARE = (
+    2**16
+)  # numbers that a thread of several draws at a time: each waits for its turn between two steps
 
 
 def random_key(seed: int, stream: int) -> tuple[int, int]:
@@ -89,24 +95,20 @@ class RandomStream:
         self.seed, self.stream, self.dtype, self.calls = seed, stream, dtype, -1
 
     def uniform(self, shape: Any, low: float = 0.0, high: float = 1.0) -> Any:
-        self.calls += 1
-        result = np.empty(shape, self.dtype)
-        flat = result.reshape(-1)
-        for start in range(0, flat.size, _BLOCK):
-            part = self._part(start, min(start + _BLOCK, flat.size))
+        def fill(part: Any, start: int, stop: int) -> None:
+            drawn = self._part(start, stop)
             if (low, high) != (0.0, 1.0):
-                part *= high - low
-                part += low
-            flat[start : start + _BLOCK] = part
-        return result
+                drawn *= high - low
+                drawn += low
+            part[...] = drawn
+
+        return self._filled(shape, fill)
 
     def normal(self, shape: Any, mean: float = 0.0, std: float = 1.0) -> Any:
-        self.calls += 1
-        result = np.empty(np.broadcast_shapes(shape), self.dtype)
-        flat = result.reshape(-1)
-        for start in range(0, flat.size, _BLOCK):
-            stop = min(start + _BLOCK, flat.size)
-            radius, angle = self._part(start, stop), self._part(flat.size + start, flat.size + stop)
+        size = int(np.prod(shape))
+
+        def fill(part: Any, start: int, stop: int) -> None:
+            radius, angle = self._part(start, stop), self._part(size + start, size + stop)
             np.log1p(np.negative(radius, out=radius), out=radius)
             radius *= -2
             np.sqrt(radius, out=radius)
@@ -114,7 +116,27 @@ class RandomStream:
             radius *= np.cos(angle, out=angle)
             radius *= std
             radius += mean
-            flat[start:stop] = radius
+            part[...] = radius
+
+        return self._filled(shape, fill)
+
+    def _filled(self, shape: Any, fill: Callable[[Any, int, int], None]) -> Any:
+        """The next call's array, filled part by part, a large one by all of the process's cores."""
+        self.calls += 1
+        result = np.empty(np.broadcast_shapes(shape), self.dtype)
+        flat = result.reshape(-1)
+
+        def share(start: int, block: int = _SHARE) -> None:
+            stop = min(start + block, flat.size)
+            fill(flat[start:stop], start, stop)
+
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        if (threads := min(flat.size // (4 * _SHARE), cores)) < 2:
+            for start in range(0, flat.size, _BLOCK):
+                share(start, _BLOCK)
+        else:
+            with ThreadPoolExecutor(threads) as pool:
+                list(pool.map(share, range(0, flat.size, _SHARE)))
         return result
 
     def integers(self, shape: Any, high: int) -> Any:
@@ -124,8 +146,13 @@ class RandomStream:
     def _part(self, begin: int, end: int) -> Any:
         """Numbers ``begin`` up to ``end`` of the present call, uniform in [0, 1)."""
         counters = np.arange(begin // 2, -(-end // 2), dtype=np.uint64)
-        words = _words(3, self.seed, self.stream, self.calls, counters, np.uint64(0))
-        part = np.multiply(words[:, ::2] >> 5, 2.0**26)
-        part += words[:, 1::2] >> 6
+        rest = 0, self.calls & LOW, (self.calls >> 32) + (3 << 28)
+        words = [counters & np.uint64(LOW), *(np.full_like(counters, word) for word in rest)]
+        _rounds(words, random_key(self.seed, self.stream))
+        part = np.empty((len(counters), 2))
+        for number, (high, low) in enumerate((words[:2], words[2:])):
+            np.right_shift(high, np.uint64(5), out=high)
+            np.multiply(high, 2.0**26, out=part[:, number])
+            part[:, number] += np.right_shift(low, np.uint64(6), out=low)
         part /= 2**53
         return part.reshape(-1)[begin % 2 : begin % 2 + end - begin]

@@ -13,8 +13,8 @@ from demitasse_streams.bench import Bench, expect
 
 def order_in_a_stream(bench: Bench) -> None:
     """Work in one stream is done in order."""
-    # An accelerator keeps so many entries waiting and then has callers wait: of copies between calls CUDA
-    # keeps 56 on an H200.
+    # An accelerator keeps so many entries waiting, and then has callers wait: of copies between calls,
+    # CUDA on an H200 keeps 56.
     stream, rounds = bench.engine.stream("order"), 20
     there, device, back = bench.pinned([0.0]), bench.array(np.array([-1.0])), bench.pinned([0.0])
     seen: list[float] = []
