@@ -50,6 +50,8 @@ MEASURES: dict[str, float] = {"copies": 30, "speed": 300, "small": 90}
 """The parts that run alone, in this order; together more than there are, as most take less."""
 PARTS = {**CHECKS, **MEASURES}
 NETS = ("resnet50", "googlenet", "vgg16", "alexnet", "cifar10_quick", "lenet")
+PRECISIONS = ("tf32", "bf16", "f32")
+SETTINGS = ("eager", "compiled", "reduce-overhead")
 LEFT = 5.0
 """Seconds kept to write the result."""
 
@@ -65,16 +67,18 @@ def options() -> argparse.Namespace:
     )
     add("--seconds", type=float, default=540.0, help="for all parts together (540)")
     add("--parts", default=",".join(PARTS), help=f"of {', '.join(PARTS)} (all)")
-    add("--precisions", default="tf32,bf16,f32", help="that are measured (tf32,bf16,f32)")
-    add("--nets", default=",".join(NETS), help=f"that are looked at ({','.join(NETS)})")
+    add("--precisions", default=",".join(PRECISIONS), help=f"measured ({','.join(PRECISIONS)})")
+    add("--settings", default=",".join(SETTINGS), help=f"PyTorch's ({','.join(SETTINGS)})")
+    add("--nets", default=",".join(NETS), help=f"looked at ({','.join(NETS)})")
     add("--stand-in", action="store_true", help="on the processor, with small nets: tries the script")
     add("--part", choices=tuple(PARTS), help=argparse.SUPPRESS)
     add("--without", action="append", default=[], help=argparse.SUPPRESS)
     chosen = parser.parse_args()
-    for what, told, valid in (("part", chosen.parts, PARTS), ("net", chosen.nets, NETS)):
-        for name in told.split(","):
+    valid_names = {"parts": PARTS, "nets": NETS, "precisions": PRECISIONS, "settings": SETTINGS}
+    for what, valid in valid_names.items():
+        for name in getattr(chosen, what).split(","):
             if name not in valid:
-                parser.error(f"unknown {what} {name!r} (valid: {', '.join(valid)})")
+                parser.error(f"unknown {what.removesuffix('s')} {name!r} (valid: {', '.join(valid)})")
     return chosen
 
 
@@ -126,7 +130,7 @@ class Run:
         def command(without: Sequence[str], seconds: float) -> list[str]:
             told = [sys.executable, "-u", str(Path(__file__).parent), "--part", name]
             told += ["--seconds", str(seconds), "--precisions", self._chosen.precisions]
-            told += ["--nets", self._chosen.nets, *stand_in]
+            told += ["--nets", self._chosen.nets, "--settings", self._chosen.settings, *stand_in]
             return [*told, *(f"--without={case}" for case in without)]
 
         return isolated.part(command, limit, env=self._environment, cwd=ROOT)
@@ -170,7 +174,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from parts import RUN
     from race import asked
 
-    asked.update(precisions=tuple(chosen.precisions.split(",")), nets=tuple(chosen.nets.split(",")))
+    asked.update({name: tuple(getattr(chosen, name).split(",")) for name in asked})
     for said in RUN[chosen.part](chosen.seconds, chosen.stand_in, frozenset(chosen.without)):
         print(json.dumps(said, default=str), flush=True)
     return 0

@@ -93,7 +93,7 @@ def main() -> None:
                 about = ((stride,) * 2, (pad,) * 2, (1, 1)), stored, tf32, True, kind == cudnn.FORWARD
                 asked = Convolution(kind, x, w, y, *about)
                 tensors = asked.tensors()
-                limits = asked.limit, asked.unwanted, convolutions.TRIED[asked.kind]
+                limits = asked.limit, asked.unwanted, convolutions.TRIED
                 operation = opened.convolution(kind, *tensors, asked.geometry)
                 found = [opened.plans([operation], *limits)]
                 found[0][0].bind(tensors, (256, 512, 768), 4096)
