@@ -42,7 +42,7 @@ CHECKS: dict[str, float] = {
     "memory": 60,
     "mistakes": 60,
     "command": 120,
-    "compiling": 150,
+    "compiling": 200,
 }
 """The parts that run beside each other, and the seconds that each may take. ``compiling`` has PyTorch
 compile what it will be measured with, and keep it."""
@@ -71,6 +71,7 @@ def options() -> argparse.Namespace:
     add("--settings", default=",".join(SETTINGS), help=f"PyTorch's ({','.join(SETTINGS)})")
     add("--nets", default=",".join(NETS), help=f"looked at ({','.join(NETS)})")
     add("--stand-in", action="store_true", help="on the processor, with small nets: tries the script")
+    add("--uncompiled", default="", help=argparse.SUPPRESS)
     add("--part", choices=tuple(PARTS), help=argparse.SUPPRESS)
     add("--without", action="append", default=[], help=argparse.SUPPRESS)
     chosen = parser.parse_args()
@@ -91,6 +92,8 @@ class Run:
         paths = os.pathsep.join(map(str, [*PATHS, described]))
         before = os.environ.get("PYTHONPATH")
         self._environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [paths, before]))}
+        # Eight processes compile beside each other; each would start as many more as there are cores.
+        self._environment.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "2")
 
     def all(self) -> int:
         """Run the parts, each as far as its time goes; 1 when one failed, else 0."""
@@ -131,6 +134,8 @@ class Run:
             told = [sys.executable, "-u", str(Path(__file__).parent), "--part", name]
             told += ["--seconds", str(seconds), "--precisions", self._chosen.precisions]
             told += ["--nets", self._chosen.nets, "--settings", self._chosen.settings, *stand_in]
+            not_compiled = self._result.get("compiling", {}).get("not compiled", {})
+            told += ["--uncompiled", ",".join(not_compiled)]
             return [*told, *(f"--without={case}" for case in without)]
 
         return isolated.part(command, limit, env=self._environment, cwd=ROOT)

@@ -8,6 +8,7 @@ import tempfile
 import time
 import tomllib
 from importlib.resources import files
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -132,15 +133,25 @@ class Training:
 
     def entries(self) -> list[list[Any]]:
         """The plan's entries, the longest first: layer, operation, kernel, the microseconds that each
-        takes by itself, and the floating-point operations and bytes that the plan counts for it."""
+        takes by itself, again and again, and one after the other in a step, and the floating-point
+        operations and bytes that the plan counts for it."""
         (worker,) = self.trainer._workers
+        driver, stream = self.device.driver, self.device.stream
+        events = [driver.event() for _ in range(len(worker.step.works) + 1)]
+        driver.record(events[0], stream)
+        for (_, work), event in zip(worker.step.works, events[1:], strict=True):
+            work()
+            driver.record(event, stream)
+        driver.wait(events[-1])
+        in_step = [driver.seconds_between(*pair) for pair in pairwise(events)]
         found = [
             [
                 *(entry.layer, entry.operation, entry.kernel),
                 round(1e6 * measured(self.device, lambda stream, work=work: work())[1], 2),
+                round(1e6 * seconds, 2),
                 *(entry.flops, entry.bytes),
             ]
-            for entry, work in worker.step.works
+            for (entry, work), seconds in zip(worker.step.works, in_step, strict=True)
         ]
         return sorted(found, key=lambda each: -each[3])
 
