@@ -29,7 +29,7 @@ demo: setup ## train a small LeNet on 1,797 scanned digits: composition, progres
 	$(BIN)/demitasse curve out/digits.json -o out/digits.png
 
 bench: setup .venv-bench/installed ## training and inference beside PyTorch and TensorFlow; ARGS for options
-	PYTHONPATH=tools $(BIN)/python -m bench --peers-python .venv-bench/bin/python \
+	$(BIN)/python tools/bench --peers-python .venv-bench/bin/python \
 		--json out/bench.json --picture out/bench.png $(ARGS)
 
 .venv-bench/installed:

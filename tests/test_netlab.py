@@ -66,9 +66,8 @@ def measured(lab: Netlab) -> Measurement:
 
 
 def command(*words: str) -> subprocess.Popen[str]:
-    environment = os.environ | {"PYTHONPATH": str(ROOT / "tools")}
-    arguments = [sys.executable, "-m", "netlab", *words]
-    return subprocess.Popen(arguments, env=environment, stdout=subprocess.PIPE, text=True)
+    arguments = [sys.executable, str(ROOT / "tools/netlab"), *words]
+    return subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True)
 
 
 def test_each_rank_is_on_a_host_with_a_network_of_its_own(lab):

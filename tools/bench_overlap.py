@@ -1,8 +1,8 @@
 """How much of the communication a helper thread hides behind backward, and what S-Caffe's stages gain,
 on ranks that a shaped link joins:
 
-    PYTHONPATH=tools python tools/bench_overlap.py
-    PYTHONPATH=tools python tools/bench_overlap.py --ranks 4 --bandwidth 1Gbit --stages buckets,overlap
+    python tools/bench_overlap.py
+    python tools/bench_overlap.py --ranks 4 --bandwidth 1Gbit --stages buckets,overlap
 
 Needs root, for the network lab. Every stage trains the same net in the same job, in memory of its own;
 the stages take turns, so that all meet the same disturbances, and medians of rounds count.

@@ -1,6 +1,6 @@
 """Predictions of ``demitasse simulate`` beside what is measured here, for the nets of ``make bench``.
 
-    PYTHONPATH=tools .venv/bin/python tools/check_simulation.py [NET ...] [--json FILE]
+    python tools/check_simulation.py [NET ...] [--json FILE]
 
 Each net is predicted in a process of its own, then trained in another: the quickest and the median of
 its steps, and the most memory that the process holds in them. Steps are taken in short bursts with

@@ -1,4 +1,4 @@
-"""``python -m bench`` (``make bench``): Demitasse beside PyTorch and TensorFlow, in one run."""
+"""``python tools/bench`` (``make bench``): Demitasse beside PyTorch and TensorFlow, in one run."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+if not __package__:  # called as a folder, which is then where modules are looked for
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from bench import prototxt, report
 from bench.comparison import Agreement, Comparison, Start, Timing, tasks

@@ -1,4 +1,4 @@
-"""``python -m netlab``: run a command on the hosts of a lab, measure one, compare collectives in one."""
+"""``python tools/netlab``: run a command on a lab's hosts, measure one, compare collectives in one."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import argparse
 import json
 import sys
 from pathlib import Path
+
+if not __package__:  # called as a folder, which is then where modules are looked for
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from demitasse import DemitasseError
 from netlab import LabError, Netlab, network

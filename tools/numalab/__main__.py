@@ -1,4 +1,4 @@
-"""``python -m numalab --domains 4 -- python script.py``: a program on a machine with memory domains."""
+"""``python tools/numalab --domains 4 -- python script.py``: a program where there are memory domains."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ import shutil
 import signal
 import sys
 from pathlib import Path
+
+if not __package__:  # called as a folder, which is then where modules are looked for
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from numalab import Lab, LabError, missing
 from numalab.kernel import kernel
