@@ -30,10 +30,11 @@ LOCAL_RANKS = (
 
 class Device:
     """One device: all kernels and library calls of its worker go to ``stream``. ``graphs`` says whether
-    works in line become graphs, and ``opened`` has the libraries that were opened for it, by name."""
+    works in line become graphs, ``remember`` whether choices among libraries' engines are kept on disk,
+    and ``opened`` has the libraries that were opened for it, by name."""
 
-    def __init__(self, driver: Driver, graphs: bool = True) -> None:
-        self.driver, self.graphs = driver, graphs
+    def __init__(self, driver: Driver, graphs: bool = True, remember: bool = True) -> None:
+        self.driver, self.graphs, self.remember = driver, graphs, remember
         self.number, self.space = driver.number, f"{SPACE}:{driver.number}"
         self.stream: Handle = driver.stream()
         self.pool, self.pinned = Pool(driver, self.stream), PinnedPool(driver)
@@ -83,7 +84,7 @@ def device(space: str, options: Mapping[str, Any]) -> Device | None:
             f"memory space {space!r}: a device's number follows the colon, as in gpu:0"
         )
     make = asked.driver or _cupy
-    return _device(make, int(number) if number else _mine(), asked.graphs)
+    return _device(make, int(number) if number else _mine(), asked.graphs, asked.remember)
 
 
 def _cupy(number: int) -> Driver:
@@ -93,8 +94,8 @@ def _cupy(number: int) -> Driver:
 
 
 @lru_cache(maxsize=64)
-def _device(make: Callable[[int], Driver], number: int, graphs: bool) -> Device:
-    return Device(make(number), graphs)
+def _device(make: Callable[[int], Driver], number: int, graphs: bool, remember: bool) -> Device:
+    return Device(make(number), graphs, remember)
 
 
 def local_rank() -> int:

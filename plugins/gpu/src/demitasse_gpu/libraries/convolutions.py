@@ -308,9 +308,10 @@ def _quickest(library: cudnn.Cudnn, asked: Convolution, ways: Sequence[Way], hel
             f"{library.device.space}: cuDNN has no engine for a convolution of {shapes}; leave it out "
             f"([options.gpu] libraries = false)"
         )
-    if asked not in library.chosen:
-        library.chosen[asked] = quickest(library.device, ways)
-    return Call(library.device, ways[library.chosen[asked]], held)
+    choice = library.chosen.get(asked, len(ways))
+    if choice is None:
+        choice = library.chosen.keep(asked, len(ways), quickest(library.device, ways))
+    return Call(library.device, ways[choice], held)
 
 
 def opened(device: Device) -> cudnn.Cudnn:

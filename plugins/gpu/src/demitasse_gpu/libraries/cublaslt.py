@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from demitasse import PlanError
 from demitasse_gpu.libraries.loading import library
 from demitasse_gpu.libraries.measuring import quickest
+from demitasse_gpu.libraries.remembered import Choices
 from demitasse_gpu.problems import explained
 
 if TYPE_CHECKING:
@@ -95,7 +96,13 @@ class CublasLt:
         handle = ctypes.c_void_p()
         self.call("cublasLtCreate", ctypes.byref(handle))
         self._handle = handle
-        self._chosen: dict[tuple[object, ...], int] = {}
+        self.chosen = Choices(device, f"cublasLt-{self.version}" if loaded is None else "")
+
+    @property
+    def version(self) -> int:
+        """Its version: 130100 is 13.1."""
+        self._library.cublasLtGetVersion.restype = ctypes.c_size_t
+        return int(self._library.cublasLtGetVersion())
 
     def call(self, name: str, *arguments: Any) -> None:
         """Call one of its functions. Raises what its status means."""
@@ -135,9 +142,10 @@ class CublasLt:
         ways = [lambda stream, way=way: run(way, stream) for way in found]
         # Heuristics look at the bias's alignment, too.
         key = product, limit, alignments, min(256, bias & -bias)
-        if key not in self._chosen:
-            self._chosen[key] = quickest(self.device, ways)
-        return ways[self._chosen[key]]
+        choice = self.chosen.get(key, len(ways))
+        if choice is None:
+            choice = self.chosen.keep(key, len(ways), quickest(self.device, ways))
+        return ways[choice]
 
     def _describe(self, product: Product, bias: int) -> ctypes.c_void_p:
         description = ctypes.c_void_p()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from demitasse import PlanError
 from demitasse_gpu.libraries.loading import library
+from demitasse_gpu.libraries.remembered import Choices
 from demitasse_gpu.problems import explained
 
 if TYPE_CHECKING:
@@ -154,7 +155,7 @@ class Cudnn:
         self.handle = ctypes.c_void_p()
         self.call("cudnnCreate", ctypes.byref(self.handle))
         self.call("cudnnSetStream", self.handle, ctypes.c_void_p(device.stream))
-        self.chosen: dict[Any, int] = {}
+        self.chosen = Choices(device, f"cudnn-{self.version}" if loaded is None else "")
         self.known: dict[Any, list[Plan]] = {}
 
     @property
