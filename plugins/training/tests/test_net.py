@@ -11,7 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from demitasse import CompositionError, DataSpec, Manifest, ModelError, PluginError, ShapeError
+from demitasse import (
+    CompositionError,
+    DataSpec,
+    Manifest,
+    ModelError,
+    PluginError,
+    ShapeError,
+    WorkerError,
+)
 
 
 @pytest.fixture
@@ -41,6 +49,23 @@ def test_a_net_computes_its_outputs(toy: ModuleType, runtime: Callable[..., Any]
     assert {*out} == {"probability"}
     assert np.allclose(out["probability"], by_hand(net.params, data), rtol=0, atol=1e-14)
     assert np.array_equal(net.forward()["probability"], out["probability"]), "the input stays"
+
+
+def test_a_net_that_was_closed_computes_nothing_of_old_samples(
+    toy: ModuleType, runtime: Callable[..., Any], deployed: Any
+) -> None:
+    composed = runtime()
+    given, reading = composed.net(deployed), composed.net(toy.classifier(), phase="train")
+    data = toy.images(4)["data"]
+    expected, _ = given.forward(data=data)["probability"], reading.forward()
+    composed.close()
+    assert np.array_equal(given.forward(data=data)["probability"], expected)
+    for use in (reading.forward, reading.test, reading.rewind):
+        with pytest.raises(
+            WorkerError, match=r"^this net reads samples, and is closed with its runtime"
+        ):
+            use()
+    assert all(np.isfinite(array).all() for arrays in reading.params.values() for array in arrays)
 
 
 def test_another_batch_size_is_planned_anew_with_the_same_parameters(

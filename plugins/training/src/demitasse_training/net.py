@@ -23,6 +23,7 @@ from demitasse import (
     Slot,
     Step,
     Stream,
+    WorkerError,
     WorkerPlace,
     arrange,
     blamed_inside,
@@ -120,6 +121,7 @@ class Net(Rooted):
         self._once: Step | None = None
         self._first: int | None = None
         self._streams: list[tuple[Stream, Destination]] = []
+        self.closed = False
         self._made = self._planner.planned({})
         if phase in (data or {}) and not self.graph.feeds:
             raise ModelError(
@@ -146,7 +148,7 @@ class Net(Rooted):
         that call at once are served one after the other.
 
         Raises ModelError for what is no input or no numbers, ShapeError when the net cannot take a
-        shape; the net is then as it was.
+        shape, the net being then as it was; WorkerError where its samples' reading was closed.
         """
         about = self.definition, self.graph, self._declared
         arrays = {name: given_input(*about, name, value) for name, value in inputs.items()}
@@ -158,6 +160,7 @@ class Net(Rooted):
         """``ahead``: samples follow; ``planned``: as ``outputs`` has it."""
         engine = self.runtime.engine(self.worker)
         with self._one_at_a_time, blamed_inside(engine, self.worker.space):
+            self._check_open()
             self._enter()
             given, present = {name: array.shape for name, array in arrays.items()}, self._made.shapes
             if (wanted := {**present, **given}) != present:
@@ -353,17 +356,25 @@ class Net(Rooted):
 
     def rewind(self, batch: int = 0, every: int = 1) -> None:
         """Read samples from the start again, or from batch number ``batch`` on, every so many."""
+        self._check_open()
         self._end_streams()
         feeds = self.graph.feeds
         streams = [open_stream(feed, batch * feed.batch, every * feed.batch) for feed in feeds]
         self._streams = list(zip(streams, self._outs(), strict=True))
 
     def close(self) -> None:
-        """End the reading ahead; threads that ran the net are bound no longer."""
+        """End the reading ahead; threads that ran the net are bound no longer. What it has can still be
+        looked at, and one that is given its inputs still runs."""
         with self._one_at_a_time:
             self._end_streams()
             self._streams = []
             self._enter.leave()
+            self.closed = True
+
+    def _check_open(self) -> None:
+        """Raise WorkerError for one that reads samples and was closed: it has old ones alone."""
+        if self.closed and self.graph.feeds:
+            raise WorkerError("this net reads samples, and is closed with its runtime; make another")
 
     def _end_streams(self) -> None:
         for stream, _ in self._streams:
