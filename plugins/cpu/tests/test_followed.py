@@ -13,6 +13,7 @@ from agreement import WORDS, make_request, run
 
 from demitasse import Request
 from demitasse_cpu.kernels import candidates
+from demitasse_cpu.onednn.inner_product import bfloat16_kernel
 from demitasse_cpu.onednn.library import library, problem
 from demitasse_reference.kernels import KERNELS
 
@@ -78,6 +79,10 @@ def test_every_kernel_does_the_product_and_the_function(
     product: str, function: str, precision: str
 ) -> None:
     word, given, formula = FUNCTIONS[function]
+    if precision == "bf16" and not bfloat16_kernel(library()) and product != "a product":
+        request, _ = asked(product, word, given, bias=True)
+        assert not list(candidates(replace(request, precision=precision)))
+        pytest.skip("oneDNN convolves no bfloat16 on this processor: functions are done apart")
     for bias in (True, False):
         request, operands = asked(product, word, given, bias)
         product_alone = product_of(request, operands)

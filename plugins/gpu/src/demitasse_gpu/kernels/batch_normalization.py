@@ -72,9 +72,8 @@ class Channels(NamedTuple):
         run at a time, as one more would have all others wait for it."""
         wide, high = self.block
         each = 1 if self.inner == 1 else -(-self.inner // wide)  # elements of a plane to a thread
-        resident = (
-            4 if (self.source.stored or self.source.real) == "float32" else 3
-        )  # as in channels.cuh
+        stored = self.source.stored or self.source.real
+        resident = 4 if stored == "float32" else 3  # as channels.cuh bounds them
         at_once = resident * _MULTIPROCESSORS // self._across
         return max(1, min(at_once, -(-self.outer * each // (8 * high))))
 
