@@ -15,7 +15,7 @@ from demitasse import PLAIN, Place, PlanError, Request, TensorSpec
 from demitasse.operations import VOCABULARY
 from demitasse_gpu.array import empty
 from demitasse_gpu.device import Device
-from demitasse_gpu.libraries import convolutions, cudnn
+from demitasse_gpu.libraries import convolutions, copies, cudnn
 from demitasse_gpu.libraries.convolutions import Convolution
 from demitasse_gpu.libraries.cudnn import strides_of
 
@@ -185,6 +185,89 @@ def test_images_of_few_channels_are_tried_with_more(
     assert counts == {2 * len(tried), len(tried)}, (
         "a plan and one with bias and ReLU; a plan for gradients"
     )
+
+
+@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+@pytest.mark.parametrize(
+    ("stride", "kernel", "pad", "channels", "image"),
+    [
+        *(
+            (2, (7, 7), (3, 3), 3, (15, 12)),
+            (2, (4, 2), (1, 0), 1, (9, 8)),
+            (2, (3, 5), (0, 2), 3, (7, 9)),
+        ),
+        *((3, (6, 3), (2, 1), 1, (11, 13)), (3, (7, 2), (3, 0), 3, (14, 9))),
+        *((4, (11, 11), (0, 0), 3, (23, 27)), (4, (8, 5), (2, 3), 1, (17, 14))),
+    ],
+)
+def test_squares_of_points_are_tried_as_channels(
+    stride: int,
+    kernel: tuple[int, int],
+    pad: tuple[int, int],
+    channels: int,
+    image: tuple[int, int],
+    precision: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told = {"stride": (stride, stride), "pad": pad, "dilation": (1, 1), "groups": 1}
+    random, within = np.random.default_rng(6), TOLERANCE[precision]
+    shapes = (2, channels, *image), (5, channels, *kernel), (5,)
+    x, w, b = (random.normal(size=shape).astype(np.float32) for shape in shapes)
+    y = convolved(x.astype(np.float64), w.astype(np.float64), *geometry(told))
+    dy = random.normal(size=y.shape).astype(np.float32)
+    dw, db = back_to_weights(dy.astype(np.float64), x, w.shape, *geometry(told)), dy.sum((0, 2, 3))
+    forward = request("convolution_relu", [x, w, b], told, precision)
+    asked = request("convolution_backward_weights", [dy, x], {**told, "shape": w.shape}, precision)
+    tried = len(list(copies.tried(found_in(forward)))) + 1
+    assert tried == (4 if precision == "bf16" else 3)
+    for number in range(2 * tried):
+        device = device_with(StandIn())
+
+        def choose(device: Device, ways: Sequence[Any], number: int = number) -> int:
+            assert len(ways) in (tried, 2 * tried)
+            return min(number, len(ways) - 1)
+
+        monkeypatch.setattr(convolutions, "quickest", choose)
+        (found,) = computed(device, forward, [x, w, b])
+        assert np.allclose(found, np.maximum(y + b[:, None, None], 0), atol=within * np.abs(y).max())
+        found, sums = computed(device, asked, [dy, x])
+        assert np.allclose(found, dw, atol=within * np.abs(dw).max())
+        assert np.allclose(sums, db, atol=within * np.abs(db).max())
+        launched = device.driver.launches.get("gather_points", 0)  # type: ignore[attr-defined]
+        assert launched == 2 * (number >= 2 * tried - 2) + (number >= tried - 1)
+
+
+def found_in(asked: Request) -> Convolution:
+    found = convolutions.described(asked)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("kind", "channels", "told", "precision"),
+    [
+        (cudnn.FORWARD, 3, {"stride": (1, 1)}, "tf32"),
+        (cudnn.FORWARD, 3, {"stride": (2, 1)}, "tf32"),
+        (cudnn.FORWARD, 3, {"dilation": (2, 2)}, "tf32"),
+        (cudnn.FORWARD, 4, {"groups": 2}, "tf32"),
+        (cudnn.FORWARD, 8, {}, "bf16"),
+        (cudnn.FORWARD, 3, {}, "f32"),
+        (cudnn.BACKWARD_DATA, 3, {}, "tf32"),
+    ],
+)
+def test_squares_of_points_are_not_tried_where_they_are_no_channels(
+    kind: int, channels: int, told: dict[str, Any], precision: str
+) -> None:
+    told = {"stride": (2, 2), "pad": (1, 1), "dilation": (1, 1), "groups": 1, **told}
+    w = np.ones((6, channels // told["groups"], 3, 3), np.float32)
+    x = np.ones((2, channels, 9, 9), np.float32)
+    if kind == cudnn.BACKWARD_DATA:
+        y = convolved(x, w, *geometry(told))
+        asked = request("convolution_backward_data", [y, w], {**told, "shape": x.shape}, precision)
+    else:
+        asked = request("convolution", [x, w, None], told, precision)
+    tried = copies.tried(found_in(asked))
+    assert not any(isinstance(each, copies.SpaceToDepth) for each in tried)
 
 
 @pytest.mark.parametrize("batch", [25, 30, 50, 64, 85, 86])

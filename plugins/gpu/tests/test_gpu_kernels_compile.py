@@ -55,7 +55,7 @@ _SUPPRESSED = "-diag-suppress=177"  # functions of a header that a source does n
 def forms(path: Path) -> list[tuple[str, ...]]:
     """Options that a source is compiled with, by what it is compiled for."""
     if path.parent.name == "libraries":
-        return [(f"-DELEMENT={element}", f"-DSUM={total}") for element, total in EPILOGUES]
+        return [(f"-I{CUDA}", f"-DELEMENT={element}", f"-DSUM={total}") for element, total in EPILOGUES]
     if path.parent.name != "cuda":
         return [()]
     usual = [Source(path.name, "float32", "bfloat16"), Source(path.name, "float64")]

@@ -6,7 +6,7 @@ engines on plain images, and on others hardly any. So images are asked for."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from demitasse import PLAIN, Candidate, Layout, PlanError, Request, Work
 from demitasse_gpu.kernels.launches import FOR_LIBRARIES, for_libraries
 from demitasse_gpu.launch import Call, Launch, in_order
-from demitasse_gpu.libraries import cudnn, padding
+from demitasse_gpu.libraries import copies, cudnn
 from demitasse_gpu.libraries.cudnn import Plan, Tensor, strides_of
 from demitasse_gpu.libraries.epilogue import Table, add_bias, column_sums, widened
 from demitasse_gpu.libraries.measuring import quickest
@@ -159,7 +159,7 @@ def _shape(spec: Any) -> tuple[int, ...]:
 
 def _room(asked: Convolution) -> int:
     """Scratch memory: the plan's, what ``_weights`` needs, and copies with more channels."""
-    return asked.limit + FOR_LIBRARIES + _spare(asked) + padding.room(asked)
+    return asked.limit + FOR_LIBRARIES + _spare(asked) + copies.room(asked)
 
 
 def _spare(asked: Convolution) -> int:
@@ -172,10 +172,9 @@ def _spare(asked: Convolution) -> int:
     return -(-most // FOR_LIBRARIES) * FOR_LIBRARIES
 
 
-def _copies(device: Device, asked: Convolution, workspace: Any) -> list[padding.Copies]:
+def _copies(asked: Convolution, workspace: Any) -> Iterator[copies.Copies]:
     """The copies of a convolution's operands with more channels that are to be tried."""
-    at = workspace.address + asked.limit + _spare(asked)
-    return [padding.Copies(device, asked, wide, at) for wide in padding.wider(asked)]
+    return copies.tried(asked, workspace.address + asked.limit + _spare(asked))
 
 
 def _forward(asked: Convolution, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
@@ -185,9 +184,9 @@ def _forward(asked: Convolution, inputs: Sequence[Any], outputs: Sequence[Any], 
     device: Device = y.device
     library = opened(device)
     ways = _forward_ways(library, asked, (x.address, w.address), b, y, workspace)
-    for copies in _copies(device, asked, workspace):
-        before = copies.images(x), copies.filters(w)
-        wide = _forward_ways(library, copies.wide, (copies.x, copies.w), b, y, workspace)
+    for copied in _copies(asked, workspace):
+        before = copied.images(device, x), copied.filters(device, w)
+        wide = _forward_ways(library, copied.wide, (copied.x, copied.w), b, y, workspace)
         ways += [_in_line(*before, way) for way in wide]
     return _quickest(library, asked, ways, (x, w, b, y, workspace))
 
@@ -246,10 +245,11 @@ def _weights(asked: Convolution, inputs: Sequence[Any], outputs: Sequence[Any], 
         library = opened(device)
         made = rest.address if asked.half else dw.address
         ways = _weights_ways(library, asked, (x.address, made, dy.address), workspace)
-        for copies in _copies(device, asked, workspace):
-            given = copies.x, copies.w, dy.address
-            wide = _weights_ways(library, copies.wide, given, workspace)
-            ways += [_in_line(copies.images(x), way, copies.gradient(made)) for way in wide]
+        for copied in _copies(asked, workspace):
+            given = copied.x, copied.w, dy.address
+            before, after = copied.images(device, x), copied.gradient(device, made)
+            wide = _weights_ways(library, copied.wide, given, workspace)
+            ways += [_in_line(before, way, after) for way in wide]
         works.append(_quickest(library, asked, ways, (dy, x, dw, workspace)))
         if asked.half:
             works.append(widened(device, rest, dw, prod(asked.w), asked.stored))

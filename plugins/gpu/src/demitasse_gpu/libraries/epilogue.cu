@@ -1,5 +1,6 @@
 // What the libraries leave to do around their products: biases, ReLU, and bfloat16.
 // ELEMENT is float, double or bf16, and SUM what is computed in.
+#include "numbers.cuh"
 
 struct bf16 {
     unsigned short bits;
@@ -45,18 +46,14 @@ extern "C" __global__ void widen(const ELEMENT *from, SUM *to, long long count) 
 }
 
 // N elements of images of `from` channels, which are more, fewer or as many: zeros where there are none.
-template <int N> struct alignas(N * sizeof(ELEMENT) > 16 ? 16 : N * sizeof(ELEMENT)) Point {
-    ELEMENT values[N];
-};
-
 template <int N> __device__ inline void fit(const ELEMENT *x, ELEMENT *y, long long points, int from) {
     long long step = (long long)gridDim.x * blockDim.x;
     for (long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x; i < points; i += step) {
-        Point<N> point = {};
+        Pack<ELEMENT, N> point = {};
 #pragma unroll
         for (int c = 0; c < N; ++c)
             if (c < from) point.values[c] = x[i * from + c];
-        reinterpret_cast<Point<N> *>(y)[i] = point;
+        reinterpret_cast<Pack<ELEMENT, N> *>(y)[i] = point;
     }
 }
 
@@ -68,5 +65,51 @@ extern "C" __global__ void fit_channels(const ELEMENT *x, ELEMENT *y, long long 
     for (long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) {
         const int c = (int)(i % to);
         y[i] = c < from ? x[i / to * from + c] : ELEMENT{};
+    }
+}
+
+// How squares of points become channels of one point: of images of rows of so many elements, which are
+// padded by `top` rows and `left` elements, and whose squares have `side` strips; and of what is made, which
+// has `lines` of `places` of so many packs of 16 bytes.
+struct Squares {
+    Divisor rows, row, side, strip, lines, places, packs;
+    int top, left;
+};
+
+constexpr int kPack = 16 / sizeof(ELEMENT);
+
+// y(n, i, j) = the strips of square (i, j) of image n, one after the other, with zeros where there is no image,
+// and behind them.
+extern "C" __global__ void gather_points(const ELEMENT *x, ELEMENT *y, Squares squares, unsigned packs) {
+    const int rows = squares.rows.by, row = squares.row.by, side = squares.side.by, strip = squares.strip.by;
+    const unsigned step = gridDim.x * blockDim.x;
+    for (unsigned at = blockIdx.x * blockDim.x + threadIdx.x; at < packs; at += step) {
+        unsigned image = at;
+        unsigned element = divided(image, squares.packs) * kPack;
+        const int j = divided(image, squares.places), i = divided(image, squares.lines);
+        int within = divided(element, squares.strip);
+        const int first = i * side - squares.top, end = least_of(rows, first + side);
+        int line = first + (int)element, column = j * strip - squares.left + within;
+        const ELEMENT *from = x + ((long long)image * rows + line) * row + column;
+        Pack<ELEMENT, kPack> pack = {};
+#pragma unroll
+        for (int k = 0; k < kPack; ++k) {
+            if (line >= 0 && line < end && (unsigned)column < (unsigned)row) pack.values[k] = *from;
+            ++from, ++column, ++within;
+            if (within == strip) within = 0, ++line, column -= strip, from += row - strip;
+        }
+        reinterpret_cast<Pack<ELEMENT, kPack> *>(y)[at] = pack;
+    }
+}
+
+// The reverse, of what is not padded: y is images, and x has their squares' strips.
+extern "C" __global__ void split_channels(const ELEMENT *x, ELEMENT *y, Squares squares, unsigned count) {
+    const unsigned step = gridDim.x * blockDim.x;
+    for (unsigned at = blockIdx.x * blockDim.x + threadIdx.x; at < count; at += step) {
+        unsigned image = at;
+        unsigned j = divided(image, squares.row), i = divided(image, squares.rows);
+        const unsigned within = divided(j, squares.strip), strip = divided(i, squares.side);
+        const long long point = ((long long)image * squares.lines.by + i) * squares.places.by + j;
+        y[at] = x[point * squares.packs.by * kPack + strip * squares.strip.by + within];
     }
 }

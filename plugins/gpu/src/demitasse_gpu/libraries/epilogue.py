@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from demitasse import PLAIN, Work
 from demitasse_gpu.kernels.batch_normalization import Channels, channel_sums
-from demitasse_gpu.kernels.launches import Source, cut, room
+from demitasse_gpu.kernels.launches import CUDA, DIVISOR, Source, cut, divisor, room, structure
 from demitasse_gpu.launch import Launch
 
 if TYPE_CHECKING:
@@ -77,13 +78,55 @@ def channels_fitted(
     return Launch(device, function, _grid(points), BLOCK, (x, y, *numbers))
 
 
+@dataclass(frozen=True)
+class Squares:
+    """How squares of points, of ``side`` each way, become points of as many more channels, and of zeros
+    behind those: extents of images before and after, in logical order, of which the former are padded.
+    Both lie with channels innermost, ``made`` with a multiple of 16 bytes of them."""
+
+    given: tuple[int, ...]
+    made: tuple[int, ...]
+    side: int
+    pad: tuple[int, ...] = (0, 0)
+
+    def told(self, pack: int) -> Any:
+        """As kernels take it that move so many elements at once."""
+        _, channels, rows, columns = self.given
+        _, depth, lines, places = self.made
+        strip, (top, left) = self.side * channels, self.pad
+        numbers = rows, columns * channels, self.side, strip, lines, places, depth // pack
+        names = "rows", "row", "side", "strip", "lines", "places", "packs"
+        fields = (*((name, list(DIVISOR)) for name in names), ("top", "i4"), ("left", "i4"))
+        return structure(fields, *map(divisor, numbers), top, left * channels)
+
+
+def points_gathered(device: Device, x: int, y: int, squares: Squares, stored: str) -> Launch:
+    """Images at address x with squares of their points as channels of one, at address y."""
+    pack, function = _pack(stored), _function(device, "gather_points", stored)
+    packs = prod(squares.made) // pack
+    told = squares.told(pack), np.uint32(packs)
+    return Launch(device, function, _grid(packs), BLOCK, (x, y, *told))
+
+
+def channels_split(device: Device, x: int, y: int, squares: Squares, stored: str) -> Launch:
+    """The reverse, without pad: of what is at address x, the images that there are, at address y."""
+    function, count = _function(device, "split_channels", stored), prod(squares.given)
+    told = squares.told(_pack(stored)), np.uint32(count)
+    return Launch(device, function, _grid(count), BLOCK, (x, y, *told))
+
+
+def _pack(stored: str) -> int:
+    """Elements in 16 bytes."""
+    return {"bfloat16": 8, "float32": 4, "float64": 2}[stored]
+
+
 def _grid(count: int) -> int:
     return max(1, min(-(-count // BLOCK), 4096))
 
 
 def _function(device: Device, name: str, stored: str) -> Any:
     element, total = ELEMENTS[stored]
-    return device.function(_source(), name, (f"-DELEMENT={element}", f"-DSUM={total}"))
+    return device.function(_source(), name, (f"-I{CUDA}", f"-DELEMENT={element}", f"-DSUM={total}"))
 
 
 @cache
