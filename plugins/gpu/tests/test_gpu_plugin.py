@@ -23,6 +23,7 @@ from demitasse import CompositionError, Level, Machine, MemorySpace, TensorSpec,
 from demitasse.operations import VOCABULARY
 from demitasse_gpu import device as devices
 from demitasse_gpu import diagnosis, machine
+from demitasse_gpu.kernels.launches import CUDA
 from demitasse_gpu.libraries import library_candidates, loading
 from demitasse_gpu.libraries.epilogue import ELEMENTS
 
@@ -283,7 +284,7 @@ def test_libraries_are_looked_for_in_packages_then_wherever_the_system_does(
 SOURCES = [
     ("array.cu", "fill", ()),
     *(
-        ("libraries/epilogue.cu", "add_bias", (f"-DELEMENT={element}", f"-DSUM={total}"))
+        ("libraries/epilogue.cu", "add_bias", (f"-I{CUDA}", f"-DELEMENT={element}", f"-DSUM={total}"))
         for element, total in ELEMENTS.values()
     ),
 ]
