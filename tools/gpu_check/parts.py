@@ -203,17 +203,8 @@ def kernels(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]:
     """Every kernel on random requests beside the reference's: the plugin's own tests, on this device.
     ``on_device``, a plugin of pytest, says what fails as it does."""
     tests = Path(__file__).parents[2] / "plugins/gpu/tests"
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "on_device",
-        "--tb=no",
-        "-p",
-        "no:cacheprovider",
-    ]
+    command = [sys.executable, "-m", "pytest", "-q", "--tb=no"]
+    command += ["-p", "on_device", "-p", "no:cacheprovider"]
     command += ["-W", "default", str(tests / "test_gpu_kernels_agree.py")]
     if stand_in:
         command += ["-x", "-k", "relu and float32"]

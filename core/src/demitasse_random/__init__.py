@@ -13,9 +13,7 @@ import numpy as np
 
 LOW, WEYL = 2**32 - 1, 0x9E3779B9
 _BLOCK = 2**13  # counters whose words, and what they are made of, stay in the second-level cache
-_SHARE = (
-    2**16
-)  # numbers that a thread of several draws at a time: each waits for its turn between two steps
+_SHARE = 2**16  # numbers that a thread of several draws at a time: each step may wait for the others
 
 
 def random_key(seed: int, stream: int) -> tuple[int, int]:

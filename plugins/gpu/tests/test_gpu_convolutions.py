@@ -145,6 +145,41 @@ def test_engines_that_are_not_exact_or_not_always_the_same_are_left_out(
     assert len(library.ran) == taken
 
 
+def check_every_way(
+    shapes: Sequence[tuple[int, ...]],
+    told: dict[str, Any],
+    precision: str,
+    tried: int,
+    patch: pytest.MonkeyPatch,
+) -> list[Device]:
+    """Each of the ways to convolve, and to make the filters' gradient, gives NumPy's numbers: ``tried``
+    plans, and of the former as many with bias and ReLU. ``shapes`` are those of x, w and b; gives the
+    devices that computed."""
+    random, within, devices = np.random.default_rng(5), TOLERANCE[precision], list[Device]()
+    x, w, b = (random.normal(size=shape).astype(np.float32) for shape in shapes)
+    y = convolved(x.astype(np.float64), w.astype(np.float64), *geometry(told))
+    dy = random.normal(size=y.shape).astype(np.float32)
+    dw, db = back_to_weights(dy.astype(np.float64), x, w.shape, *geometry(told)), dy.sum((0, 2, 3))
+    forward = request("convolution_relu", [x, w, b], told, precision)
+    asked = request("convolution_backward_weights", [dy, x], {**told, "shape": w.shape}, precision)
+    counts = set[int]()
+    for number in range(2 * tried):
+        devices.append(device_with(StandIn()))
+
+        def choose(device: Device, ways: Sequence[Any], number: int = number) -> int:
+            counts.add(len(ways))
+            return min(number, len(ways) - 1)
+
+        patch.setattr(convolutions, "quickest", choose)
+        (found,) = computed(devices[-1], forward, [x, w, b])
+        assert np.allclose(found, np.maximum(y + b[:, None, None], 0), atol=within * np.abs(y).max())
+        found, sums = computed(devices[-1], asked, [dy, x])
+        assert np.allclose(found, dw, atol=within * np.abs(dw).max())
+        assert np.allclose(sums, db, atol=within * np.abs(db).max())
+    assert counts == {2 * tried, tried}
+    return devices
+
+
 @pytest.mark.parametrize("told", [GEOMETRIES["plain"], {**GEOMETRIES["all"], "groups": 1}])
 @pytest.mark.parametrize(
     ("precision", "channels", "tried"),
@@ -160,31 +195,8 @@ def test_images_of_few_channels_are_tried_with_more(
     told: dict[str, Any],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    random, within = np.random.default_rng(5), TOLERANCE[precision]
     shapes = (2, channels, 7, 6), (6, channels, 3, 2), (6,)
-    x, w, b = (random.normal(size=shape).astype(np.float32) for shape in shapes)
-    y = convolved(x.astype(np.float64), w.astype(np.float64), *geometry(told))
-    dy = random.normal(size=y.shape).astype(np.float32)
-    dw, db = back_to_weights(dy.astype(np.float64), x, w.shape, *geometry(told)), dy.sum((0, 2, 3))
-    forward = request("convolution_relu", [x, w, b], told, precision)
-    asked = request("convolution_backward_weights", [dy, x], {**told, "shape": w.shape}, precision)
-    counts = set[int]()
-    for number in range(2 * len(tried)):
-        library = StandIn()
-
-        def choose(device: Device, ways: Sequence[Any], number: int = number) -> int:
-            counts.add(len(ways))
-            return min(number, len(ways) - 1)
-
-        monkeypatch.setattr(convolutions, "quickest", choose)
-        (found,) = computed(device_with(library), forward, [x, w, b])
-        assert np.allclose(found, np.maximum(y + b[:, None, None], 0), atol=within * np.abs(y).max())
-        found, sums = computed(device_with(library), asked, [dy, x])
-        assert np.allclose(found, dw, atol=within * np.abs(dw).max())
-        assert np.allclose(sums, db, atol=within * np.abs(db).max())
-    assert counts == {2 * len(tried), len(tried)}, (
-        "a plan and one with bias and ReLU; a plan for gradients"
-    )
+    check_every_way(shapes, told, precision, len(tried), monkeypatch)
 
 
 @pytest.mark.parametrize("precision", ["tf32", "bf16"])
@@ -210,29 +222,9 @@ def test_squares_of_points_are_tried_as_channels(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     told = {"stride": (stride, stride), "pad": pad, "dilation": (1, 1), "groups": 1}
-    random, within = np.random.default_rng(6), TOLERANCE[precision]
     shapes = (2, channels, *image), (5, channels, *kernel), (5,)
-    x, w, b = (random.normal(size=shape).astype(np.float32) for shape in shapes)
-    y = convolved(x.astype(np.float64), w.astype(np.float64), *geometry(told))
-    dy = random.normal(size=y.shape).astype(np.float32)
-    dw, db = back_to_weights(dy.astype(np.float64), x, w.shape, *geometry(told)), dy.sum((0, 2, 3))
-    forward = request("convolution_relu", [x, w, b], told, precision)
-    asked = request("convolution_backward_weights", [dy, x], {**told, "shape": w.shape}, precision)
-    tried = len(list(copies.tried(found_in(forward)))) + 1
-    assert tried == (4 if precision == "bf16" else 3)
-    for number in range(2 * tried):
-        device = device_with(StandIn())
-
-        def choose(device: Device, ways: Sequence[Any], number: int = number) -> int:
-            assert len(ways) in (tried, 2 * tried)
-            return min(number, len(ways) - 1)
-
-        monkeypatch.setattr(convolutions, "quickest", choose)
-        (found,) = computed(device, forward, [x, w, b])
-        assert np.allclose(found, np.maximum(y + b[:, None, None], 0), atol=within * np.abs(y).max())
-        found, sums = computed(device, asked, [dy, x])
-        assert np.allclose(found, dw, atol=within * np.abs(dw).max())
-        assert np.allclose(sums, db, atol=within * np.abs(db).max())
+    tried = 4 if precision == "bf16" else 3
+    for number, device in enumerate(check_every_way(shapes, told, precision, tried, monkeypatch)):
         launched = device.driver.launches.get("gather_points", 0)  # type: ignore[attr-defined]
         assert launched == 2 * (number >= 2 * tried - 2) + (number >= tried - 1)
 
