@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import tomllib
+from dataclasses import fields
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +100,11 @@ def test_a_folder_that_cannot_be_written_is_done_without(cache: Path) -> None:
     made.keep("a", 2, 1)
     made.write()
     assert made.get("a", 2) == 1
+
+
+def test_the_manifest_lists_every_option() -> None:
+    text = files("demitasse_gpu").joinpath("plugin.toml").read_text("utf-8")
+    assert set(tomllib.loads(text)["options"]) == {field.name for field in fields(Options)}
 
 
 def test_the_option_is_true_or_false() -> None:
