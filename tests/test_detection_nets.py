@@ -370,12 +370,3 @@ def test_a_net_with_such_a_loss_is_simulated(tmp_path: Path, capsys: pytest.Capt
     solver.write_text(SOLVER.format("net", "base_lr: 0.1"))
     assert main(["simulate", str(solver)]) == 0, capsys.readouterr().err
     assert "simulated" in capsys.readouterr().out
-
-
-@needs_ssd
-def test_how_such_a_net_is_trained_is_told_with_the_type_that_is_not_there() -> None:
-    with (
-        demitasse.compose(plugins=["-tuning"]) as runtime,
-        pytest.raises(demitasse.ModelError, match=r"of SSD's fork: HDF5Data, .* data=, .*8 numbers"),
-    ):
-        runtime.net(SSD / "train.prototxt", phase="train")

@@ -116,8 +116,8 @@ def test_what_changes_a_solvers_results_is_refused_by_name(read: Any, field: str
         ("Dropout", "dropout_param { sample_weights_test: true }", r"SegNet's fork, .* in tests, too"),
         (
             "Data",
-            "transform_param { resize_param { prob: 1 } }",
-            r"'l': Trans.* resize_param .*SSD's fork",
+            "transform_param { noise_param { prob: 1 } }",
+            r"'l': Trans.* noise_param .*SSD's fork",
         ),
         ("ELU", "elu_param { lambda: 1.05 }", r"lambda is a field of NVIDIA's fork"),
         ("Pooling", "pooling_param { pad_l: 1 }", r"pad_l .* Synopsys's fork, .* one side more"),
@@ -185,11 +185,10 @@ def test_a_type_is_told_with_the_forks_that_have_it(kind: str, owner: str, read:
 
 
 def test_a_type_that_a_plugin_has_is_nobody_elses(read: Any) -> None:
-    text = INPUT + 'layer { name: "n" type: "AnnotatedData" bottom: "data" top: "n" }'
-    kind = SimpleNamespace(name="AnnotatedData", parameters={})
-    (told,) = read(text).net("test").foreign.values()
-    assert told.startswith("SSD's fork: HDF5Data, or Data with arrays")
-    assert read(text, types={"AnnotatedData": kind}).net("test").foreign == {}
+    text = INPUT + 'layer { name: "n" type: "VideoData" bottom: "data" top: "n" }'
+    kind = SimpleNamespace(name="VideoData", parameters={})
+    assert read(text).net("test").foreign == {"VideoData": "the forks of SSD and C3D"}
+    assert read(text, types={"VideoData": kind}).net("test").foreign == {}
 
 
 @pytest.mark.parametrize(

@@ -315,7 +315,7 @@ def test_a_solver_that_is_to_train_nothing_is_read(solve: Any) -> None:
             "base_lr: 1 lr_policy: 'fixed' weights: 'net.prototxt,'",
             r"weights: a name between the commas",
         ),
-        ("base_lr: 1 lr_policy: 'fixed' regularization_type: 'L3'", r"unknown regularization 'L3'"),
+        ("base_lr: 1 lr_policy: 'fixed' regularization_type: 'L3'", r"unknown regularization_type 'L3'"),
         ("base_lr: 1 lr_policy: 'fixed' test_iter: 5", r"test_interval: must be positive"),
         ("base_lr: 1 lr_policy: 'fixed' test_iter: -1 test_interval: 5", r"test_iter: -1 is not a num"),
         (

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from demitasse import DataSource, DataSpec, DemitasseError, Layer, LayerType, Tensor
+from demitasse import DataSource, DataSpec, DemitasseError, Field, Layer, LayerType, Tensor
 from demitasse.operations import VOCABULARY, Operation, Shape, extend
 
 Opener = Callable[[DataSpec], DataSource]
@@ -79,13 +79,13 @@ class ShapeGraph:
     def _stored(self, spec: DataSpec) -> dict[str, Shape]:
         if spec.kind == "fillers":  # DummyData says its shape itself
             return {spec.options["field"]: spec.options["shape"][1:]}
-        if self._open_source is None:
-            return {}
+        declared: Mapping[str, Field] = spec.options.get("declared", {})
         try:
-            source = self._open_source(spec)
+            source = self._open_source(spec) if self._open_source else None
         except (DemitasseError, OSError):
-            return {}
-        return {name: field.shape for name, field in source.fields.items()}
+            source = None
+        fields = source.fields if source else declared
+        return {name: field.shape for name, field in fields.items()}
 
     def _likely(self, fields: Iterable[str]) -> dict[str, Shape]:
         """Images of the size that they are cropped to, with a channel for each mean, else 3."""

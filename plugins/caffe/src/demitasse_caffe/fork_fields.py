@@ -18,9 +18,6 @@ TYPES = {name: fork.name for fork in FORKS for name in fork.types.split()}
 POLICIES = {name: f"{fork.name}, {told}" for fork in FORKS for name, told in fork.policies.items()}
 """Whose a ``lr_policy`` is that Caffe does not have, and what it does."""
 
-INSTEAD = {name: told for fork in FORKS for name, told in fork.instead.items()}
-"""What takes the place of a layer type that Caffe does not have."""
-
 _ENGINES = {word: fork.name for fork in FORKS for word in fork.engines.split()}
 
 

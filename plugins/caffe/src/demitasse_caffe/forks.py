@@ -26,15 +26,13 @@ class Fields:
 @dataclass(frozen=True)
 class Fork:
     """A fork, or several that have the same: ``types`` are layer types and ``engines`` words for Caffe's
-    own ``engine`` fields, with spaces between; ``policies`` are those of rates, and what each does;
-    ``instead`` says of a type what takes its place here."""
+    own ``engine`` fields, with spaces between; ``policies`` are those of rates, and what each does."""
 
     name: str
     fields: tuple[Fields, ...] = ()
     types: str = ""
     engines: str = ""
     policies: Mapping[str, str] = field(default_factory=dict)
-    instead: Mapping[str, str] = field(default_factory=dict)
 
 
 _SPARSE = "it regularises or prunes towards sparse weights"
@@ -249,24 +247,19 @@ FORKS = (
     Fork(
         "SSD's fork",
         fields=(
-            Fields("SolverParameter", "ap_version show_per_class_result"),
-            Fields("SolverParameter", "eval_type", instead="tests tell the means of the net's outputs"),
-            Fields("TransformationParameter", "crop_h crop_w", "crops are no squares", idle="0"),
-            Fields("TransformationParameter", "distort_param expand_param noise_param", _SAMPLES),
-            Fields("TransformationParameter", "emit_constraint", "it selects boxes"),
-            Fields("TransformationParameter", "resize_param", _RESIZED),
+            Fields("TransformationParameter", "noise_param", _SAMPLES),
             Fields(
                 "DetectionOutputParameter",
                 "save_output_param",
                 instead="what is found is the layer's top",
             ),
+            Fields(
+                "DetectionEvaluateParameter",
+                "name_size_file resize_param",
+                instead="boxes overlap as shares of the image",
+            ),
             Fields("DetectionOutputParameter", "save_file visualize visualize_threshold"),
         ),
-        types="AnnotatedData DetectionEvaluate",
-        instead={
-            "AnnotatedData": "HDF5Data, or Data with arrays by data=, take its place, the label of an "
-            "image rows of 8 numbers"
-        },
         policies={"plateau": "where the rate falls once the loss does no more"},
     ),
     Fork(

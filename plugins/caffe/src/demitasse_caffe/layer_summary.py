@@ -24,7 +24,8 @@ FAMILIES: dict[str, tuple[str, str]] = {
 """Fill and outline of each family, in the order of a legend."""
 
 _MEMBERS = {
-    "data": "Data DummyData HDF5Data HDF5Output ImageData Input MemoryData WindowData Parameter",
+    "data": "AnnotatedData Data DummyData HDF5Data HDF5Output ImageData Input MemoryData Parameter "
+    "WindowData",
     "convolution": "Convolution ConvolutionDepthwise Deconvolution DepthwiseConvolution Im2col",
     "inner product": "InnerProduct Embed",
     "pooling": "PSROIPooling Pooling ROIPooling SPP",
@@ -41,7 +42,7 @@ _MEMBERS = {
 _FAMILY = {kind: family for family, kinds in _MEMBERS.items() for kind in kinds.split()}
 _BORROWED = dict.fromkeys(
     ("ConvolutionDepthwise", "Deconvolution", "DepthwiseConvolution", "Im2col"), "convolution_param"
-)
+) | {"AnnotatedData": "data_param"}
 _MOST = 3
 
 
@@ -174,6 +175,7 @@ _DESCRIBED: dict[str, Callable[[Any], list[str]]] = {
     "Data": _data,
     "ImageData": _data,
     "HDF5Data": _data,
+    "AnnotatedData": _data,
     "WindowData": _data,
     "BatchNorm": _nothing,
     "Scale": _nothing,

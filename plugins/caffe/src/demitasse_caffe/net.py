@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from demitasse import Layer, Location, ModelError, NetDefinition
-from demitasse_caffe.fork_fields import INSTEAD, TYPES
+from demitasse_caffe.fork_fields import TYPES
 from demitasse_caffe.paths import FILES, moved
 from demitasse_caffe.schema import Schema, is_repeated, number
 from demitasse_caffe.shared_parameters import with_common_multipliers
@@ -100,7 +100,7 @@ def define(net: NetFile, state: Any, schema: Schema) -> NetDefinition:
         raise ModelError(net.misfit)
     phase = next(name for name, value in PHASES.items() if value == state.phase)
     foreign = {
-        layer.type: ": ".join(filter(None, (TYPES[layer.type], INSTEAD.get(layer.type))))
+        layer.type: TYPES[layer.type]
         for layer in layers
         if layer.type in TYPES and layer.type not in schema.types
     }

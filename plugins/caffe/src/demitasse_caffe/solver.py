@@ -52,6 +52,13 @@ _NOT_NEGATIVE = (
     "warmup_start_lr",
 )
 _AT_LEAST_ONE = ("iter_size", "average_loss")
+_WORDS = {
+    "regularization_type": ("L1", "L2"),
+    "eval_type": ("classification", "detection"),
+    "ap_version": ("11point", "MaxIntegral", "Integral"),
+}
+_COUNTING = ("ap_version", "show_per_class_result")
+"""Fields of SSD's fork that say how a DetectionEvaluate layer's counts are told."""
 _OURS = ".demitasse"
 _SUFFIXES = {
     "BINARYPROTO": (_OURS, ".caffemodel", ".solverstate"),
@@ -185,10 +192,25 @@ class SolverFile:
         nets += [self._generic(message, given, "test")[0] for _ in range(count - own)]
         states = [[state] for state in message.test_state] or [[] for _ in nets]
         return tuple(
-            define(net, state_of(net, "test", self._schema, *more), self._schema)
+            self._counted(message, define(net, state_of(net, "test", self._schema, *more), self._schema))
             for net, more, iterations in zip(nets, states, message.test_iter, strict=True)
             if iterations
         )
+
+    def _counted(self, message: Any, net: NetDefinition) -> NetDefinition:
+        """A test net whose DetectionEvaluate layers are told how the solver wants them to count."""
+        given = [name for name in _COUNTING if message.HasField(name)]
+        layers = []
+        for layer in net.layers:
+            if given and layer.type == "DetectionEvaluate":
+                parameters = type(layer.parameters)()
+                parameters.CopyFrom(layer.parameters)
+                for name in given:
+                    if not parameters.detection_evaluate_param.HasField(name):
+                        setattr(parameters.detection_evaluate_param, name, getattr(message, name))
+                layer = dataclasses.replace(layer, parameters=parameters)
+            layers.append(layer)
+        return dataclasses.replace(net, layers=tuple(layers))
 
     def _read(self, name: str | None, inline: Any, field: str) -> NetFile:
         if name is None:
@@ -217,15 +239,9 @@ class SolverFile:
         for name in _AT_LEAST_ONE:
             if getattr(message, name) < 1:
                 raise ModelError(f"{self._where(name)}: {getattr(message, name)} is less than 1")
-        if message.regularization_type not in ("L1", "L2"):
-            raise ModelError(
-                unknown(
-                    "regularization",
-                    message.regularization_type,
-                    ("L1", "L2"),
-                    self._where("regularization_type"),
-                )
-            )
+        for name, valid in _WORDS.items():
+            if (word := getattr(message, name)) not in valid:
+                raise ModelError(unknown(name, word, valid, self._where(name)))
         if message.HasField("warmup_start_lr") and not message.warmup_iter:
             raise ModelError(f"{self._where('warmup_start_lr')}: needs warmup_iter, which is not given")
 

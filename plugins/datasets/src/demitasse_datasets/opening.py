@@ -22,6 +22,7 @@ OPTIONS: Mapping[str, tuple[str, ...]] = {
         *("root", "cached", "batch", "crop", "foreground", "background", "fraction"),
         *("padding", "square", "mirror", "scale", "mean", "stream"),
     ),
+    "annotated": ("augmentation", "objects", "boxed", "mode", "stream", "declared"),
     "fillers": ("field", "filler", "shape", "stream"),
 }
 """Kinds and their options."""
@@ -39,6 +40,8 @@ def open_file(path: Path, kind: str, spec: DataSpec) -> Samples:
         return Hdf5Samples(path, tuple(given.get("fields", ())))
     if kind == "windows":
         return _windows(path, given, spec.seed)
+    if kind == "annotated":
+        return _annotated(path, given, spec.seed)
     crop = Crop(
         _extent(given, "crop"), bool(given.get("random")), spec.seed, int(given.get("stream", 0))
     )
@@ -93,6 +96,27 @@ def _windows(path: Path, given: Mapping[str, Any], seed: int) -> Samples:
     if given.get("mean") is not None:
         given["mean"] = np.asarray(given["mean"], np.float32)
     return WindowSamples(path, root, cached, Sampling(**given, seed=seed))
+
+
+def _annotated(path: Path, given: Mapping[str, Any], seed: int) -> Samples:
+    from demitasse_datasets.annotated.asked import augmentation
+    from demitasse_datasets.annotated.samples import AnnotatedSamples
+    from demitasse_datasets.database import kind_of, open_database
+
+    kind = kind_of(path)
+    if kind is None:
+        raise DataError(f"{path}: is no LMDB or LevelDB database, in which images with boxes lie")
+    mode, objects = str(given.get("mode", "native")), int(given.get("objects", 256))
+    _check_mode(mode)
+    if objects < 1:
+        raise DataError(f"room for {objects} objects an image; 1 or more")
+    try:
+        made = augmentation(given.get("augmentation", {}), seed, int(given.get("stream", 0)))
+    except (ValueError, TypeError) as error:
+        raise DataError(f"{path}: {error}") from error
+    return AnnotatedSamples(
+        open_database(path, kind), mode, made, objects, bool(given.get("boxed", False))
+    )
 
 
 def _checked(kind: str, options: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from demitasse import Candidate, Request, Work
 from demitasse_detection.detections import detections
+from demitasse_detection.evaluation import evaluated
 from demitasse_detection.multibox import multibox_loss
 from demitasse_detection.regions import pooled, pooled_backward
 
@@ -61,6 +62,17 @@ def _multibox_loss_backward(request: Request, inputs: Sequence[Any], outputs: Se
     return work
 
 
+def _evaluate_detections(request: Request, inputs: Sequence[Any], outputs: Sequence[Any]) -> Work:
+    (found, label), (counts,) = inputs, outputs
+
+    def work() -> None:
+        rows = evaluated(found, label, request.attributes)
+        counts[0, 0, : len(rows)] = rows
+        counts[0, 0, len(rows) :] = -1
+
+    return work
+
+
 def _pooling_positions(request: Request, inputs: Sequence[Any], outputs: Sequence[Any]) -> Work:
     (x, regions), (y,) = inputs, outputs
 
@@ -83,6 +95,7 @@ _WORKS: dict[str, Bind] = {
     "detections": _detections,
     "multibox_loss": _multibox_loss,
     "multibox_loss_backward": _multibox_loss_backward,
+    "evaluate_detections": _evaluate_detections,
     "pooling_positions": _pooling_positions,
     "pooling_positions_backward": _pooling_positions_backward,
 }

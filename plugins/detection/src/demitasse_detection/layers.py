@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from demitasse import GraphBuilder, Layer, Tensor
+from demitasse import GraphBuilder, Layer, Tensor, unknown
 from demitasse_detection.boxes import CODES
+from demitasse_detection.evaluation import VERSIONS, average_precisions
 
 
 class DetectionLayer:
@@ -240,6 +241,51 @@ def _normalization(loss: Any) -> str:
     return str(loss.NormalizationMode.Name(loss.normalization)).lower()
 
 
+class DetectionEvaluate(DetectionLayer):
+    """Which of what is found (the first bottom, of a DetectionOutput layer) is there, by the objects in
+    the images (the second): 1 x 1 x N x 5, first a row for each class with how many objects there are of
+    it, then one for each that is found. A test tells the mean average precision of all its batches.
+    Everingham et al. 2010, *The PASCAL Visual Object Classes (VOC) Challenge*, section 4.2."""
+
+    name = "DetectionEvaluate"
+    bottoms = 2
+
+    def expand(self, layer: Layer, bottoms: Sequence[Tensor], graph: GraphBuilder) -> Tensor:
+        about = layer.parameters.detection_evaluate_param
+        if about.num_classes < 1:
+            raise ValueError("detection_evaluate_param { num_classes } is not given")
+        if about.ap_version not in VERSIONS:
+            raise ValueError(unknown("ap_version", about.ap_version, VERSIONS))
+        if not 0 < about.overlap_threshold <= 1:
+            raise ValueError(
+                f"overlap_threshold {about.overlap_threshold:g} is not above 0 and at most 1"
+            )
+        made: Tensor = graph.apply(
+            "evaluate_detections",
+            *bottoms,
+            classes=about.num_classes,
+            background=about.background_label_id,
+            overlap=about.overlap_threshold,
+            difficult=about.evaluate_difficult_gt,
+            source=_place(layer),
+        )
+        return made
+
+    def found(self, planned: np.ndarray) -> np.ndarray:
+        """The rows that are there, of a top as it was planned (a view)."""
+        return planned[:, :, : int(np.count_nonzero(planned[0, 0, :, 1] >= 0))]
+
+    def score(self, layer: Layer, batches: Sequence[np.ndarray]) -> Mapping[str, float]:
+        """The mean average precision of all batches' rows, over the classes of which there are objects;
+        by ``.class`` and its number that of each, where the layer is asked for it."""
+        about = layer.parameters.detection_evaluate_param
+        precisions = average_precisions(batches, about.ap_version)
+        scores = {"": float(np.mean(list(precisions.values()))) if precisions else 0.0}
+        if about.show_per_class_result:
+            scores |= {f".class{label}": value for label, value in precisions.items()}
+        return scores
+
+
 class PSROIPooling(DetectionLayer):
     """Means over ``group_size`` x ``group_size`` cells of regions (the second bottom: a sample's number
     and two corners in pixels of the image), each cell in channels of its own of the first bottom, which
@@ -273,5 +319,5 @@ def _place(layer: Layer) -> str:
     return f"{layer.location}: layer {layer.name!r} ({layer.type})"
 
 
-LAYER_TYPES = (DetectionOutput(), MultiBoxLoss(), PSROIPooling(), PriorBox())
+LAYER_TYPES = (DetectionEvaluate(), DetectionOutput(), MultiBoxLoss(), PSROIPooling(), PriorBox())
 """Every layer type that the plugin knows."""

@@ -21,10 +21,11 @@ _LEAST = 1e-6
 
 @dataclass(frozen=True)
 class Objects:
-    """What is in an image: classes (G,) and boxes (G, 4)."""
+    """What is in an image: classes (G,), boxes (G, 4), and which of them are difficult."""
 
     labels: NDArray[np.int64]
     boxes: Reals
+    difficult: NDArray[np.bool_]
 
 
 def objects(truth: Any, images: int, about: Mapping[str, Any]) -> list[Objects]:
@@ -48,7 +49,7 @@ def objects(truth: Any, images: int, about: Mapping[str, Any]) -> list[Objects]:
     if not about["difficult"]:
         there &= rows[:, 7] == 0
     each = (rows[there & (rows[:, 0] == image)] for image in range(images))
-    return [Objects(mine[:, 1].astype(np.int64), mine[:, 3:7]) for mine in each]
+    return [Objects(mine[:, 1].astype(np.int64), mine[:, 3:7], mine[:, 7] != 0) for mine in each]
 
 
 def matches(boxes: Reals, found: Reals, about: Mapping[str, Any]) -> tuple[NDArray[np.int64], Reals]:

@@ -16,6 +16,7 @@ from demitasse.operations import (
     shape_attribute,
 )
 from demitasse_detection.detections import ROW, capacity
+from demitasse_detection.evaluation import ROW as EVALUATED
 from demitasse_detection.matching import ROW as OBJECT
 
 _define = partial(define, "detection")
@@ -56,6 +57,18 @@ def _loss(shapes: Shapes, attributes: Attributes) -> Sequence[Shape]:
             f"or of each by itself"
         )
     return ((), shapes["location"], shapes["confidence"])
+
+
+def _evaluated(shapes: Shapes, attributes: Attributes) -> Sequence[Shape]:
+    found, label, classes = shapes["found"], shapes["label"], attributes["classes"]
+    if not found or found[-1] != ROW:
+        raise ValueError(
+            f"found {found} has not rows of {ROW} numbers, as a DetectionOutput layer makes"
+        )
+    if not label or label[-1] != OBJECT:
+        raise ValueError(f"label {label} has not {OBJECT} numbers for each object")
+    counted = classes - (0 <= attributes["background"] < classes)
+    return ((1, 1, counted + prod(found[:-1]), EVALUATED),)
 
 
 def _pooled(shapes: Shapes, attributes: Attributes) -> Sequence[Shape]:
@@ -130,6 +143,26 @@ OPERATIONS = (
         outputs="dlocation? dconfidence?",
         shapes=lambda shapes, attributes: (shapes["places"], shapes["classes"]),
         flops=per_element("classes"),
+    ),
+    _define(
+        "evaluate_detections",
+        "counts = a row for each class but the background, -1, the class, how many objects there are of "
+        "it, -1, -1; then one for each that is found: image, class, confidence, whether it is right and "
+        "whether it is wrong; with rows of -1 behind them. The most confident one that overlaps an "
+        "object of its class by overlap, and none more, is right. Without difficult, difficult objects "
+        "do not count, nor does what finds them. What is no object is an error, which says that it was "
+        "in source",
+        inputs="found label",
+        outputs="counts",
+        shapes=_evaluated,
+        flops=per_element("found"),
+        attributes={
+            "classes": REQUIRED,
+            "background": 0,
+            "overlap": 0.5,
+            "difficult": True,
+            "source": "",
+        },
     ),
     _define(
         "pooling_positions",

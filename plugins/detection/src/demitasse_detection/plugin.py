@@ -10,7 +10,7 @@ from demitasse.operations import Operation
 
 @hookimpl
 def operations() -> Iterable[Operation]:
-    """What is found in images, and the loss of it."""
+    """What is found in images, the loss of it, and how good it is."""
     from demitasse_detection.operations import OPERATIONS
 
     return OPERATIONS
@@ -18,7 +18,7 @@ def operations() -> Iterable[Operation]:
 
 @hookimpl
 def layer_types() -> Iterable[LayerType]:
-    """PriorBox, DetectionOutput, MultiBoxLoss and PSROIPooling."""
+    """PriorBox, DetectionOutput, MultiBoxLoss, DetectionEvaluate and PSROIPooling."""
     from demitasse_detection.layers import LAYER_TYPES
 
     return LAYER_TYPES

@@ -279,6 +279,8 @@ class Drawing(Runtime):
         try:
             return super().open_source(spec)
         except DataError as error:
+            if declared := spec.options.get("declared"):  # what the layer makes of any samples
+                return Samples(declared)  # type: ignore[return-value]
             remedy = "a simulation needs only their shapes: give them (--samples 3x224x224)"
             raise DataError(f"{error}; {remedy}") from error
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -43,12 +44,16 @@ from demitasse_training.shape_rules import (
 from demitasse_training.shares import Share
 from demitasse_training.terms import weights_of
 
+Scoring: TypeAlias = Callable[[Sequence[np.ndarray]], Mapping[str, Any]]
+"""What a test tells of a top, from its rows in all batches, by what is put behind the top's name."""
+
 
 class NetGraph(Graph):
     """What layer types build on. ``phase`` is train or test, ``dtype`` the real numbers' type;
     ``retain="all"`` keeps every blob, so that no layers become one operation.
     ``history`` has, by blob, the layers (by number) that made it and what it was then;
-    ``found`` cuts from a top as it was planned what is there, where its layer's type can tell;
+    ``found`` cuts from a top as it was planned what is there, where its layer's type can tell, and
+    ``scoring`` says what a test tells of one, where that is not its mean;
     ``diffs`` the gradients of tensors; ``splits``, by the name that a sum of the gradients of several
     readers has for a layer, the number of the layer below."""
 
@@ -75,6 +80,7 @@ class NetGraph(Graph):
         self._named: dict[str, int] = {}
         self.history: dict[str, list[tuple[int, Tensor]]] = {}
         self.found: dict[Tensor, Callable[[np.ndarray], np.ndarray]] = {}
+        self.scoring: dict[Tensor, Scoring] = {}
         self.diffs: dict[Tensor, Tensor] = {}
         self.splits: dict[str, int] = {}
         self._layer: Layer | None = None
@@ -201,6 +207,8 @@ class NetGraph(Graph):
             tops = self._tops(layer, kind, self._bottoms(layer, net))
             if found := getattr(kind, "found", None):
                 self.found |= dict.fromkeys(tops, found)
+            if score := getattr(kind, "score", None):
+                self.scoring |= dict.fromkeys(tops, partial(score, layer))
             consumed.update(layer.bottoms)
             for name, tensor in zip(layer.tops, tops, strict=False):
                 self._name_top(name, tensor, layer)

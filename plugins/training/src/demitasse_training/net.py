@@ -45,6 +45,7 @@ from demitasse_training.memory_check import check_room
 from demitasse_training.planner import Planner, Shapes
 from demitasse_training.profiling import timed
 from demitasse_training.samples import Destination, close_stream, destinations, open_stream, opener
+from demitasse_training.tally import Tally
 from demitasse_training.terms import loss_weights
 from demitasse_training.views import Blob, Named, Views, extents
 from demitasse_training.walk import Walk
@@ -185,29 +186,32 @@ class Net(Rooted):
 
     def test(self, iterations: int = 1, told: Told | None = None) -> dict[str, Any]:
         """The mean of each output over batches from the start of the data; per-class outputs are
-        lists. ``told`` is called with each batch's number, from 0, and its outputs."""
-        return means(self.totals(iterations, told=told), iterations)
+        lists, and where a layer type scores its own from all batches that stands in their place.
+        ``told`` is called with each batch's number, from 0, and its outputs."""
+        return self.tally(iterations, told=told).scores()
 
     @property
     def loss_weights(self) -> dict[str, float]:
         """The weights of the blobs that count in the loss."""
         return dict(loss_weights(self.definition, self.runtime.layer_types))
 
-    def totals(
-        self, iterations: int, first: int = 0, every: int = 1, told: Told | None = None
-    ) -> dict[str, np.ndarray]:
-        """The sum of each output, in float64, over batches number ``first`` and each ``every`` after it,
-        of ``iterations`` from the start of the data."""
+    def tally(self, iterations: int, first: int = 0, every: int = 1, told: Told | None = None) -> Tally:
+        """What the outputs come to over batches number ``first`` and each ``every`` after it, of
+        ``iterations`` from the start of the data."""
         with self._one_at_a_time:
             self.rewind(first, every)
-            totals = {name: np.zeros(buffer.spec.shape) for name, buffer in self.plan.outputs.items()}
+            tally = self.empty_tally(iterations)
             for number in range(first, iterations, every):
                 outputs = self._forward({}, number + every < iterations, planned=True)
-                for name, value in outputs.items():
-                    totals[name] += value
+                tally.add(number, outputs)
                 if told is not None:
                     told(number, outputs)
-            return totals
+            return tally
+
+    def empty_tally(self, iterations: int) -> Tally:
+        """One to which the outputs of so many batches are added."""
+        shapes = {name: buffer.spec.shape for name, buffer in self.plan.outputs.items()}
+        return Tally(self.graph, shapes, iterations)
 
     @property
     def blobs(self) -> dict[str, Blob]:
@@ -458,12 +462,6 @@ class Net(Rooted):
         memory = self._allocator.allocate(count * item)
         self._flat = memory.view(0, (count,), self.dtype)
         self._planner.slots = self.plan.slots
-
-
-def means(totals: Mapping[str, np.ndarray], iterations: int) -> dict[str, Any]:
-    """Sums over so many iterations as means: numbers, and lists for outputs with several."""
-    found = {name: total / iterations for name, total in totals.items()}
-    return {n: float(m.reshape(-1)[0]) if m.size == 1 else m.tolist() for n, m in found.items()}
 
 
 class _Elements:

@@ -11,10 +11,10 @@ import numpy as np
 
 from demitasse import Processes
 from demitasse_training.accord import Accord
-from demitasse_training.net import Net, Told, means
+from demitasse_training.net import Net, Told
+from demitasse_training.tally import Tally
 from demitasse_training.worker import Worker
 
-Totals = dict[str, np.ndarray]
 Progress = Callable[[int, int], object]
 """Takes how many batches are done, of how many."""
 
@@ -35,7 +35,7 @@ class Scores:
     def __call__(
         self,
         iterations: Sequence[int],
-        run: Callable[[Callable[[int], Totals]], list[Totals]],
+        run: Callable[[Callable[[int], Tally]], list[Tally]],
         progress: Progress,
     ) -> dict[str, Any]:
         """The mean scores over each net's iterations, from the start of its data; a second net's have
@@ -48,7 +48,7 @@ class Scores:
         with self._first_statistics():
             for number, (nets, count) in enumerate(zip(self.nets, iterations, strict=False)):
                 told = partial(_told, progress, before, total)
-                for name, value in means(self._totals(nets, count, run, told), count).items():
+                for name, value in self._tally(nets, count, run, told).scores().items():
                     scores[name if number == 0 else f"{number}.{name}"] = value
                 before += count
         return scores
@@ -58,32 +58,24 @@ class Scores:
         for net in (net for nets in self.nets for net in nets):
             net.close()
 
-    def _totals(
+    def _tally(
         self,
         nets: Sequence[Net],
         iterations: int,
-        run: Callable[[Callable[[int], Totals]], list[Totals]],
+        run: Callable[[Callable[[int], Tally]], list[Tally]],
         told: Told,
-    ) -> Totals:
+    ) -> Tally:
         share = self._workers[0].share
         first, workers = (0, len(nets)) if self._alone else (share.index, share.workers)
 
-        def of_worker(w: int) -> Totals:
-            return nets[w].totals(iterations, first + w, workers, None if w else told)
+        def of_worker(w: int) -> Tally:
+            return nets[w].tally(iterations, first + w, workers, None if w else told)
 
-        parts = self._agreed(lambda: run(of_worker))
-        sums = {name: np.sum([part[name] for part in parts], axis=0) for name in parts[0]}
-        if self._alone:
-            return sums
-        flat = np.concatenate([np.zeros(0), *(np.ravel(value) for value in sums.values())])
-        cuts = np.cumsum([np.size(value) for value in sums.values()])
-        whole = np.split(self._processes.total(flat), cuts)
-        return {
-            name: part.reshape(np.shape(value))
-            for (name, value), part in zip(sums.items(), whole, strict=False)
-        }
+        mine, *others = self._agreed(lambda: run(of_worker))
+        mine.merge(others)
+        return mine if self._alone else mine.total(self._processes)
 
-    def _agreed(self, task: Callable[[], list[Totals]]) -> list[Totals]:
+    def _agreed(self, task: Callable[[], list[Tally]]) -> list[Tally]:
         """What a task gives; raises in all processes where it cannot be done in one of them."""
         if self._alone:
             return task()

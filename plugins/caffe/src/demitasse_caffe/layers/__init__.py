@@ -16,6 +16,7 @@ from demitasse_caffe.layers.activation import (
     Swish,
     Threshold,
 )
+from demitasse_caffe.layers.annotated import AnnotatedData
 from demitasse_caffe.layers.arrays import DummyData, Input, MemoryData
 from demitasse_caffe.layers.base import CaffeLayer
 from demitasse_caffe.layers.convolution import SPP, Convolution, Deconvolution, Im2col, Pooling
@@ -61,6 +62,7 @@ from demitasse_caffe.layers.shape import Flatten, Reshape, Silence, Split
 
 LAYER_TYPES: tuple[CaffeLayer, ...] = (
     Accuracy(),
+    AnnotatedData(),
     ArgMax(),
     Axpy(),
     BN(),

@@ -10,7 +10,7 @@ from typing import Any
 
 from demitasse import DataError, DataSpec, GraphBuilder, Layer, Tensor, is_file
 from demitasse_caffe.layers.base import CaffeLayer, in_training
-from demitasse_caffe.layers.transformation import subtracted, transform
+from demitasse_caffe.layers.transformation import check_served, subtracted, transform
 from demitasse_caffe.paths import located
 from demitasse_caffe.schema import number
 
@@ -30,7 +30,8 @@ class Data(CaffeLayer):
         self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
     ) -> Sequence[Tensor]:
         data, parameters = message.data_param, message.transform_param
-        source = _source(data, "data_param", layer)
+        check_served(parameters)
+        source = source_of(data, "data_param", layer)
         if parameters.force_color and parameters.force_gray:
             raise ValueError("force_color and force_gray exclude each other")
         options = _cropping(message, graph)
@@ -71,7 +72,8 @@ class ImageData(CaffeLayer):
         self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
     ) -> Sequence[Tensor]:
         data = message.image_data_param
-        source = _source(data, "image_data_param", layer)
+        check_served(message.transform_param)
+        source = source_of(data, "image_data_param", layer)
         if bool(data.new_height) != bool(data.new_width):
             raise ValueError(
                 f"new_height {data.new_height} and new_width {data.new_width}: give both, or neither"
@@ -103,7 +105,8 @@ class WindowData(CaffeLayer):
         self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
     ) -> Sequence[Tensor]:
         data, parameters = message.window_data_param, message.transform_param
-        source = _source(data, "window_data_param", layer, moved=_MOVED[1:])
+        check_served(parameters)
+        source = source_of(data, "window_data_param", layer, moved=_MOVED[1:])
         crop, padding = parameters.crop_size, data.context_pad
         if crop < 1:
             raise ValueError("windows are warped to transform_param { crop_size: ... }; it has none")
@@ -155,7 +158,7 @@ def read(
         ) from error
 
 
-def _source(data: Any, field: str, layer: Layer, moved: Sequence[str] = _MOVED) -> str:
+def source_of(data: Any, field: str, layer: Layer, moved: Sequence[str] = _MOVED) -> str:
     """The source where it lies, "" where none is named. Raises ValueError for what every layer of images
     needs and lacks."""
     if data.batch_size < 1:

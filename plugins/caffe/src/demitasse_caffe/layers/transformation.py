@@ -13,11 +13,15 @@ from demitasse_caffe.paths import find, find_file
 from demitasse_caffe.schema import number
 from demitasse_caffe.weights import read_blob
 
+_NOT_CAFFES = 80_000_000
+"""Numbers of fields that Caffe's messages do not have begin here."""
+
 
 def transform(layer: Layer, message: Any, samples: Tensor, graph: GraphBuilder) -> Tensor:
     """The mean subtracted, the crop cut (at random in training, from the middle in testing), the result
     multiplied by the scale and mirrored at random (in both phases, as in Caffe)."""
     parameters = message.transform_param
+    check_served(parameters)
     training = in_training(message, graph)
     channels = samples.shape[1] if len(samples.shape) > 1 else 1
     mean = subtracted(layer, parameters, channels, samples.shape[1:] if graph.counted else None)
@@ -40,6 +44,16 @@ def transform(layer: Layer, message: Any, samples: Tensor, graph: GraphBuilder) 
             "image_transform", transformed, None, *counters, mirror=True, random=True, **drawn
         )
     return transformed
+
+
+def check_served(parameters: Any) -> None:
+    """Raise ValueError for what SSD's fork has and only AnnotatedData does here."""
+    for field, value in parameters.ListFields():
+        if field.number >= _NOT_CAFFES and value != 0:
+            raise ValueError(
+                f"transform_param {{ {field.name} }} is of SSD's fork, and only AnnotatedData layers "
+                f"have it here"
+            )
 
 
 def as_numbers(whole: Tensor, graph: GraphBuilder) -> Tensor:

@@ -402,16 +402,15 @@ class Net(Callbacks):
         if any(changed):
             self._engine.plan_again()
 
-    def _scores(self, iterations: int) -> dict[str, np.ndarray]:
-        """The means of the outputs over forward passes from the first sample on, in float64."""
+    def _scores(self, iterations: int) -> dict[str, Any]:
+        """The scores of the outputs over forward passes from the first sample on."""
         self._engine.rewind(0)
         self._samples = [(arrays, 0) for arrays, _ in self._samples]
-        totals: dict[str, Any] = {}
-        for _ in range(iterations):
+        tally = self._engine.empty_tally(iterations)
+        for number in range(iterations):
             self.forward()
-            for name, value in self._engine.outputs(planned=True).items():
-                totals[name] = totals.get(name, 0.0) + value.astype(np.float64)
-        return {name: total / iterations for name, total in totals.items()}
+            tally.add(number, self._engine.outputs(planned=True))
+        return tally.scores()  # type: ignore[no-any-return]
 
     def _next_samples(self, first: int) -> None:
         for place, (arrays, start) in enumerate(self._samples if first == 0 else ()):

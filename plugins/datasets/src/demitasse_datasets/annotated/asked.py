@@ -1,0 +1,61 @@
+"""From plain values to what becomes of images: an unknown name is an error that names the nearest."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from demitasse import unknown
+from demitasse_datasets.annotated.augmentation import Augmentation
+from demitasse_datasets.annotated.colours import Distortion
+from demitasse_datasets.annotated.resizing import INTERPOLATIONS, MODES, PADS, Resizing
+from demitasse_datasets.annotated.sampling import Sampler, Sampling
+
+LARGEST = 1 << 15
+"""Rows or columns that an image may be resized to."""
+_Made = TypeVar("_Made")
+
+
+def augmentation(given: Mapping[str, Any], seed: int, stream: int) -> Augmentation:
+    """What mappings with the names of the classes' fields ask for. Raises ValueError or TypeError."""
+    values = dict(given)
+    for name, kind in (("distortion", Distortion), ("resizing", Resizing)):
+        if values.get(name) is not None:
+            values[name] = _made(kind, values[name])
+    values["sampling"] = Sampling([_made(Sampler, each) for each in values.get("sampling", ())])
+    made = _made(Augmentation, {**values, "seed": seed, "stream": stream})
+    if made.resizing:
+        _check(made.resizing)
+        if made.size is None:
+            raise ValueError("FIT_SMALL_SIZE leaves images of several sizes; it needs a crop")
+    for side in made.crop or ():
+        _check_side("crop", side)
+    if made.expansion and not made.expansion[1] >= 1:
+        raise ValueError(f"an image is expanded {made.expansion[1]:g} times; 1 or more")
+    return made
+
+
+def _check(resizing: Resizing) -> None:
+    _check_side("height", resizing.height)
+    _check_side("width", resizing.width)
+    for what, name, valid in (
+        ("mode of resizing", resizing.mode, MODES),
+        ("kind of padding", resizing.pad, tuple(PADS)),
+        *(("interpolation", each, INTERPOLATIONS) for each in resizing.interpolations),
+    ):
+        if name not in valid:
+            raise ValueError(unknown(what, name, valid))
+
+
+def _check_side(what: str, side: int) -> None:
+    if not 1 <= side <= LARGEST:
+        raise ValueError(f"{what} {side:,} of images; valid are 1 to {LARGEST:,}")
+
+
+def _made(kind: type[_Made], values: Mapping[str, Any]) -> _Made:
+    names = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
+    for name in values:
+        if name not in names:
+            raise ValueError(unknown(f"option of {kind.__name__.lower()}", name, names))
+    return kind(**values)

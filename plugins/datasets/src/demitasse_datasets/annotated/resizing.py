@@ -1,0 +1,63 @@
+"""Images brought to a size, and where in them boxes then lie."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from demitasse_datasets.annotated.boxes import Reals
+from demitasse_datasets.annotated.draws import Draws
+from demitasse_datasets.images import opencv
+
+INTERPOLATIONS = ("LINEAR", "AREA", "NEAREST", "CUBIC", "LANCZOS4")
+MODES = ("WARP", "FIT_SMALL_SIZE", "FIT_LARGE_SIZE_AND_PAD")
+PADS = {"CONSTANT": "BORDER_CONSTANT", "MIRRORED": "BORDER_REFLECT_101"}
+PADS |= {"REPEAT_NEAREST": "BORDER_REPLICATE"}
+
+
+@dataclass(frozen=True)
+class Resizing:
+    """To ``height`` x ``width``, by any of ``interpolations``. The ``mode`` WARP changes proportions;
+    FIT_LARGE_SIZE_AND_PAD keeps them and fills up both sides as ``pad`` says, with the ``values`` of
+    channels; FIT_SMALL_SIZE keeps them and leaves one side longer."""
+
+    height: int
+    width: int
+    mode: str = "WARP"
+    interpolations: tuple[str, ...] = ()
+    pad: str = "CONSTANT"
+    values: tuple[float, ...] = ()
+
+    @property
+    def size(self) -> tuple[int, int] | None:
+        """The height and width that all images have then, if they do."""
+        return None if self.mode == "FIT_SMALL_SIZE" else (self.height, self.width)
+
+    def __call__(self, pixels: np.ndarray, boxes: Reals, draws: Draws) -> tuple[np.ndarray, Reals]:
+        """An image (height, width, channels), uint8, and boxes (objects, 4) in it."""
+        cv2 = opencv()
+        chosen = draws.below(max(1, len(self.interpolations)))
+        name = (self.interpolations or ("LINEAR",))[chosen]
+        how = getattr(cv2, f"INTER_{name}")
+        height, width = self._inner(*pixels.shape[:2])
+        made = cv2.resize(np.ascontiguousarray(pixels), (width, height), interpolation=how)
+        if self.mode == "FIT_LARGE_SIZE_AND_PAD":
+            down, across = self.height - height, self.width - width
+            top, left = down // 2, across // 2
+            made = cv2.copyMakeBorder(
+                *(made, top, down - top, left, across - left, getattr(cv2, PADS[self.pad])),
+                value=(*self.values, 0, 0, 0, 0)[:4] if len(self.values) != 1 else self.values * 4,
+            )
+            inner, outer = np.array([width, height] * 2), np.array([self.width, self.height] * 2)
+            boxes = (boxes * inner + np.array([left, top] * 2)) / outer
+        return np.asarray(made).reshape(*made.shape[:2], -1), boxes
+
+    def _inner(self, height: int, width: int) -> tuple[int, int]:
+        """What an image is resized to, before it is filled up."""
+        if self.mode == "WARP":
+            return self.height, self.width
+        wide = width / height > self.width / self.height
+        if wide == (self.mode == "FIT_LARGE_SIZE_AND_PAD"):
+            return max(1, int(self.width * height / width)), self.width
+        return self.height, max(1, int(width / height * self.height))

@@ -1,0 +1,77 @@
+"""What the batches of a test come to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from demitasse import Processes
+from demitasse_training.graph import NetGraph, Scoring
+
+
+class Tally:
+    """The sum of each output over batches, in float64, whose mean is its score. Of an output whose layer
+    type scores it itself, from all batches together, their rows are kept instead."""
+
+    def __init__(self, graph: NetGraph, shapes: Mapping[str, tuple[int, ...]], iterations: int) -> None:
+        """Of outputs with these planned ``shapes``, over so many batches."""
+        self._scoring: dict[str, Scoring] = {
+            name: graph.scoring[tensor]
+            for name in shapes
+            if (tensor := graph.blobs[name]) in graph.scoring
+        }
+        self._iterations, self._graph, self._outputs = iterations, graph, tuple(shapes)
+        self.sums = {n: np.zeros(shape) for n, shape in shapes.items() if n not in self._scoring}
+        self.rows: dict[str, dict[int, np.ndarray]] = {name: {} for name in self._scoring}
+
+    def add(self, number: int, outputs: Mapping[str, np.ndarray]) -> None:
+        """The outputs of batch ``number``, as they were planned."""
+        for name, value in outputs.items():
+            if name in self.sums:
+                self.sums[name] += value
+                continue
+            found = self._graph.found.get(self._graph.blobs[name])
+            kept = np.array(value if found is None else found(value), np.float64)
+            self.rows[name][number] = kept.reshape(-1, kept.shape[-1])
+
+    def merge(self, others: Sequence[Tally]) -> Tally:
+        """This one, with what others of the same net have of other batches."""
+        for other in others:
+            for name, value in other.sums.items():
+                self.sums[name] += value
+            for name, rows in other.rows.items():
+                self.rows[name] |= rows
+        return self
+
+    def total(self, processes: Processes) -> Tally:
+        """This one, with what those of other processes have."""
+        flat = np.concatenate([np.zeros(0), *(np.ravel(value) for value in self.sums.values())])
+        cuts = np.cumsum([np.size(value) for value in self.sums.values()])
+        whole = np.split(processes.total(flat), cuts)
+        for (name, value), part in zip(self.sums.items(), whole, strict=False):
+            self.sums[name] = part.reshape(np.shape(value))
+        if self.rows:
+            mine = {
+                name: [[number, part.shape[-1], part.tobytes()] for number, part in rows.items()]
+                for name, rows in self.rows.items()
+            }
+            for theirs in processes.gather(mine):
+                for name, parts in theirs.items():
+                    for number, width, data in parts:
+                        self.rows[name][number] = np.frombuffer(data).reshape(-1, width)
+        return self
+
+    def scores(self) -> dict[str, Any]:
+        """The means, numbers, and lists for outputs with several; what layer types make of theirs."""
+        found: dict[str, Any] = {}
+        for name in self._outputs:
+            if name in self.sums:
+                mean = self.sums[name] / self._iterations
+                found[name] = float(mean.reshape(-1)[0]) if mean.size == 1 else mean.tolist()
+            else:
+                batches = [rows for _, rows in sorted(self.rows[name].items())]
+                made = self._scoring[name](batches)
+                found |= {f"{name}{ending}": value for ending, value in made.items()}
+        return found
