@@ -202,7 +202,7 @@ RESIZED = "resize_param { height: 32 width: 24 }"
             {"transform": "resize_param { height: 3 width: 3 resize_mode: FIT_SMALL_SIZE }"},
             "give crop_h and crop_w",
         ),
-        ({"transform": f"{RESIZED} {RESIZED}"}, "has 2 resize_param, .* give one"),
+        ({"transform": f"{RESIZED} {RESIZED}"}, "has 2 resize_param; give one"),
         ({"transform": "expand_param { max_expand_ratio: 0.5 }"}, "max_expand_ratio is 0.5; 1 or more"),
         ({"transform": "mean_value: [1, 2]"}, "2 mean_value for 1 channels; give 1"),
         ({"about": "max_objects: 0"}, "max_objects is 0"),
