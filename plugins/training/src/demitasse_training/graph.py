@@ -207,8 +207,8 @@ class NetGraph(Graph):
             tops = self._tops(layer, kind, self._bottoms(layer, net))
             if found := getattr(kind, "found", None):
                 self.found |= dict.fromkeys(tops, found)
-            if score := getattr(kind, "score", None):
-                self.scoring |= dict.fromkeys(tops, partial(score, layer))
+            if hasattr(kind, "score"):
+                self.scoring |= dict.fromkeys(tops, partial(_scored, kind, layer, self._where()))
             consumed.update(layer.bottoms)
             for name, tensor in zip(layer.tops, tops, strict=False):
                 self._name_top(name, tensor, layer)
@@ -338,3 +338,9 @@ class NetGraph(Graph):
         if self._layer is None:
             return "net"
         return f"{self._layer.location}: layer {self._layer.name!r} ({self._layer.type})"
+
+
+def _scored(kind: Any, layer: Layer, where: str, batches: Sequence[np.ndarray]) -> Mapping[str, Any]:
+    """What a layer type tells of all batches."""
+    with blamed(kind, "in score", where):
+        return dict(kind.score(layer, batches))
