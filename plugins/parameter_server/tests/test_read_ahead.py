@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -89,8 +90,11 @@ def test_what_cannot_be_read_is_told_of_when_it_is_its_turn(train: Train, sample
     assert trainer.step(2).loss == right.step(2).loss
 
 
-def test_a_run_that_was_stopped_goes_on_with_the_right_samples(train: Train) -> None:
+def test_a_run_that_was_stopped_goes_on_with_the_right_samples(
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whoever had read ahead when it stopped, and though a profile reads others' place."""
+    monkeypatch.chdir(tmp_path)  # runs end with a snapshot
     stopped, right = train(2), train(2)
     for end in (3, 7, 12):
         stopped.run(stop=lambda end=end: stopped.iteration >= end)
