@@ -217,3 +217,31 @@ def test_a_mean_of_many_images_tells_how_far_it_is(
     assert counts == [256, 512, 768, 1024, 1280, 1438]
     assert captured.err.splitlines()[-1] == "1,438 of 1,438 images"
     assert captured.out.startswith("mean of channel 0: ")
+
+
+def test_an_annoset_becomes_a_database(tmp_path: Path, pictures: list[np.ndarray]) -> None:
+    """With the flags that create_annoset.py of SSD's fork gives."""
+    for number in range(5):
+        (tmp_path / "images" / f"{number}.txt").write_text("3 0 0 2 3\n" * number)
+    (tmp_path / "list.txt").write_text("".join(f"{n}.png {n}.txt\n" for n in range(5)))
+    flags = "--anno_type=detection --label_type=txt --label_map_file= --check_label=True --min_dim=0"
+    flags += " --max_dim=0 --resize_height=0 --resize_width=0 --backend=lmdb --shuffle=False"
+    flags += " --check_size=False --encode_type=png --encoded=True --gray=False"
+    given = [f"{tmp_path}/images/", tmp_path / "list.txt", tmp_path / "db"]
+    done = run("convert_annoset", *flags.split(), *given)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"wrote {tmp_path / 'db'}: 5 records")
+    with demitasse.compose() as runtime:
+        spec = DataSpec(str(tmp_path / "db"), "annotated", options={"objects": 4})
+        source = runtime.open_source(spec)
+        out = {n: np.empty((5, *f.shape), f.dtype) for n, f in source.fields.items()}
+        source.stream(0, 5, 5).read(out)
+    assert np.array_equal(out["data"], np.stack([picture.transpose(2, 0, 1) for picture in pictures]))
+    rows = out["label"][:, 0]
+    assert [(each[:, 1] == 3).sum() for each in rows] == [0, 1, 2, 3, 4]
+    height, width = pictures[0].shape[:2]
+    np.testing.assert_allclose(rows[4, 3], [0, 3, 3, 0, 0, 2 / width, 3 / height, 0], rtol=1e-6)
+    done = run("convert_annoset", "-anno_type", "classification", *given)
+    assert done.returncode == 2 and "there is demitasse convert_imageset" in done.stderr
+    done = run("convert_annoset", "--lable_type=xml", *given)
+    assert done.returncode == 2 and "did you mean '--label_type'?" in done.stderr

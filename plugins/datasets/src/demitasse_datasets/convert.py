@@ -6,7 +6,7 @@ import contextlib
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -37,16 +37,28 @@ FILES = {"data.mdb", "lock.mdb"}
 class Form:
     """How records are written: resized to (height, width), in gray, and as a file of the format that
     ``encoded`` names (``.png``; empty: the file's own, and its very bytes where nothing changes) or
-    raw."""
+    raw. Without ``resized``, in proportion: the shorter side to ``shorter``, unless the other one would
+    be longer than ``longest`` then (0: as they are)."""
 
     resized: tuple[int, int] | None = None
     gray: bool = False
     encoded: str | None = None
+    shorter: int = 0
+    longest: int = 0
+
+    def size(self, height: int, width: int) -> tuple[int, int]:
+        """What an image of this size is resized to."""
+        if self.resized:
+            return self.resized
+        low, high = min(height, width), max(height, width)
+        scale = self.shorter / low if self.shorter else 1.0
+        if self.longest and (not self.shorter or scale * high > self.longest):
+            scale = self.longest / high
+        return max(1, round(height * scale)), max(1, round(width * scale))
 
     def record(self, pixels: np.ndarray, label: int) -> Datum:
         """The record of an image (height, width, channels), uint8, or float32 where it stays raw."""
-        if self.resized:
-            pixels = images.resize(pixels, *self.resized)
+        pixels = images.resize(pixels, *self.size(*pixels.shape[:2]))
         height, width, channels = pixels.shape
         about = channels, height, width
         if self.encoded:
@@ -84,18 +96,9 @@ def convert_samples(
     ``progress`` is told now and then how many records are written.
     Raises DataError that names file and line.
     """
-    target = Path(target)
-    if is_there(target) and not force:
-        raise DataError(f"{target} is there already; force overwrites it")
-    if is_folder(target) and (others := sorted({path.name for path in target.iterdir()} - FILES)):
-        raise DataError(f"{target} is no LMDB database and is left alone: it holds {others[0]!r}")
-    if (height == 0) != (width == 0) or min(height, width) < 0:
-        raise DataError(f"images are resized to a height and a width, not ({height}, {width})")
-    if isinstance(encoded, str) and encoded.lstrip(".").lower() not in ENCODED:
-        raise DataError(unknown("format of encoded images", encoded, ENCODED))
-    ending = "" if encoded is True else f".{str(encoded).lstrip('.')}" if encoded else None
-    form = Form((height, width) if height else None, gray, ending)
-    path = Path(source)
+    target, path = Path(target), Path(source)
+    check_target(target, force)
+    form = form_of(height, width, gray, encoded)
     if kind in (None, "images") and is_folder(path) and (listed := in_folder(path)):
         entries = from_files(listed, f"{path}{os.sep}", path, form, shuffle, seed, check_size)
     elif kind == "images" or (kind is None and path.suffix.lower() == ".txt"):
@@ -105,6 +108,24 @@ def convert_samples(
         with contextlib.closing(opened):
             return write_lmdb(target, from_source(opened, str(source), form), progress)
     return write_lmdb(target, entries, progress)
+
+
+def check_target(target: Path, force: bool) -> None:
+    """Raise DataError for what is there and is not to be overwritten."""
+    if is_there(target) and not force:
+        raise DataError(f"{target} is there already; force overwrites it")
+    if is_folder(target) and (others := sorted({path.name for path in target.iterdir()} - FILES)):
+        raise DataError(f"{target} is no LMDB database and is left alone: it holds {others[0]!r}")
+
+
+def form_of(height: int, width: int, gray: bool, encoded: bool | str) -> Form:
+    """How records are written. Raises DataError."""
+    if (height == 0) != (width == 0) or min(height, width) < 0:
+        raise DataError(f"images are resized to a height and a width, not ({height}, {width})")
+    if isinstance(encoded, str) and encoded.lstrip(".").lower() not in ENCODED:
+        raise DataError(unknown("format of encoded images", encoded, ENCODED))
+    ending = "" if encoded is True else f".{str(encoded).lstrip('.')}" if encoded else None
+    return Form((height, width) if height else None, gray, ending)
 
 
 def in_folder(folder: Path) -> list[Listed]:
@@ -129,8 +150,10 @@ def from_files(
     shuffle: bool,
     seed: int,
     check_size: bool = False,
+    finish: Callable[[Listed, Datum], bytes] = lambda each, datum: serialize(datum),
 ) -> Iterator[tuple[bytes, bytes]]:
-    """Keys (a number and the path, as Caffe's) and records of image files."""
+    """Keys (a number and the path, as Caffe's) and records of image files; ``finish`` makes these of a
+    line's Datum."""
     order = permutation(seed, 0, len(listed)) if shuffle else range(len(listed))
     pool, first = decoders(), dict[str, Any]()
     for start in range(0, len(listed), TOGETHER):
@@ -146,7 +169,8 @@ def from_files(
         ) -> None:
             with naming(f"{where}:{some[i].line}: {root}{some[i].path}"):
                 record = _file_record(beside(root + some[i].path, where), some[i].label, form)
-                made[i], sizes[i] = serialize(record), (record.channels, record.height, record.width)
+                made[i] = finish(some[i], record)
+                sizes[i] = record.channels, record.height, record.width
 
         for_each(pool, len(some), one)
         for number, (each, record) in enumerate(zip(some, made, strict=True), start):
@@ -173,10 +197,10 @@ def _file_record(file: Path, label: int, form: Form) -> Datum:
     if form.encoded != "":
         return form.record(pixels, label)
     native = images.decode(data, "native").shape
-    if form.resized is None and native == pixels.shape:
+    if form.size(*native[:2]) == native[:2] and native == pixels.shape:
         height, width, channels = native
         return Datum(channels, height, width, data, label, encoded=True)
-    return Form(form.resized, form.gray, file.suffix.lower()).record(pixels, label)
+    return replace(form, encoded=file.suffix.lower()).record(pixels, label)
 
 
 def from_source(source: Any, name: str, form: Form) -> Iterator[tuple[bytes, bytes]]:

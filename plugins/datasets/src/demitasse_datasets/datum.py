@@ -128,25 +128,25 @@ def serialize(datum: Datum) -> bytes:
 
 def _pieces(datum: Datum) -> Iterator[bytes]:
     for number, value in ((1, datum.channels), (2, datum.height), (3, datum.width)):
-        yield _tag(number, _VARINT) + _varint(value)
+        yield tag(number, _VARINT) + as_varint(value)
     if len(datum.data):
-        yield _tag(_DATA, _BYTES) + _varint(len(datum.data))
+        yield tag(_DATA, _BYTES) + as_varint(len(datum.data))
         yield bytes(datum.data)
-    yield _tag(5, _VARINT) + _varint(datum.label)
+    yield tag(5, _VARINT) + as_varint(datum.label)
     if datum.floats is not None and not len(datum.data):
         rows = np.empty((datum.floats.size, 5), np.uint8)
         rows[:, 0] = _FLOATS << 3 | _FIXED32
         rows[:, 1:] = np.ascontiguousarray(datum.floats, "<f4").reshape(-1, 1).view(np.uint8)
         yield rows.tobytes()
     if datum.encoded:
-        yield _tag(7, _VARINT) + _varint(1)
+        yield tag(7, _VARINT) + as_varint(1)
 
 
-def _tag(number: int, kind: int) -> bytes:
+def tag(number: int, kind: int) -> bytes:
     return bytes([number << 3 | kind])
 
 
-def _varint(value: int) -> bytes:
+def as_varint(value: int) -> bytes:
     value &= 0xFFFFFFFFFFFFFFFF
     parts = bytearray()
     while value > 127:

@@ -31,7 +31,7 @@ class Progress:
             click.echo(f"{count:,} {self._noun}", err=True)
 
 
-SWITCHES = ("gray", "shuffle", "encoded", "check_size")
+SWITCHES = ("gray", "shuffle", "encoded", "check_size", "check_label")
 ON, OFF = ("true", "t", "yes", "y", "1"), ("false", "f", "no", "n", "0")
 _SET = re.compile(rf"(--?)({'|'.join(SWITCHES)})=(.*)", re.DOTALL)
 
@@ -54,12 +54,12 @@ def _plain(word: str, context: click.Context) -> str:
     return f"{dashes}{name if value.lower() in ON else f'no{name}'}"
 
 
-def _switch(name: str, text: str) -> Callable[[Command], Command]:
+def switch(name: str, text: str) -> Callable[[Command], Command]:
     """A flag as gflags takes it: ``--gray``, ``-gray``, ``--nogray``, ``--gray=true``."""
     return click.option(f"--{name}/--no{name}", f"-{name}/-no{name}", name, default=False, help=text)
 
 
-def _number(name: str, text: str) -> Callable[[Command], Command]:
+def number(name: str, text: str) -> Callable[[Command], Command]:
     return click.option(f"--{name}", f"-{name}", name, type=click.IntRange(0), default=0, help=text)
 
 
@@ -71,15 +71,15 @@ def _number(name: str, text: str) -> Callable[[Command], Command]:
     "(CIFAR, IDX).",
 )
 @click.argument("given", metavar="[ROOT] LIST|FOLDER|SAMPLES DB", nargs=-1, required=True)
-@_number("resize_height", "Rows to which images are resized; 0 keeps theirs.")
-@_number("resize_width", "Columns to which images are resized; 0 keeps theirs.")
-@_switch("gray", "Write one channel.")
-@_switch("shuffle", "Write in a random order.")
-@_switch("encoded", "Keep images as files, not as pixels.")
+@number("resize_height", "Rows to which images are resized; 0 keeps theirs.")
+@number("resize_width", "Columns to which images are resized; 0 keeps theirs.")
+@switch("gray", "Write one channel.")
+@switch("shuffle", "Write in a random order.")
+@switch("encoded", "Keep images as files, not as pixels.")
 @click.option(
     "--encode_type", "-encode_type", default="", help=f"The format of encoded images: {FORMATS}."
 )
-@_switch("check_size", "Refuse images of another size than the first.")
+@switch("check_size", "Refuse images of another size than the first.")
 @click.option("--backend", "-backend", default="lmdb", type=click.Choice(["lmdb"]), show_default=True)
 @click.option("--seed", type=click.IntRange(0), default=0, help="Of the random order.")
 @click.option("--force", is_flag=True, help="Overwrite DB if it is there.")

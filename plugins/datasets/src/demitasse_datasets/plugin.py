@@ -10,19 +10,26 @@ from demitasse import DataError, DataSource, DataSpec, hookimpl
 
 @hookimpl
 def programs() -> Mapping[str, Callable[..., Any]]:
-    """``convert_samples``: samples written as an LMDB database; ``extract_features``: blobs of a net."""
+    """``convert_samples`` and ``convert_annotated``: samples, or images with boxes, written as an LMDB
+    database; ``extract_features``: blobs of a net."""
+    from demitasse_datasets.annotated.writing import convert_annotated
     from demitasse_datasets.convert import convert_samples
     from demitasse_datasets.features import extract_features
 
-    return {"convert_samples": convert_samples, "extract_features": extract_features}
+    return {
+        "convert_annotated": convert_annotated,
+        "convert_samples": convert_samples,
+        "extract_features": extract_features,
+    }
 
 
 @hookimpl
 def commands() -> Mapping[str, Callable[..., Any]]:
-    """``convert_imageset`` and ``extract_features``."""
-    from demitasse_datasets import features_command, imageset_command
+    """``convert_imageset``, ``convert_annoset`` and ``extract_features``."""
+    from demitasse_datasets import annoset_command, features_command, imageset_command
 
     return {
+        "convert_annoset": annoset_command.command,
         "convert_imageset": imageset_command.command,
         "extract_features": features_command.command,
     }

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from demitasse import DataError
-from demitasse_datasets.datum import Datum, parse, varint
+from demitasse_datasets.datum import Datum, as_varint, parse, serialize, tag, varint
 
 BOX = 7
 """Numbers of a box: class, number of the object, xmin, ymin, xmax, ymax, and 1 where it is difficult."""
@@ -92,8 +92,8 @@ def _fields(view: memoryview, what: str) -> Iterator[tuple[int, int | memoryview
     at, end = 0, len(view)
     while at < end:
         start = at
-        tag, at = varint(view, at)
-        number, kind = tag >> 3, tag & 7
+        key, at = varint(view, at)
+        number, kind = key >> 3, key & 7
         if kind == _VARINT:
             value, at = varint(view, at)
             yield number, value
@@ -111,3 +111,28 @@ def _fields(view: memoryview, what: str) -> Iterator[tuple[int, int | memoryview
             )
         yield number, view[at : at + length]
         at += length
+
+
+def serialize_annotated(datum: Datum, boxes: NDArray[np.float64]) -> bytes:
+    """The bytes of an image's record with boxes (objects, ``BOX``), by class in the order of their first
+    objects."""
+    groups = [
+        b"".join(_written_annotation(box) for box in boxes[boxes[:, 0] == label])
+        for label in dict.fromkeys(boxes[:, 0])
+    ]
+    labels = [tag(1, _VARINT) + as_varint(int(label)) for label in dict.fromkeys(boxes[:, 0])]
+    parts = [_bytes(1, serialize(datum)), tag(2, _VARINT) + as_varint(0)]
+    parts += [_bytes(3, label + group) for label, group in zip(labels, groups, strict=True)]
+    return b"".join(parts)
+
+
+def _written_annotation(box: NDArray[np.float64]) -> bytes:
+    corners = b"".join(
+        tag(number, _FIXED32) + np.float32(corner).tobytes() for number, corner in enumerate(box[2:6], 1)
+    )
+    difficult = tag(6, _VARINT) + as_varint(int(box[6]))
+    return _bytes(2, tag(1, _VARINT) + as_varint(int(box[1])) + _bytes(2, corners + difficult))
+
+
+def _bytes(number: int, value: bytes) -> bytes:
+    return tag(number, _BYTES) + as_varint(len(value)) + value

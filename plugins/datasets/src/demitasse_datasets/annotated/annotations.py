@@ -1,0 +1,143 @@
+"""Files that say what is in an image: VOC's XML, COCO's JSON an image, lines of text; and label maps,
+which give classes their numbers. All in the forms that SSD's fork reads."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+from numpy.typing import NDArray
+
+from demitasse import DataError, unknown
+from demitasse_datasets.annotated.record import BOX
+from demitasse_datasets.image_list import text_of
+
+Boxes = NDArray[np.float64]
+Size = tuple[int, int]
+"""Width and height of an image."""
+_SIDES = ("xmin", "ymin", "xmax", "ymax")
+
+
+def read_label_map(path: Path, strict: bool = True) -> dict[str, int]:
+    """The number of each class by its name, of a text ``item { name: "car" label: 1 }`` for each. Raises
+    DataError for what is none, and where it is ``strict`` for a name that is given twice."""
+    text = re.sub(r'("[^"]*")|#[^\n]*', lambda found: found[1] or "", text_of(path))
+    items = r'\s*item\s*\{((?:[^{}"]|"[^"]*")*)\}'
+    left = re.sub(items, "", text).strip()
+    if left:
+        raise DataError(f"{path}: {left[:60]!r} is no item {{ name: ... label: ... }} of a label map")
+    found: dict[str, int] = {}
+    for number, item in enumerate(re.findall(items, text), 1):
+        fields = dict(re.findall(r'(\w+)\s*:\s*("[^"]*"|\'[^\']*\'|-?\w+)', item))
+        name, label = fields.get("name", "").strip("\"'"), fields.get("label", "")
+        if not name or not re.fullmatch(r"-?\d{1,9}", label):
+            raise DataError(f"{path}: item {number} has no name, or no label that is a whole number")
+        if strict and name in found:
+            raise DataError(f"{path}: item {number}: the name {name!r} is given before")
+        found[name] = int(label)
+    if not found:
+        raise DataError(f"{path}: is no label map: there are no items in it")
+    return found
+
+
+def from_xml(path: Path, size: Size, labels: Mapping[str, int]) -> Boxes:
+    """Of VOC's or ILSVRC's annotation of an image: ``object`` with ``name``, ``bndbox`` and perhaps
+    ``difficult``, in pixels of the ``size`` that is said there."""
+    try:
+        root = ElementTree.fromstring(text_of(path))
+    except ElementTree.ParseError as error:
+        raise DataError(f"{path}: is no XML: {error}") from error
+    said = [_number(root.find(f"size/{side}"), 0.0) for side in ("width", "height")]
+    width, height = said if all(said) else size
+    rows = []
+    for number, thing in enumerate(root.iter("object"), 1):
+        where = f"{path}: object {number}"
+        name = (thing.findtext("name") or "").strip()
+        if name not in labels:
+            raise DataError(f"{where}: {unknown('class', name, labels, rest='of the label map')}")
+        corners = [_number(thing.find(f"bndbox/{side}"), None) for side in _SIDES]
+        if any(corner is None for corner in corners):
+            raise DataError(f"{where} ({name}): has no bndbox of numbers {', '.join(_SIDES)}")
+        difficult = _number(thing.find("difficult"), 0.0)
+        rows.append((where, labels[name], corners, difficult))
+    return _boxes(rows, (int(width or 0), int(height or 0)))
+
+
+def from_json(path: Path, size: Size, labels: Mapping[str, int]) -> Boxes:
+    """Of a COCO image by itself: ``image`` with its size, ``annotation`` a list of ``category_id``, the
+    name of a class in the label map, ``bbox`` (x, y, width, height) and ``iscrowd``."""
+    try:
+        said = json.loads(text_of(path))
+        image, things = said.get("image", {}), said["annotation"]
+        size = int(image.get("width", size[0])), int(image.get("height", size[1]))
+        rows = []
+        for number, thing in enumerate(things, 1):
+            where = f"{path}: annotation {number}"
+            name = str(thing["category_id"])
+            if name not in labels:
+                raise DataError(f"{where}: {unknown('class', name, labels, rest='of the label map')}")
+            x, y, width, height = map(float, thing["bbox"])
+            corners = [x, y, x + width, y + height]
+            rows.append((where, labels[name], corners, float(thing.get("iscrowd", 0))))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        told = f"{type(error).__name__}: {error}"
+        raise DataError(
+            f"{path}: is no JSON of an image, {{image: {{width, height}}, annotation: [{{category_id, "
+            f"bbox}}]}} ({told})"
+        ) from error
+    return _boxes(rows, size)
+
+
+def from_text(path: Path, size: Size, labels: Mapping[str, int]) -> Boxes:
+    """Of lines with a label and xmin, ymin, xmax, ymax in pixels."""
+    rows = []
+    for number, line in enumerate(text_of(path).split("\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            label, *corners = map(float, line.split())
+            if len(corners) != 4 or label != int(label):
+                raise ValueError
+        except (ValueError, OverflowError) as error:
+            told = f"{line[:80]!r} is not a label and xmin ymin xmax ymax"
+            raise DataError(f"{path}:{number}: {told}") from error
+        rows.append((f"{path}:{number}", int(label), corners, 0.0))
+    return _boxes(rows, size)
+
+
+READERS: Mapping[str, Callable[[Path, Size, Mapping[str, int]], Boxes]] = MappingProxyType(
+    {"xml": from_xml, "json": from_json, "txt": from_text}
+)
+"""What reads a file about an image of a size, by the name of its form."""
+
+
+def _boxes(rows: list[tuple[str, int, Any, Any]], size: Size) -> Boxes:
+    """Rows of class, number among those of its class, corners as shares of the image, and whether it is
+    difficult. Raises DataError for a box that is none."""
+    width, height = size
+    made, counts = np.zeros((len(rows), BOX)), dict[int, int]()
+    for row, (where, label, corners, difficult) in zip(made, rows, strict=True):
+        if width < 1 or height < 1:
+            raise DataError(f"{where}: nobody says how large the image is: {width} x {height}")
+        corners = np.array(corners, np.float64)
+        if not np.isfinite(corners).all() or (corners[2:] < corners[:2]).any():
+            told = ", ".join(f"{side} {corner:g}" for side, corner in zip(_SIDES, corners, strict=True))
+            raise DataError(f"{where}: is no box: {told}")
+        row[:2] = label, counts.get(label, 0)
+        row[2:6], row[6] = corners / ([width, height] * 2), bool(difficult)
+        counts[label] = counts.get(label, 0) + 1
+    return made
+
+
+def _number(element: Any, default: float | None) -> float | None:
+    """The number in an element; ``default`` where there is none."""
+    try:
+        return float(element.text)
+    except (AttributeError, TypeError, ValueError):
+        return default
