@@ -150,7 +150,8 @@ def test_a_misspelt_kind_of_samples_is_told_with_the_valid_ones(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     line = told(["compute_image_mean", str(tmp_path), "-backend", "lmbd"], capsys)
-    assert (
+    kind = "unknown kind 'lmbd'; did you mean 'lmdb'? (valid: annotated, arrays, "
+    assert f"{str(tmp_path)!r}: {kind}" in line
         f"{str(tmp_path)!r}: unknown kind 'lmbd'; did you mean 'lmdb'? (valid: annotated, arrays, "
         in line
     )
