@@ -16,6 +16,7 @@ from demitasse_contracts import (
     disagreement as disagreement,
     gathered_layer_types as gathered_layer_types,
     gathered_words as gathered_words,
+    kernels_elsewhere as kernels_elsewhere,
     unfit as unfit,
     unreadable as unreadable,
     whose as whose,

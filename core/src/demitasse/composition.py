@@ -23,11 +23,17 @@ from demitasse.machine import Machine
 HOOKS = tuple(n for n, value in vars(hookspecs).items() if hasattr(value, "demitasse_spec"))
 _KEYS: dict[str, Any] = {"name": "", "summary": "", "api": "", "automatic": False}
 _KEYS |= {"requires": (), "conflicts": (), "options": ("*",), "roles": {}}
-_FACTS: dict[str, Any] = {"priority": 0, "commands": {}, "topics": {}, "converts": {}}
+_FACTS: dict[str, Any] = {"priority": 0, "commands": {}, "topics": {}, "converts": {}, "otherwise": ""}
 _FACTS |= dict.fromkeys(
     ("spaces", "suffixes", "types", "programs", "papers", "kinds", "with_weights"), ()
 )
-_OF = {"types": "layer_types", "commands": "commands", "topics": "diagnose", "papers": "reproductions"}
+_OF = {
+    "otherwise": "kernels",
+    "types": "layer_types",
+    "commands": "commands",
+    "topics": "diagnose",
+    "papers": "reproductions",
+}
 _OF |= dict.fromkeys(("converts", "programs", "with_weights"), "programs")
 _OF |= {"spaces": "allocator kernels stream_engine tuner", "suffixes": "model_reader model_writer"}
 _KINDS = {str: "a text", bool: "true or false", int: "a whole number"}

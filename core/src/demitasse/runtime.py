@@ -128,7 +128,8 @@ class Runtime(errors.Rooted):
         """Who computes for a worker, its level's own plugin first, and who tries what they offer."""
         serving = self.serving("kernels", space=worker.place.space)
         first = sorted(serving, key=lambda item: item[0] != worker.kernels)
-        return Kernels(first, self._tuner(worker), demitasse.check_candidate)
+        others = demitasse.kernels_elsewhere(self.composition, self.serving, worker.place.space)
+        return Kernels([*first, *others], self._tuner(worker), demitasse.check_candidate)
 
     def _tuner(self, worker: WorkerPlace) -> Tuner | None:
         space = worker.place.space

@@ -2,6 +2,7 @@
 valid. A package beside the kernel."""
 
 from demitasse_contracts.candidates import check_candidate as check_candidate
+from demitasse_contracts.elsewhere import kernels_elsewhere as kernels_elsewhere
 from demitasse_contracts.gathering import gathered_layer_types as gathered_layer_types
 from demitasse_contracts.gathering import gathered_words as gathered_words
 from demitasse_contracts.given import absent as absent

@@ -1,0 +1,116 @@
+"""Kernels of one memory space for places in another: they compute on copies of their operands.
+
+Where a plugin's manifest says so (``otherwise = "host"`` of its role kernels), what nobody computes at
+its places is computed by those of that space: a layer of a stranger's trains on an accelerator of
+another's, if slowly, and nobody writes a kernel for what is small and seldom.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from demitasse import PLAIN, Candidate
+
+if TYPE_CHECKING:
+    from demitasse import Composition, Request, TensorSpec, Work
+
+Hook = Callable[..., Iterable[Candidate]]
+Serving = Callable[..., Iterator[tuple[str, Hook]]]
+
+_log = logging.getLogger(__name__)
+_told = set[tuple[str, str]]()
+
+
+def kernels_elsewhere(composition: Composition, serving: Serving, space: str) -> list[tuple[str, Hook]]:
+    """The plugins of the spaces that those of ``space`` name in their manifests, and what of theirs may
+    compute there, preferred first; ``serving`` finds the hooks of a role."""
+    named = [
+        each.roles["kernels"] for each in composition.plugins if each.serves("kernels", space=space)
+    ]
+    others = dict.fromkeys(facts["otherwise"] for facts in named if facts.get("otherwise"))
+    return [
+        (plugin, partial(_offers, plugin, hook, other))
+        for other in others
+        if other != space
+        for plugin, hook in serving("kernels", space=other)
+    ]
+
+
+def _offers(plugin: str, hook: Hook, space: str, request: Request) -> list[Candidate]:
+    """The first candidate in plain layouts for a request in that space, on copies."""
+    asked = replace(
+        request,
+        inputs=_plainly(request.inputs),
+        outputs=_plainly(request.outputs),
+        place=replace(request.place, space=space),
+        precision="f32" if request.precision == "bf16" else request.precision,
+    )
+    for candidate in hook(request=asked):
+        layouts = (*candidate.input_layouts, *candidate.output_layouts)
+        if all(layout == PLAIN for layout in layouts):
+            bind = partial(_bind, candidate, asked, plugin, request.place.space)
+            return [Candidate(f"{candidate.kernel}, on copies in {space}", bind, in_place=False)]
+    return []
+
+
+def _plainly(specs: Sequence[TensorSpec | None]) -> tuple[TensorSpec | None, ...]:
+    return tuple(spec and replace(spec, layout=PLAIN) for spec in specs)
+
+
+def _bind(
+    candidate: Candidate,
+    request: Request,
+    plugin: str,
+    space: str,
+    inputs: Sequence[Any],
+    outputs: Sequence[Any],
+    scratch: Any,
+) -> Work:
+    """The candidate's work between copies of what it reads and of what it makes or changes."""
+    name, there = request.operation.name, request.place.space
+    if (name, space) not in _told:
+        _told.add((name, space))
+        told = "%s is computed on copies in %s, by plugin %r: no plugin computes it in %s"
+        _log.warning(told, name, there, plugin, space)
+    read, written = (
+        [spec and np.zeros(spec.shape, spec.array_type) for spec in specs]
+        for specs in (request.inputs, request.outputs)
+    )
+    workspace = np.empty(candidate.workspace, np.uint8) if candidate.workspace else None
+    operands, last = request.operation.inputs, len(request.operation.inputs) - 1
+    updated = [operands[min(i, last)].updated for i in range(len(read))]
+    return OnCopies(
+        candidate.bind(read, written, workspace),
+        [(mine, theirs) for mine, theirs in zip(read, inputs, strict=True) if theirs is not None],
+        [
+            (theirs, mine)
+            for changes, mine, theirs in zip(
+                [*updated, *[True] * len(written)], [*read, *written], [*inputs, *outputs], strict=True
+            )
+            if changes and theirs is not None
+        ],
+    )
+
+
+class OnCopies:
+    """A work whose operands are copied before it and after it: (to, from)."""
+
+    def __init__(
+        self, work: Work, before: Sequence[tuple[Any, Any]], after: Sequence[tuple[Any, Any]]
+    ) -> None:
+        self._work, self._before, self._after = work, before, after
+        if named := getattr(work, "named", None):
+            self.named = named
+
+    def __call__(self) -> None:
+        for mine, theirs in self._before:
+            mine[...] = np.asarray(theirs)
+        self._work()
+        for theirs, mine in self._after:
+            theirs[...] = mine

@@ -1,0 +1,185 @@
+"""A device whose plugin has few kernels: a host's compute the rest, on copies, as its manifest says."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from annotated_files import annotated_database, rectangles
+from remote_memory import Remote, kernels_inside
+from test_annotated_data import NET
+from test_detection_nets import LEARNT
+from test_device_memory import PLUGINS, Device, Plain, machine, train
+
+import demitasse
+import demitasse_contracts.elsewhere
+from demitasse import (
+    PLAIN,
+    Candidate,
+    DataError,
+    Layout,
+    Level,
+    Machine,
+    PlanError,
+    compose,
+    fingerprint,
+    hookimpl,
+)
+
+pytestmark = pytest.mark.usefixtures("threads_end")
+
+
+class Sparse(Device):
+    """The device, without the kernels of some words, or with those of few."""
+
+    def __init__(
+        self,
+        *,
+        lacks: Collection[str] = (),
+        has: Collection[str] = (),
+        otherwise: Any = "host",
+        **more: Any,
+    ) -> None:
+        super().__init__(**more)
+        self._lacks, self._has, self.asked = lacks, has, set[str]()
+        facts = {"priority": 90, "spaces": ["device"]} | ({"otherwise": otherwise} if otherwise else {})
+        self.manifest = {**Device.manifest, "roles": {**Device.manifest["roles"], "kernels": facts}}
+
+    @hookimpl
+    def kernels(self, request: demitasse.Request) -> list[Candidate]:
+        name = request.operation.name
+        self.asked.add(name)
+        assert request.place.space == "device"
+        if name in self._lacks or (self._has and name not in self._has):
+            return []
+        return kernels_inside(request)
+
+
+@pytest.fixture(autouse=True)
+def untold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing was told before."""
+    monkeypatch.setattr(demitasse_contracts.elsewhere, "_told", set())
+
+
+def on_copies(trainer: Any) -> set[str]:
+    """The operations that are computed so."""
+    return {e.operation for e in trainer.plan.entries if e.kernel.endswith(", on copies in host")}
+
+
+LACKS = (
+    "convolution",
+    "convolution_backward_weights",
+    "softmax_loss",
+    "momentum_update",
+    "relu_backward",
+)
+
+
+@pytest.mark.parametrize("kind", [Remote, Plain])
+@pytest.mark.parametrize("given", [{"lacks": LACKS}, {"has": ("relu",)}], ids=["lacks", "has"])
+def test_it_trains_tests_and_saves_as_a_host(kind: type[Remote], given: Any, tmp_path: Path) -> None:
+    """Forward, backward and the updates of parameters, which change what they are given."""
+    host = Machine("host", (Level("machine"),), fingerprint=fingerprint())
+    expected, expected_scores, expected_params = train(PLUGINS, host, tmp_path / "host")
+    device = Sparse(kind=kind, **given)
+    losses, scores, params = train([device, *PLUGINS], machine(1), tmp_path)
+    assert losses == expected and scores == expected_scores
+    for name, arrays in expected_params.items():
+        for ours, theirs in zip(params[name], arrays, strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+    assert device.asked.issuperset(LACKS)
+
+
+def test_who_computes_is_told_once_and_explained(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with (
+        caplog.at_level(logging.WARNING),
+        compose(machine(1), [Sparse(lacks=LACKS), *PLUGINS]) as runtime,
+    ):
+        for _ in range(2):
+            trainer = runtime.trainer(Path("examples/digits/digits_solver.prototxt"))
+            trainer.step()
+        entries = {e.operation: e for e in trainer.plan.entries}
+        assert on_copies(trainer) == set(LACKS) - {"momentum_update"}
+    assert entries["convolution"].plugin == "reference"
+    assert "not computed by device" in entries["convolution"].reason
+    assert entries["inner_product"].plugin == "device"
+    told = [record.getMessage() for record in caplog.records if "on copies" in record.getMessage()]
+    assert len(told) == len(set(told)) == len(LACKS)
+    who = "on copies in host, by plugin 'reference': no plugin computes it in device"
+    assert f"convolution is computed {who}" in told
+
+
+def test_without_the_word_of_its_manifest_nobody_else_is_asked() -> None:
+    plugins = [Sparse(lacks=["convolution"], otherwise=""), *PLUGINS]
+    with compose(machine(1), plugins) as runtime, pytest.raises(PlanError, match=r"asked: device\b"):
+        runtime.trainer(Path("examples/digits/digits_solver.prototxt"))
+
+
+def test_what_nobody_computes_names_all_that_were_asked() -> None:
+    plugins = [Sparse(lacks=["convolution"], otherwise="moon"), *PLUGINS]
+    with compose(machine(1), plugins) as runtime, pytest.raises(PlanError) as caught:
+        runtime.trainer(Path("examples/digits/digits_solver.prototxt"))
+    assert "no composed plugin computes convolution" in str(caught.value)
+    plugins = [Sparse(otherwise=3), *PLUGINS]
+    with pytest.raises(demitasse.PluginError, match=r"otherwise = 3 \(valid: a text\)"):
+        compose(machine(1), plugins)
+
+
+def test_kernels_in_layouts_of_their_own_are_passed_over(tmp_path: Path) -> None:
+    """A copy has the logical order; who asks for another order, or another type, is not asked."""
+
+    def kernels(request: demitasse.Request) -> list[Candidate]:
+        def never(*given: Any) -> Any:
+            raise AssertionError("its layouts are not plain")
+
+        if request.place.space != "host" or request.operation.name != "relu":
+            return []
+        assert all(spec is None or spec.layout == PLAIN for spec in (*request.inputs, *request.outputs))
+        odd = Layout("odd", order=(0, 2, 3, 1))
+        return [Candidate("odd", never, (odd,), (odd,)), Candidate("half", never, (), (odd,))]
+
+    toy = pytest.importorskip("toy")
+    other = toy.plugin("other", roles={"kernels": {"priority": 99, "spaces": ["host"]}}, kernels=kernels)
+    device = Sparse(lacks=["relu", "convolution_relu"])
+    losses, *_ = train([other, device, *PLUGINS], machine(1), tmp_path)
+    host = Machine("host", (Level("machine"),), fingerprint=fingerprint())
+    assert losses == train(PLUGINS, host, tmp_path / "host")[0]
+
+
+def test_a_net_of_ssds_trains_and_is_scored_on_a_device_that_knows_none_of_it(tmp_path: Path) -> None:
+    """And what is wrong with its samples is told as on a host."""
+    annotated_database(tmp_path / "train_lmdb", rectangles(40, 1))
+    annotated_database(tmp_path / "test_lmdb", rectangles(20, 2))
+    (tmp_path / "net.prototxt").write_text(NET.format(layers=LEARNT))
+    (tmp_path / "solver.prototxt").write_text(
+        'net: "net.prototxt" type: "Adam" base_lr: 0.003 momentum: 0.9 lr_policy: "fixed" max_iter: 9 '
+        "test_iter: 2 test_interval: 9 snapshot_after_train: false random_seed: 1"
+    )
+    lacks = [
+        *("multibox_loss", "multibox_loss_backward", "detections", "evaluate_detections"),
+        *("permute", "permute_backward"),
+    ]
+    more = ["detection", "onnx"]
+    results = []
+    host = Machine("host", (Level("machine"),), fingerprint=fingerprint())
+    for hw, plugins in ((host, [*PLUGINS, *more]), (machine(1), [Sparse(lacks=lacks), *PLUGINS, *more])):
+        with compose(hw, plugins) as runtime:
+            trainer = runtime.trainer(tmp_path / "solver.prototxt")
+            results.append(([trainer.step().loss for _ in range(3)], trainer.test()))
+            if hw is not host:
+                words = {"permute", "permute_backward", "multibox_loss", "multibox_loss_backward"}
+                assert on_copies(trainer) == words
+    assert results[0] == results[1]
+    wrong = [(pixels, [(7, *rest[1:]) for rest in objects]) for pixels, objects in rectangles(16, 3)]
+    annotated_database(tmp_path / "wrong_lmdb", wrong)
+    with compose(machine(1), [Sparse(lacks=lacks), *PLUGINS, *more]) as runtime:
+        overrides = {"layer.data.data_param.source": str(tmp_path / "wrong_lmdb")}
+        trainer = runtime.trainer(tmp_path / "solver.prototxt", overrides=overrides)
+        with pytest.raises(DataError, match=r"layer 'loss' .* of image \d+ and class 7"):
+            trainer.step()
