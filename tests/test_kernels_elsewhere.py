@@ -25,6 +25,9 @@ from demitasse import (
     Level,
     Machine,
     PlanError,
+    Request,
+    TensorSpec,
+    arrange,
     compose,
     fingerprint,
     hookimpl,
@@ -113,6 +116,25 @@ def test_who_computes_is_told_once_and_explained(
     assert len(told) == len(set(told)) == len(LACKS)
     who = "on copies in host, by plugin 'reference': no plugin computes it in device"
     assert f"convolution is computed {who}" in told
+
+
+@pytest.mark.parametrize(("rate", "changes"), [(0.5, True), (-0.5, False), (0.0, False)])
+def test_an_update_changes_nothing_for_the_rate_of_a_guard(rate: float, changes: bool) -> None:
+    """Which an accelerator makes negative where the loss is no finite number."""
+    with compose(machine(1), [Sparse(lacks=LACKS), *PLUGINS]) as runtime:
+        (worker,) = arrange(runtime.machine, "float32")
+        operation = runtime.vocabulary["momentum_update"]
+        numbers = TensorSpec((4,), "float32"), TensorSpec((1,), "float64")
+        inputs = (*numbers[:1] * 3, numbers[1], None)
+        attributes = {**operation.attributes, "momentum": 0.0, "segments": ((0, 4, 1.0, 1.0),)}
+        request = Request(operation, inputs, (), attributes, worker.place)
+        plugin, candidate, _ = runtime.kernels(worker).choose(request, "solver")
+        arrays = [Remote(np.full(4, value, np.float32)) for value in (1.0, 2.0, 0.0)]
+        work = candidate.bind([*arrays, Remote(np.array([rate])), None], [], None)
+        work()
+    assert plugin == "reference"
+    wanted = 1.0 - rate * 2 if changes else 1.0
+    np.testing.assert_array_equal(np.asarray(arrays[0]), np.full(4, wanted, np.float32))
 
 
 def test_without_the_word_of_its_manifest_nobody_else_is_asked() -> None:

@@ -83,10 +83,17 @@ def _bind(
         for specs in (request.inputs, request.outputs)
     )
     workspace = np.empty(candidate.workspace, np.uint8) if candidate.workspace else None
-    operands, last = request.operation.inputs, len(request.operation.inputs) - 1
-    updated = [operands[min(i, last)].updated for i in range(len(read))]
+    last = len(request.operation.inputs) - 1
+    operands = [request.operation.inputs[min(i, last)] for i in range(len(read))]
+    updated = [operand.updated for operand in operands]
+    rates = [
+        mine
+        for mine, operand in zip(read, operands, strict=True)
+        if operand.name == "rate" and not written
+    ]
     return OnCopies(
         candidate.bind(read, written, workspace),
+        next(iter(rates), None),
         [(mine, theirs) for mine, theirs in zip(read, inputs, strict=True) if theirs is not None],
         [
             (theirs, mine)
@@ -99,18 +106,25 @@ def _bind(
 
 
 class OnCopies:
-    """A work whose operands are copied before it and after it: (to, from)."""
+    """A work whose operands are copied before it and after it: (to, from). A negative ``rate`` is that
+    of an accelerator's guard, whose updates change nothing."""
 
     def __init__(
-        self, work: Work, before: Sequence[tuple[Any, Any]], after: Sequence[tuple[Any, Any]]
+        self,
+        work: Work,
+        rate: Any,
+        before: Sequence[tuple[Any, Any]],
+        after: Sequence[tuple[Any, Any]],
     ) -> None:
-        self._work, self._before, self._after = work, before, after
+        self._work, self._rate, self._before, self._after = work, rate, before, after
         if named := getattr(work, "named", None):
             self.named = named
 
     def __call__(self) -> None:
         for mine, theirs in self._before:
             mine[...] = np.asarray(theirs)
+        if self._rate is not None and self._rate[0] < 0:
+            return
         self._work()
         for theirs, mine in self._after:
             theirs[...] = mine
