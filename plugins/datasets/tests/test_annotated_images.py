@@ -262,6 +262,15 @@ def test_records_without_boxes_have_a_label_and_raw_ones_their_bytes(
     assert found["label"].tolist() == [3, 3]
 
 
+def test_other_records_are_told_from_those_with_boxes(
+    tmp_path: Path, opened: Callable[..., Any]
+) -> None:
+    with pytest.raises(
+        DataError, match=r"key '00000000': it is an AnnotatedDatum, an image with boxes: "
+    ):
+        opened(str(noisy(tmp_path / "db")), "lmdb")
+
+
 def test_mistakes_are_named(tmp_path: Path, opened: Callable[..., Any]) -> None:
     path = str(noisy(tmp_path / "db"))
 

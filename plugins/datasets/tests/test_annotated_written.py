@@ -212,7 +212,7 @@ def test_mistakes_in_what_is_asked_are_named(written: Callable[..., Path], tmp_p
         with pytest.raises(DataError, match=match):
             written(**options)
 
-    fails("xml files name classes; a label map gives them their numbers", labels="")
+    fails(r"xml files name classes; a label map \(--label_map_file\) gives them", labels="")
     fails("unknown form of annotations 'voc'.*xml", form="voc")
     fails("give a height and a width, or the shorter side", height=3, width=3, shorter=4)
     fails("unknown format of encoded images 'jpgg'", encoded="jpgg")

@@ -102,6 +102,8 @@ class DatumSamples:
         return f"key {shown(self._reader.key(number))}"
 
     def _pixels(self, record: Datum) -> np.ndarray:
+        if record.wraps:
+            raise DataError("it is an AnnotatedDatum, an image with boxes: AnnotatedData layers read it")
         if record.encoded:
             return images.planes(images.decode(record.data, self._mode))
         return record.pixels()

@@ -17,7 +17,7 @@ from demitasse import DataError
 LONGEST_VARINT = 10
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _NUMBERS = {1: "channels", 2: "height", 3: "width", 5: "label", 7: "encoded"}
-_DATA, _FLOATS = 4, 6
+_DATA, _FLOATS, _WRAPPED = 4, 6, 1
 
 
 @dataclass(slots=True)
@@ -31,6 +31,8 @@ class Datum:
     label: int = 0
     floats: np.ndarray | None = None
     encoded: bool = False
+    wraps: bool = False
+    """Whether there are bytes where a Datum has its channels, as AnnotatedDatum has a Datum."""
 
     def pixels(self) -> np.ndarray:
         """The array (channels, height, width) of a record that is not encoded: uint8, or float32 where
@@ -76,6 +78,8 @@ def parse(record: memoryview | bytes) -> Datum:
                 )
             if number == _DATA:
                 datum.data = view[at : at + length]
+            elif number == _WRAPPED:
+                datum.wraps = True
             elif number == _FLOATS:
                 if length % 4:
                     raise DataError(

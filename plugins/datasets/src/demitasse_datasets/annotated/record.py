@@ -44,7 +44,10 @@ def parse_annotated(record: memoryview | bytes, boxed: bool = False) -> Annotate
         elif number == 3 and isinstance(value, memoryview):
             rows += _group(value)
     if datum is None:
-        raise DataError("it is no AnnotatedDatum: there is no Datum in it")
+        plain = parse(record)
+        is_datum = len(plain.data) or plain.floats is not None
+        what = "a Datum without boxes, which Data layers read" if is_datum else "no AnnotatedDatum"
+        raise DataError(f"it is {what}; demitasse convert_annoset writes images with boxes")
     if kind is None:
         return Annotated(datum, None)
     if kind != 0:

@@ -54,7 +54,9 @@ def convert_annotated(
     if min(shorter, longest) < 0 or (height and (shorter or longest)):
         raise DataError("give a height and a width, or the shorter side and the longest, not both")
     if not labels and form != "txt":
-        raise DataError(f"{form} files name classes; a label map gives them their numbers")
+        raise DataError(
+            f"{form} files name classes; a label map (--label_map_file) gives them their numbers"
+        )
     written = replace(form_of(height, width, gray, encoded), shorter=shorter, longest=longest)
     names = read_label_map(Path(labels), check_labels) if labels else {}
     listed, about = read_pairs(path)
