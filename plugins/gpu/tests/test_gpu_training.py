@@ -17,6 +17,7 @@ import demitasse
 from demitasse import Level, Machine, MemorySpace, SyncSpec, fingerprint
 
 ROOT = Path(__file__).resolve().parents[3]
+ORDER_BACK = "order: 1 order: 3 order: 0 order: 2"
 SOLVER = ROOT / "examples" / "digits" / "digits_solver.prototxt"
 PLUGINS = ["caffe", "training", "datasets", "gpu", "cpu", "reference", "snapshots"]
 
@@ -119,6 +120,30 @@ def test_a_snapshot_of_a_gpu_goes_on_on_the_host(tmp_path: Path) -> None:
 def test_half_precision_trains_close_to_single(gpu: demitasse.Runtime, reference: list[float]) -> None:
     trainer = gpu.trainer(SOLVER, precision="bf16")
     assert np.allclose(losses(trainer, 4), reference, rtol=2e-2)
+
+
+@pytest.mark.parametrize("precision", ["f32", "bf16"])
+@pytest.mark.parametrize("driver", [EmulatedDriver, ThreadedDriver])
+def test_what_it_has_no_kernel_for_is_computed_by_the_hosts_on_copies(
+    driver: Any, precision: str, reference: list[float], tmp_path: Path
+) -> None:
+    """Axes are exchanged there and back between the layers of digits: two words of plugin onnx."""
+    text = (SOLVER.parent / "digits_train_test.prototxt").read_text()
+    before, after = text.split('layer {\n  name: "conv2"')
+    for name, bottom in (("there", "pool1"), ("back", "there")):
+        order = "order: 2 order: 0 order: 3 order: 1" if name == "there" else ORDER_BACK
+        before += f'layer {{ name: "{name}" type: "Permute" bottom: "{bottom}" top: "{name}" '
+        before += f"permute_param {{ {order} }} }}\n"
+    after = after.replace('bottom: "pool1"', 'bottom: "back"', 1)
+    (tmp_path / "digits_train_test.prototxt").write_text(f'{before}layer {{\n  name: "conv2"{after}')
+    (tmp_path / "solver.prototxt").write_text(SOLVER.read_text())
+    options = {"gpu": {"driver": driver}}
+    with demitasse.compose(machine(), [*PLUGINS, "onnx"], options) as runtime:
+        trainer = runtime.trainer(tmp_path / "solver.prototxt", precision=precision)
+        found = losses(trainer, 4)
+        elsewhere = {e.layer for e in trainer.plan.entries if e.kernel.endswith("on copies in host")}
+    assert elsewhere == {"there", "back"}
+    assert np.allclose(found, reference, rtol=2e-2 if precision == "bf16" else 1e-5)
 
 
 def test_a_net_runs_forward_with_arrays_of_the_host(gpu: demitasse.Runtime) -> None:
