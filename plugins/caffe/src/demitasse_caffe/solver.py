@@ -54,7 +54,6 @@ _NOT_NEGATIVE = (
 _AT_LEAST_ONE = ("iter_size", "average_loss")
 _WORDS = {
     "regularization_type": ("L1", "L2"),
-    "eval_type": ("classification", "detection"),
     "ap_version": ("11point", "MaxIntegral", "Integral"),
 }
 _COUNTING = ("ap_version", "show_per_class_result")

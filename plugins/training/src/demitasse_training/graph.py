@@ -207,7 +207,7 @@ class NetGraph(Graph):
             tops = self._tops(layer, kind, self._bottoms(layer, net))
             if found := getattr(kind, "found", None):
                 self.found |= dict.fromkeys(tops, found)
-            if hasattr(kind, "score"):
+            if callable(getattr(kind, "score", None)):
                 self.scoring |= dict.fromkeys(tops, partial(_scored, kind, layer, self._where()))
             consumed.update(layer.bottoms)
             for name, tensor in zip(layer.tops, tops, strict=False):
