@@ -306,5 +306,22 @@ def test_mistakes_are_named(tmp_path: Path, opened: Callable[..., Any]) -> None:
         opened(str(tmp_path), "annotated")
 
 
+def test_images_with_and_without_colours_are_told_or_read_alike(
+    tmp_path: Path, opened: Callable[..., Any], everything: Callable[..., Any]
+) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (9, 8, 3)).astype(np.uint8)
+    mixed = [(pixels, []), (pixels[:, :, :1], [])]
+    path = str(annotated_database(tmp_path / "mixed", mixed))
+    options = {"augmentation": {"resizing": resized(), "fill": (1.0, 2.0, 3.0), "expansion": (1.0, 3.0)}}
+    source = opened(path, "annotated", options=options)
+    with pytest.raises(
+        DataError, match=r"key '00000001': its image has 1 channels, the first one 3; .*colo"
+    ):
+        everything(source)
+    assert everything(opened(path, "annotated", options={**options, "mode": "color"}))["data"].any()
+    with pytest.raises(DataError, match="3 means for images of 1 channels; give 1 or 1"):
+        opened(path, "annotated", options={**options, "mode": "gray"})
+
+
 def resized(**more: Any) -> dict[str, Any]:
     return {"height": 8, "width": 8, **more}

@@ -77,7 +77,6 @@ def _augmentation(parameters: Any, about: Any, training: bool) -> dict[str, Any]
         "crop": _crop(parameters),
         "random": training,
         "mirror": parameters.mirror,
-        "fill": tuple(number(value) for value in parameters.mean_value) or (0.0,),
     }
     if parameters.HasField("emit_constraint"):
         emit = parameters.emit_constraint
@@ -88,6 +87,7 @@ def _augmentation(parameters: Any, about: Any, training: bool) -> dict[str, Any]
         if not expand.max_expand_ratio >= 1:
             raise ValueError(f"max_expand_ratio is {number(expand.max_expand_ratio):g}; 1 or more")
         asked["expansion"] = number(expand.prob), number(expand.max_expand_ratio)
+        asked["fill"] = tuple(number(value) for value in parameters.mean_value) or (0.0,)
     if parameters.HasField("distort_param"):
         asked["distortion"] = _distortion(parameters.distort_param)
     if len(parameters.resize_param) > 1:

@@ -11,9 +11,8 @@ from demitasse_datasets.annotated.augmentation import Augmentation
 from demitasse_datasets.annotated.colours import Distortion
 from demitasse_datasets.annotated.resizing import INTERPOLATIONS, MODES, PADS, Resizing
 from demitasse_datasets.annotated.sampling import Sampler, Sampling
+from demitasse_datasets.opening import LARGEST_IMAGE
 
-LARGEST = 1 << 15
-"""Rows or columns that an image may be resized to."""
 _Made = TypeVar("_Made")
 
 
@@ -49,8 +48,8 @@ def _check(resizing: Resizing) -> None:
 
 
 def _check_side(what: str, side: int) -> None:
-    if not 1 <= side <= LARGEST:
-        raise ValueError(f"{what} {side:,} of images; valid are 1 to {LARGEST:,}")
+    if not 1 <= side <= LARGEST_IMAGE:
+        raise ValueError(f"{what} {side:,} of images; valid are 1 to {LARGEST_IMAGE:,}")
 
 
 def _made(kind: type[_Made], values: Mapping[str, Any]) -> _Made:

@@ -36,7 +36,10 @@ class AnnotatedSamples:
         with reader.session() as get, naming(f"{self.name}: {self._key(0)}"):
             record = parse_annotated(get(0), boxed)
             pixels = self._pixels(record)
-        self._boxed = record.boxes is not None
+        self._boxed, self._channels = record.boxes is not None, pixels.shape[2]
+        if len(augmentation.fill) not in (1, self._channels):
+            told = f"{len(augmentation.fill)} means for images of {self._channels} channels"
+            raise DataError(f"{self.name}: {told}; give 1 or {self._channels}")
         size = augmentation.size or pixels.shape[:2]
         self.fields: Mapping[str, Field] = {
             "data": Field((pixels.shape[2], *size), "uint8"),
@@ -59,7 +62,13 @@ class AnnotatedSamples:
             has, first = ("no boxes", "some") if self._boxed else ("boxes", "none")
             raise DataError(f"it has {has}, and the first record has {first}")
         rows = np.empty((0, ROW - 1)) if record.boxes is None else record.boxes
-        pixels, rows = self._augmentation(self._pixels(record), rows, sample)
+        pixels = self._pixels(record)
+        if pixels.shape[2] != self._channels:
+            raise DataError(
+                f"its image has {pixels.shape[2]} channels, the first one {self._channels}; read all in "
+                f"color or gray (transform_param {{ force_color: true }})"
+            )
+        pixels, rows = self._augmentation(pixels, rows, sample)
         if "data" in out:
             fit(images.planes(pixels), out["data"][place])
         if "label" in out and not self._boxed:
