@@ -63,6 +63,45 @@ def number(name: str, text: str) -> Callable[[Command], Command]:
     return click.option(f"--{name}", f"-{name}", name, type=click.IntRange(0), default=0, help=text)
 
 
+def written_options(command: Command) -> Command:
+    """The flags that say how images are written."""
+    formats = f"The format of encoded images: {FORMATS}."
+    options = (
+        number("resize_height", "Rows to which images are resized; 0 keeps theirs."),
+        number("resize_width", "Columns to which images are resized; 0 keeps theirs."),
+        switch("gray", "Write one channel."),
+        switch("shuffle", "Write in a random order."),
+        switch("encoded", "Keep images as files, not as pixels."),
+        click.option("--encode_type", "-encode_type", default="", help=formats),
+        switch("check_size", "Refuse images of another size than the first."),
+        click.option(
+            "--backend", "-backend", default="lmdb", type=click.Choice(["lmdb"]), show_default=True
+        ),
+        click.option("--seed", type=click.IntRange(0), default=0, help="Of the random order."),
+        click.option("--force", is_flag=True, help="Overwrite DB if it is there."),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def convert(program: str, given: tuple[str, ...], written: dict[str, Any], **more: Any) -> None:
+    """Have a program write the database, with ``written_options``, and say what is in it."""
+    if len(given) not in (2, 3):
+        raise click.UsageError("give LIST and DB, or ROOT, LIST and DB")
+    root, (source, target) = given[0] if len(given) == 3 else "", given[-2:]
+    renamed = {"resize_height": "height", "resize_width": "width"}
+    options = {renamed.get(name, name): value for name, value in written.items()}
+    options["encoded"] = options.pop("encode_type") or options["encoded"]
+    del options["backend"]  # there is one
+    with compose() as runtime:
+        count = runtime.program(
+            program, source, target, root=root, progress=Progress(), **options, **more
+        )
+    size = sum(file.stat().st_size for file in Path(target).iterdir())
+    click.echo(f"wrote {target}: {count:,} records, {size / 2**20:.1f} MiB")
+
+
 @click.command(
     "convert_imageset",
     cls=Imageset,
@@ -71,50 +110,7 @@ def number(name: str, text: str) -> Callable[[Command], Command]:
     "(CIFAR, IDX).",
 )
 @click.argument("given", metavar="[ROOT] LIST|FOLDER|SAMPLES DB", nargs=-1, required=True)
-@number("resize_height", "Rows to which images are resized; 0 keeps theirs.")
-@number("resize_width", "Columns to which images are resized; 0 keeps theirs.")
-@switch("gray", "Write one channel.")
-@switch("shuffle", "Write in a random order.")
-@switch("encoded", "Keep images as files, not as pixels.")
-@click.option(
-    "--encode_type", "-encode_type", default="", help=f"The format of encoded images: {FORMATS}."
-)
-@switch("check_size", "Refuse images of another size than the first.")
-@click.option("--backend", "-backend", default="lmdb", type=click.Choice(["lmdb"]), show_default=True)
-@click.option("--seed", type=click.IntRange(0), default=0, help="Of the random order.")
-@click.option("--force", is_flag=True, help="Overwrite DB if it is there.")
-def command(
-    given: tuple[str, ...],
-    resize_height: int,
-    resize_width: int,
-    gray: bool,
-    shuffle: bool,
-    encoded: bool,
-    encode_type: str,
-    check_size: bool,
-    backend: str,
-    seed: int,
-    force: bool,
-) -> None:
+@written_options
+def command(given: tuple[str, ...], **written: Any) -> None:
     """Write the database, and say what is in it."""
-    if len(given) not in (2, 3):
-        raise click.UsageError("give LIST and DB, or ROOT, LIST and DB")
-    root, (source, target) = given[0] if len(given) == 3 else "", given[-2:]
-    with compose() as runtime:
-        count = runtime.program(
-            "convert_samples",
-            source,
-            target,
-            root=root,
-            height=resize_height,
-            width=resize_width,
-            gray=gray,
-            encoded=encode_type or encoded,
-            shuffle=shuffle,
-            seed=seed,
-            force=force,
-            check_size=check_size,
-            progress=Progress(),
-        )
-    size = sum(file.stat().st_size for file in Path(target).iterdir())
-    click.echo(f"wrote {target}: {count:,} records, {size / 2**20:.1f} MiB")
+    convert("convert_samples", given, written)
