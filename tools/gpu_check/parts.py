@@ -107,7 +107,7 @@ def copies(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]:
         stream.synchronise()
     rates["both ways"] = round(8 * size / (time.perf_counter() - begin) / 1e9, 2)
     streams.close()
-    yield {"rates": rates, "link": link()}
+    yield {"rates": rates, "link": link(), "packets": packets()}
 
 
 def link() -> str:
@@ -118,6 +118,25 @@ def link() -> str:
         return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout
     except (OSError, subprocess.SubprocessError) as error:
         return f"unknown: {error}"
+
+
+def packets() -> dict[str, int] | str:
+    """Bytes that a packet on the link to the GPU carries, and that one request may read, from the
+    device's configuration space (PCI Express base specification, 7.5.3.4)."""
+    asked = ["nvidia-smi", "--query-gpu=pci.bus_id", "--format=csv,noheader"]
+    try:
+        said = subprocess.run(asked, capture_output=True, text=True, timeout=10, check=True).stdout
+        domain, rest = said.splitlines()[0].strip().lower().split(":", 1)
+        registers = Path(f"/sys/bus/pci/devices/{domain[-4:]}:{rest}/config").read_bytes()
+    except (OSError, IndexError, ValueError, subprocess.SubprocessError) as error:
+        return f"unknown: {error}"
+    at, express = registers[0x34], 0x10
+    while at and at + 10 <= len(registers) and registers[at] != express:
+        at = registers[at + 1]
+    if not at or at + 10 > len(registers):
+        return f"unknown: {len(registers)} bytes of configuration, no PCI Express capability"
+    control = int.from_bytes(registers[at + 8 : at + 10], "little")
+    return {"payload": 128 << (control >> 5 & 7), "request": 128 << (control >> 12 & 7)}
 
 
 def memory(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]:

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 from cuda_on_cpu.driver import EmulatedDriver
 from stand_in_cudnn import StandIn, back_to_data, back_to_weights, convolved
+from test_gpu_products import Told
 
 from demitasse import PLAIN, Place, PlanError, Request, TensorSpec
 from demitasse.operations import VOCABULARY
 from demitasse_gpu.array import empty
 from demitasse_gpu.device import Device
-from demitasse_gpu.libraries import convolutions, copies, cudnn
+from demitasse_gpu.libraries import convolutions, copies, cublaslt, cudnn
 from demitasse_gpu.libraries.convolutions import Convolution
 from demitasse_gpu.libraries.cudnn import strides_of
 
@@ -339,3 +340,44 @@ def test_strides_are_those_of_an_array_in_that_order(order: tuple[int, ...]) -> 
     logical = physical.transpose(np.argsort(order)) if order else physical
     assert logical.shape == shape
     assert strides_of(shape, order) == logical.strides
+
+
+@pytest.mark.parametrize("precision", TOLERANCE)
+@pytest.mark.parametrize("plain", [False, True])
+def test_filters_that_are_points_are_tried_as_products(
+    precision: str, plain: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By cuBLASLt; where it has no epilogues, only what needs none."""
+    random, within, told = np.random.default_rng(6), TOLERANCE[precision], GEOMETRIES["plain"]
+    x, w, b = (
+        random.normal(size=shape).astype(np.float32) for shape in ((3, 16, 7, 5), (8, 16, 1, 1), (8,))
+    )
+    y = convolved(x.astype(np.float64), w.astype(np.float64), *geometry(told)) + b[:, None, None]
+    dy = random.normal(size=y.shape).astype(np.float32)
+    backs = {
+        "convolution_backward_data": (
+            w,
+            back_to_data(dy.astype(np.float64), w, x.shape, *geometry(told)),
+        ),
+        "convolution_backward_weights": (
+            x,
+            back_to_weights(dy.astype(np.float64), x, w.shape, *geometry(told)),
+        ),
+    }
+    device, library = device_with(StandIn()), Told()
+    library.plain = plain
+    device.opened["cublasLt"] = cublaslt.CublasLt(device, library)
+    monkeypatch.setattr(convolutions, "quickest", lambda device, ways: len(ways) - 1)
+    forward = request("convolution_relu", [x, w, b], told, precision)
+    (candidate,) = convolutions.candidates(forward)
+    assert candidate.kernel == f"cuDNN or cuBLASLt{' or CUDA' * (precision == 'f32')} {precision}"
+    (found,) = computed(device, forward, [x, w, b])
+    assert np.allclose(found, np.maximum(y, 0), atol=within * np.abs(y).max())
+    assert bool(library.products) != plain
+    for name, (other, expected) in backs.items():
+        library.products = 0
+        shape = x.shape if name.endswith("data") else w.shape
+        asked = request(name, [dy, other], {**told, "shape": shape}, precision)
+        found = computed(device, asked, [dy, other])[0]
+        assert np.allclose(found, expected, atol=within * np.abs(expected).max())
+        assert library.products

@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 from cuda_on_cpu.driver import EmulatedDriver
 
-from demitasse import Place, PlanError, Request, TensorSpec
+from demitasse import Layout, Place, PlanError, Request, TensorSpec
 from demitasse.operations import VOCABULARY
 from demitasse_gpu.array import empty
 from demitasse_gpu.device import Device
 from demitasse_gpu.libraries import cublaslt, products
 
 GPU = Place("gpu", "gpu")
+BFLOAT16 = Layout("bf16", stored="bfloat16")
 SCALARS = {0: ctypes.c_float, 1: ctypes.c_double}
 TYPES = {0: "float32", 1: "float64", 14: "uint16"}
 
@@ -81,13 +82,20 @@ class Told:
         assert (alpha._obj.value, beta._obj.value) == (1.0, 0.0)
         assert isinstance(alpha._obj, SCALARS[told["scale"]])
         x, y, z = (self._matrix(*pair) for pair in ((a, of_a), (b, of_b), (d, of_d)))
+        x, y = (widened(m) for m in (x, y))
         x, y = (m.T if told[t] else m for m, t in ((x, cublaslt.TRANSA), (y, cublaslt.TRANSB)))
         made = x.astype(np.float64) @ y
         epilogue = told[cublaslt.EPILOGUE]
         if epilogue & 4:
             block = (ctypes.c_uint8 * (z.itemsize * len(z))).from_address(told[cublaslt.BIAS_POINTER])
-            made += np.frombuffer(block, z.dtype)[:, None]
-        z[...] = np.maximum(made, 0) if epilogue & 2 else made
+            made += widened(np.frombuffer(block, z.dtype))[:, None]
+        made = np.maximum(made, 0) if epilogue & 2 else made
+        z[...] = BFLOAT16.pack(made.astype(np.float32)) if z.dtype == np.uint16 else made
+
+
+def widened(values: np.ndarray) -> np.ndarray:
+    """Numbers that are bfloat16 in memory; others as they are."""
+    return BFLOAT16.unpack(values, values.shape) if values.dtype == np.uint16 else values
 
 
 @pytest.fixture

@@ -1,12 +1,15 @@
-"""Convolutions by cuDNN, by that one of its plans that takes least, measured when a step is bound.
+"""Convolutions by cuDNN, by that one of its plans that takes least, measured when a step is bound;
+beside them by cuBLASLt, where filters are points, and in exact float32 by kernels of our own.
 
-What its heuristics have for Hopper (cuDNN 9.28): for TF32 and bfloat16, engines that read channels
+What cuDNN's heuristics have for Hopper (9.28): for TF32 and bfloat16, engines that read channels
 innermost, most without scratch memory, where other layouts are reordered first; for exact float32
-engines on plain images, and on others hardly any. So images are asked for."""
+engines on plain images, and on others hardly any. Kernels of our own want channels innermost too, and
+multiples of four of them; other images are plain in float32."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -14,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from demitasse import PLAIN, Candidate, Layout, PlanError, Request, Work
 from demitasse_gpu.kernels.launches import FOR_LIBRARIES, for_libraries
 from demitasse_gpu.launch import Call, Launch, in_order
-from demitasse_gpu.libraries import copies, cudnn
+from demitasse_gpu.libraries import copies, cublaslt, cudnn, exact, products
 from demitasse_gpu.libraries.cudnn import Plan, Tensor, strides_of
 from demitasse_gpu.libraries.epilogue import Table, add_bias, column_sums, widened
 from demitasse_gpu.libraries.measuring import quickest
@@ -65,7 +68,19 @@ class Convolution:
     @property
     def order(self) -> tuple[int, ...]:
         """How the dimensions of images and filters lie."""
-        return INNERMOST if self.half or self.tf32 else ()
+        return INNERMOST if self.half or self.tf32 or exact.serves(self) else ()
+
+    @property
+    def precision(self) -> str:
+        """What numbers are rounded to."""
+        return "bf16" if self.half else "tf32" if self.tf32 else "f32"
+
+    @property
+    def is_product(self) -> bool:
+        """Whether it is an inner product of each point's channels, which lie in line."""
+        stride, pad, _ = self.geometry
+        whole = self.w[1:] == (self.x[1], 1, 1)  # and no groups
+        return bool(self.order) and whole and stride == (1, 1) and pad == (0, 0)
 
     @property
     def table(self) -> Table:
@@ -124,9 +139,10 @@ def candidates(request: Request, most: int = 2**30) -> list[Candidate]:
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
         return binds[found.kind](found, inputs, outputs, for_libraries(workspace))
 
-    precision = "bf16" if found.half else "tf32" if found.tf32 else "f32"
+    beside = {"cuBLASLt": found.is_product, "CUDA": exact.serves(found)}
+    name = " or ".join(["cuDNN", *(name for name, there in beside.items() if there)])
     inputs, outputs = layouts[found.kind]
-    return [Candidate(f"cuDNN {precision}", bind, inputs, outputs, _room(found))]
+    return [Candidate(f"{name} {found.precision}", bind, inputs, outputs, _room(found))]
 
 
 def described(request: Request, most: int = 2**30) -> Convolution | None:
@@ -204,6 +220,36 @@ def _forward_ways(
         operations, fused = _fused(library, asked, tensors)
         places = (*given, b.address, y.address) if b is not None else addresses
         ways += _ways(library, asked, operations, fused, places, workspace)
+    return ways + _own_ways(library.device, asked, given, y.address, b, workspace)
+
+
+def _own_ways(
+    device: Device, asked: Convolution, given: Sequence[int], made: int, bias: Any, workspace: Any
+) -> list[Way]:
+    """Ways beside cuDNN's to make, at address ``made``, y of x and w, dx of w and dy, or dw of x and
+    dy."""
+    launches = exact.ways(device, asked, given, made, bias, workspace.address)
+    ways = [_in_line(*each) for each in launches]
+    if not asked.is_product:
+        return ways
+    compute = "tf32" if asked.tf32 else "f32"
+    sizes = products.Sizes(prod(asked.x) // asked.x[1], asked.x[1], asked.w[0], transposed=False)
+    limit = min(asked.limit, products.WORKSPACE)
+    with suppress(PlanError):  # it is not here, or has no algorithm
+        library = products.opened(device)
+
+        def way(product: cublaslt.Product, first: int, second: int, level: int = 0) -> Way:
+            return library.product(product, first, second, made, level, workspace.address, limit)
+
+        if asked.kind == cudnn.BACKWARD_DATA:
+            ways.append(way(products.backward_data(sizes, asked.stored, compute), *given))
+        elif asked.kind == cudnn.BACKWARD_WEIGHTS:
+            ways.append(way(products.backward_weights(sizes, asked.stored, compute), *given))
+        else:
+            x, w = given
+            epilogue = cublaslt.EPILOGUES[bias is not None, asked.relu]
+            level = 0 if bias is None else bias.address
+            ways.append(way(products.forward(sizes, asked.stored, compute, epilogue), w, x, level))
     return ways
 
 
@@ -234,6 +280,7 @@ def _data(asked: Convolution, inputs: Sequence[Any], outputs: Sequence[Any], wor
     operation = library.convolution(asked.kind, *tensors, asked.geometry)
     addresses = dx.address, w.address, dy.address
     ways = _ways(library, asked, [operation], tensors, addresses, workspace)
+    ways += _own_ways(dx.device, asked, (w.address, dy.address), dx.address, None, workspace)
     return _quickest(library, asked, ways, (dy, w, dx, workspace))
 
 
@@ -249,10 +296,14 @@ def _weights(asked: Convolution, inputs: Sequence[Any], outputs: Sequence[Any], 
             given = copied.x, copied.w, dy.address
             before, after = copied.images(device, x), copied.gradient(device, made)
             wide = _weights_ways(library, copied.wide, given, workspace)
+            if not asked.half:  # else of float32, which no copy back is of
+                wide += _own_ways(device, copied.wide, (copied.x, dy.address), copied.w, None, workspace)
             ways += [_in_line(before, way, after) for way in wide]
-        works.append(_quickest(library, asked, ways, (dy, x, dw, workspace)))
         if asked.half:
-            works.append(widened(device, rest, dw, prod(asked.w), asked.stored))
+            last = widened(device, rest, dw, prod(asked.w), asked.stored)
+            ways = [_in_line(way, last) for way in ways]
+        ways += _own_ways(device, asked, (x.address, dy.address), dw.address, None, workspace)
+        works.append(_quickest(library, asked, ways, (dy, x, dw, workspace)))
     if db is not None:
         works += column_sums(asked.table, dy, db, rest)
     return in_order(works)

@@ -155,7 +155,7 @@ class Cudnn:
         self.handle = ctypes.c_void_p()
         self.call("cudnnCreate", ctypes.byref(self.handle))
         self.call("cudnnSetStream", self.handle, ctypes.c_void_p(device.stream))
-        self.chosen = Choices(device, f"cudnn-{self.version}" if loaded is None else "")
+        self.chosen = Choices(device, f"convolutions-cudnn-{self.version}" if loaded is None else "")
         self.known: dict[Any, list[Plan]] = {}
 
     @property

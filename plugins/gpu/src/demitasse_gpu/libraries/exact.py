@@ -1,0 +1,228 @@
+"""Convolutions in float32 that no tensor core rounds, by kernels of our own, beside cuDNN's
+(cuda/float32_convolution.cu). Its engines for this are few once those are left out that add up in another
+order from run to run, and know planes alone, which normalisations take twice as long for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from demitasse_gpu.kernels.launches import (
+    DIVISOR,
+    THREADS,
+    Source,
+    blocks,
+    divisor,
+    structure,
+    text_of,
+)
+from demitasse_gpu.libraries import cudnn
+
+if TYPE_CHECKING:
+    from demitasse_gpu.device import Device
+    from demitasse_gpu.launch import Launch
+    from demitasse_gpu.libraries.convolutions import Convolution
+
+SOURCE = Source("float32_convolution.cu", "float32")
+PACK, FEW, OUTPUTS = 4, 8, 8
+"""Channels that are read at once; images of fewer than FEW are convolved as copies with more; y's are a
+multiple of OUTPUTS, as those of nets are in which time matters."""
+OFFSETS, EXTENTS = 2**31, 2**14
+"""What offsets in elements, and places along an axis, are below."""
+_DEPTH = 16
+_MULTIPROCESSORS = 132
+"""For how many sums are cut up, on any device, so that bits are the same: an H100's or an H200's."""
+_MOST_PARTS = 512
+_NAMES = (
+    *("samples", "groups", "channels", "outputs", "height", "width", "rows", "columns"),
+    *("kernel_h", "kernel_w", "stride_h", "stride_w", "pad_h", "pad_w", "dilation_h", "dilation_w"),
+)
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """What a block of a kernel makes: 64 ``down`` x 32 ``across`` numbers, of which blocks a
+    multiprocessor runs ``resident`` at a time."""
+
+    down: int
+    across: int
+    resident: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.down}x{self.across}"
+
+    @property
+    def threads(self) -> int:
+        return 32 * self.down * self.across
+
+    @property
+    def at_once(self) -> int:
+        """Blocks that run at a time."""
+        return self.resident * _MULTIPROCESSORS
+
+    def count(self, rows: int, columns: int) -> int:
+        """The blocks that make so many rows and columns."""
+        return -(-rows // (64 * self.down)) * -(-columns // (32 * self.across))
+
+
+TILES = Tiles(2, 4, 2), Tiles(2, 2, 3), Tiles(1, 4, 3), Tiles(1, 2, 6)
+"""As the kernels are compiled."""
+
+
+def serves(asked: Convolution) -> bool:
+    """Whether a convolution of float32 is computed here, of images with channels innermost: of four
+    channels in a group, or a multiple, or of few, which become as many."""
+    if asked.stored != "float32" or asked.tf32:
+        return False
+    outputs, channels, *kernel = asked.w
+    groups = asked.x[1] // channels
+    few = asked.kind != cudnn.BACKWARD_DATA and groups == 1 and channels < FEW
+    stride, pad, dilation = asked.geometry
+    reach = max(
+        extent + 2 * p + k * d
+        for extent, p, k, d in zip(asked.x[2:], pad, kernel, dilation, strict=True)
+    )
+    return (
+        (channels % PACK == 0 or few)
+        and outputs % (OUTPUTS * groups) == 0
+        and (asked.kind != cudnn.BACKWARD_DATA or stride == (1, 1) or dilation == (1, 1))
+        and reach < EXTENTS
+        and max(prod(asked.x), prod(asked.y), prod(asked.w) + 128 * prod(asked.w[1:])) < OFFSETS
+    )
+
+
+def ways(
+    device: Device, asked: Convolution, given: Sequence[int], made: int, bias: Any, workspace: int
+) -> Iterator[Sequence[Launch]]:
+    """Launches, one after the other, that convolve what is at the addresses ``given`` (x and w, w and
+    dy, or x and dy) to ``made``, with ``asked.limit`` bytes of scratch memory: one way for each size of
+    tiles, and for filters' gradients two. None where channels are no multiple of four."""
+    if not serves(asked) or asked.w[1] % PACK:
+        return
+    of = _Convolution(asked)
+    for tiles in TILES:
+        if asked.kind == cudnn.BACKWARD_WEIGHTS:
+            for parts in of.weights_parts(tiles):
+                yield of.backward_weights(device, tiles, parts, given, made, workspace)
+        elif asked.kind == cudnn.BACKWARD_DATA:
+            if of.turned <= asked.limit:
+                yield of.backward_data(device, tiles, given, made, workspace)
+        else:
+            yield of.forward(device, tiles, given, made, bias, workspace)
+
+
+class _Convolution:
+    """A convolution as the kernels take it."""
+
+    def __init__(self, asked: Convolution) -> None:
+        self._asked = asked
+        self._samples, of_x, *x = asked.x
+        of_y, self._channels, *kernel = asked.w
+        y, (stride, pad, dilation) = asked.y[2:], asked.geometry
+        self._groups, self._taps = of_x // self._channels, prod(kernel)
+        self._outputs, self._classes = of_y // self._groups, prod(stride)
+        self._points, self._image = self._samples * prod(y), (x, stride)
+        numbers = (self._samples, self._groups, self._channels, self._outputs, *x, *y)
+        pairs = *kernel, *stride, *pad, *dilation
+        fields = [*((name, "i4") for name in _NAMES), *((name, list(DIVISOR)) for name in ("r", "c"))]
+        self._told = structure(fields, *numbers, *pairs, *map(divisor, y))
+
+    @property
+    def turned(self) -> int:
+        """The bytes of filters that are turned for the gradient of images."""
+        return -(-4 * prod(self._asked.w) // 256) * 256
+
+    def forward(
+        self, device: Device, tiles: Tiles, given: Sequence[int], made: int, bias: Any, workspace: int
+    ) -> Sequence[Launch]:
+        rectified, size = int(self._asked.relu), prod(self._asked.y)
+        count = tiles.count(self._points, self._outputs)
+        parts = self._parts(tiles, count * self._groups, self._taps * self._channels, size, 0)
+        grid, name = (count, 1, self._groups * parts), f"convolution_{tiles.name}"
+        told = (bias, made, rectified) if parts == 1 else (None, workspace, 0)
+        numbers = *given, *told[:2], *map(np.int32, (told[2], parts))
+        launch = _launch(device, name, grid, tiles.threads, self._told, *numbers)
+        if parts == 1:
+            return [launch]
+        return [launch, _joined(device, workspace, bias, made, parts, rectified, self._asked.y[1], size)]
+
+    def backward_data(
+        self, device: Device, tiles: Tiles, given: Sequence[int], made: int, workspace: int
+    ) -> Sequence[Launch]:
+        (w, dy), filters = given, prod(self._asked.w)
+        numbers = *map(np.int32, (self._taps, self._channels, self._outputs)), np.uint32(filters)
+        grid = blocks(device, filters)
+        turn = _launch(device, "filters_turned", grid, THREADS, w, workspace, *numbers)
+        image, stride = self._image
+        most = self._samples * prod(-(-extent // s) for extent, s in zip(image, stride, strict=True))
+        count, size = tiles.count(most, self._channels), prod(self._asked.x)
+        classes = self._groups * self._classes
+        depth = self._taps * self._outputs // self._classes
+        parts = self._parts(tiles, count * classes, depth, size, self.turned)
+        partial = workspace + self.turned
+        target = made if parts == 1 else partial
+        name, grid_of = f"backward_data_{tiles.name}", (count, 1, classes * parts)
+        numbers_of = self._told, dy, workspace, target, np.int32(parts)
+        launch = _launch(device, name, grid_of, tiles.threads, *numbers_of)
+        if parts == 1:
+            return [turn, launch]
+        return [turn, launch, _joined(device, partial, None, made, parts, 0, self._asked.x[1], size)]
+
+    def weights_parts(self, tiles: Tiles) -> list[int]:
+        """In how many parts sums over points are made: as many as run at a time, or twice as many."""
+        count = tiles.count(self._outputs, self._taps * self._channels) * self._groups
+        most = min(-(-self._points // (8 * _DEPTH)), self._asked.limit // (4 * prod(self._asked.w)))
+        least = max(1, tiles.at_once // count)
+        return sorted({max(1, min(parts, most, _MOST_PARTS)) for parts in (least, 2 * least)})
+
+    def backward_weights(
+        self,
+        device: Device,
+        tiles: Tiles,
+        parts: int,
+        given: Sequence[int],
+        made: int,
+        workspace: int,
+    ) -> Sequence[Launch]:
+        size = prod(self._asked.w)
+        grid = tiles.count(self._outputs, self._taps * self._channels), 1, self._groups * parts
+        target, name = made if parts == 1 else workspace, f"backward_weights_{tiles.name}"
+        numbers = self._told, *reversed(given), target, np.int32(parts)
+        launch = _launch(device, name, grid, tiles.threads, *numbers)
+        if parts == 1:
+            return [launch]
+        return [launch, _joined(device, workspace, None, made, parts, 0, PACK, size)]
+
+    def _parts(self, tiles: Tiles, count: int, depth: int, size: int, taken: int) -> int:
+        """In how many parts sums of ``depth`` terms are made, where ``count`` blocks would leave
+        multiprocessors idle."""
+        room = (self._asked.limit - taken) // (4 * size)
+        return max(1, min(tiles.at_once // count, depth // (8 * _DEPTH), room, _MOST_PARTS))
+
+
+def _joined(
+    device: Device,
+    partial: int,
+    bias: Any,
+    made: int,
+    parts: int,
+    rectified: int,
+    channels: int,
+    size: int,
+) -> Launch:
+    units = size // PACK
+    told = *map(np.int32, (parts, rectified, channels // PACK)), np.int64(units)
+    return _launch(device, "join_parts", blocks(device, units), THREADS, partial, bias, made, *told)
+
+
+def _launch(device: Device, name: str, grid: int | Sequence[int], block: int, *arguments: Any) -> Launch:
+    """A launch of a kernel; what is a Python integer is an address."""
+    from demitasse_gpu.launch import Launch
+
+    function = device.function(text_of(SOURCE.file), name, SOURCE.options)
+    return Launch(device, function, grid, block, arguments)

@@ -1,0 +1,191 @@
+"""Convolutions in exact float32 by kernels of our own: each way gives what NumPy computes in float64."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from cuda_on_cpu.driver import EmulatedDriver
+from stand_in_cudnn import StandIn, back_to_data, back_to_weights, convolved
+from test_gpu_convolutions import computed, device_with, request
+
+from demitasse_gpu.device import Device
+from demitasse_gpu.libraries import convolutions, cudnn, exact
+from demitasse_gpu.libraries.convolutions import Convolution
+
+NEAR = 2e-6
+"""Of the largest number: sums are of some hundreds of products."""
+FORMS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
+    "three by three": ((2, 8, 7, 6), (16, 8, 3, 3), {"pad": (1, 1)}),
+    "points": ((2, 20, 5, 7), (24, 20, 1, 1), {}),
+    "points, each second": ((2, 12, 7, 8), (8, 12, 1, 1), {"stride": (2, 2)}),
+    "strides and pads that differ": ((1, 4, 11, 9), (8, 4, 5, 3), {"stride": (3, 2), "pad": (2, 0)}),
+    "groups": ((2, 16, 6, 5), (16, 8, 3, 3), {"groups": 2, "pad": (1, 0)}),
+    "dilated": ((1, 4, 9, 12), (8, 4, 3, 2), {"dilation": (2, 3), "pad": (2, 1)}),
+    "more outputs than a tile has": ((1, 4, 9, 9), (136, 4, 3, 3), {}),
+    "more channels than a tile has": ((1, 132, 3, 3), (8, 132, 2, 2), {}),
+    "more points than a tile has": ((2, 4, 13, 12), (8, 4, 2, 2), {}),
+    "a stride beyond the filter": ((1, 8, 8, 8), (8, 8, 1, 2), {"stride": (3, 3)}),
+    "filters as large as images": ((3, 4, 4, 4), (8, 4, 4, 4), {}),
+}
+
+
+def told_of(form: dict[str, Any]) -> dict[str, Any]:
+    return {"stride": (1, 1), "pad": (0, 0), "dilation": (1, 1), "groups": 1, **form}
+
+
+def check_all(
+    compute: Callable[[Device], np.ndarray], expected: np.ndarray, patch: pytest.MonkeyPatch
+) -> tuple[int, Counter[str]]:
+    """Every way gives what is expected, each on a device that has measured nothing yet; how many there
+    are, and the kernels that they launch."""
+    number, count, launches = 0, 1, Counter[str]()
+    while number < count:
+        device = device_with(StandIn())
+
+        def choose(device: Device, ways: Sequence[Any], number: int = number) -> int:
+            nonlocal count
+            count = len(ways)
+            return number
+
+        patch.setattr(convolutions, "quickest", choose)
+        found = compute(device)
+        assert np.abs(found - expected).max() <= NEAR * np.abs(expected).max(), number
+        launches.update(device.driver.launches)  # type: ignore[attr-defined]
+        number += 1
+    return count, launches
+
+
+@pytest.fixture(params=FORMS)
+def form(request: pytest.FixtureRequest) -> tuple[Any, Any, dict[str, Any]]:
+    x, w, told = FORMS[request.param]
+    return x, w, told_of(told)
+
+
+def drawn(*shapes: tuple[int, ...]) -> list[np.ndarray]:
+    random = np.random.default_rng(11)
+    return [random.normal(size=shape).astype(np.float32) for shape in shapes]
+
+
+def geometry(told: dict[str, Any]) -> tuple[Any, Any, Any]:
+    return told["stride"], told["pad"], told["dilation"]
+
+
+@pytest.mark.parametrize(("bias", "name"), [(False, "convolution"), (True, "convolution_relu")])
+def test_forward(form: Any, bias: bool, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, w, b = drawn(form[0], form[1], (form[1][0],))
+    y = convolved(x.astype(np.float64), w.astype(np.float64), *geometry(form[2]))
+    expected = np.maximum(y + b[:, None, None], 0) if bias else y
+    given = [x, w, b if bias else None]
+    asked = request(name, given, form[2], "f32")
+
+    def compute(device: Device) -> np.ndarray:
+        (made,) = computed(device, asked, given)
+        return made
+
+    ways, _ = check_all(compute, expected, monkeypatch)
+    assert ways == len(exact.TILES) + (2 if bias else 1), "cuDNN's, too"
+
+
+def test_gradient_of_images(form: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, w = drawn(*form[:2])
+    (dy,) = drawn(convolved(x, w, *geometry(form[2])).shape)
+    expected = back_to_data(dy.astype(np.float64), w.astype(np.float64), x.shape, *geometry(form[2]))
+    asked = request("convolution_backward_data", [dy, w], {**form[2], "shape": x.shape}, "f32")
+
+    def compute(device: Device) -> np.ndarray:
+        (made,) = computed(device, asked, [dy, w])
+        return made
+
+    ways, launches = check_all(compute, expected, monkeypatch)
+    assert ways == len(exact.TILES) + 1
+    assert launches["filters_turned"] == len(exact.TILES)
+
+
+def test_gradient_of_filters(form: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, w = drawn(*form[:2])
+    (dy,) = drawn(convolved(x, w, *geometry(form[2])).shape)
+    expected = back_to_weights(dy.astype(np.float64), x.astype(np.float64), w.shape, *geometry(form[2]))
+    asked = request("convolution_backward_weights", [dy, x], {**form[2], "shape": w.shape}, "f32")
+
+    def compute(device: Device) -> np.ndarray:
+        made, sums = computed(device, asked, [dy, x])
+        assert np.allclose(sums, dy.sum((0, 2, 3)), atol=1e-4)
+        return made
+
+    ways, _ = check_all(compute, expected, monkeypatch)
+    assert ways >= len(exact.TILES) + 1
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_sums_in_parts(stride: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where few blocks make all there is, several make each sum."""
+    told = told_of({"stride": (stride, stride), "pad": (1, 1)})
+    x, w, b = drawn((2, 128, 5, 5), (64, 128, 3, 3), (64,))
+    y = convolved(x.astype(np.float64), w.astype(np.float64), *geometry(told))
+    asked = request("convolution_relu", [x, w, b], told, "f32")
+    expected = np.maximum(y + b[:, None, None], 0)
+    _, launches = check_all(lambda on: computed(on, asked, [x, w, b])[0], expected, monkeypatch)
+    assert launches["join_parts"] == len(exact.TILES)
+    (dy,) = drawn(y.shape)
+    back = request("convolution_backward_data", [dy, w], {**told, "shape": x.shape}, "f32")
+    expected = back_to_data(dy.astype(np.float64), w.astype(np.float64), x.shape, *geometry(told))
+    _, launches = check_all(lambda on: computed(on, back, [dy, w])[0], expected, monkeypatch)
+    assert launches["join_parts"] == (len(exact.TILES) if stride == 1 else 0)
+
+
+def test_images_of_few_channels_are_convolved_as_copies_with_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told = told_of({"stride": (2, 2), "pad": (3, 3)})
+    x, w = drawn((2, 3, 15, 12), (8, 3, 7, 7))
+    y = convolved(x.astype(np.float64), w.astype(np.float64), *geometry(told))
+    asked = request("convolution", [x, w, None], told, "f32")
+    ways, _ = check_all(lambda on: computed(on, asked, [x, w, None])[0], y, monkeypatch)
+    assert ways == 1 + 2 * (1 + len(exact.TILES)), "of zeros, and of squares"
+    (dy,) = drawn(y.shape)
+    expected = back_to_weights(dy.astype(np.float64), x.astype(np.float64), w.shape, *geometry(told))
+    back = request("convolution_backward_weights", [dy, x], {**told, "shape": w.shape}, "f32")
+    _, launches = check_all(lambda on: computed(on, back, [dy, x])[0], expected, monkeypatch)
+    assert {f"backward_weights_{tiles.name}" for tiles in exact.TILES} <= set(launches)
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "told", "kinds"),
+    [
+        ((2, 8, 9, 9), (8, 8, 3, 3), {}, {cudnn.FORWARD, cudnn.BACKWARD_DATA, cudnn.BACKWARD_WEIGHTS}),
+        ((2, 3, 9, 9), (8, 3, 3, 3), {}, {cudnn.FORWARD, cudnn.BACKWARD_WEIGHTS}),
+        ((2, 8, 9, 9), (20, 8, 3, 3), {}, set()),
+        ((2, 10, 9, 9), (8, 10, 3, 3), {}, set()),
+        ((2, 12, 9, 9), (12, 6, 3, 3), {"groups": 2}, set()),
+        (
+            *((2, 8, 9, 9), (8, 8, 3, 3), {"stride": (2, 2), "dilation": (2, 2)}),
+            {cudnn.FORWARD, cudnn.BACKWARD_WEIGHTS},
+        ),
+        ((1, 8, 20000, 2), (8, 8, 1, 1), {}, set()),
+    ],
+)
+def test_which_are_served(x: Any, w: Any, told: dict[str, Any], kinds: set[int]) -> None:
+    told = told_of(told)
+    spans = zip(x[2:], w[2:], *geometry(told), strict=True)
+    y = (x[0], w[0], *((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in spans))
+    for kind in (cudnn.FORWARD, cudnn.BACKWARD_DATA, cudnn.BACKWARD_WEIGHTS):
+        asked = Convolution(kind, x, w, y, geometry(told), "float32", False)
+        assert exact.serves(asked) == (kind in kinds)
+        assert bool(asked.order) == (kind in kinds), "planes otherwise"
+        assert not exact.serves(Convolution(kind, x, w, y, geometry(told), "float32", True))
+        assert not exact.serves(Convolution(kind, x, w, y, geometry(told), "bfloat16", False))
+
+
+def test_parts_fit_into_the_scratch_memory() -> None:
+    x, w = (64, 256, 14, 14), (512, 256, 3, 3)
+    asked = Convolution(cudnn.BACKWARD_WEIGHTS, x, w, (64, 512, 14, 14), ((1, 1),) * 3, "float32", False)
+    device, largest = Device(EmulatedDriver()), 0
+    for launches in exact.ways(device, asked, (0, 0), 0, None, 0):
+        parts = int(launches[0]._arguments[-1])
+        largest = max(largest, parts)
+        assert parts == 1 or parts * 4 * np.prod(w) <= asked.limit
+    assert largest > 1
