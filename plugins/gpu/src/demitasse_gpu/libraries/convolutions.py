@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from demitasse import PLAIN, Candidate, Layout, PlanError, Request, Work
 from demitasse_gpu.kernels.launches import FOR_LIBRARIES, for_libraries
 from demitasse_gpu.launch import Call, Launch, in_order
-from demitasse_gpu.libraries import copies, cublaslt, cudnn, exact, products
+from demitasse_gpu.libraries import copies, cublaslt, cudnn, implicit_gemm, products
 from demitasse_gpu.libraries.cudnn import Plan, Tensor, strides_of
 from demitasse_gpu.libraries.epilogue import Table, add_bias, column_sums, widened
 from demitasse_gpu.libraries.measuring import quickest
@@ -68,7 +68,7 @@ class Convolution:
     @property
     def order(self) -> tuple[int, ...]:
         """How the dimensions of images and filters lie."""
-        return INNERMOST if self.half or self.tf32 or exact.serves(self) else ()
+        return INNERMOST if self.half or self.tf32 or implicit_gemm.serves(self) else ()
 
     @property
     def precision(self) -> str:
@@ -139,7 +139,7 @@ def candidates(request: Request, most: int = 2**30) -> list[Candidate]:
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
         return binds[found.kind](found, inputs, outputs, for_libraries(workspace))
 
-    beside = {"cuBLASLt": found.is_product, "CUDA": exact.serves(found)}
+    beside = {"cuBLASLt": found.is_product, "CUDA": implicit_gemm.serves(found)}
     name = " or ".join(["cuDNN", *(name for name, there in beside.items() if there)])
     inputs, outputs = layouts[found.kind]
     return [Candidate(f"{name} {found.precision}", bind, inputs, outputs, _room(found))]
@@ -228,7 +228,7 @@ def _own_ways(
 ) -> list[Way]:
     """Ways beside cuDNN's to make, at address ``made``, y of x and w, dx of w and dy, or dw of x and
     dy."""
-    launches = exact.ways(device, asked, given, made, bias, workspace.address)
+    launches = implicit_gemm.ways(device, asked, given, made, bias, workspace.address)
     ways = [_in_line(*each) for each in launches]
     if not asked.is_product:
         return ways

@@ -1,35 +1,11 @@
-// Convolutions of float32 with channels innermost (NHWC, filters KRSC), and their gradients, as products of matrices
-// that are never written down (implicit GEMM), without tensor cores, which would round to TF32.
+// Convolutions in float32, and their gradients, as products that no tensor core rounds to TF32.
 //
 // A block makes 64 WM x 32 WN numbers, a warp of it 64 x 32, a thread 8 x 8. What 16 steps of the sum need lies in
-// shared memory, twice: while one is multiplied the next is fetched, 16 bytes at a time; channels are multiples of four.
-// Sums are cut into `parts`, which join_parts adds up in their order.
-#include "numbers.cuh"
-
-typedef Pack<float, 4> Unit;
+// shared memory, twice: while one is multiplied the next is fetched.
+#include "implicit_gemm.cuh"
 
 constexpr int kDepth = 16, kUnits = kDepth / 4;
 constexpr int kWarpRows = 64, kWarpColumns = 32;
-
-// 16 bytes from memory to shared memory, zeros where they are not `there`; it may go on after this returns.
-__device__ inline void fetch(Unit *to, const float *from, bool there) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-    unsigned place;
-    asm("{ .reg .u64 p; cvta.to.shared.u64 p, %1; cvt.u32.u64 %0, p; }" : "=r"(place) : "l"(to));
-    const int bytes = there ? 16 : 0;
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(place), "l"(from), "r"(bytes) : "memory");
-#else
-    Unit none = {};
-    *to = there ? *reinterpret_cast<const Unit *>(from) : none;
-#endif
-}
-
-// What this thread has fetched is there.
-__device__ inline void fetched() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.wait_all;" ::: "memory");
-#endif
-}
 
 // Where a thread is in its block's tile: its warp's first row and column, and its place among 8 x 4 lanes. Neighbours
 // share rows, so that two lanes' 16 bytes are read at once.
@@ -40,14 +16,6 @@ template <int WM> struct Place {
         row = warp % WM * kWarpRows, column = warp / WM * kWarpColumns;
         down = lane >> 1 & 7, across = (lane & 1) | lane >> 4 << 1;
     }
-};
-
-// Offsets in x, y and w, and places in their extents with pads, are below 2^31 and 2^14.
-struct Convolution {
-    int samples, groups, channels, outputs;  // channels of a group of x, and of y
-    int height, width, rows, columns;        // of x and of y
-    int kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w;
-    Divisor by_rows, by_columns;             // of y
 };
 
 // How places along an axis of what is made follow from those of what is read: of `count` places, the i-th, at
@@ -131,6 +99,7 @@ __device__ inline void convolve(
             const float *place = inside ? w + (tap + i * kApart * filter) : w;
             fetch(&right[half][r * kUnits + (unit ^ (r >> 2 & 3))], place, inside);
         }
+        end_group();
         for (channel += kDepth; channel >= channels; channel -= channels)
             if (++tap_w == across.taps) tap_w = 0, ++tap_h;
     };
@@ -144,7 +113,7 @@ __device__ inline void convolve(
     if (begin < end) next(0);
     for (int chunk = begin; chunk < end; ++chunk) {
         const int half = (chunk - begin) & 1;
-        fetched();
+        wait_for_groups<0>();
         __syncthreads();
         if (chunk + 1 < end) next(half ^ 1);
         const Unit *of_x = &left[half][(here.row + here.down) * kUnits];
@@ -194,63 +163,29 @@ __device__ inline void convolve(
     }
 }
 
-// Rows are a group's outputs, columns its taps (filter row, column, channel); the sum is over points of y.
+// Rows are a group's outputs, columns its taps; the sum is over points of y.
 template <int WM, int WN>
 __device__ inline void convolve_weights(
     const Convolution &g, const float *dy, const float *x, float *dw, int parts) {
-    constexpr int kRows = kWarpRows * WM, kColumns = kWarpColumns * WN, kThreads = 32 * WM * WN;
-    constexpr int kLeft = kRows / 4, kRight = kColumns / 4;                    // units of a point
-    constexpr int kLeftApart = kThreads / kLeft, kRightApart = kThreads / kRight;  // points that are fetched at once
+    constexpr int kRows = kWarpRows * WM, kColumns = kWarpColumns * WN;
+    typedef OfWeights<kRows, kColumns, 32 * WM * WN, kDepth> Operands;
+    constexpr int kLeft = Operands::kLeft, kRight = Operands::kRight;
     __shared__ Unit left[2][kDepth * kLeft], right[2][kDepth * kRight];
 
     const int part = blockIdx.z % parts, group = blockIdx.z / parts;
-    const int points = g.samples * g.rows * g.columns, taps = g.kernel_h * g.kernel_w * g.channels;
-    const int tiles = (taps + kColumns - 1) / kColumns;
-    const int top = blockIdx.x / tiles * kRows, side = blockIdx.x % tiles * kColumns;
-    const int chunks = (points + kDepth - 1) / kDepth, each = (chunks + parts - 1) / parts;
-    const int begin = part * each, end = least_of(chunks, begin + each);
-
-    const int output = top + threadIdx.x % kLeft * 4, row = threadIdx.x / kLeft;
-    const int pitch = g.groups * g.outputs, of_x = g.groups * g.channels;
-    const float *slopes = dy + group * g.outputs + output;
-    const int tap = side + threadIdx.x % kRight * 4, place = tap / g.channels;
-    const int seen = threadIdx.x / kRight, channel = group * g.channels + tap % g.channels;
-    const int at_h = place / g.kernel_w * g.dilation_h - g.pad_h, at_w = place % g.kernel_w * g.dilation_w - g.pad_w;
-
-    const auto next = [&](int chunk, int half) {
-#pragma unroll
-        for (int i = 0; i < kDepth / kLeftApart; ++i) {
-            const int depth = row + i * kLeftApart, point = chunk * kDepth + depth;
-            const bool inside = point < points && output < g.outputs;
-            fetch(&left[half][depth * kLeft + threadIdx.x % kLeft],
-                  inside ? slopes + (long long)point * pitch : dy, inside);
-        }
-#pragma unroll
-        for (int i = 0; i < kDepth / kRightApart; ++i) {
-            const int depth = seen + i * kRightApart, point = chunk * kDepth + depth;
-            unsigned line = point;
-            const int column = divided(line, g.by_columns);
-            unsigned sample = line;
-            const int h = (int)divided(sample, g.by_rows) * g.stride_h + at_h, v = column * g.stride_w + at_w;
-            const bool inside = point < points && tap < taps && (unsigned)h < (unsigned)g.height &&
-                                (unsigned)v < (unsigned)g.width;
-            const float *from = x + (((int)sample * g.height + h) * g.width + v) * of_x + channel;
-            fetch(&right[half][depth * kRight + threadIdx.x % kRight], inside ? from : x, inside);
-        }
-    };
-
+    const Operands of(g, dy, x, part, group, parts);
     const Place<WM> here;
     float total[8][8];
 #pragma unroll
     for (int i = 0; i < 8; ++i)
 #pragma unroll
         for (int j = 0; j < 8; ++j) total[i][j] = 0;
-    if (begin < end) next(begin, 0);
-    for (int chunk = begin; chunk < end; ++chunk) {
-        const int half = (chunk - begin) & 1;
-        fetched();
+    if (of.begin < of.end) of.next(of.begin, left[0], kLeft, right[0], kRight);
+    for (int chunk = of.begin; chunk < of.end; ++chunk) {
+        const int half = (chunk - of.begin) & 1;
+        wait_for_groups<0>();
         __syncthreads();
-        if (chunk + 1 < end) next(chunk + 1, half ^ 1);
+        if (chunk + 1 < of.end) of.next(chunk + 1, left[half ^ 1], kLeft, right[half ^ 1], kRight);
         const Unit *of_dy = &left[half][here.row / 4 + here.down], *of_taps = &right[half][here.column / 4 + here.across];
 #pragma unroll
         for (int k = 0; k < kDepth; ++k) {
@@ -263,19 +198,19 @@ __device__ inline void convolve_weights(
         }
     }
 
-    dw += ((long long)part * g.groups + group) * g.outputs * taps;
+    dw += ((long long)part * g.groups + group) * g.outputs * of.taps;
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-        const int m = top + here.row + here.down * 4 + i / 4 * 32 + i % 4;
+        const int m = of.top + here.row + here.down * 4 + i / 4 * 32 + i % 4;
         if (m >= g.outputs) continue;
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
-            const int n = side + here.column + here.across * 4 + j * 16;
-            if (n >= taps) continue;
+            const int n = of.side + here.column + here.across * 4 + j * 16;
+            if (n >= of.taps) continue;
             Unit sum;
 #pragma unroll
             for (int k = 0; k < 4; ++k) sum.values[k] = total[i][j * 4 + k];
-            *reinterpret_cast<Unit *>(dw + (long long)m * taps + n) = sum;
+            *reinterpret_cast<Unit *>(dw + (long long)m * of.taps + n) = sum;
         }
     }
 }

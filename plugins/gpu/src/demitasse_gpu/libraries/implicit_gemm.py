@@ -1,6 +1,8 @@
-"""Convolutions in float32 that no tensor core rounds, by kernels of our own, beside cuDNN's
-(cuda/float32_convolution.cu). Its engines for this are few once those are left out that add up in another
-order from run to run, and know planes alone, which normalisations take twice as long for."""
+"""Convolutions by kernels of our own beside cuDNN's, as products of matrices that are never written down
+(implicit GEMM): in float32 that no tensor core rounds, and of TF32 the gradients of filters.
+
+cuDNN's engines for these are few, or slow, once those are left out that add up in another order from run
+to run. For exact float32 they know planes alone, which normalisations take twice as long for."""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from demitasse_gpu.launch import Launch
     from demitasse_gpu.libraries.convolutions import Convolution
 
-SOURCE = Source("float32_convolution.cu", "float32")
+EXACT, ROUNDED = Source("implicit_gemm.cu", "float32"), Source("implicit_gemm_tf32.cu", "float32")
 PACK, FEW, OUTPUTS = 4, 8, 8
 """Channels that are read at once; images of fewer than FEW are convolved as copies with more; y's are a
 multiple of OUTPUTS, as those of nets are in which time matters."""
@@ -45,16 +47,19 @@ _NAMES = (
 
 @dataclass(frozen=True)
 class Tiles:
-    """What a block of a kernel makes: 64 ``down`` x 32 ``across`` numbers, of which blocks a
-    multiprocessor runs ``resident`` at a time."""
+    """What a block of a kernel of ``source`` makes: ``down`` x ``across`` warps, each of 64 x ``warp``
+    numbers; of such blocks a multiprocessor runs ``resident`` at a time."""
 
+    source: Source
+    warp: int
     down: int
     across: int
     resident: int
 
     @property
     def name(self) -> str:
-        return f"{self.down}x{self.across}"
+        rounded = "tf32_" if self.source is ROUNDED else ""
+        return f"{rounded}{self.down}x{self.across}"
 
     @property
     def threads(self) -> int:
@@ -67,17 +72,18 @@ class Tiles:
 
     def count(self, rows: int, columns: int) -> int:
         """The blocks that make so many rows and columns."""
-        return -(-rows // (64 * self.down)) * -(-columns // (32 * self.across))
+        return -(-rows // (64 * self.down)) * -(-columns // (self.warp * self.across))
 
 
-TILES = Tiles(2, 4, 2), Tiles(2, 2, 3), Tiles(1, 4, 3), Tiles(1, 2, 6)
-"""As the kernels are compiled."""
+TILES = tuple(Tiles(EXACT, 32, *each) for each in ((2, 4, 2), (2, 2, 3), (1, 4, 3), (1, 2, 6)))
+TF32_TILES = tuple(Tiles(ROUNDED, 64, *each) for each in ((2, 2, 2), (2, 1, 5), (1, 2, 5), (1, 4, 2)))
+"""As the kernels are compiled: large tiles read less, small ones leave fewer multiprocessors idle."""
 
 
 def serves(asked: Convolution) -> bool:
-    """Whether a convolution of float32 is computed here, of images with channels innermost: of four
-    channels in a group, or a multiple, or of few, which become as many."""
-    if asked.stored != "float32" or asked.tf32:
+    """Whether a convolution is computed here, of images with channels innermost: of four channels in a
+    group, or a multiple, or of few, which become as many."""
+    if asked.stored != "float32" or (asked.tf32 and asked.kind != cudnn.BACKWARD_WEIGHTS):
         return False
     outputs, channels, *kernel = asked.w
     groups = asked.x[1] // channels
@@ -105,7 +111,7 @@ def ways(
     if not serves(asked) or asked.w[1] % PACK:
         return
     of = _Convolution(asked)
-    for tiles in TILES:
+    for tiles in TF32_TILES if asked.tf32 else TILES:
         if asked.kind == cudnn.BACKWARD_WEIGHTS:
             for parts in of.weights_parts(tiles):
                 yield of.backward_weights(device, tiles, parts, given, made, workspace)
@@ -146,7 +152,7 @@ class _Convolution:
         grid, name = (count, 1, self._groups * parts), f"convolution_{tiles.name}"
         told = (bias, made, rectified) if parts == 1 else (None, workspace, 0)
         numbers = *given, *told[:2], *map(np.int32, (told[2], parts))
-        launch = _launch(device, name, grid, tiles.threads, self._told, *numbers)
+        launch = _launch(device, tiles.source, name, grid, tiles.threads, self._told, *numbers)
         if parts == 1:
             return [launch]
         return [launch, _joined(device, workspace, bias, made, parts, rectified, self._asked.y[1], size)]
@@ -157,7 +163,7 @@ class _Convolution:
         (w, dy), filters = given, prod(self._asked.w)
         numbers = *map(np.int32, (self._taps, self._channels, self._outputs)), np.uint32(filters)
         grid = blocks(device, filters)
-        turn = _launch(device, "filters_turned", grid, THREADS, w, workspace, *numbers)
+        turn = _launch(device, EXACT, "filters_turned", grid, THREADS, w, workspace, *numbers)
         image, stride = self._image
         most = self._samples * prod(-(-extent // s) for extent, s in zip(image, stride, strict=True))
         count, size = tiles.count(most, self._channels), prod(self._asked.x)
@@ -168,7 +174,7 @@ class _Convolution:
         target = made if parts == 1 else partial
         name, grid_of = f"backward_data_{tiles.name}", (count, 1, classes * parts)
         numbers_of = self._told, dy, workspace, target, np.int32(parts)
-        launch = _launch(device, name, grid_of, tiles.threads, *numbers_of)
+        launch = _launch(device, tiles.source, name, grid_of, tiles.threads, *numbers_of)
         if parts == 1:
             return [turn, launch]
         return [turn, launch, _joined(device, partial, None, made, parts, 0, self._asked.x[1], size)]
@@ -193,7 +199,7 @@ class _Convolution:
         grid = tiles.count(self._outputs, self._taps * self._channels), 1, self._groups * parts
         target, name = made if parts == 1 else workspace, f"backward_weights_{tiles.name}"
         numbers = self._told, *reversed(given), target, np.int32(parts)
-        launch = _launch(device, name, grid, tiles.threads, *numbers)
+        launch = _launch(device, tiles.source, name, grid, tiles.threads, *numbers)
         if parts == 1:
             return [launch]
         return [launch, _joined(device, workspace, None, made, parts, 0, PACK, size)]
@@ -217,12 +223,15 @@ def _joined(
 ) -> Launch:
     units = size // PACK
     told = *map(np.int32, (parts, rectified, channels // PACK)), np.int64(units)
-    return _launch(device, "join_parts", blocks(device, units), THREADS, partial, bias, made, *told)
+    grid = blocks(device, units)
+    return _launch(device, EXACT, "join_parts", grid, THREADS, partial, bias, made, *told)
 
 
-def _launch(device: Device, name: str, grid: int | Sequence[int], block: int, *arguments: Any) -> Launch:
+def _launch(
+    device: Device, source: Source, name: str, grid: int | Sequence[int], block: int, *arguments: Any
+) -> Launch:
     """A launch of a kernel; what is a Python integer is an address."""
     from demitasse_gpu.launch import Launch
 
-    function = device.function(text_of(SOURCE.file), name, SOURCE.options)
+    function = device.function(text_of(source.file), name, source.options)
     return Launch(device, function, grid, block, arguments)

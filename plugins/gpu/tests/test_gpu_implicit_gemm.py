@@ -1,4 +1,4 @@
-"""Convolutions in exact float32 by kernels of our own: each way gives what NumPy computes in float64."""
+"""Convolutions by kernels of our own: each way gives what NumPy computes in float64."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from stand_in_cudnn import StandIn, back_to_data, back_to_weights, convolved
 from test_gpu_convolutions import computed, device_with, request
 
 from demitasse_gpu.device import Device
-from demitasse_gpu.libraries import convolutions, cudnn, exact
+from demitasse_gpu.libraries import convolutions, cudnn, implicit_gemm
 from demitasse_gpu.libraries.convolutions import Convolution
 
-NEAR = 2e-6
-"""Of the largest number: sums are of some hundreds of products."""
+NEAR = {"f32": 2e-6, "tf32": 1e-3}
+"""Of the largest number: sums are of some hundreds of products, of numbers that TF32 has 10 bits of."""
 FORMS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "three by three": ((2, 8, 7, 6), (16, 8, 3, 3), {"pad": (1, 1)}),
     "points": ((2, 20, 5, 7), (24, 20, 1, 1), {}),
@@ -38,7 +38,10 @@ def told_of(form: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_all(
-    compute: Callable[[Device], np.ndarray], expected: np.ndarray, patch: pytest.MonkeyPatch
+    compute: Callable[[Device], np.ndarray],
+    expected: np.ndarray,
+    patch: pytest.MonkeyPatch,
+    near: float = NEAR["f32"],
 ) -> tuple[int, Counter[str]]:
     """Every way gives what is expected, each on a device that has measured nothing yet; how many there
     are, and the kernels that they launch."""
@@ -53,7 +56,7 @@ def check_all(
 
         patch.setattr(convolutions, "quickest", choose)
         found = compute(device)
-        assert np.abs(found - expected).max() <= NEAR * np.abs(expected).max(), number
+        assert np.abs(found - expected).max() <= near * np.abs(expected).max(), number
         launches.update(device.driver.launches)  # type: ignore[attr-defined]
         number += 1
     return count, launches
@@ -87,7 +90,7 @@ def test_forward(form: Any, bias: bool, name: str, monkeypatch: pytest.MonkeyPat
         return made
 
     ways, _ = check_all(compute, expected, monkeypatch)
-    assert ways == len(exact.TILES) + (2 if bias else 1), "cuDNN's, too"
+    assert ways == len(implicit_gemm.TILES) + (2 if bias else 1), "cuDNN's, too"
 
 
 def test_gradient_of_images(form: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,23 +104,25 @@ def test_gradient_of_images(form: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         return made
 
     ways, launches = check_all(compute, expected, monkeypatch)
-    assert ways == len(exact.TILES) + 1
-    assert launches["filters_turned"] == len(exact.TILES)
+    assert ways == len(implicit_gemm.TILES) + 1
+    assert launches["filters_turned"] == len(implicit_gemm.TILES)
 
 
-def test_gradient_of_filters(form: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("precision", NEAR)
+def test_gradient_of_filters(form: Any, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
     x, w = drawn(*form[:2])
     (dy,) = drawn(convolved(x, w, *geometry(form[2])).shape)
     expected = back_to_weights(dy.astype(np.float64), x.astype(np.float64), w.shape, *geometry(form[2]))
-    asked = request("convolution_backward_weights", [dy, x], {**form[2], "shape": w.shape}, "f32")
+    asked = request("convolution_backward_weights", [dy, x], {**form[2], "shape": w.shape}, precision)
 
     def compute(device: Device) -> np.ndarray:
         made, sums = computed(device, asked, [dy, x])
         assert np.allclose(sums, dy.sum((0, 2, 3)), atol=1e-4)
         return made
 
-    ways, _ = check_all(compute, expected, monkeypatch)
-    assert ways >= len(exact.TILES) + 1
+    _, launches = check_all(compute, expected, monkeypatch, NEAR[precision])
+    tiles = implicit_gemm.TILES if precision == "f32" else implicit_gemm.TF32_TILES
+    assert {f"backward_weights_{each.name}" for each in tiles} <= set(launches)
 
 
 @pytest.mark.parametrize("stride", [1, 2])
@@ -129,12 +134,12 @@ def test_sums_in_parts(stride: int, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = request("convolution_relu", [x, w, b], told, "f32")
     expected = np.maximum(y + b[:, None, None], 0)
     _, launches = check_all(lambda on: computed(on, asked, [x, w, b])[0], expected, monkeypatch)
-    assert launches["join_parts"] == len(exact.TILES)
+    assert launches["join_parts"] == len(implicit_gemm.TILES)
     (dy,) = drawn(y.shape)
     back = request("convolution_backward_data", [dy, w], {**told, "shape": x.shape}, "f32")
     expected = back_to_data(dy.astype(np.float64), w.astype(np.float64), x.shape, *geometry(told))
     _, launches = check_all(lambda on: computed(on, back, [dy, w])[0], expected, monkeypatch)
-    assert launches["join_parts"] == (len(exact.TILES) if stride == 1 else 0)
+    assert launches["join_parts"] == (len(implicit_gemm.TILES) if stride == 1 else 0)
 
 
 def test_images_of_few_channels_are_convolved_as_copies_with_more(
@@ -145,12 +150,12 @@ def test_images_of_few_channels_are_convolved_as_copies_with_more(
     y = convolved(x.astype(np.float64), w.astype(np.float64), *geometry(told))
     asked = request("convolution", [x, w, None], told, "f32")
     ways, _ = check_all(lambda on: computed(on, asked, [x, w, None])[0], y, monkeypatch)
-    assert ways == 1 + 2 * (1 + len(exact.TILES)), "of zeros, and of squares"
+    assert ways == 1 + 2 * (1 + len(implicit_gemm.TILES)), "of zeros, and of squares"
     (dy,) = drawn(y.shape)
     expected = back_to_weights(dy.astype(np.float64), x.astype(np.float64), w.shape, *geometry(told))
     back = request("convolution_backward_weights", [dy, x], {**told, "shape": w.shape}, "f32")
     _, launches = check_all(lambda on: computed(on, back, [dy, x])[0], expected, monkeypatch)
-    assert {f"backward_weights_{tiles.name}" for tiles in exact.TILES} <= set(launches)
+    assert {f"backward_weights_{tiles.name}" for tiles in implicit_gemm.TILES} <= set(launches)
 
 
 @pytest.mark.parametrize(
@@ -174,17 +179,18 @@ def test_which_are_served(x: Any, w: Any, told: dict[str, Any], kinds: set[int])
     y = (x[0], w[0], *((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in spans))
     for kind in (cudnn.FORWARD, cudnn.BACKWARD_DATA, cudnn.BACKWARD_WEIGHTS):
         asked = Convolution(kind, x, w, y, geometry(told), "float32", False)
-        assert exact.serves(asked) == (kind in kinds)
+        assert implicit_gemm.serves(asked) == (kind in kinds)
         assert bool(asked.order) == (kind in kinds), "planes otherwise"
-        assert not exact.serves(Convolution(kind, x, w, y, geometry(told), "float32", True))
-        assert not exact.serves(Convolution(kind, x, w, y, geometry(told), "bfloat16", False))
+        rounded = Convolution(kind, x, w, y, geometry(told), "float32", True)
+        assert implicit_gemm.serves(rounded) == (kind in kinds and kind == cudnn.BACKWARD_WEIGHTS)
+        assert not implicit_gemm.serves(Convolution(kind, x, w, y, geometry(told), "bfloat16", False))
 
 
 def test_parts_fit_into_the_scratch_memory() -> None:
     x, w = (64, 256, 14, 14), (512, 256, 3, 3)
     asked = Convolution(cudnn.BACKWARD_WEIGHTS, x, w, (64, 512, 14, 14), ((1, 1),) * 3, "float32", False)
     device, largest = Device(EmulatedDriver()), 0
-    for launches in exact.ways(device, asked, (0, 0), 0, None, 0):
+    for launches in implicit_gemm.ways(device, asked, (0, 0), 0, None, 0):
         parts = int(launches[0]._arguments[-1])
         largest = max(largest, parts)
         assert parts == 1 or parts * 4 * np.prod(w) <= asked.limit

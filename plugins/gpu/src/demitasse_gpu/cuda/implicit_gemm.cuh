@@ -1,0 +1,94 @@
+// Convolutions of images with channels innermost (NHWC, filters KRSC) as products of matrices that are never written
+// down (implicit GEMM): how their operands come to shared memory, 16 bytes at a time.
+//
+// A block makes a tile of the product. Channels are multiples of four. Sums are cut into `parts`, which join_parts
+// adds up in their order.
+#pragma once
+#include "numbers.cuh"
+
+typedef Pack<float, 4> Unit;
+
+// 16 bytes from memory to shared memory, zeros where they are not `there`; it may go on after this returns.
+__device__ inline void fetch(Unit *to, const float *from, bool there) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    unsigned place;
+    asm("{ .reg .u64 p; cvta.to.shared.u64 p, %1; cvt.u32.u64 %0, p; }" : "=r"(place) : "l"(to));
+    const int bytes = there ? 16 : 0;
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(place), "l"(from), "r"(bytes) : "memory");
+#else
+    Unit none = {};
+    *to = there ? *reinterpret_cast<const Unit *>(from) : none;
+#endif
+}
+
+// What this thread has fetched until now is a group; of its groups all but the last N are there.
+__device__ inline void end_group() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+template <int N> __device__ inline void wait_for_groups() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+#endif
+}
+
+// Offsets in x, y and w, and places in their extents with pads, are below 2^31 and 2^14.
+struct Convolution {
+    int samples, groups, channels, outputs;  // channels of a group of x, and of y
+    int height, width, rows, columns;        // of x and of y
+    int kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w;
+    Divisor by_rows, by_columns;             // of y
+};
+
+// What a filter's gradient is of, in chunks of kDepth points: rows are a group's outputs, columns its taps (filter row,
+// column, channel). Threads fetch the same units of each chunk, of points that are a step apart.
+template <int kRows, int kColumns, int kThreads, int kDepth> struct OfWeights {
+    static constexpr int kLeft = kRows / 4, kRight = kColumns / 4;  // units of a point
+    static constexpr int kLeftApart = kThreads / kLeft, kRightApart = kThreads / kRight;
+
+    const Convolution &g;
+    const float *dy, *x;
+    int points, taps, top, side, begin, end;
+    int output, channel, at_h, at_w;
+    bool is_tap;
+
+    __device__ OfWeights(const Convolution &g, const float *dy, const float *x, int part, int group, int parts)
+        : g(g), dy(dy), x(x) {
+        points = g.samples * g.rows * g.columns, taps = g.kernel_h * g.kernel_w * g.channels;
+        const int tiles = (taps + kColumns - 1) / kColumns;
+        top = blockIdx.x / tiles * kRows, side = blockIdx.x % tiles * kColumns;
+        const int chunks = (points + kDepth - 1) / kDepth, each = (chunks + parts - 1) / parts;
+        begin = part * each, end = least_of(chunks, begin + each);
+        const int within = top + threadIdx.x % kLeft * 4, tap = side + threadIdx.x % kRight * 4;
+        output = within < g.outputs ? group * g.outputs + within : -1;
+        is_tap = tap < taps;
+        const int place = tap / g.channels;
+        channel = group * g.channels + tap % g.channels;
+        at_h = place / g.kernel_w * g.dilation_h - g.pad_h, at_w = place % g.kernel_w * g.dilation_w - g.pad_w;
+    }
+
+    // Points of a chunk, each `pitch` units behind the one before.
+    __device__ void next(int chunk, Unit *left, int left_pitch, Unit *right, int right_pitch) const {
+#pragma unroll
+        for (int i = 0; i < kDepth / kLeftApart; ++i) {
+            const int depth = threadIdx.x / kLeft + i * kLeftApart, point = chunk * kDepth + depth;
+            const bool inside = point < points && output >= 0;
+            const float *from = dy + (long long)point * (g.groups * g.outputs) + output;
+            fetch(left + depth * left_pitch + threadIdx.x % kLeft, inside ? from : dy, inside);
+        }
+#pragma unroll
+        for (int i = 0; i < kDepth / kRightApart; ++i) {
+            const int depth = threadIdx.x / kRight + i * kRightApart, point = chunk * kDepth + depth;
+            unsigned line = point;
+            const int column = divided(line, g.by_columns);
+            unsigned sample = line;
+            const int h = (int)divided(sample, g.by_rows) * g.stride_h + at_h, v = column * g.stride_w + at_w;
+            const bool inside = point < points && is_tap && (unsigned)h < (unsigned)g.height &&
+                                (unsigned)v < (unsigned)g.width;
+            const float *from = x + (((int)sample * g.height + h) * g.width + v) * (g.groups * g.channels) + channel;
+            fetch(right + depth * right_pitch + threadIdx.x % kRight, inside ? from : x, inside);
+        }
+        end_group();
+    }
+};
