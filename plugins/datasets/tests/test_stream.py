@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from demitasse import DataError, DataSpec, Field, permutation
+from demitasse_datasets import stream as stream_module
 from demitasse_datasets.order import Order
 from demitasse_datasets.plugin import data_source
 from demitasse_datasets.samples import ArraySamples
@@ -292,6 +293,27 @@ def test_what_is_cast_in_portions_is_all_there(monkeypatch):
     source.stream(7, 20, 20).read({"data": out})
     source.close()
     assert (out == columns[permutation(3, 0, 50)[7:27]]).all()
+
+
+@pytest.mark.parametrize("kind", ["float32", "float64", "uint8"])
+def test_what_several_threads_gather_is_all_there(kind, monkeypatch):
+    monkeypatch.setattr(stream_module, "SHARE", 100)
+    monkeypatch.setattr(stream_module, "PORTION", 50)
+    monkeypatch.setattr(stream_module, "threads", lambda: 5)
+    divided = []
+    whole = stream_module.for_each
+    monkeypatch.setattr(
+        stream_module, "for_each", lambda *about: divided.append(about[1]) or whole(*about)
+    )
+    values = np.random.default_rng(2).integers(0, 200, (60, 3, 2)).astype(kind)
+    stream = Source(ArraySamples("arrays", {"data": values}), shuffle=True, seed=4).stream(0, 23, 23)
+    out = np.empty((23, 3, 2), np.float32)
+    numbers = Order(60, True, 4)
+    for first in range(0, 115, 23):
+        stream.read({"data": out})
+        assert np.array_equal(out, values[numbers.numbers(first, 23)])
+    assert divided == [5] * 5
+    stream.close()
 
 
 def test_what_lies_in_a_file_is_read_ahead(tmp_path):

@@ -9,12 +9,15 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from operator import is_
 from queue import Empty, SimpleQueue
+from typing import Any
 
 import numpy as np
 
 from demitasse import DataError, unknown
+from demitasse_datasets.decoders import decoders, for_each, threads
 from demitasse_datasets.order import Order
 from demitasse_datasets.samples import ArraySamples, Samples
 
@@ -23,6 +26,10 @@ RING = 3
 
 PORTION = 1 << 18
 """Bytes that are gathered, then cast while they are in the cache."""
+
+SHARE, MOST_SHARES = 4 << 20, 8
+"""Bytes of a run for each thread that gathers it, at least, and the most threads: a core alone moves a
+fraction of what memory can. (256 images of AlexNet's, 158 MB, on two cores: 25 ms by one, 18 by two.)"""
 
 Run = dict[str, np.ndarray]
 
@@ -214,16 +221,30 @@ class ArrayStream:
         self._out, self._fills = dict(out), [self._fill(*each) for each in out.items()]
 
     def _fill(self, name: str, out: np.ndarray) -> Callable[[np.ndarray], object]:
-        """What writes the samples of given numbers into ``out``, cast to its type."""
+        """What writes the samples of given numbers into ``out``, cast to its type; large ones by several
+        threads."""
+        shares = min(threads(), MOST_SHARES, out.nbytes // SHARE, len(out))
+        if shares < 2:
+            return self._share(name, out)
+        bounds = [len(out) * i // shares for i in range(shares + 1)]
+        ranges = [slice(*pair) for pair in pairwise(bounds)]
+        fills, pool = [self._share(name, out[some]) for some in ranges], decoders()
+
+        def fill(numbers: np.ndarray) -> None:
+            for_each(pool, shares, lambda i: fills[i](numbers[ranges[i]]))
+
+        return fill
+
+    def _share(self, name: str, out: np.ndarray) -> Callable[[np.ndarray], Any]:
         field = self._samples.fields[name]
         if out.dtype == field.dtype and out.flags.c_contiguous:
             return self._samples.into(name, out)
         kind = np.dtype(field.dtype)
         portion = max(1, PORTION // (kind.itemsize * math.prod(field.shape)))
-        scratch = np.empty((min(portion, self._count), *field.shape), kind)
+        scratch = np.empty((min(portion, len(out)), *field.shape), kind)
 
         def fill(numbers: np.ndarray) -> None:
-            for start in range(0, self._count, len(scratch)):
+            for start in range(0, len(out), len(scratch)):
                 some = numbers[start : start + len(scratch)]
                 part = scratch[: len(some)]
                 self._samples.into(name, part)(some)
