@@ -39,6 +39,7 @@ CHECKS: dict[str, float] = {
     "engine": 60,
     "agreement": 150,
     "kernels": 150,
+    "ways": 60,
     "memory": 60,
     "mistakes": 60,
     "command": 120,
@@ -113,21 +114,23 @@ class Run:
     def _one(self, name: str) -> None:
         left = self._chosen.seconds - (time.monotonic() - self._start) - LEFT
         enough = left >= min(20.0, PARTS[name])
-        found = (
-            self._part(name, min(left, PARTS[name]))
-            if enough
-            else {"skipped": f"{left:.0f} s were left"}
-        )
+        found = dict[str, Any]()
         with self._lock:
             self._result[name] = found
+        if enough:
+            self._part(name, min(left, PARTS[name]), found)
+        else:
+            found["skipped"] = f"{left:.0f} s were left"
+        with self._lock:
             if "error" in found or found.get("wrong"):
                 self._failed.append(name)
             self._result["seconds"] = time.monotonic() - self._start
             write(self._chosen.json, self._result)
             print(f"{name}: {summary(found)}", flush=True)
 
-    def _part(self, name: str, limit: float) -> dict[str, Any]:
-        """What a part finds, also one that fails or is cut off."""
+    def _part(self, name: str, limit: float, found: dict[str, Any]) -> None:
+        """Run a part; what it finds, also one that fails or is cut off, is put into ``found``, and
+        written as it comes."""
         stand_in = ["--stand-in"] if self._chosen.stand_in else []
 
         def command(without: Sequence[str], seconds: float) -> list[str]:
@@ -138,7 +141,11 @@ class Run:
             told += ["--uncompiled", ",".join(not_compiled)]
             return [*told, *(f"--without={case}" for case in without)]
 
-        return isolated.part(command, limit, env=self._environment, cwd=ROOT)
+        isolated.part(command, limit, found, self._write, env=self._environment, cwd=ROOT)
+
+    def _write(self) -> None:
+        with self._lock:
+            write(self._chosen.json, self._result)
 
 
 def summary(found: dict[str, Any]) -> str:

@@ -32,14 +32,21 @@ KEPT = 6000
 """Characters of a traceback that are kept."""
 
 
-def part(command: Command, limit: float, **about: Any) -> Table:
+def part(
+    command: Command,
+    limit: float,
+    found: Table | None = None,
+    told: Callable[[], object] = lambda: None,
+    **about: Any,
+) -> Table:
     """What a part finds in at most ``limit`` seconds, begun anew behind each case in which it ends badly
-    as long as there is time; ``about`` is as for Popen."""
-    start, found = time.monotonic(), Table()
+    as long as there is time; it is put into ``found`` as it comes, and ``told`` is called then.
+    ``about`` is as for Popen."""
+    start, found = time.monotonic(), Table() if found is None else found
     while True:
         left = limit - (time.monotonic() - start)
         before = len(found.get("begun", ()))
-        problem = _attempt(command(found.get("begun", ()), left), left, found, about)
+        problem = _attempt(command(found.get("begun", ()), left), left, found, told, about)
         if problem:
             found.setdefault("failures", []).append(problem)
         begun = found.get("begun", [])
@@ -51,17 +58,19 @@ def part(command: Command, limit: float, **about: Any) -> Table:
     return found
 
 
-def _attempt(command: Sequence[str], limit: float, found: Table, about: Table) -> Table:
+def _attempt(
+    command: Sequence[str], limit: float, found: Table, told: Callable[[], object], about: Table
+) -> Table:
     """Run it once; what it says is put into ``found``. What went wrong, with a traceback, if anything
     did."""
     with tempfile.TemporaryDirectory() as folder:
         # Files, and no pipes: a pipe is open as long as any process that it has started lives.
-        said, told = Path(folder) / "out", Path(folder) / "err"
-        with said.open("wb") as out, told.open("wb") as err:
+        said, errors = Path(folder) / "out", Path(folder) / "err"
+        with said.open("wb") as out, errors.open("wb") as err:
             process = subprocess.Popen(command, stdout=out, stderr=err, start_new_session=True, **about)
         with said.open(encoding="utf-8", errors="replace") as lines:
-            cut = _watch(process, limit, lines, found)
-        text = told.read_text("utf-8", "replace")[-KEPT:]
+            cut = _watch(process, limit, lines, found, told)
+        text = errors.read_text("utf-8", "replace")[-KEPT:]
     if not cut and not process.returncode:
         return {}
     ends = [line for line in text.splitlines() if line.strip()]
@@ -70,7 +79,13 @@ def _attempt(command: Sequence[str], limit: float, found: Table, about: Table) -
     return {"case": case, "error": f"{case}: {cut or how}".removeprefix(": "), "traceback": text}
 
 
-def _watch(process: subprocess.Popen[bytes], limit: float, lines: Any, found: Table) -> str:
+def _watch(
+    process: subprocess.Popen[bytes],
+    limit: float,
+    lines: Any,
+    found: Table,
+    told: Callable[[], object],
+) -> str:
     """Wait until it ends, or its time is over; why it was cut off, if it was."""
     start = began = time.monotonic()
     patience, rest = limit, ""
@@ -80,6 +95,8 @@ def _watch(process: subprocess.Popen[bytes], limit: float, lines: Any, found: Ta
         for line in whole:
             if "begun" in (said := merge(found, line)):
                 began, patience = time.monotonic(), float(said.get("limit", limit))
+        if whole:
+            told()
         if ended:
             if rest:
                 merge(found, rest)

@@ -141,6 +141,7 @@ def _race(
                 ratio = round(medians[best] / medians["ours"], 3)
                 said["ratio"] = ratio
                 yield {"ratios": [[name, precision, batch, best, ratio]]}
+            yield {"timed": [dict(said)]}  # what follows takes long
             said["seconds, samples from the host"] = mine.reading(steps)
             said["entries"] = mine.entries()
         except Exception as error:  # noqa: BLE001 - the next net may do
