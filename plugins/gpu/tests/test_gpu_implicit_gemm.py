@@ -164,6 +164,7 @@ def test_images_of_few_channels_are_convolved_as_copies_with_more(
         ((2, 8, 9, 9), (8, 8, 3, 3), {}, {cudnn.FORWARD, cudnn.BACKWARD_DATA, cudnn.BACKWARD_WEIGHTS}),
         ((2, 3, 9, 9), (8, 3, 3, 3), {}, {cudnn.FORWARD, cudnn.BACKWARD_WEIGHTS}),
         ((2, 8, 9, 9), (20, 8, 3, 3), {}, set()),
+        ((2, 5, 9, 9), (8, 5, 3, 3), {}, set()),
         ((2, 10, 9, 9), (8, 10, 3, 3), {}, set()),
         ((2, 12, 9, 9), (12, 6, 3, 3), {"groups": 2}, set()),
         (

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from demitasse_gpu.libraries.convolutions import Convolution
 
 EXACT, ROUNDED = Source("implicit_gemm.cu", "float32"), Source("implicit_gemm_tf32.cu", "float32")
-PACK, FEW, OUTPUTS = 4, 8, 8
-"""Channels that are read at once; images of fewer than FEW are convolved as copies with more; y's are a
-multiple of OUTPUTS, as those of nets are in which time matters."""
+PACK, OUTPUTS = 4, 8
+"""Channels that are read at once: images of fewer are convolved as copies with more. y's are a multiple of
+OUTPUTS, as those of nets are in which time matters."""
 OFFSETS, EXTENTS = 2**31, 2**14
 """What offsets in elements, and places along an axis, are below."""
 _DEPTH = 16
@@ -87,7 +87,7 @@ def serves(asked: Convolution) -> bool:
         return False
     outputs, channels, *kernel = asked.w
     groups = asked.x[1] // channels
-    few = asked.kind != cudnn.BACKWARD_DATA and groups == 1 and channels < FEW
+    few = asked.kind != cudnn.BACKWARD_DATA and groups == 1 and channels < PACK
     stride, pad, dilation = asked.geometry
     reach = max(
         extent + 2 * p + k * d
