@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 EXACT, ROUNDED = Source("implicit_gemm.cu", "float32"), Source("implicit_gemm_tf32.cu", "float32")
 PACK, OUTPUTS = 4, 8
-"""Channels that are read at once: images of fewer are convolved as copies with more. y's are a multiple of
-OUTPUTS, as those of nets are in which time matters."""
+"""Channels that are read at once: images of fewer are convolved as copies with more. y's are a multiple
+of OUTPUTS, as those of nets are in which time matters."""
 OFFSETS, EXTENTS = 2**31, 2**14
 """What offsets in elements, and places along an axis, are below."""
 _DEPTH = 16
