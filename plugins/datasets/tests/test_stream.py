@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import subprocess
 import sys
 import threading
@@ -314,6 +315,34 @@ def test_what_several_threads_gather_is_all_there(kind, monkeypatch):
         assert np.array_equal(out, values[numbers.numbers(first, 23)])
     assert divided == [5] * 5
     stream.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked here")
+def test_a_forked_process_reads_on_without_the_threads_that_it_has_not():
+    """In a process of its own, which has no other threads that a fork might catch in the middle."""
+    program = """
+import os, signal, time
+import numpy as np
+from demitasse_datasets import decoders, stream
+from demitasse_datasets.samples import ArraySamples
+from demitasse_datasets.source import Source
+stream.SHARE, stream.threads = 100, lambda: 4
+values = np.arange(240.0).reshape(40, 6)
+out = np.empty((20, 6))
+samples = Source(ArraySamples("arrays", {"data": values}), False, 0).stream(0, 20, 20)
+samples.read({"data": out})
+list(decoders.decoders().map(time.sleep, [0.2] * decoders.threads()))  # all of its threads are there
+time.sleep(0.2)  # and wait for more
+child = os.fork()
+if not child:
+    signal.alarm(30)
+    samples.read({"data": out})
+    os._exit(0 if (out == values[20:]).all() else 3)
+_, status = os.waitpid(child, 0)
+raise SystemExit(os.waitstatus_to_exitcode(status))
+"""
+    command = [sys.executable, "-W", "ignore", "-c", program]
+    assert subprocess.run(command, timeout=90, check=False).returncode == 0
 
 
 def test_what_lies_in_a_file_is_read_ahead(tmp_path):

@@ -21,6 +21,16 @@ def decoders() -> ThreadPoolExecutor:
         return pool
 
 
+def _forget() -> None:
+    """Know no pool: in a process that was forked off there are none of its threads."""
+    _pools.clear()
+    _lock.release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_forget)
+
+
 def threads() -> int:
     """The cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -28,8 +38,9 @@ def threads() -> int:
 
 def for_each(pool: ThreadPoolExecutor, count: int, work: Callable[[int], None]) -> None:
     """``work`` of every number below ``count``, each number once, divided over the pool. Waits for
-    all, then raises the error of the lowest number that failed."""
-    parts = min(count, threads())
+    all, then raises the error of the lowest number that failed. Where the process was forked off since
+    it had the pool, this thread does all of it."""
+    parts = min(count, threads()) if _pools.get("pool") is pool else 1
     errors: dict[int, Exception] = {}
 
     def some(start: int) -> None:

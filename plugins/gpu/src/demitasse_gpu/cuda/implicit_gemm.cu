@@ -105,11 +105,7 @@ __device__ inline void convolve(
     };
 
     const Place<WM> here;
-    float total[8][8];
-#pragma unroll
-    for (int i = 0; i < 8; ++i)
-#pragma unroll
-        for (int j = 0; j < 8; ++j) total[i][j] = 0;
+    float total[8][8] = {};
     if (begin < end) next(0);
     for (int chunk = begin; chunk < end; ++chunk) {
         const int half = (chunk - begin) & 1;
@@ -175,11 +171,7 @@ __device__ inline void convolve_weights(
     const int part = blockIdx.z % parts, group = blockIdx.z / parts;
     const Operands of(g, dy, x, part, group, parts);
     const Place<WM> here;
-    float total[8][8];
-#pragma unroll
-    for (int i = 0; i < 8; ++i)
-#pragma unroll
-        for (int j = 0; j < 8; ++j) total[i][j] = 0;
+    float total[8][8] = {};
     if (of.begin < of.end) of.next(of.begin, left[0], kLeft, right[0], kRight);
     for (int chunk = of.begin; chunk < of.end; ++chunk) {
         const int half = (chunk - of.begin) & 1;

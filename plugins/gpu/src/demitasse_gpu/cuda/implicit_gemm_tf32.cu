@@ -75,13 +75,7 @@ __device__ inline void convolve_weights_tf32(
     const int part = blockIdx.z % parts, group = blockIdx.z / parts;
     const Operands of(g, dy, x, part, group, parts);
     const int warp = threadIdx.x / 32, row = warp % WM * kWarp, column = warp / WM * kWarp;
-    float total[kTall][kWide][4];
-#pragma unroll
-    for (int i = 0; i < kTall; ++i)
-#pragma unroll
-        for (int j = 0; j < kWide; ++j)
-#pragma unroll
-            for (int k = 0; k < 4; ++k) total[i][j][k] = 0;
+    float total[kTall][kWide][4] = {};
     const auto next = [&](int chunk) {
         const int stage = (chunk - of.begin) % kStages;
         if (chunk < of.end)

@@ -1,5 +1,5 @@
 """Convolutions by cuDNN, by that one of its plans that takes least, measured when a step is bound;
-beside them by cuBLASLt, where filters are points, and in exact float32 by kernels of our own.
+beside them by cuBLASLt, where filters are points, and by kernels of our own (implicit_gemm.py).
 
 What cuDNN's heuristics have for Hopper (9.28): for TF32 and bfloat16, engines that read channels
 innermost, most without scratch memory, where other layouts are reordered first; for exact float32

@@ -135,7 +135,8 @@ class _Convolution:
         self._points, self._image = self._samples * prod(y), (x, stride)
         numbers = (self._samples, self._groups, self._channels, self._outputs, *x, *y)
         pairs = *kernel, *stride, *pad, *dilation
-        fields = [*((name, "i4") for name in _NAMES), *((name, list(DIVISOR)) for name in ("r", "c"))]
+        divisors = ((name, list(DIVISOR)) for name in ("by_rows", "by_columns"))
+        fields = [*((name, "i4") for name in _NAMES), *divisors]
         self._told = structure(fields, *numbers, *pairs, *map(divisor, y))
 
     @property
