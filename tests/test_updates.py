@@ -6,12 +6,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from agreement import hook
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -39,8 +39,7 @@ STATES = {name: sum(o.updated for o in WORDS[name].inputs) - 1 for name in UPDAT
 
 
 def kernel(plugin: str, request: Request) -> Any:
-    (entry,) = entry_points(group="demitasse.plugins", name=plugin)
-    (candidate,) = entry.load().kernels(request)
+    (candidate,) = hook(plugin)(request)
     return candidate
 
 
@@ -399,8 +398,7 @@ def test_the_cpu_serves_every_update_and_only_kinds_it_knows() -> None:
         ]
         attributes = {**word.attributes, "segments": ((0, 4, 1.0, 1.0),)}
         request = Request(word, tuple(specs), (), attributes, Place("test", threads=1))
-        (entry,) = entry_points(group="demitasse.plugins", name="cpu")
-        assert list(entry.load().kernels(request)) == [], name
+        assert list(hook("cpu")(request)) == [], name
 
 
 # Learning: the digits example, with nothing changed but the solver.

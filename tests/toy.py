@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -219,6 +220,7 @@ def toy(arrays: Arrays | None = None, source: Callable[[DataSpec], DataSource] |
     return plugin("toy", layer_types=lambda: KINDS, data_source=data_source)
 
 
+@functools.cache  # to look for entry points takes 10 ms
 def installed(name: str) -> Any:
     """An installed plugin's module, by its entry point."""
     (point,) = importlib.metadata.entry_points(group="demitasse.plugins", name=name)

@@ -1,9 +1,11 @@
-"""numba starts without SciPy's linear algebra, and still has it."""
+"""numba starts without SciPy's linear algebra, and still has it; loops are kept on disk as they are."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -40,3 +42,106 @@ def test_who_has_compiled_before_is_left_alone() -> None:
 def test_its_question_is_its_own_again() -> None:
     named = "from numba.np import linalg\nprint(linalg.ensure_blas.__name__)"
     assert run(START + named) == "ensure_blas"
+
+
+LOOP = """
+from demitasse import compiled_loop
+
+@compiled_loop
+def double(x):
+    return x + x
+"""
+KEEP = """
+import sys, time
+from numba import types
+from numba.core.caching import IndexDataCacheFile
+import loops
+
+# Whoever keeps something takes its time between having read what is there and writing it.
+load = IndexDataCacheFile._load_index
+def slow(self):
+    found = load(self)
+    if "save" in sys._getframe(1).f_code.co_name:
+        time.sleep(0.5)
+    return found
+IndexDataCacheFile._load_index = slow
+print("ready", flush=True)
+sys.stdin.readline()
+loops.double.compile((getattr(types, sys.argv[1]),))
+"""
+READ = """
+from numba import types
+import loops
+for name in ("int64", "float64"):
+    signature = (getattr(types, name),)
+    loops.double.compile(signature)
+    assert loops.double.overloads[signature].signature.return_type == signature[0]
+print(len(loops.double.stats.cache_hits), len(loops.double.stats.cache_misses))
+"""
+
+
+def python(folder: Path, program: str, *given: str) -> subprocess.Popen[str]:
+    (folder / "loops.py").write_text(LOOP) if not (folder / "loops.py").exists() else None
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), *sys.path])}
+    environment.pop("NUMBA_CACHE_DIR", None)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(
+        [sys.executable, "-c", program, *given], env=environment, text=True, cwd=folder, **pipes
+    )
+
+
+def read(folder: Path) -> str:
+    out, err = python(folder, READ).communicate(timeout=60)
+    assert err == ""
+    return out.strip()
+
+
+def test_processes_that_keep_a_loop_at_once_keep_both(tmp_path: Path) -> None:
+    """numba alone would keep both under one name, and give later processes one for the other."""
+    pytest.importorskip("fcntl", reason="a system without locks")
+    ones = [python(tmp_path, KEEP, name) for name in ("int64", "float64")]
+    for one in ones:
+        assert one.stdout is not None and one.stdout.readline() == "ready\n"
+    for one in ones:
+        assert one.stdin is not None
+        one.stdin.write("\n")
+        one.stdin.flush()
+    assert [one.communicate(timeout=60)[1] for one in ones] == ["", ""]
+    assert read(tmp_path) == "2 0"
+
+
+def test_what_was_kept_under_a_wrong_name_is_compiled_again(tmp_path: Path) -> None:
+    assert read(tmp_path) == "0 2"
+    one, other = sorted((tmp_path / "__pycache__").glob("*.nbc"))
+    other.write_bytes(one.read_bytes())
+    assert read(tmp_path) == "1 1"
+    assert read(tmp_path) == "1 1"  # the right one was forgotten with the wrong one
+
+
+def test_where_nothing_can_be_kept_it_is_compiled_in_each_process(tmp_path: Path) -> None:
+    program = (
+        "from numba.core.caching import CacheImpl\nCacheImpl._locator_classes = []\n"
+        "from numba.core.caching import FunctionCache\n"
+        "def none(*_): raise RuntimeError\nFunctionCache.__init__ = none\n"
+        "import loops\nassert loops.double(2) == 4\nprint(loops.double.stats.cache_path)"
+    )
+    out, err = python(tmp_path, program).communicate(timeout=60)
+    assert (out.strip(), err) == ("None", "")
+    assert not list(tmp_path.rglob("*.nbi"))
+
+
+def test_calls_with_numbers_have_a_loop_compiled_once(tmp_path: Path) -> None:
+    program = """
+from demitasse import compiled_loop, load_numba
+def power(x, n):
+    return x**n
+with_literals, without = compiled_loop(power), compiled_loop(power, literals=False)
+for part in (with_literals, without):
+    def outer(x):
+        return part(x, 2) + part(x, 3)
+    assert load_numba().njit(outer)(2) == 12
+    print(len(part.signatures))
+"""
+    (tmp_path / "program.py").write_text(program)
+    out, err = python(tmp_path, "import program").communicate(timeout=60)
+    assert (out.split(), err) == (["2", "1"], "")

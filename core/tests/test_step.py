@@ -7,6 +7,7 @@ import sys
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from types import FrameType, ModuleType
 from typing import Any
@@ -177,6 +178,36 @@ def test_memory_is_allocated_once_for_each_region(stepping: Callable[..., Any], 
     needed = plan.arena_bytes + plan.fixed_bytes + 4 * flat
     assert sum(a.bytes for a in allocators) == 2 * needed
     assert bool(plan.brief) == (passes == 1)
+
+
+def test_works_get_ready_together_once_all_are_bound(toy: ModuleType) -> None:
+    """Those that know how: before the first of them is called, by one call for all of a kind."""
+    happened: list[str] = []
+    reference = toy.installed("reference")
+
+    def ready() -> None:
+        happened.append("ready")
+
+    class Ready:
+        def __init__(self, work: Work) -> None:
+            self.work, self.prepare = work, ready
+            happened.append("bound")
+
+        def __call__(self) -> None:
+            happened.append("called")
+            self.work()
+
+    def kernels(request: Any) -> Iterator[Any]:
+        for candidate in reference.kernels(request):
+            bind = candidate.bind
+            yield replace(candidate, bind=lambda *given, bind=bind: Ready(bind(*given)))
+
+    preparing = toy.plugin("preparing", kernels=kernels)
+    with compose(toy.machine(), [preparing, toy.toy(), "reference", "training"]) as runtime:
+        runtime.trainer(toy.solver(toy.classifier())).step()
+    start = happened.index("ready")
+    assert set(happened[:start]) == {"bound"}
+    assert set(happened[start + 1 :]) == {"called"}
 
 
 def test_brief_gradients_never_lie_where_something_else_does(stepping: Callable[..., Any]) -> None:

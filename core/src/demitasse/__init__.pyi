@@ -49,6 +49,7 @@ from demitasse.hookspecs import (
     hookimpl as hookimpl,
 )
 from demitasse_host.compiler import (
+    compiled_loop as compiled_loop,
     load_numba as load_numba,
 )
 from demitasse_host.files import (
@@ -58,11 +59,16 @@ from demitasse_host.files import (
     is_file as is_file,
     is_folder as is_folder,
     is_there as is_there,
+    locked as locked,
     replacing as replacing,
     write_text as write_text,
 )
 from demitasse_host.fingerprint import (
     fingerprint as fingerprint,
+)
+from demitasse_host.installed import (
+    Installed as Installed,
+    installed as installed,
 )
 from demitasse_host.kernel_files import (
     KernelFiles as KernelFiles,
@@ -195,6 +201,7 @@ from demitasse.step import (
     Step as Step,
     bound as bound,
     in_rows as in_rows,
+    prepare as prepare,
 )
 from demitasse_streams import (
     EngineEvent as EngineEvent,

@@ -1,13 +1,13 @@
 """Composition: which plugins make this runtime, which serves each role, and why."""
 
-import importlib.metadata
-import importlib.util
+import importlib
 import inspect
 import itertools
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -125,21 +125,25 @@ class Composition(Rooted):
 
 def discover() -> tuple[Manifest, ...]:
     """The manifests of all installed plugins, by name, read without importing any of them."""
-    points = importlib.metadata.entry_points(group="demitasse.plugins")
-    return tuple(map(_read, sorted(points, key=lambda point: point.name)))
+    return tuple(map(_read, demitasse.installed("demitasse.plugins")))
 
 
-def _read(point: importlib.metadata.EntryPoint) -> Manifest:
-    name, version = (point.dist.name, point.dist.version) if point.dist else ("", "")
-    bare = Manifest(point.name, name, version, module=point.module)
-    spec = importlib.util.find_spec(point.module.partition(".")[0])
-    if spec is None or not spec.submodule_search_locations:
-        return replace(bare, problem=f"its package {point.module} is not there; reinstall {name}")
-    path = Path(spec.submodule_search_locations[0]) / "plugin.toml"
+def _read(plugin: "demitasse.Installed") -> Manifest:
+    bare = Manifest(plugin.name, plugin.distribution, plugin.version, module=plugin.module)
+    if plugin.folder is None:
+        problem = f"its package {plugin.module} is not there; reinstall {plugin.distribution}"
+        return replace(bare, problem=problem)
+    path = plugin.folder / "plugin.toml"
     try:
-        return _manifest(tomllib.loads(path.read_text("utf-8")), bare, str(path))
+        known = path.stat()
+        return _parsed(path, bare, known.st_mtime_ns, known.st_size)
     except (OSError, ValueError) as error:
         return replace(bare, problem=demitasse.unreadable(path, error))
+
+
+@lru_cache
+def _parsed(path: Path, bare: Manifest, *unchanged: int) -> Manifest:
+    return _manifest(tomllib.loads(path.read_text("utf-8")), bare, str(path))
 
 
 def _manifest(data: Mapping[str, Any], bare: Manifest, where: str) -> Manifest:

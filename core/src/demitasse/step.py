@@ -96,6 +96,7 @@ class Step:
         self.last += finish
         for row in (self.first, self.forward, self.backward, self.last):
             row[:] = in_rows(row)
+        prepare((*self.once, *self.first, *self.forward, *self.backward, *self.last))
         self.begin = [w for level in levels if (w := level.begin()) is not None]
         self.end = [self._timed(w) for level in levels if (w := level.end()) is not None]
         if clear is not None and any(e.operation == "accumulate" for e in plan.entries):
@@ -216,7 +217,19 @@ def bound(entry: Entry, bind: Callable[..., Work], *given: Any) -> Work:
         raise _fault(entry, f"bind gave {work!r:.99} (valid: a function without arguments)")
     if (tell := getattr(work, "named", None)) is not None:
         tell(entry.layer)
-    return work if tell or hasattr(work, "join") else partial(_blaming, entry, "at work", work)
+    if tell or hasattr(work, "join"):
+        return work  # type: ignore[no-any-return]
+    blaming: Work = partial(_blaming, entry, "at work", work)
+    vars(blaming)["prepare"] = getattr(work, "prepare", None)
+    return blaming
+
+
+def prepare(works: Sequence[Work]) -> None:
+    """Have works get ready together that know how, before the first of them is called: such have an
+    attribute ``prepare``, the same for all of a kind, which is called without arguments."""
+    for ready in dict.fromkeys(getattr(work, "prepare", None) for work in works):
+        if ready is not None:
+            ready()
 
 
 def in_rows(works: Sequence[Work]) -> list[Work]:

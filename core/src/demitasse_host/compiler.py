@@ -1,11 +1,19 @@
-"""How plugins come by numba."""
+"""How plugins come by numba, and by loops that it has compiled and kept."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import sys
-from typing import Any
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+from demitasse_host.files import locked
+
+Loop = TypeVar("Loop", bound=Callable[..., Any])
 
 _ASKS = "numba.np.arraymath"  # which asks ``numba.np.linalg.ensure_blas`` when it is imported
 
@@ -34,3 +42,80 @@ def load_numba() -> Any:
     finally:
         linalg.ensure_blas = asked
     return numba
+
+
+def compiled_loop(loop: Loop, *, literals: bool = True, **options: Any) -> Loop:
+    """``numba.njit`` of a function, without the GIL and with NumPy's division by zero unless ``options``
+    of njit say otherwise, kept on disk where a folder for that can be written.
+
+    Any number of processes may compile it at once, for the same types or for others: alone, numba may
+    then keep one's machine code under the other's types, for every process that comes later. Without
+    ``literals`` what calls it has it compiled for the types of what is passed alone, and not for each
+    number that stands in a call. Raises ImportError where numba is not installed.
+    """
+    numba = load_numba()
+    settings: dict[str, Any] = {"nogil": True, "error_model": "numpy"} | options
+    try:
+        made: Any = numba.njit(cache=True, **settings)(loop)
+    except RuntimeError:  # no folder for the cache can be written
+        made = numba.njit(**settings)(loop)
+    if not literals:
+        _of_types_alone(made, numba.types.unliteral)
+    kept = getattr(made, "_cache", None)
+    known = all(hasattr(kept, name) for name in ("load_overload", "save_overload", "flush"))
+    if known and getattr(kept, "cache_path", None):
+        made._cache = _Kept(kept)
+    return made  # type: ignore[no-any-return]
+
+
+def _of_types_alone(made: Any, unliteral: Callable[[Any], Any]) -> None:
+    compile_for = made.get_call_template
+
+    def template(args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        types = {name: unliteral(type_) for name, type_ in named.items()}
+        return compile_for(tuple(map(unliteral, args)), types)
+
+    made.get_call_template = template
+
+
+class _Kept:
+    """A loop's files on disk, as numba has them, for one process at a time."""
+
+    def __init__(self, files: Any) -> None:
+        self._files = files
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._files, name)
+
+    def load_overload(self, signature: Any, context: Any) -> Any:
+        """What was kept for a signature, or None: what was kept for another one under its name, by a
+        process that did not wait, is forgotten."""
+        with self._held(shared=True):
+            found = self._files.load_overload(signature, context)
+        if found is None or not isinstance(signature, tuple) or found.signature.args == signature:
+            return found
+        with self._held():
+            self._files.flush()
+        return None
+
+    def save_overload(self, signature: Any, made: Any) -> None:
+        with self._held():
+            self._files.save_overload(signature, made)
+
+    @contextlib.contextmanager
+    def _held(self, shared: bool = False) -> Iterator[None]:
+        """The folder's lock, which a thread takes once: to load a loop may load others."""
+        if getattr(_holding, "any", False):
+            yield
+            return
+        with contextlib.ExitStack() as stack:
+            # Where no lock can be written, nothing can be kept either, which numba finds out by itself.
+            with contextlib.suppress(OSError):
+                path = Path(self._files.cache_path) / "demitasse.lock"
+                stack.enter_context(locked(path, shared=shared))
+            _holding.any = True
+            stack.callback(setattr, _holding, "any", False)
+            yield
+
+
+_holding = threading.local()

@@ -61,6 +61,31 @@ def expanded(text: str) -> Path:
 
 
 @contextlib.contextmanager
+def locked(path: Path, *, shared: bool = False, wait: bool = True) -> Iterator[bool]:
+    """Holds a lock, which ``path`` stands for (an empty file, made where it is not there), against other
+    processes, or only against those that hold it alone where it is ``shared``. True once it is held, or
+    where the system or a network's folder has no locks; False where others hold it and nobody is to
+    ``wait``. It ends with the block, or with the process. Raises OSError where there can be no file."""
+    try:
+        import fcntl
+    except ImportError:
+        yield True
+        return
+    kind = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB)
+    with path.open(
+        "a+"
+    ) as file:  # to be read for a shared lock and written for the other, in some folders
+        try:
+            fcntl.flock(file, kind)  # given back when the file is closed
+            held = True
+        except BlockingIOError:
+            held = False
+        except OSError:
+            held = True
+        yield held
+
+
+@contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """An empty file beside ``path``, with the rights that the user's umask gives to any, which takes its
     place at the end of the block; it is gone where that or the block raises, and where the process is

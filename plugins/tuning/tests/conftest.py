@@ -74,6 +74,7 @@ class Bench:
         workspace: int = 0,
         error: Exception | None = None,
         binding: float = 0.0,
+        prepare: Callable[[], None] | None = None,
     ) -> Candidate:
         """A candidate whose calls take ``milliseconds`` one after the other, the last for ever."""
 
@@ -90,6 +91,8 @@ class Bench:
                 self.now += milliseconds[min(taken, len(milliseconds) - 1)] / 1e3
                 taken += 1
 
+            if prepare is not None:
+                vars(work)["prepare"] = prepare
             return work
 
         return Candidate(name, bind, layouts, outputs, workspace)

@@ -101,6 +101,22 @@ def test_equal_candidates_are_warmed_up_and_take_turns(bench, relu, milliseconds
     assert bench.calls == ["one", "two"] * calls
 
 
+def test_all_candidates_get_ready_together_before_the_first_is_timed(bench, relu):
+    def compiles():
+        assert list(bench.bound) == ["one", "other", "two"]
+        bench.calls.append("prepared")
+        bench.now += 1.0
+
+    candidates = [
+        bench.kernel("one", 1.5, prepare=compiles),
+        bench.kernel("other", 2),
+        bench.kernel("two", 1.4, prepare=compiles),
+    ]
+    assert bench.tuner().pick("fast", relu(), candidates) == (2, "tried: 1.4 ms, next 1.5")
+    assert bench.calls[:4] == ["prepared", "one", "other", "two"]
+    assert bench.calls.count("prepared") == 1
+
+
 def test_the_best_call_counts_and_the_first_does_not(bench, relu):
     one = bench.kernel("one", 2.0, 1.9, 1.4, 1.8)
     two = bench.kernel("two", 1.6, 1.7, 1.6, 1.5)

@@ -2,32 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from demitasse import load_numba
-
-numba = load_numba()
+from demitasse import compiled_loop
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
-Loop = TypeVar("Loop", bound=Callable[..., Any])
 
 BLOCK = 2048
 """Elements that are summed over all replicas before the next: they stay in the first-level cache."""
 
 
-def compiled(loop: Loop) -> Loop:
-    """Compile without the GIL, kept on disk where that can be written."""
-    options: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
-    try:
-        return numba.njit(cache=True, **options)(loop)  # type: ignore[no-any-return]
-    except RuntimeError:  # no folder for the cache can be written
-        return numba.njit(**options)(loop)  # type: ignore[no-any-return]
-
-
-@compiled
+@compiled_loop
 def add_up(parts: tuple[Array, ...], total: Array) -> None:
     """``total`` becomes the sum of ``parts``, flat arrays of its size, added in their order and in their
     own element type: each is read once and ``total`` written once."""

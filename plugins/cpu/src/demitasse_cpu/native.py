@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from demitasse import DataError, PlanError, Work
+from demitasse_cpu.compilation import address, settle, want
 from demitasse_cpu.threads import together
 
 _LONGEST = 64
@@ -25,16 +26,16 @@ class WrongError(Exception):
 
 
 class Call:
-    """A compiled loop with its arguments, compiled for their types now and not in the first step. One
-    that raises WrongError, about the samples, says what is wrong with them by ``failed``."""
+    """A loop with its arguments, compiled for their types by ``prepare``, else when it is first needed.
+    One that raises WrongError, about the samples, says what is wrong with them by ``failed``."""
 
     def __init__(
         self, loop: Any, arguments: Sequence[Any], failed: Callable[[], DataError] | None = None
     ) -> None:
-        self.join = _join
+        self.join, self.prepare = _join, settle
         self.layer, self._failed = "", failed
         self.loop, self.arguments = loop, tuple(arguments)
-        self.address = _address(loop, self.arguments)
+        self._key = want(loop, self.arguments)
 
     @property
     def stages(self) -> tuple[tuple[Call]]:
@@ -65,41 +66,11 @@ class Call:
         reals: list[float] = []
         for argument in self.arguments:
             _flatten(argument, words, reals)
-        called = _record(self.address, words, reals)
+        called = _record(address(self._key), words, reals)
         row = np.concatenate([called, np.zeros(_LONGEST // 8 + 1, np.int64)])
         row[2] = row.ctypes.data + 8 * called.size
         row[3] = row[2] + _LONGEST
         return row
-
-
-_ADDRESSES: dict[tuple[Any, ...], int] = {}
-"""Where loops are, by what numba would compile them for. To ask numba takes 70 us, and most loops are
-bound many times with arguments of the same types."""
-
-
-def _address(loop: Any, arguments: tuple[Any, ...]) -> int:
-    """Where a loop is, compiled for arguments of such types."""
-    key = loop, *map(_kind, arguments)
-    if key not in _ADDRESSES:
-        from numba import typeof
-
-        types = tuple(map(typeof, arguments))
-        loop.compile(types)
-        compiled = loop.overloads[types]
-        name = compiled.fndesc.llvm_func_name
-        _ADDRESSES[key] = compiled.library.get_pointer_to_function(name)
-    return _ADDRESSES[key]
-
-
-def _kind(value: Any) -> Any:
-    """What numba takes an argument's type from, or more."""
-    if isinstance(value, np.ndarray):
-        return type(value), value.dtype, value.ndim, value.flags.num
-    if isinstance(value, tuple):
-        return type(value), *map(_kind, value)
-    if type(value) is int and not -(2**63) <= value < 2**63:
-        return value
-    return type(value)
 
 
 class Foreign:
@@ -177,7 +148,7 @@ class Native:
     Where the system has OpenMP's library, all run in one call that does not hold the GIL."""
 
     def __init__(self, stages: Sequence[Sequence[Call | Foreign]]) -> None:
-        self.join, self.stages = _join, tuple(map(tuple, stages))
+        self.join, self.prepare, self.stages = _join, settle, tuple(map(tuple, stages))
         foreign = [part.threads for stage in stages for part in stage if isinstance(part, Foreign)]
         self._threads = max(foreign, default=0)
         self._table: np.ndarray | None = None
@@ -229,12 +200,12 @@ class Native:
 
 @cache
 def _compile_walk() -> None:
-    """Have what walks tables compiled where a kernel is bound: a first call that waits for it, 0.3 s
+    """Have what walks tables compiled with a kernel that is bound: a first call that waits for it, 0.3 s
     once on a machine, would look like a slow kernel's to a tuner."""
     if openmp() is not None:
         from demitasse_cpu.loops import calls
 
-        _address(calls.run, (1, np.zeros(1, np.int64), np.zeros((1, 3), np.int64), 1, 1))
+        want(calls.run, (1, np.zeros(1, np.int64), np.zeros((1, 3), np.int64), 1, 1))
 
 
 def _join(works: Sequence[Call | Foreign | Native]) -> Work:
@@ -257,11 +228,18 @@ def in_order(stages: Sequence[Work]) -> Work:
     if len(native) == len(stages):
         return _join(native)
 
-    def work() -> None:
-        for stage in stages:
-            stage()
+    return _InOrder(stages)
 
-    return work
+
+class _InOrder:
+    """Stages of which some are Python's."""
+
+    def __init__(self, stages: Sequence[Work]) -> None:
+        self.prepare, self._stages = settle, tuple(stages)
+
+    def __call__(self) -> None:
+        for stage in self._stages:
+            stage()
 
 
 class Team:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from queue import SimpleQueue
 
 from demitasse import Work
+from demitasse_cpu.compilation import settle
 
 
 def divide(count: int, parts: int) -> list[tuple[int, int]]:
@@ -29,7 +30,7 @@ def together(parts: Sequence[Work]) -> Work:
 
 class _Together:
     def __init__(self, parts: Sequence[Work]) -> None:
-        self._parts = tuple(parts)
+        self._parts, self.prepare = tuple(parts), settle
         self._round = _round()
 
     def __call__(self) -> None:

@@ -7,7 +7,7 @@ bytes, flags by their number or -1. It is done in order and can be taken up wher
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import numpy as np
 from llvmlite import ir
@@ -16,12 +16,9 @@ from numba import types
 from numba.core import cgutils as untyped_cgutils
 from numba.extending import intrinsic
 
-from demitasse import load_numba
-
-numba = load_numba()
+from demitasse import compiled_loop
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
-Loop = TypeVar("Loop", bound=Callable[..., Any])
 
 cgutils: Any = untyped_cgutils
 pointer_to: Any = types.CPointer
@@ -34,15 +31,6 @@ LINE = 8
 SPINS, YIELDS, NAP = 2000, 20, 50
 """A wait looks so often (tens of microseconds), then lets others run so often, then sleeps so many
 microseconds between looks: with more threads than processors nobody keeps one from working."""
-
-
-def compiled(loop: Loop) -> Loop:
-    """Compile without the GIL, kept on disk where that can be written."""
-    options: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
-    try:
-        return numba.njit(cache=True, **options)(loop)  # type: ignore[no-any-return]
-    except RuntimeError:  # no folder for the cache can be written
-        return numba.njit(**options)(loop)  # type: ignore[no-any-return]
 
 
 def _address(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -99,7 +87,7 @@ _nap: Any = intrinsic(_call_typed("usleep"))
 _pass: Any = intrinsic(_call_typed("sched_yield"))
 
 
-@compiled
+@compiled_loop
 def wait(flags: Array, flag: int, value: int, patience: int) -> bool:
     """Whether a flag came to ``value`` within about ``patience`` microseconds."""
     for _ in range(SPINS):
@@ -116,7 +104,7 @@ def wait(flags: Array, flag: int, value: int, patience: int) -> bool:
     return False
 
 
-@compiled
+@compiled_loop
 def walk(table: Array, row: int, flags: Array, value: int, patience: int, like: Array) -> int:
     """Do a table's rows from ``row`` on, with numbers of ``like``'s type; the row at which it ran out
     of patience, or how many there are."""

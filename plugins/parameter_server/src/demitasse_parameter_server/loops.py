@@ -11,8 +11,7 @@ from __future__ import annotations
 import platform
 import sys
 import time
-from collections.abc import Callable
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import numpy as np
 from llvmlite import ir
@@ -20,13 +19,12 @@ from numba import types
 from numba.core import cgutils as _code
 from numba.extending import intrinsic
 
-from demitasse import load_numba
+from demitasse import compiled_loop, load_numba
 from demitasse_parameter_server.board import LEFT, SINCE, SUMMED, WAITED
 
 numba = load_numba()
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
-Loop = TypeVar("Loop", bound=Callable[..., Any])
 
 cgutils: Any = _code
 carray: Any = vars(numba)["carray"]
@@ -57,15 +55,6 @@ FUTEX = (
 
 _WAIT, _WAKE, _ALL = 128, 129, 2**31 - 1  # of this process alone
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
-
-
-def compiled(loop: Loop) -> Loop:
-    """Compile without the GIL, kept on disk where that can be written."""
-    options: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
-    try:
-        return numba.njit(cache=True, **options)(loop)  # type: ignore[no-any-return]
-    except RuntimeError:  # no folder for the cache can be written
-        return numba.njit(**options)(loop)  # type: ignore[no-any-return]
 
 
 def _word(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -157,7 +146,7 @@ _now: Any = intrinsic(_now_typed)
 _elements: Any = intrinsic(_elements_typed)
 
 
-@compiled
+@compiled_loop
 def _left(gate: Array, spent: Array) -> int:
     """Account for a wait that is over."""
     last = max(gate[LAST], spent[SINCE])
@@ -166,7 +155,7 @@ def _left(gate: Array, spent: Array) -> int:
     return -1
 
 
-@compiled
+@compiled_loop
 def stay(gate: Array, ended: int, patience: int, spent: Array) -> int:
     """Wait until more than ``ended`` rounds have ended: -1 then, ``ended`` when patience is."""
     if FUTEX >= 0:
@@ -180,7 +169,7 @@ def stay(gate: Array, ended: int, patience: int, spent: Array) -> int:
     return _left(gate, spent) if _look(gate, ROUND) != ended else ended
 
 
-@compiled
+@compiled_loop
 def wait(gate: Array, ended: int, spin: int, patience: int, spent: Array) -> int:
     """Wait until more than ``ended`` rounds have ended: -1 then, or ``ended`` after about ``patience``
     microseconds, to be waited for with ``stay``. ``spin``: for how many nanoseconds to look before
@@ -193,7 +182,7 @@ def wait(gate: Array, ended: int, spin: int, patience: int, spent: Array) -> int
     return stay(gate, ended, patience, spent)
 
 
-@compiled
+@compiled_loop
 def come(gate: Array, size: int, spin: int, patience: int, spent: Array) -> int:
     """Come to a gate, and ``wait`` there for ``size`` siblings: -1 when all have come, else the number
     of the round that is still open; at once where patience is 0."""
@@ -208,7 +197,7 @@ def come(gate: Array, size: int, spin: int, patience: int, spent: Array) -> int:
     return wait(gate, ended, spin, patience, spent) if patience > 0 else ended
 
 
-@compiled
+@compiled_loop
 def add_up(addresses: Array, target: int, count: int, room: Array) -> None:
     """The sum of ``count`` elements at each of the addresses, added in their order (the same bits in
     every run), to the address ``target``, which may be one of them. ``room`` has BLOCK elements."""
@@ -236,7 +225,7 @@ def add_up(addresses: Array, target: int, count: int, room: Array) -> None:
             result[i] = total[i]
 
 
-@compiled
+@compiled_loop
 def timed_sum(spent: Array, addresses: Array, target: int, count: int, room: Array) -> None:
     """``add_up``, with its time."""
     start = _now()
@@ -244,7 +233,7 @@ def timed_sum(spent: Array, addresses: Array, target: int, count: int, room: Arr
     spent[SUMMED] += _now() - start
 
 
-@compiled
+@compiled_loop
 def come_and_add(
     gate: Array,
     size: int,
@@ -263,7 +252,7 @@ def come_and_add(
     return ended
 
 
-@compiled
+@compiled_loop
 def wait_and_add(
     gate: Array,
     ended: int,
@@ -282,7 +271,7 @@ def wait_and_add(
     return ended
 
 
-@compiled
+@compiled_loop
 def give_turn(gate: Array, sibling: int) -> None:
     """Let a sibling begin."""
     word = TURNS + sibling * LINE
@@ -291,7 +280,7 @@ def give_turn(gate: Array, sibling: int) -> None:
         _futex(gate, word, _WAKE, 1, 0)
 
 
-@compiled
+@compiled_loop
 def take_turn(gate: Array, sibling: int, patience: int) -> bool:
     """Begin if one's turn comes within ``patience`` microseconds, and whether it has."""
     word = TURNS + sibling * LINE

@@ -8,20 +8,16 @@ all stand here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from demitasse import load_numba
-
-numba = load_numba()
+from demitasse import compiled_loop
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
-Loop = TypeVar("Loop", bound=Callable[..., Any])
 
 READ, CUT_OFF, FAILED, DAMAGED, LATE = 0, 1, 2, 3, 4
 """What became of a piece: read; the stripe ended before it; the system would not read it; it has
@@ -55,25 +51,17 @@ _P4 = np.uint64(0x85EBCA77C2B2AE63)
 _P5 = np.uint64(0x27D4EB2F165667C5)
 
 
-def compiled(loop: Loop) -> Loop:
-    options: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
-    try:
-        return numba.njit(cache=True, **options)(loop)  # type: ignore[no-any-return]
-    except RuntimeError:  # no folder for the cache can be written
-        return numba.njit(**options)(loop)  # type: ignore[no-any-return]
-
-
-@compiled
+@compiled_loop
 def _rotated(word: Any, bits: int) -> Any:
     return (word << np.uint64(bits)) | (word >> np.uint64(64 - bits))
 
 
-@compiled
+@compiled_loop
 def _round(lane: Any, word: Any) -> Any:
     return _rotated(lane + word * _P2, 31) * _P1
 
 
-@compiled
+@compiled_loop
 def xxh64(data: Array) -> Any:
     """The checksum XXH64 (seed 0) of contiguous bytes; uint64. 20 GB/s a core on bytes in the cache,
     where zlib's CRC32 makes a tenth. Specification: xxHash, doc/xxhash_spec.md."""
@@ -109,20 +97,20 @@ def xxh64(data: Array) -> Any:
     return total ^ (total >> np.uint64(32))
 
 
-@compiled
+@compiled_loop
 def checksums(data: Array, starts: Array, lengths: Array, out: Array) -> None:
     """XXH64 of each of some records in ``data``."""
     for i in range(len(starts)):
         out[i] = xxh64(data[starts[i] : starts[i] + lengths[i]])
 
 
-@compiled
+@compiled_loop
 def _now(clock: Array) -> Any:
     _clock(_MONOTONIC, clock.ctypes.data)
     return clock[0] * 1_000_000_000 + clock[1]
 
 
-@compiled
+@compiled_loop
 def _whole(file: Any, address: Any, length: Any, offset: Any) -> Any:
     """Read ``length`` bytes, however many calls it takes: READ, CUT_OFF or FAILED."""
     done = np.int64(0)
@@ -136,7 +124,7 @@ def _whole(file: Any, address: Any, length: Any, offset: Any) -> Any:
     return READ
 
 
-@compiled
+@compiled_loop
 def _direct(file: Any, out: Any, length: Any, offset: Any, bounce: Array) -> Any:
     """The same past the page cache: straight to where the bytes belong when all is aligned, else in
     portions through ``bounce``, whose first aligned address and whole pages are used."""
@@ -164,7 +152,7 @@ def _direct(file: Any, out: Any, length: Any, offset: Any, bounce: Array) -> Any
     return READ
 
 
-@compiled
+@compiled_loop
 def _read(file: Any, out: Any, length: Any, offset: Any, bounce: Array) -> Any:
     if file < 0:
         return FAILED
@@ -173,7 +161,7 @@ def _read(file: Any, out: Any, length: Any, offset: Any, bounce: Array) -> Any:
     return _whole(file, out, length, offset)
 
 
-@compiled
+@compiled_loop
 def fetch(
     files: Array,
     pieces: Array,
@@ -232,7 +220,7 @@ def fetch(
     return failed
 
 
-@compiled
+@compiled_loop
 def advise(files: Array, pieces: Array) -> None:
     """Ask the system to have pieces in its page cache soon."""
     for i in range(len(pieces)):
@@ -259,7 +247,7 @@ def _fetch_line(context: Any, address: Any) -> Any:
 _prefetch: Any = _fetch_line
 
 
-@compiled
+@compiled_loop
 def _copy_from(addresses: Array, size: int, out: Array) -> None:
     """Records of ``size`` bytes at some addresses, one after the other into ``out``.
 
@@ -289,13 +277,13 @@ def _copy_from(addresses: Array, size: int, out: Array) -> None:
         first = last
 
 
-@compiled
+@compiled_loop
 def gather(records: Array, numbers: Array, size: int, out: Array) -> None:
     """Records (flat uint8, each of ``size`` bytes) by number, one after the other."""
     _copy_from(records.ctypes.data + numbers * size, size, out)
 
 
-@compiled
+@compiled_loop
 def gather_mapped(
     maps: Array, geometry: Array, seen: Array, numbers: Array, out: Array, tally: Array
 ) -> bool:
@@ -326,7 +314,7 @@ def gather_mapped(
     return True
 
 
-@compiled
+@compiled_loop
 def copy_mapped(maps: Array, pieces: Array, out: Array, tally: Array) -> None:
     """``fetch`` from stripes that are mapped into memory, at the addresses ``maps``: pieces that are
     known to be there and right."""
@@ -348,7 +336,7 @@ def copy_mapped(maps: Array, pieces: Array, out: Array, tally: Array) -> None:
         before = after
 
 
-@compiled
+@compiled_loop
 def transform(
     samples: Array, places: Array, mean: Array, whole_mean: bool, scale: Any, out: Array
 ) -> None:
@@ -378,7 +366,7 @@ def transform(
                         target[columns - 1 - x] = swapped
 
 
-@compiled
+@compiled_loop
 def planes(pixels: Array, out: Array) -> None:
     """An image (height, width, channels) as planes (channels, height, width)."""
     height, width, channels = pixels.shape

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from demitasse_striped_io.loops import Array, compiled
+from demitasse import compiled_loop
+from demitasse_striped_io.loops import Array
 
 _LOW = np.uint64(2**32 - 1)
 _HALF = np.uint64(32)
@@ -16,7 +17,7 @@ _DOMAIN = 2 << 28
 """The fourth word of the counter (demitasse_random): domain 2, orders."""
 
 
-@compiled
+@compiled_loop
 def _keys(seed: int, seed_high: int, epoch: int, last: int, out: Array) -> None:
     """By sample the first two words of Philox4x32-10 at the counter (sample, 0, epoch, last)."""
     for i in range(len(out)):

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import json
 import logging
 import math
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from demitasse import DemitasseError, cache_folder, expanded, fingerprint, replacing
+from demitasse import DemitasseError, cache_folder, expanded, fingerprint, locked, replacing
 
 log = logging.getLogger("demitasse.tuning")
 
@@ -155,7 +154,7 @@ class Cache:
             try:
                 if self in _unsaved and self.path is not None:
                     self.path.parent.mkdir(parents=True, exist_ok=True)
-                    with _locked(self.path.with_suffix(".lock")):
+                    with locked(self.path.with_suffix(".lock")):
                         self._refresh()
                         self._write(self.path)
             except OSError as error:
@@ -243,18 +242,3 @@ def _signature(path: Path) -> object:
     except OSError:
         return None
     return status.st_ino, status.st_mtime_ns, status.st_size
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Held by one process at a time, between reading the file and replacing it, so that no choice is
-    lost. Some systems and network folders have no locks: there a lost choice is made again."""
-    try:
-        import fcntl
-    except ImportError:
-        yield
-        return
-    with path.open("a") as file:
-        with contextlib.suppress(OSError):
-            fcntl.flock(file, fcntl.LOCK_EX)  # given back when the file is closed
-        yield

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from demitasse import PLAIN, Candidate, DemitasseError, PluginError, Request, TensorSpec, Work
+from demitasse import PLAIN, Candidate, DemitasseError, PluginError, Request, TensorSpec, Work, prepare
 from demitasse_tuning.scratch import Operands, Scratch, operand, wanted
 
 log = logging.getLogger("demitasse.tuning")
@@ -83,20 +84,17 @@ def compare(
     extra = [reorder_seconds(request, candidate) for candidate in candidates]
     works, first, delayed = dict[int, Work](), dict[int, float](), set[int]()
     for i, candidate in enumerate(candidates):
-        try:
-            work = _bound(candidate, *operands.of(candidate))
-            if operands.meets_new(candidate) or candidate.kernel not in met:
-                delayed.add(i)
+        with _trying(plugin, request, candidate):
+            works[i] = _bound(candidate, *operands.of(candidate))
+    prepare([*works.values()])
+    for i, work in list(works.items()):
+        candidate = candidates[i]
+        if operands.meets_new(candidate) or candidate.kernel not in met:
+            delayed.add(i)
+        with _trying(plugin, request, candidate):
             first[i] = _timed(work, clock)
-        except (DemitasseError, MemoryError) as error:
-            log.warning("kernel %r failed when it was tried: %s", candidate.kernel, error)
-            continue
-        except Exception as error:
-            shapes = ", ".join(str(spec) for spec in request.inputs if spec is not None)
-            what = f"kernel {candidate.kernel!r} of {request.operation.name} of {shapes}"
-            told = f"raised {type(error).__name__} when it was tried: {error}"
-            raise PluginError(f"plugin {plugin!r}, {what}: {told}") from error
-        works[i] = work
+        if i not in first:
+            del works[i]
     for i in list(works):
         if _hopeless(first[i], first) and i in delayed and first[i] < START:
             first[i] = _timed(works[i], clock)
@@ -115,6 +113,20 @@ def compare(
     return Outcome(tuple(seconds.get(i) for i in range(len(candidates))), chosen)
 
 
+@contextmanager
+def _trying(plugin: str, request: Request, candidate: Candidate) -> Iterator[None]:
+    """Ends where the kernel fails, which is told; raises PluginError for a fault in it."""
+    try:
+        yield
+    except (DemitasseError, MemoryError) as error:
+        log.warning("kernel %r failed when it was tried: %s", candidate.kernel, error)
+    except Exception as error:
+        shapes = ", ".join(str(spec) for spec in request.inputs if spec is not None)
+        what = f"kernel {candidate.kernel!r} of {request.operation.name} of {shapes}"
+        told = f"raised {type(error).__name__} when it was tried: {error}"
+        raise PluginError(f"plugin {plugin!r}, {what}: {told}") from error
+
+
 def _bound(candidate: Candidate, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
     """A candidate's work: in parts where it offers that, for a plan of one worker takes it so, and what
     stays in the caches is not written to memory."""
@@ -124,6 +136,8 @@ def _bound(candidate: Candidate, inputs: Sequence[Any], outputs: Sequence[Any], 
     stretch = whole.reshape(-1)[: whole.size // candidate.parts]
     bind = candidate.bind_part
     parts = [bind(i, inputs, [stretch, *rest], workspace) for i in range(candidate.parts)]
+
+    prepare(parts)
 
     def work() -> None:
         for part in parts:

@@ -16,7 +16,7 @@ from typing import Any
 
 from numba import types
 
-from demitasse import load_numba
+from demitasse import compiled_loop, load_numba
 from demitasse_allreduce.node.words import (
     LINE,
     add_element,
@@ -85,15 +85,7 @@ _STAGED, _MIXED = 1000, 999
 memory."""
 
 
-def _compiled(loop: Any) -> Any:
-    options: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
-    try:
-        return numba.njit(cache=True, **options)(loop)
-    except RuntimeError:  # no folder for the cache can be written
-        return numba.njit(**options)(loop)
-
-
-@_compiled
+@compiled_loop
 def _arrive(state: int) -> None:
     """Tell the others that this rank is here; the last one lets all go on."""
     control = get(state, CONTROL)
@@ -106,7 +98,7 @@ def _arrive(state: int) -> None:
             futex(state + 8 * SYSCALL, control + 8 * GENERATION, -1, 0)
 
 
-@_compiled
+@compiled_loop
 def _wait(state: int) -> int:
     """Wait until all have arrived, for as long as a futex waits at most: DONE, WAITING or ABORTED."""
     control, target = get(state, CONTROL), get(state, ROUND)
@@ -132,7 +124,7 @@ def _wait(state: int) -> int:
     return ABORTED if look(control, ABORT) != 0 else WAITING
 
 
-@_compiled
+@compiled_loop
 def _processor(processors: int) -> int:
     """On which processor this thread is."""
     put(processors, CPU, 0)
@@ -141,7 +133,7 @@ def _processor(processors: int) -> int:
     return cpu
 
 
-@_compiled
+@compiled_loop
 def _move(processors: int, cpu: int) -> None:
     """Go to a processor, if this thread may, which then may be on the same ones as before."""
     old, new, nbytes = processors + 8 * OLD, processors + 8 * NEW, 8 * MASK_WORDS
@@ -155,7 +147,7 @@ def _move(processors: int, cpu: int) -> None:
         call_seven(get(processors, SET_AFFINITY), 0, nbytes, old, 0, 0, 0, 0)
 
 
-@_compiled
+@compiled_loop
 def spread(state: int) -> None:
     """Tell on which processor this rank is, and leave one that has two ranks more than another. The
     system leaves ranks that sleep briefly where they are: 3 on one of two processors and the fourth on
@@ -189,7 +181,7 @@ def spread(state: int) -> None:
         publish(lines + LINE * rank, 0, _processor(processors) + 1)
 
 
-@_compiled
+@compiled_loop
 def _post(state: int, record: int) -> None:
     """What this rank asks for, for the others to compare."""
     calls = get(state, CALLS)
@@ -201,7 +193,7 @@ def _post(state: int, record: int) -> None:
     put(line, 4, get(record, ADDRESS) % LINE)
 
 
-@_compiled
+@compiled_loop
 def _compare(state: int, record: int) -> int:
     """DONE where all ask for the same, OTHER where they do in arrays that lie at different places,
     else DIFFERENT."""
@@ -244,13 +236,13 @@ def add(record: int, sources: int, count: int, targets: int, stores: int, start:
         add_element(sources, count, targets, stores, at, number)
 
 
-@_compiled
+@compiled_loop
 def _slice(nbytes: int, rank: int, size: int) -> int:
     """Where a rank's lines begin in so many bytes."""
     return min(nbytes, (nbytes + LINE - 1) // LINE * rank // size * LINE)
 
 
-@_compiled
+@compiled_loop
 def _stage(state: int, record: int, rank: int, chunk: int) -> int:
     """Where a chunk begins in a rank's stage: as far beyond a line as in its array, so that vectors of
     both are whole lines at once."""
@@ -261,7 +253,7 @@ def _stage(state: int, record: int, rank: int, chunk: int) -> int:
     return address
 
 
-@_compiled
+@compiled_loop
 def _stage_in(state: int, record: int, chunk: int) -> None:
     """Copy what others will add of a chunk; of a small array everything, as all will add."""
     rank, size, nbytes = get(state, RANK), get(state, SIZE), get(record, NBYTES)
@@ -276,7 +268,7 @@ def _stage_in(state: int, record: int, chunk: int) -> None:
     copy(to + stop, source + stop, length - stop)
 
 
-@_compiled
+@compiled_loop
 def _add_staged(state: int, record: int, chunk: int) -> None:
     """Add this rank's slice of a chunk, into its array and all others' stages."""
     rank, size, nbytes = get(state, RANK), get(state, SIZE), get(record, NBYTES)
@@ -294,7 +286,7 @@ def _add_staged(state: int, record: int, chunk: int) -> None:
     call_seven(get(state, ADD), record, table, size, table, size, start, stop)
 
 
-@_compiled
+@compiled_loop
 def _stage_out(state: int, record: int, chunk: int) -> None:
     """Take the other ranks' sums of a chunk."""
     rank, size, nbytes = get(state, RANK), get(state, SIZE), get(record, NBYTES)
@@ -306,7 +298,7 @@ def _stage_out(state: int, record: int, chunk: int) -> None:
     copy(to + stop, source + stop, length - stop)
 
 
-@_compiled
+@compiled_loop
 def _add_shared(state: int, record: int) -> None:
     """Add pieces of arrays in shared memory: those of this rank's share, which its caches may have from
     the last sum, then what is left of the others'."""
@@ -332,7 +324,7 @@ def _add_shared(state: int, record: int) -> None:
     put(state, TICKET, first + share + size)
 
 
-@_compiled
+@compiled_loop
 def _work(state: int, record: int, step: int) -> int:
     """Do a step; whether a wait follows it (1), the call is done (0), or it cannot be (-1)."""
     kind, nbytes = get(record, KIND), get(record, NBYTES)
@@ -381,7 +373,7 @@ def _work(state: int, record: int, step: int) -> int:
     return 1
 
 
-@_compiled
+@compiled_loop
 def _own_or_take(state: int, record: int) -> None:
     """Add the slice that this rank owns into its own memory, or copy the slices of the others."""
     rank, size = get(state, RANK), get(state, SIZE)
@@ -396,7 +388,7 @@ def _own_or_take(state: int, record: int) -> None:
         copy(get(siblings, rank) + start, get(siblings, other) + start, stop - start)
 
 
-@_compiled
+@compiled_loop
 def advance(record: int, blocks: bool) -> Any:
     """Go on with a call: DONE, WAITING (call again; after a while where it ``blocks``, else at once),
     ABORTED, or DIFFERENT where the ranks ask for different things."""
@@ -420,7 +412,7 @@ def advance(record: int, blocks: bool) -> Any:
         put(record, STEP, get(record, STEP) + 1)
 
 
-@_compiled
+@compiled_loop
 def advance_on(record: int, array: int, data: int) -> Any:
     """``advance``, which blocks, on a NumPy array in a rank's own memory: ``array`` is the address of
     the object, whose word ``data`` is that of its elements."""
@@ -429,7 +421,7 @@ def advance_on(record: int, array: int, data: int) -> Any:
     return advance(record, True)
 
 
-@_compiled
+@compiled_loop
 def abort(state: int, value: int) -> None:
     """Have every wait end."""
     control = get(state, CONTROL)

@@ -11,8 +11,8 @@ from demitasse_cpu.threads import divide
 
 
 def ready(loop: Any, *arguments: Any, failed: Callable[[], DataError] | None = None) -> Call:
-    """A loop with its arguments, compiled for their types now and not in the first step; ``failed`` is
-    the error of one that raises WrongError."""
+    """A loop with its arguments, compiled for their types before the first step; ``failed`` is the
+    error of one that raises WrongError."""
     return Call(loop, arguments, failed)
 
 

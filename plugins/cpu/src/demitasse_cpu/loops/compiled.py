@@ -7,7 +7,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
-from demitasse import load_numba
+from demitasse import compiled_loop, load_numba
 
 numba = load_numba()
 
@@ -16,9 +16,10 @@ Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Loop = TypeVar("Loop", bound=Callable[..., Any])
 
 
-def compiled(*, reassociate: bool = False) -> Callable[[Loop], Loop]:
+def compiled(*, reassociate: bool = False, literals: bool = True) -> Callable[[Loop], Loop]:
     """Compile a loop. ``reassociate`` lets a sum run in vector lanes: another rounding than in order,
-    though the same in every run.
+    though the same in every run. Without ``literals`` calls by other loops do not have it compiled for
+    each number that stands in them.
 
     Inner loops run over slices, ``part = x[at : at + n]`` and then ``part[i]`` for i in range(n): an
     index such as ``at + i`` could be negative for all that the compiler knows, and what it does then
@@ -31,12 +32,8 @@ def compiled(*, reassociate: bool = False) -> Callable[[Loop], Loop]:
     """
 
     def decorate(loop: Loop) -> Loop:
-        options: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
-        options["fastmath"] = {"reassoc", "contract", "nsz"} if reassociate else {"contract"}
-        try:
-            return numba.njit(cache=True, **options)(loop)  # type: ignore[no-any-return]
-        except RuntimeError:  # no folder for the cache can be written
-            return numba.njit(**options)(loop)  # type: ignore[no-any-return]
+        fastmath = {"reassoc", "contract", "nsz"} if reassociate else {"contract"}
+        return compiled_loop(loop, literals=literals, fastmath=fastmath)
 
     return decorate
 

@@ -218,7 +218,7 @@ def _turn_typed(context: Any, x: Any, at: Any, stride: Any, y: Any, y_at: Any, y
 _turn: Any = intrinsic(_turn_typed)
 
 
-@compiled()
+@compiled(literals=False)
 def transpose(
     x: Array, at: int, stride: int, y: Array, y_at: int, y_stride: int, rows: int, width: int
 ) -> None:

@@ -1,0 +1,51 @@
+"""What is installed under a group of entry points, without importing any of it."""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import importlib.util
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Installed:
+    """An entry point: its name and module, its distribution's name and version, and the folder of its
+    package, None where that is not there."""
+
+    name: str
+    module: str
+    distribution: str
+    version: str
+    folder: Path | None
+
+
+def installed(group: str) -> tuple[Installed, ...]:
+    """The entry points of a group, by name. They are looked for again when a folder changes that
+    distributions are found in, as it does when one is installed, or when ``sys.path`` does."""
+    return _installed(group, tuple((path, _changed(path)) for path in sys.path))
+
+
+@functools.lru_cache(maxsize=4)
+def _installed(group: str, searched: object) -> tuple[Installed, ...]:
+    points = importlib.metadata.entry_points(group=group)
+    return tuple(map(_read, sorted(points, key=lambda point: point.name)))
+
+
+def _read(point: importlib.metadata.EntryPoint) -> Installed:
+    about = point.dist.metadata if point.dist else {"Name": "", "Version": ""}  # is parsed each time
+    spec = importlib.util.find_spec(point.module.partition(".")[0])
+    folders = spec.submodule_search_locations if spec is not None else None
+    folder = Path(folders[0]) if folders else None
+    return Installed(point.name, point.module, about["Name"], about["Version"], folder)
+
+
+def _changed(path: str) -> int:
+    """When a folder of ``sys.path`` was changed last; 0 where it is not there."""
+    try:
+        return os.stat(path or ".").st_mtime_ns  # noqa: PTH116 - thirty of them for each composition
+    except OSError:
+        return 0
