@@ -117,6 +117,18 @@ def test_a_writer_that_leaves_no_file_is_told_with_its_plugin(toy: ModuleType, t
     assert str(caught.value) == f"plugin 'stranger': hook model_writer left no file {path}"
 
 
+@pytest.mark.parametrize("name", ["trainer", "interactive trainer", "net"])
+def test_a_program_that_makes_nothing_to_run_is_told_with_its_plugin(toy: ModuleType, name: str) -> None:
+    def forgetful(runtime: Any, path: Any, **options: Any) -> Any:
+        return None
+
+    given = toy.plugin("stranger", programs=lambda: {name: forgetful, "tell": forgetful})
+    with compose(MACHINE, [given]) as runtime:
+        assert runtime.program("tell", "solver.prototxt") is None
+        with pytest.raises(PluginError, match=f"forgetful.*: the program '{name}' gave None .valid: "):
+            runtime.program(name, "solver.prototxt")
+
+
 def test_a_hook_that_ends_the_program_is_an_error_that_names_it(toy: ModuleType) -> None:
     def observe() -> Any:
         sys.exit("no licence")

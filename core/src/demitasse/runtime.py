@@ -72,6 +72,7 @@ class Runtime(errors.Rooted):
         if name not in self._programs:
             raise errors.CompositionError(demitasse.unoffered(name, self._programs))
         made = self._programs[name](self, *arguments, **options)
+        demitasse.check_program(name, self._programs[name], made)
         if hasattr(made, "close"):
             self._open.append(weakref.ref(made, self._open.remove))  # who drops a net has it freed
         return made

@@ -8,6 +8,7 @@ from demitasse_contracts.gathering import gathered_words as gathered_words
 from demitasse_contracts.given import absent as absent
 from demitasse_contracts.given import broken_contract as broken_contract
 from demitasse_contracts.given import check_given as check_given
+from demitasse_contracts.given import check_program as check_program
 from demitasse_contracts.given import disagreement as disagreement
 from demitasse_contracts.given import unfit as unfit
 from demitasse_contracts.given import unreadable as unreadable

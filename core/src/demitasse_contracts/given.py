@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import inspect
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from demitasse import PluginError, unknown
 from demitasse_contracts.levels import check_probed
+from demitasse_contracts.owners import whose
 
 LISTS = {
     "probe": ("name", "workers"),
@@ -65,6 +66,16 @@ def check_given(plugin: str, role: str, made: Any, asked: Mapping[str, Any]) -> 
     for level in made if role == "probe" else ():
         check_probed(plugin, level)
     return made
+
+
+RUN = {"trainer": "demitasse.Trainer", "interactive trainer": "a trainer", "net": "demitasse.Net"}
+"""Programs that make what others run, and what that is."""
+
+
+def check_program(name: str, program: Callable[..., Any], made: Any) -> None:
+    """Raises PluginError where a plugin's program gave nothing and is to give what others run."""
+    if made is None and name in RUN:
+        raise PluginError(f"{whose(program)}: the program {name!r} gave None (valid: {RUN[name]})")
 
 
 def _listed(parts: tuple[str, ...]) -> str:
