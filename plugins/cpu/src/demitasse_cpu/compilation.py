@@ -1,7 +1,7 @@
 """Loops that kernels have bound and nobody has called yet: compiled together, by several processes.
 
-A net that is new to a machine takes some fifty loops, a second each, most of it in numba's Python: so
-threads do not help. Where numba keeps what it compiles on disk, helpers (``compiler``) compile some of
+A net that is new to a machine takes some fifty loops, half a second each, most of it in numba's Python:
+so threads do not help. Where numba keeps what it compiles on disk, helpers (``compiler``) compile some of
 what is wanted, and it is read from there.
 """
 
