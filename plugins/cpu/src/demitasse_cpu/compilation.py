@@ -1,8 +1,8 @@
 """Loops that kernels have bound and nobody has called yet: compiled together, by several processes.
 
 A net that is new to a machine takes some fifty loops, half a second each, most of it in numba's Python:
-so threads do not help. Where numba keeps what it compiles on disk, helpers (``compiler``) compile some of
-what is wanted, and it is read from there.
+so threads do not help. Where numba keeps what it compiles on disk, helpers (``compiler``) compile some
+of what is wanted, and it is read from there.
 """
 
 from __future__ import annotations
