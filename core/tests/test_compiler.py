@@ -130,6 +130,34 @@ def test_where_nothing_can_be_kept_it_is_compiled_in_each_process(tmp_path: Path
     assert not list(tmp_path.rglob("*.nbi"))
 
 
+def test_one_process_compiles_a_loop_and_others_wait(tmp_path: Path) -> None:
+    fcntl = pytest.importorskip("fcntl", reason="a system without locks")
+    program = """
+import loops, sys
+from numba import types
+from demitasse import compile_once
+signature = (types.int64,)
+print(compile_once(loops.double, signature), loops.double.signatures, flush=True)
+sys.stdin.readline()
+print(compile_once(loops.double, signature, 30), len(loops.double.stats.cache_misses), flush=True)
+"""
+    (tmp_path / "loops.py").write_text(LOOP)
+    folder = tmp_path / "__pycache__" / "compiling"
+    folder.mkdir(parents=True)
+    with (folder / "double").open("w") as busy:
+        fcntl.flock(busy, fcntl.LOCK_EX)
+        waiting = python(tmp_path, program)
+        assert waiting.stdout is not None
+        assert waiting.stdout.readline() == "False []\n"
+        other = READ.replace('"float64"', '"int32"')
+        python(tmp_path, other).communicate(timeout=60)
+        assert waiting.stdin is not None
+        waiting.stdin.write("\n")
+        waiting.stdin.flush()
+        assert waiting.stdout.readline() == "True 0\n"
+    assert waiting.communicate(timeout=60)[1] == ""
+
+
 def test_calls_with_numbers_have_a_loop_compiled_once(tmp_path: Path) -> None:
     program = """
 from demitasse import compiled_loop, load_numba

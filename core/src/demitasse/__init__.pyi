@@ -50,6 +50,7 @@ from demitasse.hookspecs import (
     hookimpl as hookimpl,
 )
 from demitasse_host.compiler import (
+    compile_once as compile_once,
     compiled_loop as compiled_loop,
     load_numba as load_numba,
 )

@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -68,6 +69,33 @@ def compiled_loop(loop: Loop, *, literals: bool = True, **options: Any) -> Loop:
     return made  # type: ignore[no-any-return]
 
 
+def compile_once(loop: Any, types: tuple[Any, ...], wait: float = 0.0) -> bool:
+    """Have a compiled loop be there for numba's ``types``, from disk where it is. Of processes that keep
+    theirs in one folder one compiles it, the others wait for that many seconds: False where that one
+    still does. What numba raises is raised."""
+    kept = getattr(loop, "_cache", None)
+    if types in loop.overloads or not isinstance(kept, _Kept):
+        loop.compile(types)
+        return True
+    _this.only_reads = True
+    try:
+        loop.compile(types)
+        return True
+    except _NotKept:
+        pass
+    finally:
+        _this.only_reads = False
+    end = time.monotonic() + wait
+    while True:
+        with kept.compiling(loop.__name__) as alone:
+            if alone:
+                loop.compile(types)  # or read, if another one has made it meanwhile
+                return True
+        if time.monotonic() >= end:
+            return False
+        time.sleep(0.02)
+
+
 def _of_types_alone(made: Any, unliteral: Callable[[Any], Any]) -> None:
     compile_for = made.get_call_template
 
@@ -92,20 +120,33 @@ class _Kept:
         process that did not wait, is forgotten."""
         with self._held(shared=True):
             found = self._files.load_overload(signature, context)
-        if found is None or not isinstance(signature, tuple) or found.signature.args == signature:
-            return found
-        with self._held():
-            self._files.flush()
-        return None
+        if found is not None and isinstance(signature, tuple) and found.signature.args != signature:
+            found = None
+            with self._held():
+                self._files.flush()
+        if found is None and getattr(_this, "only_reads", False):
+            raise _NotKept
+        return found
 
     def save_overload(self, signature: Any, made: Any) -> None:
         with self._held():
             self._files.save_overload(signature, made)
 
     @contextlib.contextmanager
+    def compiling(self, name: str) -> Iterator[bool]:
+        """Whether this process is the one that compiles a loop of the folder, or no lock can be had."""
+        with contextlib.ExitStack() as stack:
+            alone = True
+            with contextlib.suppress(OSError):
+                folder = Path(self._files.cache_path) / "compiling"
+                folder.mkdir(exist_ok=True)
+                alone = stack.enter_context(locked(folder / name, wait=False))
+            yield alone
+
+    @contextlib.contextmanager
     def _held(self, shared: bool = False) -> Iterator[None]:
         """The folder's lock, which a thread takes once: to load a loop may load others."""
-        if getattr(_holding, "any", False):
+        if getattr(_this, "holds", False):
             yield
             return
         with contextlib.ExitStack() as stack:
@@ -113,9 +154,14 @@ class _Kept:
             with contextlib.suppress(OSError):
                 path = Path(self._files.cache_path) / "demitasse.lock"
                 stack.enter_context(locked(path, shared=shared))
-            _holding.any = True
-            stack.callback(setattr, _holding, "any", False)
+            _this.holds = True
+            stack.callback(setattr, _this, "holds", False)
             yield
 
 
-_holding = threading.local()
+class _NotKept(Exception):  # noqa: N818 - not an error
+    """A loop is not on disk."""
+
+
+_this = threading.local()
+"""Of a thread: whether it holds the lock of a folder, and whether it reads loops and compiles none."""

@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -180,29 +181,88 @@ def test_an_error_is_for_who_calls_that_loop(
     broken, *keys = wanted(loops, ("wrong", *NAMES))
     settle()
     assert all(address(key) for key in keys)
-    with pytest.raises(Exception, match="no_such_thing"):
-        address(broken)
-    assert not compilation._WANTED
+    for _ in range(2):
+        with pytest.raises(Exception, match="no_such_thing"):
+            address(broken)
+
+
+def test_a_helper_that_was_stopped_is_not_waited_for(
+    loops: ModuleType, helpers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted(loops)
+    settle()
+    for process in helpers.alive():
+        process.send_signal(signal.SIGSTOP)
+    monkeypatch.setattr(compilation, "_PATIENCE", 0.2)
+    keys = wanted(loops, NAMES, "float64")
+    settle()
+    assert all(address(key) for key in keys)
+    assert helpers.alive() == []
 
 
 def test_an_interrupt_ends_the_helpers_and_nothing_is_lost(
     loops: ModuleType, helpers: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compile_one, compiled = compilation._compile, []
+    compile_one, compiled = compilation._compiled, []
 
-    def interrupted(loop: Any, types: Any) -> None:
+    def interrupted(loop: Any, types: Any, wait: float) -> bool:
         if compiled:
             raise KeyboardInterrupt
         compiled.append(loop)
-        compile_one(loop, types)
+        return compile_one(loop, types, wait)
 
-    monkeypatch.setattr(compilation, "_compile", interrupted)
+    monkeypatch.setattr(compilation, "_compiled", interrupted)
     keys = wanted(loops)
     before = threading.active_count()
     with pytest.raises(KeyboardInterrupt):
         settle()
     assert (helpers.alive(), threading.active_count()) == ([], before)
-    monkeypatch.setattr(compilation, "_compile", compile_one)
+    monkeypatch.setattr(compilation, "_compiled", compile_one)
+    assert all(address(key) for key in keys)
+    assert results(loops) == EXPECTED
+
+
+def test_processes_that_want_the_same_share_the_work(loops: ModuleType) -> None:
+    names = NAMES[:3]  # the fourth has others compiled with it
+    program = f"""
+        import sys, {loops.__name__} as loops, numpy as np
+        from demitasse_cpu import compilation
+        compilation._free = lambda stack: 1
+        for name in {names}:
+            compilation.want(getattr(loops, name), (np.zeros(3, "float32"), 3.0))
+        print("ready", flush=True)
+        sys.stdin.readline()
+        compilation.settle()
+        print(len(compilation._ADDRESSES), *(compilation._misses(getattr(loops, n)) for n in {names}))
+    """
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    ranks = [subprocess.Popen(command, env=environment, text=True, **pipes) for _ in range(3)]
+    for rank in ranks:
+        assert rank.stdout is not None and rank.stdout.readline() == "ready\n"
+    told = []
+    for rank in ranks:
+        assert rank.stdin is not None
+        rank.stdin.write("\n")
+        rank.stdin.flush()
+    for rank in ranks:
+        told.append([*map(int, rank.communicate(timeout=60)[0].split())])
+    assert [found for found, *_ in told] == [3] * 3
+    assert [sum(each) for each in zip(*(compiled for _, *compiled in told), strict=True)] == [1] * 3
+
+
+def test_one_that_another_process_never_ends_to_compile_is_compiled_here(
+    loops: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fcntl = pytest.importorskip("fcntl", reason="a system without locks")
+    monkeypatch.setattr(compilation, "_PATIENCE", 0.2)
+    folder = Path(loops.first.stats.cache_path) / "compiling"
+    folder.mkdir(parents=True)
+    with (folder / "second").open("w") as stopped:
+        fcntl.flock(stopped, fcntl.LOCK_EX)
+        keys = wanted(loops)
+        settle()
     assert all(address(key) for key in keys)
     assert results(loops) == EXPECTED
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from demitasse import cache_folder, locked
+from demitasse import cache_folder, compile_once, locked
 from demitasse_cpu.compiler import told
 
 _Key = tuple[Any, ...]
@@ -32,8 +32,12 @@ _ADDRESSES: dict[_Key, int] = {}
 """Where loops are, by what numba would compile them for. To ask numba takes 70 us, and most loops are
 bound many times with arguments of the same types."""
 
-_FAILURES: dict[_Key, Exception] = {}
 _WANTED: dict[_Key, tuple[Any, tuple[Any, ...]]] = {}
+_FAILURES: dict[_Key, tuple[Exception, Any, tuple[Any, ...]]] = {}
+"""What could not be compiled, until somebody calls it."""
+
+_PATIENCE = 60.0
+"""Seconds that another process may take for a loop, of which none takes ten: it may have been stopped."""
 
 _MOST = 7
 """Helpers at most: more have nothing to do, as the longest loops take most of the time."""
@@ -55,34 +59,33 @@ def address(key: _Key) -> int:
     if key not in _ADDRESSES:
         settle()
     if key in _FAILURES:
-        raise _FAILURES[key]
+        error, *wanted = _FAILURES.pop(key)
+        _WANTED[key] = wanted[0], wanted[1]  # there may be memory, or room on the disk, another time
+        raise error
     return _ADDRESSES[key]
 
 
 def settle() -> None:
-    """Compile all that is wanted, or read it from disk."""
+    """Compile all that is wanted, or read it from disk. Of processes that want the same, as ranks of a
+    run, each compiles what no other one is at."""
     with _helpers.settling:
         loops: dict[Any, _Wanted] = {}
         for key, (loop, types) in list(_WANTED.items()):
             loops.setdefault(loop, []).append((key, types))
         # One process compiles a loop for all types: what is common to these is compiled once.
         left = deque(loops.items())
-        busy = len(left) > 1 and bool(_helpers.alive())
-        for loop, wanted in _taken(left):
-            if busy:
-                left.appendleft((loop, wanted))
-                _shared(left)
-            else:
-                busy = _missed(loop, wanted) and bool(left)
-
-
-def _shared(left: deque[tuple[Any, _Wanted]]) -> None:
-    """Compile what is left, helpers from its end."""
-    with _helpers.taking(left) as done:
-        for others in _taken(left):
-            _compile(*others)
-    for others in done:
-        _compile(*others)
+        others = list[tuple[Any, _Wanted]]()
+        for each in _taken(left):
+            before = _misses(each[0])
+            if not _compiled(*each, wait=0.0):
+                others.append(each)
+            elif len(left) > 1 and _misses(each[0]) > before:
+                with _helpers.taking(left) as done:
+                    others += [each for each in _taken(left) if not _compiled(*each, wait=0.0)]
+                others += done
+        for loop, wanted in others:
+            if not _compiled(loop, wanted, wait=_PATIENCE):
+                _compiled(loop, wanted, wait=-1.0)
 
 
 def _taken(left: deque[tuple[Any, _Wanted]]) -> Iterator[tuple[Any, _Wanted]]:
@@ -92,27 +95,27 @@ def _taken(left: deque[tuple[Any, _Wanted]]) -> Iterator[tuple[Any, _Wanted]]:
             yield left.popleft()
 
 
-def _missed(loop: Any, wanted: _Wanted) -> bool:
-    """Compile a loop; whether it was not on disk."""
-    before = _misses(loop)
-    _compile(loop, wanted)
-    return _misses(loop) > before
-
-
 def _misses(loop: Any) -> int:
+    """How often a loop was compiled and not read."""
     return sum(loop.stats.cache_misses.values())
 
 
-def _compile(loop: Any, wanted: _Wanted) -> None:
+def _compiled(loop: Any, wanted: _Wanted, wait: float) -> bool:
+    """Have a loop compiled; False where another process still does so after ``wait`` seconds, unless
+    these are negative."""
     for key, types in wanted:
         try:
-            loop.compile(types)
+            if wait < 0:
+                loop.compile(types)
+            elif not compile_once(loop, types, wait):
+                return False
             compiled = loop.overloads[types]
             name = compiled.fndesc.llvm_func_name
             _ADDRESSES[key] = compiled.library.get_pointer_to_function(name)
         except Exception as error:  # noqa: BLE001 - raised for who calls it, and not for who settles
-            _FAILURES[key] = error
+            _FAILURES[key] = error, loop, types
         _WANTED.pop(key, None)
+    return True
 
 
 def _kind(value: Any) -> Any:
@@ -168,8 +171,11 @@ class _Helpers:
                 self._end()
                 raise
             finally:
-                for thread in threads:
-                    thread.join()
+                for process, thread in zip(processes, threads, strict=True):
+                    thread.join(_PATIENCE)
+                    if thread.is_alive():
+                        process.kill()
+                        thread.join()
 
     def _started(self, count: int) -> list[subprocess.Popen[str]]:
         """As many, or fewer where the system has no more processes or memory for them."""
@@ -208,7 +214,7 @@ def _helper() -> subprocess.Popen[str]:
         "from demitasse_cpu.compiler import serve; serve()"
     )
     return subprocess.Popen(
-        [sys.executable, "-c", program, json.dumps(sys.path)],
+        [sys.executable, "-c", program, json.dumps([*map(str, sys.path)])],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -256,13 +262,13 @@ def _free(stack: contextlib.ExitStack) -> int:
 def _is_python(executable: str | None) -> bool:
     """Whether a program is Python itself, and not an application that has it within: that would start
     once more."""
-    return bool(executable) and Path(executable or "").name.startswith(("python", "pypy"))
+    return Path(executable or "").name.startswith("python")
 
 
 def _job(loop: Any, wanted: _Wanted) -> str | None:
     """A line for a helper; None for what it cannot find, or could not keep."""
     module, name = loop.__module__, loop.__name__
-    found: Any = getattr(sys.modules[module], name, ())
+    found: Any = getattr(sys.modules.get(module), name, ())
     if found is not loop or not loop.stats.cache_path:
         return None
     try:

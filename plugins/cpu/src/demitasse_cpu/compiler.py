@@ -13,6 +13,8 @@ import select
 import sys
 from typing import Any
 
+from demitasse import compile_once
+
 IDLE = 20
 """Seconds."""
 
@@ -24,7 +26,7 @@ def serve() -> None:
         module, name, types = json.loads(line)
         loop = getattr(importlib.import_module(module), name)
         for each in types:
-            loop.compile(tuple(map(heard, each)))
+            compile_once(loop, tuple(map(heard, each)))
         print(name, flush=True)
 
 
