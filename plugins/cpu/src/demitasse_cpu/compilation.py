@@ -37,7 +37,7 @@ _FAILURES: dict[_Key, tuple[Exception, Any, tuple[Any, ...]]] = {}
 """What could not be compiled, until somebody calls it."""
 
 _PATIENCE = 60.0
-"""Seconds that another process may take for a loop, of which none takes ten: it may have been stopped."""
+"""Seconds that another process may take for a loop, of which none takes ten: it may be stopped."""
 
 _MOST = 7
 """Helpers at most: more have nothing to do, as the longest loops take most of the time."""
