@@ -7,6 +7,7 @@ import os
 import pty
 import re
 import threading
+import time
 from collections.abc import Callable
 from typing import IO
 
@@ -14,7 +15,7 @@ import pytest
 
 from demitasse import Event
 from demitasse_cli import progress
-from demitasse_cli.progress import WINDOW, Lines, Live, Meter, Quiet, batches, fit, shown
+from demitasse_cli.progress import WINDOW, Lines, Live, Meter, Quiet, batches, fit, said_if_long, shown
 
 
 def iteration(number: int, seconds: float = 0.5, read: float = 0.1, samples: int = 64) -> Event:
@@ -63,6 +64,20 @@ def test_a_log_is_told_what_keeps_the_first_iteration(monkeypatch: pytest.Monkey
     assert show.waiting is not None
     show.waiting.join(10)
     assert out.getvalue() == "binding kernels (the first time compiles them)\n"
+
+
+def test_what_takes_long_is_said_and_what_does_not_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "PATIENCE", 0.05)
+    out = io.StringIO()
+    with said_if_long("choosing", out):
+        pass
+    assert out.getvalue() == ""
+    with said_if_long("choosing", out):
+        time.sleep(0.5)
+    assert out.getvalue() == "choosing\n"
+    out.close()
+    with said_if_long("choosing", out):
+        time.sleep(0.2)
 
 
 @pytest.mark.parametrize(("width", "last"), [(80, 10_000), (40, 10_000), (40, 1_000_000)])

@@ -7,7 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import IO, TYPE_CHECKING, Any
 
 from demitasse_cli.report import human_time, scores_text
@@ -31,6 +31,7 @@ BETWEEN = 30.0
 """Seconds between two lines of a log about one test."""
 
 BINDING, WHY = "binding kernels", "the first time compiles them"
+CHOOSING = "choosing kernels (the first time compiles and tries them)"
 BAR = 16
 
 
@@ -104,6 +105,24 @@ class Meter:
     def line(self, values: Mapping[str, Any]) -> str:
         """An iteration in a line."""
         return "  ".join([f"iteration {self.iteration}", *self.fields(values).values()])
+
+
+@contextmanager
+def said_if_long(text: str, stream: IO[str]) -> Iterator[None]:
+    """A line about what is done meanwhile, if it takes long. Nobody need read it."""
+
+    def say() -> None:
+        with suppress(OSError, ValueError):  # who prints next meets that, and tells
+            print(text, file=stream, flush=True)
+
+    waiting = threading.Timer(PATIENCE, say)
+    waiting.daemon = True
+    waiting.start()
+    try:
+        yield
+    finally:
+        waiting.cancel()
+        waiting.join()
 
 
 class Lines:

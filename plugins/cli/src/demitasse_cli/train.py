@@ -8,7 +8,7 @@ import re
 import signal
 import time
 from collections.abc import Mapping
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ from demitasse_cli.interrupts import Interrupts
 from demitasse_cli.main import BROKEN_PIPE
 from demitasse_cli.models import tell_notes
 from demitasse_cli.outlets import Outlet
-from demitasse_cli.progress import Live, Meter, shown
+from demitasse_cli.progress import CHOOSING, Live, Meter, said_if_long, shown
 from demitasse_cli.timeline import Timeline
 from demitasse_cli.until import Until
 
@@ -163,15 +163,16 @@ def command(
         launch.outlive_others()
         if resume == "auto":
             resume = newest_good(runtime, runtime.read(solver).solver(overrides))
-        trainer = runtime.trainer(
-            solver,
-            weights=weights,
-            resume=resume,
-            overrides=overrides,
-            scaling=scaling,
-            precision=precision,
-            partial=partial,
-        )
+        with nullcontext() if quiet or launch.rank() else said_if_long(CHOOSING, stream):
+            trainer = runtime.trainer(
+                solver,
+                weights=weights,
+                resume=resume,
+                overrides=overrides,
+                scaling=scaling,
+                precision=precision,
+                partial=partial,
+            )
         if not trainer.solver.max_iterations and "max_iter" not in overrides:
             raise ModelError(
                 f"{solver}: max_iter is not given, or 0, so nothing would be trained; give it, or "
