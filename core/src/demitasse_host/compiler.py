@@ -113,7 +113,7 @@ class _Kept:
         self._files = files
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._files, name)
+        return getattr(vars(self)["_files"], name)
 
     def load_overload(self, signature: Any, context: Any) -> Any:
         """What was kept for a signature, or None: what was kept for another one under its name, by a
@@ -154,8 +154,8 @@ class _Kept:
             with contextlib.suppress(OSError):
                 path = Path(self._files.cache_path) / "demitasse.lock"
                 stack.enter_context(locked(path, shared=shared))
-            _this.holds = True
             stack.callback(setattr, _this, "holds", False)
+            _this.holds = True
             yield
 
 
