@@ -23,7 +23,8 @@ def pytest_configure() -> None:
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         signal.signal(signal.SIGHUP, lambda number, frame: None)
     # By hypothesis's default of 200 ms an example fails where other processes have the cores. Each run
-    # draws others, so few will do every time; DEMITASSE_EXAMPLES=1000 has more of them.
+    # draws others, so few will do every time; DEMITASSE_EXAMPLES=1000 has more of them where a test does
+    # not say how many itself.
     examples = int(os.environ.get("DEMITASSE_EXAMPLES", "30"))
     settings.register_profile("demitasse", deadline=None, max_examples=examples)
     settings.load_profile("demitasse")

@@ -23,7 +23,7 @@ from numba import typeof, types
 import demitasse
 from demitasse_cpu import compilation
 from demitasse_cpu.compilation import address, settle, want
-from demitasse_cpu.compiler import heard, told
+from demitasse_cpu.compile_helper import heard, told
 from demitasse_cpu.loops.winograd_blocks import Lie, Tiles
 from demitasse_cpu.native import Call, Native
 
@@ -301,7 +301,7 @@ def test_helpers_end_with_who_started_them(loops: ModuleType) -> None:
 
 
 def test_one_that_is_not_needed_ends() -> None:
-    program = "from demitasse_cpu import compiler; compiler.IDLE = 0.1; compiler.serve()"
+    program = "from demitasse_cpu import compile_helper as helper; helper.IDLE = 0.1; helper.serve()"
     helper = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE)
     assert helper.wait(30) == 0
     assert helper.stdin is not None

@@ -117,6 +117,14 @@ def test_all_candidates_get_ready_together_before_the_first_is_timed(bench, relu
     assert bench.calls.count("prepared") == 1
 
 
+def test_parts_get_ready_with_all_others_before_the_first_is_timed(bench, relu):
+    whole = bench.kernel("in parts", 1, prepare=lambda: bench.calls.append("prepared"))
+    parts = replace(whole, parts=2, bind_part=lambda number, *given: whole.bind(*given))
+    assert bench.tuner().pick("fast", relu(), [bench.kernel("one", 3), parts])[0] == 1
+    assert bench.calls[:4] == ["prepared", "one", "in parts", "in parts"]
+    assert bench.calls.count("prepared") == 1
+
+
 def test_the_best_call_counts_and_the_first_does_not(bench, relu):
     one = bench.kernel("one", 2.0, 1.9, 1.4, 1.8)
     two = bench.kernel("two", 1.6, 1.7, 1.6, 1.5)

@@ -1,8 +1,8 @@
 """Loops that kernels have bound and nobody has called yet: compiled together, by several processes.
 
 A net that is new to a machine takes some fifty loops, half a second each, most of it in numba's Python:
-so threads do not help. Where numba keeps what it compiles on disk, helpers (``compiler``) compile some
-of what is wanted, and it is read from there.
+so threads do not help. Where numba keeps what it compiles on disk, helpers (``compile_helper``) compile
+some of what is wanted, and it is read from there.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from demitasse import cache_folder, compile_once, locked
-from demitasse_cpu.compiler import told
+from demitasse_cpu.compile_helper import told
 
 _Key = tuple[Any, ...]
 _Wanted = list[tuple[_Key, tuple[Any, ...]]]
@@ -211,7 +211,7 @@ def _helper() -> subprocess.Popen[str]:
     OSError."""
     program = (
         "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-        "from demitasse_cpu.compiler import serve; serve()"
+        "from demitasse_cpu.compile_helper import serve; serve()"
     )
     return subprocess.Popen(
         [sys.executable, "-c", program, json.dumps([*map(str, sys.path)])],

@@ -137,12 +137,11 @@ def _bound(candidate: Candidate, inputs: Sequence[Any], outputs: Sequence[Any], 
     bind = candidate.bind_part
     parts = [bind(i, inputs, [stretch, *rest], workspace) for i in range(candidate.parts)]
 
-    prepare(parts)
-
     def work() -> None:
         for part in parts:
             part()
 
+    vars(work)["prepare"] = lambda: prepare(parts)
     return work
 
 
