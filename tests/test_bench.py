@@ -35,6 +35,10 @@ PARAMETERS = {
     "vgg16": 138_357_544,
     "resnet50": 25_557_032,
     "googlenet": 13_378_280,
+    "resnet18": 11_689_512,
+    "mobilenet": 4_231_976,
+    "mobilenet_v2": 3_504_872,
+    "squeezenet": 1_235_496,
 }
 RATES = Rates(matrix_product=100.0, triad=10.0)
 

@@ -83,6 +83,10 @@ class Net:
     def relu(self, blob: str, name: str) -> str:
         return self._add(name, "relu", blob, self.shape(blob), top=blob)
 
+    def relu6(self, blob: str, name: str) -> str:
+        """ReLU, and at most 6."""
+        return self._add(name, "relu6", blob, self.shape(blob), top=blob)
+
     def lrn(self, bottom: str, name: str) -> str:
         """Across five channels, with the numbers of Krizhevsky et al. 2012, section 3.3, in Caffe."""
         numbers = {"size": 5, "alpha": 1e-4, "beta": 0.75}

@@ -10,6 +10,7 @@ TYPES = {
     "convolution": "Convolution",
     "inner_product": "InnerProduct",
     "relu": "ReLU",
+    "relu6": "ReLU6",
     "max_pool": "Pooling",
     "average_pool": "Pooling",
     "lrn": "LRN",

@@ -75,7 +75,8 @@ class Inference:
 
     def output(self) -> np.ndarray:
         """The probabilities."""
-        return np.asarray(self.net.forward(data=self.data)["prob"])
+        found = np.asarray(self.net.forward(data=self.data)["prob"])
+        return found.reshape(len(found), -1)
 
 
 def prepare(threads: int) -> None:

@@ -40,9 +40,9 @@ class Model(nn.Module):
         for layer, run in zip(self.layers, self.run, strict=True):
             inputs = [blobs[name] for name in layer.bottoms]
             if layer.kind == "softmax_loss":
-                results.append(inputs[0])
+                results.append(inputs[0].flatten(1))
             elif layer.kind == "softmax":
-                results.append(functional.softmax(inputs[0].float(), dim=1))
+                results.append(functional.softmax(inputs[0].flatten(1).float(), dim=1))
             elif layer.kind == "add":
                 blobs[layer.top] = inputs[0] + inputs[1]
             elif layer.kind == "concat":
@@ -69,6 +69,8 @@ def module(net: Net, layer: Layer) -> nn.Module:
             return nn.AvgPool2d(n["kernel"], n["stride"], n["pad"], ceil_mode=True)
         case "relu":
             return nn.ReLU(inplace=True)
+        case "relu6":
+            return nn.ReLU6(inplace=True)
         case "lrn":
             return nn.LocalResponseNorm(n["size"], n["alpha"], n["beta"], k=1.0)
         case "dropout":

@@ -40,7 +40,7 @@ class Model:
         if number or layer.kind == "batch_norm":
             return array
         if layer.kind == "convolution":
-            return array.transpose(2, 3, 1, 0)
+            return array.transpose(2, 3, *((0, 1) if _is_depthwise(layer) else (1, 0)))
         bottom = self.net.shape(layer.bottoms[0])
         if len(bottom) == 3:
             array = array.reshape(-1, *bottom).transpose(0, 2, 3, 1).reshape(len(array), -1)
@@ -52,9 +52,9 @@ class Model:
         for layer in self.net.layers:
             inputs = [blobs[name] for name in layer.bottoms]
             if layer.kind == "softmax_loss":
-                results.append(inputs[0])
+                results.append(_flat(inputs[0]))
             elif layer.kind == "softmax":
-                results.append(tf.nn.softmax(tf.cast(inputs[0], tf.float32)))
+                results.append(tf.nn.softmax(tf.cast(_flat(inputs[0]), tf.float32)))
             else:
                 blobs[layer.top] = self._apply(layer, inputs)
         return results
@@ -65,14 +65,16 @@ class Model:
             case "convolution":
                 return self._convolution(layer, x)
             case "inner_product":
-                x = tf.reshape(x, (x.shape[0], -1))
-                return tf.nn.bias_add(tf.matmul(x, self._weights(layer, 0)), self._weights(layer, 1))
+                product = tf.matmul(_flat(x), self._weights(layer, 0))
+                return tf.nn.bias_add(product, self._weights(layer, 1))
             case "max_pool":
                 return tf.nn.max_pool2d(x, n["kernel"], n["stride"], _padding(layer, x))
             case "average_pool":
                 return tf.nn.avg_pool2d(x, n["kernel"], n["stride"], _padding(layer, x))
             case "relu":
                 return tf.nn.relu(x)
+            case "relu6":
+                return tf.nn.relu6(x)
             case "lrn":
                 alpha = n["alpha"] / n["size"]  # TensorFlow's is of the sum, Caffe's of the mean
                 x = tf.cast(x, tf.float32) if self.kind == tf.bfloat16 else x
@@ -98,6 +100,8 @@ class Model:
             x, pad = tf.pad(x, pad), "VALID"
         if n["groups"] == 1:
             y = tf.nn.conv2d(x, w, n["stride"], pad)
+        elif _is_depthwise(layer):
+            y = tf.nn.depthwise_conv2d(x, w, (1, n["stride"], n["stride"], 1), pad)
         else:  # the gradient of a grouped conv2d is not there on a CPU
             parts = zip(tf.split(x, n["groups"], 3), tf.split(w, n["groups"], 3), strict=True)
             y = tf.concat([tf.nn.conv2d(a, b, n["stride"], pad) for a, b in parts], 3)
@@ -113,6 +117,16 @@ class Model:
         mean.assign_sub(MOVING * (mean - of_mean))
         variance.assign_sub(MOVING * (variance - of_variance))
         return y
+
+
+def _flat(x: tf.Tensor) -> tf.Tensor:
+    """A row a sample."""
+    return tf.reshape(x, (x.shape[0], -1))
+
+
+def _is_depthwise(layer: Layer) -> bool:
+    """Whether each channel of an image makes one, by itself."""
+    return layer.numbers["groups"] == layer.shape[0] > 1
 
 
 def _padding(layer: Layer, x: tf.Tensor) -> Any:
