@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -11,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from drawn_examples import DRAWN
 from hypothesis import settings
 
 
@@ -22,11 +22,8 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         signal.signal(signal.SIGHUP, lambda number, frame: None)
-    # By hypothesis's default of 200 ms an example fails where other processes have the cores. Each run
-    # draws others, so few will do every time; DEMITASSE_EXAMPLES=1000 has more of them where a test does
-    # not say how many itself.
-    examples = int(os.environ.get("DEMITASSE_EXAMPLES", "30"))
-    settings.register_profile("demitasse", deadline=None, max_examples=examples)
+    # By hypothesis's default of 200 ms an example fails where other processes have the cores.
+    settings.register_profile("demitasse", deadline=None, max_examples=DRAWN)
     settings.load_profile("demitasse")
 
 

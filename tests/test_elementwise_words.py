@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from agreement import hook
+from drawn_examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -190,7 +191,7 @@ def test_functions_and_gradients_are_their_formulas(
 
 
 @pytest.mark.parametrize("name", [name for name in FUNCTIONS if name != "greater"])
-@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(8), suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_the_cpu_agrees_in_any_shape_layout_and_precision(name: str, data: st.DataObject) -> None:
     shape = data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=5).map(tuple))
@@ -268,7 +269,7 @@ def planes(w: np.ndarray, rank: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("plugin", PLUGINS)
-@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(30), suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_learned_slopes_and_their_gradients_are_their_formulas(plugin: str, data: st.DataObject) -> None:
     dtype = data.draw(st.sampled_from(sorted(WITHIN)))
@@ -309,7 +310,7 @@ def test_slopes_agree_where_activations_are_stored_as_bfloat16() -> None:
 
 
 @pytest.mark.parametrize("plugin", PLUGINS)
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(25), suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_products_and_their_gradients_are_their_formulas(plugin: str, data: st.DataObject) -> None:
     dtype = data.draw(st.sampled_from(sorted(WITHIN)))
@@ -343,7 +344,7 @@ def test_the_gradient_of_a_product_with_a_zero_is_there_unless_divided(plugin: s
 
 
 @pytest.mark.parametrize("plugin", PLUGINS)
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(25), suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_of_equals_the_largest_is_the_one_that_caffe_takes(plugin: str, data: st.DataObject) -> None:
     dtype = data.draw(st.sampled_from(sorted(WITHIN)))

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from drawn_examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -22,7 +23,7 @@ from demitasse_reference.kernels import candidates as reference
 NHWC = Layout("NHWC", (0, 2, 3, 1))
 BLOCKED = Layout("nChw16c", blocks=((1, 16),))
 CHANNELS = st.sampled_from([1, 3, 4, 10, 16, 20, 32, 50, 97])
-SLOWLY = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+SLOWLY = settings(max_examples=examples(25), suppress_health_check=list(HealthCheck))
 # Sums of float32 products round at 2^-24 each; bfloat16 keeps 8 bits of what is written.
 TOLERANCE = {"f32": 2e-5, "bf16": 2**-7}
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from drawn_examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from real_files import DATA
@@ -106,7 +107,7 @@ def values(seed: int = 0, batch: int = 3) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=(batch, 8, 7, 6)).astype(np.float32)
 
 
-@settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(25), derandomize=True, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 @pytest.mark.parametrize("precision", TOLERANCE)
 def test_folded_layers_give_what_they_give_apart(
@@ -339,7 +340,7 @@ def test_published_nets_have_no_normalisation_left(name: str, tmp_path: Path) ->
     assert "relu" not in operations(net)
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=examples(40), derandomize=True)
 @given(
     absent=st.sets(st.sampled_from(["b", "statistics", "slope", "level"])),
     axis=st.sampled_from([0, 1]),

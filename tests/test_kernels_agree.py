@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from agreement import TOLERANCE, Case, Values, check_agreement, labelled
+from drawn_examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -411,7 +412,7 @@ def test_every_word_that_a_plugin_adds_is_computed_by_the_reference_and_by_the_c
 
 @pytest.mark.parametrize("dtype", sorted(TOLERANCE))
 @pytest.mark.parametrize("name", sorted(CASES))
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(12), suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_cpu_agrees_with_reference(name: str, dtype: str, data: st.DataObject) -> None:
     check_agreement(name, *CASES[name](Values(data.draw, dtype)), dtype, TOLERANCE[dtype])

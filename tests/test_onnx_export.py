@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 import small_nets
+from drawn_examples import examples
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from onnx_models import LAYERS, SHAPE, agree, composed, evaluated, exported, filled, in_opencv, small
@@ -73,7 +74,7 @@ def test_every_version_that_is_written_computes_the_same(
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(
     st.sampled_from(["MAX", "AVE"]),
     st.tuples(st.integers(1, 9), st.integers(1, 9)),

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from agreement import TOLERANCE, Large, Values, check_agreement, hook, make_request, run
+from drawn_examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from slopes import parameter, slope, step, train
@@ -95,7 +96,7 @@ def test_threads_share_what_is_large(name: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", sorted(CASES))
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(15), suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_cpu_agrees_with_reference(name: str, dtype: str, data: st.DataObject) -> None:
     drawn = CASES[name](Values(data.draw, dtype))

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from agreement import hook
+from drawn_examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -71,7 +72,7 @@ def spread(values: np.ndarray, x: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("plugin", PLUGINS)
 @pytest.mark.parametrize("name", TOTALS)
-@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(20), suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_totals_and_their_gradients_are_their_formulas(
     name: str, plugin: str, data: st.DataObject
@@ -110,7 +111,7 @@ def test_a_long_row_is_summed_to_the_same_bits_by_any_number_of_threads(name: st
 
 
 @pytest.mark.parametrize("plugin", PLUGINS)
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(40), suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_the_largest_come_in_falling_order_and_of_equals_the_last_first(
     plugin: str, data: st.DataObject
@@ -154,7 +155,7 @@ def standardized(x: np.ndarray, axis: int, epsilon: float) -> tuple[np.ndarray, 
 
 
 @pytest.mark.parametrize("plugin", PLUGINS)
-@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(30), suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_rows_are_centred_and_standardized(plugin: str, data: st.DataObject) -> None:
     dtype = data.draw(st.sampled_from(sorted(WITHIN)))

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from agreement import hook
+from drawn_examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -268,7 +269,7 @@ def compare(ours: list[np.ndarray], theirs: list[np.ndarray], within: float) -> 
 
 @pytest.mark.parametrize("dtype", sorted(TOLERANCE))
 @pytest.mark.parametrize("name", FORWARD)
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(15), suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_cpu_agrees_with_reference(name: str, dtype: str, data: st.DataObject) -> None:
     draw = Draw(data, dtype)
@@ -280,7 +281,7 @@ def test_cpu_agrees_with_reference(name: str, dtype: str, data: st.DataObject) -
 
 @pytest.mark.parametrize("dtype", sorted(TOLERANCE))
 @pytest.mark.parametrize("name", CONVOLUTIONS)
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(40), suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_convolutions_agree_in_any_number_of_dimensions(
     name: str, dtype: str, data: st.DataObject
@@ -310,7 +311,7 @@ def test_channels_by_themselves_have_loops_where_onednn_has_none(
 
 
 @pytest.mark.parametrize("name", [name for name in FORWARD if name != "pooling_stochastic"])
-@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(6), suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_gradients_are_slopes(name: str, data: st.DataObject) -> None:
     draw = Draw(data, "float64")

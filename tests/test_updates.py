@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from agreement import hook
+from drawn_examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -352,7 +353,7 @@ def test_squares_are_the_same_bits_with_any_number_of_threads() -> None:
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 2e-5), ("float64", 1e-12)])
 @pytest.mark.parametrize("name", [*UPDATES, "squares"])
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(15), suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_cpu_agrees_with_reference(name: str, dtype: str, tolerance: float, data: st.DataObject) -> None:
     sizes = data.draw(st.lists(st.integers(1, 40), min_size=1, max_size=4))

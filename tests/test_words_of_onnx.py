@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from agreement import hook
+from drawn_examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -21,7 +22,7 @@ from demitasse_onnx.operations import OPERATIONS
 WORDS = extend(extend(VOCABULARY, indexing.OPERATIONS, "caffe"), OPERATIONS, "onnx")
 WITHIN = {"float32": 1e-5, "float64": 1e-12}
 PLUGINS = ("reference", "cpu")
-PROPERTY = settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+PROPERTY = settings(max_examples=examples(15), suppress_health_check=list(HealthCheck))
 
 
 def compute(plugin: str, name: str, *inputs: np.ndarray, **attributes: Any) -> np.ndarray:

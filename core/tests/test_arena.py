@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from drawn_examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -27,7 +28,7 @@ def most_alive(lives: Lives) -> int:
 
 
 @given(lifetimes())
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120))
 def test_no_two_buffers_overlap_while_both_live(lives: Lives) -> None:
     offsets, size = place_lifetimes(lives)
     assert len(offsets) == len(lives)
@@ -41,14 +42,14 @@ def test_no_two_buffers_overlap_while_both_live(lives: Lives) -> None:
 
 
 @given(lifetimes())
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120))
 def test_the_arena_holds_the_fullest_moment_and_at_most_everything(lives: Lives) -> None:
     _, size = place_lifetimes(lives)
     assert most_alive(lives) <= size <= sum(nbytes for _, _, nbytes in lives)
 
 
 @given(st.lists(st.integers(1, 100), min_size=1, max_size=60))
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120))
 def test_a_chain_takes_at_most_half_more_than_its_fullest_moment(sizes: list[int]) -> None:
     """Each buffer is read by the next operation only, as in a net without branches. A buffer lies
     above at most two that are larger, its neighbour and that one's, which are alive together."""

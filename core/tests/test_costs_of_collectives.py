@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from drawn_examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -107,7 +108,7 @@ def test_equal_rounds_cost_the_same_told_once() -> None:
     )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(power=st.integers(1, 7), size=st.integers(1, 10**7), scale=st.integers(2, 8))
 def test_more_bytes_slower_links_and_less_room_never_cost_less(
     power: int, size: int, scale: int
@@ -124,7 +125,7 @@ def test_more_bytes_slower_links_and_less_room_never_cost_less(
     assert seconds(size, 2, scale) > base
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(ranks=st.integers(1, 60), order=st.sampled_from(["natural", "round-robin"]))
 def test_every_rank_has_an_endpoint_of_its_own(ranks: int, order: str) -> None:
     network = supernodes(60, 10)

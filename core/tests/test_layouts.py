@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from drawn_examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -97,7 +98,7 @@ def place(layout: Layout, shape: tuple[int, ...], index: tuple[int, ...]) -> int
 
 
 @given(layouts_and_shapes())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80))
 def test_every_element_lies_where_the_definition_says(case: tuple[Layout, tuple[int, ...]]) -> None:
     layout, shape = case
     x = numbered(*shape)
@@ -111,7 +112,7 @@ def test_every_element_lies_where_the_definition_says(case: tuple[Layout, tuple[
 
 
 @given(layouts_and_shapes())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80))
 def test_unpacking_gives_back_what_was_packed(case: tuple[Layout, tuple[int, ...]]) -> None:
     layout, shape = case
     x = numbered(*shape)

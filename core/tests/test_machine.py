@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from drawn_examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -240,7 +241,7 @@ def test_lines_are_found_within_a_list_of_tables(tmp_path: Path) -> None:
         read(tmp_path, text)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=20)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(20))
 @given(level=st.integers(0, 3), position=st.integers(1, 4))
 def test_an_unknown_key_is_reported_on_its_line(tmp_path: Path, level: int, position: int) -> None:
     lines = TAIHULIGHT.splitlines()
@@ -274,7 +275,7 @@ def test_folders_and_binary_files_are_refused(tmp_path: Path) -> None:
         load_machine(binary)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=100)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(100))
 @given(data=st.data())
 def test_damage_to_a_description_is_read_or_refused_but_never_breaks_the_reader(
     tmp_path: Path, data: st.DataObject
@@ -449,7 +450,7 @@ def machines(draw: st.DrawFn) -> Machine:
 
 
 @settings(
-    max_examples=60,
+    max_examples=examples(60),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
     deadline=None,
 )

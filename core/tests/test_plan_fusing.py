@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import pytest
+from drawn_examples import examples
 from fused_words import FUSED, word
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -411,7 +412,7 @@ def expression(
     return word, tuple(inputs), tuple(attributes.items())
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300))
 @given(drawn=graphs())
 def test_fused_or_not_the_same_is_computed(drawn: tuple[Sketch, list[Tensor]]) -> None:
     sketch, needed = drawn

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from drawn_examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -89,7 +90,7 @@ def schedules(draw: Callable[..., Any]) -> Schedule:
 
 
 @given(schedules())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 def test_rounds_and_moves_are_proved_alike(schedule: Schedule) -> None:
     in_rounds, moves = check(schedule), check(one_by_one(schedule))
     assert in_rounds.messages == moves.messages
@@ -99,7 +100,7 @@ def test_rounds_and_moves_are_proved_alike(schedule: Schedule) -> None:
 
 
 @given(schedules())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 def test_runs_of_cells_prove_what_the_table_does(schedule: Schedule) -> None:
     with pytest.MonkeyPatch.context() as patch:
         table = check(schedule)
@@ -123,7 +124,7 @@ class _Fixed:
 
 
 @given(schedules().filter(lambda made: made.size >= made.ranks > 1), st.data(), st.booleans())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 def test_no_message_can_be_left_out_unnoticed(schedule: Schedule, data: Any, runs: bool) -> None:
     def drop(rounds: list[Round]) -> list[Round]:
         number = data.draw(st.integers(0, len(rounds) - 1))
@@ -138,7 +139,7 @@ def test_no_message_can_be_left_out_unnoticed(schedule: Schedule, data: Any, run
 
 
 @given(schedules().filter(lambda made: made.size >= made.ranks > 1), st.data(), st.booleans())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 def test_no_sum_can_go_twice_unnoticed(schedule: Schedule, data: Any, runs: bool) -> None:
     def again(rounds: list[Round]) -> list[Round]:
         sums = [i for i, each in enumerate(rounds) if np.all(each.reduces)]

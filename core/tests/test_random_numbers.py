@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from drawn_examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -89,7 +90,7 @@ def test_a_key_is_that_of_its_documented_formula(seed: int, stream: int) -> None
 
 
 @given(SEED, STREAM, NUMBER, st.integers(0, 2**33), st.floats(0, 1))
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 def test_a_mask_is_that_of_its_documented_formula(
     seed: int, stream: int, iteration: int, first: int, ratio: float
 ) -> None:
@@ -106,7 +107,7 @@ def test_a_mask_is_that_of_its_documented_formula(
 
 
 @given(SEED, st.lists(st.integers(0, 5), min_size=1, max_size=6), st.integers(0, 9))
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 def test_any_division_of_a_batch_draws_the_same_masks_and_crops(
     seed: int, shares: list[int], iteration: int
 ) -> None:
@@ -154,7 +155,7 @@ def test_neighbouring_elements_samples_iterations_streams_and_seeds_are_independ
 
 
 @given(SEED, STREAM, NUMBER, st.integers(0, 60), st.integers(0, 60))
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 def test_crops_lie_within_bounds_and_follow_their_documented_formula(
     seed: int, stream: int, iteration: int, rows: int, columns: int
 ) -> None:
@@ -177,7 +178,7 @@ def test_crops_reach_every_offset_about_as_often() -> None:
 
 
 @given(SEED, NUMBER, st.integers(0, 300))
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 def test_an_order_has_every_sample_once_and_follows_its_documented_formula(
     seed: int, epoch: int, size: int
 ) -> None:
@@ -201,7 +202,7 @@ def test_epochs_and_seeds_have_orders_of_their_own() -> None:
 
 
 @given(SEED, STREAM, st.integers(0, 9))
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 def test_a_stream_follows_its_documented_formula(seed: int, stream: int, count: int) -> None:
     numbers = RandomStream(seed, stream)
     for call in range(3):

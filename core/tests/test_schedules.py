@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from drawn_examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -168,7 +169,7 @@ def schedules(draw: Callable[..., Any]) -> Schedule:
 
 
 @given(schedules(), st.integers(0, 2**32 - 1))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 def test_every_algorithm_is_proved_and_gives_what_its_goal_promises(
     schedule: Schedule, seed: int
 ) -> None:
@@ -293,7 +294,7 @@ def test_an_unknown_goal_is_refused_with_the_nearest() -> None:
 
 
 @given(schedules().filter(lambda schedule: schedule.size >= schedule.ranks > 1), st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 def test_no_move_can_be_left_out_unnoticed(schedule: Schedule, data: Any) -> None:
     moves = [list(schedule.program(schedule, rank)) for rank in range(schedule.ranks)]
     rank = data.draw(st.sampled_from([rank for rank, mine in enumerate(moves) if mine]))

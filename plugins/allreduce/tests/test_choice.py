@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from drawn_examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -72,7 +73,7 @@ def test_with_three_tiers_every_order_of_them_is_a_map() -> None:
     nbytes=st.integers(0, 1 << 22),
     goal=st.sampled_from(["allreduce", "reduce", "broadcast"]),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 def test_whatever_is_chosen_is_a_proved_schedule_of_that_goal(
     ranks: int, nbytes: int, goal: str
 ) -> None:
@@ -178,7 +179,7 @@ def test_a_machine_without_a_network_is_named(tmp_path: Path) -> None:
 
 
 @given(alpha=st.floats(1e-7, 1e-3), rate=st.floats(1e6, 1e11), gamma=st.floats(1e-12, 1e-8))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50))
 def test_a_fit_finds_the_numbers_that_times_were_made_from(
     alpha: float, rate: float, gamma: float
 ) -> None:

@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from demitasse import InRounds, Round, Schedule
@@ -98,7 +98,6 @@ def small_messages() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-@settings(deadline=None)
 @given(st.integers(1, 9), st.integers(0, 130), st.integers(0, 2**32))
 def test_sums_have_the_bits_of_a_run_in_the_schedules_own_order(
     algorithm: str, ranks: int, size: int, seed: int

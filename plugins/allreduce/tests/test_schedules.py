@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from drawn_examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -90,7 +91,7 @@ def schedules(draw: Callable[..., Any]) -> Schedule:
 
 
 @given(schedules(), st.integers(0, 2**32 - 1))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 def test_run_by_threads_each_gives_what_its_goal_promises(made: Schedule, seed: int) -> None:
     vectors = np.random.default_rng(seed).standard_normal((made.ranks, made.size))
     total, buffers = vectors.sum(axis=0), list(vectors.copy())
@@ -130,7 +131,7 @@ def needs_all(made: Schedule) -> bool:
 
 
 @given(schedules().filter(needs_all), st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 def test_no_message_can_be_left_out_unnoticed(made: Schedule, data: Any) -> None:
     rounds = list(rounds_of(made))
     number = data.draw(st.integers(0, len(rounds) - 1))

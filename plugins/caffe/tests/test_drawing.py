@@ -10,6 +10,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from drawn_examples import examples
 from google.protobuf import text_format
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -131,7 +132,7 @@ def test_samples_that_are_not_at_hand_are_taken_for_what_the_file_says_of_them()
     assert "2×1×8×8" in words(svg(message(data.format("force_gray: true") + rest)))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50))
 @given(st.text(min_size=1, max_size=60))
 def test_any_name_makes_a_well_formed_picture(name: str) -> None:
     net = message(NET)
@@ -150,7 +151,7 @@ def graphs(draw: Any) -> tuple[list[tuple[float, float]], list[Line]]:
     return sizes, [Line(a, b, a) for a, b in chosen]
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80))
 @given(graphs())
 def test_boxes_never_overlap_and_lines_lead_from_box_to_box(
     graph: tuple[list[tuple[float, float]], list[Line]],

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from drawn_examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -312,7 +313,7 @@ WORDS = r"""layer layers { } < > [ ] : , " ' name "x" type bottom net base_lr 1 
 test_iter input input_dim param blobs data convolution_param kernel_size DATA ~/x"""
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(150), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.sampled_from([*WORDS.split(), "\n", "\0"]), max_size=30))
 def test_any_words_give_a_net_or_a_users_error(tmp_path: Path, words: list[str]) -> None:
     attempt(tmp_path / "any.prototxt", " ".join(words).encode())

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from drawn_examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
@@ -114,7 +115,7 @@ def test_a_real_caffemodel_comes_back_bit_for_bit(
         max_size=4,
     )
 )
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_weights_come_back(tmp_path: Path, parameters: dict[str, list[np.ndarray]]) -> None:
     path = tmp_path / "any.caffemodel"
     model_writer(path, Weights(parameters))

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from drawn_examples import examples
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
@@ -41,7 +42,7 @@ pytestmark = pytest.mark.timeout(300, method="thread")
 # A busy machine may stop this process for seconds; threads make no smaller example of one that fails.
 SLOWLY = settings(
     deadline=None,
-    max_examples=25,
+    max_examples=examples(25),
     phases=[Phase.generate],
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from drawn_examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -34,7 +35,7 @@ def test_relu_passes_a_nan_on(compute: Compute) -> None:
     assert np.array_equal(y, np.array([0, np.nan, 2], np.float32), equal_nan=True)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(25), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     seed=st.integers(-(2**63), 2**63 - 1),
     stream=st.integers(0, 1000),

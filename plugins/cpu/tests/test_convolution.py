@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from drawn_examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -75,7 +76,7 @@ def check(compute: Callable[..., list[Any]], x: Any, w: Any, b: Any, dy: Any, gi
 pairs = st.tuples(st.integers(1, 3), st.integers(1, 3))
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     seed=st.integers(0, 99),
     dtype=st.sampled_from(["float32", "float64"]),

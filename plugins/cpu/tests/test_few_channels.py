@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from drawn_examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pair_problems import ask, compute, near, rounded
@@ -70,7 +71,7 @@ def made_for_windows(numbers: dict[str, Any]) -> tuple[Any, tuple[int, ...], dic
     return x, shape, {name: numbers[name] for name in ("stride", "pad")}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(numbers=st.fixed_dictionaries(WINDOWS), rectified=st.booleans())
 def test_windows_times_weights(numbers: dict[str, Any], rectified: bool) -> None:
     x, shape, attributes = made_for_windows(numbers)
@@ -109,7 +110,7 @@ def test_what_is_no_number_reaches_its_windows_alone(channels: int, none: float)
     assert np.array_equal(~np.isfinite(y[0, 0]), reached[: shape[2], : shape[3]])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(
     numbers=st.fixed_dictionaries(
         WINDOWS

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from drawn_examples import examples
 from fused_words import composed
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -324,7 +325,7 @@ def precisions() -> list[Any]:
 
 @needs_onednn
 @pytest.mark.parametrize("precision", precisions())
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(40), suppress_health_check=list(HealthCheck))
 @given(numbers=GEOMETRIES, threads=st.integers(1, 3))
 def test_a_convolution_and_a_sum(
     requested: Ask, precision: str, numbers: dict[str, Any], threads: int
@@ -334,7 +335,7 @@ def test_a_convolution_and_a_sum(
 
 @needs_onednn
 @pytest.mark.parametrize("precision", precisions())
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(40), suppress_health_check=list(HealthCheck))
 @given(numbers=GEOMETRIES, threads=st.integers(1, 3), near=st.sampled_from([1, 1000, 20_000, 100_000]))
 def test_a_convolution_and_a_sum_a_few_images_at_a_time(
     requested: Ask, precision: str, numbers: dict[str, Any], threads: int, near: int

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from agreement import aligned, make_request, run
+from drawn_examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -44,7 +45,7 @@ def check(
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=bound)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     dtype=st.sampled_from(["float32", "float64"]),
     samples=st.integers(1, 70),

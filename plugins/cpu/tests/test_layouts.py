@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from agreement import hook
+from drawn_examples import examples
 from fused_words import FUSED, composed
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -183,7 +184,7 @@ def test_large_and_small_scales_do_not_overflow(lying: Lying, layout: Layout) ->
     np.testing.assert_allclose(y, wanted, rtol=1e-6)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data(), channels=st.sampled_from((1, 3, 17, 32)), halve=st.booleans())
 def test_windows_of_any_geometry(lying: Lying, data: Any, channels: int, halve: bool) -> None:
     kernel = data.draw(st.tuples(st.integers(1, 4), st.integers(1, 4)))
@@ -271,7 +272,7 @@ LAYOUTS = (
 )
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(80), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     shape=st.tuples(*(st.integers(1, e) for e in (3, 70, 8, 8))),
     source=st.sampled_from(LAYOUTS),
@@ -287,7 +288,7 @@ def test_reorders_between_any_two_layouts(
     moved(x, source, target)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     shape=st.tuples(st.integers(1, 3), st.integers(1, 5), st.integers(1, 70), st.integers(1, 70)),
     stored=st.sampled_from([("", ""), ("", "bfloat16"), ("bfloat16", ""), ("bfloat16", "bfloat16")]),
@@ -318,7 +319,7 @@ def test_rows_side_by_side(shape: tuple[int, ...]) -> None:
         moved(x, rows, target)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     outputs=st.integers(1, 9),
     inputs=st.integers(1, 9),

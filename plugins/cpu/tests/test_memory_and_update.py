@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from drawn_examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -74,7 +75,7 @@ def test_fill_of_any_type(compute: Compute, kind: str) -> None:
     assert (compute("fill", [np.zeros((), kind)], {"value": 3.0})[0] == 3).all()
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     shape=st.tuples(st.integers(1, 6), st.integers(1, 3), st.integers(3, 9), st.integers(3, 9)),
     kind=st.sampled_from(["uint8", "int32", "float32", "float64"]),

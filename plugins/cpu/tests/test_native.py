@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numba
 import numpy as np
 import pytest
+from drawn_examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -82,7 +83,7 @@ def test_parts_at_once_do_what_they_do_alone(team: str, count: int, negative: bo
 
 
 @given(st.lists(st.integers(1, 3), min_size=1, max_size=12))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20))
 def test_joined_works_are_done_in_their_order(sizes: list[int]) -> None:
     position, order = np.zeros(1, np.int64), np.full(sum(sizes), -1, np.int64)
     numbers = iter(range(sum(sizes)))

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from drawn_examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pair_problems import BFLOAT16, ask, near, rounded
@@ -105,7 +106,7 @@ WEIGHTS = {
 }
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(
     kind=st.sampled_from(sorted(WEIGHTS)),
     outputs=st.sampled_from([1, 3, 31, 32, 33, 50, 97]),
@@ -154,7 +155,7 @@ def product(operands: list[Any], threads: int, relu: bool = False, fixed: bool =
     return BFLOAT16.unpack(target, target.shape)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(
     kind=st.sampled_from(["normal", "of many sizes", "one large", "pruned", "small"]),
     samples=st.integers(1, 8),

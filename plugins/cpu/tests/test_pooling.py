@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from drawn_examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -48,9 +49,7 @@ def geometries(draw: Any) -> tuple[tuple[int, ...], dict[str, Any]]:
     return (draw(st.integers(1, 3)), draw(st.integers(1, 3)), *image), attributes
 
 
-few = settings(
-    max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+few = settings(max_examples=examples(50), suppress_health_check=[HealthCheck.function_scoped_fixture])
 dtypes = st.sampled_from(["float32", "float64"])
 
 

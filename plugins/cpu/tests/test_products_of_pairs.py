@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from drawn_examples import examples
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from pair_problems import ask, compute, near, rounded
@@ -38,7 +39,7 @@ def however_few_weights() -> Iterator[None]:
         yield
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25))
 @given(
     samples=st.sampled_from([8, 16, 64]),
     blocks=st.integers(1, 40),
@@ -122,7 +123,7 @@ def test_others_are_not(samples: int, inputs: int, precision: str, transpose: bo
     assert not list(wide_weights.forward(request))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25))
 @given(
     images=st.integers(1, 5),
     channels=st.sampled_from([1, 3, 10, 20, 50, 97]),
@@ -178,7 +179,7 @@ def test_what_products_cannot_be_added_up_to_is_left_to_others(attributes: dict[
     assert not list(spread_products.backward_data(request))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25))
 @given(
     images=st.integers(1, 4),
     channels=st.sampled_from([32, 96, 128]),

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from drawn_examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -65,7 +66,7 @@ def stored(candidate: Candidate, operands: Sequence[Any]) -> list[Any]:
     ]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30))
 @given(
     images=st.integers(1, 3),
     channels=st.sampled_from([32, 50, 97]),

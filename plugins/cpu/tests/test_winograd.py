@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from drawn_examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from winograd_problems import (
@@ -45,7 +46,7 @@ def rounding(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     return INTEGERS if request.param == "integers" else ROUNDING
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(
     seed=st.integers(0, 99),
     samples=st.integers(1, 4),
@@ -61,7 +62,7 @@ def test_any_geometry(threads: int, **numbers: Any) -> None:
     check(all_passes(problem, threads), problem)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(
     seed=st.integers(0, 99),
     samples=st.integers(1, 4),
@@ -77,7 +78,7 @@ def test_any_geometry_with_five_taps(threads: int, **numbers: Any) -> None:
     check(all_passes(problem, threads), problem)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     taps=st.sampled_from([3, 5]),
     samples=st.integers(1, 4),
@@ -176,7 +177,7 @@ def transposed(request: Any) -> bool:
 
 
 @needs_products_of_pairs
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(
     taps=st.sampled_from([3, 5]),
     samples=st.integers(1, 12),

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from drawn_examples import examples
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from winograd_problems import (
@@ -76,7 +77,7 @@ PRECISIONS = ["f32", pytest.param("bf16", marks=needs_products_of_pairs)]
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(
     seed=st.integers(0, 99),
     taps=st.sampled_from([3, 5]),

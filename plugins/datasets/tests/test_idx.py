@@ -13,6 +13,7 @@ from contextlib import closing
 
 import numpy as np
 import pytest
+from drawn_examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
@@ -70,7 +71,7 @@ def test_the_labels_of_mnist_are_found_beside_its_images(shared, opened):
     assert out["data"][0].sum() == 18454
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(
     st.sampled_from(sorted(CODES)).flatmap(
         lambda kind: npst.arrays(kind, npst.array_shapes(min_dims=1, max_dims=5, max_side=4))
@@ -246,7 +247,7 @@ def test_damaged_compressed_data_is_named(ending, tmp_path, pack):
     assert str(path) in message and "is damaged" in message
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(st.data())
 def test_no_damage_makes_another_error(tmp_path_factory, data):
     ending, packer = data.draw(st.sampled_from([("", bytes), (".gz", gzip.compress)]))

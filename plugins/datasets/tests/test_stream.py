@@ -11,6 +11,7 @@ import weakref
 
 import numpy as np
 import pytest
+from drawn_examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -62,7 +63,7 @@ def in_an_array(size):
     return ArraySamples("numbered", {"data": np.arange(size)})
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 @given(divisions(), st.sampled_from([Numbered, in_an_array]))
 def test_any_division_over_workers_killed_and_resumed_reads_the_same_global_order(division, samples):
     size, shares, steps, killed, seed = division

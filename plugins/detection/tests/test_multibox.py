@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from drawn_examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -14,7 +15,7 @@ import demitasse
 from demitasse_detection.multibox import multibox_loss
 from demitasse_detection.operations import OPERATIONS
 
-PROPERTY = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+PROPERTY = settings(max_examples=examples(40), suppress_health_check=list(HealthCheck))
 DEFAULTS = next(word for word in OPERATIONS if word.name == "multibox_loss").attributes
 
 

@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from drawn_examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import demitasse
 
-PROPERTY = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+PROPERTY = settings(max_examples=examples(25), suppress_health_check=list(HealthCheck))
 LAYER = (
     "layer {{ name: 'p' type: 'PriorBox' bottom: 'x' bottom: 'data' top: 'p' prior_box_param {{ {} }} }}"
 )

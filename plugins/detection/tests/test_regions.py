@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from drawn_examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import demitasse
 from demitasse_detection.regions import pooled, pooled_backward
 
-PROPERTY = settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+PROPERTY = settings(max_examples=examples(30), suppress_health_check=list(HealthCheck))
 LAYER = (
     "layer {{ name: 'p' type: 'PSROIPooling' bottom: 'x' bottom: 'rois' top: 'p' "
     "psroi_pooling_param {{ {} }} }}"

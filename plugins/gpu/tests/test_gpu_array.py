@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from drawn_examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from threaded_driver import ThreadedDriver
@@ -238,7 +239,7 @@ def test_kept_memory_is_given_back_before_there_is_none() -> None:
     whole.close()
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(40), suppress_health_check=list(HealthCheck))
 @given(st.lists(st.tuples(st.integers(1, 3 * SEGMENT // 2), st.integers(0, 7)), max_size=40))
 def test_blocks_never_overlap_and_all_come_back(steps: Sequence[tuple[int, int]]) -> None:
     driver = ThreadedDriver(memory=256 * SEGMENT)

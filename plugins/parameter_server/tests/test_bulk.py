@@ -19,7 +19,7 @@ Train = Callable[..., Any]
 COUNTS = (2, 3, 5, 8)
 
 # A busy machine may stop this process for seconds.
-SLOWLY = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+SLOWLY = settings(suppress_health_check=[HealthCheck.too_slow])
 
 pytestmark = pytest.mark.timeout(300, method="thread")
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from drawn_examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -67,7 +68,7 @@ def orders(draw: Any) -> tuple[int, list[int]]:
     return workers, draw(st.permutations(turns))
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow])
 @given(orders(), st.integers(0, 4))
 def test_under_ssp_nobody_is_further_ahead_than_the_bound(
     drawn: tuple[int, list[int]], staleness: int

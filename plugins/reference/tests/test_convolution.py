@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from drawn_examples import examples
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -61,7 +62,7 @@ def convolutions(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, np.ndarray, d
     return x, rng.normal(size=(groups * k, c, *kernel)), rng.normal(size=groups * k), attributes
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=examples(60))
 @given(case=convolutions(), biased=st.booleans())
 def test_convolution_is_its_definition(apply: Apply, case: Any, biased: bool) -> None:
     x, w, b, attributes = case
@@ -78,7 +79,7 @@ def test_convolution_in_three_dimensions(apply: Apply) -> None:
     assert np.allclose(apply("convolution", x, w, None, **attributes), expected, rtol=1e-12)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=examples(60))
 @given(case=convolutions())
 def test_backward_passes_are_the_adjoints_of_forward(apply: Apply, case: Any) -> None:
     """<dy, convolution(x, w)> = <dx, x> = <dw, w>, for convolution is linear in both."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from drawn_examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -67,7 +68,7 @@ def descent(memory: FlatMemory) -> Callable[[Span], Work]:
     return update
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=examples(25))
 @given(
     size=st.integers(1, 5),
     cuts=st.lists(st.integers(0, 40), min_size=1, max_size=3),

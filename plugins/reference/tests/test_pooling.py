@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from drawn_examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -64,7 +65,7 @@ def poolings(draw: st.DrawFn) -> tuple[np.ndarray, dict[str, Any]]:
     return values, attributes
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=examples(80))
 @given(case=poolings())
 def test_pooling_is_its_definition(apply: Apply, case: Any) -> None:
     x, attributes = case
@@ -76,7 +77,7 @@ def test_pooling_is_its_definition(apply: Apply, case: Any) -> None:
     assert np.allclose(apply("pooling_average", x, **attributes), average, rtol=1e-14, atol=1e-15)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=examples(40))
 @given(case=poolings())
 def test_backward_passes_return_every_gradient_to_where_it_came_from(apply: Apply, case: Any) -> None:
     x, attributes = case

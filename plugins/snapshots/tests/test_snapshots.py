@@ -17,6 +17,7 @@ from pathlib import Path
 import msgpack
 import numpy as np
 import pytest
+from drawn_examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
@@ -85,7 +86,7 @@ PLAIN = st.recursive(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80))
 @given(
     LAYERS,
     st.none() | st.integers(0, 2**62),
@@ -349,7 +350,7 @@ def test_writing_leaves_no_file_open(tmp_path):
     assert len([*opened.iterdir()]) == before
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(st.data())
 def test_any_damage_under_a_right_checksum_is_refused_or_reads_as_weights(tmp_path_factory, data):
     body = bytearray(msgpack.packb(tree(record={"seed": 1, "list": [1, 2.5, None]})))

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from drawn_examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -60,7 +61,7 @@ def test_with_random_starts_the_mean_keeps_the_bound_and_the_busiest_array_does_
     stripes=st.integers(2, 5),
     block=st.integers(1, 9),
 )
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=examples(60))
 def test_what_targets_are_asked_for_is_what_counting_bytes_gives(
     starts: list[int], batch: int, stripes: int, block: int
 ) -> None:

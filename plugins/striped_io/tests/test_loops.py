@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from drawn_examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,7 +23,7 @@ def test_the_checksum_is_xxh64() -> None:
 
 
 @given(st.binary(max_size=200))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 def test_the_checksum_of_any_bytes_is_the_librarys(data: bytes) -> None:
     xxhash = pytest.importorskip("xxhash", reason="the package xxhash is the reference")
     assert int(loops.xxh64(np.frombuffer(data, np.uint8))) == xxhash.xxh64_intdigest(data)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from drawn_examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -31,7 +32,7 @@ linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Li
     in_block=st.integers(1, 7),
     stripes=st.integers(1, 5),
 )
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=examples(60))
 def test_mapped_records_are_those_of_their_numbers(
     numbers: list[int], size: int, in_block: int, stripes: int
 ) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from drawn_examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -30,7 +31,7 @@ def bounds(size: int, block: int) -> np.ndarray:
 
 
 @given(st.integers(1, 300), st.integers(1, 40), st.integers(1, 8), st.integers(1, 20), st.integers(0, 9))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 def test_an_epoch_in_block_order_has_every_sample_once(
     size: int, block: int, stripes: int, run: int, seed: int
 ) -> None:
@@ -107,7 +108,7 @@ def test_processes_are_on_a_stripe_at_once_no_more_than_the_papers_bound(process
     st.integers(1, 30),
     st.lists(st.tuples(st.sampled_from([1, 2, 3, 7]), st.integers(0, 6)), min_size=1, max_size=5),
 )
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(30), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_killed_and_resumed_with_other_workers_the_very_next_sample_follows(
     made: Any, order: str, batch: int, runs: list[tuple[int, int]]
 ) -> None:
@@ -169,7 +170,7 @@ def test_a_cursor_can_be_set(made: Any, opened: Callable[..., Source], tmp_path:
 
 
 @given(st.integers(-(2**40), 2**63), st.integers(0, 2**59), st.integers(0, 400))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 def test_the_compiled_order_is_the_cores(seed: int, epoch: int, size: int) -> None:
     found, right = permutation(seed, epoch, size), demitasse.permutation(seed, epoch, size)
     assert found.dtype == right.dtype and (found == right).all()

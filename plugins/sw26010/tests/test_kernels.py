@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from drawn_examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -27,8 +28,7 @@ def close(found: Any, right: Any, tolerance: float = 2e-6) -> None:
 
 
 fixed = settings(
-    max_examples=15,
-    deadline=None,
+    max_examples=examples(15),
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )

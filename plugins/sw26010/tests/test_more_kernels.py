@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from drawn_examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -15,8 +16,7 @@ from demitasse import DataError
 Run = Callable[..., list[Any]]
 
 fixed = settings(
-    max_examples=10,
-    deadline=None,
+    max_examples=examples(10),
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )

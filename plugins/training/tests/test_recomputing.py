@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from drawn_examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -186,7 +187,7 @@ def bodies(draw: st.DrawFn) -> tuple[str, str]:
     return text, top
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(25), suppress_health_check=list(HealthCheck))
 @given(body=bodies())
 def test_whatever_is_made_again_nothing_else_changes(
     body: tuple[str, str], tmp_path_factory: pytest.TempPathFactory

@@ -7,13 +7,14 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from drawn_examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from demitasse_training.stretch import Stretch
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.integers(1, 5), st.integers(0, 7), st.integers(0, 9), st.integers(0, 12))
 def test_all_do_the_same_iterations_and_are_told_of_in_order(
     workers: int, first: int, count: int, stop_after: int

@@ -13,6 +13,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from drawn_examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -250,7 +251,7 @@ def test_each_keeps_what_the_other_wrote_meanwhile():
     assert other.find("slow", "2", "third", ["b", "a"]) == entry("a")
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30))
 @given(
     st.dictionaries(
         st.text(st.characters(codec="utf-8"), max_size=5),

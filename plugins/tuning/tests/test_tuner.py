@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from drawn_examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -185,7 +186,10 @@ def test_what_falls_behind_in_a_turn_has_no_further_one(bench, relu):
     assert sorted(bench.calls) == ["behind", "behind", "best", "best"]
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(200),
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(st.lists(st.floats(0.001, 500), min_size=2, max_size=12))
 def test_no_trial_takes_much_longer_than_its_budget(make_bench, relu, milliseconds):
     bench, request = make_bench(), relu()
