@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from itertools import pairwise
@@ -15,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from demitasse import CompositionError, ModelError, PluginError, load_machine
-from demitasse_simulator import papers, report, scalability
+from demitasse_simulator import commands, papers, report, scalability
 from demitasse_simulator.commands import _Progress, reproduce, shapes, simulate
 
 NODE = """
@@ -239,6 +240,23 @@ def test_sizes_of_models_are_those_that_the_paper_prints_in_2_to_the_20() -> Non
     numbers = {"AlexNet": 60_965_224, "ResNet-50": 25_557_032 + 53_173}
     for net, size in scalability.GRADIENTS.items():
         assert size == pytest.approx(4 * numbers[net], rel=3e-4)
+
+
+def test_what_takes_long_is_told_though_nothing_follows(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(commands, "PATIENCE", 0.05)
+    silent, progress = _Progress(), _Progress()
+    progress("planning")
+    time.sleep(0.5)
+    silent.end()
+    progress.end()
+    assert capsys.readouterr().err == "planning\n"
+    quick = _Progress()
+    quick("planning")
+    quick.end()
+    time.sleep(0.2)
+    assert capsys.readouterr().err == ""
 
 
 def test_without_a_terminal_what_takes_long_is_told_now_and_then(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -25,19 +27,40 @@ class _Progress:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._wide, self._clock, self._told = 0, clock, clock()
         self._there = sys.stderr.isatty()
+        self._line, self._late = "", None if self._there else self._alarm()
 
     def __call__(self, line: str) -> None:
+        self._line = line
         if not self._there:
             if self._clock() - self._told > PATIENCE:
-                self._told = self._clock()
-                click.echo(line, err=True)
+                self._tell()
         else:
             text = line[:78].ljust(self._wide)
             self._wide = min(len(line), 78)
             click.echo(f"\r{text}", nl=False, err=True)
 
+    def _tell(self) -> None:
+        self._told = self._clock()
+        click.echo(self._line, err=True)
+
+    def _alarm(self) -> threading.Timer:
+        """Has the first line told though no other one follows: what it says may take long itself."""
+
+        def tell() -> None:
+            with suppress(OSError, ValueError):  # who prints next meets that, and tells
+                if self._line:
+                    self._tell()
+
+        late = threading.Timer(PATIENCE, tell)
+        late.daemon = True
+        late.start()
+        return late
+
     def end(self) -> None:
-        """Leave the terminal's line empty."""
+        """Leave the terminal's line empty, and nothing to tell."""
+        if self._late is not None:
+            self._late.cancel()
+            self._late.join()
         if self._there and self._wide:
             click.echo(f"\r{' ' * self._wide}\r", nl=False, err=True)
             self._wide = 0
