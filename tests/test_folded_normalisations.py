@@ -290,6 +290,12 @@ def test_who_takes_parameters_finds_layers_apart(runtime: Runtime, written: Any)
             np.testing.assert_allclose(after, others.forward(x=values())["out"], rtol=1e-4, atol=1e-4)
 
 
+def test_a_profile_has_what_every_forward_pass_does(runtime: Runtime, written: Any) -> None:
+    net = runtime.net(written(*USUAL))
+    assert folded(net) == ["norm"]
+    assert [entry.operation for entry, _ in net.profile(2)] == operations(net)
+
+
 @pytest.mark.parametrize("precision", TOLERANCE)
 def test_folded_weights_outlive_plans_for_other_batches(
     runtime: Runtime, written: Any, precision: str

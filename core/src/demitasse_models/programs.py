@@ -117,7 +117,7 @@ class Net(TrainedNet, Protocol):
         """Plan for other shapes of inputs."""
 
     def profile(self, iterations: int = 10) -> list[tuple[Entry, float]]:
-        """The mean seconds of each entry of the plan."""
+        """The mean seconds of each entry of the plan that every pass runs."""
 
     @property
     def plan(self) -> Plan: ...

@@ -12,9 +12,9 @@ def timed(
     step: Step, iterations: int, reads: Sequence[Work] = (), engine: StreamEngine | None = None
 ) -> list[tuple[Entry, float]]:
     """The mean seconds of each entry of a step over some walks, but for what is done once before all;
-    ``reads`` come before each, untimed.
-    What an ``engine`` runs beside its caller is timed by events between the entries, all of them
-    enqueued before the first is waited for: what is timed is the accelerator, not who gives it work."""
+    ``reads`` come before each, untimed. What an ``engine`` runs beside its caller is timed by events
+    between the entries, all of them enqueued before the first is waited for: what is timed is the
+    accelerator, not who gives it work."""
     works = [(entry, work) for entry, work in step.works if not entry.once]
     seconds = [0.0] * len(works)
     for _ in range(iterations):
