@@ -144,18 +144,78 @@ print(compile_once(loops.double, signature, 30), len(loops.double.stats.cache_mi
     (tmp_path / "loops.py").write_text(LOOP)
     folder = tmp_path / "__pycache__" / "compiling"
     folder.mkdir(parents=True)
-    with (folder / "double").open("w") as busy:
+    with (folder / "loops.double").open("w") as busy:
         fcntl.flock(busy, fcntl.LOCK_EX)
         waiting = python(tmp_path, program)
         assert waiting.stdout is not None
         assert waiting.stdout.readline() == "False []\n"
-        other = READ.replace('"float64"', '"int32"')
-        python(tmp_path, other).communicate(timeout=60)
+        # Who calls it waits a while, lest the one that compiles is stopped, and compiles it then.
+        patience = "from demitasse_host import compiler\ncompiler._PATIENCE = 0.2\n"
+        other = patience + READ.replace('"float64"', '"float32"')
+        assert python(tmp_path, other).communicate(timeout=60) == ("0 2\n", "")
         assert waiting.stdin is not None
         waiting.stdin.write("\n")
         waiting.stdin.flush()
         assert waiting.stdout.readline() == "True 0\n"
     assert waiting.communicate(timeout=60)[1] == ""
+
+
+CALL = """
+import sys, time
+from numba.core import dispatcher
+import loops
+
+compile_it = dispatcher._FunctionCompiler.compile
+def slow(self, args, return_type):
+    time.sleep(0.5)
+    return compile_it(self, args, return_type)
+dispatcher._FunctionCompiler.compile = slow
+print("ready", flush=True)
+sys.stdin.readline()
+assert loops.double(2) == 4
+print(len(loops.double.stats.cache_misses))
+"""
+
+
+def test_of_processes_that_call_a_loop_at_once_one_compiles_it(tmp_path: Path) -> None:
+    pytest.importorskip("fcntl", reason="a system without locks")
+    ones = [python(tmp_path, CALL) for _ in range(3)]
+    for one in ones:
+        assert one.stdout is not None and one.stdout.readline() == "ready\n"
+    for one in ones:
+        assert one.stdin is not None
+        one.stdin.write("\n")
+        one.stdin.flush()
+    ends = [one.communicate(timeout=60) for one in ones]
+    assert [err for _, err in ends] == [""] * 3
+    assert sorted(out for out, _ in ends) == ["0\n", "0\n", "1\n"]
+
+
+def test_threads_that_call_loops_of_each_other_at_once_wait_for_nobody(tmp_path: Path) -> None:
+    """One compiles a loop into its own that the other compiles alone: numba has one lock for both."""
+    loops = "from demitasse import compiled_loop\n"
+    loops += "@compiled_loop\ndef inner(x):\n    return x + x\n"
+    loops += "@compiled_loop\ndef outer(x):\n    return inner(x) + inner(x + 1)\n"
+    (tmp_path / "loops.py").write_text(loops)
+    program = """
+import threading, time
+import loops
+from demitasse_host import compiler
+
+compiler._PATIENCE = 50.0
+start = threading.Barrier(2)
+def call(loop):
+    start.wait()
+    loop(3)
+began = time.monotonic()
+threads = [threading.Thread(target=call, args=(loop,)) for loop in (loops.outer, loops.inner)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print(time.monotonic() - began < 40)
+"""
+    assert python(tmp_path, program).communicate(timeout=60) == ("True\n", "")
 
 
 def test_calls_with_numbers_have_a_loop_compiled_once(tmp_path: Path) -> None:

@@ -9,12 +9,17 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from demitasse_host.files import locked
 
 Loop = TypeVar("Loop", bound=Callable[..., Any])
+
+_PATIENCE = 30.0
+"""Seconds that another process may take for a loop that is called here: it may be stopped."""
 
 _ASKS = "numba.np.arraymath"  # which asks ``numba.np.linalg.ensure_blas`` when it is imported
 
@@ -49,10 +54,11 @@ def compiled_loop(loop: Loop, *, literals: bool = True, **options: Any) -> Loop:
     """``numba.njit`` of a function, without the GIL and with NumPy's division by zero unless ``options``
     of njit say otherwise, kept on disk where a folder for that can be written.
 
-    Any number of processes may compile it at once, for the same types or for others: alone, numba may
-    then keep one's machine code under the other's types, for every process that comes later. Without
-    ``literals`` what calls it has it compiled for the types of what is passed alone, and not for each
-    number that stands in a call. Raises ImportError where numba is not installed.
+    Of processes that call it at once and keep it in one folder, ranks for example, one compiles it and
+    the others wait for that, for half a minute, lest it is stopped. They may keep theirs at once, for
+    the same types or for others: numba alone might keep one's machine code under the other's types then.
+    Without ``literals`` what calls it has it compiled for the types of what is passed alone, and not for
+    each number that stands in a call. Raises ImportError where numba is not installed.
     """
     numba = load_numba()
     settings: dict[str, Any] = {"nogil": True, "error_model": "numpy"} | options
@@ -66,6 +72,7 @@ def compiled_loop(loop: Loop, *, literals: bool = True, **options: Any) -> Loop:
     known = all(hasattr(kept, name) for name in ("load_overload", "save_overload", "flush"))
     if known and getattr(kept, "cache_path", None):
         made._cache = _Kept(kept)
+        made.compile = partial(_compile_where_called, made, made.compile)
     return made  # type: ignore[no-any-return]
 
 
@@ -73,27 +80,51 @@ def compile_once(loop: Any, types: tuple[Any, ...], wait: float = 0.0) -> bool:
     """Have a compiled loop be there for numba's ``types``, from disk where it is. Of processes that keep
     theirs in one folder one compiles it, the others wait for that many seconds: False where that one
     still does. What numba raises is raised."""
-    kept = getattr(loop, "_cache", None)
-    if types in loop.overloads or not isinstance(kept, _Kept):
+    if types in loop.overloads or not isinstance(getattr(loop, "_cache", None), _Kept):
         loop.compile(types)
         return True
-    _this.only_reads = True
+    with suppress(_BusyError):
+        _by_one(loop, partial(loop.compile, types), wait)
+        return True
+    return False
+
+
+def _compile_where_called(loop: Any, compile_here: Callable[[Any], Any], types: Any) -> Any:
+    """What numba calls when a loop is called with new types. A loop that is compiled into another one is
+    not waited for: the thread that has numba's own lock must get on."""
+    compiling = partial(compile_here, types)
+    if getattr(_this, "compiles", False) or types in loop.overloads:
+        return compiling()
+    with suppress(_BusyError):
+        return _by_one(loop, compiling, _PATIENCE)
+    return compiling()
+
+
+def _by_one(loop: Any, compile_here: Callable[[], Any], wait: float) -> Any:
+    """Read a loop, or compile it if no other process does, or read what that one has kept. Raises
+    _BusyError if it still does after so many seconds."""
+    with _set("compiles"):
+        with suppress(_NotKept), _set("only_reads"):
+            return compile_here()
+        end = time.monotonic() + wait
+        while True:
+            with loop._cache.compiling(f"{loop.__module__}.{loop.__name__}") as alone:
+                if alone:
+                    return compile_here()  # or read, if another one has made it meanwhile
+            if time.monotonic() >= end:
+                raise _BusyError
+            time.sleep(0.02)
+
+
+@contextlib.contextmanager
+def _set(flag: str) -> Iterator[None]:
+    """Something holds of this thread meanwhile."""
+    before = getattr(_this, flag, False)
+    setattr(_this, flag, True)
     try:
-        loop.compile(types)
-        return True
-    except _NotKept:
-        pass
+        yield
     finally:
-        _this.only_reads = False
-    end = time.monotonic() + wait
-    while True:
-        with kept.compiling(loop.__name__) as alone:
-            if alone:
-                loop.compile(types)  # or read, if another one has made it meanwhile
-                return True
-        if time.monotonic() >= end:
-            return False
-        time.sleep(0.02)
+        setattr(_this, flag, before)
 
 
 def _of_types_alone(made: Any, unliteral: Callable[[Any], Any]) -> None:
@@ -137,7 +168,7 @@ class _Kept:
         """Whether this process is the one that compiles a loop of the folder, or no lock can be had."""
         with contextlib.ExitStack() as stack:
             alone = True
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 folder = Path(self._files.cache_path) / "compiling"
                 folder.mkdir(exist_ok=True)
                 alone = stack.enter_context(locked(folder / name, wait=False))
@@ -151,7 +182,7 @@ class _Kept:
             return
         with contextlib.ExitStack() as stack:
             # Where no lock can be written, nothing can be kept either, which numba finds out by itself.
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 path = Path(self._files.cache_path) / "demitasse.lock"
                 stack.enter_context(locked(path, shared=shared))
             stack.callback(setattr, _this, "holds", False)
@@ -163,5 +194,9 @@ class _NotKept(Exception):  # noqa: N818 - not an error
     """A loop is not on disk."""
 
 
+class _BusyError(Exception):
+    """Another process compiles a loop."""
+
+
 _this = threading.local()
-"""Of a thread: whether it holds the lock of a folder, and whether it reads loops and compiles none."""
+"""Of a thread: whether it ``holds`` the lock of a folder, ``compiles``, ``only_reads`` loops."""

@@ -26,6 +26,7 @@ from demitasse_cpu.compilation import address, settle, want
 from demitasse_cpu.compile_helper import heard, told
 from demitasse_cpu.loops.winograd_blocks import Lie, Tiles
 from demitasse_cpu.native import Call, Native
+from demitasse_host import compiler
 
 LOOPS = """
 from demitasse import compiled_loop
@@ -257,9 +258,10 @@ def test_one_that_another_process_never_ends_to_compile_is_compiled_here(
 ) -> None:
     fcntl = pytest.importorskip("fcntl", reason="a system without locks")
     monkeypatch.setattr(compilation, "_PATIENCE", 0.2)
+    monkeypatch.setattr(compiler, "_PATIENCE", 0.2)
     folder = Path(loops.first.stats.cache_path) / "compiling"
     folder.mkdir(parents=True)
-    with (folder / "second").open("w") as stopped:
+    with (folder / f"{loops.__name__}.second").open("w") as stopped:
         fcntl.flock(stopped, fcntl.LOCK_EX)
         keys = wanted(loops)
         settle()

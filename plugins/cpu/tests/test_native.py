@@ -11,6 +11,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numba
@@ -172,7 +173,7 @@ def test_threads_that_call_at_once_each_have_a_team_of_their_own(team: str) -> N
 def test_a_forked_process_computes_without_the_threads_that_it_left_behind() -> None:
     script = """
 import os, sys
-sys.path.insert(0, os.path.dirname(sys.argv[1]))
+sys.path[:0] = sys.argv[1:]
 import numpy as np
 import test_native as t
 y = np.zeros(100)
@@ -185,8 +186,9 @@ if child == 0:
     os._exit(0 if np.array_equal(y, t.expected(100)) else 1)
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
+    here = Path(__file__).parent
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", script, __file__],
+        [sys.executable, "-W", "ignore", "-c", script, str(here), str(here.parents[2] / "tests")],
         capture_output=True,
         text=True,
         timeout=120,

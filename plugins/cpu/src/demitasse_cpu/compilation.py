@@ -36,8 +36,9 @@ _WANTED: dict[_Key, tuple[Any, tuple[Any, ...]]] = {}
 _FAILURES: dict[_Key, tuple[Exception, Any, tuple[Any, ...]]] = {}
 """What could not be compiled, until somebody calls it."""
 
-_PATIENCE = 60.0
-"""Seconds that another process may take for a loop, of which none takes ten: it may be stopped."""
+_PATIENCE = 30.0
+"""Seconds that another process may take for a loop, of which none takes ten: it may be stopped. The core
+waits as long again for one that is then compiled here."""
 
 _MOST = 7
 """Helpers at most: more have nothing to do, as the longest loops take most of the time."""

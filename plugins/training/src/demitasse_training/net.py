@@ -289,7 +289,7 @@ class Net(Rooted):
         return self._made.walk
 
     def profile(self, iterations: int = 10) -> list[tuple[Entry, float]]:
-        """The mean seconds of each entry over some forward passes; not of what is done once before all."""
+        """The mean seconds of each entry over some forward passes, but for what is done once."""
         at_least_one(iterations)
         with self._one_at_a_time:
             self.forward()
