@@ -90,14 +90,20 @@ def compile_once(loop: Any, types: tuple[Any, ...], wait: float = 0.0) -> bool:
 
 
 def _compile_where_called(loop: Any, compile_here: Callable[[Any], Any], types: Any) -> Any:
-    """What numba calls when a loop is called with new types. A loop that is compiled into another one is
-    not waited for: the thread that has numba's own lock must get on."""
+    """What numba calls when a loop is called with new types. A loop that another one calls, and is
+    compiled for that, is not waited for: the thread that has numba's own lock must get on."""
     compiling = partial(compile_here, types)
-    if getattr(_this, "compiles", False) or types in loop.overloads:
+    if getattr(_this, "compiles", False) or _has_numbas_lock() or types in loop.overloads:
         return compiling()
     with suppress(_BusyError):
         return _by_one(loop, compiling, _PATIENCE)
     return compiling()
+
+
+def _has_numbas_lock() -> bool:
+    """Whether this thread is compiling something."""
+    lock = getattr(sys.modules.get("numba.core.compiler_lock"), "global_compiler_lock", None)
+    return bool(lock.is_locked()) if hasattr(lock, "is_locked") else False
 
 
 def _by_one(loop: Any, compile_here: Callable[[], Any], wait: float) -> Any:

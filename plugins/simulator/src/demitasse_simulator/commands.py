@@ -247,11 +247,11 @@ def _predictions(
     from demitasse import compose
 
     names = None if plugins is None else [each.strip() for each in plugins.split(",") if each.strip()]
-    progress = _Progress()
     for label, machine, notes in machines:
         with compose(machine, names) as runtime:
             composition = runtime.composition.to_dict()
             for count in nodes or (None,):
+                progress = _Progress()
                 try:
                     done = runtime.simulate(solver, nodes=count, progress=progress, **asked)
                 finally:
