@@ -102,7 +102,7 @@ def _compile_where_called(loop: Any, compile_here: Callable[[Any], Any], types: 
 
 def _has_numbas_lock() -> bool:
     """Whether this thread is compiling something."""
-    lock = getattr(sys.modules.get("numba.core.compiler_lock"), "global_compiler_lock", None)
+    lock: Any = getattr(sys.modules.get("numba.core.compiler_lock"), "global_compiler_lock", None)
     return bool(lock.is_locked()) if hasattr(lock, "is_locked") else False
 
 
