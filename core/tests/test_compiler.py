@@ -90,6 +90,19 @@ def python(folder: Path, program: str, *given: str) -> subprocess.Popen[str]:
     )
 
 
+def ended_at_once(ones: list[subprocess.Popen[str]]) -> list[str]:
+    """What processes print that go on together once all are ready; none has an error."""
+    for one in ones:
+        assert one.stdout is not None and one.stdout.readline() == "ready\n"
+    for one in ones:
+        assert one.stdin is not None
+        one.stdin.write("\n")
+        one.stdin.flush()
+    ends = [one.communicate(timeout=60) for one in ones]
+    assert [err for _, err in ends] == [""] * len(ones)
+    return [out for out, _ in ends]
+
+
 def read(folder: Path) -> str:
     out, err = python(folder, READ).communicate(timeout=60)
     assert err == ""
@@ -100,13 +113,7 @@ def test_processes_that_keep_a_loop_at_once_keep_both(tmp_path: Path) -> None:
     """numba alone would keep both under one name, and give later processes one for the other."""
     pytest.importorskip("fcntl", reason="a system without locks")
     ones = [python(tmp_path, KEEP, name) for name in ("int64", "float64")]
-    for one in ones:
-        assert one.stdout is not None and one.stdout.readline() == "ready\n"
-    for one in ones:
-        assert one.stdin is not None
-        one.stdin.write("\n")
-        one.stdin.flush()
-    assert [one.communicate(timeout=60)[1] for one in ones] == ["", ""]
+    ended_at_once(ones)
     assert read(tmp_path) == "2 0"
 
 
@@ -180,15 +187,7 @@ print(len(loops.double.stats.cache_misses))
 def test_of_processes_that_call_a_loop_at_once_one_compiles_it(tmp_path: Path) -> None:
     pytest.importorskip("fcntl", reason="a system without locks")
     ones = [python(tmp_path, CALL) for _ in range(3)]
-    for one in ones:
-        assert one.stdout is not None and one.stdout.readline() == "ready\n"
-    for one in ones:
-        assert one.stdin is not None
-        one.stdin.write("\n")
-        one.stdin.flush()
-    ends = [one.communicate(timeout=60) for one in ones]
-    assert [err for _, err in ends] == [""] * 3
-    assert sorted(out for out, _ in ends) == ["0\n", "0\n", "1\n"]
+    assert sorted(ended_at_once(ones)) == ["0\n", "0\n", "1\n"]
 
 
 def test_threads_that_call_loops_of_each_other_at_once_wait_for_nobody(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from bench.layers import Net
 
@@ -68,14 +69,39 @@ def _two_hidden(net: Net, blob: str) -> None:
     net.loss(net.inner_product(blob, "fc8", 1000), "loss")
 
 
+def _rectified(
+    net: Net, blob: str, name: str, outputs: int, kernel: int, stride: int = 1, pad: int = 0
+) -> str:
+    """A convolution and its ReLU."""
+    blob = net.convolution(blob, name, outputs, kernel, stride=stride, pad=pad)
+    return net.relu(blob, f"{name}/relu")
+
+
+def _normalised(
+    net: Net,
+    blob: str,
+    name: str,
+    outputs: int,
+    kernel: int,
+    stride: int = 1,
+    pad: int = 0,
+    *,
+    groups: int = 1,
+    norm: str = "",
+) -> str:
+    """A convolution without biases and its batch normalisation, called ``norm``."""
+    window = {"stride": stride, "pad": pad, "groups": groups}
+    blob = net.convolution(blob, name, outputs, kernel, **window, bias=False)
+    return net.batch_norm(blob, norm or f"{name}/bn")
+
+
 def resnet50() -> Net:
     """ResNet-50 (He et al. 2015) as its authors' prototxt has it: strides in the first 1x1."""
     net = Net("resnet50", 8, (3, 224, 224), 1000, rate=0.00003)
 
-    def unit(blob: str, name: str, outputs: int, kernel: int, stride: int = 1, pad: int = 0) -> str:
+    def unit(blob: str, name: str, *window: int) -> str:
         conv, bn = (name, f"bn_{name}") if name == "conv1" else (f"res{name}", f"bn{name}")
-        blob = net.convolution(blob, conv, outputs, kernel, stride=stride, pad=pad, bias=False)
-        return net.batch_norm(blob, bn)
+        return _normalised(net, blob, conv, *window, norm=bn)
 
     blob = net.relu(unit("data", "conv1", 64, 7, 2, 3), "conv1_relu")
     blob = net.pool(blob, "pool1", "max_pool", 3, 2)
@@ -112,9 +138,7 @@ def googlenet() -> Net:
     """bvlc_googlenet: Szegedy et al. 2014 with LRN and its two auxiliary losses."""
     net = Net("googlenet", 16, (3, 224, 224), 1000, rate=0.0003, decay=0.0002)
 
-    def conv(blob: str, name: str, outputs: int, kernel: int, stride: int = 1, pad: int = 0) -> str:
-        blob = net.convolution(blob, name, outputs, kernel, stride=stride, pad=pad)
-        return net.relu(blob, f"{name}/relu")
+    conv = partial(_rectified, net)
 
     def head(blob: str, number: int) -> None:
         name = f"loss{number}"
@@ -148,36 +172,21 @@ def googlenet() -> Net:
     return net
 
 
-def _unit(
-    net: Net,
-    blob: str,
-    name: str,
-    outputs: int,
-    kernel: int,
-    stride: int = 1,
-    pad: int = 0,
-    groups: int = 1,
-) -> str:
-    """A convolution and its batch normalisation."""
-    blob = net.convolution(
-        blob, name, outputs, kernel, stride=stride, pad=pad, groups=groups, bias=False
-    )
-    return net.batch_norm(blob, f"{name}/bn")
-
-
 def resnet18() -> Net:
     """ResNet-18 (He et al. 2015): pairs of 3x3, the shortcut projected where the width changes."""
     net = Net("resnet18", 16, (3, 224, 224), 1000, rate=0.0001)
-    blob = net.relu(_unit(net, "data", "conv1", 64, 7, 2, 3), "conv1_relu")
+    blob = net.relu(_normalised(net, "data", "conv1", 64, 7, 2, 3), "conv1_relu")
     blob = net.pool(blob, "pool1", "max_pool", 3, 2)
     for stage, width in enumerate((64, 128, 256, 512), 2):
         for number in range(2):
             name, stride = f"res{stage}{'ab'[number]}", 2 if number == 0 and stage > 2 else 1
             shortcut = blob
             if stride > 1:
-                shortcut = _unit(net, blob, f"{name}_branch1", width, 1, stride)
-            blob = net.relu(_unit(net, blob, f"{name}_branch2a", width, 3, stride, 1), f"{name}_relu_a")
-            blob = _unit(net, blob, f"{name}_branch2b", width, 3, 1, 1)
+                shortcut = _normalised(net, blob, f"{name}_branch1", width, 1, stride)
+            blob = net.relu(
+                _normalised(net, blob, f"{name}_branch2a", width, 3, stride, 1), f"{name}_relu_a"
+            )
+            blob = _normalised(net, blob, f"{name}_branch2b", width, 3, 1, 1)
             blob = net.relu(net.add((shortcut, blob), name), f"{name}_relu")
     blob = net.pool(blob, "pool5", "average_pool", 7)
     net.loss(net.inner_product(blob, "fc1000", 1000), "loss")
@@ -187,13 +196,13 @@ def resnet18() -> Net:
 def mobilenet() -> Net:
     """MobileNet (Howard et al. 2017): depthwise 3x3 and 1x1 in turn."""
     net = Net("mobilenet", 16, (3, 224, 224), 1000, rate=0.0003, decay=0.00004)
-    blob = net.relu(_unit(net, "data", "conv1", 32, 3, 2, 1), "relu1")
+    blob = net.relu(_normalised(net, "data", "conv1", 32, 3, 2, 1), "relu1")
     outputs = [(64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *[(512, 1)] * 5]
     for number, (width, stride) in enumerate([*outputs, (1024, 2), (1024, 1)], 2):
         name, channels = f"conv{number}", net.shape(blob)[0]
-        blob = _unit(net, blob, f"{name}/dw", channels, 3, stride, 1, channels)
+        blob = _normalised(net, blob, f"{name}/dw", channels, 3, stride, 1, groups=channels)
         blob = net.relu(blob, f"{name}/dw/relu")
-        blob = net.relu(_unit(net, blob, f"{name}/sep", width, 1), f"{name}/sep/relu")
+        blob = net.relu(_normalised(net, blob, f"{name}/sep", width, 1), f"{name}/sep/relu")
     blob = net.pool(blob, "pool6", "average_pool", 7)
     net.loss(net.inner_product(blob, "fc7", 1000), "loss")
     return net
@@ -202,7 +211,7 @@ def mobilenet() -> Net:
 def mobilenet_v2() -> Net:
     """MobileNetV2 (Sandler et al. 2018, table 2): inverted residuals, ReLU6."""
     net = Net("mobilenet_v2", 16, (3, 224, 224), 1000, rate=0.0003, decay=0.00004)
-    blob = net.relu6(_unit(net, "data", "conv1", 32, 3, 2, 1), "relu1")
+    blob = net.relu6(_normalised(net, "data", "conv1", 32, 3, 2, 1), "relu1")
     stages = [(1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2)]
     stages += [(6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1)]
     for stage, (expansion, width, count, first) in enumerate(stages, 2):
@@ -210,14 +219,14 @@ def mobilenet_v2() -> Net:
             name, bottom, stride = f"conv{stage}_{number}", blob, first if number == 1 else 1
             channels = expansion * net.shape(bottom)[0]
             if expansion > 1:
-                blob = _unit(net, blob, f"{name}/expand", channels, 1)
+                blob = _normalised(net, blob, f"{name}/expand", channels, 1)
                 blob = net.relu6(blob, f"{name}/expand/relu")
-            blob = _unit(net, blob, f"{name}/dwise", channels, 3, stride, 1, channels)
+            blob = _normalised(net, blob, f"{name}/dwise", channels, 3, stride, 1, groups=channels)
             blob = net.relu6(blob, f"{name}/dwise/relu")
-            blob = _unit(net, blob, f"{name}/linear", width, 1)
+            blob = _normalised(net, blob, f"{name}/linear", width, 1)
             if number > 1:
                 blob = net.add((bottom, blob), f"block_{stage}_{number}")
-    blob = net.relu6(_unit(net, blob, "conv9", 1280, 1), "relu9")
+    blob = net.relu6(_normalised(net, blob, "conv9", 1280, 1), "relu9")
     blob = net.pool(blob, "pool9", "average_pool", 7)
     net.loss(net.inner_product(blob, "fc10", 1000), "loss")
     return net
@@ -227,9 +236,7 @@ def squeezenet() -> Net:
     """SqueezeNet 1.1 (Iandola et al. 2016): fire modules, and no inner product."""
     net = Net("squeezenet", 16, (3, 227, 227), 1000, rate=0.0003, decay=0.0002)
 
-    def conv(blob: str, name: str, outputs: int, kernel: int, stride: int = 1, pad: int = 0) -> str:
-        blob = net.convolution(blob, name, outputs, kernel, stride=stride, pad=pad)
-        return net.relu(blob, f"{name}/relu")
+    conv = partial(_rectified, net)
 
     blob = net.pool(conv("data", "conv1", 64, 3, 2), "pool1", "max_pool", 3, 2)
     for number, width in enumerate((16, 16, 32, 32, 48, 48, 64, 64), 2):

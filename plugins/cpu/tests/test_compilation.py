@@ -206,11 +206,11 @@ def test_an_interrupt_ends_the_helpers_and_nothing_is_lost(
 ) -> None:
     compile_one, compiled = compilation._compiled, []
 
-    def interrupted(loop: Any, types: Any, wait: float) -> bool:
+    def interrupted(loop: Any, types: Any, waiting: bool = False) -> bool:
         if compiled:
             raise KeyboardInterrupt
         compiled.append(loop)
-        return compile_one(loop, types, wait)
+        return compile_one(loop, types, waiting)
 
     monkeypatch.setattr(compilation, "_compiled", interrupted)
     keys = wanted(loops)
@@ -257,7 +257,6 @@ def test_one_that_another_process_never_ends_to_compile_is_compiled_here(
     loops: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fcntl = pytest.importorskip("fcntl", reason="a system without locks")
-    monkeypatch.setattr(compilation, "_PATIENCE", 0.2)
     monkeypatch.setattr(compiler, "_PATIENCE", 0.2)
     folder = Path(loops.first.stats.cache_path) / "compiling"
     folder.mkdir(parents=True)

@@ -36,9 +36,8 @@ _WANTED: dict[_Key, tuple[Any, tuple[Any, ...]]] = {}
 _FAILURES: dict[_Key, tuple[Exception, Any, tuple[Any, ...]]] = {}
 """What could not be compiled, until somebody calls it."""
 
-_PATIENCE = 30.0
-"""Seconds that another process may take for a loop, of which none takes ten: it may be stopped. The core
-waits as long again for one that is then compiled here."""
+_PATIENCE = 60.0
+"""Seconds that a helper may take for a loop, of which none takes ten: it may be stopped."""
 
 _MOST = 7
 """Helpers at most: more have nothing to do, as the longest loops take most of the time."""
@@ -78,15 +77,14 @@ def settle() -> None:
         others = list[tuple[Any, _Wanted]]()
         for each in _taken(left):
             before = _misses(each[0])
-            if not _compiled(*each, wait=0.0):
+            if not _compiled(*each):
                 others.append(each)
             elif len(left) > 1 and _misses(each[0]) > before:
                 with _helpers.taking(left) as done:
-                    others += [each for each in _taken(left) if not _compiled(*each, wait=0.0)]
+                    others += [each for each in _taken(left) if not _compiled(*each)]
                 others += done
-        for loop, wanted in others:
-            if not _compiled(loop, wanted, wait=_PATIENCE):
-                _compiled(loop, wanted, wait=-1.0)
+        for each in others:
+            _compiled(*each, waiting=True)
 
 
 def _taken(left: deque[tuple[Any, _Wanted]]) -> Iterator[tuple[Any, _Wanted]]:
@@ -101,14 +99,13 @@ def _misses(loop: Any) -> int:
     return sum(loop.stats.cache_misses.values())
 
 
-def _compiled(loop: Any, wanted: _Wanted, wait: float) -> bool:
-    """Have a loop compiled; False where another process still does so after ``wait`` seconds, unless
-    these are negative."""
+def _compiled(loop: Any, wanted: _Wanted, waiting: bool = False) -> bool:
+    """Have a loop compiled; False where another process is at it, unless that is waited for."""
     for key, types in wanted:
         try:
-            if wait < 0:
-                loop.compile(types)
-            elif not compile_once(loop, types, wait):
+            if waiting:
+                loop.compile(types)  # after a while though the other one still is at it
+            elif not compile_once(loop, types):
                 return False
             compiled = loop.overloads[types]
             name = compiled.fndesc.llvm_func_name
