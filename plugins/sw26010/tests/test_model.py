@@ -11,7 +11,6 @@ from demitasse import Place, PlanError, Request, TensorSpec
 from demitasse.operations import VOCABULARY
 from demitasse_sw26010.kernels import candidates
 from demitasse_sw26010.kernels.program import PLACES, Absent
-from demitasse_sw26010.model.compiled import compiled
 from demitasse_sw26010.model.figures import BLOCK_OVERHEAD, DMA_BANDWIDTH, PEAK, dma_bandwidth
 from demitasse_sw26010.model.ldm import Ldm, LdmBuffer
 from demitasse_sw26010.model.mesh import (
@@ -27,6 +26,7 @@ from demitasse_sw26010.model.mesh import (
     stream_rows,
     transfer,
 )
+from demitasse_sw26010.model.programs import machine_code, program, program_of_places
 from demitasse_sw26010.model.registers import COLUMN, ROW, broadcast, buffers, mesh_sum, receive, send
 from demitasse_sw26010.reproduction.training import offers, spec
 
@@ -145,6 +145,24 @@ def test_the_mesh_adds_up() -> None:
 WORDS = (
     ("convolution", ((9, 5, 8, 9), (6, 5, 3, 3), (6,)), {"pad": (1, 1)}),
     ("convolution", ((8, 64, 4, 5), (64, 64, 3, 3), (64,)), {"pad": (1, 1), "stride": (2, 2)}),
+    ("convolution", ((8, 64, 9, 20), (64, 64, 3, 3), (64,)), {"pad": (1, 0)}),
+    (
+        "convolution_backward_data",
+        ((9, 6, 4, 5), (6, 5, 3, 3)),
+        {"stride": (2, 2), "shape": (9, 5, 9, 11)},
+    ),
+    ("convolution_backward_data", ((2, 128, 3, 5), (128, 128, 3, 3)), {"shape": (2, 128, 5, 7)}),
+    (
+        "convolution_backward_data",
+        ((2, 128, 3, 4), (128, 128, 3, 3)),
+        {"stride": (2, 2), "shape": (2, 128, 7, 9)},
+    ),
+    (
+        "convolution_backward_weights",
+        ((9, 6, 8, 9), (9, 5, 8, 9)),
+        {"pad": (1, 1), "shape": (6, 5, 3, 3)},
+    ),
+    ("convolution_backward_weights", ((2, 128, 3, 5), (2, 128, 5, 7)), {"shape": (128, 128, 3, 3)}),
     ("inner_product", ((70, 30), (300, 30), (300,)), {}),
     ("pooling_max", ((3, 4, 9, 9),), {"kernel": (3, 3), "stride": (2, 2)}),
     ("softmax_loss", ((5, 7), (5,)), {}),
@@ -181,19 +199,37 @@ def test_counting_without_data_is_what_computing_counts(
             np.empty(0, kind.dtype) if isinstance(kind, Absent) else operands[side][position]
             for (side, position), kind in zip(part.places, program.operands, strict=True)
         ]
-        program.function()(count, True, *PLACES.arrays(program.ldm), *arrays, *program.arguments())
+        program.compiled()(count, True, *PLACES.arrays(program.ldm), *arrays, *program.arguments())
         assert tuple(count) == pytest.approx(tuple(vars(program.cost).values()))
         assert candidate.seconds == program.cost.seconds > 0
 
 
+def test_what_a_program_counted_is_known_at_other_places() -> None:
+    seen = []
+
+    @program_of_places("x0")
+    def some(count: Any, touch: bool, x: Any, x0: int, size: int) -> None:
+        seen.append((touch, x0, size))
+        count[FLOPS] += size * len(x)
+
+    count, x = [1.0] * COUNTERS, np.zeros(3)
+    for place, size in ((0, 2), (1, 2), (1, 5), (7, 5)):
+        some(count, False, x, place, size)
+    some(count, False, x[:2], 0, 2)
+    assert seen == [(False, 0, 2), (False, 1, 5), (False, 0, 2)]
+    assert count == [1.0 + (2 * 6 + 2 * 15 + 4) * (counter == FLOPS) for counter in range(COUNTERS)]
+    some(count, True, x, 7, 5)
+    assert seen[-1] == (True, 7, 5)
+
+
 def test_numbers_that_stand_in_calls_do_not_have_a_program_compiled_again() -> None:
-    @compiled
+    @program
     def scaled(by: int, x: float) -> float:
         return by * x
 
-    @compiled
+    @program
     def several(x: float) -> float:
         return scaled(2, x) + scaled(3, x) + scaled(by=4, x=x)
 
-    assert several(10.0) == 90.0
-    assert len(scaled.signatures) == 1  # type: ignore[attr-defined]
+    assert machine_code(several)(10.0) == several(10.0) == 90.0
+    assert len(machine_code(scaled).signatures) == 1  # type: ignore[attr-defined]

@@ -108,7 +108,9 @@ class HandshakeSum(GradientSync):
 
         from demitasse_sw26010.loops.elementwise import add_scaled
         from demitasse_sw26010.model.mesh import COUNTERS
+        from demitasse_sw26010.model.programs import machine_code
 
+        add_to = machine_code(add_scaled)
         part, counters = slice(span.start, span.stop), np.zeros(COUNTERS)
         first, *others = (memory.gradients[part] for memory in self.team.memory)
 
@@ -116,7 +118,7 @@ class HandshakeSum(GradientSync):
             handshake.gather()
             for other in others:
                 x, z = PLACES.arrays(SUM)
-                add_scaled(counters, True, x, z, other, first, len(span), 1.0, False)
+                add_to(counters, True, x, z, other, first, len(span), 1.0, False)
             handshake.confirm()
 
         return add

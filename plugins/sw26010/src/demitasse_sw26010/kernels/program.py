@@ -42,12 +42,18 @@ class Program:
     numbers: tuple[Any, ...]
 
     def function(self) -> Any:
-        """The compiled loop."""
+        """The loop, which Python can run without the data."""
         module, name = self.loop
         return getattr(import_module(f"demitasse_sw26010.loops.{module}"), name)
 
+    def compiled(self) -> Any:
+        """The loop in machine code, compiled when it is first called."""
+        from demitasse_sw26010.model.programs import machine_code
+
+        return machine_code(self.function())
+
     def arguments(self) -> list[Any]:
-        """The numbers as the loop takes them."""
+        """The numbers as the compiled loop takes them."""
         import numpy as np
 
         return [np.array(n, _kind(n)) if isinstance(n, tuple) else n for n in self.numbers]
@@ -69,14 +75,14 @@ def count(program: Program) -> Cost:
 
     from demitasse_sw26010.model.mesh import COUNTERS
 
-    counters = np.zeros(COUNTERS)
+    counters = [0.0] * COUNTERS
     operands = [
         np.empty(0, kind.dtype) if isinstance(kind, Absent) else np.empty(1, kind)
         for kind in program.operands
     ]
     ldm = PLACES.arrays(program.ldm, fill=False)
-    program.function()(counters, False, *ldm, *operands, *program.arguments())
-    return Cost.of(counters.tolist())
+    program.function()(counters, False, *ldm, *operands, *program.numbers)
+    return Cost.of(counters)
 
 
 @dataclass(frozen=True)
@@ -126,7 +132,7 @@ class Binder:
                 if side in ("out", "workspace") and not shared and array.dtype.kind == "f":
                     strange[side, position] = array
             program = part.program
-            runs.append((program.function(), program.ldm, arrays, program.arguments()))
+            runs.append((program.compiled(), program.ldm, arrays, program.arguments()))
         undefined = list(strange.values())
 
         def work() -> None:

@@ -6,13 +6,13 @@ import math
 
 import numpy as np
 
-from demitasse_sw26010.model.compiled import Array, compiled
 from demitasse_sw26010.model.figures import CPES
 from demitasse_sw26010.model.mesh import FLOPS, stream
+from demitasse_sw26010.model.programs import Array, program
 from demitasse_sw26010.model.registers import mesh_sum
 
 
-@compiled
+@program
 def half_squared_distance(
     count: Array,
     touch: bool,
@@ -38,7 +38,7 @@ def half_squared_distance(
     loss[0] = mesh_sum(count, touch, parts) / (2.0 * samples)
 
 
-@compiled
+@program
 def half_squared_distance_backward(
     count: Array,
     touch: bool,
@@ -68,7 +68,7 @@ def half_squared_distance_backward(
             db[i] = -lx[0]
 
 
-@compiled
+@program
 def normaliser(target: Array, samples: int, ignored: int, ignores: bool, kind: int) -> float:
     """What a sum over targets is divided by: 0 valid, 1 full, 2 batch, 3 none."""
     valid = 0
@@ -78,7 +78,7 @@ def normaliser(target: Array, samples: int, ignored: int, ignores: bool, kind: i
     return float(by[kind])
 
 
-@compiled
+@program
 def sigmoid_cross_entropy(
     count: Array,
     touch: bool,
@@ -111,7 +111,7 @@ def sigmoid_cross_entropy(
     loss[0] = mesh_sum(count, touch, parts) / normaliser(target, samples, ignored, ignores, kind)
 
 
-@compiled
+@program
 def sigmoid_cross_entropy_backward(
     count: Array,
     touch: bool,
@@ -139,7 +139,7 @@ def sigmoid_cross_entropy_backward(
         dx[i] = 0.0 if skip else factor * (1.0 / (1.0 + np.exp(-float(lx[0]))) - lx[1])
 
 
-@compiled
+@program
 def distance(lx: Array, a: Array, b: Array, sample: int, length: int) -> float:
     """The square of how far two vectors are apart."""
     total = 0.0
@@ -150,7 +150,7 @@ def distance(lx: Array, a: Array, b: Array, sample: int, length: int) -> float:
     return total
 
 
-@compiled
+@program
 def contrastive(
     count: Array,
     touch: bool,
@@ -185,7 +185,7 @@ def contrastive(
     loss[0] = mesh_sum(count, touch, parts) / (2.0 * samples)
 
 
-@compiled
+@program
 def contrastive_backward(
     count: Array,
     touch: bool,
@@ -228,7 +228,7 @@ def contrastive_backward(
                 db[i] = -lx[0]
 
 
-@compiled
+@program
 def hinge(
     count: Array,
     touch: bool,
@@ -261,7 +261,7 @@ def hinge(
     loss[0] = mesh_sum(count, touch, parts) / samples
 
 
-@compiled
+@program
 def hinge_backward(
     count: Array,
     touch: bool,

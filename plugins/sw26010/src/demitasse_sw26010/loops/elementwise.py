@@ -6,15 +6,15 @@ import math
 
 import numpy as np
 
-from demitasse_sw26010.model.compiled import Array, compiled
 from demitasse_sw26010.model.mesh import ELAPSED, FLOPS, GET, PUT, stream, transfer, work
+from demitasse_sw26010.model.programs import Array, program
 
 RELU, RELU_BACKWARD, SCALED, ACCUMULATE, MASKED = 0, 1, 2, 3, 4
 """What ``unary`` does with x and z: a slope below zero; dy where y > 0; times a number; a sum; times a
 number and a mask."""
 
 
-@compiled
+@program
 def unary(
     count: Array,
     touch: bool,
@@ -62,7 +62,7 @@ def unary(
             target[i] = lx[i]
 
 
-@compiled
+@program
 def add_scaled(
     count: Array,
     touch: bool,
@@ -94,7 +94,7 @@ def add_scaled(
             target[i] = lx[i]
 
 
-@compiled
+@program
 def fill(count: Array, touch: bool, x: Array, size: int, number: float) -> None:
     """Every element becomes a number."""
     stream(count, 0.0, 1.0 * size, 0.0)
@@ -103,7 +103,7 @@ def fill(count: Array, touch: bool, x: Array, size: int, number: float) -> None:
             x[i] = number
 
 
-@compiled
+@program
 def copy_blocks(
     count: Array,
     touch: bool,
@@ -130,7 +130,7 @@ def copy_blocks(
                 y[y0 + r * yr + begin + i] = lx[i]
 
 
-@compiled
+@program
 def dropout(
     count: Array,
     touch: bool,
@@ -175,7 +175,7 @@ def dropout(
                     mask[at] = keep
 
 
-@compiled
+@program
 def momentum_update(
     count: Array,
     touch: bool,
@@ -194,13 +194,13 @@ def momentum_update(
     absolute: bool,
 ) -> None:
     """The solver's update of a span: three streams in, two out."""
-    size = segments[-1] if segments.size > 0 else 0
+    size = segments[-1] if len(segments) > 0 else 0
     stream(count, 3.0 * size, 2.0 * size, 2.0 * size / 64.0)
     count[FLOPS] += 6.0 * size
     if not touch:
         return
     factor = scale[0] if scale.size > 0 else 1.0
-    for s in range(segments.size // 2):
+    for s in range(len(segments) // 2):
         step, shrink = rate[0] * multipliers[2 * s], decay * multipliers[2 * s + 1]
         for begin in range(segments[2 * s], segments[2 * s + 1], lp.size):
             some = min(lp.size, segments[2 * s + 1] - begin)
@@ -216,7 +216,7 @@ def momentum_update(
                 parameter[begin + i], history[begin + i] = lp[i], lh[i]
 
 
-@compiled
+@program
 def transform(
     count: Array,
     touch: bool,

@@ -8,16 +8,16 @@ are padded to the tile of the product: of weights (K to 256, CRS to 256), of col
 from __future__ import annotations
 
 from demitasse_sw26010.loops.gemm import TILE_K, TILE_M, TILE_N, copy, copy_with_bias, gemm
-from demitasse_sw26010.model.compiled import Array, compiled
 from demitasse_sw26010.model.mesh import ELAPSED, GET, PUT, stream, transfer, work
+from demitasse_sw26010.model.programs import Array, program, program_of_places
 
 
-@compiled
+@program
 def up(value: int, tile: int) -> int:
     return -(-value // tile) * tile
 
 
-@compiled
+@program_of_places("x0", "c0")
 def im2col(
     count: Array,
     touch: bool,
@@ -81,7 +81,7 @@ def im2col(
                         col[start + j] = 0.0
 
 
-@compiled
+@program_of_places("c0", "x0")
 def col2im(
     count: Array,
     touch: bool,
@@ -138,7 +138,7 @@ def col2im(
                 x[start + j] = row[j]
 
 
-@compiled
+@program
 def forward(
     count: Array,
     touch: bool,
@@ -192,7 +192,7 @@ def forward(
                 copy(count, touch, line, target, t0, tl, y, y0, plane, k, plane)
 
 
-@compiled
+@program
 def backward_data(
     count: Array,
     touch: bool,
@@ -237,7 +237,7 @@ def backward_data(
                 copy(count, touch, line, space, columns, np, dx, x0, plane, depth, plane)
 
 
-@compiled
+@program
 def backward_weights(
     count: Array,
     touch: bool,

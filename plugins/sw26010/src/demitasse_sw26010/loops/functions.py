@@ -6,13 +6,13 @@ import math
 
 import numpy as np
 
-from demitasse_sw26010.model.compiled import Array, compiled
 from demitasse_sw26010.model.mesh import FLOPS, stream
+from demitasse_sw26010.model.programs import Array, program
 
 ABSOLUTE, SOFTPLUS, CLIP, ELU, EXPONENTIAL, LOGARITHM, POWER, SIGMOID, SWISH, TANH, GREATER = range(11)
 
 
-@compiled
+@program
 def value(x: float, what: int, numbers: Array) -> float:
     """The function at x."""
     if what == ABSOLUTE:
@@ -38,7 +38,7 @@ def value(x: float, what: int, numbers: Array) -> float:
     return 1.0 if x > numbers[0] else 0.0
 
 
-@compiled
+@program
 def slope(z: float, what: int, numbers: Array) -> float:
     """The function's slope, from its x or, where that is shorter, from its y."""
     if what == ABSOLUTE:
@@ -65,7 +65,7 @@ def slope(z: float, what: int, numbers: Array) -> float:
     return 1.0 - z * z
 
 
-@compiled
+@program
 def function(
     count: Array,
     touch: bool,
@@ -93,7 +93,7 @@ def function(
             y[begin + i] = lx[i]
 
 
-@compiled
+@program
 def function_backward(
     count: Array,
     touch: bool,
@@ -122,7 +122,7 @@ def function_backward(
             dx[begin + i] = lx[i]
 
 
-@compiled
+@program
 def times(
     count: Array,
     touch: bool,
@@ -152,7 +152,7 @@ def times(
             y[begin + i] = lx[i]
 
 
-@compiled
+@program
 def larger(
     count: Array,
     touch: bool,
@@ -186,7 +186,7 @@ def larger(
                     argmax[begin + i] = number
 
 
-@compiled
+@program
 def chosen(
     count: Array,
     touch: bool,
@@ -211,7 +211,7 @@ def chosen(
             dx[begin + i] = lx[i] if argmax[begin + i] == number else np.float32(0.0)
 
 
-@compiled
+@program
 def sloped(
     count: Array,
     touch: bool,
@@ -240,7 +240,7 @@ def sloped(
                 y[begin + i] = lx[i] if lx[i] > 0 else lx[i] * factor
 
 
-@compiled
+@program
 def sloped_backward(
     count: Array,
     touch: bool,

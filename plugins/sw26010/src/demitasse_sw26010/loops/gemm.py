@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from demitasse_sw26010.model.compiled import Array, compiled
 from demitasse_sw26010.model.mesh import (
     ELAPSED,
     FLOPS,
@@ -20,6 +19,7 @@ from demitasse_sw26010.model.mesh import (
     stream_rows,
     transfer,
 )
+from demitasse_sw26010.model.programs import Array, program_of_places
 
 TILE_M, TILE_N, TILE_K = 256, 64, 256
 """Of a product on the mesh: 32 x 8 numbers of the result on each CPE, two register parts deep each way,
@@ -27,7 +27,7 @@ so that one part's messages hide the other's latency. The paper does not say the
 these meet the printed cells of Table II best, all layers and passes together."""
 
 
-@compiled
+@program_of_places("a0", "b0", "y0")
 def gemm(
     count: Array,
     touch: bool,
@@ -132,7 +132,7 @@ def gemm(
                             y[start + r * yr] = lc[r, q]
 
 
-@compiled
+@program_of_places("x0", "y0")
 def copy(
     count: Array,
     touch: bool,
@@ -160,7 +160,7 @@ def copy(
                     y[start + q] = line[q]
 
 
-@compiled
+@program_of_places("x0", "y0")
 def copy_with_bias(
     count: Array,
     touch: bool,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from demitasse_sw26010.model.compiled import Array, compiled
 from demitasse_sw26010.model.mesh import FLOPS, stream
+from demitasse_sw26010.model.programs import Array, program
 
 
-@compiled
+@program
 def draw(key: Array, number: int, j: int) -> tuple[int, int, int]:
     """The first three words of domain 1's counter (0, j) by Philox4x32-10."""
     low, half = np.uint64(0xFFFFFFFF), np.uint64(32)
@@ -22,7 +22,7 @@ def draw(key: Array, number: int, j: int) -> tuple[int, int, int]:
     return int(a), int(b), int(c)
 
 
-@compiled
+@program
 def image_transform(
     count: Array,
     touch: bool,

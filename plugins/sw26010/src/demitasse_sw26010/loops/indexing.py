@@ -4,30 +4,30 @@ from __future__ import annotations
 
 import numpy as np
 
-from demitasse_sw26010.model.compiled import Array, compiled
 from demitasse_sw26010.model.figures import CPES
 from demitasse_sw26010.model.mesh import ELAPSED, FLOPS, GET, PUT, stream, transfer
+from demitasse_sw26010.model.programs import Array, program
 
 
-@compiled
+@program
 def lines(count: Array, kind: int, number: float, length: float) -> float:
     """So many lines of numbers that lie apart, 4,096 numbers of LDM a CPE at a time."""
     each = max(1.0, min(number / CPES, 4096.0 / length))
     return transfer(count, kind, CPES, each, 4.0 * length, np.ceil(number / CPES / each))
 
 
-@compiled
+@program
 def place(row: int, shape: Array, offset: Array, extent: Array) -> int:
     """Where a box's line lies in the whole."""
     at, stride, rest = offset[-1], shape[-1], row
-    for d in range(shape.size - 2, -1, -1):
+    for d in range(len(shape) - 2, -1, -1):
         at += (offset[d] + rest % extent[d]) * stride
         rest //= extent[d]
         stride *= shape[d]
     return int(at)
 
 
-@compiled
+@program
 def crop(
     count: Array,
     touch: bool,
@@ -55,7 +55,7 @@ def crop(
                 y[row * length + begin + i] = lx[i]
 
 
-@compiled
+@program
 def crop_backward(
     count: Array,
     touch: bool,
@@ -85,7 +85,7 @@ def crop_backward(
                 dx[at + begin + i] = lx[i]
 
 
-@compiled
+@program
 def tile(
     count: Array, touch: bool, lx: Array, x: Array, y: Array, outer: int, inner: int, tiles: int
 ) -> None:
@@ -103,7 +103,7 @@ def tile(
                     y[(o * tiles + t) * inner + begin + i] = lx[i]
 
 
-@compiled
+@program
 def tile_backward(
     count: Array, touch: bool, lx: Array, dy: Array, dx: Array, outer: int, inner: int, tiles: int
 ) -> None:

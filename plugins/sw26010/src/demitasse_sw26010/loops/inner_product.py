@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from demitasse_sw26010.loops.gemm import copy, copy_with_bias, gemm
-from demitasse_sw26010.model.compiled import Array, compiled
 from demitasse_sw26010.model.mesh import stream
+from demitasse_sw26010.model.programs import Array, program
 
 
-@compiled
+@program
 def padded(
     count: Array,
     touch: bool,
@@ -24,7 +24,7 @@ def padded(
         copy(count, touch, line, x, 0, columns, space, at, sizes[1], rows, columns)
 
 
-@compiled
+@program
 def matrix_product(
     count: Array,
     touch: bool,
@@ -71,7 +71,7 @@ def matrix_product(
         copy(count, touch, line, ym, y0, y_size[3], y, 0, n, m, n)
 
 
-@compiled
+@program
 def column_sums(
     count: Array, touch: bool, sums: Array, dy: Array, db: Array, rows: int, columns: int
 ) -> None:
@@ -89,7 +89,7 @@ def column_sums(
                 db[begin + i] = sums[i]
 
 
-@compiled
+@program
 def weights_gradient(
     count: Array,
     touch: bool,

@@ -6,13 +6,13 @@ import math
 
 import numpy as np
 
-from demitasse_sw26010.model.compiled import Array, compiled
 from demitasse_sw26010.model.figures import CPES
 from demitasse_sw26010.model.mesh import FLOPS, on_mpe, stream
+from demitasse_sw26010.model.programs import Array, program
 from demitasse_sw26010.model.registers import mesh_sum
 
 
-@compiled
+@program
 def normalise(lx: Array, x: Array, at: int, classes: int, apart: int) -> tuple[float, float]:
     """exp(x - largest) of one prediction into LDM; their sum, and the largest."""
     largest = -np.inf
@@ -29,7 +29,7 @@ def normalise(lx: Array, x: Array, at: int, classes: int, apart: int) -> tuple[f
     return total, largest
 
 
-@compiled
+@program
 def softmax(
     count: Array, touch: bool, lx: Array, x: Array, y: Array, outer: int, classes: int, inner: int
 ) -> None:
@@ -45,7 +45,7 @@ def softmax(
                 y[at + c * inner] = lx[c] / total
 
 
-@compiled
+@program
 def softmax_backward(
     count: Array,
     touch: bool,
@@ -72,7 +72,7 @@ def softmax_backward(
                 dx[at + c * inner] = y[at + c * inner] * (lx[c] - total)
 
 
-@compiled
+@program
 def softmax_loss(
     count: Array,
     touch: bool,
@@ -119,7 +119,7 @@ def softmax_loss(
     loss[0] = total / by[normaliser]
 
 
-@compiled
+@program
 def softmax_loss_backward(
     count: Array,
     touch: bool,
@@ -157,7 +157,7 @@ def softmax_loss_backward(
             dx[at + c * inner] = 0.0 if skip else factor * (lx[c] - one)
 
 
-@compiled
+@program
 def accuracy(
     count: Array,
     touch: bool,

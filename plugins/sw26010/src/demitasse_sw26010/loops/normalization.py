@@ -6,11 +6,11 @@ import math
 
 import numpy as np
 
-from demitasse_sw26010.model.compiled import Array, compiled
 from demitasse_sw26010.model.mesh import FLOPS, stream
+from demitasse_sw26010.model.programs import Array, program
 
 
-@compiled
+@program
 def batch_norm(
     count: Array,
     touch: bool,
@@ -76,7 +76,7 @@ def batch_norm(
     factor[0] = keep * factor[0] + 1.0
 
 
-@compiled
+@program
 def batch_norm_backward(
     count: Array,
     touch: bool,
@@ -131,7 +131,7 @@ def batch_norm_backward(
                 dx[i] = slope * float(inverse[c]) * (given - first / number - normal * second / number)
 
 
-@compiled
+@program
 def batch_norm_inference(
     count: Array,
     touch: bool,
@@ -168,7 +168,7 @@ def batch_norm_inference(
                 y[i] = 0.0 if relu and value < 0 else value
 
 
-@compiled
+@program
 def scale(
     count: Array,
     touch: bool,
@@ -198,7 +198,7 @@ def scale(
                 y[i] = 0.0 if relu and value < 0 else value
 
 
-@compiled
+@program
 def scale_backward(
     count: Array,
     touch: bool,
@@ -237,7 +237,7 @@ def scale_backward(
             db[m] = first
 
 
-@compiled
+@program
 def local_response(
     count: Array,
     touch: bool,
@@ -274,7 +274,7 @@ def local_response(
                 y[at + c * plane] = lx[c] * scale**-beta
 
 
-@compiled
+@program
 def local_response_backward(
     count: Array,
     touch: bool,
@@ -312,7 +312,7 @@ def local_response_backward(
                 dx[i] = dy[i] * float(scale[i]) ** -beta - slope
 
 
-@compiled
+@program
 def square_sum(lx: Array, h: int, w: int, row: int, column: int, reach: int) -> float:
     """Of a plane in LDM: the sum over the square around a place, as far as it lies in the plane."""
     total = 0.0
@@ -322,7 +322,7 @@ def square_sum(lx: Array, h: int, w: int, row: int, column: int, reach: int) -> 
     return total
 
 
-@compiled
+@program
 def square_response(
     count: Array,
     touch: bool,
@@ -356,7 +356,7 @@ def square_response(
             y[at + i] = x[at + i] * scale**-beta
 
 
-@compiled
+@program
 def square_response_backward(
     count: Array,
     touch: bool,

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from demitasse_sw26010.model.compiled import Array, compiled
 from demitasse_sw26010.model.mesh import ELAPSED, FLOPS, GET, PUT, transfer, work
+from demitasse_sw26010.model.programs import Array, program
 
 ROOM = 6144
 """Numbers of a CPE's buffer of rows: 24 KiB, so that the next rows are on their way."""
 
 
-@compiled
+@program
 def moving(count: Array, planes: int, shape: Array, large: int, small: int, cycles: float) -> None:
     """The transfers of all planes: ``large`` is GET if the image is read (and the small plane put), PUT
     if it is made; ``small`` tells how many small planes there are (values, and where they were)."""
@@ -34,7 +34,7 @@ def moving(count: Array, planes: int, shape: Array, large: int, small: int, cycl
     count[ELAPSED] += max(seconds, work(count, 0.0, planes * p * q * r * shape[5] * cycles / 64.0))
 
 
-@compiled
+@program
 def largest(
     count: Array, touch: bool, rows: Array, x: Array, y: Array, argmax: Array, planes: int, shape: Array
 ) -> None:
@@ -64,7 +64,7 @@ def largest(
                     argmax[(plane * p + o) * q + v] = at
 
 
-@compiled
+@program
 def largest_backward(
     count: Array,
     touch: bool,
@@ -89,7 +89,7 @@ def largest_backward(
             target[argmax[plane * plane_size + i]] += rows[0]
 
 
-@compiled
+@program
 def average(
     count: Array, touch: bool, rows: Array, x: Array, y: Array, planes: int, shape: Array
 ) -> None:
@@ -115,7 +115,7 @@ def average(
                 y[(plane * p + o) * q + v] = total / ((bottom - top) * (right - left))
 
 
-@compiled
+@program
 def average_backward(
     count: Array, touch: bool, rows: Array, dy: Array, dx: Array, planes: int, shape: Array
 ) -> None:

@@ -8,7 +8,6 @@ seconds, or the longer of those that double buffering overlaps, to ``count[ELAPS
 
 from __future__ import annotations
 
-from demitasse_sw26010.model.compiled import Array, compiled
 from demitasse_sw26010.model.figures import (
     BLOCK_OVERHEAD,
     CLOCK,
@@ -25,12 +24,13 @@ from demitasse_sw26010.model.figures import (
     SATISFACTORY_BLOCK,
     SATISFACTORY_TRANSFER,
 )
+from demitasse_sw26010.model.programs import Array, program
 
 ELAPSED, DMA, COMPUTE, GET, PUT, TRANSFERS, SHORT, SMALL, MESSAGES, FLOPS, P0, P1, MPE = range(13)
 COUNTERS = 13
 
 
-@compiled
+@program
 def transfer(count: Array, kind: int, cpes: int, blocks: float, block: float, times: float) -> float:
     """``times`` transfers, one after the other, in each of which every one of ``cpes`` CPEs moves so
     many blocks of so many bytes; ``kind`` is GET or PUT."""
@@ -47,7 +47,7 @@ def transfer(count: Array, kind: int, cpes: int, blocks: float, block: float, ti
     return seconds
 
 
-@compiled
+@program
 def stream(count: Array, gets: float, puts: float, cycles: float) -> float:
     """Elements of 4 bytes read and written in long blocks by all CPEs, and ``cycles`` of the vector
     pipelines of each CPE meanwhile, overlapped: three eighths of LDM are on their way."""
@@ -64,7 +64,7 @@ def stream(count: Array, gets: float, puts: float, cycles: float) -> float:
     return longer
 
 
-@compiled
+@program
 def stream_rows(count: Array, rows: int, columns: int, source: int, target: int, cycles: float) -> float:
     """As ``stream``, a matrix from one place to another: rows that lie ``source`` and ``target`` numbers
     apart are a block each, where that is not their own length; where it is, they are one."""
@@ -80,7 +80,7 @@ def stream_rows(count: Array, rows: int, columns: int, source: int, target: int,
     return longer
 
 
-@compiled
+@program
 def work(count: Array, first: float, second: float) -> float:
     """Cycles on the floating-point and on the memory pipeline of each CPE."""
     count[P0] += first
@@ -90,7 +90,7 @@ def work(count: Array, first: float, second: float) -> float:
     return seconds
 
 
-@compiled
+@program
 def on_mpe(count: Array, elements: float) -> float:
     """A scalar loop of the MPE, while the CPEs wait."""
     cycles = elements * MPE_CYCLES
@@ -99,7 +99,7 @@ def on_mpe(count: Array, elements: float) -> float:
     return cycles / CLOCK
 
 
-@compiled
+@program
 def product(count: Array, m: int, n: int, k: int) -> float:
     """The eight steps of Section IV.A: C (m x n) += A (m x k) B (k x n), all in LDM.
 
@@ -120,7 +120,7 @@ def product(count: Array, m: int, n: int, k: int) -> float:
     return work(count, first, second)
 
 
-@compiled
+@program
 def multiply(a: Array, b: Array, c: Array, bus: Array, at: int, m: int, n: int, k: int) -> None:
     """What ``product`` counts, on the data: C's columns from ``at`` on += A B, in doubles. ``bus`` holds
     what the row of CPEs t sends in step t: its part of B, converted."""

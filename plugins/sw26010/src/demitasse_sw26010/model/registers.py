@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from demitasse_sw26010.model.compiled import Array, compiled
 from demitasse_sw26010.model.figures import CLOCK, CPES, MESH, MESSAGE_CYCLES
 from demitasse_sw26010.model.mesh import ELAPSED, MESSAGES, work
+from demitasse_sw26010.model.programs import Array, program
 
 DEPTH = 4
 """Messages that a receiving buffer holds (assumed; the paper says that they are finite)."""
@@ -20,13 +20,13 @@ FLIGHT_CYCLES = 11.0
 """From a message's sending until it can be used (assumed: as long as a vector's load and an add)."""
 
 
-@compiled
+@program
 def buffers() -> tuple[Array, Array]:
     """(messages, how many) of every CPE along its row and its column, empty."""
     return np.full((CPES, 2, DEPTH, 4), np.nan), np.zeros((CPES, 2), np.int64)
 
 
-@compiled
+@program
 def send(
     count: Array, messages: Array, lengths: Array, sender: int, receiver: int, value: Array
 ) -> None:
@@ -44,7 +44,7 @@ def send(
     count[MESSAGES] += 1.0
 
 
-@compiled
+@program
 def broadcast(
     count: Array, messages: Array, lengths: Array, sender: int, along: int, value: Array
 ) -> None:
@@ -58,7 +58,7 @@ def broadcast(
     count[MESSAGES] = before + 1.0
 
 
-@compiled
+@program
 def receive(messages: Array, lengths: Array, cpe: int, along: int, value: Array) -> None:
     """The first message that is there. Raises ValueError when there is none."""
     if lengths[cpe, along] == 0:
@@ -71,7 +71,7 @@ def receive(messages: Array, lengths: Array, cpe: int, along: int, value: Array)
     lengths[cpe, along] -= 1
 
 
-@compiled
+@program
 def mesh_sum(count: Array, touch: bool, parts: Array) -> float:
     """The sum of one number of each CPE (``parts``, 64), on CPE 0: along all rows at once, then along
     the first column; the receiver adds as messages come."""
