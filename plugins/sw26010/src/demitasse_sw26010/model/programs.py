@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache, wraps
+from importlib import import_module
 from inspect import signature
 from pathlib import Path
 from threading import Lock
@@ -75,7 +76,8 @@ def machine_code(called: Callable[..., Any]) -> Callable[..., Any]:
         for each in [*_LOOPS]:
             if each not in _COMPILED:
                 _COMPILED[each] = _compiled(each)
-    return _COMPILED.get(called, called)
+    made: Callable[..., Any] = _COMPILED.get(called, called)
+    return made
 
 
 def _compiled(called: Callable[..., Any]) -> Any:
@@ -84,14 +86,12 @@ def _compiled(called: Callable[..., Any]) -> Any:
     numba compiles a kept program anew when its own file changed. Programs here call others and have the
     machine's figures in them, so what is kept is made to go by all files of the package.
     """
-    numba = load_numba()
-    from numba.core.typing.templates import infer_global
-
+    numba, templates = load_numba(), import_module("numba.core.typing.templates")
     made: Any = compiled_loop(_LOOPS[called], literals=False, fastmath={"contract"})
     index: Any = getattr(getattr(made, "_cache", None), "_cache_file", None)
     if hasattr(index, "_source_stamp"):
         index._source_stamp = _sources()
-    infer_global(called, numba.types.Dispatcher(made))
+    templates.infer_global(called, numba.types.Dispatcher(made))
     return made
 
 
