@@ -22,10 +22,12 @@ for package in map(importlib.import_module, packages):
         importlib.import_module(found.name)
 
 import demitasse_cgdp.loops, demitasse_numa.loops, demitasse_parameter_server.loops
-import demitasse_striped_io.loops, demitasse_sw26010.model.compiled
+import demitasse_striped_io.loops
 import numpy as np
 from demitasse_cpu.loops.calls import share
 from demitasse_cpu.native import Call, at_once
+from demitasse_sw26010.model.mesh import COUNTERS, product
+from demitasse_sw26010.model.programs import machine_code
 from numba import njit
 
 @njit(nogil=True)
@@ -37,6 +39,7 @@ x = np.arange(10.0)
 at_once([Call(double, (x, 0, 5)), Call(double, (x, 5, 10))])()
 assert (x == 2 * np.arange(10.0)).all()
 assert share.address
+assert machine_code(product)(np.zeros(COUNTERS), 64, 64, 64) == product([0.0] * COUNTERS, 64, 64, 64)
 print("right")
 """
 

@@ -61,7 +61,12 @@ def compiled_loop(loop: Loop, *, literals: bool = True, **options: Any) -> Loop:
     each number that stands in a call. Raises ImportError where numba is not installed.
     """
     numba = load_numba()
-    settings: dict[str, Any] = {"nogil": True, "error_model": "numpy"} | options
+    # Nobody calls a loop from C by its wrapper, which would be a tenth of what there is to compile.
+    settings: dict[str, Any] = {
+        "nogil": True,
+        "error_model": "numpy",
+        "no_cfunc_wrapper": True,
+    } | options
     try:
         made: Any = numba.njit(cache=True, **settings)(loop)
     except RuntimeError:  # no folder for the cache can be written
