@@ -86,7 +86,7 @@ def test_a_net_of_the_bench_is_read_with_the_same_blobs_and_parameters(
 def owners(net: Net) -> list[str]:
     """The layers of a net's prototxt that have trained parameters."""
     return [
-        prototxt.scale_of(layer.name) if layer.kind == "batch_norm" else layer.name
+        layer.numbers["scale"] if layer.kind == "batch_norm" else layer.name
         for layer in net.layers
         if layer.parameters
     ]

@@ -9,7 +9,10 @@ import platform
 import sys
 import time
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import asdict
+from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,7 @@ from bench import prototxt, report
 from bench.comparison import Agreement, Comparison, Start, Timing, tasks
 from bench.contenders import OWN, SETTINGS
 from bench.nets import NETS
+from bench.reading import UnreadError, read
 
 WHAT = ("train", "inference", "memory", "start")
 
@@ -37,12 +41,34 @@ def listed(valid: tuple[str, ...]) -> Callable[[str], tuple[str, ...]]:
     return parse
 
 
+def nets(text: str) -> tuple[str, ...]:
+    """Names of nets, and files of others, in the order in which they are given."""
+    chosen = text.split(",")
+    for name in chosen:
+        if name not in NETS and not Path(name).is_file():
+            raise argparse.ArgumentTypeError(
+                f"{name!r} is no file and none of the nets {', '.join(NETS)}; nearest: "
+                f"{(get_close_matches(name, NETS, 1, 0.0) or [''])[0]}"
+            )
+    return tuple(chosen)
+
+
+def shape(text: str) -> tuple[int, ...]:
+    """Channels, rows and columns: 3x224x224."""
+    extents = text.split("x")
+    if len(extents) != 3 or not all(each.isdecimal() and int(each) for each in extents):
+        raise argparse.ArgumentTypeError(f"{text!r} is not channels x rows x columns, such as 3x224x224")
+    return tuple(map(int, extents))
+
+
 def options() -> argparse.Namespace:
     every = tuple(setting for settings in SETTINGS.values() for setting in settings)
-    contenders, nets = tuple(SETTINGS), tuple(NETS)
+    contenders = tuple(SETTINGS)
     parser = argparse.ArgumentParser(prog="bench", description=(__doc__ or "").partition(": ")[2])
     add = parser.add_argument
-    add("--nets", type=listed(nets), default=nets, help=f"of {', '.join(nets)} (all)")
+    add("--nets", type=nets, default=tuple(NETS), help=f"of {', '.join(NETS)} (all), or prototxt files")
+    add("--batch", type=int, help="samples of a training step of nets from files (theirs, at most 16)")
+    add("--image", type=shape, help="channels x rows x columns of their samples (what the file says)")
     add(
         "--precision", type=listed(("f32", "bf16")), default=("f32",), help="f32, bf16 or f32,bf16 (f32)"
     )
@@ -60,7 +86,26 @@ def options() -> argparse.Namespace:
     chosen = parser.parse_args()
     if chosen.rounds < 1:
         parser.error(f"--rounds must be at least 1; given {chosen.rounds}")
+    if chosen.batch is not None and chosen.batch < 1:
+        parser.error(f"--batch must be at least 1; given {chosen.batch}")
+    try:
+        chosen.nets = tuple(known(name, chosen.batch, chosen.image) for name in chosen.nets)
+    except UnreadError as error:
+        parser.error(str(error))
     return chosen
+
+
+def known(name: str, batch: int | None, image: tuple[int, ...] | None) -> str:
+    """The name of a net in ``NETS``, where one from a file is put."""
+    if name in NETS:
+        return name
+    net = read(Path(name), batch, image)
+    called, number = net.name, 1
+    while called in NETS:
+        number += 1
+        called = f"{net.name} {number}"
+    NETS[called] = partial(deepcopy, net)
+    return called
 
 
 def say(text: str) -> None:

@@ -238,7 +238,7 @@ class Comparison:
         answer = worker.ask(
             "prepare",
             task=task.what,
-            net=task.net,
+            net=NETS[task.net]().message(),
             precision=precision,
             setting=worker.setting,
             batch=task.batch,

@@ -7,11 +7,13 @@ peers run are made of it. Shapes are of one sample: channels x rows x columns, o
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from math import prod
 from typing import Any
 
 Shape = tuple[int, ...]
+Pair = int | tuple[int, int]
+"""Of rows and of columns; a number for both."""
 
 
 @dataclass(frozen=True)
@@ -19,7 +21,8 @@ class Layer:
     """One layer: its blobs by name, its numbers, the shapes of its output and its parameters.
 
     Parameters are laid out as in Caffe: outputs first, then inputs of a group, rows, columns.
-    A batch_norm is Caffe's BatchNorm and the Scale after it: its parameters are gamma and beta.
+    A batch_norm is Caffe's BatchNorm and the Scale after it, if there is one, whose name is the number
+    ``scale``: its parameters are gamma and beta. Windows are pairs, of rows and columns.
     """
 
     name: str
@@ -55,56 +58,117 @@ class Net:
         bottom: str,
         name: str,
         outputs: int,
-        kernel: int,
+        kernel: Pair,
         *,
-        stride: int = 1,
-        pad: int = 0,
+        stride: Pair = 1,
+        pad: Pair = 0,
+        dilation: Pair = 1,
         groups: int = 1,
         bias: bool = True,
+        top: str | None = None,
     ) -> str:
         channels, *extents = self.shape(bottom)
-        out = [(n + 2 * pad - kernel) // stride + 1 for n in extents]
-        weights = (outputs, channels // groups, kernel, kernel)
-        numbers = {"kernel": kernel, "stride": stride, "pad": pad, "groups": groups, "bias": bias}
+        window = {"kernel": pair(kernel), "stride": pair(stride), "pad": pair(pad)}
+        reach = [d * (k - 1) + 1 for d, k in zip(pair(dilation), window["kernel"], strict=True)]
+        steps = zip(extents, reach, window["stride"], window["pad"], strict=True)
+        out = [(n + 2 * pad - k) // stride + 1 for n, k, stride, pad in steps]
+        weights = (outputs, channels // groups, *window["kernel"])
+        numbers = {**window, "dilation": pair(dilation), "groups": groups, "bias": bias}
         parameters = (weights, (outputs,)) if bias else (weights,)
-        return self._add(name, "convolution", bottom, (outputs, *out), parameters, numbers)
+        return self._add(name, "convolution", bottom, (outputs, *out), parameters, numbers, top)
 
-    def inner_product(self, bottom: str, name: str, outputs: int) -> str:
-        parameters = ((outputs, prod(self.shape(bottom))), (outputs,))
-        return self._add(name, "inner_product", bottom, (outputs,), parameters)
+    def inner_product(
+        self, bottom: str, name: str, outputs: int, *, bias: bool = True, top: str | None = None
+    ) -> str:
+        parameters = ((outputs, prod(self.shape(bottom))), *([(outputs,)] if bias else []))
+        return self._add(name, "inner_product", bottom, (outputs,), parameters, {"bias": bias}, top)
 
-    def pool(self, bottom: str, name: str, kind: str, kernel: int, stride: int = 1, pad: int = 0) -> str:
+    def pool(
+        self,
+        bottom: str,
+        name: str,
+        kind: str,
+        kernel: Pair,
+        stride: Pair = 1,
+        pad: Pair = 0,
+        *,
+        up: bool = True,
+        top: str | None = None,
+    ) -> str:
         """A max_pool or average_pool; as in Caffe, the last window may overhang (Pooling, CEIL)."""
         channels, *extents = self.shape(bottom)
-        out = [-(-(n + 2 * pad - kernel) // stride) + 1 for n in extents]
-        numbers = {"kernel": kernel, "stride": stride, "pad": pad}
-        return self._add(name, kind, bottom, (channels, *out), (), numbers)
+        window = {"kernel": pair(kernel), "stride": pair(stride), "pad": pair(pad)}
+        out = []
+        for n, k, step, edge in zip(extents, *window.values(), strict=True):
+            over = n + 2 * edge - k
+            count = (-(-over // step) if up else over // step) + 1
+            # The last window begins within the image or the padding before it.
+            out.append(count - 1 if up and edge and (count - 1) * step >= n + edge else count)
+        return self._add(name, kind, bottom, (channels, *out), (), {**window, "up": up}, top)
 
     def relu(self, blob: str, name: str) -> str:
-        return self._add(name, "relu", blob, self.shape(blob), top=blob)
+        return self.element(blob, name, "relu", top=blob)
 
     def relu6(self, blob: str, name: str) -> str:
         """ReLU, and at most 6."""
-        return self._add(name, "relu6", blob, self.shape(blob), top=blob)
+        return self.element(blob, name, "relu6", top=blob)
 
-    def lrn(self, bottom: str, name: str) -> str:
-        """Across five channels, with the numbers of Krizhevsky et al. 2012, section 3.3, in Caffe."""
-        numbers = {"size": 5, "alpha": 1e-4, "beta": 0.75}
-        return self._add(name, "lrn", bottom, self.shape(bottom), (), numbers)
+    def element(
+        self, bottom: str, name: str, kind: str, *, top: str | None = None, **numbers: float
+    ) -> str:
+        """A function of each element: relu, relu6, leaky_relu (``slope``), elu (``alpha``), sigmoid,
+        tanh, dropout (``ratio``); flat, which is none; prelu, with a learnt slope for each channel."""
+        shape = self.shape(bottom)
+        if kind == "flat":
+            shape = (prod(shape),)
+        parameters = ((shape[0],),) if kind == "prelu" else ()
+        return self._add(name, kind, bottom, shape, parameters, numbers, top)
+
+    def lrn(
+        self,
+        bottom: str,
+        name: str,
+        size: int = 5,
+        alpha: float = 1e-4,
+        beta: float = 0.75,
+        *,
+        top: str | None = None,
+    ) -> str:
+        """Across channels; the numbers of Krizhevsky et al. 2012, section 3.3, in Caffe."""
+        numbers = {"size": size, "alpha": alpha, "beta": beta}
+        return self._add(name, "lrn", bottom, self.shape(bottom), (), numbers, top)
 
     def dropout(self, blob: str, name: str, ratio: float) -> str:
-        return self._add(name, "dropout", blob, self.shape(blob), (), {"ratio": ratio}, top=blob)
+        return self.element(blob, name, "dropout", top=blob, ratio=ratio)
 
-    def batch_norm(self, blob: str, name: str) -> str:
-        shape = self.shape(blob)
-        return self._add(name, "batch_norm", blob, shape, ((shape[0],), (shape[0],)), top=blob)
+    def batch_norm(
+        self,
+        bottom: str,
+        name: str,
+        *,
+        scale: str | None = None,
+        epsilon: float = 1e-5,
+        keep: float = 0.999,
+        top: str | None = None,
+    ) -> str:
+        """``scale`` is the Scale layer's name ("": there is none), else made of ``name``; ``keep`` is
+        what a batch leaves of the running statistics. In place."""
+        shape = self.shape(bottom)
+        scale = name.replace("bn", "scale", 1) if scale is None else scale
+        parameters = ((shape[0],), (shape[0],)) if scale else ()
+        numbers = {"scale": scale, "epsilon": epsilon, "keep": keep}
+        return self._add(name, "batch_norm", bottom, shape, parameters, numbers, top or bottom)
 
-    def add(self, bottoms: tuple[str, str], name: str) -> str:
-        return self._add(name, "add", bottoms, self.shape(bottoms[0]))
+    def add(
+        self, bottoms: tuple[str, ...], name: str, kind: str = "add", *, top: str | None = None
+    ) -> str:
+        """The sum (add), product or maximum of blobs, element by element."""
+        return self._add(name, kind, bottoms, self.shape(bottoms[0]), (), {}, top)
 
-    def concat(self, bottoms: tuple[str, ...], name: str) -> str:
+    def concat(self, bottoms: tuple[str, ...], name: str, *, top: str | None = None) -> str:
         channels = sum(self.shape(bottom)[0] for bottom in bottoms)
-        return self._add(name, "concat", bottoms, (channels, *self.shape(bottoms[0])[1:]))
+        shape = (channels, *self.shape(bottoms[0])[1:])
+        return self._add(name, "concat", bottoms, shape, (), {}, top)
 
     def loss(self, bottom: str, name: str, weight: float = 1.0) -> str:
         return self._add(name, "softmax_loss", bottom, (), (), {"weight": weight})
@@ -132,6 +196,17 @@ class Net:
                 wanted |= set(layer.bottoms)
         last = Layer("prob", "softmax", losses[-1].bottoms, "prob", (self.classes,))
         return replace(self, layers=[*reversed(kept), last])
+
+    def message(self) -> dict[str, Any]:
+        """The net as JSON has it."""
+        return asdict(self)
+
+    @classmethod
+    def of(cls, message: Mapping[str, Any]) -> Net:
+        """The net of a ``message`` that was JSON, with lists for tuples."""
+        made = {key: _tuples(value) for key, value in message.items() if key != "layers"}
+        layers = [Layer(**{k: _tuples(v) for k, v in each.items()}) for each in message["layers"]]
+        return cls(**made, layers=layers)
 
     @property
     def parameters(self) -> int:
@@ -163,3 +238,14 @@ class Net:
         inputs = (bottoms,) if isinstance(bottoms, str) else bottoms
         self.layers.append(Layer(name, kind, inputs, top or name, shape, parameters, numbers or {}))
         return top or name
+
+
+def pair(extent: Pair) -> tuple[int, int]:
+    """Of rows and of columns."""
+    return (extent, extent) if isinstance(extent, int) else extent
+
+
+def _tuples(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _tuples(each) for key, each in value.items()}
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value

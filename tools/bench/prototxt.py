@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from bench.layers import Layer, Net
 
@@ -11,11 +13,19 @@ TYPES = {
     "inner_product": "InnerProduct",
     "relu": "ReLU",
     "relu6": "ReLU6",
+    "leaky_relu": "ReLU",
+    "prelu": "PReLU",
+    "elu": "ELU",
+    "sigmoid": "Sigmoid",
+    "tanh": "TanH",
+    "flat": "Flatten",
     "max_pool": "Pooling",
     "average_pool": "Pooling",
     "lrn": "LRN",
     "dropout": "Dropout",
     "add": "Eltwise",
+    "product": "Eltwise",
+    "maximum": "Eltwise",
     "concat": "Concat",
     "softmax": "Softmax",
 }
@@ -70,17 +80,15 @@ def text(layer: Layer) -> str:
     """A layer's text; two layers for batch_norm, as in Caffe."""
     tops = (layer.top,)
     if layer.kind == "batch_norm":
-        shift = message(scale_of(layer.name), "Scale", tops, tops, "scale_param { bias_term: true }")
-        return message(layer.name, "BatchNorm", layer.bottoms, tops) + "\n" + shift
+        statistics = message(layer.name, "BatchNorm", layer.bottoms, tops, numbers(layer))
+        if not layer.numbers["scale"]:
+            return statistics
+        shift = message(layer.numbers["scale"], "Scale", tops, tops, "scale_param { bias_term: true }")
+        return statistics + "\n" + shift
     if layer.kind == "softmax_loss":
         weight = f"loss_weight: {layer.numbers['weight']}"
         return message(layer.name, "SoftmaxWithLoss", (*layer.bottoms, "label"), tops, weight)
     return message(layer.name, TYPES[layer.kind], layer.bottoms, tops, numbers(layer))
-
-
-def scale_of(batch_norm: str) -> str:
-    """The name of the Scale layer after a BatchNorm layer."""
-    return batch_norm.replace("bn", "scale", 1)
 
 
 def numbers(layer: Layer) -> str:
@@ -90,19 +98,38 @@ def numbers(layer: Layer) -> str:
         case "convolution":
             bias = "" if n["bias"] else " bias_term: false"
             return (
-                f"convolution_param {{ num_output: {layer.shape[0]} kernel_size: {n['kernel']} "
-                f"stride: {n['stride']} pad: {n['pad']} group: {n['groups']}{bias} }}"
+                f"convolution_param {{ num_output: {layer.shape[0]} {_window(n)}"
+                f"{_both('dilation', n['dilation'])} group: {n['groups']}{bias} }}"
             )
         case "inner_product":
-            return f"inner_product_param {{ num_output: {layer.shape[0]} }}"
+            bias = "" if n["bias"] else " bias_term: false"
+            return f"inner_product_param {{ num_output: {layer.shape[0]}{bias} }}"
         case "max_pool" | "average_pool":
             pool = "MAX" if layer.kind == "max_pool" else "AVE"
-            return (
-                f"pooling_param {{ pool: {pool} kernel_size: {n['kernel']} stride: {n['stride']} "
-                f"pad: {n['pad']} }}"
-            )
+            rounding = "" if n["up"] else " round_mode: FLOOR"
+            return f"pooling_param {{ pool: {pool} {_window(n)}{rounding} }}"
         case "lrn":
             return f"lrn_param {{ local_size: {n['size']} alpha: {n['alpha']} beta: {n['beta']} }}"
         case "dropout":
             return f"dropout_param {{ dropout_ratio: {n['ratio']} }}"
+        case "batch_norm":
+            return f"batch_norm_param {{ eps: {n['epsilon']} moving_average_fraction: {n['keep']} }}"
+        case "leaky_relu":
+            return f"relu_param {{ negative_slope: {n['slope']} }}"
+        case "elu":
+            return f"elu_param {{ alpha: {n['alpha']} }}"
+        case "product" | "maximum":
+            return f"eltwise_param {{ operation: {'PROD' if layer.kind == 'product' else 'MAX'} }}"
     return ""
+
+
+def _window(n: Mapping[str, Any]) -> str:
+    """The fields of a window, rows and columns apart."""
+    rows = [f"kernel_h: {n['kernel'][0]} kernel_w: {n['kernel'][1]}"]
+    rows += [f"{name}_h: {n[name][0]} {name}_w: {n[name][1]}" for name in ("stride", "pad")]
+    return " ".join(rows)
+
+
+def _both(name: str, extents: tuple[int, int]) -> str:
+    """A repeated field, where it is not 1 and 1."""
+    return "" if extents == (1, 1) else "".join(f" {name}: {extent}" for extent in extents)

@@ -36,6 +36,7 @@ TARGETS = {
         **LIGHT,
     },
 }
+ELSE_TARGET = 1.0  # of a net that the user has
 INFERENCE_TARGET = 1.3
 MEMORY_TARGET = 0.7  # our peak over the leaner peer's, at most, where it is asked
 START_TARGET = 0.1  # what trying kernels takes of the first hundred steps, at most
@@ -94,7 +95,7 @@ def row(task: Task, timings: Iterable[Timing], rates: Rates) -> Row:
     training = task.what == "train"
     net = replace(NETS[task.net](), batch=task.batch)
     limit = floor(net if training else net.deploy(), training, task.precision, rates)
-    target = TARGETS[task.precision][task.net] if training else INFERENCE_TARGET
+    target = TARGETS[task.precision].get(task.net, ELSE_TARGET) if training else INFERENCE_TARGET
     return Row(task, target, limit, best, peaks, median(others) if others else 0.0, tuple(trips))
 
 

@@ -37,8 +37,8 @@ def _parameter(
 ) -> np.ndarray:
     if number:
         return np.zeros(shape, np.float32)
-    if layer.kind == "batch_norm":
-        return np.ones(shape, np.float32)
+    if layer.kind in ("batch_norm", "prelu"):
+        return np.full(shape, 1.0 if layer.kind == "batch_norm" else 0.25, np.float32)
     scale = sqrt((0.02 if is_last else 2) / prod(shape[1:]))
     return random.standard_normal(shape, np.float32) * np.float32(scale)
 

@@ -23,7 +23,7 @@ import numpy as np
 
 from bench import values
 from bench.contenders import MODULES
-from bench.nets import NETS
+from bench.layers import Net
 
 PARENT_DIES = 1  # PR_SET_PDEATHSIG: a stopped process does not see its input end
 
@@ -38,7 +38,7 @@ class Contestant:
     def prepare(
         self,
         task: str,
-        net: str,
+        net: dict[str, Any],
         precision: str,
         setting: str,
         batch: int,
@@ -46,15 +46,16 @@ class Contestant:
         warm: int,
         collected: bool = True,
     ) -> dict[str, Any]:
-        """Make a net for ``train`` or ``inference`` and run it some times; the seconds that took, from
-        when its weights and samples are there. Python looks for no garbage unless it is ``collected``.
+        """Make a net (of its ``message``) for ``train`` or ``inference`` and run it some times; the
+        seconds that took, from when its weights and samples are there. Python looks for no garbage
+        unless it is ``collected``.
 
         The peak of memory counts from here, so that neither importing nor compiling is in it.
         """
-        made = NETS[net]() if dropout else NETS[net]().without("dropout")
+        made = Net.of(net) if dropout else Net.of(net).without("dropout")
         made.batch = batch
         made = made if task == "train" or self.module.__name__.endswith("own") else made.deploy()
-        arrays = {**values.weights(NETS[net]()), **values.samples(made, batch)}
+        arrays = {**values.weights(Net.of(net)), **values.samples(made, batch)}
         if not collected:
             gc.disable()
         start = time.perf_counter()

@@ -29,7 +29,8 @@ class Files:
             if layer.kind == "batch_norm":
                 statistics = [arrays[f"{layer.name}.mean"], arrays[f"{layer.name}.variance"]]
                 parameters[layer.name] = [*statistics, np.ones(1, np.float32)]
-                parameters[prototxt.scale_of(layer.name)] = mine
+                if layer.numbers["scale"]:
+                    parameters[layer.numbers["scale"]] = mine
             elif mine:
                 parameters[layer.name] = mine
         weights = demitasse.Weights(parameters)

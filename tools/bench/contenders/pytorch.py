@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import AbstractContextManager, nullcontext
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from torch import nn
 from bench.layers import Layer, Net
 
 Arrays = dict[str, np.ndarray]
+TOGETHER = {"add": torch.add, "product": torch.mul, "maximum": torch.maximum}
 
 
 class Model(nn.Module):
@@ -43,8 +45,8 @@ class Model(nn.Module):
                 results.append(inputs[0].flatten(1))
             elif layer.kind == "softmax":
                 results.append(functional.softmax(inputs[0].flatten(1).float(), dim=1))
-            elif layer.kind == "add":
-                blobs[layer.top] = inputs[0] + inputs[1]
+            elif layer.kind in TOGETHER:
+                blobs[layer.top] = reduce(TOGETHER[layer.kind], inputs)
             elif layer.kind == "concat":
                 blobs[layer.top] = torch.cat(inputs, dim=1)
             else:
@@ -54,29 +56,42 @@ class Model(nn.Module):
 
 def module(net: Net, layer: Layer) -> nn.Module:
     """The module of a layer; an Identity where ``Model.forward`` does the work itself."""
-    n = layer.numbers
+    n, here = layer.numbers, layer.top in layer.bottoms
     match layer.kind:
         case "convolution":
             outputs, inputs = layer.parameters[0][0], layer.parameters[0][1] * n["groups"]
-            window = (n["kernel"], n["stride"], n["pad"])
+            window = (n["kernel"], n["stride"], n["pad"], n["dilation"])
             return nn.Conv2d(inputs, outputs, *window, groups=n["groups"], bias=n["bias"])
         case "inner_product":
             outputs, inputs = layer.parameters[0]
-            return nn.Sequential(nn.Flatten(), nn.Linear(inputs, outputs))
+            return nn.Sequential(nn.Flatten(), nn.Linear(inputs, outputs, bias=n["bias"]))
         case "max_pool":
-            return nn.MaxPool2d(n["kernel"], n["stride"], n["pad"], ceil_mode=True)
+            return nn.MaxPool2d(n["kernel"], n["stride"], n["pad"], ceil_mode=n["up"])
         case "average_pool":
-            return nn.AvgPool2d(n["kernel"], n["stride"], n["pad"], ceil_mode=True)
+            return nn.AvgPool2d(n["kernel"], n["stride"], n["pad"], ceil_mode=n["up"])
         case "relu":
-            return nn.ReLU(inplace=True)
+            return nn.ReLU(inplace=here)
         case "relu6":
-            return nn.ReLU6(inplace=True)
+            return nn.ReLU6(inplace=here)
+        case "leaky_relu":
+            return nn.LeakyReLU(n["slope"], inplace=here)
+        case "prelu":
+            return nn.PReLU(layer.shape[0])
+        case "elu":
+            return nn.ELU(n["alpha"], inplace=here)
+        case "sigmoid":
+            return nn.Sigmoid()
+        case "tanh":
+            return nn.Tanh()
+        case "flat":
+            return nn.Flatten()
         case "lrn":
             return nn.LocalResponseNorm(n["size"], n["alpha"], n["beta"], k=1.0)
         case "dropout":
             return nn.Dropout(n["ratio"])
         case "batch_norm":
-            return nn.BatchNorm2d(layer.shape[0], eps=1e-5, momentum=0.001)
+            about = {"eps": n["epsilon"], "momentum": 1 - n["keep"], "affine": bool(n["scale"])}
+            return nn.BatchNorm2d(layer.shape[0], **about)
     return nn.Identity()
 
 

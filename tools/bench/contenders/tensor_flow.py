@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import tensorflow as tf
 from bench.layers import Layer, Net
 
 Arrays = dict[str, np.ndarray]
-MOVING = 0.001  # the weight of a batch in the running statistics
+TOGETHER = {"add": tf.add, "product": tf.multiply, "maximum": tf.maximum}
 
 
 class Model:
@@ -66,15 +67,32 @@ class Model:
                 return self._convolution(layer, x)
             case "inner_product":
                 product = tf.matmul(_flat(x), self._weights(layer, 0))
-                return tf.nn.bias_add(product, self._weights(layer, 1))
+                return tf.nn.bias_add(product, self._weights(layer, 1)) if n["bias"] else product
             case "max_pool":
                 return tf.nn.max_pool2d(x, n["kernel"], n["stride"], _padding(layer, x))
             case "average_pool":
-                return tf.nn.avg_pool2d(x, n["kernel"], n["stride"], _padding(layer, x))
+                pad = _padding(layer, x)
+                if max(n["pad"]):  # which counts in Caffe's averages
+                    if pad[1][1] > n["pad"][0] or pad[2][1] > n["pad"][1]:
+                        raise ValueError(f"layer {layer.name!r}: an average overhangs its padding")
+                    x, pad = tf.pad(x, pad), "VALID"
+                return tf.nn.avg_pool2d(x, n["kernel"], n["stride"], pad)
             case "relu":
                 return tf.nn.relu(x)
             case "relu6":
                 return tf.nn.relu6(x)
+            case "leaky_relu":
+                return tf.nn.leaky_relu(x, n["slope"])
+            case "prelu":
+                return tf.nn.relu(x) - self._weights(layer, 0) * tf.nn.relu(-x)
+            case "elu":
+                return tf.nn.relu(x) + n["alpha"] * tf.math.expm1(tf.minimum(x, 0.0))
+            case "sigmoid":
+                return tf.nn.sigmoid(x)
+            case "tanh":
+                return tf.nn.tanh(x)
+            case "flat":
+                return _flat(x if len(x.shape) == 2 else tf.transpose(x, (0, 3, 1, 2)))
             case "lrn":
                 alpha = n["alpha"] / n["size"]  # TensorFlow's is of the sum, Caffe's of the mean
                 x = tf.cast(x, tf.float32) if self.kind == tf.bfloat16 else x
@@ -84,10 +102,10 @@ class Model:
                 return tf.nn.dropout(x, n["ratio"])
             case "batch_norm":
                 return self._batch_norm(layer, x)
-            case "add":
-                return inputs[0] + inputs[1]
+            case "add" | "product" | "maximum":
+                return reduce(TOGETHER[layer.kind], inputs)
             case "concat":
-                return tf.concat(inputs, 3)
+                return tf.concat(inputs, len(x.shape) - 1)
         raise ValueError(f"layer {layer.name!r} has the kind {layer.kind!r}, which is not known")
 
     def _weights(self, layer: Layer, number: int) -> tf.Tensor:
@@ -98,24 +116,28 @@ class Model:
         if isinstance(pad, list):
             # Explicit padding has no bf16 gradient in oneDNN here: it took 20 times as long.
             x, pad = tf.pad(x, pad), "VALID"
+        about = {"strides": n["stride"], "padding": pad, "dilations": n["dilation"]}
         if n["groups"] == 1:
-            y = tf.nn.conv2d(x, w, n["stride"], pad)
+            y = tf.nn.conv2d(x, w, **about)
         elif _is_depthwise(layer):
-            y = tf.nn.depthwise_conv2d(x, w, (1, n["stride"], n["stride"], 1), pad)
+            y = tf.nn.depthwise_conv2d(x, w, **{**about, "strides": (1, *n["stride"], 1)})
         else:  # the gradient of a grouped conv2d is not there on a CPU
             parts = zip(tf.split(x, n["groups"], 3), tf.split(w, n["groups"], 3), strict=True)
-            y = tf.concat([tf.nn.conv2d(a, b, n["stride"], pad) for a, b in parts], 3)
+            y = tf.concat([tf.nn.conv2d(a, b, **about) for a, b in parts], 3)
         return tf.nn.bias_add(y, self._weights(layer, 1)) if n["bias"] else y
 
     def _batch_norm(self, layer: Layer, x: tf.Tensor) -> tf.Tensor:
-        gamma, beta = (self.variables[f"{layer.name}.{number}"] for number in (0, 1))
+        gamma, beta = tf.ones(layer.shape[0]), tf.zeros(layer.shape[0])
+        if layer.parameters:
+            gamma, beta = (self.variables[f"{layer.name}.{number}"] for number in (0, 1))
         mean, variance = self.moving[layer.name]
-        fused = tf.compat.v1.nn.fused_batch_norm
+        fused, epsilon = tf.compat.v1.nn.fused_batch_norm, layer.numbers["epsilon"]
         if not self.training:
-            return fused(x, gamma, beta, mean, variance, 1e-5, is_training=False)[0]
-        y, of_mean, of_variance = fused(x, gamma, beta, epsilon=1e-5, is_training=True)
-        mean.assign_sub(MOVING * (mean - of_mean))
-        variance.assign_sub(MOVING * (variance - of_variance))
+            return fused(x, gamma, beta, mean, variance, epsilon, is_training=False)[0]
+        y, of_mean, of_variance = fused(x, gamma, beta, epsilon=epsilon, is_training=True)
+        moving = 1 - layer.numbers["keep"]
+        mean.assign_sub(moving * (mean - of_mean))
+        variance.assign_sub(moving * (variance - of_variance))
         return y
 
 
@@ -132,16 +154,23 @@ def _is_depthwise(layer: Layer) -> bool:
 def _padding(layer: Layer, x: tf.Tensor) -> Any:
     """VALID or SAME where they are what the layer says (they are fastest), else explicit."""
     n = layer.numbers
-    size, kernel, stride, pad = x.shape[1], n["kernel"], n["stride"], n["pad"]
-    out = layer.shape[1]
-    after = (out - 1) * stride + kernel - size - pad  # below 0 where the window ends before the edge
-    after = max(after, pad if layer.kind == "convolution" else 0)
-    if pad == after == 0:
+    ones = (1, 1)
+    axes = zip(
+        *(x.shape[1:3], n["kernel"], n["stride"], n["pad"], n.get("dilation", ones), layer.shape[1:]),
+        strict=True,
+    )
+    explicit, same = [], []
+    for size, kernel, stride, pad, dilation, out in axes:
+        reach = dilation * (kernel - 1) + 1
+        after = (out - 1) * stride + reach - size - pad  # below 0 where the window ends before the edge
+        after = max(after, pad if layer.kind == "convolution" else 0)
+        total = max(0, (-(-size // stride) - 1) * stride + reach - size)
+        explicit.append([pad, after])
+        same.append(-(-size // stride) == out and [pad, after] == [total // 2, total - total // 2])
+    if explicit == [[0, 0], [0, 0]]:
         return "VALID"
-    total = max(0, (-(-size // stride) - 1) * stride + kernel - size)
-    if -(-size // stride) == out and (pad, after) == (total // 2, total - total // 2):
-        return "SAME"
-    return [[0, 0], [pad, after], [pad, after], [0, 0]]
+    averages_padding = layer.kind == "average_pool" and max(n["pad"]) > 0
+    return "SAME" if all(same) and not averages_padding else [[0, 0], *explicit, [0, 0]]
 
 
 class Training:
