@@ -1,6 +1,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
+TESTED := core plugins tests examples
 DISTRIBUTIONS := core $(sort $(patsubst %/pyproject.toml,%,$(wildcard plugins/*/pyproject.toml)))
 
 # Tests start hundreds of processes, each of which would compile all modules anew where it may not keep them.
@@ -42,7 +43,7 @@ bench: setup .venv-bench/installed ## training and inference beside PyTorch and 
 test: setup ## the tests of every package: two files at a time with a thread each, then those with all cores
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not all_cores" || \
 		$(BIN)/python -m pytest --last-failed --last-failed-no-failures none
-	$(BIN)/python -m pytest -m "not slow and all_cores"
+	$(BIN)/python -m pytest -m "not slow and all_cores" $$(grep -rl --include='test_*.py' mark.all_cores $(TESTED))
 
 check: setup ## format, lint, types and import contracts
 	$(BIN)/ruff format --check .

@@ -9,13 +9,15 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from demitasse import compose
 
-pytest.importorskip("sklearn", reason="the digits are scikit-learn's")
+if find_spec("sklearn") is None:  # to import it takes two seconds of whoever collects tests
+    pytest.skip("the digits are scikit-learn's", allow_module_level=True)
 
 LIMIT = 250.0
 """Seconds in which a run must get as far as is asked for; its timeouts are of 4 s."""

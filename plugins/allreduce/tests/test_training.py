@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ import pytest
 
 from demitasse_allreduce.stages.options import STAGES
 
-pytest.importorskip("sklearn", reason="the digits are scikit-learn's")
+if find_spec("sklearn") is None:  # to import it takes two seconds of whoever collects tests
+    pytest.skip("the digits are scikit-learn's", allow_module_level=True)
 
 Job = dict[str, Any]
 Trained = Callable[[int, list[Job]], list[dict[str, Any]]]
