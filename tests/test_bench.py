@@ -271,6 +271,13 @@ def test_in_bf16_one_may_be_as_far_as_another_is(
     assert as_others_round(found)[0].holds is holds
 
 
+def test_in_nets_of_files_one_may_be_as_far_as_another_is() -> None:
+    task = Task("train", "SqueezeNext", "f32", 8)
+    far = [("demitasse", 1.1e-3), ("tensorflow", 1.0e-3), ("pytorch", 1.3e-3)]
+    found = [Agreement(task, who, "pytorch", apart, 1e-3) for who, apart in far]
+    assert [each.holds for each in as_others_round(found)] == [True, True, False]
+
+
 def test_a_cold_start_is_what_trying_takes_of_a_hundred_steps() -> None:
     task = Task("train", "lenet", "f32", 64)
     begun = Start(task, cold=[1.5, 9.0, 1.4], remembered=[1.1, 1.0, 5.0], step=0.01)

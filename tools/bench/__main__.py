@@ -45,10 +45,13 @@ def nets(text: str) -> tuple[str, ...]:
     """Names of nets, and files of others, in the order in which they are given."""
     chosen = text.split(",")
     for name in chosen:
-        if name not in NETS and not Path(name).is_file():
+        path = Path(name)
+        if name not in NETS and not path.is_file():
+            beside = [str(each) for each in path.parent.glob("*.prototxt")]
+            near = get_close_matches(name, [*NETS, *beside], 1)
             raise argparse.ArgumentTypeError(
-                f"{name!r} is no file and none of the nets {', '.join(NETS)}; nearest: "
-                f"{(get_close_matches(name, NETS, 1, 0.0) or [''])[0]}"
+                f"{name!r} is no file and no net{f'; did you mean {near[0]!r}?' if near else ''} "
+                f"(valid: {', '.join(NETS)}, or a prototxt's path)"
             )
     return tuple(chosen)
 

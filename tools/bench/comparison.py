@@ -17,7 +17,7 @@ from processor_distance import Distance, told
 
 from bench.contenders import OWN
 from bench.floors import Rates
-from bench.nets import NETS
+from bench.nets import NETS, OURS
 from bench.workers import Failure, Worker
 
 TURN = 0.5  # seconds that a contender runs, at least one step, before it is the next one's turn
@@ -327,12 +327,13 @@ def turn(seconds: float) -> int:
 
 
 def as_others_round(agreements: list[Agreement]) -> list[Agreement]:
-    """In bf16 a contender may be as far as the nearest of the others is, and a quarter: some nets
-    enlarge any rounding."""
+    """In bf16, and in nets of files, a contender may be as far as the nearest of the others is, and a
+    quarter: some nets enlarge any rounding."""
     allowed = []
     for each in agreements:
         others = [a.difference for a in agreements if a is not each and a.difference is not None]
-        limit = 1.25 * min(others, default=0.0) if each.task.precision == "bf16" else 0.0
+        widens = each.task.precision == "bf16" or each.task.net not in OURS
+        limit = 1.25 * min(others, default=0.0) if widens else 0.0
         wider = max(each.tolerance, limit) if np.isfinite(limit) else each.tolerance
         allowed.append(replace(each, tolerance=wider))
     return allowed

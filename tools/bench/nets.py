@@ -260,3 +260,6 @@ NETS: dict[str, Callable[[], Net]] = {
         *(resnet18, mobilenet, mobilenet_v2, squeezenet),
     )
 }
+
+OURS = frozenset(NETS)
+"""Those that are described here; nets of users' files join ``NETS``."""

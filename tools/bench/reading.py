@@ -96,7 +96,8 @@ class _Reading:
             "MemoryData": "memory_data_param",
         }
         if layer.type not in kinds:
-            raise self._refused(layer, "is no source of images that the bench knows")
+            known = ", ".join((*kinds, "Input", "DummyData"))
+            raise self._refused(layer, f"is no source of images that the bench knows (valid: {known})")
         field, transform = getattr(message, kinds[layer.type]), message.transform_param
         if layer.type == "MemoryData":
             return field.batch_size, (field.channels, field.height, field.width)
