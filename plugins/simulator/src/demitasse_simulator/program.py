@@ -123,7 +123,7 @@ def simulate(
     the trainer raises."""
     tell = progress or _silent
     machine, count = runtime.machine, taking_part(runtime.machine, nodes)
-    tell("planning (the first time of a machine compiles its kernels)")
+    tell("planning")
     made = draft(
         runtime,
         solver,
