@@ -1,5 +1,6 @@
 """Memory: what an allocator gives, and one arena in which buffers with disjoint lifetimes share."""
 
+from bisect import insort
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -37,8 +38,12 @@ def place_lifetimes(lives: Sequence[tuple[int, int, int]]) -> tuple[list[int], i
     placed: list[tuple[int, int, int, int]] = []
     for i in sorted((i for i, life in enumerate(lives) if life[2]), key=lambda i: -lives[i][2]):
         first, last, size = lives[i]
-        for start, stop, begin, end in sorted(placed):
-            if begin <= last and first <= end and start < offsets[i] + size and stop > offsets[i]:
-                offsets[i] = stop
-        placed.append((offsets[i], offsets[i] + size, first, last))
+        offset = 0
+        for start, stop, begin, end in placed:  # in the order of their starts
+            if start >= offset + size:
+                break
+            if stop > offset and begin <= last and first <= end:
+                offset = stop
+        offsets[i] = offset
+        insort(placed, (offset, offset + size, first, last))
     return offsets, max((stop for _, stop, _, _ in placed), default=0)

@@ -8,7 +8,16 @@ are padded to the tile of the product: of weights (K to 256, CRS to 256), of col
 from __future__ import annotations
 
 from demitasse_sw26010.loops.gemm import TILE_K, TILE_M, TILE_N, copy, copy_with_bias, gemm
-from demitasse_sw26010.model.mesh import ELAPSED, GET, PUT, stream, transfer, work
+from demitasse_sw26010.model.mesh import (
+    ELAPSED,
+    GET,
+    PUT,
+    add_alike,
+    counters,
+    stream,
+    transfer,
+    work,
+)
 from demitasse_sw26010.model.programs import Array, program, program_of_places
 
 
@@ -167,29 +176,29 @@ def forward(
         for group in range(g):
             copy(count, touch, line, w, group * k * depth, depth, space, group * mk * kp, kp, k, depth)
     whole = mp == k and np == plane
-    for image_number in range(n):
-        for group in range(g):
-            x0 = (image_number * shape[1] + group * c) * image
-            y0 = (image_number * shape[4] + group * k) * plane
-            source, s0, ld = space, columns, np
-            if not direct:
-                im2col(count, touch, row, line, x, x0, space, columns, np, shape, c)
-            elif np == plane and kp == depth:
-                source, s0, ld = x, x0, plane
-            else:
-                copy(count, touch, line, x, x0, plane, space, columns, np, depth, plane)
-            wm, w0, wl = (
-                (space, weights + group * mk * kp, kp) if padded else (w, group * k * depth, depth)
+    one, parts = counters(), n * g
+    for part in range(parts if touch else 1):
+        image_number, group = part // g, part % g
+        x0 = (image_number * shape[1] + group * c) * image
+        y0 = (image_number * shape[4] + group * k) * plane
+        source, s0, ld = space, columns, np
+        if not direct:
+            im2col(one, touch, row, line, x, x0, space, columns, np, shape, c)
+        elif np == plane and kp == depth:
+            source, s0, ld = x, x0, plane
+        else:
+            copy(one, touch, line, x, x0, plane, space, columns, np, depth, plane)
+        wm, w0, wl = (space, weights + group * mk * kp, kp) if padded else (w, group * k * depth, depth)
+        target, t0, tl = (y, y0, plane) if whole else (space, result, np)
+        gemm(one, touch, la, lb, lc, wm, w0, wl, 1, source, s0, ld, 1, target, t0, tl, 1,
+             mp, np, kp, k, plane, depth, False)  # fmt: skip
+        if b.size > 0:
+            copy_with_bias(
+                one, touch, line, target, t0, tl, b[group * k :], False, y, y0, plane, k, plane
             )
-            target, t0, tl = (y, y0, plane) if whole else (space, result, np)
-            gemm(count, touch, la, lb, lc, wm, w0, wl, 1, source, s0, ld, 1, target, t0, tl, 1,
-                 mp, np, kp, k, plane, depth, False)  # fmt: skip
-            if b.size > 0:
-                copy_with_bias(
-                    count, touch, line, target, t0, tl, b[group * k :], False, y, y0, plane, k, plane
-                )
-            elif not whole:
-                copy(count, touch, line, target, t0, tl, y, y0, plane, k, plane)
+        elif not whole:
+            copy(one, touch, line, target, t0, tl, y, y0, plane, k, plane)
+    add_alike(count, one, 1.0 if touch else float(parts))
 
 
 @program
@@ -218,23 +227,25 @@ def backward_data(
     if padded:
         for group in range(g):
             copy(count, touch, line, w, group * k * depth, depth, space, group * kp * mp, mp, k, depth)
-    for image_number in range(n):
-        for group in range(g):
-            x0 = (image_number * shape[1] + group * c) * image
-            y0 = (image_number * shape[4] + group * k) * plane
-            source, s0, ld = dy, y0, plane
-            if kp != k or np != plane:
-                source, s0, ld = space, gradients, np
-                copy(count, touch, line, dy, y0, plane, space, gradients, np, k, plane)
-            wm, w0, wl = (space, group * kp * mp, mp) if padded else (w, group * k * depth, depth)
-            straight = direct and mp == depth and np == plane
-            target, t0, tl = (dx, x0, plane) if straight else (space, columns, np)
-            gemm(count, touch, la, lb, lc, wm, w0, 1, wl, source, s0, ld, 1, target, t0, tl, 1,
-                 mp, np, kp, depth, plane, k, False)  # fmt: skip
-            if not direct:
-                col2im(count, touch, row, line, space, columns, np, dx, x0, shape, c)
-            elif not straight:
-                copy(count, touch, line, space, columns, np, dx, x0, plane, depth, plane)
+    one, parts = counters(), n * g
+    for part in range(parts if touch else 1):
+        image_number, group = part // g, part % g
+        x0 = (image_number * shape[1] + group * c) * image
+        y0 = (image_number * shape[4] + group * k) * plane
+        source, s0, ld = dy, y0, plane
+        if kp != k or np != plane:
+            source, s0, ld = space, gradients, np
+            copy(one, touch, line, dy, y0, plane, space, gradients, np, k, plane)
+        wm, w0, wl = (space, group * kp * mp, mp) if padded else (w, group * k * depth, depth)
+        straight = direct and mp == depth and np == plane
+        target, t0, tl = (dx, x0, plane) if straight else (space, columns, np)
+        gemm(one, touch, la, lb, lc, wm, w0, 1, wl, source, s0, ld, 1, target, t0, tl, 1,
+             mp, np, kp, depth, plane, k, False)  # fmt: skip
+        if not direct:
+            col2im(one, touch, row, line, space, columns, np, dx, x0, shape, c)
+        elif not straight:
+            copy(one, touch, line, space, columns, np, dx, x0, plane, depth, plane)
+    add_alike(count, one, 1.0 if touch else float(parts))
 
 
 @program
@@ -267,13 +278,14 @@ def backward_weights(
     if touch:
         for i in range(db.size):
             db[i] = 0.0
-    for group in range(g):
+    one = counters()
+    for group in range(g if touch else 1):
         for first in range(0, n, together):
             some = min(together, n - first)
             for i in range(some):
                 x0 = ((first + i) * shape[1] + group * c) * image
                 y0 = ((first + i) * shape[4] + group * k) * plane
-                copy(count, touch, line, dy, y0, plane, space, i * plane, kp, k, plane)
+                copy(one, touch, line, dy, y0, plane, space, i * plane, kp, k, plane)
                 if touch and db.size > 0:
                     for o in range(k):
                         total = 0.0
@@ -281,13 +293,14 @@ def backward_weights(
                             total += dy[y0 + o * plane + j]
                         db[group * k + o] += total
                 if direct:
-                    copy(count, touch, line, x, x0, plane, space, columns + i * plane, kp, depth, plane)
+                    copy(one, touch, line, x, x0, plane, space, columns + i * plane, kp, depth, plane)
                 else:
                     at = columns + i * plane
-                    im2col(count, touch, row, line, x, x0, space, at, kp, shape, c)
+                    im2col(one, touch, row, line, x, x0, space, at, kp, shape, c)
             used = up(some * plane, TILE_K)
-            gemm(count, touch, la, lb, lc, space, 0, kp, 1, space, columns, 1, kp, space, result, np, 1,
+            gemm(one, touch, la, lb, lc, space, 0, kp, 1, space, columns, 1, kp, space, result, np, 1,
                  mp, np, used, k, depth, some * plane, first > 0)  # fmt: skip
-        copy(count, touch, line, space, result, np, dw, group * k * depth, depth, k, depth)
+        copy(one, touch, line, space, result, np, dw, group * k * depth, depth, k, depth)
+    add_alike(count, one, 1.0 if touch else float(g))
     if db.size > 0:
         stream(count, 0.0, 1.0 * shape[4], 1.0 * n * shape[4] * plane / 64.0 / 4.0)

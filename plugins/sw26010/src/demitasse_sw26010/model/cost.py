@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 
 from demitasse_sw26010.model.figures import CLOCK, SATISFACTORY_BLOCK, SATISFACTORY_TRANSFER
 
@@ -39,8 +39,8 @@ class Cost:
     @classmethod
     def total(cls, costs: Iterable[Cost]) -> Cost:
         """Of programs that run one after the other."""
-        rows = [astuple(cost) for cost in costs]
-        return cls(*(sum(column) for column in zip(*rows, strict=True)))
+        rows = [vars(cost).values() for cost in costs]
+        return cls(*map(sum, zip(*rows, strict=True)))
 
     def findings(self) -> Iterator[str]:
         """The four principles of Section III that the program breaks, if it costs time."""

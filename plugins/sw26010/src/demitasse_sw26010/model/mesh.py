@@ -3,10 +3,13 @@
 A program runs in lock-step on all CPEs, so one call here is what all 64 do. Memory of the mesh is one
 array: of a matrix in LDM, CPE (i, j) has the i-th eighth of the rows and the j-th of the columns.
 Every call adds to ``count`` and returns seconds; the program says what waits for what by adding
-seconds, or the longer of those that double buffering overlaps, to ``count[ELAPSED]``.
+seconds, or the longer of those that double buffering overlaps, to ``count[ELAPSED]``. Of images or
+groups that all take the same, the first is counted, and then ``add_alike`` of all of them.
 """
 
 from __future__ import annotations
+
+import numpy as np
 
 from demitasse_sw26010.model.figures import (
     BLOCK_OVERHEAD,
@@ -28,6 +31,19 @@ from demitasse_sw26010.model.programs import Array, program
 
 ELAPSED, DMA, COMPUTE, GET, PUT, TRANSFERS, SHORT, SMALL, MESSAGES, FLOPS, P0, P1, MPE = range(13)
 COUNTERS = 13
+
+
+@program
+def counters() -> Array:
+    """A count of nothing yet."""
+    return np.zeros(COUNTERS)
+
+
+@program
+def add_alike(count: Array, one: Array, times: float) -> None:
+    """What one of several took that take the same, so many times."""
+    for counter in range(COUNTERS):
+        count[counter] += times * one[counter]
 
 
 @program
