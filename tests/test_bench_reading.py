@@ -150,6 +150,10 @@ WRONG = {
     ),
     f'{IMAGE}\nlayer {{ name: "e" type: "Eltwise" bottom: "data" bottom: "data" top: "e" '
     "eltwise_param { coeff: 1 coeff: -1 } }": "has coefficients",
+    f'{IMAGE}\nlayer {{ name: "c" type: "ConvolutionDepthwise" bottom: "data" top: "c" '
+    "convolution_param { num_output: 4 kernel_size: 3 } }": "has 3 groups, which do not divide 3 ch",
+    f'{IMAGE}\nlayer {{ name: "c" type: "Convolution" bottom: "data" top: "c" '
+    "convolution_param { num_output: 4 kernel_size: 11 } }": r"\(Convolution\) leaves nothing of its",
     "layer {": "wrong.prototxt",
 }
 

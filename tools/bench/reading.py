@@ -55,16 +55,23 @@ class _Reading:
             raise UnreadError(f"{self.path}: no layer gives samples")
         self.has_loss = any(layer.type == "SoftmaxWithLoss" for layer in layers)
         self.net = self._begun(sources)
-        self.net.name = definition.name or self.path.stem
+        self.net.name = definition.name or self._called()
         rest = [layer for layer in layers if layer not in sources and layer.type not in LEFT_OUT]
         scales = {layer.bottoms[0]: layer for layer in rest if layer.type == "Scale"}
         for layer in rest:
             if not self._is_merged(layer, rest):
                 try:
                     self._add(layer, scales)
+                    if min(self.net.layers[-1].shape, default=1) < 1:
+                        raise ValueError("leaves nothing of its image; is --image too small?")
                 except ValueError as error:
                     raise self._refused(layer, str(error)) from None
         return self._ended(rest[-1])
+
+    def _called(self) -> str:
+        """A name for a net that says none: its file's, or its folder's where all files are called so."""
+        stem, folder = self.path.stem, self.path.absolute().parent.name
+        return folder if stem in ("train_val", "train_test", "train", "test", "deploy") else stem
 
     def _begun(self, sources: Sequence[demitasse.Layer]) -> Net:
         first = sources[0]
@@ -181,7 +188,13 @@ class _Reading:
         about = layer.parameters.convolution_param
         if about.axis != 1:
             raise ValueError("has another axis than the channels'")
-        groups = self.net.shape(bottom)[0] if layer.type in DEPTHWISE else about.group
+        channels = self.net.shape(bottom)[0]
+        groups = channels if layer.type in DEPTHWISE else about.group
+        if groups < 1 or channels % groups or about.num_output % groups:
+            raise ValueError(
+                f"has {groups} groups, which do not divide {channels} channels and num_output "
+                f"{about.num_output}"
+            )
         self.net.convolution(
             bottom,
             layer.name,

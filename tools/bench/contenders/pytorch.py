@@ -91,7 +91,7 @@ def module(net: Net, layer: Layer) -> nn.Module:
             return nn.Dropout(n["ratio"])
         case "batch_norm":
             about = {"eps": n["epsilon"], "momentum": 1 - n["keep"], "affine": bool(n["scale"])}
-            return nn.BatchNorm2d(layer.shape[0], **about)
+            return (nn.BatchNorm2d if len(layer.shape) == 3 else nn.BatchNorm1d)(layer.shape[0], **about)
     return nn.Identity()
 
 

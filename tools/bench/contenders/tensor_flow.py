@@ -71,12 +71,7 @@ class Model:
             case "max_pool":
                 return tf.nn.max_pool2d(x, n["kernel"], n["stride"], _padding(layer, x))
             case "average_pool":
-                pad = _padding(layer, x)
-                if max(n["pad"]):  # which counts in Caffe's averages
-                    if pad[1][1] > n["pad"][0] or pad[2][1] > n["pad"][1]:
-                        raise ValueError(f"layer {layer.name!r}: an average overhangs its padding")
-                    x, pad = tf.pad(x, pad), "VALID"
-                return tf.nn.avg_pool2d(x, n["kernel"], n["stride"], pad)
+                return _average(layer, x, _padding(layer, x))
             case "relu":
                 return tf.nn.relu(x)
             case "relu6":
@@ -127,6 +122,8 @@ class Model:
         return tf.nn.bias_add(y, self._weights(layer, 1)) if n["bias"] else y
 
     def _batch_norm(self, layer: Layer, x: tf.Tensor) -> tf.Tensor:
+        if len(x.shape) == 2:  # the fused operation is of images
+            return _flat(self._batch_norm(layer, x[:, None, None, :]))
         gamma, beta = tf.ones(layer.shape[0]), tf.zeros(layer.shape[0])
         if layer.parameters:
             gamma, beta = (self.variables[f"{layer.name}.{number}"] for number in (0, 1))
@@ -144,6 +141,20 @@ class Model:
 def _flat(x: tf.Tensor) -> tf.Tensor:
     """A row a sample."""
     return tf.reshape(x, (x.shape[0], -1))
+
+
+def _average(layer: Layer, x: tf.Tensor, pad: Any) -> tf.Tensor:
+    """Means of windows, of which padding is part, but not what lies beyond it, as in Caffe."""
+    kernel, stride = layer.numbers["kernel"], layer.numbers["stride"]
+    if not isinstance(pad, list):
+        return tf.nn.avg_pool2d(x, kernel, stride, pad)
+    sums = tf.nn.avg_pool2d(tf.pad(x, pad), kernel, stride, "VALID")
+    beyond = [max(0, after - before) for before, after in pad[1:3]]
+    if not any(beyond):
+        return sums
+    inside = [n + sum(each) - more for n, each, more in zip(x.shape[1:3], pad[1:3], beyond, strict=True)]
+    ones = tf.pad(tf.ones((1, *inside, 1), x.dtype), [[0, 0], *([0, more] for more in beyond), [0, 0]])
+    return sums / tf.nn.avg_pool2d(ones, kernel, stride, "VALID")
 
 
 def _is_depthwise(layer: Layer) -> bool:
