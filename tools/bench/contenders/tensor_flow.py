@@ -38,7 +38,7 @@ class Model:
 
     def _laid_out(self, layer: Layer, number: int, array: np.ndarray) -> np.ndarray:
         """A parameter from Caffe's order to TensorFlow's, whose activations are NHWC."""
-        if number or layer.kind == "batch_norm":
+        if number or layer.kind in ("batch_norm", "prelu"):
             return array
         if layer.kind == "convolution":
             return array.transpose(2, 3, *((0, 1) if _is_depthwise(layer) else (1, 0)))
