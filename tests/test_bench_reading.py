@@ -133,6 +133,7 @@ IMAGE = (
 )
 WRONG = {
     "name: 'x'": "no layer gives samples",
+    IMAGE: "no layer is behind the samples",
     'layer { name: "d" type: "Data" top: "data" data_param { batch_size: 2 } }': (
         r"wrong.prototxt:1: layer 'd' \(Data\) the shape of an image is not known: give --image 3x"
     ),

@@ -57,6 +57,8 @@ class _Reading:
         self.net = self._begun(sources)
         self.net.name = definition.name or self._called()
         rest = [layer for layer in layers if layer not in sources and layer.type not in LEFT_OUT]
+        if not rest:
+            raise UnreadError(f"{self.path}: no layer is behind the samples")
         scales = {layer.bottoms[0]: layer for layer in rest if layer.type == "Scale"}
         for layer in rest:
             if not self._is_merged(layer, rest):

@@ -101,8 +101,9 @@ def row(task: Task, timings: Iterable[Timing], rates: Rates) -> Row:
 
 def speed_table(rows: Sequence[Row]) -> str:
     """Milliseconds of ours and of the best settings, the ratio beside its target, the floors."""
+    wide = _widest(rows)
     lines = [
-        f"{'net':14} {'batch':>5} {OWN:>10}  {'pytorch':>30}  {'tensorflow':>16} {'ratio':>7} "
+        f"{'net':{wide}} {'batch':>5} {OWN:>10}  {'pytorch':>30}  {'tensorflow':>16} {'ratio':>7} "
         f"{'target':>7} {'arithmetic':>11} {'memory':>8} {'of rate':>8}"
     ]
     for each in rows:
@@ -111,7 +112,7 @@ def speed_table(rows: Sequence[Row]) -> str:
         share = "" if each.rate_share is None else f"{each.rate_share:.0%}"
         met = "" if each.ratio is None else ("met" if each.ratio >= each.target else "below")
         lines.append(
-            f"{each.task.net:14} {each.task.batch:5} {cells[OWN]:>10}  {cells['pytorch']:>30}  "
+            f"{each.task.net:{wide}} {each.task.batch:5} {cells[OWN]:>10}  {cells['pytorch']:>30}  "
             f"{cells['tensorflow']:>16} {verdict:>7} {each.target:7.2f} "
             f"{each.floor.arithmetic * 1e3:11.2f} {each.floor.memory * 1e3:8.2f} {share:>8}  {met}"
         )
@@ -125,6 +126,11 @@ def speed_table(rows: Sequence[Row]) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
+def _widest(rows: Sequence[Row | Start]) -> int:
+    """Characters that hold the nets' names."""
+    return max([14, *(len(each.task.net) for each in rows)])
+
+
 def _milliseconds(best: tuple[float, str] | None, names_setting: bool) -> str:
     if best is None:
         return "none"
@@ -134,7 +140,8 @@ def _milliseconds(best: tuple[float, str] | None, names_setting: bool) -> str:
 
 def memory_table(rows: Sequence[Row]) -> str:
     """Peak memory while training, MB, in the leanest setting of each."""
-    lines = [f"{'net':14} {'batch':>5} " + " ".join(f"{name:>11}" for name in (OWN, *PEERS))]
+    wide = _widest(rows)
+    lines = [f"{'net':{wide}} {'batch':>5} " + " ".join(f"{name:>11}" for name in (OWN, *PEERS))]
     lines[0] += f" {'ratio':>7} {'target':>7}"
     for each in rows:
         cells = [
@@ -144,7 +151,7 @@ def memory_table(rows: Sequence[Row]) -> str:
         ratio = "" if each.memory_ratio is None else f"{each.memory_ratio:.2f}"
         target = f"{MEMORY_TARGET:7.2f}" if each.task.net in MEMORY_NETS else f"{'':7}"
         lines.append(
-            f"{each.task.net:14} {each.task.batch:5} {' '.join(cells)} {ratio:>7} {target}".rstrip()
+            f"{each.task.net:{wide}} {each.task.batch:5} {' '.join(cells)} {ratio:>7} {target}".rstrip()
         )
     return "\n".join(lines)
 
@@ -152,10 +159,11 @@ def memory_table(rows: Sequence[Row]) -> str:
 def start_table(starts: Sequence[Start]) -> str:
     """Seconds to the third step, and what trying kernels takes of the first hundred: the median of the
     pairs of runs, and where that lies with a certainty of 95%."""
-    lines = [f"{'net':14} {'batch':>5} {'cold':>8} {'remembered':>11} {'step, ms':>9} {'share':>7}"]
+    wide = _widest(starts)
+    lines = [f"{'net':{wide}} {'batch':>5} {'cold':>8} {'remembered':>11} {'step, ms':>9} {'share':>7}"]
     lines[0] += f" {'between':>15} {'target':>7}"
     for each in starts:
-        begin = f"{each.task.net:14} {each.task.batch:5}"
+        begin = f"{each.task.net:{wide}} {each.task.batch:5}"
         if each.share is None:
             lines.append(f"{begin} {each.note}")
             continue
