@@ -34,11 +34,9 @@ class Allocator(Protocol):
 def place_lifetimes(lives: Sequence[tuple[int, int, int]]) -> tuple[list[int], int]:
     """Offsets for buffers of (first use, last use, bytes) such that none overlap while both live,
     and the size that takes: the largest first, each in the lowest gap that is free in its time."""
-    offsets = [0] * len(lives)
-    placed: list[tuple[int, int, int, int]] = []
+    offsets, placed = [0] * len(lives), list[tuple[int, int, int, int]]()
     for i in sorted((i for i, life in enumerate(lives) if life[2]), key=lambda i: -lives[i][2]):
-        first, last, size = lives[i]
-        offset = 0
+        (first, last, size), offset = lives[i], 0
         for start, stop, begin, end in placed:  # in the order of their starts
             if start >= offset + size:
                 break
