@@ -159,7 +159,7 @@ def _average(layer: Layer, x: tf.Tensor, pad: Any) -> tf.Tensor:
 
 def _is_depthwise(layer: Layer) -> bool:
     """Whether each channel of an image makes one, by itself."""
-    return layer.numbers["groups"] == layer.shape[0] > 1
+    return layer.numbers["groups"] == layer.shape[0] > 1 == layer.parameters[0][1]
 
 
 def _padding(layer: Layer, x: tf.Tensor) -> Any:
