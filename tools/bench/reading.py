@@ -116,8 +116,10 @@ class _Reading:
 
     def _is_merged(self, layer: demitasse.Layer, rest: Sequence[demitasse.Layer]) -> bool:
         """Whether a Scale is part of the BatchNorm before it."""
+        if layer.type != "Scale":
+            return False
         before = {top: each.type for each in rest[: rest.index(layer)] for top in each.tops}
-        return layer.type == "Scale" and before.get(layer.bottoms[0]) == "BatchNorm"
+        return before.get(layer.bottoms[0]) == "BatchNorm"
 
     def _add(self, layer: demitasse.Layer, scales: dict[str, demitasse.Layer]) -> None:
         net, message, name = self.net, layer.parameters, layer.name
