@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from demitasse import Place, PlanError, Request, TensorSpec
+from demitasse import Place, PlanError, Request, TensorSpec, load_numba
 from demitasse.operations import VOCABULARY
 from demitasse_sw26010.kernels import candidates
 from demitasse_sw26010.kernels.program import PLACES, Absent
@@ -222,7 +223,12 @@ def test_what_a_program_counted_is_known_at_other_places() -> None:
     assert seen[-1] == (True, 7, 5)
 
 
-def test_numbers_that_stand_in_calls_do_not_have_a_program_compiled_again() -> None:
+def test_numbers_that_stand_in_calls_do_not_have_a_program_compiled_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    # A program that an earlier run kept has what it calls in it: nothing would be compiled.
+    monkeypatch.setattr(load_numba().config, "CACHE_DIR", str(tmp_path))
+
     @program
     def scaled(by: int, x: float) -> float:
         return by * x
