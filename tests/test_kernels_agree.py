@@ -206,6 +206,7 @@ def _away_from_kink(
 def _batch_norm(v: Values) -> Case:
     x, kept = normalised(v)
     attributes = {"keep": v.one_of(0.5, 1.0), "epsilon": v.one_of(0.01, 1.0)}
+    attributes["averaged"] = v.one_of(False, True)
     return [x, *kept, *_learned(v, x.shape[1])], {**attributes, "relu": v.one_of(True, False)}
 
 

@@ -113,7 +113,6 @@ def test_what_changes_a_solvers_results_is_refused_by_name(read: Any, field: str
             r"DeepLab's .* Caffe calls dilation",
         ),
         ("Pooling", "pooling_param { torch_pooling: true }", r"give round_mode: FLOOR"),
-        ("Dropout", "dropout_param { sample_weights_test: true }", r"SegNet's fork, .* in tests, too"),
         (
             "Data",
             "transform_param { noise_param { prob: 1 } }",
@@ -172,7 +171,6 @@ def test_an_old_type_of_a_fork_is_told_as_that(read: Any) -> None:
         ("ImageGtData", "MS-CNN's fork"),
         ("DetectionLoss", "the forks of MS-CNN and caffe-yolo"),
         ("ROIWarping", "MNC's fork"),
-        ("Proposal", "the forks of PVANet and mini-caffe"),
         ("NdConvolution", "the fork of video-caffe"),
         ("Lstm", "the forks of caffe-lstm and with CTC"),
         ("ResizeBilinear", "Synopsys's fork"),

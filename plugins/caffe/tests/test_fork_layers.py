@@ -221,11 +221,61 @@ def test_segnets_normalisation_is_by_the_batch_or_by_none(mode: str, run: Any) -
     np.testing.assert_allclose(made["y"], expected, rtol=1e-5, atol=1e-5)
 
 
-def test_another_forks_normalisation_is_told(run: Any) -> None:
+AVERAGED = (
+    "bn_param {{ slope_filler {{ type: 'gaussian' std: 1 }} bias_filler {{ type: 'gaussian' std: 1 }} "
+    "momentum: 0.75 eps: 0.01 {} }}"
+)
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_the_normalisation_of_psp_nets_keeps_averages(frozen: bool, tmp_path: Path) -> None:
+    path = tmp_path / "net.prototxt"
+    path.write_text(
+        INPUT.format("x", "dim: 3 dim: 4 dim: 2 dim: 5")
+        + layer("BN", AVERAGED.format("frozen: true" * frozen))
+        + "layer { name: 's' type: 'Reduction' bottom: 'y' top: 's' loss_weight: 1 }"
+    )
+    x = np.random.default_rng(0).normal(1, 4, (3, 4, 2, 5)).astype("f4")
+    average, spread = x.mean((0, 2, 3), dtype=float), x.var((0, 2, 3), dtype=float)
+    each = (-1, 1, 1)
+    with demitasse.compose(plugins=["-tuning"]) as runtime:
+        for phase in ("train", "test"):
+            net = runtime.net(path, phase=phase, retain="all")
+            w, b, mean, variance = (np.array(a, float) for a in net.params["l"])
+            assert not mean.any() and (variance == frozen).all()
+            for _ in range(2):
+                net.forward(x=x)
+            by_batch = phase == "train" and not frozen
+            centre, square = (average, spread) if by_batch else (mean, variance)
+            expected = (x - centre.reshape(each)) / np.sqrt(square.reshape(each) + 0.01)
+            expected = expected * w.reshape(each) + b.reshape(each)
+            np.testing.assert_allclose(net.blobs["y"].data, expected, rtol=1e-4, atol=1e-4)
+            share = 1 - 0.75**2 if by_batch else 0
+            now = [np.array(a) for a in net.params["l"]]
+            np.testing.assert_allclose(now[2], share * average, rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(now[3], share * spread + (1 - share) * variance, rtol=1e-5)
+            net.close()
+
+
+def test_a_frozen_normalisation_learns_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "net.prototxt"
+    path.write_text(
+        INPUT.format("x", "dim: 3 dim: 4")
+        + layer("BN", AVERAGED.format("frozen: true"))
+        + "layer { name: 's' type: 'Reduction' bottom: 'y' top: 's' loss_weight: 1 }"
+    )
+    with demitasse.compose(plugins=["-tuning"]) as runtime:
+        net = runtime.net(path, phase="train")
+        assert [slot.trainable for slot in net.plan.slots] == [False] * 4
+        net.close()
+
+
+def test_a_bn_of_two_forks_is_asked_whose_it_is(run: Any) -> None:
     with pytest.raises(
-        demitasse.ModelError, match="slope_filler is a field of the forks of PSPNet and TSN"
+        demitasse.ModelError, match="scale_filler of SegNet's fork and eps, slope_filler"
     ):
-        run(layer("BN", "bn_param { slope_filler { type: 'constant' value: 1 } }"), x=(2, 3, 4, 4))
+        more = "slope_filler { type: 'constant' } eps: 0.1 scale_filler { type: 'constant' }"
+        run(layer("BN", f"bn_param {{ {more} }}"), x=(2, 3, 4, 4))
 
 
 POOLED = (

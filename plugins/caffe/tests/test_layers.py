@@ -156,9 +156,10 @@ def test_batch_normalisation_is_by_the_batch_in_training_and_by_kept_statistics_
 
 def test_batch_normalisation_has_caffes_numbers(build: Any) -> None:
     usual = build(batch_norm(), x=(8, 6)).operations[0][2]
-    assert usual == {"keep": 0.999, "epsilon": 1e-5, "relu": False}
+    sums = {"averaged": False, "relu": False}
+    assert usual == {"keep": 0.999, "epsilon": 1e-5, **sums}
     text = batch_norm("moving_average_fraction: 0.9 eps: 0.001")
-    assert build(text, x=(8, 6)).operations[0][2] == {"keep": 0.9, "epsilon": 0.001, "relu": False}
+    assert build(text, x=(8, 6)).operations[0][2] == {"keep": 0.9, "epsilon": 0.001, **sums}
     # With 0 a channel that is constant would be 0 / 0, and so would what only pads a layout.
     assert 0 < build(batch_norm("eps: 0"), x=(8, 6)).operations[0][2]["epsilon"] < 1e-37
 

@@ -94,6 +94,14 @@ def test_every_policy_is_caffes_at_every_iteration(
 # Warm-up.
 
 
+def test_rates_of_stages_hold_up_to_an_iteration(rate: Callable[..., Rate]) -> None:
+    stages = "lr_policy: 'multifixed' stagelr: [0.5, 2, 0.25] stageiter: [2, 5, 9]"
+    found = rate(stages, base='net: "net.prototxt"\nmax_iter: 200\n')
+    assert list(map(found, range(12))) == [0.5] * 3 + [2.0] * 3 + [0.25] * 6
+    warm = rate(f"{stages} base_lr: 3 warmup_iter: 2 warmup_start_lr: 1", base='net: "net.prototxt"\n')
+    assert list(map(warm, range(4))) == [1.0, 2.0, 0.5, 2.0]
+
+
 @pytest.mark.parametrize(("policy", "fields"), POLICIES)
 def test_a_warm_up_rises_to_base_lr_and_leaves_the_policy_as_it_is(
     rate: Any, policy: str, fields: dict[str, Any]
@@ -160,7 +168,23 @@ def test_a_smaller_batch_makes_the_rate_smaller(rate: Any) -> None:
         ("base_batch_size: 0", r":5: base_batch_size: 0 is less than 1"),
         (
             "lr_policy: 'plateu'",
-            r"unknown policy 'plateu'.* \(valid: exp, fixed, inv, multistep, poly",
+            r"unknown policy 'plateu'.* \(valid: exp, fixed, inv, multifixed, multistep, poly",
+        ),
+        (
+            "lr_policy: 'multifixed'",
+            r"needs a stagelr and a stageiter for each stage; given are 0 and 0",
+        ),
+        (
+            "lr_policy: 'multifixed' stagelr: [1, 2] stageiter: 5 stageiter: 5",
+            r"solver.prototxt:2: stageiter: 5, 5 do not rise",
+        ),
+        (
+            "lr_policy: 'multifixed' stagelr: -1 stageiter: 5",
+            r"solver.prototxt:2: stagelr: -1 is not a number >= 0",
+        ),
+        (
+            "lr_policy: 'multifixed' stagelr: 1 stageiter: 5 base_batch_size: 4",
+            r"base_batch_size: multiplies base_lr, which has no say in lr_policy 'multifixed'",
         ),
     ],
 )

@@ -157,6 +157,22 @@ def test_a_batch_is_normalised(shape: tuple[int, ...], layout: Layout, dtype: st
         assert np.array_equal(ours, same)
 
 
+@pytest.mark.parametrize("dtype", sorted(TOLERANCE))
+@pytest.mark.parametrize(("shape", "layout"), PLACES)
+def test_what_is_averaged_is_a_moving_average_of_batches(
+    shape: tuple[int, ...], layout: Layout, dtype: str
+) -> None:
+    (x,) = draw(shape, dtype, 1, mean=3)
+    mean, variance = statistics(shape[1], dtype)
+    inputs = [x, mean, variance, np.ones(1, dtype), None, None]
+    found = call("batch_norm", inputs, layout, keep=0.9, epsilon=0.01, averaged=True)
+    x64 = x.astype(np.float64)
+    average, spread = x64.mean(axis=axes(x)), x64.var(axis=axes(x))
+    kept = [0.9 * mean + 0.1 * average, 0.9 * variance + 0.1 * spread, [1.0]]
+    for ours, theirs in zip(found, kept, strict=False):
+        close(ours, np.asarray(theirs), dtype)
+
+
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("dtype", sorted(TOLERANCE))
 @pytest.mark.parametrize(("shape", "layout"), PLACES)

@@ -22,7 +22,7 @@ from demitasse_datasets.plugin import data_source
     [
         ("images", {"rot": "x"}, "unknown option of kind images 'rot'; did you mean 'root'"),
         ("images", {"mode": "colour"}, "unknown mode of images 'colour'; did you mean 'color'"),
-        ("images", {"height": 3}, r"a height and a width, not \(3, 0\); give both"),
+        ("images", {"height": 3}, "height 3 and width 0: give both, or neither"),
         ("images", {"height": 1 << 40, "width": 1}, "height 1,099,511,627,776; valid are 0 to 32,768"),
         ("lmdb", {"crop": -1}, "crop -1; valid are 0 to"),
         ("windows", {"batch": 1}, "need a crop size and a batch"),

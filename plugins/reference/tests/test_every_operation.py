@@ -74,6 +74,7 @@ CASES: dict[str, list[Case]] = {
             [real(3, 2, 2, 2), real(2), positive(2), positive(1), None, None],
             {"keep": 0.9, "epsilon": 0.1},
         ),
+        ([real(5, 3), real(3), positive(3), np.ones(1), None, None], {"averaged": True}),
         ([real(5, 3), real(3), positive(3), np.zeros(1), real(3), real(3)], {}),
         ([real(3, 2, 2, 2), real(2), positive(2), positive(1), real(2), real(2)], {"relu": True}),
         ([real(5, 3), real(3), positive(3), np.zeros(1), real(3), None], {"relu": True}),

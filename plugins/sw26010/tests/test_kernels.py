@@ -186,13 +186,15 @@ def test_pooling(run: Run, data: st.DataObject) -> None:
 
 
 @fixed
-@given(st.integers(1, 4), st.integers(1, 5), st.integers(1, 6), st.booleans(), st.booleans())
-def test_batch_normalisation(run: Run, n: int, c: int, w: int, affine: bool, relu: bool) -> None:
+@given(st.integers(1, 4), st.integers(1, 5), st.integers(1, 6), *[st.booleans()] * 3)
+def test_batch_normalisation(
+    run: Run, n: int, c: int, w: int, affine: bool, relu: bool, averaged: bool
+) -> None:
     x, dy = numbers(n + 1, c, w, 2), numbers(n + 1, c, w, 2, seed=1)
     slope, shift = (numbers(c, seed=2), numbers(c, seed=3)) if affine else (None, None)
     kept = [np.abs(numbers(c, seed=4)), np.abs(numbers(c, seed=5)), np.ones(1, np.float32)]
     before = [k.astype(float) for k in kept]
-    about = {"keep": 0.9, "epsilon": 1e-3}
+    about = {"keep": 0.9, "averaged": averaged, "epsilon": 1e-3}
     y, average, inverse = run("batch_norm", (x, *kept, slope, shift), {**about, "relu": relu})
     X, axes, each = x.astype(float), (0, 2, 3), (1, -1, 1, 1)
     count = x.size // c
@@ -203,10 +205,11 @@ def test_batch_normalisation(run: Run, n: int, c: int, w: int, affine: bool, rel
     close(y, np.maximum(made, 0) if relu else made, 1e-5)
     close(average, middle, 1e-5)
     close(inverse, deviation, 1e-5)
+    entering = 0.1 * middle, 0.1 * spread, 0.1
+    if not averaged:
+        entering = middle, spread * count / (count - 1), 1.0
     for kept_one, right in zip(
-        kept,
-        (0.9 * before[0] + middle, 0.9 * before[1] + spread * count / (count - 1), 0.9 * before[2] + 1),
-        strict=True,
+        kept, (0.9 * each + more for each, more in zip(before, entering, strict=True)), strict=True
     ):
         close(kept_one, right, 1e-5)
     # What is close to zero may fall on either side of the rectifier.

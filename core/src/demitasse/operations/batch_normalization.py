@@ -6,6 +6,7 @@ from demitasse.operations.record import Attributes, Shape, Shapes, define, per_e
 
 _define = partial(define, "batch_normalization")
 _MORE, _SUM = {"epsilon": 1e-5, "relu": False}, ["sum", "sum_relu"]
+_KEPT = {"keep": 0.999, "averaged": False, **_MORE}
 
 
 def _normalised(shapes: Shapes, attributes: Attributes) -> tuple[Shape, ...]:
@@ -27,8 +28,9 @@ def _scaled(shapes: Shapes, attributes: Attributes) -> tuple[Shape]:
 OPERATIONS = (
     _define("batch_norm", "y = w * xhat + b, with relu max(0, that); xhat = (x - average) * inverse,"
         " inverse = (v + epsilon)^-1/2, average and v the batch's mean and variance; mean, variance,"
-        " factor = keep * themselves + average, v n / (n - 1), 1", "x mean! variance! factor! w? b?",
-        "y average? inverse?", _normalised, per_element("x", 7), {"keep": 0.999, **_MORE},
+        " factor = keep * themselves + average, v n / (n - 1), 1; where these are averaged: mean,"
+        " variance = keep * themselves + (1 - keep) * average, v", "x mean! variance! factor! w? b?",
+        "y average? inverse?", _normalised, per_element("x", 7), _KEPT,
         ["x w b = batch_norm_backward(dy, x, w, b, average, inverse)"], ["y = x"], _SUM),
     _define("batch_norm_backward", "db, dw are the sums of dz, dz * xhat; dz = dy, with relu where y > 0"
         "; dx = w * inverse * (dz - db / n - xhat * dw / n)", "dy x w? b? average inverse",

@@ -40,7 +40,6 @@ _SAMPLES = "it changes the samples at random"
 _RESIZED = "it changes the size of the samples"
 _SIDES = "it pads one side more than the other; pad_h and pad_w are of both"
 _RELU = "a ReLU follows; add a ReLU layer"
-_KEEPS = "it is of a BN that keeps statistics; SegNet's has none, Caffe's BatchNorm with a Scale does"
 _3D = "a video's third axis; give kernel_size, stride and pad a number for each axis instead"
 
 FORKS = (
@@ -53,7 +52,7 @@ FORKS = (
                 "bn_stats_batch_size",
                 instead="each worker normalises by all of its samples",
             ),
-            Fields("SolverParameter", "engine plateau_winsize stageiter stagelr"),
+            Fields("SolverParameter", "engine plateau_winsize"),
             Fields("LayerParameter", "engine mn_activation_param mn_grad_compress_param multinode"),
             Fields("LayerParameter", "quantization_param", instead="nothing is quantised"),
             Fields("BatchNormParameter", "bias_filler bias_term engine filler"),
@@ -82,7 +81,6 @@ FORKS = (
             Fields("SolverParameter", "test_offset", "tests come later by so many iterations", idle="0"),
             Fields("TransformationParameter", "bgr2rgb", "the channels change places", idle="false"),
             Fields("TransformationParameter", "pad", _RESIZED, idle="0"),
-            Fields("TransformationParameter", "random_aspect_ratio_param random_resize_param", _SAMPLES),
             Fields("BatchNormParameter", "relu", _RELU, idle="false"),
             Fields(
                 "BatchNormParameter",
@@ -127,7 +125,6 @@ FORKS = (
         ),
         types="EvalDetection MKLConvolution MKLLRN MKLPooling MKLReLU RegionLoss Reorg",
         engines="MKL2017 MKLDNN",
-        policies={"multifixed": "with the rates of stagelr up to the iterations of stageiter"},
     ),
     Fork(
         "NVIDIA's fork",
@@ -380,22 +377,6 @@ FORKS = (
         ),
     ),
     Fork(
-        "SegNet's fork",
-        fields=(
-            Fields(
-                "DropoutParameter", "sample_weights_test", "it drops values in tests, too", idle="false"
-            ),
-            Fields("LossParameter", "class_weighting", "classes have weights; an InfogainLoss has them"),
-            Fields(
-                "LossParameter",
-                "weight_by_label_freqs",
-                "classes have weights; an InfogainLoss has them",
-                idle="false",
-            ),
-        ),
-        types="DenseImageData",
-    ),
-    Fork(
         "Synopsys's fork",
         fields=(
             Fields("BatchNormParameter", "add_eps_before_sqrt", "eps is added elsewhere"),
@@ -459,22 +440,6 @@ FORKS = (
     ),
     Fork("R-FCN's fork", types="BoxAnnotatorOHEM SmoothL1LossOHEM SoftmaxWithLossOHEM"),
     Fork("the forks of DeepLab and PSPNet", types="SegAccuracy"),
-    Fork(
-        "the forks of PSPNet and TSN",
-        fields=(
-            Fields(
-                "BNParameter",
-                "bias_filler eps momentum slope_filler",
-                _KEEPS,
-            ),
-            Fields(
-                "BNParameter",
-                "frozen",
-                _KEEPS,
-                idle="false",
-            ),
-        ),
-    ),
     Fork("OpenPose's fork", types="CPMData ImResize Nms"),
     Fork("the forks of SSD and C3D", types="VideoData"),
     Fork("C3D and its successors", types="Convolution3D Deconvolution3D Pooling3D"),
@@ -518,7 +483,6 @@ FORKS = (
     Fork("the forks of MS-CNN and caffe-yolo", types="DetectionLoss"),
     Fork("the fork of caffe-yolo", types="BoxData"),
     Fork("MNC's fork", types="MaskPooling MaskResize ROIWarping"),
-    Fork("the forks of PVANet and mini-caffe", types="Proposal"),
     Fork("the fork of CRF-RNN", types="MultiStageMeanfield"),
     Fork("the fork of video-caffe", types="NdConvolution NdPooling"),
     Fork("the fork of DeepSkeleton", types="ImageMultLabelData Quantize Rescale"),

@@ -24,13 +24,13 @@ FAMILIES: dict[str, tuple[str, str]] = {
 """Fill and outline of each family, in the order of a legend."""
 
 _MEMBERS = {
-    "data": "AnnotatedData Data DummyData HDF5Data HDF5Output ImageData Input MemoryData Parameter "
-    "WindowData",
+    "data": "AnnotatedData Data DenseImageData DummyData HDF5Data HDF5Output ImageData Input MemoryData "
+    "Parameter WindowData",
     "convolution": "Convolution ConvolutionDepthwise Deconvolution DepthwiseConvolution Im2col",
     "inner product": "InnerProduct Embed",
-    "pooling": "PSROIPooling Pooling ROIPooling SPP",
-    "activation": "AbsVal BNLL Clip Dropout ELU Exp Log PReLU Power ReLU ReLU6 Sigmoid Softmax Swish "
-    "TanH Threshold",
+    "pooling": "PSROIPooling Pooling Proposal ROIPooling SPP",
+    "activation": "AbsVal BNLL Clip Dropout ELU Exp Log PReLU Power ReLU ReLU6 Sigmoid Softmax "
+    "SpatialDropout Swish TanH Threshold",
     "normalization": "BN BatchNorm Bias LRN MVN Normalize Scale",
     "combination": "Axpy Concat Eltwise Slice Split",
     "shape": "ArgMax BatchReindex Crop Filter Flatten Interp Permute Reduction Reshape ShuffleChannel "
@@ -42,7 +42,7 @@ _MEMBERS = {
 _FAMILY = {kind: family for family, kinds in _MEMBERS.items() for kind in kinds.split()}
 _BORROWED = dict.fromkeys(
     ("ConvolutionDepthwise", "Deconvolution", "DepthwiseConvolution", "Im2col"), "convolution_param"
-) | {"AnnotatedData": "data_param"}
+) | {"AnnotatedData": "data_param", "SpatialDropout": "dropout_param"}
 _MOST = 3
 
 

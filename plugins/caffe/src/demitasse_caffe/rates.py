@@ -1,4 +1,5 @@
-"""Caffe's learning rate policies, and warm-up: records that map an iteration (from 0) to a rate."""
+"""Caffe's learning rate policies, one of Intel's fork, and warm-up: records that map an iteration (from
+0) to a rate."""
 
 from __future__ import annotations
 
@@ -75,6 +76,18 @@ class MultiStep:
 
 
 @dataclass(frozen=True)
+class MultiFixed:
+    """Each rate of stagelr up to and with the iteration of stageiter at its place; the last beyond."""
+
+    stagelr: tuple[float, ...]
+    stageiter: tuple[int, ...]
+
+    def __call__(self, iteration: int) -> float:
+        stage = bisect.bisect_left(self.stageiter, iteration)
+        return self.stagelr[min(stage, len(self.stagelr) - 1)]
+
+
+@dataclass(frozen=True)
 class Poly:
     """base_lr * (1 - iteration / max_iter) ^ power, and 0 from max_iter on."""
 
@@ -124,6 +137,7 @@ POLICIES = {
     "exp": Exp,
     "fixed": Fixed,
     "inv": Inv,
+    "multifixed": MultiFixed,
     "multistep": MultiStep,
     "poly": Poly,
     "sigmoid": Sigmoid,

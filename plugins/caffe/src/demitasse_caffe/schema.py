@@ -69,6 +69,7 @@ class Schema:
         self._classes = classes
         self.declared = {n: kind.parameters for n, kind in layer_types.items() if kind.parameters}
         self.types = CAFFE_TYPES | set(layer_types)
+        self.runs_python = "Python" in layer_types
 
     def message(self, name: str) -> Any:
         """A new, empty message."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
@@ -326,13 +327,34 @@ class SolverFile:
         values = {f.name: self._rate_field(message, f.name) for f in dataclasses.fields(policy)}
         first = number(message.warmup_start_lr)
         if message.HasField("base_batch_size"):
+            if "base_lr" not in values:
+                raise ModelError(
+                    f"{self._where('base_batch_size')}: multiplies base_lr, which has no say in "
+                    f"lr_policy {message.lr_policy!r}"
+                )
             if not message.HasField("warmup_start_lr"):
                 first = values["base_lr"]
             values["base_lr"] *= self._batch(message, train) / message.base_batch_size
         rate: Callable[[int], float] = policy(**values)
         if message.warmup_iter:
-            return WarmUp(first, values["base_lr"], message.warmup_iter, rate)
+            last = values.get("base_lr", self._rate_field(message, "base_lr"))
+            return WarmUp(first, last, message.warmup_iter, rate)
         return rate
+
+    def _stages(self, message: Any, name: str) -> tuple[float, ...]:
+        """The rates of ``multifixed``, or the iterations up to which each holds, which must rise."""
+        rates, last = list(map(number, message.stagelr)), list(message.stageiter)
+        if not rates or len(rates) != len(last):
+            raise ModelError(
+                f"{self._where('lr_policy')}: lr_policy 'multifixed' needs a stagelr and a stageiter "
+                f"for each stage; given are {len(rates)} and {len(last)}"
+            )
+        for rate in rates:
+            if not 0 <= rate < math.inf:
+                raise ModelError(f"{self._where('stagelr')}: {rate:g} is not a number >= 0")
+        if any(later <= before for before, later in itertools.pairwise(last)):
+            raise ModelError(f"{self._where('stageiter')}: {', '.join(map(str, last))} do not rise")
+        return tuple(rates if name == "stagelr" else last)
 
     def _batch(self, message: Any, train: NetDefinition) -> int:
         """How many samples an iteration of the trained net takes, as its first layer with a batch size
@@ -356,6 +378,8 @@ class SolverFile:
         reason = f"lr_policy {message.lr_policy!r} needs {name}"
         if name == "stepvalue":
             return tuple(message.stepvalue)
+        if name in ("stagelr", "stageiter"):
+            return self._stages(message, name)
         if not message.HasField(name) and name not in ("gamma", "power"):
             at = f"{self._path}" if name == "base_lr" else self._where("lr_policy")
             raise ModelError(f"{at}: {reason}")

@@ -4,10 +4,13 @@ is the same for any division of the work."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NoReturn
 
 import numpy as np
 
 from demitasse import DataError, crop_and_mirror
+from demitasse_datasets.annotated.draws import Draws
+from demitasse_datasets.scaling import Scaling
 
 BITS = 30
 
@@ -26,22 +29,26 @@ def below(draw: int, extent: int) -> int:
 
 @dataclass(frozen=True)
 class Crop:
-    """A square of ``size`` pixels (0: the whole image), from the middle or from anywhere."""
+    """A square of ``size`` pixels (0: the whole image), from the middle or from anywhere, of images that
+    ``scaling`` has brought to another size."""
 
     size: int = 0
     random: bool = False
     seed: int = 0
     stream: int = 0
+    scaling: Scaling | None = None
 
     def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """What an image of ``shape`` (channels, height, width) becomes. Raises DataError when it is
         smaller."""
-        if self.size > min(shape[1:]):
-            raise DataError(
-                f"its image has shape {shape} (channels, height, width), too small for a crop of "
-                f"{self.size}"
-            )
+        if self.size > min(shape[1:]) and self.scaling is None:
+            self._refuse(shape)
         return (shape[0], self.size, self.size) if self.size else shape
+
+    def _refuse(self, shape: tuple[int, ...]) -> NoReturn:
+        raise DataError(
+            f"its image has shape {shape} (channels, height, width), too small for a crop of {self.size}"
+        )
 
     def draws(self, first: int, count: int) -> np.ndarray:
         """What ``cut`` takes for each of the samples from ``first`` on."""
@@ -49,9 +56,15 @@ class Crop:
             return draws(self.seed, self.stream, first, count)
         return np.zeros((count, 3), np.int64)
 
-    def cut(self, pixels: np.ndarray, draw: np.ndarray) -> np.ndarray:
-        """A view of the square of an image. Raises DataError when the image is smaller."""
-        self.shape(pixels.shape)
+    def cut(self, pixels: np.ndarray, draw: np.ndarray, sample: int) -> np.ndarray:
+        """The square of the image (a view, unless it was scaled) of the sample of that number. Raises
+        DataError when the image is smaller."""
+        if self.scaling is not None:
+            drawn = Draws(self.seed, self.stream, sample, self.scaling.takes).block(self.scaling.takes)
+            rows = np.ascontiguousarray(pixels.transpose(1, 2, 0))
+            pixels = self.scaling(rows, self.size, drawn).transpose(2, 0, 1)
+        if self.size > min(pixels.shape[1:]):
+            self._refuse(pixels.shape)
         if not self.size:
             return pixels
         rows, columns = (extent - self.size for extent in pixels.shape[1:])

@@ -84,7 +84,8 @@ class DatumSamples:
             number = int(numbers[i])
             with naming(self._key(number)):
                 record = parse(get(number))
-                fit(self._crop.cut(self._pixels(record), drawn[i]), out["data"][i])
+                pixels = self._crop.cut(self._pixels(record), drawn[i], first + i)
+                fit(pixels, out["data"][i])
             out["label"][i] = record.label
 
         def alone(i: int) -> None:

@@ -109,7 +109,7 @@ class ImageSamples:
         def one(i: int) -> None:
             number = int(numbers[i])
             with naming(self._where(number)):
-                fit(self._crop.cut(self._pixels(number), drawn[i]), out["data"][i])
+                fit(self._crop.cut(self._pixels(number), drawn[i], first + i), out["data"][i])
             out["label"][i] = self._listed[number].label
 
         for_each(self._pool, len(numbers), one)

@@ -70,6 +70,15 @@ def resize(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
     return np.asarray(made[:, :, None] if made.ndim == 2 else made)
 
 
+def resize_nearest(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
+    """An image in another size, each pixel one of its own."""
+    if pixels.shape[:2] == (height, width):
+        return pixels
+    cv2 = opencv()
+    made = cv2.resize(pixels, (width, height), interpolation=cv2.INTER_NEAREST)
+    return np.asarray(made[:, :, None] if made.ndim == 2 else made)
+
+
 def encode(pixels: np.ndarray, ending: str) -> bytes:
     """An image file's bytes, in the format that an ending such as ``.png`` names. Raises DataError."""
     cv2 = opencv()

@@ -60,7 +60,10 @@ def open_samples(spec: DataSpec) -> Samples | None:
         return open_file(_there(text), told, spec)
     if kind is None and not is_there(text) and re.match(r"\w[\w+.-]+:", text):
         return None  # another plugin's kind; a single letter is a drive of Windows
-    return _open_files(text, kind, split, options)
+    made = _open_files(text, kind, split, options)
+    if made is not None and options.get("scaling"):
+        raise DataError(f"{text}: only images of databases and image lists are resized at random")
+    return made
 
 
 def _told(text: str) -> str | None:

@@ -12,11 +12,16 @@ import numpy as np
 from demitasse import DataError, DataSpec, RandomStream, unknown
 from demitasse_datasets.crops import Crop
 from demitasse_datasets.samples import Samples
+from demitasse_datasets.scaling import LARGEST_IMAGE, Scaling, scaling
 
 OPTIONS: Mapping[str, tuple[str, ...]] = {
-    "lmdb": ("crop", "random", "stream", "mode", "skip"),
-    "leveldb": ("crop", "random", "stream", "mode", "skip"),
-    "images": ("root", "height", "width", "crop", "random", "stream", "mode", "skip"),
+    "lmdb": ("crop", "random", "scaling", "stream", "mode", "skip"),
+    "leveldb": ("crop", "random", "scaling", "stream", "mode", "skip"),
+    "images": ("root", "height", "width", "crop", "random", "scaling", "stream", "mode", "skip"),
+    "image_pairs": (
+        *("root", "height", "width", "crop_height", "crop_width", "mirror", "divide"),
+        *("mode", "stream", "skip"),
+    ),
     "hdf5": ("fields",),
     "windows": (
         *("root", "cached", "batch", "crop", "foreground", "background", "fraction"),
@@ -26,9 +31,6 @@ OPTIONS: Mapping[str, tuple[str, ...]] = {
     "fillers": ("field", "filler", "shape", "stream"),
 }
 """Kinds and their options."""
-
-LARGEST_IMAGE = 1 << 15
-"""Rows or columns that an image may be resized to."""
 
 
 def open_file(path: Path, kind: str, spec: DataSpec) -> Samples:
@@ -42,19 +44,22 @@ def open_file(path: Path, kind: str, spec: DataSpec) -> Samples:
         return _windows(path, given, spec.seed)
     if kind == "annotated":
         return _annotated(path, given, spec.seed)
+    if kind == "image_pairs":
+        return _pairs(path, given, spec.seed)
     crop = Crop(
-        _extent(given, "crop"), bool(given.get("random")), spec.seed, int(given.get("stream", 0))
+        _extent(given, "crop"),
+        bool(given.get("random")),
+        spec.seed,
+        int(given.get("stream", 0)),
+        _scaling(path, given),
     )
     mode = str(given.get("mode", "color" if kind == "images" else "native"))
     _check_mode(mode)
     if kind == "images":
         from demitasse_datasets.image_list import ImageSamples
 
-        resized = _extent(given, "height"), _extent(given, "width")
-        if (resized[0] == 0) != (resized[1] == 0):
-            raise DataError(f"images are resized to a height and a width, not {resized}; give both")
         root = str(given.get("root", ""))
-        return ImageSamples(path, root, mode, resized if resized[0] else None, crop)
+        return ImageSamples(path, root, mode, _size(given, "height", "width"), crop)
     from demitasse_datasets.database import DatumSamples, open_database
 
     return DatumSamples(open_database(path, kind), crop, mode)
@@ -98,6 +103,21 @@ def _windows(path: Path, given: Mapping[str, Any], seed: int) -> Samples:
     return WindowSamples(path, root, cached, Sampling(**given, seed=seed))
 
 
+def _pairs(path: Path, given: Mapping[str, Any], seed: int) -> Samples:
+    from demitasse_datasets.image_pairs import Cut, PairSamples
+
+    mode, divide = str(given.get("mode", "color")), int(given.get("divide", 1))
+    _check_mode(mode)
+    part = _size(given, "crop_height", "crop_width")
+    if divide < 1 or (divide > 1 and part):
+        raise DataError(
+            f"{path}: classes are divided by {divide}; 1 or more, and 1 where images are cut"
+        )
+    cut = Cut(part, bool(given.get("mirror", False)), seed, int(given.get("stream", 0)))
+    resized = _size(given, "height", "width")
+    return PairSamples(path, str(given.get("root", "")), mode, resized, cut, divide)
+
+
 def _annotated(path: Path, given: Mapping[str, Any], seed: int) -> Samples:
     from demitasse_datasets.annotated.asked import augmentation
     from demitasse_datasets.annotated.samples import AnnotatedSamples
@@ -119,6 +139,17 @@ def _annotated(path: Path, given: Mapping[str, Any], seed: int) -> Samples:
     )
 
 
+def _scaling(path: Path, given: Mapping[str, Any]) -> Scaling | None:
+    if not given.get("scaling"):
+        return None
+    if not given.get("crop"):
+        raise DataError(f"{path}: images that are resized at random need a crop, which makes them alike")
+    try:
+        return scaling(dict(given["scaling"]))
+    except (ValueError, TypeError) as error:
+        raise DataError(f"{path}: scaling: {error}") from error
+
+
 def _checked(kind: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
     for name in options:
         if name not in OPTIONS[kind]:
@@ -131,6 +162,14 @@ def _check_mode(mode: str) -> None:
 
     if mode not in MODES:
         raise DataError(unknown("mode of images", mode, MODES))
+
+
+def _size(given: Mapping[str, Any], rows: str, columns: str) -> tuple[int, int] | None:
+    """A height and a width, None where neither is given."""
+    size = _extent(given, rows), _extent(given, columns)
+    if (size[0] == 0) != (size[1] == 0):
+        raise DataError(f"{rows} {size[0]} and {columns} {size[1]}: give both, or neither")
+    return size if size[0] else None
 
 
 def _extent(given: Mapping[str, Any], name: str) -> int:

@@ -43,9 +43,9 @@ def decode(told: Reals, priors: Reals, variances: Reals, code: str) -> Reals:
     if code == "CORNER_SIZE":
         return priors + told * np.tile(size, 2)
     centre = (priors[:, :2] + priors[:, 2:]) / 2 + told[..., :2] * size
-    with np.errstate(over="ignore"):  # a size without bounds is one
+    with np.errstate(over="ignore", invalid="ignore"):  # a size without bounds is one
         half = np.exp(told[..., 2:]) * size / 2
-    return np.concatenate([centre - half, centre + half], -1)
+        return np.concatenate([centre - half, centre + half], -1)
 
 
 def encode(boxes: Reals, priors: Reals, variances: Reals, code: str) -> Reals:
@@ -61,11 +61,13 @@ def encode(boxes: Reals, priors: Reals, variances: Reals, code: str) -> Reals:
     return told / variances
 
 
-def survivors(boxes: Reals, limit: float, eta: float) -> list[int]:
+def survivors(boxes: Reals, limit: float, eta: float, most: int | None = None) -> list[int]:
     """Which of boxes (N, 4), the best first, overlap no better one that stays by more than ``limit``,
-    which is multiplied by ``eta`` at each that stays as long as it is above 0.5."""
+    which is multiplied by ``eta`` at each that stays as long as it is above 0.5. The first ``most``."""
     kept, worst = list[int](), np.zeros(len(boxes))
     for number, box in enumerate(boxes):
+        if len(kept) == most:
+            break
         if worst[number] <= limit:
             kept.append(number)
             rest = slice(number + 1, None)

@@ -11,6 +11,7 @@ from demitasse import Candidate, Request, Work
 from demitasse_detection.detections import detections
 from demitasse_detection.evaluation import evaluated
 from demitasse_detection.multibox import multibox_loss
+from demitasse_detection.proposals import proposals
 from demitasse_detection.regions import pooled, pooled_backward
 
 Bind: TypeAlias = Callable[[Request, Sequence[Any], Sequence[Any]], Work]
@@ -73,6 +74,19 @@ def _evaluate_detections(request: Request, inputs: Sequence[Any], outputs: Seque
     return work
 
 
+def _proposals(request: Request, inputs: Sequence[Any], outputs: Sequence[Any]) -> Work:
+    scores, told, images = inputs
+    regions, found = outputs
+
+    def work() -> None:
+        rows, likely = proposals(scores, told, images, request.attributes)
+        regions[...] = rows
+        if found is not None:
+            found[:, 0] = likely
+
+    return work
+
+
 def _pooling_positions(request: Request, inputs: Sequence[Any], outputs: Sequence[Any]) -> Work:
     (x, regions), (y,) = inputs, outputs
 
@@ -96,6 +110,7 @@ _WORKS: dict[str, Bind] = {
     "multibox_loss": _multibox_loss,
     "multibox_loss_backward": _multibox_loss_backward,
     "evaluate_detections": _evaluate_detections,
+    "proposals": _proposals,
     "pooling_positions": _pooling_positions,
     "pooling_positions_backward": _pooling_positions_backward,
 }

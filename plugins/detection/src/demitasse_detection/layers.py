@@ -1,5 +1,5 @@
-"""The layer types of SSD's fork, and R-FCN's pooling. Liu et al. 2016, *SSD: Single Shot MultiBox
-Detector*; Dai et al. 2016, *R-FCN*."""
+"""The layer types of SSD's fork, R-FCN's pooling, Faster R-CNN's proposals. Liu et al. 2016, *SSD:
+Single Shot MultiBox Detector*; Dai et al. 2016, *R-FCN*; Ren et al. 2015, *Faster R-CNN*."""
 
 from __future__ import annotations
 
@@ -25,6 +25,11 @@ class DetectionLayer:
 
     def build(self, layer: Layer, bottoms: Sequence[Tensor], graph: GraphBuilder) -> Sequence[Tensor]:
         """Emit the layer's operations; its one top. Raises ValueError for another number of blobs."""
+        self.check_counts(layer)
+        return [self.expand(layer, bottoms, graph)]
+
+    def check_counts(self, layer: Layer) -> None:
+        """Raise ValueError for a number of blobs that the type does not have."""
         sides = ("bottom", layer.bottoms, (self.bottoms,)), ("top", layer.tops, self.tops)
         for what, names, wanted in sides:
             if len(names) not in wanted:
@@ -32,7 +37,6 @@ class DetectionLayer:
                 raise ValueError(
                     f"has {len(names)} {what}s ({', '.join(names) or 'none'}), not {numbers}"
                 )
-        return [self.expand(layer, bottoms, graph)]
 
     def expand(self, layer: Layer, bottoms: Sequence[Tensor], graph: GraphBuilder) -> Tensor:
         """The top of a layer with the right number of blobs."""
@@ -314,10 +318,66 @@ class PSROIPooling(DetectionLayer):
         return made
 
 
+class Proposal(DetectionLayer):
+    """Regions of images (rows of an image's number and two corners in pixels) and, with a second top,
+    their scores: where an object may be by what the first two bottoms say, scores of background and of
+    objects and where these are, beside boxes of all ratios and scales at each place; the third is the
+    images' height, width and by what they were enlarged. As many as ``post_nms_topn`` are planned for an
+    image; behind fewer, the best is there again. No gradient passes. Ren et al. 2015, *Faster R-CNN*,
+    section 3.1."""
+
+    name = "Proposal"
+    bottoms = 3
+    tops = (1, 2)
+
+    def build(self, layer: Layer, bottoms: Sequence[Tensor], graph: GraphBuilder) -> Sequence[Tensor]:
+        """Emit the layer's operations; regions and scores. Raises ValueError."""
+        self.check_counts(layer)
+        about = layer.parameters.proposal_param
+        ratios = tuple(_decimal(each) for each in about.ratio) or (0.5, 1.0, 2.0)
+        scales = tuple(_decimal(each) for each in about.scale) or (8.0, 16.0, 32.0)
+        for field, least in (("ratio", min(ratios)), ("scale", min(scales))):
+            if not 0 < least < math.inf:
+                raise ValueError(f"proposal_param {{ {field}: {least:g} }} is not a positive number")
+        for field in ("feat_stride", "base_size"):
+            if getattr(about, field) < 1:
+                raise ValueError(f"proposal_param {{ {field} }} is 0; 1 or more")
+        if not 0 <= about.nms_thresh < math.inf:
+            raise ValueError(f"proposal_param {{ nms_thresh: {about.nms_thresh:g} }} is not 0 or more")
+        scores, told, images = bottoms
+        made: Sequence[Tensor] = graph.apply(
+            "proposals",
+            graph.apply("stop_gradient", scores),
+            graph.apply("stop_gradient", told),
+            images,
+            stride=about.feat_stride,
+            base=about.base_size,
+            ratios=ratios,
+            scales=scales,
+            least=about.min_size,
+            before=about.pre_nms_topn,
+            after=about.post_nms_topn,
+            overlap=_decimal(about.nms_thresh),
+        )
+        return made[: len(layer.tops)]
+
+
+def _decimal(value: float) -> float:
+    """The shortest number that a field of 32 bits holds so: 0.7, not 0.699999988."""
+    return float(str(np.float32(value)))
+
+
 def _place(layer: Layer) -> str:
     """Where a layer stands and what it is, for errors of a step."""
     return f"{layer.location}: layer {layer.name!r} ({layer.type})"
 
 
-LAYER_TYPES = (DetectionEvaluate(), DetectionOutput(), MultiBoxLoss(), PSROIPooling(), PriorBox())
+LAYER_TYPES = (
+    DetectionEvaluate(),
+    DetectionOutput(),
+    MultiBoxLoss(),
+    PSROIPooling(),
+    PriorBox(),
+    Proposal(),
+)
 """Every layer type that the plugin knows."""

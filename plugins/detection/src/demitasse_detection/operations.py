@@ -18,6 +18,8 @@ from demitasse.operations import (
 from demitasse_detection.detections import ROW, capacity
 from demitasse_detection.evaluation import ROW as EVALUATED
 from demitasse_detection.matching import ROW as OBJECT
+from demitasse_detection.proposals import ROW as REGION
+from demitasse_detection.proposals import capacity as regions_of
 
 _define = partial(define, "detection")
 _BOXES = {"classes": REQUIRED, "background": 0, "code": "CORNER", "encoded": False}
@@ -80,6 +82,22 @@ def _pooled(shapes: Shapes, attributes: Attributes) -> Sequence[Shape]:
     if not regions or prod(regions[1:]) != 5:
         raise ValueError(f"regions {regions} are not rows of 5 numbers: a sample and two corners")
     return ((regions[0], x[1] // size**2, size, size),)
+
+
+def _proposed(shapes: Shapes, attributes: Attributes) -> Sequence[Shape]:
+    scores, told, images = shapes["scores"], shapes["told"], shapes["images"]
+    each = len(attributes["ratios"]) * len(attributes["scales"])
+    if len(scores) != 4 or scores[1] != 2 * each:
+        raise ValueError(
+            f"scores {scores} are not images x {2 * each} x rows x columns: background and object for "
+            f"{each} boxes ({len(attributes['ratios'])} ratios, {len(attributes['scales'])} scales)"
+        )
+    if told != (scores[0], 4 * each, *scores[2:]):
+        raise ValueError(f"told {told} has not 4 numbers for each box that scores {scores} has one of")
+    if not images or images[-1] < 3 or prod(images[:-1]) not in (1, scores[0]):
+        raise ValueError(f"images {images} are not rows of height, width and by what it was enlarged")
+    count = scores[0] * regions_of(each * prod(scores[2:]), attributes)
+    return (count, REGION), (count, 1)
 
 
 OPERATIONS = (
@@ -162,6 +180,29 @@ OPERATIONS = (
             "overlap": 0.5,
             "difficult": True,
             "source": "",
+        },
+    ),
+    _define(
+        "proposals",
+        "regions = for each image rows of its number and two corners in pixels, found = their scores: "
+        "of boxes beside each place, stride pixels apart, of base times scales pixels and all ratios of "
+        "height to width, where told puts them, within the image. Those of least pixels, times by what "
+        "the image was enlarged, the before best scores of these, and of these, the best first, what "
+        "overlaps no better one by more than overlap, after at most; the best again where there are "
+        "fewer",
+        inputs="scores told images",
+        outputs="regions found?",
+        shapes=_proposed,
+        flops=per_element("told", 10.0),
+        attributes={
+            "stride": 16,
+            "base": 16,
+            "ratios": (0.5, 1.0, 2.0),
+            "scales": (8.0, 16.0, 32.0),
+            "least": 16,
+            "before": 6000,
+            "after": 300,
+            "overlap": 0.7,
         },
     ),
     _define(

@@ -18,7 +18,7 @@ def operations() -> Iterable[Operation]:
 
 @hookimpl
 def layer_types() -> Iterable[LayerType]:
-    """PriorBox, DetectionOutput, MultiBoxLoss, DetectionEvaluate and PSROIPooling."""
+    """PriorBox, DetectionOutput, MultiBoxLoss, DetectionEvaluate, PSROIPooling and Proposal."""
     from demitasse_detection.layers import LAYER_TYPES
 
     return LAYER_TYPES

@@ -20,7 +20,7 @@ from demitasse_caffe.layers.annotated import AnnotatedData
 from demitasse_caffe.layers.arrays import DummyData, Input, MemoryData
 from demitasse_caffe.layers.base import CaffeLayer
 from demitasse_caffe.layers.convolution import SPP, Convolution, Deconvolution, Im2col, Pooling
-from demitasse_caffe.layers.data import Data, ImageData, WindowData
+from demitasse_caffe.layers.data import Data, DenseImageData, ImageData, WindowData
 from demitasse_caffe.layers.elementwise import Concat, Eltwise
 from demitasse_caffe.layers.forks import (
     BN,
@@ -31,6 +31,7 @@ from demitasse_caffe.layers.forks import (
     Permute,
     ReLU6,
     ShuffleChannel,
+    SpatialDropout,
     Upsample,
 )
 from demitasse_caffe.layers.hdf5 import HDF5Data, HDF5Output
@@ -76,6 +77,7 @@ LAYER_TYPES: tuple[CaffeLayer, ...] = (
     Crop(),
     Data(),
     Deconvolution(),
+    DenseImageData(),
     DepthwiseConvolution("ConvolutionDepthwise"),
     DepthwiseConvolution("DepthwiseConvolution"),
     Dropout(),
@@ -124,6 +126,7 @@ LAYER_TYPES: tuple[CaffeLayer, ...] = (
     SmoothL1Loss(),
     Softmax(),
     SoftmaxWithLoss(),
+    SpatialDropout(),
     Split(),
     Swish(),
     Threshold(),

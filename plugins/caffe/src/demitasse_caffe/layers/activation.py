@@ -158,24 +158,40 @@ class Threshold(CaffeLayer):
 
 class Dropout(CaffeLayer):
     """Drops a share of the elements in training and scales the rest up; the identity in tests. With
-    Faster R-CNN's ``scale_train: false`` the rest stays as it is, and tests scale all down."""
+    Faster R-CNN's ``scale_train: false`` the rest stays as it is, and tests scale all down; with
+    SegNet's ``sample_weights_test`` tests drop as training does. Kendall et al. 2017, *Bayesian SegNet*.
+    """
 
     name = "Dropout"
 
     def expand(
         self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
     ) -> Sequence[Tensor]:
-        x, ratio = bottoms[0], number(message.dropout_param.dropout_ratio)
-        trains, scaled = in_training(message, graph), message.dropout_param.scale_train
-        if ratio == 0 or (scaled and not trains):
+        x, scaled = bottoms[0], message.dropout_param.scale_train
+        drops = drops_now(message, graph)
+        if scaled and not drops:
             return [x]
-        if not 0 < ratio < 1:
-            raise ValueError(f"dropout_ratio {ratio} is not in [0, 1)")
-        if trains:
-            counters = graph.scalar("iteration"), graph.scalar("sample")
-            given = {"ratio": ratio, "seed": graph.seed, "stream": graph.stream}
-            x, _ = graph.apply("dropout", x, *counters, **given)
-        return [x if scaled else graph.apply("power", x, scale=1 - ratio)]
+        ratio = number(message.dropout_param.dropout_ratio)
+        x = dropped(x, ratio, graph) if drops else x
+        return [x if scaled or not ratio else graph.apply("power", x, scale=1 - ratio)]
+
+
+def drops_now(message: Any, graph: GraphBuilder) -> bool:
+    """Whether a dropout drops anything in the graph's phase."""
+    return in_training(message, graph) or bool(message.dropout_param.sample_weights_test)
+
+
+def dropped(x: Tensor, ratio: float, graph: GraphBuilder) -> Tensor:
+    """x with a share of its elements 0, the rest scaled up. Raises ValueError for what is no share."""
+    if ratio == 0:
+        return x
+    if not 0 < ratio < 1:
+        raise ValueError(f"dropout_ratio {ratio} is not in [0, 1)")
+    counters = graph.scalar("iteration"), graph.scalar("sample")
+    made: Tensor = graph.apply(
+        "dropout", x, *counters, ratio=ratio, seed=graph.seed, stream=graph.stream
+    )[0]
+    return made
 
 
 class Softmax(CaffeLayer):

@@ -11,7 +11,7 @@ import numpy as np
 from demitasse import DataError, DataSpec, GraphBuilder, Layer, RandomStream, Tensor
 from demitasse_caffe.fillers import Constant, filler
 from demitasse_caffe.layers.base import CaffeLayer
-from demitasse_caffe.layers.transformation import transform
+from demitasse_caffe.layers.transformation import check_served, transform
 
 _LEGACY = ("num", "channels", "height", "width")
 LARGEST = (1 << 31) - 1
@@ -71,6 +71,7 @@ class MemoryData(CaffeLayer):
                 raise
             wanted = zip(layer.tops, (shape, shape[:1]), strict=True)
             return [graph.input(name, extents) for name, extents in wanted]
+        check_served(message.transform_param)
         if message.HasField("transform_param") or samples.dtype != graph.dtype:
             samples = transform(layer, message, samples, graph)
         if samples.shape[1:] != shape[1:]:

@@ -1,4 +1,4 @@
-"""Batches of images with labels: from a database or any other source, from a list of files, and from
+"""Batches of images with labels: from a database or any other source, from lists of files, and from
 windows of images."""
 
 from __future__ import annotations
@@ -10,7 +10,13 @@ from typing import Any
 
 from demitasse import DataError, DataSpec, GraphBuilder, Layer, Tensor, is_file
 from demitasse_caffe.layers.base import CaffeLayer, in_training
-from demitasse_caffe.layers.transformation import check_served, subtracted, transform
+from demitasse_caffe.layers.transformation import (
+    SCALING,
+    check_served,
+    scaling,
+    subtracted,
+    transform,
+)
 from demitasse_caffe.paths import located
 from demitasse_caffe.schema import number
 
@@ -30,7 +36,7 @@ class Data(CaffeLayer):
         self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
     ) -> Sequence[Tensor]:
         data, parameters = message.data_param, message.transform_param
-        check_served(parameters)
+        check_served(parameters, SCALING)
         source = source_of(data, "data_param", layer)
         if parameters.force_color and parameters.force_gray:
             raise ValueError("force_color and force_gray exclude each other")
@@ -72,7 +78,7 @@ class ImageData(CaffeLayer):
         self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
     ) -> Sequence[Tensor]:
         data = message.image_data_param
-        check_served(message.transform_param)
+        check_served(message.transform_param, SCALING)
         source = source_of(data, "image_data_param", layer)
         if bool(data.new_height) != bool(data.new_width):
             raise ValueError(
@@ -90,6 +96,43 @@ class ImageData(CaffeLayer):
         spec = DataSpec(source, "images", data.shuffle, graph.seed, options, layer.location)
         fields = {"data": "raw", "label": "real"}
         samples, labels = read("image_data_param", layer, spec, data.batch_size, fields, graph)
+        return [transform(layer, message, samples, graph), labels]
+
+
+class DenseImageData(CaffeLayer):
+    """Pairs of images that a text file lists: images, and classes for each pixel of them. Both are
+    resized, cut from anywhere and mirrored alike, in tests too. Badrinarayanan et al. 2017, *SegNet*."""
+
+    name = "DenseImageData"
+    bottoms = (0, 0)
+    tops = (2, 2)
+
+    def expand(
+        self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
+    ) -> Sequence[Tensor]:
+        data, parameters = message.dense_image_data_param, message.transform_param
+        check_served(parameters)
+        source = source_of(data, "dense_image_data_param", layer, moved=("mean_file",))
+        if parameters.crop_size or parameters.mirror:
+            raise ValueError(
+                "transform_param { crop_size, mirror } are of the image alone; write "
+                "dense_image_data_param { crop_height: ... crop_width: ... mirror: true }"
+            )
+        options = {
+            "root": _root(data.root_folder, layer),
+            "mode": "color" if data.is_color else "gray",
+            "height": data.new_height,
+            "width": data.new_width,
+            "crop_height": data.crop_height,
+            "crop_width": data.crop_width,
+            "mirror": data.mirror,
+            "divide": data.label_divide_factor,
+            "skip": data.rand_skip,
+            "stream": graph.stream,
+        }
+        spec = DataSpec(source, "image_pairs", data.shuffle, graph.seed, options, layer.location)
+        fields = {"data": "raw", "label": "real"}
+        samples, labels = read("dense_image_data_param", layer, spec, data.batch_size, fields, graph)
         return [transform(layer, message, samples, graph), labels]
 
 
@@ -175,9 +218,11 @@ def _cropping(message: Any, graph: GraphBuilder) -> dict[str, Any]:
     """What a source is asked that can crop images of different sizes itself. A mean image is subtracted
     where the crop lies: then images have its size, and are cropped afterwards."""
     parameters = message.transform_param
+    scaled = scaling(parameters)
     if not parameters.crop_size or parameters.mean_file:
         return {}
     return {
+        **scaled,
         "crop": parameters.crop_size,
         "random": in_training(message, graph),
         "stream": graph.stream,

@@ -11,10 +11,12 @@ from typing import Any
 import numpy as np
 
 from demitasse import GraphBuilder, Layer, Tensor
-from demitasse_caffe.layers.base import CaffeLayer
+from demitasse_caffe.fillers import Constant, filler
+from demitasse_caffe.layers.activation import dropped, drops_now
+from demitasse_caffe.layers.base import CaffeLayer, in_training
 from demitasse_caffe.layers.convolution import Convolution
 from demitasse_caffe.layers.indexing import place_of
-from demitasse_caffe.layers.normalization import LEAST_EPSILON, filled
+from demitasse_caffe.layers.normalization import LEAST_EPSILON, filled, untrained
 from demitasse_caffe.schema import number
 
 
@@ -92,6 +94,25 @@ def rearranged(graph: GraphBuilder, word: str, *inputs: Tensor, **attributes: An
         )
     made: Tensor = graph.apply(word, *inputs, **attributes)
     return made
+
+
+class SpatialDropout(CaffeLayer):
+    """Drops a share of the channels of each sample in training and scales the rest up; the identity in
+    tests, unless ``sample_weights_test``. Tompson et al. 2015, *Efficient Object Localization Using
+    Convolutional Networks*, section 3.2; Paszke et al. 2016, *ENet*, section 4."""
+
+    name = "SpatialDropout"
+
+    def expand(
+        self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
+    ) -> Sequence[Tensor]:
+        x, ratio = bottoms[0], number(message.dropout_param.dropout_ratio)
+        if len(x.shape) < 2:
+            raise ValueError(f"drops channels, axis 1, which its bottom {x!r} lacks")
+        if ratio == 0 or not drops_now(message, graph):
+            return [x]
+        ones = graph.constant(f"{layer.name}.ones", np.ones(x.shape[:2]))
+        return [graph.apply("scale", x, dropped(ones, ratio, graph), None, axis=0)]
 
 
 class Permute(CaffeLayer):
@@ -183,9 +204,13 @@ def _resized(interp: Any, inner: Sequence[int]) -> list[int]:
 
 
 class BN(CaffeLayer):
-    """A learned scale and shift of each channel, in mode LEARN after a normalisation by the batch (in
-    tests, too); those of INFERENCE have the training's statistics in them. Badrinarayanan et al. 2017,
-    *SegNet*, section 3; Ioffe and Szegedy 2015."""
+    """A learned scale and shift of each channel of a normalised blob. Ioffe and Szegedy 2015.
+
+    SegNet's, in mode LEARN, normalises by the batch (in tests, too); those of INFERENCE have the
+    training's statistics in them. Badrinarayanan et al. 2017, *SegNet*, section 3. The one of TSN's and
+    PSPNet's forks keeps moving averages, in two more blobs, for tests, and for training too where it is
+    ``frozen``. Wang et al. 2016, *Temporal Segment Networks*, section 3.2.
+    """
 
     name = "BN"
 
@@ -195,11 +220,51 @@ class BN(CaffeLayer):
         norm, x = message.bn_param, bottoms[0]
         if len(x.shape) < 2:
             raise ValueError(f"normalises samples x channels x space; its bottom is {x!r}")
+        given = {field.name for field, _ in norm.ListFields()}
+        if given & _KEEPING or (len(message.param) == 4 and not given & _SEGNETS):
+            if mixed := sorted(given & _SEGNETS):
+                keeping = sorted(given & _KEEPING)
+                raise ValueError(
+                    f"bn_param has {', '.join(mixed)} of SegNet's fork and {', '.join(keeping)} of "
+                    f"PSPNet's and TSN's; which layer is it?"
+                )
+            return [self._by_averages(message, x, graph)]
         w = filled(graph, message, 0, x.shape[1:2], norm, "scale_filler", 0.0)
         b = filled(graph, message, 1, x.shape[1:2], norm, "shift_filler", 0.0)
         if norm.bn_mode == norm.LEARN:
             x = _by_the_batch(x, graph)
         return [graph.apply("scale", x, w, b, axis=1)]
+
+    def _by_averages(self, message: Any, x: Tensor, graph: GraphBuilder) -> Tensor:
+        """As PSPNet's and TSN's forks have it: blobs are scale, shift, average mean and variance."""
+        norm, shape = message.bn_param, x.shape[1:2]
+        keep, epsilon = number(norm.momentum), number(norm.eps)
+        if not (0 <= keep <= 1 and 0 <= epsilon < math.inf):
+            raise ValueError(
+                f"momentum {keep:g} is not from 0 to 1, or eps {epsilon:g} not a number >= 0"
+            )
+        if norm.frozen:
+            fills = (filler(each, shape) for each in (norm.slope_filler, norm.bias_filler))
+            w, b = (untrained(graph, message, index, shape, fill) for index, fill in enumerate(fills))
+        else:
+            w = filled(graph, message, 0, shape, norm, "slope_filler", 0.0)
+            b = filled(graph, message, 1, shape, norm, "bias_filler", 0.0)
+        mean = untrained(graph, message, 2, shape, Constant())
+        variance = untrained(graph, message, 3, shape, Constant(1.0 if norm.frozen else 0.0))
+        one = graph.constant(f"{message.name}.one", np.ones(1))
+        about = {"epsilon": epsilon or LEAST_EPSILON}
+        if norm.frozen or not in_training(message, graph):
+            y: Tensor = graph.apply("batch_norm_inference", x, mean, variance, one, w, b, **about)
+            return y
+        normalised: Tensor = graph.apply(
+            "batch_norm", x, mean, variance, one, w, b, keep=keep, averaged=True, **about
+        )[0]
+        return normalised
+
+
+_SEGNETS = {"scale_filler", "shift_filler", "bn_mode"}
+_KEEPING = {"slope_filler", "bias_filler", "momentum", "eps", "frozen"}
+"""The fields of a BN that tell whose it is."""
 
 
 def _by_the_batch(x: Tensor, graph: GraphBuilder) -> Tensor:

@@ -26,7 +26,8 @@ class Loss(CaffeLayer):
 
 
 class SoftmaxWithLoss(Loss):
-    """The mean of -log softmax(x)[label]; a second top is the softmax."""
+    """The mean of -log softmax(x)[label], times the label's weight in SegNet's fork; a second top is the
+    softmax."""
 
     name = "SoftmaxWithLoss"
     tops = (0, 2)
@@ -34,10 +35,20 @@ class SoftmaxWithLoss(Loss):
     def expand(
         self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
     ) -> Sequence[Tensor]:
+        axis = canonical(message.softmax_param.axis, bottoms[0])
+        weights = list(map(number, message.loss_param.class_weighting))
+        weighted = message.loss_param.weight_by_label_freqs
+        if weighted and len(weights) != bottoms[0].shape[axis]:
+            raise ValueError(
+                f"has {len(weights)} class_weighting for {bottoms[0].shape[axis]} classes; one for each"
+            )
+        # A matrix of the weights alone gains nothing from other classes.
+        matrix = (graph.constant(f"{layer.name}.weights", np.diag(weights)),) if weighted else ()
         loss, probability = graph.apply(
-            "softmax_loss",
+            "infogain_loss" if weighted else "softmax_loss",
             *bottoms,
-            axis=canonical(message.softmax_param.axis, bottoms[0]),
+            *matrix,
+            axis=axis,
             ignore_label=_ignored(message.loss_param),
             normalization=_normalization(message.loss_param, "valid"),
         )

@@ -61,9 +61,7 @@ class BatchNorm(CaffeLayer):
             raise ValueError(f"eps {epsilon} is not a number >= 0")
         epsilon = epsilon or LEAST_EPSILON
         kept = [
-            graph.parameter(
-                shape, Constant(), rate=0.0, decay=0.0, trainable=False, shared=_name(message, index)
-            )
+            untrained(graph, message, index, shape, Constant())
             for index, shape in enumerate((x.shape[1:2], x.shape[1:2], (1,)))
         ]
         uses_kept = not in_training(message, graph)
@@ -132,9 +130,10 @@ class Bias(CaffeLayer):
         ]
 
 
-def _name(message: Any, index: int) -> str | None:
-    """The shared name of the layer's param number ``index``."""
-    return message.param[index].name or None if index < len(message.param) else None
+def untrained(graph: GraphBuilder, message: Any, index: int, shape: Shape, fill: Any) -> Tensor:
+    """Parameter ``index`` of a layer, which no gradient changes, filled by ``fill``."""
+    shared = message.param[index].name or None if index < len(message.param) else None
+    return graph.parameter(shape, fill, rate=0.0, decay=0.0, trainable=False, shared=shared)
 
 
 def _extent(message: Any, bottoms: Sequence[Tensor]) -> tuple[int, Shape]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,9 @@ from demitasse_caffe.paths import find, find_file
 from demitasse_caffe.schema import number
 from demitasse_caffe.weights import read_blob
 
+SCALING = ("random_resize_param", "random_aspect_ratio_param")
+"""The fields of Intel's fork."""
+
 _NOT_CAFFES = 80_000_000
 """Numbers of fields that Caffe's messages do not have begin here."""
 
@@ -21,7 +24,6 @@ def transform(layer: Layer, message: Any, samples: Tensor, graph: GraphBuilder) 
     """The mean subtracted, the crop cut (at random in training, from the middle in testing), the result
     multiplied by the scale and mirrored at random (in both phases, as in Caffe)."""
     parameters = message.transform_param
-    check_served(parameters)
     training = in_training(message, graph)
     channels = samples.shape[1] if len(samples.shape) > 1 else 1
     mean = subtracted(layer, parameters, channels, samples.shape[1:] if graph.counted else None)
@@ -46,14 +48,63 @@ def transform(layer: Layer, message: Any, samples: Tensor, graph: GraphBuilder) 
     return transformed
 
 
-def check_served(parameters: Any) -> None:
-    """Raise ValueError for what SSD's fork has and only AnnotatedData does here."""
+def check_served(parameters: Any, served: Collection[str] = ()) -> None:
+    """Raise ValueError for what forks have in transform_param, but for fields that are ``served``."""
     for field, value in parameters.ListFields():
-        if field.number >= _NOT_CAFFES and value != 0:
+        if field.number >= _NOT_CAFFES and value != 0 and field.name not in served:
+            whose, whom = "SSD's fork", "AnnotatedData layers"
+            if field.name in SCALING:
+                whose, whom = "Intel's fork", "Data and ImageData layers"
             raise ValueError(
-                f"transform_param {{ {field.name} }} is of SSD's fork, and only AnnotatedData layers "
-                f"have it here"
+                f"transform_param {{ {field.name} }} is of {whose}, and only {whom} have it here"
             )
+
+
+def scaling(parameters: Any) -> dict[str, Any]:
+    """What a source is asked that resizes images at random before it cuts them, as plain values; nothing
+    where it does not. Raises ValueError."""
+    given = [name for name in SCALING if parameters.HasField(name)]
+    if not given:
+        return {}
+    if len(given) > 1:
+        raise ValueError(f"transform_param {{ {' and '.join(given)} }} exclude each other")
+    about = getattr(parameters, given[0])
+    where = f"transform_param {{ {given[0]} }}"
+    if not parameters.crop_size:
+        raise ValueError(f"{where} leaves images of several sizes; it needs a crop_size")
+    if parameters.mean_file:
+        raise ValueError(f"{where} changes where pixels lie; give mean_value, not mean_file")
+    if about.resize_param.resize_mode != about.resize_param.WARP or about.resize_param.prob != 1:
+        raise ValueError(f"{where}: of its resize_param, interp_mode alone has a say")
+    names = tuple(about.resize_param.Interp_mode.Name(each) for each in about.resize_param.interp_mode)
+    asked: dict[str, Any] = {"interpolations": names or ("LINEAR",)}
+    if given == ["random_resize_param"]:
+        least, most = about.min_size, about.max_size
+        if least and most and least > most:
+            raise ValueError(f"{where} {{ min_size: {least} max_size: {most} }} are not in order")
+        if least and least < parameters.crop_size:
+            raise ValueError(
+                f"{where} {{ min_size: {least} }} is below crop_size {parameters.crop_size}"
+            )
+        return {"scaling": {**asked, "least": least, "most": most}}
+    least, most, change = (
+        number(getattr(about, name))
+        for name in ("min_area_ratio", "max_area_ratio", "aspect_ratio_change")
+    )
+    if not 0 < least <= most or not 0 < change <= 1:
+        raise ValueError(
+            f"{where} {{ min_area_ratio: {least:g} max_area_ratio: {most:g} aspect_ratio_change: "
+            f"{change:g} }}: areas are above 0 and in order, a change is above 0 and at most 1"
+        )
+    return {
+        "scaling": {
+            **asked,
+            "least": least,
+            "most": most,
+            "change": change,
+            "attempts": about.max_attempt,
+        }
+    }
 
 
 def as_numbers(whole: Tensor, graph: GraphBuilder) -> Tensor:

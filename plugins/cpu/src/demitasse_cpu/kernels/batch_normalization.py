@@ -7,7 +7,7 @@ scaled and rectified where that is asked for too.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import gcd, inf, prod
 from typing import Any, NamedTuple
 
@@ -193,6 +193,18 @@ def _added(request: Request, form: _Channels, y: Any, others: Sequence[Any]) -> 
     return [spread(loops.scaled_sum, (y, z, y, *arguments), y.size, form.parts) for z in others]
 
 
+def _epsilon(request: Request) -> float:
+    return float(request.attributes["epsilon"])
+
+
+def kept_shares(attributes: Mapping[str, Any], n: int) -> tuple[float, float, float]:
+    """The shares of what was kept, and of the batch's mean and of its variance, in what is kept then."""
+    keep = float(attributes["keep"])
+    if attributes["averaged"]:
+        return keep, 1.0 - keep, 1.0 - keep
+    return keep, 1.0, n / (n - 1.0) if n > 1 else 1.0
+
+
 def batch_norm(request: Request) -> Iterable[Candidate]:
     """Also ``batch_norm_sum`` and ``batch_norm_sum_relu``: what follows w and b is added; and
     ``batch_norm_clip``."""
@@ -200,7 +212,7 @@ def batch_norm(request: Request) -> Iterable[Candidate]:
         return ()
     x = spec(request.inputs[0])
     form, limits = _channels(request, x), _limits(request)
-    keep, epsilon = float(request.attributes["keep"]), float(request.attributes["epsilon"])
+    keeping = *kept_shares(request.attributes, form.outer * form.plane), _epsilon(request)
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
         from demitasse_cpu.loops import batch_normalization as lines
@@ -213,20 +225,22 @@ def batch_norm(request: Request) -> Iterable[Candidate]:
             for line, each in zip(room, outputs[1:], strict=False)
         )
         learned, (centre, slope, level) = _learned(inverse, *inputs[4:_ADDED]), room[2:]
+        averaged = request.attributes["averaged"]
+        counted = [] if averaged else [ready(lines.counted, factor, keeping[0])]
         if not form.in_lines:
             kept = (mean, variance, average, inverse, *learned)
-            arguments = (given, *kept, y, *limits, form.plane, form.outer, keep, epsilon)
+            arguments = (given, *kept, y, *limits, form.plane, form.outer, *keeping)
             work = spread(planes.plane_batch_norm, arguments, form.channels, form.parts)
-            counted = ready(planes.counted, factor, keep)
-            return in_order([work, counted, *_added(request, form, y, added)])
+            return in_order([work, *counted, *_added(request, form, y, added)])
         near, first, second = _sums(workspace, x.dtype, form, 5)
-        sums = (centre, first, second, mean, variance, factor, average, inverse)
-        numbers = (form.width, len(divide(form.lines, form.parts)), form.outer, keep, epsilon)
+        sums = (centre, first, second, mean, variance, average, inverse)
+        numbers = (form.width, len(divide(form.lines, form.parts)), form.outer, *keeping)
         return in_order(
             [
                 ready(lines.line_shift, given, centre, form.channels, form.width),
                 _in_parts(_over_lines(form).line_moments, (given, centre), form, near, first, second),
                 ready(lines.settled, *sums, *numbers),
+                *counted,
                 ready(lines.along, average, inverse, *learned, centre, slope, level),
                 _written(request, form, (y, given, *added), (centre, slope, level)),
             ]
@@ -306,8 +320,8 @@ def _kept(request: Request, kept: Sequence[Any], room: Sequence[Any]) -> tuple[A
 
     mean, variance, factor = map(flat, kept)
     average, inverse = (line[: mean.size] for line in room[:2])
-    epsilon = float(request.attributes["epsilon"])
-    return average, inverse, [ready(lines.kept, mean, variance, factor, average, inverse, epsilon)]
+    arrays = mean, variance, factor, average, inverse
+    return average, inverse, [ready(lines.kept, *arrays, _epsilon(request))]
 
 
 def batch_norm_inference(request: Request) -> Iterable[Candidate]:

@@ -60,13 +60,26 @@ def _repeat(values: Array, channels: int, width: int) -> None:
 
 
 @inlined
-def _keep(
-    mean: Array, variance: Array, channel: int, centre: float, spread: float, keep: float, n: int
+def keep_moments(
+    mean: Array,
+    variance: Array,
+    channel: int,
+    centre: float,
+    spread: float,
+    keep: float,
+    centre_share: float,
+    spread_share: float,
 ) -> None:
+    """Have a batch's moments enter the kept ones."""
     real = mean.dtype.type
-    unbiased = spread * (n / (n - 1.0)) if n > 1 else spread
-    mean[channel] = real(keep * mean[channel] + centre)
-    variance[channel] = real(keep * variance[channel] + unbiased)
+    mean[channel] = real(keep * mean[channel] + centre_share * centre)
+    variance[channel] = real(keep * variance[channel] + spread_share * spread)
+
+
+@compiled()
+def counted(factor: Array, keep: float) -> None:
+    """One batch more in what kept sums are divided by."""
+    factor[0] = keep * factor[0] + 1.0
 
 
 @compiled()
@@ -157,13 +170,14 @@ def settled(
     squares: Array,
     mean: Array,
     variance: Array,
-    factor: Array,
     average: Array,
     inverse: Array,
     width: int,
     parts: int,
     n: int,
     keep: float,
+    centre_share: float,
+    spread_share: float,
     epsilon: float,
 ) -> None:
     """The batch's statistics from the parts' sums over ``n`` pixels, and the kept ones."""
@@ -174,8 +188,7 @@ def settled(
         centre = shift[c] + off
         average[c] = real(centre)
         inverse[c] = real(1.0 / np.sqrt(spread + epsilon))
-        _keep(mean, variance, c, centre, spread, keep, n)
-    factor[0] = real(keep * factor[0] + 1.0)
+        keep_moments(mean, variance, c, centre, spread, keep, centre_share, spread_share)
 
 
 @compiled()

@@ -8,19 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from demitasse_cpu.loops.batch_normalization import keep_moments
 from demitasse_cpu.loops.compiled import Array, compiled, inlined
 
 _CHUNK = 512
-
-
-@inlined
-def _keep(
-    mean: Array, variance: Array, channel: int, centre: float, spread: float, keep: float, n: int
-) -> None:
-    real = mean.dtype.type
-    unbiased = spread * (n / (n - 1.0)) if n > 1 else spread
-    mean[channel] = real(keep * mean[channel] + centre)
-    variance[channel] = real(keep * variance[channel] + unbiased)
 
 
 @inlined
@@ -64,6 +55,8 @@ def plane_batch_norm(
     plane: int,
     images: int,
     keep: float,
+    centre_share: float,
+    spread_share: float,
     epsilon: float,
     begin: int,
     end: int,
@@ -93,7 +86,7 @@ def plane_batch_norm(
         spread = max(0.0, squares / n - off * off)
         average[c] = centre = real(shift + off)
         inverse[c] = real(1.0 / np.sqrt(spread + epsilon))
-        _keep(mean, variance, c, shift + off, spread, keep, n)
+        keep_moments(mean, variance, c, shift + off, spread, keep, centre_share, spread_share)
         slope = inverse[c] * w[c] if has_w else inverse[c]
         level = b[c] if has_b else real(0)
         for image in range(images):
@@ -102,11 +95,6 @@ def plane_batch_norm(
                 value = (given[i] - centre) * slope + level
                 value = ceiling if value > ceiling else value
                 result[i] = floor if value < floor else value
-
-
-@compiled()
-def counted(factor: Array, keep: float) -> None:
-    factor[0] = keep * factor[0] + 1.0
 
 
 @compiled(reassociate=True)

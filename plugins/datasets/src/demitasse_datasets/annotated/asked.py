@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 from demitasse import unknown
 from demitasse_datasets.annotated.augmentation import Augmentation
 from demitasse_datasets.annotated.colours import Distortion
-from demitasse_datasets.annotated.resizing import INTERPOLATIONS, MODES, PADS, Resizing
+from demitasse_datasets.annotated.resizing import MODES, PADS, Resizing
 from demitasse_datasets.annotated.sampling import Sampler, Sampling
-from demitasse_datasets.opening import LARGEST_IMAGE
+from demitasse_datasets.scaling import INTERPOLATIONS, LARGEST_IMAGE
 
 _Made = TypeVar("_Made")
 

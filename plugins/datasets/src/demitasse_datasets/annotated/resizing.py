@@ -10,7 +10,6 @@ from demitasse_datasets.annotated.boxes import Reals
 from demitasse_datasets.annotated.draws import Draws
 from demitasse_datasets.images import opencv
 
-INTERPOLATIONS = ("LINEAR", "AREA", "NEAREST", "CUBIC", "LANCZOS4")
 MODES = ("WARP", "FIT_SMALL_SIZE", "FIT_LARGE_SIZE_AND_PAD")
 PADS = {"CONSTANT": "BORDER_CONSTANT", "MIRRORED": "BORDER_REFLECT_101"}
 PADS |= {"REPEAT_NEAREST": "BORDER_REPLICATE"}

@@ -149,7 +149,8 @@ extern "C" __global__ __launch_bounds__(kThreads, kResident) void product_sums(E
     sums(s, partial, Products{dy, x});
 }
 
-// From moments to the batch's statistics, which also enter the kept ones.
+// From moments to the batch's statistics, which also enter the kept ones: what these are divided by is
+// told only where they are sums, and where it is not, they are moving averages.
 extern "C" __global__ void settle(
     Extents s, const stored *x, const real *partial, int slabs, real keep, real epsilon, real *mean,
     real *variance, real *factor, real *average, real *inverse) {
@@ -161,9 +162,14 @@ extern "C" __global__ void settle(
     const double middle = (double)widened(x[(Offset)channel * s.inner]) + away;
     average[channel] = (real)middle;
     inverse[channel] = (real)(1 / sqrt(spread + (double)epsilon));
-    mean[channel] = keep * mean[channel] + (real)middle;
-    variance[channel] = keep * variance[channel] + (real)(n > 1 ? spread * (n / (n - 1)) : spread);
-    if (channel == 0) *factor = keep * *factor + 1;
+    if (factor) {
+        mean[channel] = keep * mean[channel] + (real)middle;
+        variance[channel] = keep * variance[channel] + (real)(n > 1 ? spread * (n / (n - 1)) : spread);
+        if (channel == 0) *factor = keep * *factor + 1;
+    } else {
+        mean[channel] = keep * mean[channel] + (1 - keep) * (real)middle;
+        variance[channel] = keep * variance[channel] + (1 - keep) * (real)spread;
+    }
 }
 
 // From sums to dw (times the inverse of the deviation where there are statistics) and db.

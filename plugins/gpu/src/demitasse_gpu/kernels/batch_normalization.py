@@ -150,7 +150,8 @@ def batch_norm(request: Request) -> Iterable[Candidate]:
         device, number = device_of(inputs), form.source.number
         grid, block = form.settled
         known = statistics(form.source, average, inverse, None, epsilon, kept=False)
-        kept = (number(keep), number(epsilon), mean, variance, factor, average, inverse)
+        divisor = None if request.attributes["averaged"] else factor
+        kept = (number(keep), number(epsilon), mean, variance, divisor, average, inverse)
         launch, extents = form.source.launch, form.extents
         return in_order(
             [

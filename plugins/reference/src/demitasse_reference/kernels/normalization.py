@@ -126,16 +126,21 @@ def batch_norm(
     b: Reals | None,
     *,
     keep: float,
+    averaged: bool,
     epsilon: float,
     relu: bool,
 ) -> tuple[Reals, ...]:
     """Ioffe and Szegedy 2015, algorithm 1. The kept sums are Caffe's: ``factor`` is what to divide them
-    by, and the variance that enters them is the unbiased one."""
+    by, and the variance that enters them is the unbiased one. What is ``averaged`` is a moving average
+    of the batches' own."""
     axes = _of_channels(x)
     average, spread = x.mean(axis=axes), x.var(axis=axes)
     n = x.size // x.shape[1]
     inverse = 1 / np.sqrt(spread + epsilon)
     y = _affine(x - per_channel(average, x.ndim), inverse, w, b, relu)
+    if averaged:
+        kept = keep * mean + (1 - keep) * average, keep * variance + (1 - keep) * spread, factor
+        return *kept, y, average, inverse
     unbiased = spread * (n / (n - 1) if n > 1 else 1)
     kept = keep * mean + average, keep * variance + unbiased, keep * factor + 1
     return *kept, y, average, inverse
@@ -224,13 +229,14 @@ def batch_norm_clip(
     b: Reals | None,
     *,
     keep: float,
+    averaged: bool,
     epsilon: float,
     relu: bool,
     least: float,
     most: float,
 ) -> tuple[Reals, ...]:
     *kept, y, average, inverse = batch_norm(
-        x, mean, variance, factor, w, b, keep=keep, epsilon=epsilon, relu=relu
+        x, mean, variance, factor, w, b, keep=keep, averaged=averaged, epsilon=epsilon, relu=relu
     )
     return *kept, _clipped(y, least, most), average, inverse
 

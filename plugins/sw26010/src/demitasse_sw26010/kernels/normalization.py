@@ -136,6 +136,7 @@ FACTORIES: Mapping[str, Factory] = MappingProxyType(
             lambda r: (
                 *_channels(r),
                 float(r.attributes["keep"]),
+                bool(r.attributes["averaged"]),
                 float(r.attributes["epsilon"]),
                 bool(r.attributes["relu"]),
             ),

@@ -28,6 +28,7 @@ def batch_norm(
     channels: int,
     plane: int,
     keep: float,
+    averaged: bool,
     epsilon: float,
     relu: bool,
 ) -> None:
@@ -59,8 +60,12 @@ def batch_norm(
                 total += (lx[0] - middle) * (lx[0] - middle)
         spread = total / number
         deviation = 1.0 / math.sqrt(spread + epsilon)
-        mean[c] = keep * mean[c] + middle
-        variance[c] = keep * variance[c] + spread * number / max(1, number - 1)
+        if averaged:
+            mean[c] = keep * mean[c] + (1.0 - keep) * middle
+            variance[c] = keep * variance[c] + (1.0 - keep) * spread
+        else:
+            mean[c] = keep * mean[c] + middle
+            variance[c] = keep * variance[c] + spread * number / max(1, number - 1)
         if average.size > 0:
             average[c] = middle
         if inverse.size > 0:
@@ -73,7 +78,8 @@ def batch_norm(
                 lx[0] = x[i]
                 value = (lx[0] - middle) * slope + shift
                 y[i] = 0.0 if relu and value < 0 else value
-    factor[0] = keep * factor[0] + 1.0
+    if not averaged:
+        factor[0] = keep * factor[0] + 1.0
 
 
 @program

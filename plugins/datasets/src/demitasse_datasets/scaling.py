@@ -1,0 +1,105 @@
+"""Images brought to another size at random before a square is cut from them, as Intel's fork of Caffe
+does for training on ImageNet. Szegedy et al. 2015, *Going Deeper with Convolutions*, section 6."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from demitasse import DataError
+from demitasse_datasets.images import opencv
+
+LARGEST_IMAGE = 1 << 15
+"""Rows or columns that an image may be resized to."""
+
+INTERPOLATIONS = ("LINEAR", "AREA", "NEAREST", "CUBIC", "LANCZOS4")
+
+
+def sized(pixels: np.ndarray, height: int, width: int, how: str) -> np.ndarray:
+    """An image (height, width, channels) in another size, by one of ``INTERPOLATIONS``."""
+    cv2 = opencv()
+    made = cv2.resize(pixels, (width, height), interpolation=getattr(cv2, f"INTER_{how}"))
+    return np.asarray(made[:, :, None] if made.ndim == 2 else made)
+
+
+def with_shorter_side(pixels: np.ndarray, side: int, how: str) -> np.ndarray:
+    """An image in its proportions, the shorter side so long."""
+    height, width = pixels.shape[:2]
+    if height < width:
+        return sized(pixels, side, int(width / height * side), how)
+    return sized(pixels, int(height / width * side), side, how)
+
+
+@dataclass(frozen=True)
+class ShorterSide:
+    """The shorter side from ``least`` to ``most`` pixels long (0: as the shorter and the longer is)."""
+
+    least: int = 0
+    most: int = 0
+    interpolations: tuple[str, ...] = ("LINEAR",)
+
+    takes = 2
+    """Random numbers for an image."""
+
+    def __call__(self, pixels: np.ndarray, crop: int, drawn: np.ndarray) -> np.ndarray:
+        """An image for numbers from [0, 1); the crop is cut from it afterwards. Raises DataError."""
+        least, most = self.least or min(pixels.shape[:2]), self.most or max(pixels.shape[:2])
+        if most < least:
+            raise DataError(f"its shorter side would be {least} to {most} pixels long")
+        side = least + int(drawn[0] * (most - least + 1))
+        return with_shorter_side(pixels, side, _one_of(self.interpolations, drawn[1]))
+
+
+@dataclass(frozen=True)
+class PartOfArea:
+    """A part of the image, of a share of its area from ``least`` to ``most``, its sides by a factor from
+    ``change`` to 1 / ``change`` longer and shorter than a square's, made a square of the crop's size;
+    where none of ``attempts`` fits into the image, its shorter side gets that long."""
+
+    least: float = 0.5
+    most: float = 1.0
+    change: float = 1.0
+    attempts: int = 10
+    interpolations: tuple[str, ...] = ("LINEAR",)
+
+    @property
+    def takes(self) -> int:
+        """Random numbers for an image."""
+        return 5 * self.attempts + 1
+
+    def __call__(self, pixels: np.ndarray, crop: int, drawn: np.ndarray) -> np.ndarray:
+        """An image of ``crop`` x ``crop`` pixels, or of more, for numbers from [0, 1)."""
+        height, width = pixels.shape[:2]
+        how = _one_of(self.interpolations, drawn[-1])
+        for area, change, swapped, down, across in drawn[:-1].reshape(-1, 5):
+            share = self.least + area * (self.most - self.least)
+            factor = self.change + change * (1 / self.change - self.change)
+            side = np.sqrt(share * height * width)
+            tall, wide = max(1, int(side * factor)), max(1, int(side / factor))
+            if swapped < 0.5:
+                tall, wide = wide, tall
+            if tall <= height and wide <= width:
+                top, left = int(down * (height - tall + 1)), int(across * (width - wide + 1))
+                part = np.ascontiguousarray(pixels[top : top + tall, left : left + wide])
+                return sized(part, crop, crop, how)
+        return with_shorter_side(pixels, crop, how)
+
+
+Scaling = ShorterSide | PartOfArea
+
+
+def scaling(given: dict[str, Any]) -> Scaling:
+    """What plain values ask for: with ``change`` among them a ``PartOfArea``, else a ``ShorterSide``.
+    Raises ValueError or TypeError."""
+    made: Scaling = PartOfArea(**given) if "change" in given else ShorterSide(**given)
+    if max(made.least, made.most) > LARGEST_IMAGE:
+        raise ValueError(f"images are resized to at most {LARGEST_IMAGE:,} pixels")
+    if unknown := set(made.interpolations) - set(INTERPOLATIONS):
+        raise ValueError(f"interpolations {sorted(unknown)} (valid: {', '.join(INTERPOLATIONS)})")
+    return made
+
+
+def _one_of(names: tuple[str, ...], drawn: float) -> str:
+    return names[min(int(drawn * len(names)), len(names) - 1)]

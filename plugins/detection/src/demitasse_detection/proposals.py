@@ -1,0 +1,82 @@
+"""Regions that may show an object: what a small net says beside boxes of several shapes at each place.
+Ren et al. 2015, *Faster R-CNN*, section 3.1, *Anchors*, and section 3.3."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from demitasse_detection.boxes import Reals, decode, survivors
+
+ROW = 5
+"""Numbers of a region: the image, and two corners in pixels, both inside."""
+
+_INSIDE = np.array([0.0, 0.0, 1.0, 1.0])
+"""A box ends a pixel behind its last one."""
+
+
+def anchors(size: int, ratios: Sequence[float], scales: Sequence[float]) -> Reals:
+    """Boxes (ratios x scales, 4) around a square of ``size`` pixels at the origin: of its area for each
+    ratio of height to width, in whole pixels, times each scale."""
+    ratio, scale = np.asarray(ratios, np.float64), np.asarray(scales, np.float64)
+    width = np.rint(np.sqrt(size * size / ratio))
+    sides = np.stack([width, np.rint(width * ratio)], -1)[:, None] * scale[:, None]
+    half = (sides.reshape(-1, 2) - 1) / 2
+    centre = (size - 1) / 2
+    return np.concatenate([centre - half, centre + half], -1)
+
+
+def capacity(places: int, about: Mapping[str, Any]) -> int:
+    """As many regions as are planned for an image with so many boxes."""
+    limits = [about[name] for name in ("before", "after") if about[name] > 0]
+    return min(places, *limits) if limits else places
+
+
+def proposals(scores: Any, told: Any, images: Any, about: Mapping[str, Any]) -> tuple[Reals, Reals]:
+    """Regions (images * R, ``ROW``) and their scores (images * R).
+
+    ``scores`` (images, 2 A, rows, columns) says of each of A boxes at a place how surely it is the
+    background, then how surely it is not; ``told`` (images, 4 A, rows, columns) where the object is
+    beside it; ``images`` (images, 3) has heights, widths, and by what the images were enlarged.
+    """
+    boxes = anchors(about["base"], about["ratios"], about["scales"])
+    count, _, rows, columns = scores.shape
+    steps = (
+        np.arange(rows)[:, None, None] * about["stride"],
+        np.arange(columns)[:, None] * about["stride"],
+    )
+    down, across = np.broadcast_arrays(*steps)
+    at = np.stack([across, down] * 2, -1) + boxes  # rows, columns, A, 4
+    beside = at.reshape(-1, 4) + _INSIDE
+    likely = np.asarray(scores[:, len(boxes) :], np.float64).transpose(0, 2, 3, 1).reshape(count, -1)
+    deltas = np.asarray(told, np.float64).reshape(count, len(boxes), 4, rows, columns)
+    deltas = deltas.transpose(0, 3, 4, 1, 2).reshape(count, -1, 4)
+    sizes = np.broadcast_to(np.asarray(images, np.float64).reshape(-1, images.shape[-1]), (count, 3))
+    most = capacity(len(beside), about)
+    found = [
+        _in_image(number, decode(deltas[number], beside, np.ones(4), "CENTER_SIZE"), *each, most, about)
+        for number, each in enumerate(zip(likely, sizes, strict=True))
+    ]
+    regions, how_likely = zip(*found, strict=True)
+    return np.concatenate(regions), np.concatenate(how_likely)
+
+
+def _in_image(
+    number: int, boxes: Reals, scores: Reals, image: Reals, most: int, about: Mapping[str, Any]
+) -> tuple[Reals, Reals]:
+    """``most`` regions of an image and their scores: those that are found, and the best again for the
+    rest, which nobody tells from it; the whole image where none is large enough."""
+    height, width, enlarged = image
+    boxes = boxes.clip(0, [width - 1, height - 1] * 2)
+    large = np.flatnonzero((boxes[:, 2:] - boxes[:, :2] + 1 >= about["least"] * enlarged).all(-1))
+    order = large[np.argsort(-scores[large], kind="stable")]
+    if about["before"] > 0:
+        order = order[: about["before"]]
+    kept = order[survivors(boxes[order] + _INSIDE, about["overlap"], 1.0, most)]
+    if not len(kept):
+        whole = np.array([[number, 0, 0, width - 1, height - 1]])
+        return np.repeat(whole, most, 0), np.zeros(most)
+    filled = np.concatenate([kept, np.full(most - len(kept), kept[0])])
+    return np.insert(boxes[filled], 0, number, -1), scores[filled]
