@@ -1,6 +1,5 @@
 """Every layer type's gradient, through a prototxt and a trained net, against central differences."""
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,12 +26,15 @@ LAYERS = {
     "LRN within": "lrn_param { local_size: 3 alpha: 0.5 norm_region: WITHIN_CHANNEL }",
     "BatchNorm": "batch_norm_param { eps: 0.1 }",
     "BatchNorm by kept statistics": "batch_norm_param { use_global_stats: true eps: 0.5 }",
+    "BN of averages": "bn_param { slope_filler { type: 'gaussian' std: 1 } eps: 0.1 }",
+    "BN frozen": "bn_param { slope_filler { type: 'gaussian' std: 1 } frozen: true eps: 0.1 }",
     "Scale": "scale_param { filler { type: 'gaussian' std: 1 } bias_term: true }",
     "Scale of planes": "scale_param { num_axes: 3 filler { type: 'gaussian' std: 1 } }",
     "Bias": "bias_param { num_axes: 2 }",
     "InnerProduct": "inner_product_param { num_output: 5 FILL }",
     "InnerProduct transposed": "inner_product_param { num_output: 5 transpose: true FILL }",
     "Dropout": "dropout_param { dropout_ratio: 0.3 }",
+    "SpatialDropout": "dropout_param { dropout_ratio: 0.3 }",
     "Softmax": "",
     "Flatten": "",
     "Reshape": "reshape_param { shape { dim: 0 dim: -1 } }",
@@ -107,6 +109,7 @@ LOSSES = {
     "normalised by the batch": "loss_param { normalization: BATCH_SIZE }",
     "not normalised": "loss_param { normalization: NONE }",
     "weighted": "loss_weight: 0.3",
+    "weighted by class": "loss_param { weight_by_label_freqs: true class_weighting: [0.5, 2, 1.5] }",
 }
 
 
@@ -150,9 +153,12 @@ def test_the_gradient_is_the_slope_of_the_loss(tmp_path: Path, name: str, kernel
         before = {k: [a.copy() for a in v] for k, v in moving.net.params.items()}
         moving.step()
         checked = 0
-        statistics = re.findall(r'name: "(\w+)" type: "BatchNorm"', NETS[name])
+        slots = standing.net.plan.slots
+        trained = {owner for slot in slots if slot.trainable for owner in slot.owners}
         for layer, arrays in standing.net.params.items():
-            for number, array in enumerate(arrays if layer not in statistics else ()):
+            for number, array in enumerate(arrays):
+                if (layer, number) not in trained:
+                    continue
                 moved = moving.net.params[layer][number]
                 gradient = (before[layer][number] - moved).reshape(-1)
                 for i in np.random.default_rng(3).permutation(array.size)[:8]:

@@ -1,6 +1,9 @@
-"""Nets of SegNet's fork: ENet, whose maxima are put back where pooling took them."""
+"""Nets of SegNet's fork: ENet, whose maxima are put back where pooling took them, and which learns from
+images of classes; weighted classes; dropout in tests."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,15 +12,16 @@ from test_opencv_agrees import random_weights
 
 import demitasse
 
-ENET = DATA / "prototxt" / "TimoSaemann+ENet" / "prototxts" / "enet_deploy_final.prototxt"
+ENET = DATA / "prototxt" / "TimoSaemann+ENet" / "prototxts"
+needs_enet = pytest.mark.skipif(not ENET.is_dir(), reason=f"no ENet under {DATA}")
 
 
-@pytest.mark.skipif(not ENET.is_file(), reason=f"no ENet under {DATA}")
+@needs_enet
 def test_enet_puts_maxima_back_where_they_were() -> None:
     """A plain loop over planes gives what both of its Upsample layers give."""
     image = np.random.default_rng(2).normal(0, 1, (1, 3, 32, 64)).astype("f4")
     with demitasse.compose(plugins=["-tuning"]) as runtime:
-        net = runtime.net(ENET, retain="all")
+        net = runtime.net(ENET / "enet_deploy_final.prototxt", retain="all")
         for name, arrays in random_weights(net).parameters.items():
             for kept, array in zip(net.params[name], arrays, strict=True):
                 kept[...] = array
@@ -32,3 +36,68 @@ def test_enet_puts_maxima_back_where_they_were() -> None:
                     expected[plane][int(at)] = value
             assert np.ptp(x) > 0 and y.shape[2:] == (2 * x.shape[2], 2 * x.shape[3])
             np.testing.assert_array_equal(y, expected.reshape(y.shape))
+
+
+@needs_enet
+def test_enet_learns_from_images_and_images_of_classes(tmp_path: Path) -> None:
+    """Its own file for training the encoder, with smaller images: DenseImageData, which divides classes
+    by 8, and what its Python layers do."""
+    cv2 = pytest.importorskip("cv2", reason="OpenCV 4 is not installed (opencv-python-headless<5)")
+    dice = np.random.default_rng(0)
+    for n in range(4):
+        classes = np.kron(dice.integers(0, 4, (4, 8)), np.ones((16, 16))).astype(np.uint8)
+        cv2.imwrite(str(tmp_path / f"c{n}.png"), classes)
+        cv2.imwrite(str(tmp_path / f"{n}.png"), np.stack([classes * 60] * 3, -1))
+    (tmp_path / "list.txt").write_text("".join(f"{n}.png c{n}.png\n" for n in range(4)))
+    given = {
+        "source": str(tmp_path / "list.txt"),
+        "batch_size": 4,
+        "new_height": 64,
+        "new_width": 128,
+    }
+    overrides = {f"layer.data.dense_image_data_param.{key}": value for key, value in given.items()}
+    solver = tmp_path / "solver.prototxt"
+    path = ENET / "enet_train_encoder.prototxt"
+    solver.write_text(f'net: "{path}" base_lr: 0.005 lr_policy: "fixed" type: "Adam" max_iter: 20')
+    with demitasse.compose(plugins=["-tuning"]) as runtime:
+        trainer = runtime.trainer(solver, overrides=overrides)
+        assert trainer.net.blobs["label"].shape == (4, 1, 8, 16)
+        first = trainer.step(1).loss
+        last = trainer.step(19).loss
+        trainer.close()
+    assert last < 0.7 * first
+
+
+def test_classes_have_weights_in_the_loss(tmp_path: Path) -> None:
+    path = tmp_path / "net.prototxt"
+    path.write_text(
+        "input: 'x' input_shape { dim: 2 dim: 3 dim: 4 dim: 5 } "
+        "input: 't' input_shape { dim: 2 dim: 1 dim: 4 dim: 5 } "
+        "layer { name: 'l' type: 'SoftmaxWithLoss' bottom: 'x' bottom: 't' top: 'l' loss_param { "
+        "ignore_label: 2 weight_by_label_freqs: true class_weighting: [0.5, 4, 100] } }"
+    )
+    dice = np.random.default_rng(1)
+    x, t = dice.normal(size=(2, 3, 4, 5)).astype("f4"), dice.integers(0, 3, (2, 1, 4, 5)).astype("f4")
+    with demitasse.compose(plugins=["-tuning"]) as runtime:
+        found = float(runtime.net(path).forward(x=x, t=t)["l"])
+        likely = np.exp(x) / np.exp(x).sum(1, keepdims=True)
+        chosen = np.take_along_axis(likely, t.astype(int), 1)
+        weights = np.array([0.5, 4, 0])[t.astype(int)]
+        np.testing.assert_allclose(found, -(weights * np.log(chosen)).sum() / (t != 2).sum(), rtol=1e-5)
+        path.write_text(path.read_text().replace(", 100]", "]"))
+        with pytest.raises(demitasse.ModelError, match="has 2 class_weighting for 3 classes"):
+            runtime.net(path)
+
+
+def test_a_dropout_that_samples_in_tests_draws_for_each_sample(tmp_path: Path) -> None:
+    path = tmp_path / "net.prototxt"
+    path.write_text(
+        "layer { name: 'x' type: 'Input' top: 'x' input_param { shape { dim: 4 dim: 200 } } }"
+        "layer { name: 'd' type: 'Dropout' bottom: 'x' top: 'y' "
+        "dropout_param { dropout_ratio: 0.25 sample_weights_test: true } }"
+    )
+    with demitasse.compose(plugins=["-tuning"]) as runtime:
+        made = np.array(runtime.net(path).forward(x=np.ones((4, 200), "f4"))["y"])
+    values = {*np.unique(made).tolist()}
+    assert values == {0.0, float(np.float32(1 / 0.75))}
+    assert 0.6 < (made > 0).mean() < 0.9 and len({row.tobytes() for row in made}) == 4

@@ -52,15 +52,17 @@ def open_samples(spec: DataSpec) -> Samples | None:
         return None
     text, options = _asked(os.fspath(source), spec.options)
     split = _split(options)
-    if kind == "digits" or text == "digits" or text.startswith("digits:"):
-        part = text.partition(":")[2] if text.startswith("digits") else text
-        return open_digits(part or split)
-    told = kind if kind in OPTIONS else None if kind else _told(text)
+    digits = kind == "digits" or text == "digits" or text.startswith("digits:")
+    told = kind if kind in OPTIONS else None if kind or digits else _told(text)
     if told is not None:
         return open_file(_there(text), told, spec)
-    if kind is None and not is_there(text) and re.match(r"\w[\w+.-]+:", text):
+    if digits:
+        part = text.partition(":")[2] if text.startswith("digits") else text
+        made: Samples | None = open_digits(part or split)
+    elif kind is None and not is_there(text) and re.match(r"\w[\w+.-]+:", text):
         return None  # another plugin's kind; a single letter is a drive of Windows
-    made = _open_files(text, kind, split, options)
+    else:
+        made = _open_files(text, kind, split, options)
     if made is not None and options.get("scaling"):
         raise DataError(f"{text}: only images of databases and image lists are resized at random")
     return made
