@@ -115,15 +115,14 @@ class Operator:
     """One operator of ONNX.
 
     ``defaults`` are the attributes that it understands, REQUIRED ones as None. ``arrays`` gives the
-    learned parameters among a call's constants, of which as many of the first as ``kept`` says are not
-    trained.
+    learned parameters among a call's constants, of which the first ``kept`` are not trained.
     """
 
     name: str
     expand: Expand
     defaults: Mapping[str, Any] = field(default_factory=dict)
     arrays: Learned | None = None
-    kept: Callable[[Call], int] = lambda call: 0
+    kept: int = 0
 
     def learned(self, call: Call) -> list[np.ndarray]:
         """The learned parameters of a call. Raises ValueError."""
@@ -147,13 +146,12 @@ class Operator:
         """Emit the operations of a layer whose operands are ``values``; what it makes of constants alone
         is constant."""
         call: Call = layer.parameters
-        kept = self.kept(call)
         learned = [
             graph.parameter(
                 tuple(array.shape),
                 Given(array),
-                rate=0.0 if number < kept else 1.0,
-                trainable=number >= kept,
+                rate=0.0 if number < self.kept else 1.0,
+                trainable=number >= self.kept,
                 shared=f"{call.shared}[{number}]" if call.shared else None,
             )
             for number, array in enumerate(self.learned(call))

@@ -25,32 +25,19 @@ def _statistics(call: Call, attributes: Mapping[str, Any]) -> Sequence[np.ndarra
     return [mean, variance, scale, bias]
 
 
-def _kept(call: Call, attributes: Mapping[str, Any]) -> Sequence[np.ndarray]:
-    """The same for training: mean and variance as sums over a factor, which then stays what it is."""
-    mean, variance, scale, bias = _statistics(call, attributes)
-    if not attributes["training_mode"]:
-        return [mean, variance, scale, bias]
-    if not 0 <= attributes["momentum"] < 1:
-        raise ValueError(f"momentum {attributes['momentum']} is not in [0, 1)")
-    factor = np.full(1, 1 / (1 - attributes["momentum"]), mean.dtype)
-    return [mean * factor, variance * factor, factor, scale, bias]
-
-
 def _batch_normalization(given: Operands) -> Sequence[Tensor]:
     """By kept statistics; where the file says that it trains, in phase train by the batch's."""
     if not given["spatial"]:
         raise ValueError("only statistics of each channel are supported (spatial 1)")
     if given["epsilon"] < 0:
         raise ValueError(f"epsilon {given['epsilon']} is below 0")
-    x, epsilon = given.tensor(), given["epsilon"]
-    if not given["training_mode"]:
-        mean, variance, scale, bias = given.learned
-        factor = given.fixed("factor", np.ones(1))
-    else:
-        mean, variance, factor, scale, bias = given.learned
-    inputs = (x, mean, variance, factor, scale, bias)
+    if given["training_mode"] and not 0 <= given["momentum"] <= 1:
+        raise ValueError(f"momentum {given['momentum']} is not in [0, 1]")
+    x, epsilon, (mean, variance, scale, bias) = given.tensor(), given["epsilon"], given.learned
+    inputs = (x, mean, variance, given.fixed("factor", np.ones(1)), scale, bias)
     if given["training_mode"] and given.graph.phase == "train":
-        return [given.apply("batch_norm", *inputs, epsilon=epsilon, keep=given["momentum"])[0]]
+        keep = {"keep": given["momentum"], "averaged": True}
+        return [given.apply("batch_norm", *inputs, epsilon=epsilon, **keep)[0]]
     return [given.apply("batch_norm_inference", *inputs, epsilon=epsilon)]
 
 
@@ -171,13 +158,8 @@ _GROUP = {"epsilon": 1e-5, "num_groups": None, "stash_type": 1}
 _LAYER = {"axis": -1, "epsilon": 1e-5, "stash_type": 1}
 
 
-def _untrained(call: Call) -> int:
-    """How many of a batch normalisation's arrays are statistics."""
-    return 3 if call.attributes.get("training_mode") else 2
-
-
 OPERATORS = (
-    Operator("BatchNormalization", _batch_normalization, _BATCH, _kept, kept=_untrained),
+    Operator("BatchNormalization", _batch_normalization, _BATCH, _statistics, kept=2),
     Operator("GroupNormalization", _group_normalization, _GROUP, _pair),
     Operator("InstanceNormalization", _instance_normalization, {"epsilon": 1e-5}, _pair),
     Operator("LayerNormalization", _layer_normalization, _LAYER, _pair),
