@@ -30,6 +30,7 @@ Shape = tuple[int, ...]
 
 SAMPLED = {
     "Data": "data_param",
+    "DenseImageData": "dense_image_data_param",
     "ImageData": "image_data_param",
     "WindowData": "window_data_param",
     "HDF5Data": "hdf5_data_param",
@@ -231,6 +232,13 @@ def shape_of(net: NetDefinition) -> Shape | None:
             return channels, transform.crop_size, transform.crop_size
         if layer.type == "ImageData" and image.new_height:
             return channels, image.new_height, image.new_width
+        if layer.type == "DenseImageData":
+            dense = message.dense_image_data_param
+            return (
+                channels,
+                dense.crop_height or dense.new_height or 64,
+                dense.crop_width or dense.new_width or 64,
+            )
     return None
 
 
@@ -238,11 +246,15 @@ def samples(net: NetDefinition, shape: Shape, count: int) -> dict[str, np.ndarra
     """Arrays for the fields that the net's layers of samples read."""
     random = np.random.default_rng(1)
     fields: set[str] = set()
+    labels: Shape = ()
     for layer in net.layers:
         if layer.type in SAMPLED:
             fields.update(layer.tops if layer.type == "HDF5Data" else ("data", "label"))
+        if layer.type == "DenseImageData":
+            divided = layer.parameters.dense_image_data_param.label_divide_factor
+            labels = (1, *(extent // divided for extent in shape[1:]))
     return {
-        name: random.integers(0, 2, count).astype(np.float32)
+        name: random.integers(0, 2, (count, *labels)).astype(np.float32)
         if is_label(name)
         else random.random((count, *shape), np.float32)
         for name in fields
