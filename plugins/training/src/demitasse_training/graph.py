@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias
@@ -78,6 +79,7 @@ class NetGraph(Graph):
         self.retains_all = retain == "all"
         self._shared: dict[str, Parameter] = {}
         self._named: dict[str, int] = {}
+        self._owned: Counter[str] = Counter()
         self.history: dict[str, list[tuple[int, Tensor]]] = {}
         self.found: dict[Tensor, Callable[[np.ndarray], np.ndarray]] = {}
         self.scoring: dict[Tensor, Scoring] = {}
@@ -123,7 +125,8 @@ class NetGraph(Graph):
                 f"{self._where()}: an earlier layer with parameters has the same name; parameters "
                 f"are kept by layer name, so give each layer its own"
             )
-        owner = (layer, sum(key[0] == layer for p in self.parameters for key in p.owners))
+        owner = (layer, self._owned[layer])
+        self._owned[layer] += 1
         if shared and (first := self._shared.get(shared)) is not None:
             if first.tensor.shape != shape and permissive and count(shape) == count(first.tensor.shape):
                 first.owners.append(owner)
