@@ -11,7 +11,7 @@ from typing import Any
 from demitasse import Layer, Location, ModelError, NetDefinition
 from demitasse_caffe.fork_fields import TYPES
 from demitasse_caffe.paths import FILES, moved
-from demitasse_caffe.python_layers import with_known_type
+from demitasse_caffe.python_layers import with_known_types
 from demitasse_caffe.schema import Schema, is_repeated, number
 from demitasse_caffe.shared_parameters import with_common_multipliers
 from demitasse_caffe.text import Outline, not_a_model, parse, read_text, which
@@ -94,8 +94,7 @@ def define(net: NetFile, state: Any, schema: Schema) -> NetDefinition:
             )
             left_out |= dict.fromkeys(message.top, told)
     phase = next(name for name, value in PHASES.items() if value == state.phase)
-    known = [with_known_type(message, place, schema, phase) for message, place in chosen]
-    chosen = [(message, place) for (message, _), (_, place) in zip(known, chosen, strict=True)]
+    chosen, known = with_known_types(chosen, schema, phase)
     layers = [
         _layer(message, place, schema, position)
         for (message, place), position in zip(with_common_multipliers(chosen), positions, strict=True)
@@ -107,8 +106,8 @@ def define(net: NetFile, state: Any, schema: Schema) -> NetDefinition:
         for layer in layers
         if layer.type in TYPES and layer.type not in schema.types
     }
-    notes = (*net.notes, *(note for message, place in chosen for note in _moved(message, place)))
-    notes += tuple(note for _, note in known if note)
+    found = (note for message, place in chosen for note in _moved(message, place))
+    notes = (*net.notes, *found, *known)
     return NetDefinition(
         net.message.name, phase, _with_classes(layers), net.location, left_out, notes, foreign
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from demitasse import Location, ModelError
@@ -12,28 +12,46 @@ from demitasse_caffe.schema import Schema
 Given = Mapping[str, Any]
 
 
-def with_known_type(message: Any, place: Location, schema: Schema, phase: str) -> tuple[Any, str]:
-    """A layer of type Python as the composed type that computes what its module does, and a sentence
-    about it; the layer itself, and none, where no type does, or the module is to be run. Raises
-    ModelError for a param_str that the module could not read."""
+Placed = tuple[Any, Location]
+"""A layer's message, and where it stands."""
+
+
+def with_known_types(
+    layers: Sequence[Placed], schema: Schema, phase: str
+) -> tuple[list[Placed], list[str]]:
+    """Layers, those of type Python as the composed types that compute what their modules do; and a
+    sentence about each module. Raises ModelError for a param_str that the module could not read."""
+    told: dict[str, list[str]] = {}
+    made = [(_with_known_type(message, place, schema, phase), place) for message, place in layers]
+    for (message, place), (now, _) in zip(layers, made, strict=True):
+        if now is not message:
+            python = message.python_param
+            module = f"{python.module}.{python.layer} is computed by type {now.type}"
+            told.setdefault(module, []).append(f"{place}: layer {message.name!r}")
+    return made, [
+        f"{first}{f' and {len(more)} more' if more else ''}: {module}; +python_layer runs the module"
+        for module, (first, *more) in told.items()
+    ]
+
+
+def _with_known_type(message: Any, place: Location, schema: Schema, phase: str) -> Any:
+    """The layer itself where no type does what it does, or the module is to be run."""
     named = message.python_param.module, message.python_param.layer
     known = _KNOWN.get(named)
     if message.type != "Python" or known is None or schema.runs_python or known[0] not in schema.types:
-        return message, ""
+        return message
     kind, fill = known
     made = type(message)()
     made.CopyFrom(message)
     made.type = kind
-    where = f"{place}: layer {message.name!r} (Python)"
     try:
         fill(made, _given(message.python_param.param_str), phase)
     except (ValueError, SyntaxError, LookupError, TypeError, ArithmeticError) as error:
-        text = message.python_param.param_str
         raise ModelError(
-            f"{where}: {'.'.join(named)} cannot do with param_str {text!r}: {error}"
+            f"{place}: layer {message.name!r} (Python): {'.'.join(named)} cannot do with param_str "
+            f"{message.python_param.param_str!r}: {error}"
         ) from error
-    told = f"{'.'.join(named)} is computed by type {made.type}; +python_layer runs the module"
-    return made, f"{where}: {told}"
+    return made
 
 
 def _given(text: str) -> Given:
