@@ -58,7 +58,15 @@ OBJECTIVES = {
         for kind in ("SoftmaxWithLoss", "SigmoidCrossEntropyLoss")
         for by in ("VALID", "FULL", "BATCH_SIZE", "NONE")
     },
+    "SoftmaxWithLoss of weighted classes": loss(
+        "SoftmaxWithLoss",
+        "score",
+        "label",
+        more="loss_param { weight_by_label_freqs: true class_weighting: [0.5, 3, 1, 2] }",
+    ),
     "EuclideanLoss": loss("EuclideanLoss", "score", "data"),
+    "a loss of channels that are dropped": loss("SpatialDropout", "score", top="kept")
+    + loss("EuclideanLoss", "kept", "data"),
     "HingeLoss": loss("HingeLoss", "score", "label"),
     "HingeLoss L2": loss("HingeLoss", "score", "label", more="hinge_loss_param { norm: L2 }"),
     **{
