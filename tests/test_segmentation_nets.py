@@ -101,3 +101,44 @@ def test_a_dropout_that_samples_in_tests_draws_for_each_sample(tmp_path: Path) -
     values = {*np.unique(made).tolist()}
     assert values == {0.0, float(np.float32(1 / 0.75))}
     assert 0.6 < (made > 0).mean() < 0.9 and len({row.tobytes() for row in made}) == 4
+
+
+def test_a_net_of_deeplabs_reads_learns_and_is_scored(tmp_path: Path) -> None:
+    """A classifier of pixels by their colours, from a list of images and images of classes."""
+    cv2 = pytest.importorskip("cv2", reason="OpenCV 4 is not installed (opencv-python-headless<5)")
+    dice = np.random.default_rng(0)
+    for n in range(6):
+        classes = np.kron(dice.integers(0, 3, (3, 4)), np.ones((8, 8))).astype(np.uint8)
+        classes[:2] = 255
+        colours = np.array([[200, 0, 0], [0, 200, 0], [0, 0, 200]])[np.where(classes > 2, 0, classes)]
+        cv2.imwrite(str(tmp_path / f"c{n}.png"), classes)
+        cv2.imwrite(str(tmp_path / f"{n}.png"), colours)
+    (tmp_path / "list.txt").write_text("".join(f"/{n}.png /c{n}.png\n" for n in range(6)))
+    data = """layer { name: "data" type: "ImageSegData" top: "data" top: "label" top: "dim"
+      image_data_param { source: "list.txt" root_folder: "ROOT" batch_size: 3 label_type: PIXEL }
+      transform_param { mean_value: 60 mean_value: 61.5 mean_value: 62 scale: 0.01 mirror: true
+        scale_factors: 0.5 scale_factors: 1 scale_factors: 1.5 crop_height: 28 crop_width: 24 } }
+    layer { name: "unused" type: "Silence" bottom: "dim" }
+    layer { name: "score" type: "Convolution" bottom: "data" top: "score"
+      convolution_param { num_output: 3 kernel_size: 1 weight_filler { type: "xavier" } } }
+    layer { name: "loss" type: "SoftmaxWithLoss" bottom: "score" bottom: "label" top: "loss"
+      loss_param { ignore_label: 255 } }
+    layer { name: "accuracy" type: "SegAccuracy" bottom: "score" bottom: "label" top: "accuracy"
+      include { phase: TEST } seg_accuracy_param { ignore_label: 255 } }
+    """.replace("ROOT", str(tmp_path))
+    path = tmp_path / "net.prototxt"
+    path.write_text(data)
+    solver = tmp_path / "solver.prototxt"
+    solver.write_text(
+        f'net: "{path}" base_lr: 0.5 lr_policy: "fixed" momentum: 0.9 max_iter: 60 test_iter: 2 '
+        "test_interval: 60 test_initialization: false"
+    )
+    with demitasse.compose(plugins=["-tuning"]) as runtime:
+        trainer = runtime.trainer(solver)
+        assert trainer.net.blobs["data"].shape == (3, 3, 28, 24)
+        before = trainer.test()["accuracy"]
+        trainer.step(60)
+        after = trainer.test()["accuracy"]
+        trainer.close()
+    assert np.shape(after) == (1, 1, 1, 3)
+    assert np.all(np.asarray(after) > 0.97) and np.all(np.asarray(before) < 0.9)

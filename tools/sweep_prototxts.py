@@ -32,6 +32,7 @@ SAMPLED = {
     "Data": "data_param",
     "DenseImageData": "dense_image_data_param",
     "ImageData": "image_data_param",
+    "ImageSegData": "image_data_param",
     "WindowData": "window_data_param",
     "HDF5Data": "hdf5_data_param",
     "MemoryData": "memory_data_param",
@@ -250,7 +251,7 @@ def samples(net: NetDefinition, shape: Shape, count: int) -> dict[str, np.ndarra
     for layer in net.layers:
         if layer.type in SAMPLED:
             fields.update(layer.tops if layer.type == "HDF5Data" else ("data", "label"))
-        if layer.type == "DenseImageData":
+        if layer.type in ("DenseImageData", "ImageSegData"):
             divided = layer.parameters.dense_image_data_param.label_divide_factor
             labels = (1, *(extent // divided for extent in shape[1:]))
     return {

@@ -95,6 +95,51 @@ def test_both_are_cut_and_mirrored_alike_whoever_reads_them(listed: Any, read: R
     np.testing.assert_array_equal(np.concatenate([each for each, _ in halves]), data)
 
 
+def test_images_are_resized_filled_up_and_cut_as_deeplab_does(listed: Any, read: Read) -> None:
+    pixels, _ = places(20, 30)
+    classes = (np.arange(20)[:, None] // 8 + np.zeros((20, 30))).astype(np.uint8)
+    path = listed((pixels, classes))
+    how = {"crop_height": 24, "crop_width": 26, "random": False, "filled": 255, "mean": [1, 2.5, 3]}
+    data, label = read(path, 1, scales=(0.5,), **how)
+    small = cv2.resize(pixels, (15, 10), interpolation=cv2.INTER_LINEAR)
+    expected = np.zeros((24, 26, 3))
+    expected[:10, :15] = small - np.array([1, 2.5, 3])
+    np.testing.assert_allclose(data[0], expected.transpose(2, 0, 1), rtol=1e-6)
+    marks = np.full((24, 26), 255)
+    marks[:10, :15] = cv2.resize(classes, (15, 10), interpolation=cv2.INTER_NEAREST)
+    np.testing.assert_array_equal(label[0, 0], marks)
+    middle, _ = read(path, 1, scales=(2,), **how)
+    large = cv2.resize(pixels, (60, 40), interpolation=cv2.INTER_LINEAR)[8:32, 17:43]
+    np.testing.assert_allclose(middle[0], (large - np.array([1, 2.5, 3])).transpose(2, 0, 1), rtol=1e-6)
+
+
+def test_a_scale_is_drawn_for_each_sample_whoever_reads_it(listed: Any, read: Read) -> None:
+    path = listed(*[places(12, 16, number) for number in range(12)])
+    how = {"crop_height": 12, "crop_width": 16, "filled": 99, "scales": (0.5, 0.75, 1.0)}
+    data, label = read(path, 12, **how)
+    sizes = {(int((each != 99).any(1).sum()), int((each != 99).any(0).sum())) for each in label[:, 0]}
+    assert sizes == {(6, 8), (9, 12), (12, 16)}
+    one = [read(path, 1, first, **how)[0][0] for first in range(12)]
+    np.testing.assert_array_equal(one, data)
+
+
+def test_a_class_may_be_of_a_whole_image_or_unknown(listed: Any, read: Read, opened: Any) -> None:
+    path = listed(places(6, 9), places(6, 9, 1))
+    path.write_text("i0.png 7\ni1.png 200\n")
+    _, label = read(path, 2, classes="image", divide=2)
+    assert label.shape == (2, 1, 3, 4) and [np.unique(each).tolist() for each in label] == [[7], [200]]
+    path.write_text("i0.png\ni1.png\n")
+    _, label = read(path, 2, classes="none", filled=255)
+    assert np.unique(label).tolist() == [255]
+    source = opened(str(path), "image_pairs", options={"classes": "none"})
+    assert source.fields["data_dim"].shape == (1, 1, 2)
+    out = {"data_dim": np.zeros((2, 1, 1, 2), np.float32)}
+    stream = source.stream(0, 2, 2)
+    stream.read(out)
+    stream.close()
+    assert out["data_dim"].tolist() == [[[[6, 9]]]] * 2
+
+
 @pytest.mark.parametrize(
     ("text", "options", "message"),
     [
@@ -111,6 +156,16 @@ def test_both_are_cut_and_mirrored_alike_whoever_reads_them(listed: Any, read: R
         ("i0.png c0.png", {"crop_height": 2}, "crop_height 2 and crop_width 0: give both"),
         ("i0.png c0.png", {"divide": 0}, "divided by 0; 1 or more"),
         ("i0.png c0.png", {"divide": 50}, r"nothing is left of \(6, 9\) pixels divided by 50"),
+        ("i0.png c0.png", {"mean": [1, 2]}, "has 3 channels, and 2 means are given"),
+        ("i0.png c0.png", {"scales": (1, 0)}, r"resized \(1.0, 0.0\) times; numbers above 0"),
+        ("i0.png c0.png", {"filled": 256}, "filled up with class 256; 0 to 255"),
+        (
+            "i0.png c0.png",
+            {"classes": "pixel"},
+            "unknown kind of classes 'pixel'; did you mean 'pixels'",
+        ),
+        ("i0.png c0.png", {"classes": "image"}, r":1: .* is not a path and a class from 0 to 255"),
+        ("i0.png 256", {"classes": "image"}, r":1: .* is not a path and a class from 0 to 255"),
         ("i0.png c0.png", {"divde": 2}, "unknown option .* 'divde'; did you mean 'divide'"),
     ],
 )

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from demitasse import DataError
+from demitasse_reference.kernels.loss import segment_scores
 
 Apply = Callable[..., Any]
 
@@ -89,6 +90,24 @@ def test_a_label_that_is_no_class_is_named(
         apply(operation, X, label)
     with pytest.raises(DataError, match="or 255, which is ignored"):
         apply(operation, X, label, ignore_label=255)
+
+
+def test_segments_are_scored_by_their_confusions() -> None:
+    best = np.array([[0, 0, 1], [2, 1, 1]])
+    label = np.array([[0, 1, 1], [2, 9, 0]], float)
+    x = np.moveaxis(np.eye(4)[best], -1, 0)[None]
+    scores = segment_scores(x, label[None, None], ignored=(9, 7))
+    assert scores.shape == (1, 1, 1, 3)
+    # Class 0: 1 of 2 right, one pixel of class 1 taken for it; class 1 alike; 2 is right, 3 not there.
+    np.testing.assert_allclose(
+        scores.ravel(), [3 / 5, (1 / 2 + 1 / 2 + 1) / 3, (1 / 3 + 1 / 3 + 1 + 1) / 4]
+    )
+    equal = segment_scores(np.zeros((1, 2, 1, 1)), np.ones((1, 1, 1, 1)), ignored=())
+    assert equal.ravel().tolist() == [1.0, 1.0, 1.0]
+    none = segment_scores(np.zeros((1, 2, 1, 1)), np.full((1, 1, 1, 1), 5.0), ignored=(5,))
+    assert none.ravel().tolist() == [0.0, 0.0, 1.0]
+    with pytest.raises(DataError, match="label 5 of sample 0"):
+        segment_scores(np.zeros((1, 2, 1, 1)), np.full((1, 1, 1, 1), 5.0), ignored=())
 
 
 def test_accuracy_is_the_share_of_largest_predictions(apply: Apply) -> None:

@@ -392,14 +392,9 @@ FORKS = (
         "DeepLab's fork",
         fields=(
             Fields(
-                "TransformationParameter", "crop_height crop_width", "crops are no squares", idle="0"
-            ),
-            Fields("TransformationParameter", "scale_factors", _SAMPLES),
-            Fields(
                 "ConvolutionParameter", "hole hole_h hole_w", "it is what Caffe calls dilation", idle="1"
             ),
         ),
-        types="ImageSegData",
     ),
     Fork(
         "caffe-windows",
@@ -439,7 +434,6 @@ FORKS = (
         ),
     ),
     Fork("R-FCN's fork", types="BoxAnnotatorOHEM SmoothL1LossOHEM SoftmaxWithLossOHEM"),
-    Fork("the forks of DeepLab and PSPNet", types="SegAccuracy"),
     Fork("OpenPose's fork", types="CPMData ImResize Nms"),
     Fork("the forks of SSD and C3D", types="VideoData"),
     Fork("C3D and its successors", types="Convolution3D Deconvolution3D Pooling3D"),

@@ -24,8 +24,8 @@ FAMILIES: dict[str, tuple[str, str]] = {
 """Fill and outline of each family, in the order of a legend."""
 
 _MEMBERS = {
-    "data": "AnnotatedData Data DenseImageData DummyData HDF5Data HDF5Output ImageData Input MemoryData "
-    "Parameter WindowData",
+    "data": "AnnotatedData Data DenseImageData DummyData HDF5Data HDF5Output ImageData ImageSegData "
+    "Input MemoryData Parameter WindowData",
     "convolution": "Convolution ConvolutionDepthwise Deconvolution DepthwiseConvolution Im2col",
     "inner product": "InnerProduct Embed",
     "pooling": "PSROIPooling Pooling Proposal ROIPooling SPP",
@@ -37,12 +37,16 @@ _MEMBERS = {
     "Silence Tile Upsample",
     "recurrent": "LSTM LSTMUnit RNN",
     "loss": "Accuracy ContrastiveLoss EuclideanLoss HingeLoss InfogainLoss MultiBoxLoss "
-    "MultinomialLogisticLoss SigmoidCrossEntropyLoss SmoothL1Loss SoftmaxWithLoss",
+    "MultinomialLogisticLoss SegAccuracy SigmoidCrossEntropyLoss SmoothL1Loss SoftmaxWithLoss",
 }
 _FAMILY = {kind: family for family, kinds in _MEMBERS.items() for kind in kinds.split()}
 _BORROWED = dict.fromkeys(
     ("ConvolutionDepthwise", "Deconvolution", "DepthwiseConvolution", "Im2col"), "convolution_param"
-) | {"AnnotatedData": "data_param", "SpatialDropout": "dropout_param"}
+) | {
+    "AnnotatedData": "data_param",
+    "ImageSegData": "image_data_param",
+    "SpatialDropout": "dropout_param",
+}
 _MOST = 3
 
 

@@ -1,4 +1,5 @@
-"""Samples from pairs of image files that a text lists: an image, and one whose pixels are classes."""
+"""Samples from image files that a text lists with the classes of their pixels: as an image of classes,
+as one class for all, or as none."""
 
 from __future__ import annotations
 
@@ -10,18 +11,25 @@ import numpy as np
 
 from demitasse import DataError, Field
 from demitasse_datasets import images
+from demitasse_datasets.annotated.draws import Draws
 from demitasse_datasets.crops import below, draws, fit
 from demitasse_datasets.decoders import decoders, for_each
 from demitasse_datasets.image_list import beside, lines, read_image, text_of
 from demitasse_datasets.samples import naming
 
+CLASSES = ("pixels", "image", "none")
+"""What a line has behind the image: an image of classes, one number for all pixels, or nothing."""
+
 Size = tuple[int, int]
 """Rows and columns."""
 
+Two = tuple[np.ndarray, np.ndarray]
+"""An image (rows, columns, channels) and its classes (rows, columns, 1)."""
+
 
 @dataclass(frozen=True)
-class Pair:
-    """A line of a list: its number (from 1), the image's path and that of its classes."""
+class Listed:
+    """A line of a list: its number (from 1), the image's path, and what stands for its classes."""
 
     line: int
     image: str
@@ -30,52 +38,111 @@ class Pair:
 
 @dataclass(frozen=True)
 class Cut:
-    """What becomes of both images of a pair alike: a part of ``size`` from anywhere (None: all), and,
-    with ``mirror``, each second one mirrored; drawn by the sample's number in the global order."""
+    """What becomes of an image and its classes alike, drawn by the sample's number in the global order:
+    resized by one of ``scales``; where it is smaller than ``size``, filled up below and to the right, if
+    the class ``filled`` is given; a part of that size from anywhere, or from the middle; and, with
+    ``mirror``, each second one mirrored."""
 
     size: Size | None = None
+    anywhere: bool = True
     mirror: bool = False
+    scales: tuple[float, ...] = ()
+    filled: int | None = None
     seed: int = 0
     stream: int = 0
 
+    def resized(self, two: Two, sample: int) -> Two:
+        """Both in a sample's size, the image by straight lines, its classes to the nearest."""
+        if not self.scales:
+            return two
+        factor = self.scales[Draws(self.seed, self.stream, sample).below(len(self.scales))]
+        rows, columns = (max(1, int(side * factor)) for side in two[0].shape[:2])
+        return images.resize(two[0], rows, columns), images.resize_nearest(two[1], rows, columns)
 
-def read_pairs(path: Path) -> list[Pair]:
-    """A list of pairs: two paths a line, a blank between. Raises DataError with the line."""
+    def __call__(self, two: Two, draw: np.ndarray) -> Two:
+        """Both, for what ``crops.draws`` has drawn for a sample. Raises DataError for too small ones."""
+        if self.size is not None:
+            two = self._part(self._filled(two), draw)
+        return (two[0][:, ::-1], two[1][:, ::-1]) if self.mirror and draw[2] else two
+
+    def _filled(self, two: Two) -> Two:
+        assert self.size is not None
+        more = [max(0, side - has) for side, has in zip(self.size, two[0].shape[:2], strict=True)]
+        if self.filled is None or not any(more):
+            return two
+        widths = [(0, more[0]), (0, more[1]), (0, 0)]
+        return np.pad(two[0], widths), np.pad(two[1], widths, constant_values=self.filled)
+
+    def _part(self, two: Two, draw: np.ndarray) -> Two:
+        assert self.size is not None
+        (rows, columns), (height, width) = self.size, two[0].shape[:2]
+        spare = height - rows, width - columns
+        if min(spare) < 0:
+            raise DataError(
+                f"its image has {width} x {height} pixels, too small for a part of {columns} x {rows}"
+            )
+        top, left = spare[0] // 2, spare[1] // 2
+        if self.anywhere:
+            top, left = below(draw[0], spare[0] + 1), below(draw[1], spare[1] + 1)
+        within = slice(top, top + rows), slice(left, left + columns)
+        return two[0][within], two[1][within]
+
+
+def read_pairs(path: Path, kind: str = "pixels") -> list[Listed]:
+    """A list of images and, where the ``kind`` says so, of what stands for their classes, a blank
+    between. Raises DataError with the line."""
+    wanted = {"pixels": "an image, and the image of its classes", "image": "an image, and its class"}
     pairs = []
     for number, line in lines(path):
         names = line.split()
-        if len(names) != 2:
+        if (kind != "none" and len(names) != 2) or (kind == "image" and not _is_class(names[-1])):
             text_of(path, strict=True)  # an image or a database given for a list
+            what = "two paths" if kind == "pixels" else "a path and a class from 0 to 255"
             raise DataError(
-                f"{path}:{number}: {line[:200]!r} is not two paths with a blank between: an image, and "
-                f"the image of its classes"
+                f"{path}:{number}: {line[:200]!r} is not {what} with a blank between: {wanted[kind]}"
             )
-        pairs.append(Pair(number, *names))
+        pairs.append(Listed(number, *(*names, "")[:2]))
     if not pairs:
         raise DataError(f"{path}: lists no images")
     return pairs
 
 
-class PairSamples:
-    """The pairs of a list: ``data`` (channels, rows, columns) uint8, blue first, and ``label`` (1, rows,
-    columns) uint8, a class for each pixel, or for each square of ``divide`` x ``divide``.
+def _is_class(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) < 4 and int(text) < 256
 
-    ``resized`` is (rows, columns); classes are never mixed, but the nearest taken. ``root`` is put
-    before each path as Caffe does, as text.
+
+class PairSamples:
+    """The images of a list: ``data`` (channels, rows, columns), blue first, uint8, or float32 less the
+    ``mean`` of each channel (or of all); ``label`` (1, rows, columns) uint8, a class for each pixel, or
+    for each square of ``divide`` x ``divide``; and ``data_dim`` (1, 1, 2), the rows and columns that the
+    image had, at most those of ``data``.
+
+    ``resized`` is (rows, columns); classes are never mixed, but the nearest taken. ``classes`` is one of
+    ``CLASSES``; where there are none, all pixels are of the class that fills. ``root`` is put before
+    each path as Caffe does, as text.
     """
 
     def __init__(
-        self, path: Path, root: str, mode: str, resized: Size | None, cut: Cut, divide: int = 1
+        self,
+        path: Path,
+        root: str,
+        mode: str,
+        resized: Size | None,
+        cut: Cut,
+        divide: int = 1,
+        mean: np.ndarray | None = None,
+        classes: str = "pixels",
     ) -> None:
-        self.name, self._pairs = str(path), read_pairs(path)
+        self.name, self._pairs, self._classes = str(path), read_pairs(path, classes), classes
         self.size = len(self._pairs)
         self._root, self._mode, self._resized, self._cut = root, mode, resized, cut
-        self._divide, self._pool = divide, decoders()
+        self._divide, self._mean, self._pool = divide, mean, decoders()
         with naming(self._where(0)):
-            pixels, classes = self._pair(0, np.zeros(3, np.int64))
+            pixels, marks = self._sample(0, np.zeros(3, np.int64), 0)[:2]
         self.fields: Mapping[str, Field] = {
-            "data": Field(pixels.shape, "uint8"),
-            "label": Field(classes.shape, "uint8"),
+            "data": Field(pixels.shape, pixels.dtype.name),
+            "label": Field(marks.shape, "uint8"),
+            "data_dim": Field((1, 1, 2), "float32"),
         }
 
     def gather(self, numbers: np.ndarray, out: Mapping[str, np.ndarray], first: int) -> None:
@@ -84,8 +151,8 @@ class PairSamples:
         def one(i: int) -> None:
             number = int(numbers[i])
             with naming(self._where(number)):
-                made = self._pair(number, drawn[i])
-                for name, array in zip(("data", "label"), made, strict=True):
+                made = self._sample(number, drawn[i], first + i)
+                for name, array in zip(("data", "label", "data_dim"), made, strict=True):
                     if name in out:
                         fit(array, out[name][i])
 
@@ -95,25 +162,38 @@ class PairSamples:
         pair = self._pairs[number]
         return f"{self.name}:{pair.line}: {self._root}{pair.image}"
 
-    def _pair(self, number: int, draw: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """An image and its classes, each (channels, rows, columns), as a draw has them."""
-        pair = self._pairs[number]
+    def _sample(self, number: int, draw: np.ndarray, sample: int) -> tuple[np.ndarray, ...]:
+        """What is read of an image, as a draw has it."""
+        two = self._read_both(self._pairs[number])
+        had = two[0].shape[:2]
+        pixels, marks = self._cut.resized(two, sample)
+        if self._mean is not None:
+            if self._mean.size not in (1, pixels.shape[2]):
+                raise DataError(f"has {pixels.shape[2]} channels, and {self._mean.size} means are given")
+            pixels = pixels.astype(np.float32) - self._mean.astype(np.float32)
+        pixels, marks = self._cut((pixels, marks), draw)
+        dim = np.minimum(had, pixels.shape[:2]).astype(np.float32).reshape(1, 1, 2)
+        return images.planes(pixels), images.planes(marks), dim
+
+    def _read_both(self, pair: Listed) -> Two:
         pixels = self._read(pair.image, self._mode)
-        classes = self._read(pair.classes, "gray", f"its classes, {self._root}{pair.classes}")
-        size = self._resized or classes.shape[:2]
+        if self._classes == "pixels":
+            marks = self._read(pair.classes, "gray", f"its classes, {self._root}{pair.classes}")
+        else:
+            mark = int(pair.classes) if self._classes == "image" else self._cut.filled or 0
+            marks = np.full((*pixels.shape[:2], 1), mark, np.uint8)
+        size = self._resized or marks.shape[:2]
         pixels = images.resize(pixels, *self._resized) if self._resized else pixels
         rows, columns = (extent // self._divide for extent in size)
         if min(rows, columns) < 1:
             raise DataError(f"nothing is left of {size} pixels divided by {self._divide}")
-        classes = images.resize_nearest(classes, rows, columns)
+        marks = images.resize_nearest(marks, rows, columns)
         if pixels.shape[0] // self._divide != rows or pixels.shape[1] // self._divide != columns:
             raise DataError(
                 f"its image has {pixels.shape[1]} x {pixels.shape[0]} pixels and its classes have "
                 f"{size[1]} x {size[0]}; resize both, by new_height and new_width"
             )
-        pixels, classes = self._cut_alike(images.planes(pixels), images.planes(classes), draw)
-        mirrored = self._cut.mirror and draw[2]
-        return (pixels[:, :, ::-1], classes[:, :, ::-1]) if mirrored else (pixels, classes)
+        return pixels, marks
 
     def _read(self, name: str, mode: str, what: str = "") -> np.ndarray:
         try:
@@ -122,19 +202,3 @@ class PairSamples:
             if not what:
                 raise
             raise DataError(f"{what}: {error}") from error
-
-    def _cut_alike(
-        self, pixels: np.ndarray, classes: np.ndarray, draw: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        if self._cut.size is None:
-            return pixels, classes
-        rows, columns = self._cut.size
-        spare = pixels.shape[1] - rows, pixels.shape[2] - columns
-        if min(spare) < 0:
-            raise DataError(
-                f"its image has {pixels.shape[2]} x {pixels.shape[1]} pixels, too small for a part of "
-                f"{columns} x {rows}"
-            )
-        top, left = below(draw[0], spare[0] + 1), below(draw[1], spare[1] + 1)
-        within = (slice(None), slice(top, top + rows), slice(left, left + columns))
-        return pixels[within], classes[within]

@@ -19,8 +19,8 @@ OPTIONS: Mapping[str, tuple[str, ...]] = {
     "leveldb": ("crop", "random", "scaling", "stream", "mode", "skip"),
     "images": ("root", "height", "width", "crop", "random", "scaling", "stream", "mode", "skip"),
     "image_pairs": (
-        *("root", "height", "width", "crop_height", "crop_width", "mirror", "divide"),
-        *("mode", "stream", "skip"),
+        *("root", "height", "width", "crop_height", "crop_width", "random", "mirror", "divide"),
+        *("scales", "filled", "mean", "classes", "mode", "stream", "skip"),
     ),
     "hdf5": ("fields",),
     "windows": (
@@ -104,18 +104,28 @@ def _windows(path: Path, given: Mapping[str, Any], seed: int) -> Samples:
 
 
 def _pairs(path: Path, given: Mapping[str, Any], seed: int) -> Samples:
-    from demitasse_datasets.image_pairs import Cut, PairSamples
+    from demitasse_datasets.image_pairs import CLASSES, Cut, PairSamples
 
     mode, divide = str(given.get("mode", "color")), int(given.get("divide", 1))
     _check_mode(mode)
+    classes, scales = str(given.get("classes", "pixels")), tuple(map(float, given.get("scales", ())))
+    if classes not in CLASSES:
+        raise DataError(unknown("kind of classes", classes, CLASSES))
+    if not all(0 < scale <= LARGEST_IMAGE for scale in scales):
+        raise DataError(f"{path}: images are resized {scales} times; numbers above 0")
+    if (filled := given.get("filled")) is not None and not 0 <= filled <= 255:
+        raise DataError(f"{path}: images are filled up with class {filled}; 0 to 255")
     part = _size(given, "crop_height", "crop_width")
     if divide < 1 or (divide > 1 and part):
         raise DataError(
             f"{path}: classes are divided by {divide}; 1 or more, and 1 where images are cut"
         )
-    cut = Cut(part, bool(given.get("mirror", False)), seed, int(given.get("stream", 0)))
-    resized = _size(given, "height", "width")
-    return PairSamples(path, str(given.get("root", "")), mode, resized, cut, divide)
+    anywhere, mirror = bool(given.get("random", True)), bool(given.get("mirror", False))
+    cut = Cut(part, anywhere, mirror, scales, filled, seed, int(given.get("stream", 0)))
+    resized, mean = _size(given, "height", "width"), given.get("mean")
+    mean = None if mean is None else np.asarray(mean, np.float64)
+    root = str(given.get("root", ""))
+    return PairSamples(path, root, mode, resized, cut, divide, mean, classes)
 
 
 def _annotated(path: Path, given: Mapping[str, Any], seed: int) -> Samples:

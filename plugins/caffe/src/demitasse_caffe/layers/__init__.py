@@ -20,7 +20,7 @@ from demitasse_caffe.layers.annotated import AnnotatedData
 from demitasse_caffe.layers.arrays import DummyData, Input, MemoryData
 from demitasse_caffe.layers.base import CaffeLayer
 from demitasse_caffe.layers.convolution import SPP, Convolution, Deconvolution, Im2col, Pooling
-from demitasse_caffe.layers.data import Data, DenseImageData, ImageData, WindowData
+from demitasse_caffe.layers.data import Data, DenseImageData, ImageData, ImageSegData, WindowData
 from demitasse_caffe.layers.elementwise import Concat, Eltwise
 from demitasse_caffe.layers.forks import (
     BN,
@@ -52,6 +52,7 @@ from demitasse_caffe.layers.loss import (
     HingeLoss,
     InfogainLoss,
     MultinomialLogisticLoss,
+    SegAccuracy,
     SigmoidCrossEntropyLoss,
     SoftmaxWithLoss,
 )
@@ -94,6 +95,7 @@ LAYER_TYPES: tuple[CaffeLayer, ...] = (
     HingeLoss(),
     Im2col(),
     ImageData(),
+    ImageSegData(),
     InfogainLoss(),
     InnerProduct(),
     Input(),
@@ -119,6 +121,7 @@ LAYER_TYPES: tuple[CaffeLayer, ...] = (
     Reshape(),
     SPP(),
     Scale(),
+    SegAccuracy(),
     SigmoidCrossEntropyLoss(),
     ShuffleChannel(),
     Silence(),

@@ -12,6 +12,7 @@ from demitasse import DataError, DataSpec, GraphBuilder, Layer, Tensor, is_file
 from demitasse_caffe.layers.base import CaffeLayer, in_training
 from demitasse_caffe.layers.transformation import (
     SCALING,
+    SEGMENTS,
     check_served,
     scaling,
     subtracted,
@@ -134,6 +135,53 @@ class DenseImageData(CaffeLayer):
         fields = {"data": "raw", "label": "real"}
         samples, labels = read("dense_image_data_param", layer, spec, data.batch_size, fields, graph)
         return [transform(layer, message, samples, graph), labels]
+
+
+class ImageSegData(CaffeLayer):
+    """Images that a text file lists and classes of their pixels: of an image of classes, of one class,
+    or of none. Both are resized by a factor, filled up below and to the right, cut and mirrored alike; a
+    third top has how many rows and columns of a sample are the image's. Chen et al. 2015, *DeepLab*."""
+
+    name = "ImageSegData"
+    bottoms = (0, 0)
+    tops = (2, 3)
+
+    def expand(
+        self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
+    ) -> Sequence[Tensor]:
+        data, parameters = message.image_data_param, message.transform_param
+        check_served(parameters, SEGMENTS)
+        source = source_of(data, "image_data_param", layer)
+        if parameters.mean_file:
+            raise ValueError("has a mean_file, which is for images of one size; give mean_value")
+        sides = parameters.crop_height, parameters.crop_width
+        if parameters.crop_size:
+            if any(sides):
+                raise ValueError("crop_size and crop_height, crop_width exclude each other")
+            sides = (parameters.crop_size,) * 2
+        options = {
+            "root": _root(data.root_folder, layer),
+            "mode": "color" if data.is_color else "gray",
+            "height": data.new_height,
+            "width": data.new_width,
+            "crop_height": sides[0],
+            "crop_width": sides[1],
+            "random": in_training(message, graph),
+            "mirror": parameters.mirror,
+            "scales": tuple(map(number, parameters.scale_factors)),
+            "filled": data.ignore_label,
+            "classes": {0: "none", 1: "image", 2: "pixels"}[data.label_type],
+            "skip": data.rand_skip,
+            "stream": graph.stream,
+        }
+        mean = subtracted(layer, parameters, 3 if data.is_color else 1)
+        options["mean"] = [0.0] if mean is None else mean.ravel().tolist()
+        spec = DataSpec(source, "image_pairs", data.shuffle, graph.seed, options, layer.location)
+        fields = dict.fromkeys(("data", "label", "data_dim")[: len(layer.tops)], "real")
+        samples, *rest = read("image_data_param", layer, spec, data.batch_size, fields, graph)
+        if (scale := number(parameters.scale)) != 1:
+            samples = graph.apply("power", samples, scale=scale)
+        return [samples, *rest]
 
 
 class WindowData(CaffeLayer):

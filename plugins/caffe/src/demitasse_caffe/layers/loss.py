@@ -176,6 +176,26 @@ class Accuracy(CaffeLayer):
         return list(shares[: len(layer.tops)])
 
 
+class SegAccuracy(CaffeLayer):
+    """Of pixels' classes that are predicted best, three shares: of pixels that are right, the mean over
+    the classes that there are of those, and the mean over all classes of what is right over what is the
+    class or is taken for it. Everingham et al. 2010; Chen et al. 2015, *DeepLab*."""
+
+    name = "SegAccuracy"
+    bottoms = (2, 2)
+    no_gradient = MappingProxyType({1: "labels"})
+
+    def expand(
+        self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
+    ) -> Sequence[Tensor]:
+        if any(layer.loss_weights) and graph.phase == "train":
+            raise ValueError("an accuracy has no gradient, so a loss_weight cannot be trained with")
+        about = message.seg_accuracy_param
+        if not about.reset:
+            raise ValueError("reset: false adds up batches; here a test tells the mean over them")
+        return [graph.apply("segment_scores", *bottoms, ignored=tuple(about.ignore_label))]
+
+
 def _ignored(message: Any) -> int | None:
     return message.ignore_label if message.HasField("ignore_label") else None
 

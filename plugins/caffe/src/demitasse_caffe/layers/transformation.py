@@ -16,6 +16,9 @@ from demitasse_caffe.weights import read_blob
 SCALING = ("random_resize_param", "random_aspect_ratio_param")
 """The fields of Intel's fork."""
 
+SEGMENTS = ("scale_factors", "crop_width", "crop_height")
+"""Those of DeepLab's."""
+
 _NOT_CAFFES = 80_000_000
 """Numbers of fields that Caffe's messages do not have begin here."""
 
@@ -55,6 +58,8 @@ def check_served(parameters: Any, served: Collection[str] = ()) -> None:
             whose, whom = "SSD's fork", "AnnotatedData layers"
             if field.name in SCALING:
                 whose, whom = "Intel's fork", "Data and ImageData layers"
+            if field.name in SEGMENTS:
+                whose, whom = "DeepLab's fork", "ImageSegData layers"
             raise ValueError(
                 f"transform_param {{ {field.name} }} is of {whose}, and only {whom} have it here"
             )

@@ -65,6 +65,13 @@ def _contrastive_shapes(shapes: Shapes, attributes: Attributes) -> tuple[Shape, 
     return ((),)
 
 
+def _segments(shapes: Shapes, attributes: Attributes) -> tuple[Shape, ...]:
+    x, label = shapes["x"], shapes["label"]
+    if len(x) != 4 or label != (x[0], 1, *x[2:]):
+        raise ValueError(f"label {label} has not one class for each pixel of x {x}")
+    return ((1, 1, 1, 3),)
+
+
 OPERATIONS = (
     _define(
         "half_squared_distance",
@@ -132,6 +139,17 @@ OPERATIONS = (
         flops=per_element("x", 16),
         attributes={"axis": 1, **_NORMALIZED},
         gradients=["x = infogain_loss_backward(dloss, probability, label, matrix)"],
+    ),
+    _define(
+        "segment_scores",
+        "of the pixels whose label is none of ignored, the best class of x (of equals the later): the "
+        "share that is right, the mean of that over the classes that there are, and the mean over all "
+        "classes of what is right over what is the class or is taken for it (1 where nothing is)",
+        inputs="x label",
+        outputs="scores",
+        shapes=_segments,
+        flops=per_element("x", 1),
+        attributes={"ignored": ()},
     ),
     _define(
         "infogain_loss_backward",

@@ -9,6 +9,7 @@ in the vocabulary; contrastive_loss is that of Hadsell, Chopra and LeCun 2006, e
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 
 import numpy as np
@@ -62,6 +63,22 @@ def accuracy(
     hits = np.bincount(labels[hit], minlength=classes)
     occurrences = np.bincount(labels[valid], minlength=classes)
     return hits.sum() / max(1, occurrences.sum()), hits / np.maximum(1, occurrences)
+
+
+def segment_scores(x: Reals, label: Values, *, ignored: Sequence[int]) -> Reals:
+    counted = ~np.isin(label, ignored)
+    labels, _ = _labels(x, np.where(counted, label, 0), 1, None)
+    classes = x.shape[1]
+    best = classes - 1 - x[:, ::-1].argmax(axis=1)[:, None]
+    pairs = labels[counted] * classes + best[counted]
+    table = np.bincount(pairs, minlength=classes**2).reshape(classes, classes).astype(np.float64)
+    right, own, taken = table.diagonal(), table.sum(1), table.sum(0)
+    recall = right[own > 0] / own[own > 0]
+    union = own + taken - right
+    shares = np.divide(right, union, out=np.ones(classes), where=union > 0)
+    whole = right.sum() / max(1.0, own.sum())
+    scores = np.array([whole, recall.mean() if recall.size else 0.0, shares.mean()])
+    return scores.reshape(1, 1, 1, 3)
 
 
 def _labels(x: Reals, label: Values, axis: int, ignore_label: int | None) -> tuple[Values, Values]:
@@ -233,6 +250,7 @@ KERNELS: Kernels = {
     "softmax_loss": softmax_loss,
     "softmax_loss_backward": softmax_loss_backward,
     "accuracy": accuracy,
+    "segment_scores": segment_scores,
     "infogain_loss": infogain_loss,
     "infogain_loss_backward": infogain_loss_backward,
     "hinge_loss": hinge_loss,
