@@ -53,6 +53,17 @@ def _infogain(v: Any) -> Any:
     return [x, label, v.positive(classes, classes)], {**attributes, "normalization": kinds}
 
 
+def _segments(v: Any) -> Any:
+    classes = v.number(1, 9)
+    x = v.real(v.number(1, 3), classes, v.number(1, 9), v.number(1, 9))
+    x = np.round(x, v.one_of(0, 3)).astype(v.dtype)  # of equals the later class counts
+    label = v.random.integers(0, classes, (len(x), 1, *x.shape[2:])).astype(v.dtype)
+    ignored = v.one_of((), (255,), (0, 255))
+    if ignored:
+        label[v.random.uniform(size=label.shape) < 0.2] = 255
+    return [x, label], {"ignored": ignored}
+
+
 def _infogain_backward(v: Any) -> Any:
     (x, label, matrix), attributes = _infogain(v)
     return [v.real(), np.abs(x), label, matrix], attributes
@@ -84,12 +95,13 @@ CASES = {
     "negative_log_likelihood_backward": backward(_shares),
     "infogain_loss": _infogain,
     "infogain_loss_backward": _infogain_backward,
+    "segment_scores": _segments,
     "contrastive_loss": _contrast,
     "contrastive_loss_backward": backward(_contrast),
 }
 
 
-@pytest.mark.parametrize("name", sorted(CASES))
+@pytest.mark.parametrize("name", sorted({*CASES} - {"segment_scores"}))
 def test_threads_share_what_is_large(name: str) -> None:
     check_agreement(name, *CASES[name](Large({1: 1, 9: 200, 40: 160})), "float64", 1e-11)
 

@@ -16,6 +16,9 @@ from demitasse_cpu.kernels import FACTORIES
 
 Bound = tuple[Work, list[Any], list[Any]]
 
+_BEHIND = 4096
+"""Bytes that others have behind a kernel's workspace."""
+
 
 def make_request(
     name: str,
@@ -58,16 +61,22 @@ def only_candidate(request: Request) -> Candidate:
     return candidate
 
 
-def bind(
+def bind(name: str, inputs: Sequence[Any], *arguments: Any, **options: Any) -> Bound:
+    """``bind_checked`` without its check."""
+    return bind_checked(name, inputs, *arguments, **options)[0]
+
+
+def bind_checked(
     name: str,
     inputs: Sequence[Any],
     attributes: dict[str, Any] | None = None,
     threads: int = 2,
     absent: Sequence[int] = (),
     in_place: bool = False,
-) -> Bound:
+) -> tuple[Bound, Callable[[], None]]:
     """A bound kernel with copies of the inputs, and outputs and a workspace full of rubbish: nothing
-    may depend on what was there. ``in_place`` gives the first output the memory of the first input."""
+    may depend on what was there. ``in_place`` gives the first output the memory of the first input. And
+    a check that nothing was written behind the workspace."""
     request = make_request(name, inputs, attributes or {}, threads, absent)
     candidate = only_candidate(request)
     given: list[Any] = [None if x is None else x.copy() for x in inputs]
@@ -77,10 +86,20 @@ def bind(
         assert request.operation.aliases
         assert outputs[0] is not None
         outputs[0] = given[0].reshape(outputs[0].shape)
-    workspace = np.full(candidate.workspace + 64, 255, np.uint8)
-    start = -workspace.ctypes.data % 64
-    room = workspace[start : start + candidate.workspace] if candidate.workspace else None
-    return candidate.bind(given, outputs, room), given, outputs
+    room, check = workspace_of(candidate)
+    return (candidate.bind(given, outputs, room), given, outputs), check
+
+
+def workspace_of(candidate: Candidate) -> tuple[Any, Callable[[], None]]:
+    """A kernel's workspace, full of rubbish, None for none; and a check that what is behind stays."""
+    size = candidate.workspace
+    whole = np.full(size + 64 + _BEHIND, 255, np.uint8)
+    start = -whole.ctypes.data % 64
+
+    def check() -> None:
+        assert (whole[start + size :] == 255).all(), f"{candidate.kernel} writes behind its workspace"
+
+    return whole[start : start + size] if size else None, check
 
 
 def compute_lying(request: Request, inputs: Sequence[Any]) -> list[Any]:
@@ -94,10 +113,9 @@ def compute_lying(request: Request, inputs: Sequence[Any]) -> list[Any]:
     for layout, spec in zip(given, request.outputs, strict=True):
         lying = None if spec is None else replace(spec, layout=layout)
         targets.append(None if lying is None else np.full(lying.physical, 77, lying.array_type))
-    workspace = np.full(candidate.workspace + 64, 255, np.uint8)
-    start = -workspace.ctypes.data % 64
-    room = workspace[start : start + candidate.workspace] if candidate.workspace else None
+    room, check = workspace_of(candidate)
     candidate.bind(sources, targets, room)()
+    check()
     return [
         None if spec is None else layout.unpack(target, spec.shape)
         for layout, spec, target in zip(given, request.outputs, targets, strict=True)
@@ -156,8 +174,9 @@ def compute() -> Callable[..., list[Any]]:
         candidate = only_candidate(request)
         if {*candidate.input_layouts, *candidate.output_layouts} - {PLAIN}:
             return compute_lying(request, inputs)
-        work, given, outputs = bind(name, inputs, *arguments, **options)
+        (work, given, outputs), check = bind_checked(name, inputs, *arguments, **options)
         work()
+        check()
         if not outputs:
             return given
         if not options.get("in_place"):

@@ -135,6 +135,28 @@ def accuracy(request: Request) -> Iterable[Candidate]:
     return (Candidate(KERNEL, bind, workspace=(1 + 2 * classes) * 8, in_place=False),)
 
 
+def segment_scores(request: Request) -> Iterable[Candidate]:
+    x, _ = request.inputs
+    if not is_real(x, *request.outputs):
+        return ()
+    _, classes, *image = spec(x).shape
+    ignored = tuple(map(float, request.attributes["ignored"]))
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
+        import numpy as np
+
+        from demitasse_cpu.loops import loss as loops
+
+        scores, labels = map(flat, inputs)
+        cells = workspace.view("int64")
+        wrong, table = cells[:1], cells[1:].reshape(classes, classes)
+        failed = _wrong_label(request, wrong, labels, prod(image), classes)
+        buffers = scores, labels, flat(outputs[0]), table, wrong, np.array(ignored, np.float64)
+        return ready(loops.segment_scores, *buffers, classes, prod(image), failed=failed)
+
+    return (Candidate(KERNEL, bind, workspace=(1 + classes**2) * 8, in_place=False),)
+
+
 def hinge_loss(request: Request) -> Iterable[Candidate]:
     samples, classes = _by_sample(request, 0)
     numbers = request.attributes["norm"] == "L2", classes
@@ -271,6 +293,7 @@ FACTORIES = {
     "softmax_loss": softmax_loss,
     "softmax_loss_backward": softmax_loss_backward,
     "accuracy": accuracy,
+    "segment_scores": segment_scores,
     "infogain_loss": infogain_loss,
     "infogain_loss_backward": infogain_loss_backward,
     "hinge_loss": hinge_loss,

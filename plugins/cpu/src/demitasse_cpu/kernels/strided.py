@@ -18,6 +18,7 @@ from demitasse_cpu.kernels.layouts import is_by_channels
 from demitasse_cpu.kernels.requests import aligned, flat, parts_for, spec
 from demitasse_cpu.kernels.work import spread
 from demitasse_cpu.native import in_order
+from demitasse_cpu.onednn.convolution import skips_of_few_channels
 
 _LEAST = 32  # channels from which on a pixel is moved in whole vectors
 
@@ -26,7 +27,7 @@ def backward_weights(request: Request) -> Iterable[Candidate]:
     """Candidates for dw and db, products of matrices: pixels of x, put together first."""
     dy, x = map(spec, request.inputs)
     skipping = _Skipping(request, x, dy.shape)
-    if not skipping.serves(spec(request.outputs[0])):
+    if not skipping.serves(spec(request.outputs[0]), few=True):
         return
     dense = skipping.dense(inputs=(dy, skipping.met))
     by_channels = [each for each in onednn.candidates(dense) if is_by_channels(each.input_layouts[1])]
@@ -92,10 +93,15 @@ class _Skipping:
         halved = self.request.precision == "bf16"
         return aligned(prod(self.met.shape) * (2 if halved else 4))
 
-    def serves(self, w: TensorSpec) -> bool:
-        """Whether each result depends on one pixel, and some pixels are skipped."""
+    def serves(self, w: TensorSpec, few: bool = False) -> bool:
+        """Whether each result depends on one pixel, and some pixels are skipped, of many channels or, if
+        ``few``, of so few that oneDNN's kernels for skipping do not serve."""
         given, kinds = self.request.attributes, {self.image.dtype, w.dtype}
-        if kinds != {"float32"} or len(self.image.shape) != 4 or self.image.shape[1] < _LEAST:
+        if kinds != {"float32"} or len(self.image.shape) != 4:
+            return False
+        if self.image.shape[1] < _LEAST and not (
+            few and skips_of_few_channels(self.request, self.image)
+        ):
             return False
         skips = given["groups"] == 1 and max(given["stride"]) > 1 and not any(given["pad"])
         return skips and set(w.shape[2:]) == {1}

@@ -183,6 +183,52 @@ def accuracy(
 
 
 @compiled()
+def segment_scores(
+    x: Array,
+    label: Array,
+    result: Array,
+    table: Array,
+    wrong: Array,
+    ignored: Array,
+    classes: int,
+    inner: int,
+) -> None:
+    """``table`` (classes, classes), int64, has how often a class is taken for another. Raises WrongError
+    where a label is no class, the first such row in ``wrong``."""
+    table[:] = 0
+    for row in range(label.size):
+        value, left_out = float(label[row]), False
+        for i in range(ignored.size):
+            left_out |= value == ignored[i]
+        if left_out:
+            continue
+        if not _is_class(value, classes):
+            wrong[0] = row
+            raise WrongError
+        at = row // inner * classes * inner + row % inner
+        best = 0
+        for c in range(1, classes):  # of equals the later
+            if x[at + c * inner] >= x[at + best * inner]:
+                best = c
+        table[int(value), best] += 1
+    right, counted, there, recall, shares = 0, 0, 0, 0.0, 0.0
+    for c in range(classes):
+        own, taken, both = 0, 0, table[c, c]
+        for other in range(classes):
+            own += table[c, other]
+            taken += table[other, c]
+        right += both
+        counted += own
+        there += own > 0
+        recall += both / max(1, own)
+        union = own + taken - both
+        shares += both / union if union > 0 else 1.0
+    result[0] = right / max(1, counted)
+    result[1] = recall / max(1, there)
+    result[2] = shares / classes
+
+
+@compiled()
 def infogain_loss(
     x: Array,
     label: Array,
