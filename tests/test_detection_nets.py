@@ -3,6 +3,7 @@ caffemodel that we write; what simulates, explains, draws and times nets; pycaff
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,10 @@ import demitasse
 cv2 = pytest.importorskip("cv2", reason="OpenCV 4 is not installed (opencv-python-headless<5)")
 
 SSD = DATA / "prototxt" / "chuanqi305+MobileNet-SSD"
+ZF = DATA.joinpath(
+    *("prototxt", "rbgirshick+py-faster-rcnn", "models", "pascal_voc", "ZF"),
+    *("faster_rcnn_end2end", "test.prototxt"),
+)
 needs_ssd = pytest.mark.skipif(not SSD.is_dir(), reason=f"no nets of SSD under {DATA}")
 HEAD = """
 layer {{ name: "data" type: "Input" top: "data"
@@ -370,3 +375,43 @@ def test_a_net_with_such_a_loss_is_simulated(tmp_path: Path, capsys: pytest.Capt
     solver.write_text(SOLVER.format("net", "base_lr: 0.1"))
     assert main(["simulate", str(solver)]) == 0, capsys.readouterr().err
     assert "simulated" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not ZF.is_file(), reason=f"no Faster R-CNN under {DATA}")
+def test_faster_rcnn_finds_what_opencv_finds(tmp_path: Path) -> None:
+    """py-faster-rcnn's own file, whose layer in Python OpenCV is given as the one that it has."""
+    dice = np.random.default_rng(5)
+    inputs = {
+        "data": dice.normal(0, 1, (1, 3, 224, 224)).astype("f4"),
+        "im_info": np.float32([[224, 224, 0]]),  # regions of any size: OpenCV knows no smallest one
+    }
+    with demitasse.compose(plugins=["-tuning"]) as runtime:
+        net = runtime.net(ZF)
+        weights = random_weights(net)
+        for array in weights.parameters["rpn_bbox_pred"]:
+            array *= 0.02  # regions near their boxes: exponents of large numbers would hide the rest
+        model = runtime.write(tmp_path / "zf.caffemodel", weights)
+        net = runtime.net(ZF, weights=model, retain="all")
+        mine = {name: np.array(array) for name, array in net.forward(**inputs).items()}
+        regions = np.array(net.blobs["rois"].data)
+    text = ZF.read_text()
+    found = re.search(r"type: 'Python'(.*?)python_param \{.*?\n  \}", text, re.S)
+    assert found is not None
+    fields = "feat_stride: 16 base_size: 16 pre_nms_topn: 6000 post_nms_topn: 300 nms_thresh: 0.7"
+    shapes = "ratio: 0.5 ratio: 1 ratio: 2 scale: 8 scale: 16 scale: 32"
+    theirs = f'type: "Proposal"{found[1]}proposal_param {{ {fields} {shapes} min_size: 16 }}'
+    (tmp_path / "cv.prototxt").write_text(text.replace(found[0], theirs).replace("'", '"'))
+    other = cv2.dnn.readNetFromCaffe(str(tmp_path / "cv.prototxt"), str(model))
+    for name, array in inputs.items():
+        other.setInput(array, name)
+    rows = other.forward("proposal").reshape(-1, 5)
+    count = int(rows.any(-1).sum())
+    assert count > 20
+    # Two whose scores are alike to the last digits may come in the other order.
+    order = np.abs(regions[:count, None] - rows[None, :count]).max(-1).argmin(0)
+    assert sorted(order) == list(range(count))
+    np.testing.assert_allclose(regions[order], rows[:count], atol=1e-2)
+    for name in ("bbox_pred", "cls_prob"):
+        right = other.forward(name).reshape(len(rows), -1)[:count]
+        np.testing.assert_allclose(mine[name][order], right, atol=1e-3 * np.abs(right).max())

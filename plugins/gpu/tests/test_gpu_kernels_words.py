@@ -184,7 +184,7 @@ CASES: dict[str, Callable[[Values], Case]] = {
     "tile_backward": _tile_backward,
     "gather": _gather,
     "gather_backward": _gather_backward,
-    **LOSSES,
+    **{name: case for name, case in LOSSES.items() if name != "segment_scores"},  # the host's
     "slice": _slice,
     **{name: lambda v, name=name: _function(name, v) for name in ATTRIBUTES},
     **{
