@@ -31,7 +31,10 @@ SMALL = (
 """Nets that take a second or less: V0, V1 and the present form; data from databases and HDF5."""
 
 AS_IN_CAFFE = {
-    "train_test_lstm_RGB": "(cannot view x|unknown bottom blob)",  # its batch is its Python layer's
+    "MnasNet-caffe/train_val": "group 32 does not divide",  # 16 outputs of 32 channels by themselves
+    "/fast_rcnn/train": "rows of 5 numbers",  # its regions are a Python layer's
+    # Its batch is its Python layer's.
+    "train_test_lstm_RGB": "(cannot view x|unknown bottom blob|is left out by)",
 }
 """Nets that cannot run here, as they could not in Caffe with what there is, by a part of their path."""
 
@@ -104,7 +107,7 @@ def test_a_foreign_type_is_told_with_its_place_a_near_type_and_how_one_is_added(
 def test_every_net_of_caffes_types_runs(tool: ModuleType, folder: Path) -> None:
     for path in tool.files([folder], ""):
         found = outcomes(tool, path)
-        excuse = next((reason for part, reason in AS_IN_CAFFE.items() if part in path.name), None)
+        excuse = next((reason for part, reason in AS_IN_CAFFE.items() if part in str(path)), None)
         if excuse is not None:
             assert all(re.search(excuse, each.detail) for each in found), found
             continue

@@ -29,6 +29,7 @@ from demitasse import DemitasseError, Layer, ModelError, NetDefinition, Runtime,
 Shape = tuple[int, ...]
 
 SAMPLED = {
+    "AnnotatedData": "data_param",
     "Data": "data_param",
     "DenseImageData": "dense_image_data_param",
     "ImageData": "image_data_param",
@@ -42,9 +43,16 @@ SAMPLED = {
 KINDS = (
     ("unknown layer type", "unknown type"),
     ("unknown bottom blob", "incomplete"),  # most often a phase that the file is not for
+    ("is left out by its", "incomplete"),
     ("", "failed"),
 )
 """Errors by a part of their text."""
+
+OBJECT = [[0, 1, 0, 0.2, 0.2, 0.7, 0.7, 0]]
+"""What an image of AnnotatedData shows."""
+
+REGION = [0, 1, 2, 40, 50]
+"""What a net that is given regions is given."""
 
 LABELS = ("label", "labels", "sim", "clip", "cont", "target")
 COMMON: tuple[Shape, ...] = (
@@ -181,7 +189,10 @@ def _run(
     try:
         random = np.random.default_rng(1)
         inputs = made.graph.inputs
-        made.forward(**{n: random.random(t.shape, np.float32) for n, t in inputs.items()})
+        given = {n: random.random(t.shape, np.float32) for n, t in inputs.items()}
+        for rois in (array for name, array in given.items() if name == "rois"):
+            rois[...] = REGION
+        made.forward(**given)
     finally:
         made.close()
     return "ran"
@@ -231,6 +242,8 @@ def shape_of(net: NetDefinition) -> Shape | None:
             return memory.channels, memory.height, memory.width
         if transform.crop_size:
             return channels, transform.crop_size, transform.crop_size
+        if layer.type == "AnnotatedData" and transform.resize_param:
+            return channels, transform.resize_param[0].height, transform.resize_param[0].width
         if layer.type == "ImageData" and image.new_height:
             return channels, image.new_height, image.new_width
         if layer.type == "DenseImageData":
@@ -251,6 +264,11 @@ def samples(net: NetDefinition, shape: Shape, count: int) -> dict[str, np.ndarra
     for layer in net.layers:
         if layer.type in SAMPLED:
             fields.update(layer.tops if layer.type == "HDF5Data" else ("data", "label"))
+        if layer.type == "AnnotatedData":
+            return {
+                "data": random.random((count, *shape), np.float32),
+                "label": np.tile(np.float32(OBJECT), (count, 1, 1, 1)),
+            }
         if layer.type in ("DenseImageData", "ImageSegData"):
             divided = layer.parameters.dense_image_data_param.label_divide_factor
             labels = (1, *(extent // divided for extent in shape[1:]))
