@@ -84,7 +84,7 @@ def test_other_modules_are_not_taken_for_known_ones(read: Read) -> None:
     ("named", "text", "message"),
     [
         (PROPOSAL, "feat_stride", "cannot do with param_str 'feat_stride'"),
-        (PROPOSAL, "'stride': 16", "ProposalLayer cannot do with param_str .*: 'feat_stride'"),
+        (PROPOSAL, "'stride': 16", "ProposalLayer cannot do with param_str .*: it has no 'feat_stride'"),
         (PROPOSAL, "'feat_stride': __import__('os').abort()", "cannot do with param_str"),
         (PROPOSAL, "{'feat_stride': -1}", "cannot do with param_str"),
         (DROPOUT, "{'phase': 'TEST', 'p': '1'}", "cannot do with param_str"),

@@ -47,9 +47,10 @@ def _with_known_type(message: Any, place: Location, schema: Schema, phase: str) 
     try:
         fill(made, _given(message.python_param.param_str), phase)
     except (ValueError, SyntaxError, LookupError, TypeError, ArithmeticError) as error:
+        why = f"it has no {error}" if isinstance(error, KeyError) else error
         raise ModelError(
             f"{place}: layer {message.name!r} (Python): {'.'.join(named)} cannot do with param_str "
-            f"{message.python_param.param_str!r}: {error}"
+            f"{message.python_param.param_str!r}: {why}"
         ) from error
     return made
 
