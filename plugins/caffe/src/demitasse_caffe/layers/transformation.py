@@ -19,6 +19,9 @@ SCALING = ("random_resize_param", "random_aspect_ratio_param")
 SEGMENTS = ("scale_factors", "crop_width", "crop_height")
 """Those of DeepLab's."""
 
+_MOST_ATTEMPTS = 1000
+"""Random numbers are drawn for all of them, for each image."""
+
 _NOT_CAFFES = 80_000_000
 """Numbers of fields that Caffe's messages do not have begin here."""
 
@@ -96,6 +99,8 @@ def scaling(parameters: Any) -> dict[str, Any]:
         number(getattr(about, name))
         for name in ("min_area_ratio", "max_area_ratio", "aspect_ratio_change")
     )
+    if about.max_attempt > _MOST_ATTEMPTS:
+        raise ValueError(f"{where} {{ max_attempt: {about.max_attempt} }}: {_MOST_ATTEMPTS} at most")
     if not 0 < least <= most or not 0 < change <= 1:
         raise ValueError(
             f"{where} {{ min_area_ratio: {least:g} max_area_ratio: {most:g} aspect_ratio_change: "

@@ -197,7 +197,7 @@ def _epsilon(request: Request) -> float:
     return float(request.attributes["epsilon"])
 
 
-def kept_shares(attributes: Mapping[str, Any], n: int) -> tuple[float, float, float]:
+def _kept_shares(attributes: Mapping[str, Any], n: int) -> tuple[float, float, float]:
     """The shares of what was kept, and of the batch's mean and of its variance, in what is kept then."""
     keep = float(attributes["keep"])
     if attributes["averaged"]:
@@ -212,7 +212,7 @@ def batch_norm(request: Request) -> Iterable[Candidate]:
         return ()
     x = spec(request.inputs[0])
     form, limits = _channels(request, x), _limits(request)
-    keeping = *kept_shares(request.attributes, form.outer * form.plane), _epsilon(request)
+    keeping = *_kept_shares(request.attributes, form.outer * form.plane), _epsilon(request)
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
         from demitasse_cpu.loops import batch_normalization as lines

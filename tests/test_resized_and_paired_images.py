@@ -1,0 +1,141 @@
+"""Images that are resized at random before they are cut, as Intel's fork has them, and images with
+classes of their pixels, as SegNet's has: the batch that arrives in a net, against OpenCV."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+from test_data_layers import image_list, net, photo
+
+import demitasse
+from demitasse import DataError, ModelError
+from demitasse_datasets import convert
+
+
+@pytest.fixture
+def runtime() -> Iterator[Any]:
+    with demitasse.compose() as made:
+        yield made
+
+
+RESIZED = "random_resize_param { min_size: 24 max_size: 24 resize_param { interp_mode: CUBIC } }"
+
+
+@pytest.mark.parametrize("converted", [False, True])
+def test_images_are_resized_at_random_before_they_are_cut(
+    runtime: Any, tmp_path: Path, converted: bool
+) -> None:
+    """As Intel's fork tests its nets for ImageNet: the shorter side of 24 pixels, the middle of 20."""
+    source = image_list(tmp_path)
+    if converted:
+        convert.convert_samples(runtime, source, tmp_path / "db", encoded="png")
+    data = 'image_data_param { source: "list.txt" batch_size: 6 }'
+    layer = 'type: "ImageData" ' + data
+    if converted:
+        layer = 'type: "Data" data_param { source: "db" batch_size: 6 backend: LMDB }'
+    text = f"""layer {{ name: "d" top: "x" top: "y" {layer}
+      transform_param {{ crop_size: 20 {RESIZED} scale: 0.5 }} }}"""
+    found = net(runtime, tmp_path, text).forward()
+    for n in range(6):
+        height, width = 24 + n, 30 - n
+        size = (int(width / height * 24), 24) if height < width else (24, int(height / width * 24))
+        image = cv2.resize(photo(height, width, seed=n), size, interpolation=cv2.INTER_CUBIC)
+        top, left = (image.shape[0] - 20) // 2, (image.shape[1] - 20) // 2
+        wanted = image[top : top + 20, left : left + 20].transpose(2, 0, 1) * 0.5
+        np.testing.assert_allclose(found["x"][n], wanted)
+
+
+def test_parts_of_images_are_the_same_for_any_workers(runtime: Any, tmp_path: Path) -> None:
+    image_list(tmp_path)
+    text = """layer { name: "d" type: "ImageData" top: "x" top: "y"
+      image_data_param { source: "list.txt" batch_size: SIZE }
+      transform_param { crop_size: 12 random_aspect_ratio_param {
+        min_area_ratio: 0.3 max_area_ratio: 0.9 aspect_ratio_change: 0.75 } } }"""
+    whole = net(runtime, tmp_path, text.replace("SIZE", "6"), phase="train", seed=3).forward()["x"]
+    one = net(runtime, tmp_path, text.replace("SIZE", "1"), phase="train", seed=3)
+    for n in range(6):
+        np.testing.assert_array_equal(one.forward()["x"][0], whole[n])
+    assert len({image.tobytes() for image in whole}) == 6
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (RESIZED, "random_resize_param } leaves images of several sizes; it needs a crop_size"),
+        (f"crop_size: 30 {RESIZED}", r"min_size: 24 } is below crop_size 30"),
+        (
+            f"crop_size: 20 {RESIZED} random_aspect_ratio_param {{ }}",
+            "random_resize_param and random_aspect_ratio_param } exclude each other",
+        ),
+        (
+            f'crop_size: 20 {RESIZED} mean_file: "m"',
+            "changes where pixels lie; give mean_value, not mean_file",
+        ),
+        (
+            "crop_size: 20 random_resize_param { min_size: 50 max_size: 40 }",
+            "min_size: 50 max_size: 40 } are not in order",
+        ),
+        (
+            "crop_size: 20 random_aspect_ratio_param { aspect_ratio_change: 1.5 }",
+            "areas are above 0 and in order, a change is above 0 and at most 1",
+        ),
+        (
+            "crop_size: 20 random_aspect_ratio_param { max_attempt: 1001 }",
+            "max_attempt: 1001 }: 1000 at most",
+        ),
+        (
+            "crop_size: 20 random_resize_param { resize_param { resize_mode: FIT_SMALL_SIZE } }",
+            "of its resize_param, interp_mode alone has a say",
+        ),
+        (
+            f"crop_size: 20 {RESIZED} crop_h: 3",
+            "crop_h } is of SSD's fork, and only AnnotatedData layers have it here",
+        ),
+    ],
+)
+def test_a_random_size_that_cannot_be_is_told(
+    runtime: Any, tmp_path: Path, fields: str, message: str
+) -> None:
+    image_list(tmp_path)
+    text = f"""layer {{ name: "d" type: "ImageData" top: "x" top: "y"
+      image_data_param {{ source: "list.txt" }} transform_param {{ {fields} }} }}"""
+    with pytest.raises(ModelError, match=message):
+        net(runtime, tmp_path, text)
+
+
+def test_only_images_in_files_are_resized_at_random(runtime: Any, tmp_path: Path) -> None:
+    text = f"""layer {{ name: "d" type: "Data" top: "x" top: "y"
+      transform_param {{ crop_size: 4 {RESIZED} }}
+      data_param {{ source: "digits:train" batch_size: 2 }} }}"""
+    with pytest.raises(DataError, match="digits:train: only images of databases and image lists"):
+        net(runtime, tmp_path, text)
+    layer = 'layer { name: "d" type: "MemoryData" top: "x" top: "y" memory_data_param { batch_size: 1 '
+    text = f"{layer} channels: 1 height: 8 width: 8 }} transform_param {{ crop_size: 4 {RESIZED} }} }}"
+    with pytest.raises(ModelError, match="of Intel's fork, and only Data and ImageData layers have it"):
+        arrays = {"data": np.zeros((2, 1, 8, 8)), "label": np.zeros(2)}
+        net(runtime, tmp_path, text, data={"test": arrays})
+
+
+# DenseImageData.
+
+
+def test_images_and_classes_of_their_pixels_arrive_alike(runtime: Any, tmp_path: Path) -> None:
+    for n in range(3):
+        cv2.imwrite(str(tmp_path / f"{n}.png"), photo(12, 16, seed=n))
+        cv2.imwrite(str(tmp_path / f"c{n}.png"), photo(12, 16, seed=n)[:, :, 1] // 64)
+    (tmp_path / "list.txt").write_text("".join(f"{n}.png c{n}.png\n" for n in range(3)))
+    text = """layer { name: "d" type: "DenseImageData" top: "x" top: "y"
+      transform_param { mean_value: 10 mean_value: 20 mean_value: 30 scale: 0.5 }
+      dense_image_data_param { source: "list.txt" batch_size: 3 mirror: true
+        crop_height: 8 crop_width: 10 } }"""
+    found = net(runtime, tmp_path, text).forward()
+    assert found["x"].shape == (3, 3, 8, 10) and found["y"].shape == (3, 1, 8, 10)
+    pixels = found["x"] * 2 + np.array([10, 20, 30]).reshape(3, 1, 1)
+    np.testing.assert_array_equal(found["y"][:, 0], np.round(pixels[:, 1]) // 64)
+    with pytest.raises(ModelError, match="are of the image alone; write dense_image_data_param"):
+        net(runtime, tmp_path, text.replace("scale: 0.5", "mirror: true"))
