@@ -26,6 +26,8 @@ LAYERS = {
     "LRN within": "lrn_param { local_size: 3 alpha: 0.5 norm_region: WITHIN_CHANNEL }",
     "BatchNorm": "batch_norm_param { eps: 0.1 }",
     "BatchNorm by kept statistics": "batch_norm_param { use_global_stats: true eps: 0.5 }",
+    "BatchNorm scaled": "batch_norm_param { scale_bias: true eps: 0.1 }",
+    "ELU with a factor": "elu_param { alpha: 1.5 lambda: 1.05 }",
     "BN of averages": "bn_param { slope_filler { type: 'gaussian' std: 1 } eps: 0.1 }",
     "BN frozen": "bn_param { slope_filler { type: 'gaussian' std: 1 } frozen: true eps: 0.1 }",
     "Scale": "scale_param { filler { type: 'gaussian' std: 1 } bias_term: true }",
@@ -85,6 +87,27 @@ layer { name: "norm" type: "BatchNorm" bottom: "before" top: "before" }
 layer { name: "scale" type: "Scale" bottom: "before" top: "before" scale_param { bias_term: true } }
 layer { name: "relu" type: "ReLU" bottom: "before" top: "before" }
 layer { name: "top" type: "Split" bottom: "before" top: "top" }""",
+    "windows of volumes": """
+layer {
+  name: "volume" type: "Reshape" bottom: "before" top: "volume"
+  reshape_param { shape { dim: 0 dim: 1 dim: 4 dim: 5 dim: 6 } }
+}
+layer {
+  name: "conv" type: "Convolution3D" bottom: "volume" top: "conv" convolution3d_param {
+    num_output: 2 kernel_size: 2 kernel_depth: 2 temporal_pad: 1 weight_filler { type: "xavier" } }
+}
+layer {
+  name: "max" type: "Pooling3D" bottom: "conv" top: "max" pooling3d_param {
+    kernel_size: 2 kernel_l: 2 stride_l: 2 }
+}
+layer {
+  name: "mean" type: "PoolingND" bottom: "max" top: "mean" pooling_nd_param {
+    pool: AVE kernel_size: 2 pad: 1 stride: 2 }
+}
+layer {
+  name: "spread" type: "Deconvolution3D" bottom: "mean" top: "top" convolution3d_param {
+    num_output: 2 kernel_size: 2 kernel_depth: 2 weight_filler { type: "xavier" } }
+}""",
     "Split": """
 layer { name: "two" type: "Split" bottom: "before" top: "one" top: "other" }
 layer { name: "join" type: "Concat" bottom: "one" bottom: "other" top: "top" }""",

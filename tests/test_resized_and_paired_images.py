@@ -1,5 +1,5 @@
-"""Images that are resized at random before they are cut, as Intel's fork has them, and images with
-classes of their pixels, as SegNet's has: the batch that arrives in a net, against OpenCV."""
+"""Images that are resized at random before they are cut, as Intel's and NVIDIA's forks have them, and
+images with classes of their pixels, as SegNet's has: the batch that arrives in a net, against OpenCV."""
 
 from __future__ import annotations
 
@@ -50,6 +50,26 @@ def test_images_are_resized_at_random_before_they_are_cut(
         np.testing.assert_allclose(found["x"][n], wanted)
 
 
+def test_images_are_stretched_as_nvidias_fork_does(runtime: Any, tmp_path: Path) -> None:
+    """The shorter side of 22 pixels, made half as wide again, a crop from the middle."""
+    image_list(tmp_path)
+    text = """layer { name: "d" type: "ImageData" top: "x" top: "y"
+      image_data_param { source: "list.txt" batch_size: 6 } transform_param { crop_size: 20
+        img_rand_resize_lower: 22 img_rand_resize_upper: 22 allow_upscale: true
+        horizontal_stretch_lower: 1.5 horizontal_stretch_upper: 1.5
+        interpolation_algo_down: INTER_AREA interpolation_algo_up: INTER_LINEAR } }"""
+    found = net(runtime, tmp_path, text).forward()
+    for n in range(6):
+        height, width = 24 + n, 30 - n
+        scale = 22 / min(height, width)
+        rows, columns = int(height * scale + 0.5), int(width * scale * 1.5 + 0.5)
+        way = cv2.INTER_AREA if columns <= width else cv2.INTER_LINEAR
+        image = cv2.resize(photo(height, width, seed=n), (columns, rows), interpolation=way)
+        top, left = (rows - 20) // 2, (columns - 20) // 2
+        wanted = image[top : top + 20, left : left + 20].transpose(2, 0, 1)
+        np.testing.assert_allclose(found["x"][n], wanted)
+
+
 def test_parts_of_images_are_the_same_for_any_workers(runtime: Any, tmp_path: Path) -> None:
     image_list(tmp_path)
     text = """layer { name: "d" type: "ImageData" top: "x" top: "y"
@@ -91,6 +111,20 @@ def test_parts_of_images_are_the_same_for_any_workers(runtime: Any, tmp_path: Pa
         (
             "crop_size: 20 random_resize_param { resize_param { resize_mode: FIT_SMALL_SIZE } }",
             "of its resize_param, interp_mode alone has a say",
+        ),
+        ("img_rand_resize_lower: 5 img_rand_resize_upper: 6", "several sizes; it needs a crop_size"),
+        (
+            "crop_size: 3 img_rand_resize_lower: 5",
+            "img_rand_resize_lower: 5 img_rand_resize_upper: 0 } are not in order",
+        ),
+        ("crop_size: 3 img_rand_resize_upper: 5", "img_rand_resize_upper: give both, or neither"),
+        (
+            "crop_size: 3 vertical_stretch_lower: 1.2",
+            "vertical_stretch_lower: 1.2 vertical_stretch_upper: 1 } are not in order",
+        ),
+        (
+            f"crop_size: 20 {RESIZED} img_rand_resize_lower: 30 img_rand_resize_upper: 30",
+            "random_resize_param and img_rand_resize_lower and .* exclude each other",
         ),
         (
             f"crop_size: 20 {RESIZED} crop_h: 3",

@@ -34,6 +34,7 @@ SAMPLED = {
     "DenseImageData": "dense_image_data_param",
     "ImageData": "image_data_param",
     "ImageSegData": "image_data_param",
+    "VideoData": "video_data_param",
     "WindowData": "window_data_param",
     "HDF5Data": "hdf5_data_param",
     "MemoryData": "memory_data_param",
@@ -237,6 +238,8 @@ def shape_of(net: NetDefinition) -> Shape | None:
             message.memory_data_param,
             message.image_data_param,
         )
+        if layer.type == "VideoData":
+            return shape_of_clips(message)
         channels = len(transform.mean_value) if len(transform.mean_value) > 1 else 3
         if layer.type == "MemoryData":
             return memory.channels, memory.height, memory.width
@@ -254,6 +257,16 @@ def shape_of(net: NetDefinition) -> Shape | None:
                 dense.crop_width or dense.new_width or 64,
             )
     return None
+
+
+def shape_of_clips(message: Any) -> Shape:
+    """The shape of a sample of a layer VideoData."""
+    video, crop = message.video_data_param, message.transform_param.crop_size
+    plane = (crop, crop) if crop else (video.new_height or 64, video.new_width or 64)
+    if any(video.HasField(name) for name in ("num_segments", "modality", "name_pattern")):
+        channels = 2 if video.modality == video.FLOW else 3
+        return (channels * video.num_segments * video.new_length, *plane)
+    return (3, video.new_length, *plane)
 
 
 def samples(net: NetDefinition, shape: Shape, count: int) -> dict[str, np.ndarray]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from demitasse import ModelError
 from demitasse_caffe import fillers
 
 
@@ -123,6 +124,18 @@ def test_pooling_rounds_up(build: Any, parameters: str, x: tuple[int, int], y: t
     assert build(pooling(parameters), x=(2, 3, *x)).blobs["y"].shape == (2, 3, *y)
 
 
+def test_nvidias_word_for_rounding_down_is_taken(build: Any, read: Any) -> None:
+    down = build(pooling("kernel_size: 3 stride: 2 torch_pooling: true"), x=(1, 1, 8, 8))
+    assert down.blobs["y"].shape == (1, 1, 3, 3)
+    up = build(
+        pooling("kernel_size: 3 stride: 2 round_mode: FLOOR torch_pooling: false"), x=(1, 1, 8, 8)
+    )
+    assert up.blobs["y"].shape == (1, 1, 3, 3)
+    text = pooling("kernel_size: 3 torch_pooling: true round_mode: CEIL")
+    with pytest.raises(ModelError, match="torch_pooling: true and round_mode: CEIL differ; give"):
+        read(f"layer {{ {text} }}").net("test")
+
+
 def test_pooling_is_by_maximum_or_average(build: Any) -> None:
     names = [
         build(pooling(f"pool: {how} kernel_size: 2"), x=(1, 1, 4, 4)).operations[0][0]
@@ -164,5 +177,5 @@ def test_a_pooling_that_cannot_be_says_why(build: Any, parameters: str, message:
 
 
 def test_an_average_has_no_places(build: Any) -> None:
-    with pytest.raises(ValueError, match="only pool MAX has a second top"):
+    with pytest.raises(ValueError, match="only pool MAX of images has a second top"):
         build(pooling("pool: AVE kernel_size: 2", 'top: "y" top: "z"'), x=(1, 1, 4, 4))

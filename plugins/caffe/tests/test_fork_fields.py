@@ -80,8 +80,7 @@ def test_a_solvers_fields_are_noted_too(read: Any, tmp_path: Path) -> None:
             r"s\.prototxt:5:1: SolverParameter: larc is a field of NVIDIA's fork, not of Caffe, and has "
             r"no counterpart here: it scales the rate by layer, as type 'LARS' does here$",
         ),
-        ("min_lr: 1e-5", r"min_lr is a field of NVIDIA's fork, .*: the rate falls no lower$"),
-        ("rampup_interval: 10", r"rampup_interval .*; warmup_iter does in a line$"),
+        ("momentum_policy: 'poly'", r"momentum_policy is a field of NVIDIA's fork, .*: the momentum ch"),
         (
             'lr_policy: "plateau"',
             r"s\.prototxt:3: lr_policy: 'plateau' is of SSD's fork, where the rate .* \(valid: exp,",
@@ -102,8 +101,8 @@ def test_what_changes_a_solvers_results_is_refused_by_name(read: Any, field: str
     [
         (
             "BatchNorm",
-            "batch_norm_param { scale_bias: true }",
-            r":3:\d+: layer 'l': BatchNormParameter: scale_bias is a field of NVIDIA's fork, .*: a "
+            "batch_norm_param { use_weight_bias: true }",
+            r":3:\d+: layer 'l': BatchNormParameter: use_weight_bias is a field of Intel's fork, .*: a "
             r"scale and a bias follow; add a Scale layer with bias_term$",
         ),
         ("Convolution", "convolution_param { num_output: 1 relu: true }", r"relu .* Intel's fork"),
@@ -112,13 +111,11 @@ def test_what_changes_a_solvers_results_is_refused_by_name(read: Any, field: str
             "convolution_param { num_output: 1 hole: 2 }",
             r"DeepLab's .* Caffe calls dilation",
         ),
-        ("Pooling", "pooling_param { torch_pooling: true }", r"give round_mode: FLOOR"),
         (
             "Data",
             "transform_param { noise_param { prob: 1 } }",
             r"'l': Trans.* noise_param .*SSD's fork",
         ),
-        ("ELU", "elu_param { lambda: 1.05 }", r"lambda is a field of NVIDIA's fork"),
         ("Pooling", "pooling_param { pad_l: 1 }", r"pad_l .* Synopsys's fork, .* one side more"),
         ("Dropout", "dropout_param { sqrt_scale: true }", r"caffe-windows"),
     ],
@@ -134,9 +131,8 @@ def test_what_changes_a_layers_results_is_refused_by_name(
 @pytest.mark.parametrize(
     "field",
     [
-        "batch_norm_param { scale_bias: false }",
-        "elu_param { lambda: 1 }",
-        "elu_param { lambda: 1.0 }",
+        "loss_param { label_smoothing: 0 }",
+        "loss_param { label_smoothing: 0.0 }",
         "batch_norm_param { use_weight_bias: 0 }",
         "transform_param { crop_h: 0 }",
     ],
@@ -148,7 +144,7 @@ def test_a_value_that_changes_nothing_is_taken(read: Any, field: str) -> None:
 def test_in_a_net_with_unknown_types_the_error_is_about_the_type(read: Any) -> None:
     text = INPUT + (
         'layer { name: "b" type: "BatchNorm" bottom: "data" top: "b"'
-        " batch_norm_param { scale_bias: true } }"
+        " batch_norm_param { use_weight_bias: true } }"
         'layer { name: "m" type: "CenterLoss" bottom: "b" top: "m" center_loss_param { num: 1 } }'
     )
     net = read(text).net("train")
@@ -157,12 +153,10 @@ def test_in_a_net_with_unknown_types_the_error_is_about_the_type(read: Any) -> N
 
 
 def test_an_old_type_of_a_fork_is_told_as_that(read: Any) -> None:
-    with pytest.raises(
-        ModelError, match=r"'v' \(VIDEO_DATA\): .* which is of the forks of SSD and C3D;"
-    ):
-        read('layers { name: "v" type: VIDEO_DATA top: "v" }')
-    with pytest.raises(ModelError, match=r"type 'CONVOLUTION3D', which is of C3D and its successors;"):
-        read('layers { name: "c" type: CONVOLUTION3D convolution_param { kernel_depth: 3 } }')
+    with pytest.raises(ModelError, match=r"'v' \(BOX_DATA\): .* which is of the fork of caffe-yolo;"):
+        read('layers { name: "v" type: BOX_DATA top: "v" }')
+    with pytest.raises(ModelError, match=r"type 'NDPOOLING', which is of the fork of video-caffe;"):
+        read('layers { name: "c" type: NDPOOLING pooling_param { pool: MAX } }')
 
 
 @pytest.mark.parametrize(
@@ -183,10 +177,10 @@ def test_a_type_is_told_with_the_forks_that_have_it(kind: str, owner: str, read:
 
 
 def test_a_type_that_a_plugin_has_is_nobody_elses(read: Any) -> None:
-    text = INPUT + 'layer { name: "n" type: "VideoData" bottom: "data" top: "n" }'
-    kind = SimpleNamespace(name="VideoData", parameters={})
-    assert read(text).net("test").foreign == {"VideoData": "the forks of SSD and C3D"}
-    assert read(text, types={"VideoData": kind}).net("test").foreign == {}
+    text = INPUT + 'layer { name: "n" type: "CenterLoss" bottom: "data" top: "n" }'
+    kind = SimpleNamespace(name="CenterLoss", parameters={})
+    assert read(text).net("test").foreign == {"CenterLoss": "the fork of Center Loss"}
+    assert read(text, types={"CenterLoss": kind}).net("test").foreign == {}
 
 
 @pytest.mark.parametrize(

@@ -136,6 +136,34 @@ def test_a_warm_up_stays_between_its_ends(iterations: int, first: float, last: f
     assert (warm(0), warm(iterations)) == (first, last)
 
 
+# NVIDIA's fork.
+
+
+@pytest.mark.parametrize(("policy", "fields"), POLICIES)
+def test_a_ramp_rises_by_the_square_and_leaves_the_policy_as_it_is(
+    rate: Any, policy: str, fields: dict[str, Any]
+) -> None:
+    base = 'net: "net.prototxt" base_lr: 0.1 max_iter: 200\n' + written(policy, fields)
+    plain, ramped = rate("", base), rate("\nrampup_interval: 20 rampup_lr: 0.02", base)
+    for iteration in range(20):
+        assert ramped(iteration) == pytest.approx(0.02 + 0.08 * (iteration / 20) ** 2, rel=1e-9)
+    for iteration in range(20, 200):
+        assert ramped(iteration) == plain(iteration)
+    assert rate("\nrampup_interval: 2", base)(0) == 0.0
+
+
+@pytest.mark.parametrize(("policy", "fields"), POLICIES)
+def test_a_rate_does_not_fall_below_the_least(rate: Any, policy: str, fields: dict[str, Any]) -> None:
+    """That of poly falls to it by its own curve, and does not end early."""
+    base = 'net: "net.prototxt" base_lr: 0.1 max_iter: 200\n' + written(policy, fields)
+    plain, bounded = rate("", base), rate("\nmin_lr: 0.04", base)
+    for iteration in range(0, 210):
+        wanted = max(plain(iteration), 0.04)
+        if policy == "poly":
+            wanted = 0.04 + plain(iteration) * 0.06 / 0.1
+        assert bounded(iteration) == pytest.approx(wanted, rel=1e-6)
+
+
 # Linear scaling.
 
 
@@ -165,6 +193,10 @@ def test_a_smaller_batch_makes_the_rate_smaller(rate: Any) -> None:
         ("warmup_iter: 5 warmup_start_lr: nan", r"warmup_start_lr: nan is not a number >= 0"),
         ("warmup_start_lr: 0.01", r":5: warmup_start_lr: needs warmup_iter, which is not given"),
         ("warm_up_iter: 5", r":5:1: .*'warm_up_iter'; did you mean 'warmup_iter'"),
+        ("rampup_lr: 0.01", r":5: rampup_lr: needs rampup_interval, which is not given"),
+        ("rampup_interval: 5 warmup_iter: 5", r"by the square, with warmup_iter in a line; give one"),
+        ("rampup_interval: -5", r":5: rampup_interval: -5 is not a number >= 0"),
+        ("min_lr: 0.2", r":5: min_lr: 0.2 is above base_lr 0.1"),
         ("base_batch_size: 0", r":5: base_batch_size: 0 is less than 1"),
         (
             "lr_policy: 'plateu'",

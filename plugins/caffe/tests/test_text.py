@@ -260,8 +260,8 @@ def test_a_field_without_a_value_is_named_though_the_next_line_is_in_its_place(r
 
 
 def test_a_list_for_a_field_of_one_value_names_the_field(read: Any) -> None:
-    with pytest.raises(ModelError, match=r":2:12: device_id takes one value, not a list"):
-        read("base_lr: 0.1\ndevice_id: [0, 1]")
+    with pytest.raises(ModelError, match=r":2:11: momentum takes one value, not a list"):
+        read("base_lr: 0.1\nmomentum: [0, 1]")
 
 
 def test_a_wrong_field_or_value_in_a_layer_names_the_layer(read: Any) -> None:

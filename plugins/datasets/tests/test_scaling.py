@@ -1,4 +1,4 @@
-"""Images resized at random before they are cut, against OpenCV and what Intel's fork allows."""
+"""Images resized at random before they are cut, against OpenCV and what two forks of Caffe allow."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from demitasse import DataError
 from demitasse_datasets.crops import Crop
-from demitasse_datasets.scaling import PartOfArea, ShorterSide, scaling
+from demitasse_datasets.scaling import PartOfArea, ShorterSide, Stretched, scaling
 
 cv2 = pytest.importorskip("cv2", reason="OpenCV 4 is not installed (opencv-python-headless<5)")
 
@@ -112,3 +112,46 @@ def test_an_image_that_is_scaled_too_small_is_refused() -> None:
 def test_values_that_cannot_be_are_refused(values: dict[str, Any], message: str) -> None:
     with pytest.raises((ValueError, TypeError), match=message):
         scaling(values)
+
+
+@pytest.mark.parametrize(
+    ("how", "drawn", "made", "way"),
+    [
+        # 40 x 60: the shorter side 20, and in proportion.
+        ({"least": 20, "most": 20}, [0.5] * 5, (20, 30), "NEAREST"),
+        ({"least": 20, "most": 23}, [0.99, 0, 0, 0, 0], (23, 35), "NEAREST"),
+        # The longer side is 1.25 times the shorter one.
+        ({"ratio": (1.0, 1.5)}, [0, 0.5, 0, 0, 0], (40, 50), "NEAREST"),
+        ({"tall": (0.5, 1.0), "wide": (0.5, 0.5)}, [0, 0, 0, 0.5, 0], (30, 30), "NEAREST"),
+        # No longer than it was, unless asked; no shorter than the crop.
+        ({"least": 80, "most": 80}, [0.0] * 5, (40, 60), None),
+        ({"least": 80, "most": 80, "enlarges": True}, [0.0] * 5, (80, 120), "CUBIC"),
+        ({"least": 4, "most": 4}, [0.0] * 5, (10, 10), "NEAREST"),
+    ],
+)
+def test_sides_are_stretched_as_nvidias_fork_does(
+    how: dict[str, Any], drawn: list[float], made: tuple[int, int], way: str | None
+) -> None:
+    pixels = image(40, 60)
+    found = Stretched(**how)(pixels, 10, np.array(drawn))
+    expected = pixels
+    if way is not None:
+        flag = getattr(cv2, f"INTER_{way}")
+        expected = cv2.resize(pixels, made[::-1], interpolation=flag)
+    assert found.shape[:2] == made
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_of_a_square_either_side_gets_longer() -> None:
+    shapes = {
+        Stretched(ratio=(1.5, 1.5), enlarges=True)(image(20, 20), 5, np.array([0, 0, coin, 0, 0])).shape
+        for coin in (0.2, 0.8)
+    }
+    assert shapes == {(20, 30, 3), (30, 20, 3)}
+
+
+def test_plain_values_tell_a_stretch_from_the_others() -> None:
+    asked = {"least": 3, "most": 4, "enlarges": False, "tall": (0.9, 1.1)}
+    assert scaling(asked) == Stretched(3, 4, tall=(0.9, 1.1))
+    with pytest.raises(ValueError, match="at most 32,768 pixels"):
+        scaling({"most": 40_000, "enlarges": True})

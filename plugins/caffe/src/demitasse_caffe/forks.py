@@ -40,7 +40,6 @@ _SAMPLES = "it changes the samples at random"
 _RESIZED = "it changes the size of the samples"
 _SIDES = "it pads one side more than the other; pad_h and pad_w are of both"
 _RELU = "a ReLU follows; add a ReLU layer"
-_3D = "a video's third axis; give kernel_size, stride and pad a number for each axis instead"
 
 FORKS = (
     Fork(
@@ -55,7 +54,7 @@ FORKS = (
             Fields("SolverParameter", "engine plateau_winsize"),
             Fields("LayerParameter", "engine mn_activation_param mn_grad_compress_param multinode"),
             Fields("LayerParameter", "quantization_param", instead="nothing is quantised"),
-            Fields("BatchNormParameter", "bias_filler bias_term engine filler"),
+            Fields("BatchNormParameter", "bias_term engine filler"),
             Fields(
                 "BatchNormParameter",
                 "stats_batch_size",
@@ -154,12 +153,8 @@ FORKS = (
             ),
             Fields(
                 "TransformationParameter",
-                (
-                    "allow_upscale display forward_packing interpolation_algo_down "
-                    "interpolation_algo_up num_labels random_seed use_gpu_transform"
-                ),
+                "display forward_packing num_labels random_seed use_gpu_transform",
             ),
-            Fields("BatchNormParameter", "scale_filler"),
             Fields("ConvolutionParameter", "conv_algos_override cudnn_convolution_algo_seeker"),
             Fields("DataParameter", "cache parser_threads precache threads"),
             Fields("DropoutParameter", "engine random_seed"),
@@ -170,7 +165,6 @@ FORKS = (
                 "it scales the rate by layer, as type 'LARS' does here",
                 idle="false",
             ),
-            Fields("SolverParameter", "min_lr", "the rate falls no lower", idle="0"),
             Fields(
                 "SolverParameter",
                 "momentum_policy",
@@ -179,50 +173,9 @@ FORKS = (
             ),
             Fields(
                 "SolverParameter",
-                "rampup_interval",
-                "the rate rises first, by the square; warmup_iter does in a line",
-                idle="0",
-            ),
-            Fields(
-                "SolverParameter",
-                "rampup_lr",
-                "the rate rises first, by the square; warmup_start_lr does in a line",
-            ),
-            Fields(
-                "SolverParameter",
                 "weight_decay_policy",
                 "the decay changes in the course of training",
                 idle="fixed",
-            ),
-            Fields(
-                "TransformationParameter",
-                (
-                    "horizontal_stretch_lower horizontal_stretch_upper vertical_stretch_lower "
-                    "vertical_stretch_upper"
-                ),
-                _SAMPLES,
-                idle="1",
-            ),
-            Fields(
-                "TransformationParameter",
-                (
-                    "img_rand_resize_lower img_rand_resize_upper rand_resize_ratio_lower "
-                    "rand_resize_ratio_upper"
-                ),
-                _SAMPLES,
-                idle="0",
-            ),
-            Fields(
-                "BatchNormParameter",
-                "scale_bias",
-                "a scale and a bias follow; add a Scale layer with bias_term",
-                idle="false",
-            ),
-            Fields(
-                "ELUParameter",
-                "lambda",
-                "it multiplies the values; add a Power layer with scale",
-                idle="1",
             ),
             Fields(
                 "ImageDataParameter",
@@ -232,12 +185,6 @@ FORKS = (
             ),
             Fields("ImageDataParameter", "short_side", _RESIZED, idle="0"),
             Fields("LossParameter", "label_smoothing", "labels count in part for all classes", idle="0"),
-            Fields(
-                "PoolingParameter",
-                "torch_pooling",
-                "the output is rounded down; give round_mode: FLOOR",
-                idle="false",
-            ),
         ),
         types="DetectNetTransformation TRT",
     ),
@@ -256,6 +203,11 @@ FORKS = (
                 instead="boxes overlap as shares of the image",
             ),
             Fields("DetectionOutputParameter", "save_file visualize visualize_threshold"),
+            Fields(
+                "VideoDataParameter",
+                "device_id skip_frames video_file video_type",
+                "it shows a camera's or a file's frames one after the other",
+            ),
         ),
         policies={"plateau": "where the rate falls once the loss does no more"},
     ),
@@ -264,13 +216,8 @@ FORKS = (
         fields=(
             Fields("NetParameter", "mem_param"),
             Fields("SolverParameter", "group_id richness"),
-            Fields(
-                "TransformationParameter", "fix_crop more_fix_crop multi_scale", _SAMPLES, idle="false"
-            ),
-            Fields(
-                "TransformationParameter", "is_flow", "it mirrors samples as optical flow", idle="false"
-            ),
-            Fields("TransformationParameter", "max_distort scale_ratios", _SAMPLES),
+            Fields("TransformationParameter", "original_image", _SAMPLES, idle="false"),
+            Fields("VideoDataParameter", "encoded"),
             Fields("ReductionParameter", "k", "it takes the greatest k"),
         ),
     ),
@@ -365,14 +312,16 @@ FORKS = (
         fields=(
             Fields("DataParameter", "show_data"),
             Fields("ImageDataParameter", "show_data"),
-            Fields("ConvolutionParameter", "filter_group", "it groups filters", idle="1"),
-            Fields("ConvolutionParameter", "kernel_depth temporal_pad temporal_stride", _3D),
-            Fields("ImageDataParameter", "new_length sampling_rate", "samples are videos"),
-            Fields("ImageDataParameter", "use_temporal_jitter", "samples are videos", idle="false"),
+            Fields("VideoDataParameter", "show_data"),
             Fields(
-                "PoolingParameter",
-                "kernel_depth temporal_stride",
-                "it pools three axes, Pooling here two",
+                "VideoDataParameter",
+                "max_sampling_rate use_sampling_rate_jitter",
+                "each sample's frames are apart at random",
+            ),
+            Fields(
+                "VideoDataParameter",
+                "num_of_labels use_multiple_label",
+                "a sample has several labels",
             ),
         ),
     ),
@@ -435,8 +384,6 @@ FORKS = (
     ),
     Fork("R-FCN's fork", types="BoxAnnotatorOHEM SmoothL1LossOHEM SoftmaxWithLossOHEM"),
     Fork("OpenPose's fork", types="CPMData ImResize Nms"),
-    Fork("the forks of SSD and C3D", types="VideoData"),
-    Fork("C3D and its successors", types="Convolution3D Deconvolution3D Pooling3D"),
     Fork("the fork of Center Loss", types="CenterLoss"),
     Fork("SphereFace's fork", types="MarginInnerProduct"),
     Fork(

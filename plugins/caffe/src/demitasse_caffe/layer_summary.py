@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from demitasse import Layer
+from demitasse_caffe.layers.convolution import of_first_axis, window_extents
 from demitasse_caffe.schema import is_repeated, number, parameter_field
 
 FAMILIES: dict[str, tuple[str, str]] = {
@@ -25,16 +26,17 @@ FAMILIES: dict[str, tuple[str, str]] = {
 
 _MEMBERS = {
     "data": "AnnotatedData Data DenseImageData DummyData HDF5Data HDF5Output ImageData ImageSegData "
-    "Input MemoryData Parameter WindowData",
-    "convolution": "Convolution ConvolutionDepthwise Deconvolution DepthwiseConvolution Im2col",
+    "Input MemoryData Parameter VideoData WindowData",
+    "convolution": "Convolution Convolution3D ConvolutionDepthwise Deconvolution Deconvolution3D "
+    "DepthwiseConvolution Im2col",
     "inner product": "InnerProduct Embed",
-    "pooling": "PSROIPooling Pooling Proposal ROIPooling SPP",
+    "pooling": "PSROIPooling Pooling Pooling3D PoolingND Proposal ROIPooling SPP",
     "activation": "AbsVal BNLL Clip Dropout ELU Exp Log PReLU Power ReLU ReLU6 Sigmoid Softmax "
     "SpatialDropout Swish TanH Threshold",
     "normalization": "BN BatchNorm Bias LRN MVN Normalize Scale",
     "combination": "Axpy Concat Eltwise Slice Split",
     "shape": "ArgMax BatchReindex Crop Filter Flatten Interp Permute Reduction Reshape ShuffleChannel "
-    "Silence Tile Upsample",
+    "Silence Tile Unpooling Upsample",
     "recurrent": "LSTM LSTMUnit RNN",
     "loss": "Accuracy ContrastiveLoss EuclideanLoss HingeLoss InfogainLoss MultiBoxLoss "
     "MultinomialLogisticLoss SegAccuracy SigmoidCrossEntropyLoss SmoothL1Loss SoftmaxWithLoss",
@@ -46,7 +48,15 @@ _BORROWED = dict.fromkeys(
     "AnnotatedData": "data_param",
     "ImageSegData": "image_data_param",
     "SpatialDropout": "dropout_param",
+    "Deconvolution3D": "convolution3d_param",
 }
+_SHARING = {
+    "Convolution3D": "convolution_param",
+    "Deconvolution3D": "convolution_param",
+    "Pooling3D": "pooling_param",
+}
+"""Where C3D's first version has the parameters of types with a message of their own."""
+
 _MOST = 3
 
 
@@ -61,7 +71,10 @@ def summary(layer: Layer) -> list[str]:
         said = [f"{name} {value}" for name, value in list(layer.parameters.items())[:_MOST]]
     else:
         field = parameter_field(layer.type, layer.parameters.DESCRIPTOR.fields_by_name)
-        message = getattr(layer.parameters, _BORROWED.get(layer.type, field), None)
+        field = _BORROWED.get(layer.type, field)
+        if layer.type in _SHARING and not layer.parameters.HasField(field):
+            field = _SHARING[layer.type]
+        message = getattr(layer.parameters, field, None)
         said = _DESCRIBED.get(layer.type, _set_fields)(message) if message is not None else []
     return [layer.type, *([" · ".join(said)] if said else [])]
 
@@ -78,7 +91,7 @@ def _convolution(message: Any) -> list[str]:
 
 def _pooling(message: Any) -> list[str]:
     method = {0: "max", 1: "average", 2: "stochastic"}[message.pool]
-    if message.global_pooling:
+    if getattr(message, "global_pooling", False):
         return [f"{method} of all"]
     parts = [f"{method} {_by_axis(message, 'kernel_size', 'kernel')}"]
     parts += _unless(1, "stride", _by_axis(message, "stride", "stride"))
@@ -86,10 +99,14 @@ def _pooling(message: Any) -> list[str]:
 
 
 def _by_axis(message: Any, field: str, stem: str) -> str:
-    """``3×3``, ``3×1``: from the field's number or numbers, or from its ``_h`` and ``_w``."""
-    height, width = getattr(message, f"{stem}_h"), getattr(message, f"{stem}_w")
-    if message.HasField(f"{stem}_h") or message.HasField(f"{stem}_w"):
-        return f"{height}×{width}"
+    """``3×3``, ``3×1``: from the field's number or numbers, or from its ``_h`` and ``_w``; of videos,
+    whose frames come first, ``2×3×3``."""
+    if of_first_axis(message):
+        return "×".join(map(str, window_extents(message, field, stem, 3, int(field == "stride"))))
+    if f"{stem}_h" in message.DESCRIPTOR.fields_by_name:
+        height, width = getattr(message, f"{stem}_h"), getattr(message, f"{stem}_w")
+        if message.HasField(f"{stem}_h") or message.HasField(f"{stem}_w"):
+            return f"{height}×{width}"
     value = getattr(message, field)
     if is_repeated(message.DESCRIPTOR.fields_by_name[field]):
         value = list(value)
@@ -169,7 +186,11 @@ _DESCRIBED: dict[str, Callable[[Any], list[str]]] = {
     "Deconvolution": _convolution,
     "DepthwiseConvolution": _convolution,
     "Im2col": lambda message: _convolution(message)[:-1],
+    "Convolution3D": _convolution,
+    "Deconvolution3D": _convolution,
     "Pooling": _pooling,
+    "Pooling3D": _pooling,
+    "PoolingND": _pooling,
     "InnerProduct": _inner_product,
     "Embed": _embed,
     "LRN": _lrn,
@@ -180,6 +201,7 @@ _DESCRIBED: dict[str, Callable[[Any], list[str]]] = {
     "ImageData": _data,
     "HDF5Data": _data,
     "AnnotatedData": _data,
+    "VideoData": _data,
     "WindowData": _data,
     "BatchNorm": _nothing,
     "Scale": _nothing,

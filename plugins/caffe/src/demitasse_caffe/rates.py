@@ -1,5 +1,5 @@
-"""Caffe's learning rate policies, one of Intel's fork, and warm-up: records that map an iteration (from
-0) to a rate."""
+"""Caffe's learning rate policies, one of Intel's fork, warm-up, and least rates: records that map an
+iteration (from 0) to a rate."""
 
 from __future__ import annotations
 
@@ -130,7 +130,37 @@ class WarmUp:
     def __call__(self, iteration: int) -> float:
         if iteration >= self.iterations:
             return self.then(iteration)
-        return self.first + (self.last - self.first) * (iteration / self.iterations)
+        return self.first + (self.last - self.first) * self._share(iteration)
+
+    def _share(self, iteration: int) -> float:
+        return iteration / self.iterations
+
+
+@dataclass(frozen=True)
+class RampUp(WarmUp):
+    """A warm-up that rises by the square of the iteration, as in NVIDIA's fork."""
+
+    def _share(self, iteration: int) -> float:
+        return (iteration / self.iterations) ** 2
+
+
+@dataclass(frozen=True)
+class AtLeast:
+    """What ``rate`` says, but not below ``least``."""
+
+    least: float
+    rate: Callable[[int], float]
+
+    def __call__(self, iteration: int) -> float:
+        return max(self.least, self.rate(iteration))
+
+
+@dataclass(frozen=True)
+class Above(AtLeast):
+    """So much more than ``rate`` says."""
+
+    def __call__(self, iteration: int) -> float:
+        return self.least + self.rate(iteration)
 
 
 POLICIES = {

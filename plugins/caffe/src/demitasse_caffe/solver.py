@@ -14,7 +14,7 @@ from demitasse_caffe import fork_fields
 from demitasse_caffe.net import NetFile, define, net_file, read_net, state_of
 from demitasse_caffe.overrides import Overrides
 from demitasse_caffe.paths import find_file, moved
-from demitasse_caffe.rates import POLICIES, WarmUp
+from demitasse_caffe.rates import POLICIES, Above, AtLeast, Poly, RampUp, WarmUp
 from demitasse_caffe.schema import Schema, number
 from demitasse_caffe.text import Outline
 from demitasse_caffe.upgrade import upgrade_solver
@@ -51,6 +51,9 @@ _NOT_NEGATIVE = (
     "weight_decay",
     "warmup_iter",
     "warmup_start_lr",
+    "rampup_interval",
+    "rampup_lr",
+    "min_lr",
 )
 _AT_LEAST_ONE = ("iter_size", "average_loss")
 _WORDS = {
@@ -242,8 +245,14 @@ class SolverFile:
         for name, valid in _WORDS.items():
             if (word := getattr(message, name)) not in valid:
                 raise ModelError(unknown(name, word, valid, self._where(name)))
-        if message.HasField("warmup_start_lr") and not message.warmup_iter:
-            raise ModelError(f"{self._where('warmup_start_lr')}: needs warmup_iter, which is not given")
+        for name, needed in (("warmup_start_lr", "warmup_iter"), ("rampup_lr", "rampup_interval")):
+            if getattr(message, name) and not getattr(message, needed):
+                raise ModelError(f"{self._where(name)}: needs {needed}, which is not given")
+        if message.warmup_iter and message.rampup_interval:
+            raise ModelError(
+                f"{self._where('rampup_interval')}: the rate rises by the square, with warmup_iter in a "
+                f"line; give one"
+            )
 
     def _clip(self, message: Any) -> float:
         """The greatest norm of the gradients. Caffe clips the sum of iter_size passes and then divides;
@@ -335,11 +344,23 @@ class SolverFile:
             if not message.HasField("warmup_start_lr"):
                 first = values["base_lr"]
             values["base_lr"] *= self._batch(message, train) / message.base_batch_size
+        least, last = number(message.min_lr), values.get("base_lr", self._given_rate(message))
+        if least > last:
+            raise ModelError(f"{self._where('min_lr')}: {least:g} is above base_lr {last:g}")
         rate: Callable[[int], float] = policy(**values)
+        if least and policy is Poly:  # which falls to it, and not at once
+            rate = Above(least, Poly(**{**values, "base_lr": last - least}))
         if message.warmup_iter:
-            last = values.get("base_lr", self._rate_field(message, "base_lr"))
-            return WarmUp(first, last, message.warmup_iter, rate)
-        return rate
+            rate = WarmUp(first, last, message.warmup_iter, rate)
+        if message.rampup_interval:
+            rate = RampUp(number(message.rampup_lr), last, message.rampup_interval, rate)
+        return AtLeast(least, rate) if least else rate
+
+    def _given_rate(self, message: Any) -> float:
+        """base_lr, where lr_policy has its own rates: what a warm-up, if there is one, leads to."""
+        if message.warmup_iter or message.rampup_interval:
+            return float(self._rate_field(message, "base_lr"))
+        return math.inf
 
     def _stages(self, message: Any, name: str) -> tuple[float, ...]:
         """The rates of ``multifixed``, or the iterations up to which each holds, which must rise."""

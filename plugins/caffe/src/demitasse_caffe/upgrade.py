@@ -52,6 +52,14 @@ V1_TYPES = {
     "TANH": "TanH",
     "THRESHOLD": "Threshold",
     "WINDOW_DATA": "WindowData",
+    # Of forks.
+    "BN": "BN",
+    "CONVOLUTION3D": "Convolution3D",
+    "DECONVOLUTION3D": "Deconvolution3D",
+    "IMAGE_SEG_DATA": "ImageSegData",
+    "POOLING3D": "Pooling3D",
+    "UNPOOLING": "Unpooling",
+    "VIDEO_DATA": "VideoData",
 }
 """The types of V1 layers by the present names."""
 
@@ -111,20 +119,22 @@ def upgrade_net(
 
 
 def _settle_rounding(layer: Any, place: Location) -> None:
-    """Turn the forks' ``ceil_mode`` into ``round_mode``, in place."""
+    """Turn the forks' ``ceil_mode`` and ``torch_pooling`` into ``round_mode``, in place."""
     pooling = layer.pooling_param
-    if not pooling.HasField("ceil_mode"):
-        return
-    rounding = pooling.CEIL if pooling.ceil_mode else pooling.FLOOR
-    if pooling.HasField("round_mode") and pooling.round_mode != rounding:
-        told = "true" if pooling.ceil_mode else "false"
-        mode = pooling.RoundMode.Name(pooling.round_mode)
-        raise ModelError(
-            f"{place}: layer {layer.name!r}: ceil_mode: {told} and round_mode: {mode} differ; "
-            f"give round_mode alone"
-        )
-    pooling.round_mode = rounding
-    pooling.ClearField("ceil_mode")
+    for name, down in (("ceil_mode", False), ("torch_pooling", True)):
+        given = getattr(pooling, name)
+        if not pooling.HasField(name) or (down and not given):
+            continue
+        rounding = pooling.FLOOR if given == down else pooling.CEIL
+        if pooling.HasField("round_mode") and pooling.round_mode != rounding:
+            told = "true" if given else "false"
+            mode = pooling.RoundMode.Name(pooling.round_mode)
+            raise ModelError(
+                f"{place}: layer {layer.name!r}: {name}: {told} and round_mode: {mode} differ; "
+                f"give round_mode alone"
+            )
+        pooling.round_mode = rounding
+        pooling.ClearField(name)
 
 
 def upgrade_solver(solver: Any, location: Location) -> None:
@@ -185,6 +195,8 @@ def _upgrade_v1(old: Any, place: Location, schema: Schema) -> Any:
     for name in _TRANSFORMED:
         if new.HasField(name):
             _move_transformations(getattr(new, name), new)
+    if new.type == "VideoData" and new.HasField("image_data_param"):
+        _move_videos(new)
     return new
 
 
@@ -203,6 +215,16 @@ def _upgrade_parameters(old: Any, new: Any, place: Location) -> None:
             spec.lr_mult = old.blobs_lr[index]
         if index < len(old.weight_decay):
             spec.decay_mult = old.weight_decay[index]
+
+
+def _move_videos(layer: Any) -> None:
+    """What C3D's first version has in image_data_param."""
+    for field, value in layer.image_data_param.ListFields():
+        if field.name == "mean_value":
+            layer.transform_param.mean_value.append(value)
+        elif field.name in layer.video_data_param.DESCRIPTOR.fields_by_name:
+            setattr(layer.video_data_param, field.name, value)
+    layer.ClearField("image_data_param")
 
 
 def _move_transformations(source: Any, layer: Any) -> None:

@@ -22,6 +22,11 @@ OPTIONS: Mapping[str, tuple[str, ...]] = {
         *("root", "height", "width", "crop_height", "crop_width", "random", "mirror", "divide"),
         *("scales", "filled", "mean", "classes", "mode", "stream", "skip"),
     ),
+    "clips": (
+        *("root", "height", "width", "pattern", "length", "every", "start", "parts", "random"),
+        *("crop", "mirror", "places", "scales", "distortion", "flow", "stacked"),
+        *("mode", "stream", "skip"),
+    ),
     "hdf5": ("fields",),
     "windows": (
         *("root", "cached", "batch", "crop", "foreground", "background", "fraction"),
@@ -46,6 +51,8 @@ def open_file(path: Path, kind: str, spec: DataSpec) -> Samples:
         return _annotated(path, given, spec.seed)
     if kind == "image_pairs":
         return _pairs(path, given, spec.seed)
+    if kind == "clips":
+        return _clips(path, given, spec.seed)
     crop = Crop(
         _extent(given, "crop"),
         bool(given.get("random")),
@@ -126,6 +133,44 @@ def _pairs(path: Path, given: Mapping[str, Any], seed: int) -> Samples:
     mean = None if mean is None else np.asarray(mean, np.float64)
     root = str(given.get("root", ""))
     return PairSamples(path, root, mode, resized, cut, divide, mean, classes)
+
+
+def _clips(path: Path, given: Mapping[str, Any], seed: int) -> Samples:
+    from demitasse_datasets.clips import SCALES, STARTS, ClipSamples, Cut, Frames
+
+    mode, start = str(given.get("mode", "color")), str(given.get("start", "listed"))
+    if start not in STARTS:
+        raise DataError(unknown("start of clips", start, STARTS))
+    if mode not in ("color", "gray"):
+        raise DataError(unknown("mode of clips", mode, ("color", "gray")))
+    counts = {name: int(given.get(name, 1)) for name in ("length", "every", "parts")}
+    if bad := [name for name, count in counts.items() if not 1 <= count <= LARGEST_IMAGE]:
+        raise DataError(f"{path}: {bad[0]} {counts[bad[0]]:,} of clips; 1 to {LARGEST_IMAGE:,}")
+    random, pattern = bool(given.get("random", False)), str(given.get("pattern", ""))
+    places, scales = int(given.get("places", 0)), tuple(map(float, given.get("scales", ())))
+    if places not in (0, 5, 13) or not all(0 < scale <= 1 for scale in scales):
+        raise DataError(f"{path}: clips are cut at {places} places, by {scales}; 0, 5 or 13, by up to 1")
+    cut = Cut(
+        _extent(given, "crop"),
+        random,
+        bool(given.get("mirror", False)),
+        places,
+        scales if scales else SCALES if given.get("scales") is not None else (),
+        int(given.get("distortion", 1)),
+        bool(given.get("flow", False)),
+    )
+    return ClipSamples(
+        path,
+        str(given.get("root", "")),
+        mode,
+        _size(given, "height", "width"),
+        Frames(start=start, random=random, **counts),
+        cut,
+        pattern,
+        bool(given.get("stacked", False)),
+        seed,
+        int(given.get("stream", 0)),
+    )
 
 
 def _annotated(path: Path, given: Mapping[str, Any], seed: int) -> Samples:

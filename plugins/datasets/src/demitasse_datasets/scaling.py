@@ -1,5 +1,6 @@
-"""Images brought to another size at random before a square is cut from them, as Intel's fork of Caffe
-does for training on ImageNet. Szegedy et al. 2015, *Going Deeper with Convolutions*, section 6."""
+"""Images brought to another size at random before a square is cut from them, as Intel's and NVIDIA's
+forks of Caffe do for training on ImageNet. Szegedy et al. 2015, *Going Deeper with Convolutions*,
+section 6."""
 
 from __future__ import annotations
 
@@ -87,18 +88,63 @@ class PartOfArea:
         return with_shorter_side(pixels, crop, how)
 
 
-Scaling = ShorterSide | PartOfArea
+@dataclass(frozen=True)
+class Stretched:
+    """The shorter side from ``least`` to ``most`` pixels long (0: as it is), the longer one, with a
+    ``ratio`` above 1, so many times that, and both stretched; each a pair to draw from. No side gets
+    shorter than the crop's, nor, unless ``enlarges``, longer than it was."""
+
+    least: int = 0
+    most: int = 0
+    ratio: tuple[float, float] = (0.0, 0.0)
+    tall: tuple[float, float] = (1.0, 1.0)
+    wide: tuple[float, float] = (1.0, 1.0)
+    enlarges: bool = False
+    interpolations: tuple[str, ...] = ("NEAREST", "CUBIC")
+    """For smaller images, and for others."""
+
+    takes = 5
+    """Random numbers for an image."""
+
+    def __call__(self, pixels: np.ndarray, crop: int, drawn: np.ndarray) -> np.ndarray:
+        """An image for numbers from [0, 1); the crop is cut from it afterwards."""
+        had = pixels.shape[:2]
+        side = min(had)
+        if self.least and self.most:
+            side = self.least + int(drawn[0] * (self.most - self.least + 1))
+        sides = [extent * side / min(had) for extent in had]
+        if self.ratio[0] >= 1 and self.ratio[1] > 1:
+            ratio = _within(self.ratio, drawn[1])
+            longer = int(drawn[2] < 0.5) if had[0] == had[1] else int(had[1] > had[0])
+            sides[longer] = sides[1 - longer] * ratio
+        sides[0] *= _within(self.tall, drawn[3])
+        sides[1] *= _within(self.wide, drawn[4])
+        height, width = (min(LARGEST_IMAGE, max(crop, int(extent + 0.5))) for extent in sides)
+        if not self.enlarges:
+            height, width = min(height, had[0]), min(width, had[1])
+        if (height, width) == had:
+            return pixels
+        smaller = height <= had[0] and width <= had[1]
+        return sized(pixels, height, width, self.interpolations[0 if smaller else -1])
+
+
+Scaling = ShorterSide | PartOfArea | Stretched
 
 
 def scaling(given: dict[str, Any]) -> Scaling:
-    """What plain values ask for: with ``change`` among them a ``PartOfArea``, else a ``ShorterSide``.
-    Raises ValueError or TypeError."""
-    made: Scaling = PartOfArea(**given) if "change" in given else ShorterSide(**given)
+    """What plain values ask for: with ``change`` among them a ``PartOfArea``, with ``enlarges`` a
+    ``Stretched``, else a ``ShorterSide``. Raises ValueError or TypeError."""
+    kind = PartOfArea if "change" in given else Stretched if "enlarges" in given else ShorterSide
+    made: Scaling = kind(**given)
     if max(made.least, made.most) > LARGEST_IMAGE:
         raise ValueError(f"images are resized to at most {LARGEST_IMAGE:,} pixels")
     if unknown := set(made.interpolations) - set(INTERPOLATIONS):
         raise ValueError(f"interpolations {sorted(unknown)} (valid: {', '.join(INTERPOLATIONS)})")
     return made
+
+
+def _within(bounds: tuple[float, float], drawn: float) -> float:
+    return bounds[0] + drawn * (bounds[1] - bounds[0])
 
 
 def _one_of(names: tuple[str, ...], drawn: float) -> str:

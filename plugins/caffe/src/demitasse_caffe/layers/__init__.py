@@ -32,6 +32,7 @@ from demitasse_caffe.layers.forks import (
     ReLU6,
     ShuffleChannel,
     SpatialDropout,
+    Unpooling,
     Upsample,
 )
 from demitasse_caffe.layers.hdf5 import HDF5Data, HDF5Output
@@ -61,6 +62,8 @@ from demitasse_caffe.layers.recurrent import LSTM, RNN, LSTMUnit
 from demitasse_caffe.layers.reduction import ArgMax, Reduction
 from demitasse_caffe.layers.regions import ROIPooling, SmoothL1Loss
 from demitasse_caffe.layers.shape import Flatten, Reshape, Silence, Split
+from demitasse_caffe.layers.video import VideoData
+from demitasse_caffe.layers.volumes import Convolution3D, Deconvolution3D, Pooling3D, PoolingND
 
 LAYER_TYPES: tuple[CaffeLayer, ...] = (
     Accuracy(),
@@ -75,9 +78,11 @@ LAYER_TYPES: tuple[CaffeLayer, ...] = (
     Concat(),
     ContrastiveLoss(),
     Convolution(),
+    Convolution3D(),
     Crop(),
     Data(),
     Deconvolution(),
+    Deconvolution3D(),
     DenseImageData(),
     DepthwiseConvolution("ConvolutionDepthwise"),
     DepthwiseConvolution("DepthwiseConvolution"),
@@ -112,6 +117,8 @@ LAYER_TYPES: tuple[CaffeLayer, ...] = (
     Parameter(),
     Permute(),
     Pooling(),
+    Pooling3D(),
+    PoolingND(),
     Power(),
     RNN(),
     ROIPooling(),
@@ -134,7 +141,9 @@ LAYER_TYPES: tuple[CaffeLayer, ...] = (
     Swish(),
     Threshold(),
     Tile(),
+    Unpooling(),
     Upsample(),
+    VideoData(),
     WindowData(),
     *FUNCTIONS,
 )

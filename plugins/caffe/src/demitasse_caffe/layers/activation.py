@@ -57,20 +57,27 @@ class PReLU(CaffeLayer):
 
 
 class ELU(CaffeLayer):
-    """x where x > 0, else alpha * (exp(x) - 1). Clevert et al. 2015."""
+    """x where x > 0, else alpha * (exp(x) - 1), times lambda. Clevert et al. 2015; with the lambda of
+    NVIDIA's fork Klambauer et al. 2017, *Self-Normalizing Neural Networks*."""
 
     name = "ELU"
 
     def expand(
         self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
     ) -> Sequence[Tensor]:
-        alpha, x = number(message.elu_param.alpha), bottoms[0]
+        y = self._unscaled(number(message.elu_param.alpha), bottoms[0], graph)
+        factor = number(getattr(message.elu_param, "lambda"))
+        return [y if factor == 1 else graph.apply("power", y, power=1.0, scale=factor)]
+
+    def _unscaled(self, alpha: float, x: Tensor, graph: GraphBuilder) -> Tensor:
         if alpha >= 0:
-            return [graph.apply("elu", x, alpha=alpha)]
+            made: Tensor = graph.apply("elu", x, alpha=alpha)
+            return made
         # Such a y does not tell the sign of x, so it is put together: 0 + alpha * exp(x) - alpha.
         powers = graph.apply("exponential", graph.apply("clip", x, least=-math.inf, most=0.0))
         below = graph.apply("power", powers, power=1.0, scale=alpha, shift=-alpha)
-        return [graph.apply("sum", graph.apply("relu", x), below)]
+        made = graph.apply("sum", graph.apply("relu", x), below)
+        return made
 
 
 class Clip(CaffeLayer):

@@ -28,7 +28,7 @@ class Convolution(CaffeLayer):
     def expand(
         self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
     ) -> Sequence[Tensor]:
-        convolution, x = message.convolution_param, bottoms[0]
+        convolution, x = self._parameters(message), bottoms[0]
         if len(layer.tops) != len(bottoms):
             raise ValueError(f"has {len(bottoms)} bottoms and {len(layer.tops)} tops; each has its own")
         axis = canonical(convolution.axis, x)
@@ -55,6 +55,9 @@ class Convolution(CaffeLayer):
             y = self._emit(layer, images, w, b, graph, outputs, {**windows, "groups": groups})
             made.append(_as_before(each, axis, y, graph))
         return made
+
+    def _parameters(self, message: Any) -> Any:
+        return message.convolution_param
 
     def _groups(self, convolution: Any, channels: int) -> int:
         return int(convolution.group)
@@ -130,9 +133,9 @@ class Im2col(CaffeLayer):
 
 
 class Pooling(CaffeLayer):
-    """The maximum, the average or a random element (in tests the average weighted by itself) of windows,
-    with Caffe's rounding up; of all of the space with global_pooling. A second top of MAX is the place
-    of each maximum."""
+    """The maximum, the average or a random element (in tests the average weighted by itself) of windows
+    over the axes behind the channels', with Caffe's rounding up; of all of the space with
+    global_pooling. A second top of MAX, of images, is the place of each maximum."""
 
     name = "Pooling"
     tops = (1, 2)
@@ -140,35 +143,45 @@ class Pooling(CaffeLayer):
     def expand(
         self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
     ) -> Sequence[Tensor]:
-        pooling, x = message.pooling_param, bottoms[0]
-        _check_images(x)
-        stride = _extents(pooling, "stride", "stride", 2, 1)
-        pad = _extents(pooling, "pad", "pad", 2, 0)
-        if pooling.global_pooling:
+        pooling, x = self._parameters(message), bottoms[0]
+        spatial = len(x.shape) - 2
+        if spatial < 1:
+            raise ValueError(f"pools samples x channels x space; its bottom is {x!r}")
+        stride = window_extents(pooling, "stride", "stride", spatial, 1)
+        pad = window_extents(pooling, "pad", "pad", spatial, 0)
+        if self._is_global(pooling):
             if any(pooling.HasField(field) for field in ("kernel_size", "kernel_h", "kernel_w")):
                 raise ValueError("global_pooling takes all of the space: give no kernel_size with it")
             if max(pad) > 0 or set(stride) != {1}:
                 raise ValueError(f"global_pooling has pad 0 and stride 1, not {pad} and {stride}")
             kernel = x.shape[2:]
         else:
-            kernel = _extents(pooling, "kernel_size", "kernel", 2, None)
+            kernel = window_extents(pooling, "kernel_size", "kernel", spatial, None)
         for field, extents in (("kernel_size", kernel), ("stride", stride)):
             if min(extents) < 1:
                 raise ValueError(f"{field} {extents} is not positive")
-        rounding = pooling.RoundMode.Name(pooling.round_mode).lower()
+        rounding = self._rounding(pooling)
         if rounding == "ceil":
             kernel = _no_larger(kernel, stride, pad, x.shape[2:])
-        attributes: dict[str, Any] = {
-            "kernel": kernel,
-            "stride": stride,
-            "pad": pad,
-            "rounding": rounding,
-        }
-        method = pooling.PoolMethod.Name(pooling.pool)
-        if method != "MAX" and len(layer.tops) > 1:
-            raise ValueError("only pool MAX has a second top (the place of each maximum)")
+        method = pooling.DESCRIPTOR.fields_by_name["pool"].enum_type.values_by_number[pooling.pool].name
+        if len(layer.tops) > 1 and (method != "MAX" or spatial != 2):
+            raise ValueError("only pool MAX of images has a second top (the place of each maximum)")
+        windows = {"kernel": kernel, "stride": stride, "pad": pad}
+        if spatial != 2:
+            return [_in_turn(x, method, windows, rounding, graph)]
+        attributes: dict[str, Any] = {**windows, "rounding": rounding}
         y, *places = _pooled(x, method, attributes, in_training(message, graph), graph)
         return [y] if len(layer.tops) == 1 else [y, as_numbers(places[0], graph)]
+
+    def _parameters(self, message: Any) -> Any:
+        return message.pooling_param
+
+    def _is_global(self, pooling: Any) -> bool:
+        return bool(pooling.global_pooling)
+
+    def _rounding(self, pooling: Any) -> str:
+        name: str = pooling.RoundMode.Name(pooling.round_mode)
+        return name.lower()
 
 
 class SPP(CaffeLayer):
@@ -231,6 +244,51 @@ def _pooled(
     return list(graph.apply("pooling_stochastic", x, *counters, **attributes, **random))[:1]
 
 
+def _in_turn(x: Tensor, method: str, windows: Windows, rounding: str, graph: GraphBuilder) -> Tensor:
+    """x pooled over any number of axes: over the last two, then over each before them. The maximum of a
+    window is that of its planes' maxima, and its average, which divides by its extents, alike."""
+    if method not in ("MAX", "AVE"):
+        raise ValueError(f"pool {method} is for images, samples x channels x rows x columns, not {x!r}")
+    axes = range(2, len(x.shape))
+    for group in (axes[-2:], *((axis,) for axis in reversed(axes[:-2]))):
+        kernel, stride, pad = (
+            tuple(windows[name][axis - 2] for axis in group) for name in ("kernel", "stride", "pad")
+        )
+        if set(kernel + stride) == {1} and not any(pad):
+            continue
+        before, behind, alone = x.shape[: group[0]], x.shape[group[-1] + 1 :], len(group) == 1
+        pooled, *_ = _pooled(
+            _reshaped(
+                x,
+                (
+                    x.shape[0],
+                    math.prod(before[1:]),
+                    *(x.shape[axis] for axis in group),
+                    *([math.prod(behind)] if alone else []),
+                ),
+                graph,
+            ),
+            method,
+            {
+                "kernel": (*kernel, 1)[:2],
+                "stride": (*stride, 1)[:2],
+                "pad": (*pad, 0)[:2],
+                "rounding": rounding,
+            },
+            False,
+            graph,
+        )
+        x = _reshaped(pooled, (*before, *pooled.shape[2 : 2 + len(group)], *behind), graph)
+    return x
+
+
+def _reshaped(x: Tensor, shape: Shape, graph: GraphBuilder) -> Tensor:
+    if x.shape == shape:
+        return x
+    made: Tensor = graph.apply("reshape", x, shape=shape)
+    return made
+
+
 def _no_larger(kernel: Shape, stride: Shape, pad: Shape, space: Shape) -> Shape:
     """The kernel, where rounding up leaves one window that is larger than the space cut down to that."""
     wholes = [extent + 2 * p for extent, p in zip(space, pad, strict=True)]
@@ -246,29 +304,23 @@ def _check_images(x: Tensor) -> None:
 def _as_images(x: Tensor, axis: int, graph: GraphBuilder) -> Tensor:
     """x as (samples, channels, space): the axes before ``axis`` as one, and where none is behind it one
     of a single point."""
-    shape = (math.prod(x.shape[:axis]), x.shape[axis], *(x.shape[axis + 1 :] or (1,)))
-    if shape == x.shape:
-        return x
-    images: Tensor = graph.apply("reshape", x, shape=shape)
-    return images
+    return _reshaped(
+        x, (math.prod(x.shape[:axis]), x.shape[axis], *(x.shape[axis + 1 :] or (1,))), graph
+    )
 
 
 def _as_before(x: Tensor, axis: int, y: Tensor, graph: GraphBuilder) -> Tensor:
     """What was made of x's images, with x's axes."""
-    shape = (*x.shape[:axis], *y.shape[1 : 1 + len(x.shape) - axis])
-    if shape == y.shape:
-        return y
-    made: Tensor = graph.apply("reshape", y, shape=shape)
-    return made
+    return _reshaped(y, (*x.shape[:axis], *y.shape[1 : 1 + len(x.shape) - axis]), graph)
 
 
 def _windows(convolution: Any, spatial: int) -> tuple[Shape, Windows]:
     """The kernel's extents, and how it moves over so many spatial axes."""
-    kernel = _extents(convolution, "kernel_size", "kernel", spatial, None)
+    kernel = window_extents(convolution, "kernel_size", "kernel", spatial, None)
     windows = {
-        "stride": _extents(convolution, "stride", "stride", spatial, 1),
-        "pad": _extents(convolution, "pad", "pad", spatial, 0),
-        "dilation": _extents(convolution, "dilation", None, spatial, 1),
+        "stride": window_extents(convolution, "stride", "stride", spatial, 1),
+        "pad": window_extents(convolution, "pad", "pad", spatial, 0),
+        "dilation": window_extents(convolution, "dilation", None, spatial, 1),
     }
     positive = {"kernel_size": kernel, "stride": windows["stride"], "dilation": windows["dilation"]}
     for field, extents in positive.items():
@@ -277,13 +329,43 @@ def _windows(convolution: Any, spatial: int) -> tuple[Shape, Windows]:
     return kernel, windows
 
 
-def _extents(message: Any, field: str, stem: str | None, spatial: int, default: int | None) -> Shape:
+def window_extents(
+    message: Any, field: str, stem: str | None, spatial: int, default: int | None
+) -> Shape:
     """A number for each spatial axis: from ``field`` (one for all, or one each), or from the pair
     ``<stem>_h`` and ``<stem>_w``. Raises ValueError where Caffe would stop."""
+    if field in _FIRST_AXIS and (named := of_first_axis(message)):
+        if spatial != 3:
+            raise ValueError(f"{named[0]} is for 3 spatial axes, here are {spatial}")
+        first = [getattr(message, name) for name in _FIRST_AXIS[field] if name in named]
+        if not first and default is None:
+            raise ValueError(f"has {named[0]}, and needs a {' or a '.join(_FIRST_AXIS[field])}")
+        return (*(first or [default or 0])[:1], *_plane(message, field, stem, 2, default))
+    return _plane(message, field, stem, spatial, default)
+
+
+_FIRST_AXIS = {
+    "kernel_size": ("kernel_depth", "kernel_l"),
+    "stride": ("temporal_stride", "stride_l"),
+    "pad": ("temporal_pad", "pad_l"),
+}
+"""What C3D and P3D call the extents of a video's axis; the other names are of rows and columns then."""
+
+
+def of_first_axis(message: Any) -> list[str]:
+    """Those fields of a video's axis that are given."""
+    known = message.DESCRIPTOR.fields_by_name
+    names = (name for names in _FIRST_AXIS.values() for name in names)
+    return [name for name in names if name in known and message.HasField(name)]
+
+
+def _plane(message: Any, field: str, stem: str | None, spatial: int, default: int | None) -> Shape:
     # Pooling's fields are single numbers, Convolution's are lists.
     value = {f.name: v for f, v in message.ListFields()}.get(field, ())
     given = [value] if isinstance(value, int) else list(value)
-    pair = [f"{stem}_h", f"{stem}_w"] if stem else []
+    pair = (
+        [f"{stem}_h", f"{stem}_w"] if stem and f"{stem}_h" in message.DESCRIPTOR.fields_by_name else []
+    )
     if any(message.HasField(name) for name in pair):
         if given:
             raise ValueError(f"{field} and {' or '.join(pair)} exclude each other")

@@ -22,6 +22,7 @@ from demitasse_caffe.paths import located
 from demitasse_caffe.schema import number
 
 _MOVED = ("scale", "mean_file", "crop_size", "mirror")
+_VIDEOS = ("new_length", "sampling_rate", "use_image", "use_temporal_jitter", "mean_value")
 _DATABASE_FILES = {"LMDB": "data.mdb", "LEVELDB": "CURRENT"}
 
 
@@ -80,6 +81,10 @@ class ImageData(CaffeLayer):
     ) -> Sequence[Tensor]:
         data = message.image_data_param
         check_served(message.transform_param, SCALING)
+        if videos := [name for name in _VIDEOS if data.HasField(name)]:
+            raise ValueError(
+                f"image_data_param {{ {videos[0]} }} is C3D's, for the layer type VideoData"
+            )
         source = source_of(data, "image_data_param", layer)
         if bool(data.new_height) != bool(data.new_width):
             raise ValueError(
@@ -87,7 +92,7 @@ class ImageData(CaffeLayer):
             )
         options = {
             **_cropping(message, graph),
-            "root": _root(data.root_folder, layer),
+            "root": root_of(data.root_folder, layer),
             "mode": "color" if data.is_color else "gray",
             "height": data.new_height,
             "width": data.new_width,
@@ -120,7 +125,7 @@ class DenseImageData(CaffeLayer):
                 "dense_image_data_param { crop_height: ... crop_width: ... mirror: true }"
             )
         options = {
-            "root": _root(data.root_folder, layer),
+            "root": root_of(data.root_folder, layer),
             "mode": "color" if data.is_color else "gray",
             "height": data.new_height,
             "width": data.new_width,
@@ -160,7 +165,7 @@ class ImageSegData(CaffeLayer):
                 raise ValueError("crop_size and crop_height, crop_width exclude each other")
             sides = (parameters.crop_size,) * 2
         options = {
-            "root": _root(data.root_folder, layer),
+            "root": root_of(data.root_folder, layer),
             "mode": "color" if data.is_color else "gray",
             "height": data.new_height,
             "width": data.new_width,
@@ -206,7 +211,7 @@ class WindowData(CaffeLayer):
         if data.crop_mode not in ("warp", "square"):
             raise ValueError(f"unknown crop_mode {data.crop_mode!r} (valid: warp, square)")
         options = {
-            "root": _root(data.root_folder, layer),
+            "root": root_of(data.root_folder, layer),
             "cached": data.cache_images,
             "batch": data.batch_size,
             "crop": crop,
@@ -277,7 +282,7 @@ def _cropping(message: Any, graph: GraphBuilder) -> dict[str, Any]:
     }
 
 
-def _root(folder: str, layer: Layer) -> str:
+def root_of(folder: str, layer: Layer) -> str:
     """A folder before the names in a list, where it lies; Caffe joins them as text."""
     if not folder:
         return ""

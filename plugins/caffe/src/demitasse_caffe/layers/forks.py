@@ -292,6 +292,29 @@ class Upsample(CaffeLayer):
         return [graph.apply("unpooling", *bottoms, size=size, source=place_of(layer))]
 
 
+class Unpooling(CaffeLayer):
+    """Upsample by the names of DeconvNet's fork, which say the result's rows and columns. Noh et al.
+    2015, *Learning Deconvolution Network for Semantic Segmentation*, section 3.2."""
+
+    name = "Unpooling"
+    bottoms = (2, 2)
+    no_gradient = MappingProxyType({1: "places"})
+
+    def expand(
+        self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
+    ) -> Sequence[Tensor]:
+        unpooling, x = message.unpooling_param, bottoms[0]
+        if unpooling.unpool != unpooling.MAX or unpooling.pad:
+            raise ValueError("puts maxima back where they were: unpool is MAX, and pad 0")
+        if len(x.shape) != 4:
+            raise ValueError(f"puts images on a larger plane; its bottom is {x!r}")
+        sides = [name for name in ("unpool_h", "unpool_w") if unpooling.HasField(name)]
+        if unpooling.HasField("unpool_size") == bool(sides) or len(sides) == 1:
+            raise ValueError("unpooling_param needs unpool_size, or both unpool_h and unpool_w")
+        size = [getattr(unpooling, name) for name in sides] or [unpooling.unpool_size] * 2
+        return [graph.apply("unpooling", *bottoms, size=_some(*size), source=place_of(layer))]
+
+
 def _enlarged(upsample: Any, x: Tensor) -> tuple[int, int]:
     """The rows and columns of an unpooled image: as given, or a scale times those of x, one less where
     the pooled image had an odd number of them."""

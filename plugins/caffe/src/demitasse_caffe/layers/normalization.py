@@ -46,7 +46,8 @@ class LRN(CaffeLayer):
 class BatchNorm(CaffeLayer):
     """x less the mean of its channel, over the standard deviation: of the batch in training, else
     those kept in three blobs, which no gradient reaches: running sums of means and of variances, and
-    what to divide them by. Ioffe and Szegedy 2015."""
+    what to divide them by. Ioffe and Szegedy 2015. In NVIDIA's fork two more, a scale and a bias of each
+    channel, may follow."""
 
     name = "BatchNorm"
 
@@ -64,12 +65,16 @@ class BatchNorm(CaffeLayer):
             untrained(graph, message, index, shape, Constant())
             for index, shape in enumerate((x.shape[1:2], x.shape[1:2], (1,)))
         ]
+        learnt: list[Tensor] = []
+        if norm.scale_bias or norm.HasField("scale_filler"):
+            w = filled(graph, message, 3, x.shape[1:2], norm, "scale_filler", 1.0)
+            learnt = [w, filled(graph, message, 4, x.shape[1:2], norm, "bias_filler", 0.0)]
         uses_kept = not in_training(message, graph)
         if norm.HasField("use_global_stats"):
             uses_kept = norm.use_global_stats
         if uses_kept:
-            return [graph.apply("batch_norm_inference", x, *kept, epsilon=epsilon)]
-        normalised, *_ = graph.apply("batch_norm", x, *kept, keep=keep, epsilon=epsilon)
+            return [graph.apply("batch_norm_inference", x, *kept, *learnt, epsilon=epsilon)]
+        normalised, *_ = graph.apply("batch_norm", x, *kept, *learnt, keep=keep, epsilon=epsilon)
         return [normalised]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -13,11 +14,29 @@ from demitasse_caffe.paths import find, find_file
 from demitasse_caffe.schema import number
 from demitasse_caffe.weights import read_blob
 
-SCALING = ("random_resize_param", "random_aspect_ratio_param")
-"""The fields of Intel's fork."""
+_INTELS = ("random_resize_param", "random_aspect_ratio_param")
+_STRETCHES = ("vertical_stretch", "horizontal_stretch")
+_PAIRS = ("img_rand_resize", "rand_resize_ratio", *_STRETCHES)
+_NVIDIAS = tuple(f"{name}_{bound}" for name in _PAIRS for bound in ("lower", "upper"))
+_IDLE_ALONE = ("allow_upscale", "interpolation_algo_down", "interpolation_algo_up")
+"""What says how NVIDIA's fork resizes, which it does where one of the others is given."""
+
+SCALING = (*_INTELS, *_NVIDIAS)
+"""The fields of Intel's and NVIDIA's forks."""
 
 SEGMENTS = ("scale_factors", "crop_width", "crop_height")
 """Those of DeepLab's."""
+
+CLIPS = ("fix_crop", "more_fix_crop", "multi_scale", "scale_ratios", "max_distort", "is_flow")
+"""Those of TSN's."""
+
+_OWNERS = {
+    **dict.fromkeys(_INTELS, ("Intel's fork", "Data and ImageData layers")),
+    **dict.fromkeys(_NVIDIAS, ("NVIDIA's fork", "Data and ImageData layers")),
+    **dict.fromkeys(SEGMENTS, ("DeepLab's fork", "ImageSegData layers")),
+    **dict.fromkeys(CLIPS, ("the fork of TSN", "VideoData layers")),
+}
+"""Whose a field is, and which layers have it; SSD's fork has the others."""
 
 _MOST_ATTEMPTS = 1000
 """Random numbers are drawn for all of them, for each image."""
@@ -26,13 +45,21 @@ _NOT_CAFFES = 80_000_000
 """Numbers of fields that Caffe's messages do not have begin here."""
 
 
-def transform(layer: Layer, message: Any, samples: Tensor, graph: GraphBuilder) -> Tensor:
-    """The mean subtracted, the crop cut (at random in training, from the middle in testing), the result
-    multiplied by the scale and mirrored at random (in both phases, as in Caffe)."""
+def transform(
+    layer: Layer,
+    message: Any,
+    samples: Tensor,
+    graph: GraphBuilder,
+    mean: np.ndarray | None = None,
+) -> Tensor:
+    """The mean (of transform_param, unless given) subtracted, the crop cut (at random in training, from
+    the middle in testing), the result multiplied by the scale and mirrored at random (in both phases, as
+    in Caffe)."""
     parameters = message.transform_param
     training = in_training(message, graph)
     channels = samples.shape[1] if len(samples.shape) > 1 else 1
-    mean = subtracted(layer, parameters, channels, samples.shape[1:] if graph.counted else None)
+    if mean is None:
+        mean = subtracted(layer, parameters, channels, samples.shape[1:] if graph.counted else None)
     drawn = {"seed": graph.seed, "stream": graph.stream}
     counters = graph.scalar("iteration"), graph.scalar("sample")
     transformed: Tensor = graph.apply(
@@ -57,12 +84,9 @@ def transform(layer: Layer, message: Any, samples: Tensor, graph: GraphBuilder) 
 def check_served(parameters: Any, served: Collection[str] = ()) -> None:
     """Raise ValueError for what forks have in transform_param, but for fields that are ``served``."""
     for field, value in parameters.ListFields():
-        if field.number >= _NOT_CAFFES and value != 0 and field.name not in served:
-            whose, whom = "SSD's fork", "AnnotatedData layers"
-            if field.name in SCALING:
-                whose, whom = "Intel's fork", "Data and ImageData layers"
-            if field.name in SEGMENTS:
-                whose, whom = "DeepLab's fork", "ImageSegData layers"
+        counts = field.number >= _NOT_CAFFES and value != 0 and field.name not in _IDLE_ALONE
+        if counts and field.name not in served:
+            whose, whom = _OWNERS.get(field.name, ("SSD's fork", "AnnotatedData layers"))
             raise ValueError(
                 f"transform_param {{ {field.name} }} is of {whose}, and only {whom} have it here"
             )
@@ -74,14 +98,17 @@ def scaling(parameters: Any) -> dict[str, Any]:
     given = [name for name in SCALING if parameters.HasField(name)]
     if not given:
         return {}
-    if len(given) > 1:
+    intels = [name for name in given if name in _INTELS]
+    if intels and len(given) > 1:
         raise ValueError(f"transform_param {{ {' and '.join(given)} }} exclude each other")
-    about = getattr(parameters, given[0])
     where = f"transform_param {{ {given[0]} }}"
     if not parameters.crop_size:
         raise ValueError(f"{where} leaves images of several sizes; it needs a crop_size")
     if parameters.mean_file:
         raise ValueError(f"{where} changes where pixels lie; give mean_value, not mean_file")
+    if given[0] in _NVIDIAS:
+        return {"scaling": _stretched(parameters)}
+    about = getattr(parameters, given[0])
     if about.resize_param.resize_mode != about.resize_param.WARP or about.resize_param.prob != 1:
         raise ValueError(f"{where}: of its resize_param, interp_mode alone has a say")
     names = tuple(about.resize_param.Interp_mode.Name(each) for each in about.resize_param.interp_mode)
@@ -117,6 +144,33 @@ def scaling(parameters: Any) -> dict[str, Any]:
     }
 
 
+def _stretched(parameters: Any) -> dict[str, Any]:
+    """How NVIDIA's fork resizes images. Raises ValueError for bounds that are not in order."""
+    bounds = {}
+    for name in _PAIRS:
+        lower, upper = (number(getattr(parameters, f"{name}_{end}")) for end in ("lower", "upper"))
+        least = 0.0 if name not in _STRETCHES else 1e-3
+        if not least <= lower <= upper < math.inf:
+            raise ValueError(
+                f"transform_param {{ {name}_lower: {lower:g} {name}_upper: {upper:g} }} are not in order"
+            )
+        bounds[name] = lower, upper
+    side = tuple(map(int, bounds["img_rand_resize"]))
+    if (side[0] == 0) != (side[1] == 0):
+        raise ValueError("img_rand_resize_lower and img_rand_resize_upper: give both, or neither")
+    ways = parameters.DESCRIPTOR.fields_by_name["interpolation_algo_up"].enum_type.values_by_number
+    names = (parameters.interpolation_algo_down, parameters.interpolation_algo_up)
+    return {
+        "least": side[0],
+        "most": side[1],
+        "ratio": bounds["rand_resize_ratio"],
+        "tall": bounds["vertical_stretch"],
+        "wide": bounds["horizontal_stretch"],
+        "enlarges": parameters.allow_upscale,
+        "interpolations": tuple(ways[way].name.removeprefix("INTER_") for way in names),
+    }
+
+
 def as_numbers(whole: Tensor, graph: GraphBuilder) -> Tensor:
     """Whole numbers that an operation gives, as real ones, which Caffe's blobs are: what reads them has
     fractions. No gradient goes through."""
@@ -146,7 +200,7 @@ def subtracted(
             return np.broadcast_to(np.float32(0), counted)
         what = f"{layer.location}: layer {layer.name!r} ({layer.type}): mean_file"
         mean = read_blob(find_file(parameters.mean_file, layer.location.file, what))
-        return mean[0] if mean.ndim == 4 and mean.shape[0] == 1 else mean
+        return mean[0] if mean.ndim > 3 and mean.shape[0] == 1 else mean
     if not values:
         return None
     if len(values) not in (1, channels):

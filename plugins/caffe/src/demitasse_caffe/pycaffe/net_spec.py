@@ -13,6 +13,7 @@ from demitasse_caffe.schema import CAFFE_TYPES, Schema, is_repeated, parameter_f
 
 _BORROWED = {
     "Deconvolution": "convolution_param",
+    "Deconvolution3D": "convolution3d_param",
     "Im2col": "convolution_param",
     "LSTM": "recurrent_param",
     "RNN": "recurrent_param",

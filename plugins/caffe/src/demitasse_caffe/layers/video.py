@@ -1,0 +1,179 @@
+"""Batches of videos' frames, as C3D and TSN read them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from demitasse import DataSpec, GraphBuilder, Layer, Tensor
+from demitasse_caffe.layers.base import CaffeLayer, in_training
+from demitasse_caffe.layers.data import read, root_of, source_of
+from demitasse_caffe.layers.transformation import CLIPS, check_served, subtracted, transform
+from demitasse_caffe.schema import number
+
+_C3DS = ("root_folder", "use_image", "sampling_rate", "use_temporal_jitter")
+_TSNS = ("num_segments", "modality", "name_pattern", "grayscale")
+"""The fields that tell whose a layer is."""
+
+
+class VideoData(CaffeLayer):
+    """Frames of videos that a text file lists, and their labels, cut from anywhere in training, else
+    from the middle, and mirrored, all frames of a sample alike.
+
+    C3D's top is samples x channels x frames x rows x columns; a line of its list has a path, the first
+    frame (with use_temporal_jitter how many there are) and a label. Tran et al. 2015, section 3. TSN's,
+    which has num_segments, a modality, a name_pattern or grayscale, is samples x all frames' channels x
+    rows x columns; a line has a folder, how many frames there are, and a label. Wang et al. 2016,
+    *Temporal Segment Networks*, sections 3.1 and 3.2.
+    """
+
+    name = "VideoData"
+    bottoms = (0, 0)
+    tops = (1, 2)
+
+    def expand(
+        self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
+    ) -> Sequence[Tensor]:
+        data, parameters = message.video_data_param, message.transform_param
+        check_served(parameters, CLIPS)
+        source = source_of(data, "video_data_param", layer, moved=())
+        stacked = any(data.HasField(name) for name in _TSNS)
+        self._check(data, parameters, stacked)
+        flow = stacked and data.modality == data.FLOW
+        shifted = bool(parameters.mean_file)  # by an image as large as the whole frames
+        options = {
+            "height": data.new_height,
+            "width": data.new_width,
+            "length": data.new_length,
+            "random": in_training(message, graph),
+            "stacked": stacked,
+            "skip": data.rand_skip,
+            "stream": graph.stream,
+            **(_snippets(data, flow) if stacked else _clips(data, layer)),
+        }
+        if not shifted:
+            options |= _cutting(parameters)
+        spec = DataSpec(source, "clips", data.shuffle, graph.seed, options, layer.location)
+        plain = not shifted and not parameters.mean_value and number(parameters.scale) == 1
+        fields = dict.fromkeys(("data", "label")[: len(layer.tops)], "real")
+        if not plain:
+            fields["data"] = "raw"
+        samples, *labels = read("video_data_param", layer, spec, data.batch_size, fields, graph)
+        if not plain:
+            samples = self._transformed(layer, message, samples, stacked, graph)
+        return [samples, *labels]
+
+    def _check(self, data: Any, parameters: Any, stacked: bool) -> None:
+        """Raise ValueError for fields that do not go together."""
+        if bool(data.new_height) != bool(data.new_width):
+            raise ValueError(
+                f"new_height {data.new_height} and new_width {data.new_width}: give both, or neither"
+            )
+        given = [name for name in _C3DS if data.HasField(name)]
+        if stacked and given:
+            mixed = next(name for name in _TSNS if data.HasField(name))
+            raise ValueError(
+                f"video_data_param has {given[0]} of C3D and {mixed} of TSN's fork; which layer is it?"
+            )
+        if not stacked and not data.HasField("new_length"):
+            raise ValueError("video_data_param needs a new_length, the frames of a sample")
+        for name in ("new_length", "num_segments", "sampling_rate"):
+            if getattr(data, name) < 1:
+                raise ValueError(f"video_data_param {{ {name}: {getattr(data, name)} }} is less than 1")
+        fields = {field.name for field, _ in parameters.ListFields()}
+        needing = [name for name in CLIPS if name in fields and name != "is_flow"]
+        if needing and not parameters.crop_size:
+            raise ValueError(f"transform_param {{ {needing[0]} }} needs a crop_size")
+        if parameters.mean_file and fields & {*CLIPS}:
+            raise ValueError(
+                f"transform_param {{ {sorted(fields & {*CLIPS})[0]} }} changes where pixels lie; give "
+                f"mean_value, not mean_file"
+            )
+
+    def _transformed(
+        self, layer: Layer, message: Any, samples: Tensor, stacked: bool, graph: GraphBuilder
+    ) -> Tensor:
+        """Less the mean, and scaled; with a mean image cut and mirrored, too."""
+        shape = samples.shape
+        images = samples
+        if not stacked:
+            flat = (shape[0], shape[1] * shape[2], *shape[3:])
+            images = graph.apply("reshape", samples, shape=flat)
+        mean = _mean(layer, message.transform_param, shape, stacked, graph)
+        if message.transform_param.mean_file:
+            y = transform(layer, message, images, graph, mean)
+        else:
+            y = graph.apply(
+                "image_transform",
+                images,
+                None if mean is None else graph.constant(f"{layer.name}.mean", mean),
+                graph.scalar("iteration"),
+                graph.scalar("sample"),
+                scale=number(message.transform_param.scale),
+                seed=graph.seed,
+                stream=graph.stream,
+            )
+        if stacked:
+            return y
+        made: Tensor = graph.apply("reshape", y, shape=(*shape[:3], *y.shape[2:]))
+        return made
+
+
+def _clips(data: Any, layer: Layer) -> dict[str, Any]:
+    """What a source is asked for C3D."""
+    return {
+        "root": root_of(data.root_folder, layer),
+        "every": data.sampling_rate,
+        "pattern": "%06d.jpg" if data.use_image else "",
+        "start": "anywhere" if data.use_temporal_jitter else "listed",
+    }
+
+
+def _snippets(data: Any, flow: bool) -> dict[str, Any]:
+    """What a source is asked for TSN."""
+    return {
+        "pattern": data.name_pattern or ("flow_%c_%04d.jpg" if flow else "image_%04d.jpg"),
+        "start": "parts",
+        "parts": data.num_segments,
+        "mode": "gray" if data.grayscale else "color",
+    }
+
+
+def _cutting(parameters: Any) -> dict[str, Any]:
+    cutting = {
+        "crop": parameters.crop_size,
+        "mirror": parameters.mirror,
+        "flow": parameters.is_flow,
+        "distortion": parameters.max_distort,
+    }
+    if parameters.fix_crop:
+        cutting["places"] = 13 if parameters.more_fix_crop else 5
+    if parameters.multi_scale:
+        cutting["scales"] = tuple(map(number, parameters.scale_ratios))
+    return cutting
+
+
+def _mean(
+    layer: Layer, parameters: Any, shape: Sequence[int], stacked: bool, graph: GraphBuilder
+) -> np.ndarray | None:
+    """What is subtracted from the frames, whose planes are the channels: (planes, 1, 1), or an image.
+    Raises ValueError where there are not as many values."""
+    counted = tuple(shape[1:]) if graph.counted else None
+    planes = shape[1] if stacked else shape[1] * shape[2]
+    if parameters.mean_file:
+        mean = subtracted(layer, parameters, planes, counted)
+        assert mean is not None
+        if mean.shape != tuple(shape[1:]):
+            raise ValueError(f"its mean_file has shape {mean.shape}; its frames have {tuple(shape[1:])}")
+        return np.asarray(mean).reshape(planes, *shape[-2:])
+    values = np.array([number(value) for value in parameters.mean_value])
+    if not values.size:
+        return None
+    if shape[1] % values.size:
+        raise ValueError(
+            f"has {values.size} mean_value for {shape[1]} channels; give 1, or one for each"
+        )
+    channels = np.resize(values, shape[1])
+    return (channels if stacked else np.repeat(channels, shape[2])).reshape(planes, 1, 1)

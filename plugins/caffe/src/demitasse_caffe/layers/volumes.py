@@ -1,0 +1,84 @@
+"""Windows over the three axes of videos and volumes, by the names that forks have for them: C3D's and
+P3D's, which say the first axis apart, and PoolingND. Tran et al. 2015, *Learning Spatiotemporal Features
+with 3D Convolutional Networks*, section 3; Qiu et al. 2017, *Pseudo-3D Residual Networks*."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from demitasse import GraphBuilder, Layer, Tensor
+from demitasse_caffe.layers.convolution import Convolution, Deconvolution, Pooling
+
+
+class Convolution3D(Convolution):
+    """A convolution over frames, rows and columns, whose parameters are convolution3d_param's or, as in
+    C3D's first version, convolution_param's."""
+
+    name = "Convolution3D"
+
+    def _parameters(self, message: Any) -> Any:
+        return _deep(message, "convolution3d_param", "convolution_param", ("kernel_depth",))
+
+
+class Deconvolution3D(Deconvolution):
+    """The transpose of Convolution3D."""
+
+    name = "Deconvolution3D"
+
+    def _parameters(self, message: Any) -> Any:
+        return _deep(message, "convolution3d_param", "convolution_param", ("kernel_depth",))
+
+
+class Pooling3D(Pooling):
+    """Pooling over frames, rows and columns, whose parameters are pooling3d_param's or, as in C3D's
+    first version, pooling_param's."""
+
+    name = "Pooling3D"
+    tops = (1, 1)
+
+    def _parameters(self, message: Any) -> Any:
+        return _deep(message, "pooling3d_param", "pooling_param", ("kernel_depth", "kernel_l"))
+
+    def _is_global(self, pooling: Any) -> bool:
+        return False
+
+    def _rounding(self, pooling: Any) -> str:
+        return "ceil"
+
+
+class PoolingND(Pooling):
+    """Pooling over any number of axes, a number for each or one for all."""
+
+    name = "PoolingND"
+    tops = (1, 1)
+
+    def expand(
+        self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
+    ) -> Sequence[Tensor]:
+        if not message.pooling_nd_param.kernel_size:
+            raise ValueError("pooling_nd_param needs a kernel_size")
+        return super().expand(layer, message, bottoms, graph)
+
+    def _parameters(self, message: Any) -> Any:
+        return message.pooling_nd_param
+
+    def _is_global(self, pooling: Any) -> bool:
+        return False
+
+    def _rounding(self, pooling: Any) -> str:
+        return "ceil"
+
+
+def _deep(message: Any, own: str, shared: str, depths: tuple[str, ...]) -> Any:
+    """The parameters of a layer: those of its own field, else of the one it shares with the layer of
+    images. Raises ValueError where they do not say the extent of the first axis once."""
+    parameters = getattr(message, own if message.HasField(own) else shared)
+    known = parameters.DESCRIPTOR.fields_by_name
+    given = [name for name in depths if name in known and parameters.HasField(name)]
+    if len(given) != 1:
+        where = own if message.HasField(own) else f"{own} (or {shared})"
+        raise ValueError(
+            f"{where} needs one of {', '.join(depths)}, the window's frames; given: {len(given)}"
+        )
+    return parameters
