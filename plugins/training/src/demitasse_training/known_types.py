@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from demitasse import Layer, ModelError, NetDefinition, discover, nearest
+from demitasse import Layer, ModelError, NetDefinition, discover, unknown
+
+_LISTED = "the READMEs of plugins with layer types list"
 
 
 def check_types(net: NetDefinition, known: Collection[str]) -> None:
@@ -25,18 +27,17 @@ def check_types(net: NetDefinition, known: Collection[str]) -> None:
     kind, layer = min(first.items(), key=lambda item: item[0] in installed)
     others = [f"{name!r} (line {each.location.line})" for name, each in first.items() if name != kind]
     also = f"; also unknown: {', '.join(others)}" if others else ""
-    close = nearest(kind, sorted(known))
-    guess = f"; did you mean {close!r}?" if close else ""
-    if kind in net.foreign:
-        guess = f", which is of {net.foreign[kind]}"
+    told = unknown("layer type", kind, known, rest=f"which {_LISTED}")
     help_with = "; a plugin adds a type with the layer_types hook (docs/plugins.md)"
+    if kind in net.foreign:
+        told = (
+            f"unknown layer type {kind!r}, which is of {net.foreign[kind]}, none of the {len(known)} "
+            f"types that are composed, which {_LISTED}"
+        )
     if kind in installed:
-        guess, manifest = "", installed[kind]
+        told, manifest = f"unknown layer type {kind!r}", installed[kind]
         help_with = (
             f"; plugin {manifest.name!r} is installed and has it, but is not composed: add it to the "
             f"plugins (+{manifest.name}): {manifest.summary}"
         )
-    raise ModelError(
-        f"{layer.location}: layer {layer.name!r} ({kind}): unknown layer type {kind!r}"
-        f"{guess} (valid: {', '.join(sorted(known)) or 'none'}){help_with}{also}"
-    )
+    raise ModelError(f"{layer.location}: layer {layer.name!r} ({kind}): {told}{help_with}{also}")
