@@ -70,6 +70,41 @@ def test_images_are_stretched_as_nvidias_fork_does(runtime: Any, tmp_path: Path)
         np.testing.assert_allclose(found["x"][n], wanted)
 
 
+@pytest.mark.parametrize("mode", ["WARP", "FIT_SMALL_SIZE", "FIT_LARGE_SIZE_AND_PAD"])
+@pytest.mark.parametrize("crop", [0, 15])
+def test_images_are_resized_to_one_size_as_ssds_fork_does(
+    runtime: Any, tmp_path: Path, mode: str, crop: int
+) -> None:
+    """16 rows and 20 columns, or so much that these fit into it, or that it fits into these."""
+    image_list(tmp_path)
+    text = f"""layer {{ name: "d" type: "ImageData" top: "x" top: "y"
+      image_data_param {{ source: "list.txt" batch_size: 6 }} transform_param {{ crop_size: {crop}
+        resize_param {{ resize_mode: {mode} height: 16 width: 20 interp_mode: AREA pad_value: 7
+          prob: 1 center_object: false max_angle: 0 }} }} }}"""
+    if mode == "FIT_SMALL_SIZE" and not crop:
+        with pytest.raises(ModelError, match="leaves images of several sizes; it needs a crop_size"):
+            net(runtime, tmp_path, text)
+        return
+    found = net(runtime, tmp_path, text).forward()["x"]
+    for n in range(6):
+        height, width = 24 + n, 30 - n
+        factors = 16 / height, 20 / width
+        factor = max(factors) if mode == "FIT_SMALL_SIZE" else min(factors)
+        rows, columns = int(height * factor + 1e-9), int(width * factor + 1e-9)
+        if mode == "WARP":
+            rows, columns = 16, 20
+        image = cv2.resize(photo(height, width, seed=n), (columns, rows), interpolation=cv2.INTER_AREA)
+        if mode == "FIT_LARGE_SIZE_AND_PAD":
+            whole = np.full((16, 20, 3), 7, np.uint8)
+            top, left = (16 - rows) // 2, (20 - columns) // 2
+            whole[top : top + rows, left : left + columns] = image
+            image = whole
+        if crop:
+            top, left = (image.shape[0] - crop) // 2, (image.shape[1] - crop) // 2
+            image = image[top : top + crop, left : left + crop]
+        np.testing.assert_array_equal(found[n], image.transpose(2, 0, 1))
+
+
 def test_parts_of_images_are_the_same_for_any_workers(runtime: Any, tmp_path: Path) -> None:
     image_list(tmp_path)
     text = """layer { name: "d" type: "ImageData" top: "x" top: "y"
@@ -112,6 +147,16 @@ def test_parts_of_images_are_the_same_for_any_workers(runtime: Any, tmp_path: Pa
             "crop_size: 20 random_resize_param { resize_param { resize_mode: FIT_SMALL_SIZE } }",
             "of its resize_param, interp_mode alone has a say",
         ),
+        ("resize_param { height: 5 }", r"resize_param { height: 5 width: 0 } is no size of an image"),
+        (
+            "resize_param { height: 5 width: 5 } resize_param { height: 6 width: 6 }",
+            "resize_param } is given 2 times; images have one size here",
+        ),
+        (
+            f"crop_size: 20 {RESIZED} resize_param {{ height: 5 width: 5 }}",
+            "resize_param and random_resize_param } exclude each other",
+        ),
+        ('resize_param { height: 5 width: 5 } mean_file: "m"', "give mean_value, not mean_file"),
         ("img_rand_resize_lower: 5 img_rand_resize_upper: 6", "several sizes; it needs a crop_size"),
         (
             "crop_size: 3 img_rand_resize_lower: 5",

@@ -382,6 +382,13 @@ FORKS = (
             "Flip GeneralContrastiveLoss GeneralTripletLoss InnerDistance Insanity MultiLabelImageData"
         ),
     ),
+    Fork(
+        "the fork of caffenet-benchmark",
+        fields=(
+            Fields("ResizeParameter", "center_object", _SAMPLES, idle="false"),
+            Fields("ResizeParameter", "max_angle", "it turns samples at random", idle="0"),
+        ),
+    ),
     Fork("R-FCN's fork", types="BoxAnnotatorOHEM SmoothL1LossOHEM SoftmaxWithLossOHEM"),
     Fork("OpenPose's fork", types="CPMData ImResize Nms"),
     Fork("the fork of Center Loss", types="CenterLoss"),

@@ -30,7 +30,7 @@ def below(draw: int, extent: int) -> int:
 @dataclass(frozen=True)
 class Crop:
     """A square of ``size`` pixels (0: the whole image), from the middle or from anywhere, of images that
-    ``scaling`` has brought to another size."""
+    ``scaling`` has brought to another size, all to one unless there is a crop."""
 
     size: int = 0
     random: bool = False
@@ -43,7 +43,10 @@ class Crop:
         smaller."""
         if self.size > min(shape[1:]) and self.scaling is None:
             self._refuse(shape)
-        return (shape[0], self.size, self.size) if self.size else shape
+        if self.size:
+            return (shape[0], self.size, self.size)
+        fitted = getattr(self.scaling, "size", None)
+        return (shape[0], *fitted) if fitted else shape
 
     def _refuse(self, shape: tuple[int, ...]) -> NoReturn:
         raise DataError(

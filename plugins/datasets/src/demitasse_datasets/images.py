@@ -22,6 +22,9 @@ PIXELS_PER_BYTE = 8 * 1032
 """What deflate at its best makes of a byte, at a bit a pixel: an image that has more than ``ALWAYS``
 pixels and more than this for each of its bytes lies about its size."""
 MODES = ("color", "gray", "native")
+LARGEST_IMAGE = 1 << 15
+"""Rows or columns that an image may be resized to."""
+INTERPOLATIONS = ("LINEAR", "AREA", "NEAREST", "CUBIC", "LANCZOS4")
 
 _NO_FRAME = {0xC4, 0xC8, 0xCC}
 """Markers among JPEG's start-of-frame codes that start none."""

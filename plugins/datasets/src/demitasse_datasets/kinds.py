@@ -64,7 +64,7 @@ def open_samples(spec: DataSpec) -> Samples | None:
     else:
         made = _open_files(text, kind, split, options)
     if made is not None and options.get("scaling"):
-        raise DataError(f"{text}: only images of databases and image lists are resized at random")
+        raise DataError(f"{text}: only images of databases and image lists are resized")
     return made
 
 

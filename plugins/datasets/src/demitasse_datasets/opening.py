@@ -11,8 +11,9 @@ import numpy as np
 
 from demitasse import DataError, DataSpec, RandomStream, unknown
 from demitasse_datasets.crops import Crop
+from demitasse_datasets.images import LARGEST_IMAGE
 from demitasse_datasets.samples import Samples
-from demitasse_datasets.scaling import LARGEST_IMAGE, Scaling, scaling
+from demitasse_datasets.scaling import Scaling, scaling
 
 OPTIONS: Mapping[str, tuple[str, ...]] = {
     "lmdb": ("crop", "random", "scaling", "stream", "mode", "skip"),
@@ -197,12 +198,13 @@ def _annotated(path: Path, given: Mapping[str, Any], seed: int) -> Samples:
 def _scaling(path: Path, given: Mapping[str, Any]) -> Scaling | None:
     if not given.get("scaling"):
         return None
-    if not given.get("crop"):
-        raise DataError(f"{path}: images that are resized at random need a crop, which makes them alike")
     try:
-        return scaling(dict(given["scaling"]))
+        made = scaling(dict(given["scaling"]))
     except (ValueError, TypeError) as error:
         raise DataError(f"{path}: scaling: {error}") from error
+    if not given.get("crop") and getattr(made, "size", None) is None:
+        raise DataError(f"{path}: images that are resized to several sizes need a crop, for all alike")
+    return made
 
 
 def _checked(kind: str, options: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -1,6 +1,6 @@
-"""Images brought to another size at random before a square is cut from them, as Intel's and NVIDIA's
-forks of Caffe do for training on ImageNet. Szegedy et al. 2015, *Going Deeper with Convolutions*,
-section 6."""
+"""Images brought to another size before a square is cut from them: at random, as Intel's and NVIDIA's
+forks of Caffe do for training on ImageNet (Szegedy et al. 2015, *Going Deeper with Convolutions*,
+section 6), or to one size, as SSD's does."""
 
 from __future__ import annotations
 
@@ -10,12 +10,8 @@ from typing import Any
 import numpy as np
 
 from demitasse import DataError
-from demitasse_datasets.images import opencv
-
-LARGEST_IMAGE = 1 << 15
-"""Rows or columns that an image may be resized to."""
-
-INTERPOLATIONS = ("LINEAR", "AREA", "NEAREST", "CUBIC", "LANCZOS4")
+from demitasse_datasets.annotated.resizing import Resizing
+from demitasse_datasets.images import INTERPOLATIONS, LARGEST_IMAGE, opencv
 
 
 def sized(pixels: np.ndarray, height: int, width: int, how: str) -> np.ndarray:
@@ -128,14 +124,42 @@ class Stretched:
         return sized(pixels, height, width, self.interpolations[0 if smaller else -1])
 
 
-Scaling = ShorterSide | PartOfArea | Stretched
+@dataclass(frozen=True)
+class Resized:
+    """As ``resizing`` says, by one of its interpolations at random."""
+
+    resizing: Resizing
+
+    takes = 1
+    """Random numbers for an image."""
+
+    @property
+    def interpolations(self) -> tuple[str, ...]:
+        return self.resizing.interpolations
+
+    @property
+    def size(self) -> tuple[int, int] | None:
+        """The height and width that all images have then, if they do."""
+        return self.resizing.size
+
+    def __call__(self, pixels: np.ndarray, crop: int, drawn: np.ndarray) -> np.ndarray:
+        """An image for a number from [0, 1)."""
+        count = max(1, len(self.interpolations))
+        return self.resizing.image(pixels, min(int(drawn[0] * count), count - 1))
+
+
+Scaling = ShorterSide | PartOfArea | Stretched | Resized
 
 
 def scaling(given: dict[str, Any]) -> Scaling:
-    """What plain values ask for: with ``change`` among them a ``PartOfArea``, with ``enlarges`` a
-    ``Stretched``, else a ``ShorterSide``. Raises ValueError or TypeError."""
+    """What plain values ask for: with ``mode`` among them ``Resized``, with ``change`` a ``PartOfArea``,
+    with ``enlarges`` a ``Stretched``, else a ``ShorterSide``. Raises ValueError or TypeError."""
+    if "mode" in given:
+        resizing = Resizing(**given)
+        resizing.check()
+        return Resized(resizing)
     kind = PartOfArea if "change" in given else Stretched if "enlarges" in given else ShorterSide
-    made: Scaling = kind(**given)
+    made: ShorterSide | PartOfArea | Stretched = kind(**given)
     if max(made.least, made.most) > LARGEST_IMAGE:
         raise ValueError(f"images are resized to at most {LARGEST_IMAGE:,} pixels")
     if unknown := set(made.interpolations) - set(INTERPOLATIONS):

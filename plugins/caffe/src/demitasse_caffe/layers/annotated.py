@@ -11,7 +11,7 @@ import numpy as np
 from demitasse import DataSpec, Field, GraphBuilder, Layer, Tensor
 from demitasse_caffe.layers.base import CaffeLayer, in_training
 from demitasse_caffe.layers.data import read, source_of
-from demitasse_caffe.layers.transformation import subtracted
+from demitasse_caffe.layers.transformation import resizing, subtracted
 from demitasse_caffe.schema import number
 
 ROW = 8
@@ -95,7 +95,7 @@ def _augmentation(parameters: Any, about: Any, training: bool) -> dict[str, Any]
             f"has {len(parameters.resize_param)} resize_param; give one, images have one size here"
         )
     if parameters.resize_param:
-        asked["resizing"] = _resizing(parameters.resize_param[0])
+        asked["resizing"] = resizing(parameters.resize_param[0])
         if asked["crop"] is None and _fitted(parameters) is None:
             raise ValueError("FIT_SMALL_SIZE leaves images of several sizes; give crop_h and crop_w")
     return asked
@@ -140,23 +140,6 @@ def _distortion(message: Any) -> Mapping[str, Any]:
         "hue_probability": number(message.hue_prob),
         "hue": number(message.hue_delta),
         "order_probability": number(message.random_order_prob),
-    }
-
-
-def _resizing(message: Any) -> Mapping[str, Any]:
-    if message.height < 1 or message.width < 1:
-        raise ValueError(
-            f"resize_param {{ height: {message.height} width: {message.width} }} is no size of an image"
-        )
-    if message.height_scale or message.width_scale:
-        raise ValueError("resize_param { height_scale, width_scale } have no counterpart here")
-    return {
-        "height": message.height,
-        "width": message.width,
-        "mode": message.Resize_mode.Name(message.resize_mode),
-        "interpolations": tuple(message.Interp_mode.Name(each) for each in message.interp_mode),
-        "pad": message.Pad_mode.Name(message.pad_mode),
-        "values": tuple(number(value) for value in message.pad_value),
     }
 
 

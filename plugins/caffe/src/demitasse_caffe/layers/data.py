@@ -272,7 +272,7 @@ def _cropping(message: Any, graph: GraphBuilder) -> dict[str, Any]:
     where the crop lies: then images have its size, and are cropped afterwards."""
     parameters = message.transform_param
     scaled = scaling(parameters)
-    if not parameters.crop_size or parameters.mean_file:
+    if not (scaled or parameters.crop_size) or parameters.mean_file:
         return {}
     return {
         **scaled,

@@ -21,8 +21,8 @@ _NVIDIAS = tuple(f"{name}_{bound}" for name in _PAIRS for bound in ("lower", "up
 _IDLE_ALONE = ("allow_upscale", "interpolation_algo_down", "interpolation_algo_up")
 """What says how NVIDIA's fork resizes, which it does where one of the others is given."""
 
-SCALING = (*_INTELS, *_NVIDIAS)
-"""The fields of Intel's and NVIDIA's forks."""
+SCALING = (*_INTELS, *_NVIDIAS, "resize_param")
+"""The fields of Intel's and NVIDIA's forks, and one of SSD's."""
 
 SEGMENTS = ("scale_factors", "crop_width", "crop_height")
 """Those of DeepLab's."""
@@ -35,6 +35,7 @@ _OWNERS = {
     **dict.fromkeys(_NVIDIAS, ("NVIDIA's fork", "Data and ImageData layers")),
     **dict.fromkeys(SEGMENTS, ("DeepLab's fork", "ImageSegData layers")),
     **dict.fromkeys(CLIPS, ("the fork of TSN", "VideoData layers")),
+    "resize_param": ("SSD's fork", "AnnotatedData, Data and ImageData layers"),
 }
 """Whose a field is, and which layers have it; SSD's fork has the others."""
 
@@ -95,7 +96,9 @@ def check_served(parameters: Any, served: Collection[str] = ()) -> None:
 def scaling(parameters: Any) -> dict[str, Any]:
     """What a source is asked that resizes images at random before it cuts them, as plain values; nothing
     where it does not. Raises ValueError."""
-    given = [name for name in SCALING if parameters.HasField(name)]
+    given = [name for name in (*_INTELS, *_NVIDIAS) if parameters.HasField(name)]
+    if parameters.resize_param:
+        return _fitted(parameters, given)
     if not given:
         return {}
     intels = [name for name in given if name in _INTELS]
@@ -141,6 +144,43 @@ def scaling(parameters: Any) -> dict[str, Any]:
             "change": change,
             "attempts": about.max_attempt,
         }
+    }
+
+
+def _fitted(parameters: Any, others: Sequence[str]) -> dict[str, Any]:
+    """How SSD's fork resizes images. Raises ValueError."""
+    where = "transform_param { resize_param }"
+    if others:
+        raise ValueError(
+            f"transform_param {{ resize_param and {' and '.join(others)} }} exclude each other"
+        )
+    if len(parameters.resize_param) > 1:
+        raise ValueError(
+            f"{where} is given {len(parameters.resize_param)} times; images have one size here"
+        )
+    if parameters.mean_file:
+        raise ValueError(f"{where} changes where pixels lie; give mean_value, not mean_file")
+    (resize,) = parameters.resize_param
+    if resize.resize_mode == resize.FIT_SMALL_SIZE and not parameters.crop_size:
+        raise ValueError(f"{where}: FIT_SMALL_SIZE leaves images of several sizes; it needs a crop_size")
+    return {"scaling": resizing(resize)}
+
+
+def resizing(message: Any) -> dict[str, Any]:
+    """What a source is asked for a resize_param. Raises ValueError."""
+    if message.height < 1 or message.width < 1:
+        raise ValueError(
+            f"resize_param {{ height: {message.height} width: {message.width} }} is no size of an image"
+        )
+    if message.height_scale or message.width_scale:
+        raise ValueError("resize_param { height_scale, width_scale } have no counterpart here")
+    return {
+        "height": message.height,
+        "width": message.width,
+        "mode": message.Resize_mode.Name(message.resize_mode),
+        "interpolations": tuple(message.Interp_mode.Name(each) for each in message.interp_mode),
+        "pad": message.Pad_mode.Name(message.pad_mode),
+        "values": tuple(number(value) for value in message.pad_value),
     }
 
 

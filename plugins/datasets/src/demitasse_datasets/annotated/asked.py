@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 from demitasse import unknown
 from demitasse_datasets.annotated.augmentation import Augmentation
 from demitasse_datasets.annotated.colours import Distortion
-from demitasse_datasets.annotated.resizing import MODES, PADS, Resizing
+from demitasse_datasets.annotated.resizing import Resizing
 from demitasse_datasets.annotated.sampling import Sampler, Sampling
-from demitasse_datasets.scaling import INTERPOLATIONS, LARGEST_IMAGE
+from demitasse_datasets.images import LARGEST_IMAGE
 
 _Made = TypeVar("_Made")
 
@@ -25,7 +25,7 @@ def augmentation(given: Mapping[str, Any], seed: int, stream: int) -> Augmentati
     values["sampling"] = Sampling([_made(Sampler, each) for each in values.get("sampling", ())])
     made = _made(Augmentation, {**values, "seed": seed, "stream": stream})
     if made.resizing:
-        _check(made.resizing)
+        made.resizing.check()
         if made.size is None:
             raise ValueError("FIT_SMALL_SIZE leaves images of several sizes; it needs a crop")
     for side in made.crop or ():
@@ -33,18 +33,6 @@ def augmentation(given: Mapping[str, Any], seed: int, stream: int) -> Augmentati
     if made.expansion and not made.expansion[1] >= 1:
         raise ValueError(f"an image is expanded {made.expansion[1]:g} times; 1 or more")
     return made
-
-
-def _check(resizing: Resizing) -> None:
-    _check_side("height", resizing.height)
-    _check_side("width", resizing.width)
-    for what, name, valid in (
-        ("mode of resizing", resizing.mode, MODES),
-        ("kind of padding", resizing.pad, tuple(PADS)),
-        *(("interpolation", each, INTERPOLATIONS) for each in resizing.interpolations),
-    ):
-        if name not in valid:
-            raise ValueError(unknown(what, name, valid))
 
 
 def _check_side(what: str, side: int) -> None:

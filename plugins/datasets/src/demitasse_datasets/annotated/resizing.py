@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from demitasse import unknown
 from demitasse_datasets.annotated.boxes import Reals
 from demitasse_datasets.annotated.draws import Draws
-from demitasse_datasets.images import opencv
+from demitasse_datasets.images import INTERPOLATIONS, LARGEST_IMAGE, opencv
 
 MODES = ("WARP", "FIT_SMALL_SIZE", "FIT_LARGE_SIZE_AND_PAD")
 PADS = {"CONSTANT": "BORDER_CONSTANT", "MIRRORED": "BORDER_REFLECT_101"}
@@ -35,10 +36,18 @@ class Resizing:
 
     def __call__(self, pixels: np.ndarray, boxes: Reals, draws: Draws) -> tuple[np.ndarray, Reals]:
         """An image (height, width, channels), uint8, and boxes (objects, 4) in it."""
+        made = self.image(pixels, draws.below(max(1, len(self.interpolations))))
+        if self.mode == "FIT_LARGE_SIZE_AND_PAD":
+            height, width = self._inner(*pixels.shape[:2])
+            left, top = (self.width - width) // 2, (self.height - height) // 2
+            inner, outer = np.array([width, height] * 2), np.array([self.width, self.height] * 2)
+            boxes = (boxes * inner + np.array([left, top] * 2)) / outer
+        return made, boxes
+
+    def image(self, pixels: np.ndarray, chosen: int = 0) -> np.ndarray:
+        """An image alone, by that one of the interpolations."""
         cv2 = opencv()
-        chosen = draws.below(max(1, len(self.interpolations)))
-        name = (self.interpolations or ("LINEAR",))[chosen]
-        how = getattr(cv2, f"INTER_{name}")
+        how = getattr(cv2, f"INTER_{(self.interpolations or ('LINEAR',))[chosen]}")
         height, width = self._inner(*pixels.shape[:2])
         made = cv2.resize(np.ascontiguousarray(pixels), (width, height), interpolation=how)
         if self.mode == "FIT_LARGE_SIZE_AND_PAD":
@@ -48,9 +57,20 @@ class Resizing:
                 *(made, top, down - top, left, across - left, getattr(cv2, PADS[self.pad])),
                 value=(*self.values, 0, 0, 0, 0)[:4] if len(self.values) != 1 else self.values * 4,
             )
-            inner, outer = np.array([width, height] * 2), np.array([self.width, self.height] * 2)
-            boxes = (boxes * inner + np.array([left, top] * 2)) / outer
-        return np.asarray(made).reshape(*made.shape[:2], -1), boxes
+        return np.asarray(made).reshape(*made.shape[:2], -1)
+
+    def check(self) -> None:
+        """Raise ValueError for a size that no image has, and for words that are none of these."""
+        for what, side in (("height", self.height), ("width", self.width)):
+            if not 1 <= side <= LARGEST_IMAGE:
+                raise ValueError(f"{what} {side:,} of images; valid are 1 to {LARGEST_IMAGE:,}")
+        for what, name, valid in (
+            ("mode of resizing", self.mode, MODES),
+            ("kind of padding", self.pad, tuple(PADS)),
+            *(("interpolation", each, INTERPOLATIONS) for each in self.interpolations),
+        ):
+            if name not in valid:
+                raise ValueError(unknown(what, name, valid))
 
     def _inner(self, height: int, width: int) -> tuple[int, int]:
         """What an image is resized to, before it is filled up."""
