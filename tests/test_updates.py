@@ -31,6 +31,7 @@ NUMBERS: Mapping[str, Numbers] = {
     "adadelta_update": {"momentum": 0.95, "delta": 1e-6},
     "adagrad_update": {"delta": 1e-8},
     "adam_update": {"momentum": 0.9, "momentum2": 0.99, "delta": 1e-8},
+    "larc_update": {"momentum": 0.9, "trust": 0.02, "clip": False},
     "lars_update": {"momentum": 0.9, "trust": 0.02},
     "momentum_update": {"momentum": 0.9},
     "nesterov_update": {"momentum": 0.9},
@@ -80,7 +81,7 @@ class Run:
             **more,
         }
         segments = self.given["segments"]
-        if self.name == "lars_update" and "squares" not in more:
+        if "squares" in {o.name for o in WORDS[self.name].inputs} and "squares" not in more:
             operands["squares"] = np.zeros(2 * len(segments))
             both = {name: operands[name] for name in ("parameter", "gradient")}
             call(self.plugin, "squares", {**both, "total": operands["squares"]}, segments=segments)
@@ -148,18 +149,20 @@ def expected(
         before = list(after)
         for start, stop, faster, harder in given["segments"]:
             decay = given["decay"] * harder
-            local = 1.0
-            if name == "lars_update":
-                length = math.hypot(*before[start:stop])
-                steepness = scale * math.hypot(*map(float, gradients[iteration][start:stop]))
-                if harder and length and steepness:
-                    local = numbers["trust"] * length / (steepness + decay * length)
+            step = rate * faster
+            length = math.hypot(*before[start:stop])
+            steepness = scale * math.hypot(*map(float, gradients[iteration][start:stop]))
+            if name == "lars_update" and harder and length and steepness:
+                step *= numbers["trust"] * length / (steepness + decay * length)
+            if name == "larc_update":
+                local = numbers["trust"] * length / steepness if length and steepness else 1.0
+                step = (min(rate, local) if numbers["clip"] else rate * local) if faster else 0.0
             for i in range(start, stop):
                 p = before[i]
                 pull = p if given["regularization"] == "L2" else (p > 0) - (p < 0)
                 g = scale * float(gradients[iteration][i]) + decay * pull
                 formula = FORMULAS.get(name, momentum)
-                after[i] = formula(p, g, state[i], rate * faster * local, iteration, numbers)
+                after[i] = formula(p, g, state[i], step, iteration, numbers)
     return after
 
 
@@ -321,6 +324,22 @@ def test_lars_takes_plain_steps_where_a_length_is_nothing(plugin: str) -> None:
 
 
 @pytest.mark.parametrize("plugin", PLUGINS)
+def test_larc_moves_by_a_part_of_the_length_but_by_no_more_than_the_rate(plugin: str) -> None:
+    values = np.repeat([3.0, 3.0, 0.0, 3.0], 4)
+    gradient = np.repeat([2.0, 1e-3, 1.0, 1.0], 4)
+    # The rate's multipliers say only whether it moves.
+    segments = ((0, 4, 1.0, 1.0), (4, 8, 2.0, 1.0), (8, 12, 1.0, 0.0), (12, 16, 0.0, 1.0))
+    moved = {}
+    for clip in (False, True):
+        run = Run(plugin, "larc_update", values, trust=0.02, decay=0.0, clip=clip, segments=segments)
+        run.step(gradient, 0.5)
+        moved[clip] = (values - run.parameter)[::4] / gradient[::4]
+    local = 0.02 * 3.0 / np.array([2.0, 1e-3])
+    np.testing.assert_allclose(moved[False], [0.5 * local[0], 0.5 * local[1], 0.5, 0.0])
+    np.testing.assert_allclose(moved[True], [local[0], 0.5, 0.5, 0.0])
+
+
+@pytest.mark.parametrize("plugin", PLUGINS)
 def test_squares_are_summed_in_double_precision(plugin: str) -> None:
     """In float32 a sum of 2**24 ones stops growing; 3e5 numbers of 1e4 next to small ones lose those."""
     values = np.full(300_001, 1e-3, np.float32)
@@ -363,7 +382,7 @@ def test_cpu_agrees_with_reference(name: str, dtype: str, tolerance: float, data
     random = np.random.default_rng(data.draw(st.integers(0, 2**32)))
     reals = ("parameter", "gradient", "history", "second")
     operands: dict[str, Any] = {key: random.standard_normal(edges[-1]).astype(dtype) for key in reals}
-    if name not in ("momentum_update", "nesterov_update", "lars_update"):
+    if name not in ("momentum_update", "nesterov_update", "larc_update", "lars_update"):
         operands["second"] = np.abs(operands["second"])
         if name != "adam_update":
             operands["history"] = np.abs(operands["history"])
@@ -374,6 +393,7 @@ def test_cpu_agrees_with_reference(name: str, dtype: str, tolerance: float, data
     operands["total"] = np.full(2 * len(segments), np.nan)
     attributes: dict[str, Any] = {
         **NUMBERS.get(name, {}),
+        **({"clip": data.draw(st.booleans())} if name == "larc_update" else {}),
         "decay": data.draw(st.sampled_from([0.0, 0.004])),
         "regularization": data.draw(st.sampled_from(["L1", "L2"])),
         "segments": segments,
@@ -412,6 +432,10 @@ SOLVERS: Mapping[str, Mapping[str, Any]] = {
     "AdaDelta": {"base_lr": 1, "momentum": 0.95, "delta": 1e-6, "lr_policy": "fixed"},
     "Adam": {"base_lr": 0.002, "momentum": 0.9, "momentum2": 0.999},
     "LARS": {"base_lr": 0.2, "momentum": 0.9, "lars_trust": 0.02},
+    "LARC": {
+        **{"type": "SGD", "base_lr": 0.2, "momentum": 0.9},
+        **{"larc": True, "larc_eta": 0.05, "larc_policy": "clip"},
+    },
 }
 
 

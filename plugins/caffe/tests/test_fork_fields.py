@@ -64,7 +64,7 @@ def test_layers_of_the_form_before_2014_may_have_them_too(read: Any) -> None:
 def test_a_solvers_fields_are_noted_too(read: Any, tmp_path: Path) -> None:
     read(INPUT)
     solver = read(
-        SOLVER + 'solver_data_type: FLOAT16\nengine: "MKLDNN"\nlarc: false', "s.prototxt"
+        SOLVER + 'solver_data_type: FLOAT16\nengine: "MKLDNN"\nlarc_turbo: false', "s.prototxt"
     ).solver()
     assert [note.partition(": ")[2] for note in solver.notes] == [
         "without effect here, of NVIDIA's fork: solver_data_type (line 5)",
@@ -76,9 +76,9 @@ def test_a_solvers_fields_are_noted_too(read: Any, tmp_path: Path) -> None:
     ("field", "message"),
     [
         (
-            "larc: true",
-            r"s\.prototxt:5:1: SolverParameter: larc is a field of NVIDIA's fork, not of Caffe, and has "
-            r"no counterpart here: it scales the rate by layer, as type 'LARS' does here$",
+            "larc_turbo: true",
+            r"s\.prototxt:5:1: SolverParameter: larc_turbo is a field of NVIDIA's fork, not of Caffe, "
+            r"and has no counterpart here: rates depend on whether gradients point where .* move$",
         ),
         ("momentum_policy: 'poly'", r"momentum_policy is a field of NVIDIA's fork, .*: the momentum ch"),
         (
@@ -222,8 +222,10 @@ def test_an_override_of_a_forks_field_is_refused_by_name(
 
 def test_an_override_of_a_solver_says_whose_a_field_is(read: Any) -> None:
     read(INPUT)
-    with pytest.raises(ModelError, match=r"override 'larc': larc is a field of NVIDIA's fork, not of"):
-        read(SOLVER, "s.prototxt").solver({"larc": "true"})
+    with pytest.raises(
+        ModelError, match=r"override 'larc_turbo': larc_turbo is a field of NVIDIA's fork, not of"
+    ):
+        read(SOLVER, "s.prototxt").solver({"larc_turbo": "true"})
 
 
 def test_a_conversion_leaves_them_out_and_says_so(tmp_path: Path) -> None:

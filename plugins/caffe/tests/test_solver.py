@@ -109,6 +109,19 @@ def test_a_delta_of_0_is_as_little_as_keeps_0_over_0_a_number(solve: Any, kind: 
     assert 0 < solve(f"type: '{kind}' delta: 0").update_attributes["delta"] < 1e-37
 
 
+def test_larc_is_nvidias(solve: Any) -> None:
+    solver = solve("momentum: 0.75 weight_decay: 0.25 larc: true larc_eta: 0.002")
+    assert solver.update == "larc_update"
+    assert solver.update_attributes == {
+        "momentum": 0.75,
+        "trust": pytest.approx(0.0005),
+        "clip": False,
+        "decay": 0.25,
+    }
+    assert solve("larc: true larc_policy: 'clip'").update_attributes["clip"] is True
+    assert solve("larc: false larc_policy: 'clip'").update == "momentum_update"
+
+
 def test_lars_is_an_addition_of_ours(solve: Any) -> None:
     solver = solve("type: 'LARS' momentum: 0.9 weight_decay: 0.25 lars_trust: 0.002")
     assert solver.update == "lars_update"
@@ -289,6 +302,12 @@ def test_a_solver_that_is_to_train_nothing_is_read(solve: Any) -> None:
         ),
         ("base_lr: 1 lr_policy: 'fixed' type: 'Adam' delta: -1", r"delta: -1 is not a number >= 0"),
         ("base_lr: 1 lr_policy: 'fixed' type: 'Adam' delta: inf", r"delta: inf is not a number >= 0"),
+        (
+            "base_lr: 1 lr_policy: 'fixed' type: 'Adam' larc: true",
+            r"larc: is for type 'SGD' with regularization_type 'L2'",
+        ),
+        ("base_lr: 1 lr_policy: 'fixed' larc: true larc_eta: 0", r"larc_eta: 0 is not a number > 0"),
+        ("base_lr: 1 lr_policy: 'fixed' larc_policy: 'clp'", r"larc_policy 'clp'; did you mean 'clip'"),
         (
             "base_lr: 1 lr_policy: 'fixed' type: 'LARS' lars_trust: 0",
             r"lars_trust: 0 is not a number > 0",

@@ -217,6 +217,7 @@ UPDATES: dict[str, dict[str, float]] = {
     "rmsprop_update": {"rms_decay": 0.9, "delta": 1e-3},
     "adadelta_update": {"momentum": 0.9, "delta": 1e-3},
     "adam_update": {"momentum": 0.9, "momentum2": 0.99, "delta": 1e-3},
+    "larc_update": {"momentum": 0.9, "trust": 0.01, "clip": 1.0},
     "lars_update": {"momentum": 0.9, "trust": 0.01},
     "squares": {},
 }
@@ -263,7 +264,7 @@ def update_case(name: str, sizes: list[int], dtype: str, draw: Callable[[Any], A
     pair = draw(multipliers)
     segments = tuple((a, b, *pair) for a, b in itertools.pairwise(edges))
     random = np.random.default_rng(draw(st.integers(0, 2**32)))
-    kept = name in ("momentum_update", "nesterov_update", "lars_update", "adam_update")
+    kept = name in ("momentum_update", "nesterov_update", "larc_update", "lars_update", "adam_update")
     values: dict[str, Any] = {
         operand: random.standard_normal(edges[-1]).astype(dtype)
         for operand in ("parameter", "gradient", "history", "second")
@@ -278,6 +279,7 @@ def update_case(name: str, sizes: list[int], dtype: str, draw: Callable[[Any], A
     values["total"] = np.full(2 * len(segments), np.nan)
     attributes: dict[str, Any] = {
         **UPDATES[name],
+        **({"clip": draw(st.booleans())} if name == "larc_update" else {}),
         "decay": draw(st.sampled_from([0.0, 0.004])),
         "regularization": draw(st.sampled_from(["L1", "L2"])),
         "segments": segments,

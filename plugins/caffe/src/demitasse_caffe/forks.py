@@ -139,7 +139,7 @@ FORKS = (
             Fields(
                 "SolverParameter",
                 (
-                    "larc_eta larc_policy larc_turbo max_momentum max_weight_decay momentum_power "
+                    "max_momentum max_weight_decay momentum_power "
                     "solver_data_type store_blobs_in_old_format test_and_snapshot_last_epochs "
                     "weight_decay_power"
                 ),
@@ -161,8 +161,8 @@ FORKS = (
             Fields("ImageDataParameter", "cache precache threads"),
             Fields(
                 "SolverParameter",
-                "larc",
-                "it scales the rate by layer, as type 'LARS' does here",
+                "larc_turbo",
+                "rates depend on whether gradients point where parameters move",
                 idle="false",
             ),
             Fields(

@@ -59,6 +59,7 @@ _AT_LEAST_ONE = ("iter_size", "average_loss")
 _WORDS = {
     "regularization_type": ("L1", "L2"),
     "ap_version": ("11point", "MaxIntegral", "Integral"),
+    "larc_policy": ("clip", "scale"),
 }
 _COUNTING = ("ap_version", "show_per_class_result")
 """Fields of SSD's fork that say how a DetectionEvaluate layer's counts are told."""
@@ -286,6 +287,8 @@ class SolverFile:
             raise ModelError(unknown("solver type", kind, _UPDATES, self._where("type")))
         operation, fields = _UPDATES[kind]
         self._check_fields(message, kind, fields)
+        if message.larc:
+            return "larc_update", self._larc(message)
         attributes = {name.removeprefix("lars_"): number(getattr(message, name)) for name in fields}
         if attributes.get("delta") == 0:
             attributes["delta"] = _LEAST_DELTA
@@ -293,6 +296,21 @@ class SolverFile:
         if kind != "LARS":
             attributes["regularization"] = message.regularization_type
         return operation, attributes
+
+    def _larc(self, message: Any) -> Mapping[str, Any]:
+        """The attributes of an update by NVIDIA's layer-wise adaptive rate control."""
+        where = self._where("larc")
+        if message.type != "SGD" or message.regularization_type != "L2":
+            raise ModelError(f"{where}: is for type 'SGD' with regularization_type 'L2'")
+        if not 0 < (eta := number(message.larc_eta)) < math.inf:
+            raise ModelError(f"{self._where('larc_eta')}: {eta:g} is not a number > 0")
+        momentum = number(message.momentum)
+        return {
+            "momentum": momentum,
+            "trust": (1 - momentum) * eta,
+            "clip": message.larc_policy == "clip",
+            "decay": number(message.weight_decay),
+        }
 
     def _check_fields(self, message: Any, kind: str, fields: Collection[str]) -> None:
         """Raise ModelError for a field that the solver's type has not, or cannot have at that value."""

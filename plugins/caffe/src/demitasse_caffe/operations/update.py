@@ -1,11 +1,12 @@
-"""Updates of Caffe's solvers beyond momentum, and of LARS: operations on a slice of flat memory.
+"""Updates of Caffe's solvers beyond momentum, of LARS and of LARC: operations on a slice of flat memory.
 
 In all of them g is ``scale * gradient + decay * parameter``, the decay times the segment's own
 multiplier (L1: ``decay * sign(parameter)``), and rate is the iteration's times the segment's multiplier;
 an absent ``scale`` is 1. ``segments`` are those of the core's momentum_update: (start, stop, rate
 multiplier, decay multiplier) for each parameter's part of the slice, in order and without gaps.
 
-Source: Caffe 1.0's solvers, for the order of operations and the places of the small ``delta``.
+Source: Caffe 1.0's solvers, for the order of operations and the places of the small ``delta``; NVIDIA's
+fork, for LARC.
 """
 
 from __future__ import annotations
@@ -69,6 +70,16 @@ OPERATIONS = (
         inputs=f"parameter! gradient history! squares:float64 {_LAST}",
         flops=per_element("parameter", 6),
         attributes={"momentum": 0.0, "trust": 0.001, "decay": 0.0, "segments": REQUIRED},
+    ),
+    _update(
+        "larc_update",
+        "history = momentum * history + step * g, then parameter -= history, where step by segment is "
+        "rate * local or, with ``clip``, the lesser of the iteration's rate and local; local = trust * "
+        "|parameter| / |scale * gradient|, or 1 where a norm is 0, in place of the rate multiplier: 0 "
+        "where that is. squares is as in lars_update",
+        inputs=f"parameter! gradient history! squares:float64 {_LAST}",
+        flops=per_element("parameter", 6),
+        attributes={"momentum": 0.0, "trust": 0.001, "clip": False, "decay": 0.0, "segments": REQUIRED},
     ),
     define(
         "reduction",

@@ -87,6 +87,7 @@ FACTORIES: dict[str, Callable[[Request], Iterable[Candidate]]] = {
     "adadelta_update": partial(_update, numbers=("momentum", "delta"), state=2),
     "adagrad_update": partial(_update, numbers=("delta",)),
     "adam_update": partial(_update, numbers=("momentum", "momentum2", "delta"), state=2),
+    "larc_update": partial(_update, numbers=("momentum", "trust", "clip")),
     "lars_update": partial(_update, numbers=("momentum", "trust")),
     "momentum_update": partial(_update, numbers=("momentum",)),
     "nesterov_update": partial(_update, numbers=("momentum",)),

@@ -272,6 +272,43 @@ def lars_update(
             value[i] -= past[i]
 
 
+@compiled()
+def larc_update(
+    parameter: Array,
+    gradient: Array,
+    history: Array,
+    squares: Array,
+    rate: Array,
+    scale: Array,
+    limits: Array,
+    multipliers: Array,
+    decay: float,
+    momentum: float,
+    trust: float,
+    clip: float,
+    begin: int,
+    end: int,
+) -> None:
+    """As momentum_update, in each segment that has a rate with the rate times trust * |parameter| /
+    |scale * gradient| or, with ``clip``, the lesser of both; ``squares`` as in lars_update."""
+    real = parameter.dtype.type
+    factor, kept = real(scale[0]), real(momentum)
+    for segment in range(limits.shape[0]):
+        start, stop = max(limits[segment, 0], begin), min(limits[segment, 1], end)
+        if start >= stop:
+            continue
+        length, steepness = sqrt(squares[2 * segment]), scale[0] * sqrt(squares[2 * segment + 1])
+        local = trust * length / steepness if length > 0 and steepness > 0 else 1.0
+        local = local if multipliers[segment, 0] > 0 else 0.0
+        step = real(min(rate[0], local) if clip != 0 else rate[0] * local)
+        pull = real(decay * multipliers[segment, 1])
+        value, slope, past = parameter[start:stop], gradient[start:stop], history[start:stop]
+        for i in range(value.size):
+            g = pull * value[i] + factor * slope[i]
+            past[i] = kept * past[i] + step * g
+            value[i] -= past[i]
+
+
 @compiled(reassociate=True)
 def squares_by_block(
     parameter: Array, gradient: Array, blocks: Array, partial: Array, begin: int, end: int

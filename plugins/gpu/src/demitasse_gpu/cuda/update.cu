@@ -153,6 +153,24 @@ extern "C" __global__ void lars_update(
         });
 }
 
+extern "C" __global__ void larc_update(
+    Segments s, Slice given, const double *squares, real momentum, double trust, real clip) {
+    update(
+        s, given,
+        [&](int segment) {
+            const double rate = *given.rate, multiplier = s.rate[segment];
+            if (!(rate > 0) || !(multiplier > 0)) return 0.0;
+            const double length = sqrt(squares[2 * (s.first + segment)]);
+            const double steepness = sqrt(squares[2 * (s.first + segment) + 1]) * (given.scale ? *given.scale : 1);
+            const double local = length > 0 && steepness > 0 ? trust * length / steepness : 1.0;
+            return (clip != (real)0 ? (rate < local ? rate : local) / rate : local) / multiplier;
+        },
+        [&](real &parameter, real slope, real &history, real &, real step) {
+            history = momentum * history + step * slope;
+            parameter -= history;
+        });
+}
+
 // The sums of squares of each chunk of two arrays, in double: partial[chunk][2].
 extern "C" __global__ void chunk_squares(
     Segments s, const real *parameter, const real *gradient, double *partial) {

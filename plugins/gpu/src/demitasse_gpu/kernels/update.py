@@ -114,6 +114,7 @@ FACTORIES: Mapping[str, Callable[[Request], Iterable[Candidate]]] = MappingProxy
         "adadelta_update": partial(_update, numbers=("momentum", "1-momentum", "delta"), second=True),
         "adagrad_update": partial(_update, numbers=("delta",)),
         "adam_update": partial(_update, numbers=("momentum", "momentum2", "delta"), second=True),
+        "larc_update": partial(_update, numbers=("momentum", "trust", "clip")),
         "lars_update": partial(_update, numbers=("momentum", "trust")),
         "momentum_update": partial(_update, numbers=("momentum",)),
         "nesterov_update": partial(_update, numbers=("momentum",)),

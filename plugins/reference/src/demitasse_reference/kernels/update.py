@@ -179,6 +179,35 @@ def lars_update(
     return parameter, history
 
 
+def larc_update(
+    parameter: Reals,
+    gradient: Reals,
+    history: Reals,
+    squares: Reals,
+    rate: Reals,
+    scale: Reals | None = None,
+    *,
+    momentum: float,
+    trust: float,
+    clip: bool,
+    decay: float,
+    segments: Segments,
+) -> tuple[Reals, Reals]:
+    """As NVIDIA's fork has it: how far a parameter moves is told by its length, or bounded by it."""
+    parameter, history = parameter.copy(), history.copy()
+    slope = _regularized(parameter, gradient, scale, decay, "L2", segments)
+    lengths = np.sqrt(squares.reshape(-1, 2))
+    for (length, steepness), (start, stop, multiplier, _) in zip(lengths, segments, strict=True):
+        steepness, local = steepness * (1 if scale is None else scale[0]), 1.0
+        if length > 0 and steepness > 0:
+            local = trust * length / steepness
+        local = local if multiplier > 0 else 0.0
+        step = min(rate[0], local) if clip else rate[0] * local
+        history[start:stop] = momentum * history[start:stop] + step * slope[start:stop]
+        parameter[start:stop] -= history[start:stop]
+    return parameter, history
+
+
 def squares(parameter: Reals, gradient: Reals, total: Reals, *, segments: Segments) -> Reals:
     sums = [
         [np.square(values[start:stop]).sum() for values in (parameter, gradient)]
@@ -213,6 +242,7 @@ KERNELS: Kernels = {
     "adadelta_update": adadelta_update,
     "adagrad_update": adagrad_update,
     "adam_update": adam_update,
+    "larc_update": larc_update,
     "lars_update": lars_update,
     "momentum_update": momentum_update,
     "nesterov_update": nesterov_update,
