@@ -270,8 +270,8 @@ def test_stochastic_pooling_in_training_takes_an_element_of_each_window(
 
 IMPOSSIBLE = {
     'type: "Pooling" pooling_param { kernel_size: 2 }': (
-        (2, 3, 9),
-        "samples x channels x rows x columns",
+        (2, 3),
+        "pools samples x channels x space; its bottom is x",
     ),
     'type: "Pooling" pooling_param { pool: STOCHASTIC kernel_size: 3 pad: 1 }': (
         (2, 3, 9, 9),

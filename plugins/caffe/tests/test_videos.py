@@ -144,10 +144,22 @@ def video(fields: str, transform: str = "", tops: str = 'top: "data" top: "label
     )
 
 
-def test_c3d_reads_frames_from_a_number_on(build: Any) -> None:
-    graph = build(video(f"{C3D} use_image: true sampling_rate: 2", "crop_size: 112 mirror: true"))
+@pytest.fixture
+def clips(read: Any, recorder: Any) -> Any:
+    """Build a layer of videos, whose samples are so large."""
+
+    def clips(text: str, phase: str = "train", sample: tuple[int, ...] = (3, 16, 32, 32)) -> Any:
+        graph = recorder(phase, sample)
+        graph.expand(read(f"layer {{ {text} }}").net(phase))
+        return graph
+
+    return clips
+
+
+def test_c3d_reads_frames_from_a_number_on(clips: Any) -> None:
+    graph = clips(video(f"{C3D} use_image: true sampling_rate: 2", "crop_size: 24 mirror: true"))
     ((spec, batch, fields),) = graph.sources
-    assert (spec.kind, batch, fields) == ("clips", 2, {"data": "real", "label": "real"})
+    assert (spec.kind, batch, fields) == ("clips", 2, {"data": "raw", "label": "real"})
     assert spec.options == {
         "root": "",
         "height": 128,
@@ -158,17 +170,36 @@ def test_c3d_reads_frames_from_a_number_on(build: Any) -> None:
         "start": "listed",
         "random": True,
         "stacked": False,
-        "crop": 112,
-        "mirror": True,
-        "flow": False,
-        "distortion": 1,
+        "crop": 24,
         "skip": 0,
         "stream": 0,
     }
-    assert build(video(C3D), "test").sources[0][0].options["random"] is False
-    assert build(video(C3D)).sources[0][0].options["pattern"] == ""
-    jittered = build(video(f"{C3D} use_temporal_jitter: true")).sources[0][0].options
+    ((_, _, cut),) = [operation for operation in graph.operations if operation[0] == "image_transform"]
+    assert (cut["crop"], cut["mirror"], cut["random"]) == (24, True, True)
+    plain = clips(video(C3D), "test")
+    assert plain.sources[0][0].options["random"] is False
+    assert plain.sources[0][2]["data"] == "real" and plain.operations == []
+    assert clips(video(C3D)).sources[0][0].options["pattern"] == ""
+    jittered = clips(video(f"{C3D} use_temporal_jitter: true")).sources[0][0].options
     assert jittered["start"] == "anywhere"
+
+
+def test_arrays_are_cut_as_a_lists_videos_are(clips: Any) -> None:
+    """Where the crop is done by the net, too; what only the reading of frames does they must have."""
+    graph = clips(video(C3D, "crop_size: 112 mean_value: 90"), sample=(3, 16, 128, 171))
+    assert graph.blobs["data"].shape == (2, 3, 16, 112, 112)
+    text = video(TSN, "crop_size: 112 fix_crop: true mirror: true")
+    graph = clips(text, sample=(9, 112, 112))
+    assert graph.blobs["data"].shape == (2, 9, 112, 112)
+    assert not graph.operations[0][2]["mirror"] and graph.sources[0][0].options["mirror"]
+    with pytest.raises(
+        ValueError, match=r"fix_crop } is done where a list's videos are read: arrays have"
+    ):
+        clips(text, sample=(9, 128, 128))
+    with pytest.raises(
+        ValueError, match=r"its samples are channels x frames x rows x columns, not \(3, 9,"
+    ):
+        clips(video(C3D), sample=(3, 9, 9))
 
 
 def test_tsn_reads_a_snippet_of_each_part(build: Any) -> None:
@@ -186,9 +217,9 @@ def test_tsn_reads_a_snippet_of_each_part(build: Any) -> None:
         "crop_size: 224 fix_crop: true more_fix_crop: true multi_scale: true scale_ratios: [1, 0.75] "
         "max_distort: 2 is_flow: true"
     )
-    cut = build(video(TSN, transform)).sources[0][0].options
+    cut = build(video(TSN, transform.replace("224", "32"))).sources[0][0].options
     assert (cut["places"], cut["scales"], cut["distortion"], cut["flow"]) == (13, (1.0, 0.75), 2, True)
-    assert build(video(TSN, "crop_size: 9 multi_scale: true")).sources[0][0].options["scales"] == ()
+    assert build(video(TSN, "crop_size: 32 multi_scale: true")).sources[0][0].options["scales"] == ()
 
 
 @pytest.mark.parametrize(
@@ -201,26 +232,18 @@ def test_tsn_reads_a_snippet_of_each_part(build: Any) -> None:
     ],
 )
 def test_means_are_of_channels(
-    read: Any,
-    recorder: Any,
-    sample: tuple[int, ...],
-    fields: str,
-    values: list[int],
-    expected: list[int],
+    clips: Any, sample: tuple[int, ...], fields: str, values: list[int], expected: list[int]
 ) -> None:
-    graph = recorder("train", sample)
     means = " ".join(f"mean_value: {value}" for value in values)
-    shapes = graph.expand(read(f"layer {{ {video(fields, means + ' scale: 0.5')} }}").net("train"))
+    graph = clips(video(fields, f"{means} scale: 0.5"), sample=sample)
     assert graph.constants["v.mean"].shape == (len(expected), 1, 1)
     assert graph.constants["v.mean"].ravel().tolist() == expected
-    assert shapes["data"] == (2, *sample)
+    assert graph.blobs["data"].shape == (2, *sample)
     transform = next(op for op in graph.operations if op[0] == "image_transform")
     assert transform[2]["scale"] == 0.5 and not transform[2]["mirror"] and not transform[2]["crop"]
 
 
-def test_a_mean_of_whole_frames_is_subtracted_where_they_lie(
-    read: Any, recorder: Any, tmp_path: Path
-) -> None:
+def test_a_mean_of_whole_frames_is_subtracted_where_they_lie(clips: Any, tmp_path: Path) -> None:
     """C3D's own mean files have a blob of five dimensions, without a shape."""
     from demitasse_caffe.schema import schema
 
@@ -229,19 +252,16 @@ def test_a_mean_of_whole_frames_is_subtracted_where_they_lie(
     blob.shape.dim.extend((1, 3, 2, 8, 9))
     blob.data.extend(mean)
     (tmp_path / "mean.binaryproto").write_bytes(blob.SerializeToString())
-    graph = recorder("train", (3, 2, 8, 9))
     text = video(C3D, f'mean_file: "{tmp_path}/mean.binaryproto" crop_size: 4 mirror: true')
-    shapes = graph.expand(read(f"layer {{ {text} }}").net("train"))
+    graph = clips(text, sample=(3, 2, 8, 9))
     assert "crop" not in graph.sources[0][0].options
     np.testing.assert_array_equal(graph.constants["v.mean"], mean.reshape(6, 8, 9))
     ((_, _, attributes),) = [op for op in graph.operations if op[0] == "image_transform"]
     assert (attributes["crop"], attributes["mirror"], attributes["random"]) == (4, True, True)
-    assert shapes["data"] == (2, 3, 2, 4, 4)
-    other = recorder("train", (3, 2, 9, 9))
-    with pytest.raises(
-        ValueError, match=r"its mean_file has shape \(3, 2, 8, 9\); its frames have \(3, 2"
-    ):
-        other.expand(read(f"layer {{ {text} }}").net("train"))
+    assert graph.blobs["data"].shape == (2, 3, 2, 4, 4)
+    told = r"its mean_file has shape \(3, 2, 8, 9\); its frames have \(3, 2"
+    with pytest.raises(ValueError, match=told):
+        clips(text, sample=(3, 2, 9, 9))
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -44,8 +45,8 @@ class Listed:
 @dataclass(frozen=True)
 class Frames:
     """Which frames a sample has: ``length`` of them, each ``every``-th, from where ``start`` says; with
-    "parts" that many from each of so many ``parts``. Without ``random``, and with a video of few frames,
-    "anywhere" is at its beginning, and in a part in its middle."""
+    "parts" that many from each of so many ``parts``. Without ``random`` those of "anywhere" are the
+    first, and those of a part its middle ones."""
 
     length: int = 1
     every: int = 1
@@ -275,11 +276,12 @@ class ClipSamples:
         finally:
             video.release()
 
-    def _next(self, video: object, number: int, count: int) -> np.ndarray:
+    def _next(self, video: Any, number: int, count: int) -> np.ndarray:
+        """A frame (rows, columns, channels) of what OpenCV plays."""
         cv2 = images.opencv()
-        if int(video.get(cv2.CAP_PROP_POS_FRAMES)) != number:  # type: ignore[attr-defined]
-            video.set(cv2.CAP_PROP_POS_FRAMES, number)  # type: ignore[attr-defined]
-        done, pixels = video.read()  # type: ignore[attr-defined]
+        if int(video.get(cv2.CAP_PROP_POS_FRAMES)) != number:
+            video.set(cv2.CAP_PROP_POS_FRAMES, number)
+        done, pixels = video.read()
         if not done:
             raise DataError(f"it has no frame {number}; it says that it has {max(0, count)}")
         if self._mode == "gray":

@@ -249,35 +249,18 @@ def _in_turn(x: Tensor, method: str, windows: Windows, rounding: str, graph: Gra
     window is that of its planes' maxima, and its average, which divides by its extents, alike."""
     if method not in ("MAX", "AVE"):
         raise ValueError(f"pool {method} is for images, samples x channels x rows x columns, not {x!r}")
-    axes = range(2, len(x.shape))
+    axes = tuple(range(2, len(x.shape)))
     for group in (axes[-2:], *((axis,) for axis in reversed(axes[:-2]))):
-        kernel, stride, pad = (
-            tuple(windows[name][axis - 2] for axis in group) for name in ("kernel", "stride", "pad")
-        )
-        if set(kernel + stride) == {1} and not any(pad):
+        about = {name: tuple(extents[axis - 2] for axis in group) for name, extents in windows.items()}
+        if set(about["kernel"] + about["stride"]) == {1} and not any(about["pad"]):
             continue
-        before, behind, alone = x.shape[: group[0]], x.shape[group[-1] + 1 :], len(group) == 1
-        pooled, *_ = _pooled(
-            _reshaped(
-                x,
-                (
-                    x.shape[0],
-                    math.prod(before[1:]),
-                    *(x.shape[axis] for axis in group),
-                    *([math.prod(behind)] if alone else []),
-                ),
-                graph,
-            ),
-            method,
-            {
-                "kernel": (*kernel, 1)[:2],
-                "stride": (*stride, 1)[:2],
-                "pad": (*pad, 0)[:2],
-                "rounding": rounding,
-            },
-            False,
-            graph,
-        )
+        before, behind = x.shape[: group[0]], x.shape[group[-1] + 1 :]
+        plane = (*(x.shape[axis] for axis in group), math.prod(behind))[:2]
+        images = _reshaped(x, (x.shape[0], math.prod(before[1:]), *plane), graph)
+        if len(group) == 1:
+            point = {"kernel": 1, "stride": 1, "pad": 0}
+            about = {name: (*extents, point[name]) for name, extents in about.items()}
+        pooled, *_ = _pooled(images, method, {**about, "rounding": rounding}, False, graph)
         x = _reshaped(pooled, (*before, *pooled.shape[2 : 2 + len(group)], *behind), graph)
     return x
 

@@ -17,6 +17,9 @@ _C3DS = ("root_folder", "use_image", "sampling_rate", "use_temporal_jitter")
 _TSNS = ("num_segments", "modality", "name_pattern", "grayscale")
 """The fields that tell whose a layer is."""
 
+_CUTTING = ("fix_crop", "more_fix_crop", "multi_scale", "is_flow")
+"""What of transform_param is done where frames are read, and the crop and the mirroring with it."""
+
 
 class VideoData(CaffeLayer):
     """Frames of videos that a text file lists, and their labels, cut from anywhere in training, else
@@ -41,8 +44,8 @@ class VideoData(CaffeLayer):
         source = source_of(data, "video_data_param", layer, moved=())
         stacked = any(data.HasField(name) for name in _TSNS)
         self._check(data, parameters, stacked)
+        cut_there = [name for name in _CUTTING if getattr(parameters, name)]
         flow = stacked and data.modality == data.FLOW
-        shifted = bool(parameters.mean_file)  # by an image as large as the whole frames
         options = {
             "height": data.new_height,
             "width": data.new_width,
@@ -53,17 +56,27 @@ class VideoData(CaffeLayer):
             "stream": graph.stream,
             **(_snippets(data, flow) if stacked else _clips(data, layer)),
         }
-        if not shifted:
+        if not parameters.mean_file:  # a mean image is subtracted where the crop lies: of whole frames
+            options["crop"] = parameters.crop_size
+        if cut_there:
             options |= _cutting(parameters)
         spec = DataSpec(source, "clips", data.shuffle, graph.seed, options, layer.location)
-        plain = not shifted and not parameters.mean_value and number(parameters.scale) == 1
+        transformed = bool(parameters.ListFields())
         fields = dict.fromkeys(("data", "label")[: len(layer.tops)], "real")
-        if not plain:
+        if transformed:
             fields["data"] = "raw"
         samples, *labels = read("video_data_param", layer, spec, data.batch_size, fields, graph)
-        if not plain:
-            samples = self._transformed(layer, message, samples, stacked, graph)
-        return [samples, *labels]
+        axes = "channels x rows x columns" if stacked else "channels x frames x rows x columns"
+        if len(samples.shape) != (4 if stacked else 5):
+            raise ValueError(f"its samples are {axes}, not {samples.shape[1:]}")
+        if not transformed:
+            return [samples, *labels]
+        if cut_there and parameters.crop_size and set(samples.shape[-2:]) != {parameters.crop_size}:
+            raise ValueError(
+                f"transform_param {{ {cut_there[0]} }} is done where a list's videos are read: arrays "
+                f"have {parameters.crop_size} rows and columns; these have {samples.shape[-2:]}"
+            )
+        return [self._transformed(layer, message, samples, stacked, bool(cut_there), graph), *labels]
 
     def _check(self, data: Any, parameters: Any, stacked: bool) -> None:
         """Raise ValueError for fields that do not go together."""
@@ -93,19 +106,23 @@ class VideoData(CaffeLayer):
             )
 
     def _transformed(
-        self, layer: Layer, message: Any, samples: Tensor, stacked: bool, graph: GraphBuilder
+        self,
+        layer: Layer,
+        message: Any,
+        samples: Tensor,
+        stacked: bool,
+        cut: bool,
+        graph: GraphBuilder,
     ) -> Tensor:
-        """Less the mean, and scaled; with a mean image cut and mirrored, too."""
-        shape = samples.shape
-        images = samples
+        """Less the mean, scaled and, unless they are already, ``cut`` and mirrored: all of a sample's
+        planes alike."""
+        shape, images = samples.shape, samples
         if not stacked:
             flat = (shape[0], shape[1] * shape[2], *shape[3:])
             images = graph.apply("reshape", samples, shape=flat)
         mean = _mean(layer, message.transform_param, shape, stacked, graph)
-        if message.transform_param.mean_file:
-            y = transform(layer, message, images, graph, mean)
-        else:
-            y = graph.apply(
+        if cut:
+            y: Tensor = graph.apply(
                 "image_transform",
                 images,
                 None if mean is None else graph.constant(f"{layer.name}.mean", mean),
@@ -115,6 +132,8 @@ class VideoData(CaffeLayer):
                 seed=graph.seed,
                 stream=graph.stream,
             )
+        else:
+            y = transform(layer, message, images, graph, mean)
         if stacked:
             return y
         made: Tensor = graph.apply("reshape", y, shape=(*shape[:3], *y.shape[2:]))
@@ -142,8 +161,8 @@ def _snippets(data: Any, flow: bool) -> dict[str, Any]:
 
 
 def _cutting(parameters: Any) -> dict[str, Any]:
+    """What a source is asked that cuts and mirrors as TSN does."""
     cutting = {
-        "crop": parameters.crop_size,
         "mirror": parameters.mirror,
         "flow": parameters.is_flow,
         "distortion": parameters.max_distort,
