@@ -324,5 +324,11 @@ def test_c3ds_first_version_has_its_videos_in_image_data_param(read: Any) -> Non
     assert (message.video_data_param.new_length, message.video_data_param.use_image) == (16, True)
     assert (message.transform_param.crop_size, list(message.transform_param.mean_value)) == (112, [90])
     assert "of C3D: show_data" in net.notes[0]
+    with pytest.raises(
+        ModelError, match=r":1: layer 'd': image_data_param { is_color } is for images; a"
+    ):
+        read('layers { name: "d" type: VIDEO_DATA top: "x" image_data_param { is_color: true } }').net(
+            "test"
+        )
     with pytest.raises(ModelError, match="'use_tempral_jitter'; did you mean 'use_temporal_jitter'"):
         read('layers { type: VIDEO_DATA top: "x" image_data_param { use_tempral_jitter: true } }')

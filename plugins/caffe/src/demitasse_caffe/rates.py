@@ -156,8 +156,11 @@ class AtLeast:
 
 
 @dataclass(frozen=True)
-class Above(AtLeast):
-    """So much more than ``rate`` says."""
+class Above:
+    """``least`` more than ``rate`` says."""
+
+    least: float
+    rate: Callable[[int], float]
 
     def __call__(self, iteration: int) -> float:
         return self.least + self.rate(iteration)

@@ -196,7 +196,7 @@ def _upgrade_v1(old: Any, place: Location, schema: Schema) -> Any:
         if new.HasField(name):
             _move_transformations(getattr(new, name), new)
     if new.type == "VideoData" and new.HasField("image_data_param"):
-        _move_videos(new)
+        _move_videos(new, place)
     return new
 
 
@@ -217,13 +217,18 @@ def _upgrade_parameters(old: Any, new: Any, place: Location) -> None:
             spec.decay_mult = old.weight_decay[index]
 
 
-def _move_videos(layer: Any) -> None:
-    """What C3D's first version has in image_data_param."""
+def _move_videos(layer: Any, place: Location) -> None:
+    """What C3D's first version has in image_data_param. Raises ModelError for what it has not."""
     for field, value in layer.image_data_param.ListFields():
         if field.name == "mean_value":
             layer.transform_param.mean_value.append(value)
         elif field.name in layer.video_data_param.DESCRIPTOR.fields_by_name:
             setattr(layer.video_data_param, field.name, value)
+        else:
+            raise ModelError(
+                f"{place}: layer {layer.name!r}: image_data_param {{ {field.name} }} is for images; a "
+                f"VideoData layer has none"
+            )
     layer.ClearField("image_data_param")
 
 
