@@ -78,6 +78,13 @@ def test_among_equals_the_prediction_decides() -> None:
     assert steady(by_cost) == by_cost
 
 
+def test_what_was_not_run_is_not_taken_by_how_far_off_the_others_were() -> None:
+    """Of five near each other four are run: on a busy machine each takes longer, by its own factor."""
+    ring, tree, halving = (Way(name) for name in ("ring", "tree", "recursive-halving-doubling"))
+    scaled = [Offer(tree, 3.0, None, 6.0), Offer(ring, 1.0, 7.0, 7.0), Offer(halving, 2.0, 9.0, 9.0)]
+    assert [offer.way for offer in steady(scaled)] == [ring, halving, tree]
+
+
 class Ranks:
     """As much of a communicator as is asked before any message."""
 

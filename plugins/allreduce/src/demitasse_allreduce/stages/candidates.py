@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from demitasse import Algorithm
 from demitasse_allreduce.algorithms import ALGORITHMS
@@ -30,11 +31,16 @@ def candidates(offers: list[Offer], known: Mapping[str, Algorithm] = ALGORITHMS)
 
 
 def steady(offers: list[Offer]) -> list[Offer]:
-    """With those first that were measured about as quick as the quickest, in the order of what was
-    predicted: chance does not decide among equals, and runs add in the same order."""
+    """With those first that were measured: what was predicted to cost more than they is cheaper at most
+    by how far off they were, and has not been run. Of them those about as quick as the quickest come in
+    the order of what was predicted: chance does not decide among equals, and runs add in one order."""
     least = min((each.measured for each in offers if each.measured is not None), default=0.0)
-    equals = [each for each in offers if each.measured is not None and each.measured <= ALIKE * least]
-    if not equals or offers[0].measured is None:
-        return offers
-    equals.sort(key=lambda each: (each.predicted is None, each.predicted, each.way))
-    return equals + [each for each in offers if each not in equals]
+
+    def rank(offer: Offer) -> tuple[Any, ...]:
+        if offer.measured is None:
+            return 2, offer.seconds, offer.way
+        if offer.measured > ALIKE * least:
+            return 1, offer.measured, offer.way
+        return 0, offer.predicted is None, offer.predicted, offer.way
+
+    return sorted(offers, key=rank)
