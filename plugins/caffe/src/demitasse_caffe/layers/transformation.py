@@ -94,8 +94,8 @@ def check_served(parameters: Any, served: Collection[str] = ()) -> None:
 
 
 def scaling(parameters: Any) -> dict[str, Any]:
-    """What a source is asked that resizes images at random before it cuts them, as plain values; nothing
-    where it does not. Raises ValueError."""
+    """What a source is asked that resizes images before it cuts them, as plain values; nothing where it
+    does not. Raises ValueError."""
     given = [name for name in (*_INTELS, *_NVIDIAS) if parameters.HasField(name)]
     if parameters.resize_param:
         return _fitted(parameters, given)
