@@ -91,6 +91,64 @@ def test_every_policy_is_caffes_at_every_iteration(
         assert ours(iteration) == pytest.approx(caffes(iteration), rel=1e-12), iteration
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("lr_policy: 'fixed'", {0: 0.5, 1000: 0.5}),
+        ("lr_policy: 'step' gamma: 0.1 stepsize: 10", {0: 0.5, 9: 0.5, 10: 0.05, 25: 0.005}),
+        ("lr_policy: 'exp' gamma: 0.5", {0: 0.5, 1: 0.25, 3: 0.0625}),
+        ("lr_policy: 'inv' gamma: 1 power: 0.5", {0: 0.5, 3: 0.25, 24: 0.1}),
+        (
+            "lr_policy: 'multistep' gamma: 0.1 stepvalue: 5 stepvalue: 8",
+            {0: 0.5, 4: 0.5, 5: 0.05, 7: 0.05, 8: 0.005, 99: 0.005},
+        ),
+        ("lr_policy: 'multistep' gamma: 0.1", {0: 0.5, 99: 0.5}),
+        (  # Caffe counts them in their order, and one an iteration
+            "lr_policy: 'multistep' gamma: 0.1 stepvalue: 8 stepvalue: 5 stepvalue: 8 stepvalue: 20",
+            {5: 0.5, 7: 0.5, 8: 0.05, 9: 0.005, 10: 0.0005, 19: 0.0005, 20: 0.00005},
+        ),
+        ("lr_policy: 'poly' power: 2", {0: 0.5, 50: 0.125, 100: 0.0, 150: 0.0}),
+        # What is not given is 0, as in Caffe.
+        ("lr_policy: 'poly'", {0: 0.5, 50: 0.5}),
+        ("lr_policy: 'inv' gamma: 1", {0: 0.5, 50: 0.5}),
+        ("lr_policy: 'inv' power: 1", {0: 0.5, 50: 0.5}),
+        ("lr_policy: 'sigmoid' stepsize: 5", {0: 0.25, 50: 0.25}),
+        ("lr_policy: 'step' stepsize: 5", {0: 0.5, 4: 0.5, 5: 0.0}),
+        ("lr_policy: 'exp'", {0: 0.5, 1: 0.0}),
+        ("lr_policy: 'sigmoid' gamma: 1 stepsize: 5", {5: 0.25, 1000: 0.5}),
+        (
+            "lr_policy: 'sigmoid' gamma: 1 stepsize: 5",
+            {7: 0.5 / (1 + math.exp(-2)), 0: 0.5 / (1 + math.exp(5))},
+        ),
+    ],
+)
+def test_the_rate_follows_the_policys_formula(rate: Any, text: str, expected: dict[int, float]) -> None:
+    """Those in Caffe's documentation of lr_policy, by hand."""
+    found = rate(text, base='net: "net.prototxt" base_lr: 0.5 max_iter: 100 ')
+    for iteration, wanted in expected.items():
+        assert found(iteration) == pytest.approx(wanted, rel=1e-12)
+
+
+def test_a_rate_prints_its_policy_and_numbers(rate: Any) -> None:
+    found = rate("lr_policy: 'inv' gamma: 0.0001 power: 0.75", base='net: "net.prototxt" base_lr: 0.01 ')
+    assert repr(found) == "Inv(base_lr=0.01, gamma=0.0001, power=0.75)"
+
+
+@given(st.integers(0, 10**7), st.floats(0, 10), st.floats(0, 10), st.integers(1, 10**6))
+def test_no_rate_fails_however_long_the_run(
+    iteration: int, gamma: float, power: float, size: int
+) -> None:
+    for each in (
+        rates.Step(0.1, gamma, size),
+        rates.Exp(0.1, gamma),
+        rates.Inv(0.1, gamma, power),
+        rates.MultiStep(0.1, gamma, (size, 2 * size)),
+        rates.Poly(0.1, power, size),
+        rates.Sigmoid(0.1, gamma, size),
+    ):
+        assert each(iteration) >= 0
+
+
 # Warm-up.
 
 

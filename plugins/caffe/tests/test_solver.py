@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from demitasse import ModelError, Solver
 from demitasse.operations import VOCABULARY
@@ -174,74 +171,12 @@ def test_gradients_are_not_clipped_below_a_norm_of_0(solve: Any) -> None:
     assert solve("clip_gradients: 35").clip == 35.0
 
 
-# Rates against the formulas in Caffe's documentation of lr_policy, by hand.
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("lr_policy: 'fixed'", {0: 0.5, 1000: 0.5}),
-        ("lr_policy: 'step' gamma: 0.1 stepsize: 10", {0: 0.5, 9: 0.5, 10: 0.05, 25: 0.005}),
-        ("lr_policy: 'exp' gamma: 0.5", {0: 0.5, 1: 0.25, 3: 0.0625}),
-        ("lr_policy: 'inv' gamma: 1 power: 0.5", {0: 0.5, 3: 0.25, 24: 0.1}),
-        (
-            "lr_policy: 'multistep' gamma: 0.1 stepvalue: 5 stepvalue: 8",
-            {0: 0.5, 4: 0.5, 5: 0.05, 7: 0.05, 8: 0.005, 99: 0.005},
-        ),
-        ("lr_policy: 'multistep' gamma: 0.1", {0: 0.5, 99: 0.5}),
-        (  # Caffe counts them in their order, and one an iteration
-            "lr_policy: 'multistep' gamma: 0.1 stepvalue: 8 stepvalue: 5 stepvalue: 8 stepvalue: 20",
-            {5: 0.5, 7: 0.5, 8: 0.05, 9: 0.005, 10: 0.0005, 19: 0.0005, 20: 0.00005},
-        ),
-        ("lr_policy: 'poly' power: 2", {0: 0.5, 50: 0.125, 100: 0.0, 150: 0.0}),
-        # What is not given is 0, as in Caffe.
-        ("lr_policy: 'poly'", {0: 0.5, 50: 0.5}),
-        ("lr_policy: 'inv' gamma: 1", {0: 0.5, 50: 0.5}),
-        ("lr_policy: 'inv' power: 1", {0: 0.5, 50: 0.5}),
-        ("lr_policy: 'sigmoid' stepsize: 5", {0: 0.25, 50: 0.25}),
-        ("lr_policy: 'step' stepsize: 5", {0: 0.5, 4: 0.5, 5: 0.0}),
-        ("lr_policy: 'exp'", {0: 0.5, 1: 0.0}),
-        ("lr_policy: 'sigmoid' gamma: 1 stepsize: 5", {5: 0.25, 1000: 0.5}),
-        (
-            "lr_policy: 'sigmoid' gamma: 1 stepsize: 5",
-            {7: 0.5 / (1 + math.exp(-2)), 0: 0.5 / (1 + math.exp(5))},
-        ),
-    ],
-)
-def test_the_rate_follows_the_policy(solve: Any, text: str, expected: dict[int, float]) -> None:
-    solver = solve(text, base='net: "net.prototxt" base_lr: 0.5 max_iter: 100 ')
-    for iteration, rate in expected.items():
-        assert solver.rate(iteration) == pytest.approx(rate, rel=1e-12)
-
-
 def test_a_net_that_is_tested_0_times_is_no_test_net(solve: Any) -> None:
     """As solvers have it whose net has no data for the phase; Caffe's tests then do nothing."""
     solver = solve("test_iter: 0 test_interval: 1000000")
     assert (solver.tests, solver.test_iterations) == ((), ())
     solver = solve("test_iter: 0 test_iter: 3 test_interval: 10")
     assert (len(solver.tests), solver.test_iterations) == (1, (3,))
-
-
-def test_a_rate_prints_its_policy_and_numbers(solve: Any) -> None:
-    solver = solve(
-        "lr_policy: 'inv' gamma: 0.0001 power: 0.75", base='net: "net.prototxt" base_lr: 0.01 '
-    )
-    assert repr(solver.rate) == "Inv(base_lr=0.01, gamma=0.0001, power=0.75)"
-
-
-@given(st.integers(0, 10**7), st.floats(0, 10), st.floats(0, 10), st.integers(1, 10**6))
-def test_no_rate_fails_however_long_the_run(
-    iteration: int, gamma: float, power: float, size: int
-) -> None:
-    for rate in (
-        rates.Step(0.1, gamma, size),
-        rates.Exp(0.1, gamma),
-        rates.Inv(0.1, gamma, power),
-        rates.MultiStep(0.1, gamma, (size, 2 * size)),
-        rates.Poly(0.1, power, size),
-        rates.Sigmoid(0.1, gamma, size),
-    ):
-        assert rate(iteration) >= 0
 
 
 def test_a_solver_that_is_to_train_nothing_is_read(solve: Any) -> None:

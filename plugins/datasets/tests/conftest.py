@@ -46,20 +46,25 @@ def opened() -> Iterator[Callable[..., Source]]:
 
 
 @pytest.fixture
-def everything() -> Callable[[Source], dict[str, np.ndarray]]:
-    """All samples of a source in the global order's first epoch, in their stored types."""
+def some() -> Callable[[Source, int, int], dict[str, np.ndarray]]:
+    """So many samples of a source from one on in the global order, in their stored types."""
 
-    def read(source: Source) -> dict[str, np.ndarray]:
+    def read(source: Source, first: int, count: int) -> dict[str, np.ndarray]:
         out = {
-            name: np.empty((source.size, *field.shape), field.dtype)
-            for name, field in source.fields.items()
+            name: np.empty((count, *field.shape), field.dtype) for name, field in source.fields.items()
         }
-        stream = source.stream(0, source.size, source.size)
+        stream = source.stream(first, count, count)
         stream.read(out)
         stream.close()
         return out
 
     return read
+
+
+@pytest.fixture
+def everything(some: Callable[..., dict[str, np.ndarray]]) -> Callable[[Source], dict[str, np.ndarray]]:
+    """All samples of a source in the global order's first epoch, in their stored types."""
+    return lambda source: some(source, 0, source.size)
 
 
 @pytest.fixture

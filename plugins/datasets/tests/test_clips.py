@@ -46,16 +46,12 @@ def folders(tmp_path: Path) -> Callable[..., Path]:
 
 
 @pytest.fixture
-def read(opened: Callable[..., Any]) -> Read:
+def read(opened: Callable[..., Any], some: Callable[..., Any]) -> Read:
     """The first samples of a list, as read with some options."""
 
     def read(path: Path, count: int, first: int = 0, **options: Any) -> Any:
         given = {"pattern": "%06d.png", "stream": 3, **options}
-        source = opened(str(path), "clips", seed=5, options=given)
-        out = {name: np.empty((count, *f.shape), f.dtype) for name, f in source.fields.items()}
-        stream = source.stream(first, count, count)
-        stream.read(out)
-        stream.close()
+        out = some(opened(str(path), "clips", seed=5, options=given), first, count)
         return out["data"], out["label"]
 
     return read

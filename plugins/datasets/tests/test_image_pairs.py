@@ -38,15 +38,12 @@ def listed(tmp_path: Path) -> Callable[..., Path]:
 
 
 @pytest.fixture
-def read(opened: Callable[..., Any]) -> Read:
+def read(opened: Callable[..., Any], some: Callable[..., Any]) -> Read:
     """The first samples of a list, as read with some options."""
 
     def read(path: Path, count: int = 2, first: int = 0, **options: Any) -> Any:
         source = opened(str(path), "image_pairs", seed=5, options={"stream": 3, **options})
-        out = {name: np.empty((count, *f.shape), f.dtype) for name, f in source.fields.items()}
-        stream = source.stream(first, count, count)
-        stream.read(out)
-        stream.close()
+        out = some(source, first, count)
         return out["data"], out["label"]
 
     return read

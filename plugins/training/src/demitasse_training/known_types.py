@@ -27,17 +27,18 @@ def check_types(net: NetDefinition, known: Collection[str]) -> None:
     kind, layer = min(first.items(), key=lambda item: item[0] in installed)
     others = [f"{name!r} (line {each.location.line})" for name, each in first.items() if name != kind]
     also = f"; also unknown: {', '.join(others)}" if others else ""
-    told = unknown("layer type", kind, known, rest=f"which {_LISTED}")
     help_with = "; a plugin adds a type with the layer_types hook (docs/plugins.md)"
-    if kind in net.foreign:
-        told = (
-            f"unknown layer type {kind!r}, which is of {net.foreign[kind]}, none of the {len(known)} "
-            f"types that are composed, which {_LISTED}"
-        )
     if kind in installed:
         told, manifest = f"unknown layer type {kind!r}", installed[kind]
         help_with = (
             f"; plugin {manifest.name!r} is installed and has it, but is not composed: add it to the "
             f"plugins (+{manifest.name}): {manifest.summary}"
         )
+    elif kind in net.foreign:
+        told = (
+            f"unknown layer type {kind!r}, which is of {net.foreign[kind]}, none of the {len(known)} "
+            f"types that are composed, which {_LISTED}"
+        )
+    else:
+        told = unknown("layer type", kind, known, rest=f"which {_LISTED}")
     raise ModelError(f"{layer.location}: layer {layer.name!r} ({kind}): {told}{help_with}{also}")

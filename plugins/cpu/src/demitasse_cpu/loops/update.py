@@ -26,6 +26,17 @@ def _pull(value: float, zero: float, one: float, l1: bool) -> float:
     return value
 
 
+@inlined
+def _move(
+    value: Array, slope: Array, past: Array, pull: float, factor: float, kept: float, step: float
+) -> None:
+    """past = kept * past + step * g, where g = pull * value + factor * slope; value -= past."""
+    for i in range(value.size):
+        g = pull * value[i] + factor * slope[i]
+        past[i] = kept * past[i] + step * g
+        value[i] -= past[i]
+
+
 @compiled()
 def momentum_update(
     parameter: Array,
@@ -266,10 +277,7 @@ def lars_update(
             local = trust * length / (steepness + weighed * length)
         step, pull = real(rate[0] * multipliers[segment, 0] * local), real(weighed)
         value, slope, past = parameter[start:stop], gradient[start:stop], history[start:stop]
-        for i in range(value.size):
-            g = pull * value[i] + factor * slope[i]
-            past[i] = kept * past[i] + step * g
-            value[i] -= past[i]
+        _move(value, slope, past, pull, factor, kept, step)
 
 
 @compiled()
@@ -303,10 +311,7 @@ def larc_update(
         step = real(min(rate[0], local) if clip != 0 else rate[0] * local)
         pull = real(decay * multipliers[segment, 1])
         value, slope, past = parameter[start:stop], gradient[start:stop], history[start:stop]
-        for i in range(value.size):
-            g = pull * value[i] + factor * slope[i]
-            past[i] = kept * past[i] + step * g
-            value[i] -= past[i]
+        _move(value, slope, past, pull, factor, kept, step)
 
 
 @compiled(reassociate=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -25,12 +25,8 @@ def momentum_update(
     segments: Segments,
 ) -> tuple[Reals, Reals]:
     """Stochastic gradient descent with momentum, in Caffe's order: the rate is in the history."""
-    parameter, history = parameter.copy(), history.copy()
     slope = _regularized(parameter, gradient, scale, decay, regularization, segments)
-    for part, step in _rates(rate, segments):
-        history[part] = momentum * history[part] + step * slope[part]
-        parameter[part] -= history[part]
-    return parameter, history
+    return _moved(parameter, history, slope, momentum, _rates(rate, segments))
 
 
 def nesterov_update(
@@ -165,18 +161,16 @@ def lars_update(
     segments: Segments,
 ) -> tuple[Reals, Reals]:
     """You, Gitman and Ginsburg 2017, algorithm 1; what does not decay keeps the global rate."""
-    parameter, history = parameter.copy(), history.copy()
     slope = _regularized(parameter, gradient, scale, decay, "L2", segments)
-    lengths = np.sqrt(squares.reshape(-1, 2))
+    steps = []
     for (part, step), (length, steepness), segment in zip(
-        _rates(rate, segments), lengths, segments, strict=True
+        _rates(rate, segments), _lengths(squares, scale), segments, strict=True
     ):
-        steepness, local = steepness * (1 if scale is None else scale[0]), 1.0
+        local = 1.0
         if segment[3] != 0 and length > 0 and steepness > 0:
             local = trust * length / (steepness + decay * segment[3] * length)
-        history[part] = momentum * history[part] + step * local * slope[part]
-        parameter[part] -= history[part]
-    return parameter, history
+        steps.append((part, step * local))
+    return _moved(parameter, history, slope, momentum, steps)
 
 
 def larc_update(
@@ -194,18 +188,15 @@ def larc_update(
     segments: Segments,
 ) -> tuple[Reals, Reals]:
     """As NVIDIA's fork has it: how far a parameter moves is told by its length, or bounded by it."""
-    parameter, history = parameter.copy(), history.copy()
     slope = _regularized(parameter, gradient, scale, decay, "L2", segments)
-    lengths = np.sqrt(squares.reshape(-1, 2))
-    for (length, steepness), (start, stop, multiplier, _) in zip(lengths, segments, strict=True):
-        steepness, local = steepness * (1 if scale is None else scale[0]), 1.0
-        if length > 0 and steepness > 0:
-            local = trust * length / steepness
-        local = local if multiplier > 0 else 0.0
+    steps = []
+    for (length, steepness), (start, stop, multiplier, _) in zip(
+        _lengths(squares, scale), segments, strict=True
+    ):
+        local = trust * length / steepness if length > 0 and steepness > 0 else 1.0
         step = min(rate[0], local) if clip else rate[0] * local
-        history[start:stop] = momentum * history[start:stop] + step * slope[start:stop]
-        parameter[start:stop] -= history[start:stop]
-    return parameter, history
+        steps.append((slice(start, stop), step if multiplier > 0 else 0.0))
+    return _moved(parameter, history, slope, momentum, steps)
 
 
 def squares(parameter: Reals, gradient: Reals, total: Reals, *, segments: Segments) -> Reals:
@@ -230,6 +221,28 @@ def _regularized(
     for start, stop, _, multiplier in segments:
         slope[start:stop] += decay * multiplier * pull[start:stop]
     return slope
+
+
+def _moved(
+    parameter: Reals,
+    history: Reals,
+    slope: Reals,
+    momentum: float,
+    steps: Iterable[tuple[slice, float]],
+) -> tuple[Reals, Reals]:
+    """The parameter and its history after a step of each part's own size."""
+    parameter, history = parameter.copy(), history.copy()
+    for part, step in steps:
+        history[part] = momentum * history[part] + step * slope[part]
+        parameter[part] -= history[part]
+    return parameter, history
+
+
+def _lengths(squares: Reals, scale: Reals | None) -> Reals:
+    """(segments, 2): the lengths of each parameter and of its scaled gradient."""
+    lengths: Reals = np.sqrt(squares.reshape(-1, 2))
+    lengths[:, 1] *= 1.0 if scale is None else scale[0]
+    return lengths
 
 
 def _rates(rate: Reals, segments: Segments) -> Iterator[tuple[slice, float]]:
