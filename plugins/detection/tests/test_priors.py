@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -33,6 +34,14 @@ def fields(draw: Any) -> dict[str, Any]:
         "aspect_ratio": draw(st.lists(st.sampled_from([0.5, 1.0, 2.0, 3.0, 4.0]), max_size=3)),
         "variance": draw(st.sampled_from([[], [0.25], [0.125, 0.25, 0.5, 2.0]])),
     }
+    dense = draw(st.lists(st.tuples(thirds(1, 20), st.sampled_from([1, 2, 4])), max_size=2))
+    if dense:
+        about["fixed_size"], about["density"] = map(list, zip(*dense, strict=True))
+        if not about["aspect_ratio"] and draw(st.booleans()):
+            about["fixed_ratio"] = [1.0, 0.25]
+        if draw(st.booleans()):
+            del about["min_size"], about["max_size"]
+    about |= draw(st.sampled_from([{}, {"denser_prior_boxes": True}]))
     for name in ("flip", "clip"):
         if draw(st.booleans()):
             about[name] = draw(st.booleans())
@@ -59,18 +68,35 @@ def slow(about: dict[str, Any], places: tuple[int, int], image: tuple[int, int])
             if about.get("flip", True):
                 ratios.append(1 / ratio)
     rows, spread = [], []
+
+    def add(x: float, y: float, w: float, h: float, inside: bool = False) -> None:
+        box = [(x - w / 2) / width, (y - h / 2) / height, (x + w / 2) / width, (y + h / 2) / height]
+        rows.extend([min(max(value, 0), 1) for value in box] if inside else box)
+        spread.extend((about["variance"] or [0.1]) * (4 if len(about["variance"]) < 4 else 1))
+
     for i in range(places[0]):
         for j in range(places[1]):
-            for number, size in enumerate(about["min_size"]):
+            x, y = (j + offset) * along, (i + offset) * down
+            for size, density in zip(about.get("fixed_size", []), about.get("density", []), strict=True):
+                apart = int(size // density)
+                forms = [(size * r**0.5, size / r**0.5) for r in about.get("fixed_ratio", ratios[1:])]
+                if "fixed_ratio" not in about:
+                    forms = [(int(size), int(size)), *forms]
+                for w, h in forms:
+                    for down_by, along_by in itertools.product(range(density), repeat=2):
+                        left, upper = x - int(size) // 2, y - int(size) // 2
+                        at = left + apart / 2 + along_by * apart, upper + apart / 2 + down_by * apart
+                        add(*at, w, h, inside=True)
+            for number, least in enumerate(about.get("min_size", [])):
+                size = int(least)  # as its fork has it
                 forms = [(size, size)]
                 if about["max_size"]:
-                    forms += [(math.sqrt(size * about["max_size"][number]),) * 2]
+                    forms += [(math.sqrt(size * int(about["max_size"][number])),) * 2]
                 forms += [(size * r**0.5, size / r**0.5) for r in ratios[1:]]
                 for w, h in forms:
-                    x, y = (j + offset) * along, (i + offset) * down
-                    rows += [(x - w / 2) / width, (y - h / 2) / height]
-                    rows += [(x + w / 2) / width, (y + h / 2) / height]
-                    spread += (about["variance"] or [0.1]) * (4 if len(about["variance"]) < 4 else 1)
+                    add(x, y, w, h)
+                    if "denser_prior_boxes" in about:
+                        add(x, (i + 1) * down, w, h)
     if about.get("clip", False):
         rows = [min(max(value, 0), 1) for value in rows]
     return np.array([[rows, spread]])
@@ -102,6 +128,12 @@ def test_the_boxes_are_those_of_the_paper(
         ),
         ("min_size: 4 step_h: 8", "give step, or step_h and step_w; step_h stands there"),
         ("min_size: 4 step: 0", "step 0 is not above 0"),
+        ("min_size: 0.5", "min_size 0.5 is not 1 or more"),
+        ("fixed_size: 32 fixed_size: 16 density: 2", "has 1 density for 2 fixed_size"),
+        ("fixed_size: 32 density: 0.5", "density 0.5 is not 1 or more"),
+        ("min_size: 4 max_size: inf", "max_size inf is not 1 or more"),
+        ("fixed_size: 32 density: 2 fixed_ratio: -1", "fixed_ratio -1 is not a positive number"),
+        ("fixed_size: 9 density: 2 fixed_ratio: 1 aspect_ratio: 2", "fixed_ratio and aspect_ratio excl"),
         ("min_size: 4 offsett: 0", "unknown field 'offsett'; did you mean 'offset'"),
     ],
 )

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from demitasse import Layer, Location, ModelError, NetDefinition
+from demitasse_caffe.coordinates import crop_note
 from demitasse_caffe.fork_fields import TYPES
 from demitasse_caffe.paths import FILES, moved
 from demitasse_caffe.python_layers import with_known_types
@@ -69,7 +70,9 @@ def net_file(
     upgraded, places = upgrade_net(
         message, lines[skip : skip + count], outline.line("input", within), location, schema
     )
-    return NetFile(upgraded, tuple(places), location, outline.misfit, outline.notes)
+    note = crop_note(upgraded.layer, places)
+    notes = (*outline.notes, note) if note else outline.notes
+    return NetFile(upgraded, tuple(places), location, outline.misfit, notes)
 
 
 def define(net: NetFile, state: Any, schema: Schema) -> NetDefinition:

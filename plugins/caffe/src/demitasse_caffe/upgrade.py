@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from demitasse import Location, ModelError
+from demitasse_caffe.coordinates import align_crops
 from demitasse_caffe.schema import Schema, is_repeated
 from demitasse_caffe.upgrade_v0 import upgrade_v0
 
@@ -55,6 +56,7 @@ V1_TYPES = {
     # Of forks.
     "BN": "BN",
     "CONVOLUTION3D": "Convolution3D",
+    "CROP": "Crop",
     "DECONVOLUTION3D": "Deconvolution3D",
     "IMAGE_SEG_DATA": "ImageSegData",
     "POOLING3D": "Pooling3D",
@@ -109,6 +111,7 @@ def upgrade_net(
         layers, own = upgrade_v0(net.layers, places[first:], schema)
         result.layer.extend(_upgrade_v1(*pair, schema) for pair in zip(layers, own, strict=True))
         places[first:] = own
+        align_crops(result.layer, places)
     for layer, place in zip(result.layer, places, strict=True):
         _settle_rounding(layer, place)
         # Older BatchNorms asked for three multipliers; they hold statistics, which nothing trains.

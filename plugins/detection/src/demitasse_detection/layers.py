@@ -4,123 +4,16 @@ Single Shot MultiBox Detector*; Dai et al. 2016, *R-FCN*; Ren et al. 2015, *Fast
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from demitasse import GraphBuilder, Layer, Tensor, unknown
+from demitasse_detection.base import DetectionLayer, decimal, place
 from demitasse_detection.boxes import CODES
 from demitasse_detection.evaluation import VERSIONS, average_precisions
-
-
-class DetectionLayer:
-    """What the types share: how many blobs they take, and that they read Caffe's own message."""
-
-    name: str
-    bottoms: int
-    tops: Collection[int] = (1,)
-    parameters: Mapping[str, Any] = MappingProxyType({})
-
-    def build(self, layer: Layer, bottoms: Sequence[Tensor], graph: GraphBuilder) -> Sequence[Tensor]:
-        """Emit the layer's operations; its one top. Raises ValueError for another number of blobs."""
-        self.check_counts(layer)
-        return [self.expand(layer, bottoms, graph)]
-
-    def check_counts(self, layer: Layer) -> None:
-        """Raise ValueError for a number of blobs that the type does not have."""
-        sides = ("bottom", layer.bottoms, (self.bottoms,)), ("top", layer.tops, self.tops)
-        for what, names, wanted in sides:
-            if len(names) not in wanted:
-                numbers = " or ".join(map(str, wanted))
-                raise ValueError(
-                    f"has {len(names)} {what}s ({', '.join(names) or 'none'}), not {numbers}"
-                )
-
-    def expand(self, layer: Layer, bottoms: Sequence[Tensor], graph: GraphBuilder) -> Tensor:
-        """The top of a layer with the right number of blobs."""
-        raise NotImplementedError
-
-
-class PriorBox(DetectionLayer):
-    """The boxes that a map of features (the first bottom) makes predictions beside, in an image (the
-    second): 1 x 2 x 4 P, boxes as shares of the image and their variances. Only shapes count. Section
-    2.2, *Choosing scales and aspect ratios for default boxes*."""
-
-    name = "PriorBox"
-    bottoms = 2
-
-    def expand(self, layer: Layer, bottoms: Sequence[Tensor], graph: GraphBuilder) -> Tensor:
-        about, (features, image) = layer.parameters.prior_box_param, bottoms
-        if len(features.shape) != 4 or len(image.shape) != 4:
-            raise ValueError(f"its bottoms {features!r} and {image!r} are not images")
-        places = features.shape[2:]
-        whole = _pair(about, "img_size", ("img_h", "img_w")) or image.shape[2:]
-        step = _pair(about, "step", ("step_h", "step_w"))
-        if step is None:
-            step = (whole[0] / places[0], whole[1] / places[1])
-        rows, columns = ((np.arange(n) + about.offset) * s for n, s in zip(places, step, strict=True))
-        y, x = (each[..., None, None] for each in np.meshgrid(rows, columns, indexing="ij"))
-        half = np.array(_sizes(about)) / 2  # width and height of each
-        centre, half = np.concatenate([x, y], -1) / whole[::-1], half / whole[::-1]
-        boxes = np.concatenate([centre - half, centre + half], -1)
-        if about.clip:
-            boxes = boxes.clip(0, 1)
-        variances = np.broadcast_to(_variances(about), boxes.shape)
-        values = np.stack([boxes.reshape(-1), variances.reshape(-1)])[None]
-        return graph.constant(layer.tops[0], values)
-
-
-def _sizes(about: Any) -> list[tuple[float, float]]:
-    """The width and height, in pixels, of the boxes at each place."""
-    least, most = list(about.min_size), list(about.max_size)
-    if not least:
-        raise ValueError("prior_box_param { min_size } is not given")
-    if len(most) not in (0, len(least)):
-        raise ValueError(f"has {len(most)} max_size for {len(least)} min_size; give none, or one each")
-    for low, high in zip(least, most or [math.inf] * len(least), strict=True):
-        if not 0 < low < high:
-            raise ValueError(f"min_size {low:g} and max_size {high:g} do not rise from 0")
-    ratios = _ratios(about)
-    found = []
-    for number, size in enumerate(least):
-        found.append((size, size))
-        if most:
-            found.append((math.sqrt(size * most[number]),) * 2)
-        found += [(size * math.sqrt(ratio), size / math.sqrt(ratio)) for ratio in ratios]
-    return found
-
-
-def _ratios(about: Any) -> list[float]:
-    """Of width to height, each once, without 1, which every size has."""
-    found = [1.0]
-    for ratio in about.aspect_ratio:
-        if not 0 < ratio < math.inf:
-            raise ValueError(f"aspect_ratio {ratio:g} is not a positive number")
-        if all(abs(ratio - other) >= 1e-6 for other in found):
-            found += [ratio, 1 / ratio] if about.flip else [ratio]
-    return found[1:]
-
-
-def _variances(about: Any) -> list[float]:
-    given = list(about.variance) or [0.1]
-    if len(given) not in (1, 4) or min(given) <= 0:
-        raise ValueError(f"variance {given} is not one positive number or four")
-    return given
-
-
-def _pair(about: Any, one: str, two: tuple[str, str]) -> tuple[float, float] | None:
-    """What a field gives for height and width alike, or two fields give; None where none does."""
-    given = [name for name in (one, *two) if about.HasField(name)]
-    if not given:
-        return None
-    if given not in ([one], list(two)):
-        raise ValueError(f"give {one}, or {two[0]} and {two[1]}; {', '.join(given)} stands there")
-    found = [getattr(about, name) for name in given]
-    if min(found) <= 0:
-        raise ValueError(f"{' and '.join(given)} {min(found):g} is not above 0")
-    return found[0], found[-1]
+from demitasse_detection.priors import PriorBox
 
 
 class DetectionOutput(DetectionLayer):
@@ -205,7 +98,7 @@ class MultiBoxLoss(DetectionLayer):
             ratio=about.neg_pos_ratio,
             apart=about.neg_overlap,
             normalization=_normalization(message.loss_param),
-            source=_place(layer),
+            source=place(layer),
         )
         return made[0]
 
@@ -271,7 +164,7 @@ class DetectionEvaluate(DetectionLayer):
             background=about.background_label_id,
             overlap=about.overlap_threshold,
             difficult=about.evaluate_difficult_gt,
-            source=_place(layer),
+            source=place(layer),
         )
         return made
 
@@ -313,7 +206,7 @@ class PSROIPooling(DetectionLayer):
             *bottoms,
             size=about.group_size,
             scale=about.spatial_scale,
-            source=_place(layer),
+            source=place(layer),
         )
         return made
 
@@ -334,8 +227,8 @@ class Proposal(DetectionLayer):
         """Emit the layer's operations; regions and scores. Raises ValueError."""
         self.check_counts(layer)
         about = layer.parameters.proposal_param
-        ratios = tuple(_decimal(each) for each in about.ratio) or (0.5, 1.0, 2.0)
-        scales = tuple(_decimal(each) for each in about.scale) or (8.0, 16.0, 32.0)
+        ratios = tuple(decimal(each) for each in about.ratio) or (0.5, 1.0, 2.0)
+        scales = tuple(decimal(each) for each in about.scale) or (8.0, 16.0, 32.0)
         for field, least in (("ratio", min(ratios)), ("scale", min(scales))):
             if not 0 < least < math.inf:
                 raise ValueError(f"proposal_param {{ {field}: {least:g} }} is not a positive number")
@@ -357,19 +250,9 @@ class Proposal(DetectionLayer):
             least=about.min_size,
             before=about.pre_nms_topn,
             after=about.post_nms_topn,
-            overlap=_decimal(about.nms_thresh),
+            overlap=decimal(about.nms_thresh),
         )
         return made[: len(layer.tops)]
-
-
-def _decimal(value: float) -> float:
-    """The shortest number that a field of 32 bits holds so: 0.7, not 0.699999988."""
-    return float(str(np.float32(value)))
-
-
-def _place(layer: Layer) -> str:
-    """Where a layer stands and what it is, for errors of a step."""
-    return f"{layer.location}: layer {layer.name!r} ({layer.type})"
 
 
 LAYER_TYPES = (
