@@ -45,6 +45,8 @@ LAYERS = {
     "Normalize of samples": "norm_param { scale_filler { type: 'constant' value: 3 } }",
     "Interp": "interp_param { height: 7 width: 11 pad_beg: -1 }",
     "Interp of fewer": "interp_param { shrink_factor: 2 }",
+    "Reorg": "reorg_param { stride: 2 reverse: true }",
+    "Upsample": "upsample_param { scale_h: 2 scale_w: 3 }",
 }
 FILL = 'weight_filler { type: "gaussian" std: 0.5 }'
 

@@ -328,9 +328,51 @@ def test_a_wrong_upsampling_is_told(more: str, message: str, run: Any) -> None:
         run(POOLED.format(2, more), x=(1, 2, 6, 8))
 
 
+@pytest.mark.parametrize(("more", "times"), [("scale: 2", (2, 2)), ("scale_h: 3 scale_w: 1", (3, 1))])
+def test_without_places_each_element_is_repeated(more: str, times: tuple[int, int], run: Any) -> None:
+    given, made, _ = run(layer("Upsample", f"upsample_param {{ {more} }}"), x=(2, 3, 4, 5))
+    expected = given["x"].repeat(times[0], axis=2).repeat(times[1], axis=3)
+    np.testing.assert_array_equal(made["y"], expected)
+
+
+def reorganised(x: np.ndarray, stride: int, forward: bool) -> np.ndarray:
+    """Darknet's loops over the elements of x as they lie in memory."""
+    images, channels, rows, columns = x.shape
+    given, made, fewer = x.ravel(), np.zeros(x.size, x.dtype), channels // stride**2
+    for b, k, j, i in np.ndindex(x.shape):
+        here = i + columns * (j + rows * (k + channels * b))
+        part, row = k // fewer, j * stride + k // fewer // stride
+        column = i * stride + part % stride
+        there = column + columns * stride * (row + rows * stride * (k % fewer + fewer * b))
+        if forward:
+            made[there] = given[here]
+        else:
+            made[here] = given[there]
+    if forward:
+        return made.reshape(images, fewer, rows * stride, columns * stride)
+    return made.reshape(images, channels * stride**2, rows // stride, columns // stride)
+
+
+@pytest.mark.parametrize(("stride", "shape"), [(2, (2, 8, 4, 6)), (3, (1, 9, 3, 6)), (1, (2, 3, 4, 5))])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_reorganised_maps_are_darknets(
+    stride: int, shape: tuple[int, ...], reverse: bool, run: Any
+) -> None:
+    about = f"stride: {stride} reverse: {str(reverse).lower()}"
+    given, made, _ = run(layer("Reorg", f"reorg_param {{ {about} }}"), x=shape)
+    np.testing.assert_array_equal(made["y"], reorganised(given["x"], stride, reverse))
+
+
 @pytest.mark.parametrize(
     ("kind", "more", "message"),
     [
+        (
+            "Upsample",
+            "",
+            r"layer 'l' .Upsample.: upsample_param { scale } is not given; a second bottom",
+        ),
+        ("Reorg", "", r"layer 'l' .Reorg.: reorg_param { stride } is not given"),
+        ("Reorg", "reorg_param { stride: 2 }", r"stride 2 does not divide the sides, .* of x \(2x3x5x8"),
         ("Permute", "", r"layer 'l' .Permute.: permute_param { order } is not given"),
         ("Permute", "permute_param { order: 1 order: 1 }", r"order \[1, 1\] does not name axes"),
         ("Permute", "permute_param { order: 4 }", r"order \[4\] does not name axes"),

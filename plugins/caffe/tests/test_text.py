@@ -242,9 +242,7 @@ def test_a_type_that_the_old_form_lacks_is_told_with_its_layer_and_how_one_is_ad
         read('layers { name: "p" type: RELU_X }')
 
 
-@pytest.mark.parametrize(
-    ("old", "new"), [("PRELU", "PReLU"), ("CROP", "Crop"), ("BATCH_NORM", "BatchNorm")]
-)
+@pytest.mark.parametrize(("old", "new"), [("PRELU", "PReLU"), ("BATCH_NORM", "BatchNorm")])
 def test_a_type_that_is_newer_than_the_old_form_is_told_by_its_name(
     read: Any, old: str, new: str
 ) -> None:

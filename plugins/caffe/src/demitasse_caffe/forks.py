@@ -122,7 +122,7 @@ FORKS = (
                 "ReshapeParameter", "pixelshuffler", "it moves channels into rows and columns", idle="1"
             ),
         ),
-        types="EvalDetection MKLConvolution MKLLRN MKLPooling MKLReLU RegionLoss Reorg",
+        types="EvalDetection MKLConvolution MKLLRN MKLPooling MKLReLU RegionLoss",
         engines="MKL2017 MKLDNN",
     ),
     Fork(
@@ -411,7 +411,7 @@ FORKS = (
     Fork("the fork of OSVOS", types="ImageLabelmapData SigmoidCrossEntropyBalanceLoss"),
     Fork(
         "MobileNet-YOLO's fork",
-        types="SegmentationEvaluate YoloDetectionOutput YoloSeg Yolov3 Yolov3DetectionOutput",
+        types="SegmentationEvaluate YoloSeg Yolov3",
     ),
     Fork("OpenVINO's fork", types="DetectionOutputExtended GRN PriorBoxClustered"),
     Fork("the fork of Caffe Neural Tool", types="Affinity ConnectedComponent MalisLoss MergeCrop"),

@@ -35,8 +35,8 @@ _MEMBERS = {
     "SpatialDropout Swish TanH Threshold",
     "normalization": "BN BatchNorm Bias LRN MVN Normalize Scale",
     "combination": "Axpy Concat Eltwise Slice Split",
-    "shape": "ArgMax BatchReindex Crop Filter Flatten Interp Permute Reduction Reshape ShuffleChannel "
-    "Silence Tile Unpooling Upsample",
+    "shape": "ArgMax BatchReindex Crop Filter Flatten Interp Permute Reduction Reorg Reshape "
+    "ShuffleChannel Silence Tile Unpooling Upsample",
     "recurrent": "LSTM LSTMUnit RNN",
     "loss": "Accuracy ContrastiveLoss EuclideanLoss HingeLoss InfogainLoss MultiBoxLoss "
     "MultinomialLogisticLoss SegAccuracy SigmoidCrossEntropyLoss SmoothL1Loss SoftmaxWithLoss",

@@ -26,17 +26,24 @@ class DetectionLayer:
 
     def check_counts(self, layer: Layer) -> None:
         """Raise ValueError for a number of blobs that the type does not have."""
-        sides = ("bottom", layer.bottoms, (self.bottoms,)), ("top", layer.tops, self.tops)
-        for what, names, wanted in sides:
-            if len(names) not in wanted:
-                numbers = " or ".join(map(str, wanted))
-                raise ValueError(
-                    f"has {len(names)} {what}s ({', '.join(names) or 'none'}), not {numbers}"
-                )
+        check_count("bottom", layer.bottoms, (self.bottoms,))
+        check_count("top", layer.tops, self.tops)
 
     def expand(self, layer: Layer, bottoms: Sequence[Tensor], graph: GraphBuilder) -> Tensor:
         """The top of a layer with the right number of blobs."""
         raise NotImplementedError
+
+
+def check_count(what: str, names: Sequence[str], wanted: Collection[int]) -> None:
+    """Raise ValueError for another number of bottoms or tops than one of those that are wanted."""
+    if len(names) not in wanted:
+        numbers = " or ".join(map(str, wanted))
+        raise ValueError(f"has {len(names)} {what}s ({', '.join(names) or 'none'}), not {numbers}")
+
+
+def rows_found(planned: np.ndarray) -> np.ndarray:
+    """The rows of what was found, of a top 1 x 1 x N x 7 as it was planned (a view)."""
+    return planned[:, :, : int(np.count_nonzero(planned[0, 0, :, 0] >= 0))]
 
 
 def decimal(value: float) -> float:

@@ -13,6 +13,7 @@ from demitasse_detection.evaluation import evaluated
 from demitasse_detection.multibox import multibox_loss
 from demitasse_detection.proposals import proposals
 from demitasse_detection.regions import pooled, pooled_backward
+from demitasse_detection.yolo import found_in_maps
 
 Bind: TypeAlias = Callable[[Request, Sequence[Any], Sequence[Any]], Work]
 
@@ -34,6 +35,17 @@ def _detections(request: Request, inputs: Sequence[Any], outputs: Sequence[Any])
 
     def work() -> None:
         rows = np.concatenate(detections(location, confidence, priors, request.attributes))
+        found[0, 0, : len(rows)] = rows
+        found[0, 0, len(rows) :] = -1
+
+    return work
+
+
+def _detections_in_maps(request: Request, inputs: Sequence[Any], outputs: Sequence[Any]) -> Work:
+    (found,) = outputs
+
+    def work() -> None:
+        rows = np.concatenate(found_in_maps(inputs, request.attributes))
         found[0, 0, : len(rows)] = rows
         found[0, 0, len(rows) :] = -1
 
@@ -107,6 +119,7 @@ def _pooling_positions_backward(request: Request, inputs: Sequence[Any], outputs
 
 _WORKS: dict[str, Bind] = {
     "detections": _detections,
+    "detections_in_maps": _detections_in_maps,
     "multibox_loss": _multibox_loss,
     "multibox_loss_backward": _multibox_loss_backward,
     "evaluate_detections": _evaluate_detections,

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from demitasse import GraphBuilder, Layer, Tensor, unknown
-from demitasse_detection.base import DetectionLayer, decimal, place
+from demitasse_detection.base import DetectionLayer, decimal, place, rows_found
 from demitasse_detection.boxes import CODES
 from demitasse_detection.evaluation import VERSIONS, average_precisions
 from demitasse_detection.priors import PriorBox
+from demitasse_detection.yolo_layers import YoloDetectionOutput, Yolov3DetectionOutput
 
 
 class DetectionOutput(DetectionLayer):
@@ -56,7 +57,7 @@ class DetectionOutput(DetectionLayer):
 
     def found(self, planned: np.ndarray) -> np.ndarray:
         """The rows that are there, of a top as it was planned (a view)."""
-        return planned[:, :, : int(np.count_nonzero(planned[0, 0, :, 0] >= 0))]
+        return rows_found(planned)
 
 
 class MultiBoxLoss(DetectionLayer):
@@ -262,5 +263,7 @@ LAYER_TYPES = (
     PSROIPooling(),
     PriorBox(),
     Proposal(),
+    YoloDetectionOutput(),
+    Yolov3DetectionOutput(),
 )
 """Every layer type that the plugin knows."""

@@ -20,6 +20,7 @@ from demitasse_detection.evaluation import ROW as EVALUATED
 from demitasse_detection.matching import ROW as OBJECT
 from demitasse_detection.proposals import ROW as REGION
 from demitasse_detection.proposals import capacity as regions_of
+from demitasse_detection.yolo import numbers
 
 _define = partial(define, "detection")
 _BOXES = {"classes": REQUIRED, "background": 0, "code": "CORNER", "encoded": False}
@@ -48,6 +49,20 @@ def _priors(shapes: Shapes, attributes: Attributes, places: int) -> int:
 def _detections(shapes: Shapes, attributes: Attributes) -> Sequence[Shape]:
     count = _priors(shapes, attributes, 1 if attributes["shared"] else attributes["classes"])
     return ((1, 1, shapes["location"][0] * capacity(count, attributes), ROW),)
+
+
+def _in_maps(shapes: Shapes, attributes: Attributes) -> Sequence[Shape]:
+    maps, anchors = shapes["maps"], attributes["anchors"]
+    each = numbers(attributes)
+    rows = 0
+    for shape, mine in zip(maps, anchors, strict=True):
+        if len(shape) != 4 or shape[0] != maps[0][0] or shape[1] != len(mine) * each:
+            raise ValueError(
+                f"map {shape} is not {maps[0][0]} images x {len(mine) * each} x rows x columns: {each} "
+                f"numbers ({attributes['classes']} classes) for each of {len(mine)} anchors"
+            )
+        rows += prod(shape) // each
+    return ((1, 1, rows, ROW),)
 
 
 def _loss(shapes: Shapes, attributes: Attributes) -> Sequence[Shape]:
@@ -120,6 +135,29 @@ OPERATIONS = (
             "eta": 1.0,
             "top_k": -1,
             "keep": -1,
+        },
+    ),
+    _define(
+        "detections_in_maps",
+        "found = a row for each box that is found: image, class (from 1 on), confidence and two "
+        "corners in shares of the image, by image and falling confidence, with rows of -1 behind them. "
+        "Each map has at each place, for each of its anchors (width and height), logits of the centre "
+        "within the place, logarithms of the sides over the anchor's, a logit of an object and for "
+        "each class one of it, or, where they are exclusive, numbers for a softmax; where boxes are "
+        "uncertain, each of the first four is followed by a logit of how unsure it is. The confidence "
+        "is an object's times its best class's, times the mean of how sure the box is. A box is found "
+        "with confidence or more, if it overlaps no better one by overlap",
+        inputs="*maps",
+        outputs="found",
+        shapes=_in_maps,
+        flops=lambda shapes, attributes: 10.0 * sum(map(prod, shapes["maps"])),
+        attributes={
+            "classes": REQUIRED,
+            "anchors": REQUIRED,
+            "exclusive": False,
+            "uncertain": False,
+            "confidence": 0.01,
+            "overlap": 0.45,
         },
     ),
     _define(

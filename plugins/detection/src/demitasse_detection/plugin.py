@@ -18,7 +18,7 @@ def operations() -> Iterable[Operation]:
 
 @hookimpl
 def layer_types() -> Iterable[LayerType]:
-    """PriorBox, DetectionOutput, MultiBoxLoss, DetectionEvaluate, PSROIPooling and Proposal."""
+    """Those of SSD, R-FCN, Faster R-CNN and YOLO."""
     from demitasse_detection.layers import LAYER_TYPES
 
     return LAYER_TYPES

@@ -279,17 +279,65 @@ def _by_the_batch(x: Tensor, graph: GraphBuilder) -> Tensor:
 
 class Upsample(CaffeLayer):
     """Each element of the first bottom where the second, the places of a Pooling layer's maxima (its
-    second top), says, and 0 around. Badrinarayanan et al. 2017, *SegNet*, section 3."""
+    second top), says, and 0 around. Badrinarayanan et al. 2017, *SegNet*, section 3. Of one bottom each
+    element ``scale`` times ``scale`` times. Redmon and Farhadi 2018, *YOLOv3*, section 2.3."""
 
     name = "Upsample"
-    bottoms = (2, 2)
+    bottoms = (1, 2)
     no_gradient = MappingProxyType({1: "places"})
 
     def expand(
         self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
     ) -> Sequence[Tensor]:
-        size = _enlarged(message.upsample_param, bottoms[0])
-        return [graph.apply("unpooling", *bottoms, size=size, source=place_of(layer))]
+        about, x = message.upsample_param, bottoms[0]
+        if len(bottoms) == 1 and not any(map(about.HasField, ("scale", "scale_h", "scale_w"))):
+            raise ValueError(
+                "upsample_param { scale } is not given; a second bottom has the places of a Pooling "
+                "layer's maxima"
+            )
+        size = _enlarged(about, x)
+        if len(bottoms) == 2:
+            return [graph.apply("unpooling", *bottoms, size=size, source=place_of(layer))]
+        for axis, extent in enumerate(size, 2):
+            if extent != x.shape[axis]:
+                places = np.arange(extent)[:, None] * x.shape[axis] // extent
+                x = _resampled(layer, graph, x, axis, places, np.ones(places.shape))
+        return [x]
+
+
+class Reorg(CaffeLayer):
+    """Fewer places with more channels, as Darknet has it, or with ``reverse`` more places with fewer.
+
+    In reverse the channels of a place become ``stride`` x ``stride`` places. The other way what that
+    would read is written, of an image that is taken to have ``stride`` squared times fewer channels
+    than it has and as much larger sides, and its result to have its elements in the order of more
+    channels: so are the weights that Darknet's nets were trained with. Redmon and Farhadi 2017,
+    *YOLO9000*, section 2.
+    """
+
+    name = "Reorg"
+
+    def expand(
+        self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
+    ) -> Sequence[Tensor]:
+        about, x = message.reorg_param, bottoms[0]
+        stride = about.stride
+        if stride < 1 or len(x.shape) != 4:
+            raise ValueError(f"reorg_param {{ stride }} is not given, or its bottom {x!r} no image")
+        images, channels, rows, columns = x.shape
+        if channels % stride**2 or (not about.reverse and (rows % stride or columns % stride)):
+            raise ValueError(
+                f"stride {stride} does not divide the sides, or its square the channels, of {x!r}"
+            )
+        fewer = channels // stride**2
+        if about.reverse:
+            shape, order = (images, stride, stride, fewer, rows, columns), (0, 3, 4, 1, 5, 2)
+            result = (images, fewer, rows * stride, columns * stride)
+        else:
+            shape, order = (images, fewer, rows, stride, columns, stride), (0, 3, 5, 1, 2, 4)
+            result = (images, channels * stride**2, rows // stride, columns // stride)
+        parts = rearranged(graph, "permute", graph.apply("reshape", x, shape=shape), order=order)
+        return [graph.apply("reshape", parts, shape=result)]
 
 
 class Unpooling(CaffeLayer):
@@ -347,6 +395,12 @@ def _along_lines(layer: Layer, graph: GraphBuilder, x: Tensor, axis: int, size: 
     low = np.minimum(at.astype(np.int64), extent - 1)
     places = np.stack([low, np.minimum(low + 1, extent - 1)], 1)
     weights = np.stack([1 - (at - low), at - low], 1)
+    return _resampled(layer, graph, x, axis, places, weights)
+
+
+def _resampled(
+    layer: Layer, graph: GraphBuilder, x: Tensor, axis: int, places: np.ndarray, weights: np.ndarray
+) -> Tensor:
     table = (
         graph.constant(f"{layer.name}.places{axis}", places),
         graph.constant(f"{layer.name}.weights{axis}", weights),
