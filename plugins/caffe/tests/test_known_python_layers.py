@@ -43,6 +43,7 @@ def read(tmp_path: Path) -> Read:
     [
         ("'feat_stride': 16", 16, []),
         ("{'feat_stride': 8}", 8, []),
+        (r"{\"feat_stride\": 16, \"scales\": [2, 4, 8]}", 16, [2, 4, 8]),
         ("feat_stride: 32\\n'scales': !!python/tuple [4, 8]\\n", 32, [4, 8]),
         ("{'feat_stride': 16, 'scales': (2, 4, 8)}", 16, [2, 4, 8]),
     ],
@@ -80,11 +81,22 @@ def test_other_modules_are_not_taken_for_known_ones(read: Read) -> None:
     assert layer.type == "Python" and not notes
 
 
+@pytest.mark.parametrize("more", ["'has_extra': True", "'has_extra': 1"])
+def test_a_module_that_is_asked_for_more_is_another(more: str, read: Read) -> None:
+    text = f"{{'feat_stride': 16, {more}}}"
+    layer, notes = read(PYTHON.format(PROPOSED, *PROPOSAL, text))
+    assert layer.type == "Python" and not notes
+
+
 @pytest.mark.parametrize(
     ("named", "text", "message"),
     [
         (PROPOSAL, "feat_stride", "cannot do with param_str 'feat_stride'"),
-        (PROPOSAL, "'stride': 16", "ProposalLayer cannot do with param_str .*: it has no 'feat_stride'"),
+        (
+            PROPOSAL,
+            "'scales': [16]",
+            "ProposalLayer cannot do with param_str .*: it has no 'feat_stride'",
+        ),
         (PROPOSAL, "'feat_stride': __import__('os').abort()", "cannot do with param_str"),
         (PROPOSAL, "{'feat_stride': -1}", "cannot do with param_str"),
         (DROPOUT, "{'phase': 'TEST', 'p': '1'}", "cannot do with param_str"),

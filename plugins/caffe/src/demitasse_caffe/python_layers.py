@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -35,17 +36,20 @@ def with_known_types(
 
 
 def _with_known_type(message: Any, place: Location, schema: Schema, phase: str) -> Any:
-    """The layer itself where no type does what it does, or the module is to be run."""
+    """The layer itself where no type does what it does, or the module is to be run or another's."""
     named = message.python_param.module, message.python_param.layer
     known = _KNOWN.get(named)
     if message.type != "Python" or known is None or schema.runs_python or known[0] not in schema.types:
         return message
-    kind, fill = known
+    kind, fill, names = known
     made = type(message)()
     made.CopyFrom(message)
     made.type = kind
     try:
-        fill(made, _given(message.python_param.param_str), phase)
+        given = _given(message.python_param.param_str)
+        if not given.keys() <= names:
+            return message  # a module of the same name that can do more
+        fill(made, given, phase)
     except (ValueError, SyntaxError, LookupError, TypeError, ArithmeticError) as error:
         why = f"it has no {error}" if isinstance(error, KeyError) else error
         raise ModelError(
@@ -56,10 +60,14 @@ def _with_known_type(message: Any, place: Location, schema: Schema, phase: str) 
 
 
 def _given(text: str) -> Given:
-    """What a param_str says: a dictionary as Python writes it, or YAML's lines of names and values."""
+    """What a param_str says: a dictionary as Python or JSON writes it, or YAML's lines of names and
+    values."""
     text = text.replace("!!python/tuple", "").strip()
     if text.startswith("{"):
-        found = ast.literal_eval(text)
+        try:
+            found = json.loads(text)
+        except ValueError:
+            found = ast.literal_eval(text)
     else:
         lines = (line.partition(":") for line in text.splitlines() if line.strip())
         found = {name.strip().strip("'\""): ast.literal_eval(value.strip()) for name, _, value in lines}
@@ -87,8 +95,15 @@ def _spatial_dropout(layer: Any, given: Given, phase: str) -> None:
         layer.power_param.scale = 1 / (1 - ratio)
 
 
-_KNOWN: Mapping[tuple[str, str], tuple[str, Callable[[Any, Given, str], None]]] = {
-    ("rpn.proposal_layer", "ProposalLayer"): ("Proposal", _proposal),
-    ("spatial_dropout", "SpatialDropoutLayer"): ("SpatialDropout", _spatial_dropout),
+_KNOWN: Mapping[tuple[str, str], tuple[str, Callable[[Any, Given, str], None], frozenset[str]]] = {
+    ("rpn.proposal_layer", "ProposalLayer"): (
+        *("Proposal", _proposal),
+        frozenset({"feat_stride", "scales"}),
+    ),
+    ("spatial_dropout", "SpatialDropoutLayer"): (
+        *("SpatialDropout", _spatial_dropout),
+        frozenset({"phase", "p"}),
+    ),
 }
-"""By module and class the type, and what gives it the module's parameters: Faster R-CNN's and ENet's."""
+"""By module and class the type, what gives it the module's parameters, and their names: Faster R-CNN's
+and ENet's."""
