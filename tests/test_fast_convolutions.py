@@ -205,6 +205,16 @@ def test_convolutions_agree_with_the_reference(
 
 @needs_onednn
 @pytest.mark.parametrize("precision", ["f32", "bf16"])
+def test_very_many_weights_of_one_tap_meet_pixels_in_a_product(precision: str) -> None:
+    attributes = {"groups": 1, "stride": (1, 1), "pad": (0, 0), "dilation": (1, 1)}
+    case = {"seed": 1, "x": (2, 2048, 3, 2), "w": (2048, 2048, 1, 1), "attributes": attributes}
+    names = check_convolution(case, precision, NHWC)
+    if precision == "f32" or bfloat16_kernel(library()):
+        assert sum(name.endswith("of pixels") for name in names) >= 2
+
+
+@needs_onednn
+@pytest.mark.parametrize("precision", ["f32", "bf16"])
 @pytest.mark.parametrize(
     ("x", "w", "groups"),
     [
