@@ -42,7 +42,7 @@ _BY_CHANNELS = {
 }
 BLOCKED = Layout("nChw16c", blocks=((1, 16),)), Layout("nChw8c", blocks=((1, 8),))
 """What oneDNN has kernels for on a processor with AVX-512, and on one without. There the gradient of
-weights of 64 x 32 x 3 x 3 at every other pixel of 416 x 416 takes 15 ms, and of innermost channels 59."""
+64 x 32 x 3 x 3 weights at every other pixel of 416 x 416 takes 15 ms, and of innermost channels 59."""
 
 _NEAR_BYTES = 2**21  # of results that are in the caches still when they are read again
 _FEW_CHANNELS = 4
