@@ -97,7 +97,7 @@ def test_a_foreign_type_is_told_with_its_place_a_near_type_and_how_one_is_added(
             for error in errors:
                 assert re.match(told, error), error
             count += 1
-    assert count >= 3
+    assert count >= 1
 
 
 @needs_files

@@ -57,6 +57,14 @@ def test_one_of_the_two_names_pays_no_heed_to_a_group(run: Any) -> None:
     assert learned["c"][0].shape == (3, 1, 3, 3)
 
 
+@pytest.mark.parametrize("outputs", [0, 2, 4])
+def test_nor_to_a_number_of_outputs_that_is_not_the_channels(outputs: int, run: Any) -> None:
+    """MnasNet's file says 16 of 32 channels."""
+    _, made, learned = run(depthwise("ConvolutionDepthwise", outputs=outputs), x=(2, 3, 5, 6))
+    assert learned["c"][0].shape[:2] == (3, 1)
+    assert made["y"].shape[:2] == (2, 3)
+
+
 def test_relu6_is_clipped_at_6(run: Any) -> None:
     given, made, _ = run("layer { name: 'r' type: 'ReLU6' bottom: 'x' top: 'y' }", x=(4, 3, 5))
     assert given["x"].max() > 6

@@ -129,6 +129,15 @@ def test_what_is_found_is_what_the_papers_say(
     np.testing.assert_allclose(rows[0, 0], np.reshape(expected, (-1, 7)), rtol=1e-9, atol=1e-12)
 
 
+def test_boxes_without_bounds_are_boxes(run: Any) -> None:
+    """As a net has them that has not learned yet; the second lies on the first, which is as large."""
+    maps = np.zeros((1, 14, 1, 1))
+    maps[0, [2, 3, 9, 10]], maps[0, [4, 11]] = 1e30, 5
+    (row,) = run(older("num_classes: 2 num_box: 2 biases: [1, 1, 1, 1]"), m0=maps)["found"][0, 0]
+    assert np.isfinite(row).all()
+    assert row[3] < -1e9 and row[6] > 1e9
+
+
 def test_as_many_rows_are_planned_as_there_are_boxes(runtime: Any, written: Any) -> None:
     maps = {"m0": np.zeros((2, 14, 3, 4)), "m1": np.zeros((2, 14, 1, 2))}
     about = "num_classes: 2 num_box: 2 biases: [1, 2, 3, 4] mask: [0, 1, 1, 0] anchors_scale: [4, 8]"

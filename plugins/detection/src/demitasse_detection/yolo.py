@@ -20,6 +20,10 @@ Anchors = Sequence[tuple[float, float]]
 """Widths and heights, in shares of the image."""
 
 
+_LARGEST = 40.0
+"""Logarithm of a size whose area is a number still: such a box is the whole image many times over."""
+
+
 def numbers(about: Mapping[str, Any]) -> int:
     """How many a map has for each anchor."""
     return (9 if about["uncertain"] else 5) + int(about["classes"])
@@ -49,8 +53,7 @@ def _read(given: Any, anchors: Anchors, about: Mapping[str, Any]) -> tuple[Reals
         ],
         -1,
     )
-    with np.errstate(over="ignore"):  # a size without bounds is one
-        half = np.exp(np.stack([w, h], -1)) * np.asarray(anchors) / 2
+    half = np.exp(np.stack([w, h], -1).clip(max=_LARGEST)) * np.asarray(anchors) / 2
     objects = _sigmoid(told[..., 4 * step])
     if about["uncertain"]:
         objects *= 1 - _sigmoid(told[..., 1:8:2]).mean(-1)

@@ -33,7 +33,8 @@ class Convolution(CaffeLayer):
             raise ValueError(f"has {len(bottoms)} bottoms and {len(layer.tops)} tops; each has its own")
         axis = canonical(convolution.axis, x)
         kernel, windows = _windows(convolution, len(x.shape) - axis - 1)
-        outputs, channels = convolution.num_output, x.shape[axis]
+        channels = x.shape[axis]
+        outputs = self._outputs(convolution, channels)
         groups = self._groups(convolution, channels)
         if outputs < 1:
             raise ValueError("convolution_param needs a num_output of 1 or more")
@@ -61,6 +62,9 @@ class Convolution(CaffeLayer):
 
     def _groups(self, convolution: Any, channels: int) -> int:
         return int(convolution.group)
+
+    def _outputs(self, convolution: Any, channels: int) -> int:
+        return int(convolution.num_output)
 
     def _ends(self, channels: int, outputs: int, groups: int) -> Shape:
         """The first two extents of the weights."""

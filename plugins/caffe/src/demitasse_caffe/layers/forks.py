@@ -22,7 +22,8 @@ from demitasse_caffe.schema import number
 
 class DepthwiseConvolution(Convolution):
     """A convolution with a group for each channel, whose file need not say so; where the type is called
-    ConvolutionDepthwise, a ``group`` has no effect. Howard et al. 2017, *MobileNets*, section 3.1."""
+    ConvolutionDepthwise, a ``group`` has no effect, nor has a ``num_output`` that is no multiple of the
+    channels. Howard et al. 2017, *MobileNets*, section 3.1."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -31,6 +32,11 @@ class DepthwiseConvolution(Convolution):
         if self.name != "ConvolutionDepthwise" and convolution.group not in (1, channels):
             raise ValueError(f"has a group for each of its {channels} channels, not {convolution.group}")
         return channels
+
+    def _outputs(self, convolution: Any, channels: int) -> int:
+        given = int(convolution.num_output)
+        alone = self.name == "ConvolutionDepthwise" and (given < 1 or given % channels)
+        return channels if alone else given
 
 
 class ReLU6(CaffeLayer):

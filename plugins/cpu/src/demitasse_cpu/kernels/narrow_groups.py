@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 KERNEL = "numba loop over groups of channels"
 
-_WIDTHS = (2, 4, 8)
+_WIDTHS = (4, 8)
 _FLOAT, _INDEX = 4, 8
 
 

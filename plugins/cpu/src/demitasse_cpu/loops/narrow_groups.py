@@ -1,6 +1,7 @@
 """Convolutions in groups of few channels, as many outputs as inputs, channels innermost: a vector has
-the channels of one group or several, and of a pixel's vector each group's channels are spread over its
-part of the lanes, one after the other, where they meet the weights of all outputs at once.
+the channels of several groups, of one, or of a part of one, and of a pixel each group's channels are
+spread over its part of the lanes, one after the other, where they meet the weights of all outputs at
+once.
 
 What is spread and multiplied is written in vectors (intrinsics). ``form`` has as many numbers as a group
 has channels; loops are compiled for each count.
@@ -45,10 +46,10 @@ class Groups(NamedTuple):
 
 
 def _spread(v: Vectors, source: Any, at: Any, width: int, stored: Any) -> Callable[[int], Any]:
-    """What makes of one channel of each group, by its number, a vector of that group's lanes. Where
-    there is one group its numbers are loaded one by one, which is no more than to load them."""
+    """What makes of one channel of each group, by its number, a vector of that group's lanes. Where a
+    vector has no second group numbers are loaded one by one, which is no more than to load them."""
     builder = v.builder
-    if width == LANES:
+    if width >= LANES:
 
         def alone(channel: int) -> Any:
             place = builder.gep(source, [builder.add(at, I64(channel))])
@@ -121,7 +122,7 @@ def _tile(pixels: int) -> Any:
         n = types.int64
         signature = types.void(form, x, n, n, table, n, packed, n, bias, n, types.float32, y, n, n)
         width = form.count
-        many = pixels or (_ALONE if width == LANES else _SPREAD)
+        many = pixels or (_ALONE if width >= LANES else _SPREAD)
 
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             v = Vectors(builder)
@@ -246,6 +247,12 @@ def pack(w: Array, packed: Array, channels: int, width: int, taps: int, turned: 
 
 
 @inlined
+def _group_of(lane: int, width: int) -> int:
+    """The first channel of the groups that the vector from a channel on has, or is a part of."""
+    return lane - lane % max(width, LANES)
+
+
+@inlined
 def _inside(before: int, size: int, stride: int, count: int) -> tuple[int, int]:
     """From which result on, and to which, what lies ``before`` a window's first pixel (negative: behind)
     is a pixel of an image that has ``size``."""
@@ -287,7 +294,7 @@ def _strip(
     """As many results side by side, or one below the other, of one line and column on: windows that have
     the same taps in an image."""
     channels, width = g.channels, len(g.form)
-    wide = _ALONE if width == LANES else _SPREAD
+    wide = _ALONE if width >= LANES else _SPREAD
     image, row = line // g.result[0], line % g.result[0]
     count = _taps_of(g, row, column, table)
     down = image * g.image[0] + row * g.stride[0] - g.pad[0]
@@ -297,7 +304,8 @@ def _strip(
         step, out = g.stride[0] * g.image[1] * channels, g.result[1] * channels
     for lane in range(0, channels, LANES):
         weights = lane * g.kernel[0] * g.kernel[1] * width
-        at, to, done = first + lane, (line * g.result[1] + column) * channels + lane, 0
+        at = first + _group_of(lane, width)
+        to, done = (line * g.result[1] + column) * channels + lane, 0
         # A tile that ends where they do does some of them again, which is quicker than one by one.
         while pixels >= wide and done < pixels:
             n = min(done, pixels - wide)
@@ -393,7 +401,8 @@ def gradient(
             left = right = 0
         for lane in range(0, channels, LANES):
             done = count if right == left else 0
-            mine, seen = slopes + left * channels + lane, base + left * step + lane
+            near = _group_of(lane, width)
+            mine, seen = slopes + left * channels + lane, base + left * step + near
             while count - done >= many:
                 _sums_many(
                     g.form, dy, mine, channels, x, seen, step, table, done, right - left, sums, lane
@@ -409,7 +418,7 @@ def gradient(
                 for start, stop in ((low, min(high, left)), (max(low, right), high)):
                     if start < stop:
                         mine = slopes + start * channels + lane
-                        seen = base + start * step + lane
+                        seen = base + start * step + near
                         _sums_one(
                             g.form,
                             dy,
