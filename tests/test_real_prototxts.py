@@ -31,7 +31,6 @@ SMALL = (
 """Nets that take a second or less: V0, V1 and the present form; data from databases and HDF5."""
 
 AS_IN_CAFFE = {
-    "MnasNet-caffe/train_val": "group 32 does not divide",  # 16 outputs of 32 channels by themselves
     "/fast_rcnn/train": "rows of 5 numbers",  # its regions are a Python layer's
     # Its batch is its Python layer's.
     "train_test_lstm_RGB": "(cannot view x|unknown bottom blob|is left out by)",
