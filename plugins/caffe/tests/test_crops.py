@@ -115,6 +115,13 @@ def test_nor_is_one_at_the_corner(read: Read) -> None:
     assert read(text.replace("kernel_size: 4", "kernel_size: 2")).net("test").notes == ()
 
 
+@pytest.mark.parametrize("stride", ["kernel_size: 2 stride: 0", "kernel_size: 4 stride: 0"])
+def test_strides_of_zero_are_left_to_their_layers(stride: str, read: Read) -> None:
+    text = FCN.format(pad=35, crop="").replace(stride.replace("0", "2"), stride)
+    assert "stride: 0" in text
+    assert read(text).net("test").notes == ()
+
+
 @pytest.mark.parametrize(
     ("cut", "told"),
     [

@@ -49,13 +49,15 @@ def map_between(start: Node, end: Node, made: Callable[[Node], Made | None]) -> 
     """The map from the coordinates of one blob to another's, by the nearest blob that both are made of;
     None where there is none. ``made`` tells how a blob is made, None of one that is given. Raises
     ValueError where layers between work on different axes."""
-    theirs, mine = _ancestors(end, made), _ancestors(start, made)
-    shared = next((node for node in mine if node in theirs), None)
-    if shared is None:
-        return None
-    here, there = mine[shared], theirs[shared]
-    axis = here.axis if here.axis is not None else there.axis
-    return Map(axis, there.a / here.a, there.b - there.a / here.a * here.b)
+    with np.errstate(all="ignore"):  # a stride of 0 is told where its layer is built
+        theirs, mine = _ancestors(end, made), _ancestors(start, made)
+        shared = next((node for node in mine if node in theirs), None)
+        if shared is None:
+            return None
+        here, there = mine[shared], theirs[shared]
+        axis = here.axis if here.axis is not None else there.axis
+        scale = there.a / here.a
+        return Map(axis, scale, there.b - scale * here.b)
 
 
 def alignments(layers: Sequence[Any]) -> Iterator[tuple[int, Map | None]]:
@@ -92,7 +94,7 @@ def align_crops(layers: Sequence[Any], places: Sequence[Location]) -> None:
 def crop_note(layers: Sequence[Any], places: Sequence[Location]) -> str:
     """The sentence about the Crops without ``crop_param`` that forks cut elsewhere; empty for none."""
     told = [
-        f"{layers[place].name!r} in line {places[place].line}: "
+        f"{layers[place].name!r}{_line(places[place])}: "
         + " ".join(f"offset: {cut}" for cut in _whole(found))
         for place, found in alignments(layers)
         if found is not None and np.allclose(found.a, 1) and (found.b < -0.5).any()
@@ -109,6 +111,10 @@ def _whole(found: Map) -> list[int]:
     """The offset that aligns, in pixels: one for all axes where it is the same."""
     offset = [max(0, int(cut)) for cut in np.floor(0.5 - found.b)]
     return offset[:1] if len({*offset}) == 1 else offset
+
+
+def _line(place: Location) -> str:
+    return "" if place.line is None else f" in line {place.line}"
 
 
 def _same(message: Any) -> Any:
