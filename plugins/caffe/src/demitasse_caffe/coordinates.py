@@ -74,7 +74,7 @@ def alignments(layers: Sequence[Any]) -> Iterator[tuple[int, Map | None]]:
                 yield place, None
         for top in layer.top:
             latest[top] = top, place
-            makers[top, place] = Made(layer.type, partial(_same, layer), bottoms)
+            makers[top, place] = Made(layer.type, partial(layers.__getitem__, place), bottoms)
 
 
 def align_crops(layers: Sequence[Any], places: Sequence[Location]) -> None:
@@ -115,10 +115,6 @@ def _whole(found: Map) -> list[int]:
 
 def _line(place: Location) -> str:
     return "" if place.line is None else f" in line {place.line}"
-
-
-def _same(message: Any) -> Any:
-    return message
 
 
 def _told(found: Map) -> str:

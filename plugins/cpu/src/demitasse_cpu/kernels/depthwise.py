@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from demitasse import PLAIN, Candidate, Request, Work
 from demitasse_cpu.kernels.layouts import NHWC, NHWC_BF16
-from demitasse_cpu.kernels.requests import aligned, cut, flat, parts_for, spec
+from demitasse_cpu.kernels.requests import aligned, cut, flat, pair, parts_for, spec
 from demitasse_cpu.kernels.work import ready
 from demitasse_cpu.native import at_once, in_order
 from demitasse_cpu.threads import divide
@@ -87,10 +87,6 @@ def backward_weights(request: Request) -> Iterable[Candidate]:
 
 def _geometry(request: Request, x: Sequence[int], w: Sequence[int], y: Sequence[int]) -> Depthwise:
     from demitasse_cpu.loops.depthwise import Depthwise
-
-    def pair(numbers: Sequence[int]) -> tuple[int, int]:
-        rows, columns = numbers
-        return int(rows), int(columns)
 
     given = request.attributes
     return Depthwise(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from demitasse import PLAIN, Candidate, Request, TensorSpec, Work
 from demitasse_cpu.kernels.layouts import NHWC, NHWC_BF16
-from demitasse_cpu.kernels.requests import LINE, aligned, cut, flat, parts_for, spec
+from demitasse_cpu.kernels.requests import LINE, aligned, cut, flat, pair, parts_for, spec
 from demitasse_cpu.kernels.work import ready
 from demitasse_cpu.native import at_once, in_order
 from demitasse_cpu.threads import divide
@@ -169,10 +169,6 @@ def _always_sees(image: int, result: int, kernel: int, stride: int, pad: int, di
 
 def _geometry(x: Sequence[int], w: Sequence[int], y: Sequence[int], window: tuple[Any, ...]) -> Groups:
     from demitasse_cpu.loops.narrow_groups import Groups
-
-    def pair(numbers: Sequence[int]) -> tuple[int, int]:
-        rows, columns = numbers
-        return int(rows), int(columns)
 
     stride, pad, dilation = map(pair, window)
     return Groups(

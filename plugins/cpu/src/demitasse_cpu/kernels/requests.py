@@ -33,6 +33,12 @@ def parts_for(request: Request, units: int, work: float) -> int:
     return max(1, min(request.place.threads, units, worth))
 
 
+def pair(numbers: Sequence[int]) -> tuple[int, int]:
+    """What is told of rows and of columns, as loops are compiled for it."""
+    rows, columns = numbers
+    return int(rows), int(columns)
+
+
 def flat(array: Any) -> Any:
     """A buffer as one row of numbers, without a copy."""
     assert array.flags.c_contiguous
