@@ -18,6 +18,7 @@ from demitasse_gpu.libraries.convolutions import Convolution
 
 NEAR = {"f32": 2e-6, "tf32": 1e-3}
 """Of the largest number: sums are of some hundreds of products, of numbers that TF32 has 10 bits of."""
+F32_TILES = implicit_gemm.TILES + implicit_gemm.SPLIT_TILES
 FORMS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "three by three": ((2, 8, 7, 6), (16, 8, 3, 3), {"pad": (1, 1)}),
     "points": ((2, 20, 5, 7), (24, 20, 1, 1), {}),
@@ -90,7 +91,7 @@ def test_forward(form: Any, bias: bool, name: str, monkeypatch: pytest.MonkeyPat
         return made
 
     ways, _ = check_all(compute, expected, monkeypatch)
-    assert ways == len(implicit_gemm.TILES) + (2 if bias else 1), "cuDNN's, too"
+    assert ways == len(F32_TILES) + (2 if bias else 1), "cuDNN's, too"
 
 
 def test_gradient_of_images(form: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,8 +105,8 @@ def test_gradient_of_images(form: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         return made
 
     ways, launches = check_all(compute, expected, monkeypatch)
-    assert ways == len(implicit_gemm.TILES) + 1
-    assert launches["filters_turned"] == len(implicit_gemm.TILES)
+    assert ways == len(F32_TILES) + 1
+    assert launches["filters_turned"] == len(F32_TILES)
 
 
 @pytest.mark.parametrize("precision", NEAR)
@@ -121,7 +122,7 @@ def test_gradient_of_filters(form: Any, precision: str, monkeypatch: pytest.Monk
         return made
 
     _, launches = check_all(compute, expected, monkeypatch, NEAR[precision])
-    tiles = implicit_gemm.TILES if precision == "f32" else implicit_gemm.TF32_TILES
+    tiles = F32_TILES if precision == "f32" else implicit_gemm.TF32_TILES
     assert {f"backward_weights_{each.name}" for each in tiles} <= set(launches)
 
 
@@ -134,12 +135,12 @@ def test_sums_in_parts(stride: int, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = request("convolution_relu", [x, w, b], told, "f32")
     expected = np.maximum(y + b[:, None, None], 0)
     _, launches = check_all(lambda on: computed(on, asked, [x, w, b])[0], expected, monkeypatch)
-    assert launches["join_parts"] == len(implicit_gemm.TILES)
+    assert launches["join_parts"] == len(F32_TILES)
     (dy,) = drawn(y.shape)
     back = request("convolution_backward_data", [dy, w], {**told, "shape": x.shape}, "f32")
     expected = back_to_data(dy.astype(np.float64), w.astype(np.float64), x.shape, *geometry(told))
     _, launches = check_all(lambda on: computed(on, back, [dy, w])[0], expected, monkeypatch)
-    assert launches["join_parts"] == (len(implicit_gemm.TILES) if stride == 1 else 0)
+    assert launches["join_parts"] == (len(F32_TILES) if stride == 1 else 0)
 
 
 def test_images_of_few_channels_are_convolved_as_copies_with_more(
@@ -150,12 +151,12 @@ def test_images_of_few_channels_are_convolved_as_copies_with_more(
     y = convolved(x.astype(np.float64), w.astype(np.float64), *geometry(told))
     asked = request("convolution", [x, w, None], told, "f32")
     ways, _ = check_all(lambda on: computed(on, asked, [x, w, None])[0], y, monkeypatch)
-    assert ways == 1 + 2 * (1 + len(implicit_gemm.TILES)), "of zeros, and of squares"
+    assert ways == 1 + 2 * (1 + len(F32_TILES)), "of zeros, and of squares"
     (dy,) = drawn(y.shape)
     expected = back_to_weights(dy.astype(np.float64), x.astype(np.float64), w.shape, *geometry(told))
     back = request("convolution_backward_weights", [dy, x], {**told, "shape": w.shape}, "f32")
     _, launches = check_all(lambda on: computed(on, back, [dy, x])[0], expected, monkeypatch)
-    assert {f"backward_weights_{tiles.name}" for tiles in implicit_gemm.TILES} <= set(launches)
+    assert {f"backward_weights_{tiles.name}" for tiles in F32_TILES} <= set(launches)
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ WARNINGS = ("-Wall", "-Wno-unknown-pragmas", "-Wno-unused-function", "-Wno-unuse
 _KERNEL = re.compile(r'extern\s+"C"\s+__attribute__\(\(used\)\)\s+void\s+(\w+)\s*\(')
 _WRITTEN = re.compile(r'extern\s+"C"\s+__global__\s+(?:__launch_bounds__\([^)]*\)\s+)?void\s+(\w+)\s*\(')
 _BY_MACRO = re.compile(r'\\\n\s*extern\s+"C"\s+__global__')
+_INCLUDED = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
 _MOST_PARAMETERS = 64
 
 
@@ -38,10 +39,17 @@ def compiler() -> str | None:
 def kernels_of(source: str, options: Sequence[str] = ()) -> list[str]:
     """The names of the kernels that a source defines, by macros too: those only the compiler finds, in a
     tenth of a second."""
-    if not _BY_MACRO.search(source):
+    if not any(map(_BY_MACRO.search, _with_headers(source, options))):
         return _WRITTEN.findall(source)
     given = ("-include", str(HERE / "cuda.h"), *options)
     return _KERNEL.findall(_compiled(("-E", "-P", *given, "-"), source))
+
+
+def _with_headers(source: str, options: Sequence[str]) -> list[str]:
+    """The source, and the headers that it names itself."""
+    folders = [Path(option[2:]) for option in options if option.startswith("-I")]
+    paths = (folder / name for name in _INCLUDED.findall(source) for folder in folders)
+    return [source, *(path.read_text("utf-8") for path in paths if path.is_file())]
 
 
 def _compiled(options: Sequence[str], text: str) -> str:

@@ -25,6 +25,7 @@ extern "C" int cuda_on_cpu_run(void (*body)(void *), void *closure, const unsign
 extern "C" unsigned char cuda_on_cpu_lanes[1024][8];
 
 inline void __syncthreads() { cuda_on_cpu_barrier(); }
+inline void __syncwarp() { cuda_on_cpu_barrier(); }  // stricter, as shuffles are
 
 inline unsigned cuda_on_cpu_thread() {
     return threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);

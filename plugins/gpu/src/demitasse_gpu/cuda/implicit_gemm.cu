@@ -1,127 +1,25 @@
-// Convolutions in float32, and their gradients, as products that no tensor core rounds to TF32.
-//
-// A block makes 64 WM x 32 WN numbers, a warp of it 64 x 32, a thread 8 x 8. What 16 steps of the sum need lies in
-// shared memory, twice: while one is multiplied the next is fetched.
-#include "implicit_gemm.cuh"
+// Convolutions in float32, and their gradients, as sums of products that no tensor core makes; and what goes around these
+// where they are made in parts or of turned filters.
+#include "implicit_gemm_tiles.cuh"
 
-constexpr int kDepth = 16, kUnits = kDepth / 4;
-constexpr int kWarpRows = 64, kWarpColumns = 32;
+// One product after the other. Neighbouring lanes share rows, so that two lanes' 16 bytes are read at once.
+struct Plain {
+    static constexpr int kStages = 2, kSpare = 0;
 
-// Where a thread is in its block's tile: its warp's first row and column, and its place among 8 x 4 lanes. Neighbours
-// share rows, so that two lanes' 16 bytes are read at once.
-template <int WM> struct Place {
-    int row, column, down, across;
-    __device__ Place() {
-        const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-        row = warp % WM * kWarpRows, column = warp / WM * kWarpColumns;
-        down = lane >> 1 & 7, across = (lane & 1) | lane >> 4 << 1;
-    }
-};
+    static __device__ int down(int lane) { return lane >> 1 & 7; }
+    static __device__ int across(int lane) { return (lane & 1) | lane >> 4 << 1; }
 
-// How places along an axis of what is made follow from those of what is read: of `count` places, the i-th, at
-// first + i * apart, is the sum over taps t of what is read at start + i * step + t * tap_step, times the filter's tap
-// first_tap + t * taps_apart.
-struct Axis {
-    int count, first, apart, start, step, taps, tap_step, first_tap, taps_apart;
-};
-
-// Forward: all there are. Backward, with a stride: those that leave `rest` when they are divided by it see the same
-// taps, each stride-th.
-__device__ inline Axis axis_of(bool backward, int rest, int made, int kernel, int stride, int pad, int dilation) {
-    if (!backward) return {made, 0, 1, -pad, stride, kernel, dilation, 0, 1};
-    const int first_tap = (rest + pad) % stride;
-    const int taps = first_tap < kernel ? (kernel - first_tap + stride - 1) / stride : 0;
-    return {(made - rest + stride - 1) / stride, rest, stride, (rest + pad - first_tap) / stride, 1, taps,
-            stride == 1 ? -dilation : -1, first_tap, stride};
-}
-
-// Rows are points of y (backward: of x), columns its channels. Filters are (outputs, taps, channels): backward those of
-// filters_turned.
-template <int WM, int WN, bool kBackward>
-__device__ inline void convolve(
-    const Convolution &g, const float *x, const float *w, const float *bias, float *y, int rectified, int parts) {
-    constexpr int kRows = kWarpRows * WM, kColumns = kWarpColumns * WN, kThreads = 32 * WM * WN;
-    constexpr int kApart = kThreads / kUnits, kOfX = kRows / kApart, kOfW = kColumns / kApart;
-    __shared__ Unit left[2][kRows * kUnits], right[2][kColumns * kUnits];
-
-    const int height = kBackward ? g.rows : g.height, width = kBackward ? g.columns : g.width;
-    const int channels = kBackward ? g.outputs : g.channels, outputs = kBackward ? g.channels : g.outputs;
-    const int rests = kBackward ? g.stride_w : 1;
-    const int part = blockIdx.z % parts, group = blockIdx.z / parts % g.groups, rest = blockIdx.z / parts / g.groups;
-    const Axis down = axis_of(
-        kBackward, rest / rests, kBackward ? g.height : g.rows, g.kernel_h, g.stride_h, g.pad_h, g.dilation_h);
-    const Axis across = axis_of(
-        kBackward, rest % rests, kBackward ? g.width : g.columns, g.kernel_w, g.stride_w, g.pad_w, g.dilation_w);
-    const int points = g.samples * down.count * across.count, pitch = g.groups * channels;
-    const int tiles = (outputs + kColumns - 1) / kColumns;
-    const int top = blockIdx.x / tiles * kRows, side = blockIdx.x % tiles * kColumns;
-    if (top >= points) return;
-
-    // What this thread fetches: a unit of every kApart-th row of both.
-    const int unit = threadIdx.x % kUnits, row = threadIdx.x / kUnits;
-    int from[kOfX], at[kOfX];  // where a row's first tap would be: offset, and line and column in 16 bits each
-#pragma unroll
-    for (int i = 0; i < kOfX; ++i) {
-        const int m = top + row + i * kApart;
-        const int n = m / (down.count * across.count), within = m % (down.count * across.count);
-        const int h = m < points ? within / across.count * down.step + down.start : -(1 << 14);
-        const int v = within % across.count * across.step + across.start;
-        from[i] = m < points ? ((n * height + h) * width + v) * pitch + group * channels : 0;
-        at[i] = h << 16 | (v & 0xffff);
-    }
-    const int filter = g.kernel_h * g.kernel_w * channels, filters = (group * outputs + side + row) * filter;
-    const int chunks = (down.taps * across.taps * channels + kDepth - 1) / kDepth, each = (chunks + parts - 1) / parts;
-    const int begin = part * each, end = least_of(chunks, begin + each);
-    int tap_h = 0, tap_w = 0, channel = begin * kDepth + unit * 4;
-    if (begin < end) {
-        const int tap = channel / channels;
-        channel %= channels, tap_h = tap / across.taps, tap_w = tap % across.taps;
-    }
-
-    // Places of units are turned about so that neighbouring rows' are in other banks.
-    const auto next = [&](int half) {
-        const bool there = tap_h < down.taps;
-        const int at_h = tap_h * down.tap_step, at_w = tap_w * across.tap_step;
-        const int moved = (at_h * width + at_w) * pitch + channel;
-#pragma unroll
-        for (int i = 0; i < kOfX; ++i) {
-            const bool inside = there && (unsigned)((at[i] >> 16) + at_h) < (unsigned)height &&
-                                (unsigned)((short)at[i] + at_w) < (unsigned)width;
-            const int r = row + i * kApart;
-            fetch(&left[half][r * kUnits + (unit ^ (r >> 1 & 3))], inside ? x + (from[i] + moved) : x, inside);
-        }
-        const int tap = filters + channel + channels * ((down.first_tap + tap_h * down.taps_apart) * g.kernel_w +
-                                                        across.first_tap + tap_w * across.taps_apart);
-#pragma unroll
-        for (int i = 0; i < kOfW; ++i) {
-            const int r = row + i * kApart;
-            const bool inside = there && side + r < outputs;
-            const float *place = inside ? w + (tap + i * kApart * filter) : w;
-            fetch(&right[half][r * kUnits + (unit ^ (r >> 2 & 3))], place, inside);
-        }
-        end_group();
-        for (channel += kDepth; channel >= channels; channel -= channels)
-            if (++tap_w == across.taps) tap_w = 0, ++tap_h;
-    };
-
-    const Place<WM> here;
-    float total[8][8] = {};
-    if (begin < end) next(0);
-    for (int chunk = begin; chunk < end; ++chunk) {
-        const int half = (chunk - begin) & 1;
-        wait_for_groups<0>();
-        __syncthreads();
-        if (chunk + 1 < end) next(half ^ 1);
-        const Unit *of_x = &left[half][(here.row + here.down) * kUnits];
-        const Unit *of_w = &right[half][(here.column + here.across * 4) * kUnits];
+    template <class Place>
+    static __device__ void of_lines(const Unit *left, const Unit *right, const Place &here, float (&total)[8][8]) {
+        left += here.down * kUnits, right += here.across * 4 * kUnits;
 #pragma unroll
         for (int k = 0; k < kUnits; ++k) {
             Unit a[8];
 #pragma unroll
-            for (int i = 0; i < 8; ++i) a[i] = of_x[i * 8 * kUnits + (k ^ here.down >> 1)];
+            for (int i = 0; i < 8; ++i) a[i] = left[i * 8 * kUnits + (k ^ here.down >> 1)];
 #pragma unroll
             for (int j = 0; j < 8; ++j) {
-                const Unit b = of_w[(j % 4 + j / 4 * 16) * kUnits + (k ^ here.across)];
+                const Unit b = right[(j % 4 + j / 4 * 16) * kUnits + (k ^ here.across)];
 #pragma unroll
                 for (int e = 0; e < 4; ++e)
 #pragma unroll
@@ -130,102 +28,25 @@ __device__ inline void convolve(
         }
     }
 
-    const int made = g.groups * outputs;
-    y += part * ((long long)g.samples * (kBackward ? g.height * g.width : g.rows * g.columns) * made);
-#pragma unroll
-    for (int j = 0; j < 2; ++j) {
-        const int n = side + here.column + here.across * 4 + j * 16;
-        if (n >= outputs) continue;
-        Unit level = {};
-        if (bias) level = *reinterpret_cast<const Unit *>(bias + group * outputs + n);
-#pragma unroll
-        for (int i = 0; i < 8; ++i) {
-            const int m = top + here.row + here.down + i * 8;
-            if (m >= points) continue;
-            long long point = m;
-            if (kBackward && down.apart * across.apart > 1) {
-                const int sample = m / (down.count * across.count), within = m % (down.count * across.count);
-                point = (sample * g.height + down.first + within / across.count * down.apart) * (long long)g.width +
-                        across.first + within % across.count * across.apart;
-            }
-            Unit sum;
-#pragma unroll
-            for (int k = 0; k < 4; ++k) {
-                sum.values[k] = total[i][j * 4 + k] + level.values[k];
-                if (rectified) sum.values[k] = sum.values[k] < 0 ? 0 : sum.values[k];
-            }
-            *reinterpret_cast<Unit *>(y + point * made + group * outputs + n) = sum;
-        }
-    }
-}
-
-// Rows are a group's outputs, columns its taps; the sum is over points of y.
-template <int WM, int WN>
-__device__ inline void convolve_weights(
-    const Convolution &g, const float *dy, const float *x, float *dw, int parts) {
-    constexpr int kRows = kWarpRows * WM, kColumns = kWarpColumns * WN;
-    typedef OfWeights<kRows, kColumns, 32 * WM * WN, kDepth> Operands;
-    constexpr int kLeft = Operands::kLeft, kRight = Operands::kRight;
-    __shared__ Unit left[2][kDepth * kLeft], right[2][kDepth * kRight];
-
-    const int part = blockIdx.z % parts, group = blockIdx.z / parts;
-    const Operands of(g, dy, x, part, group, parts);
-    const Place<WM> here;
-    float total[8][8] = {};
-    if (of.begin < of.end) of.next(of.begin, left[0], kLeft, right[0], kRight);
-    for (int chunk = of.begin; chunk < of.end; ++chunk) {
-        const int half = (chunk - of.begin) & 1;
-        wait_for_groups<0>();
-        __syncthreads();
-        if (chunk + 1 < of.end) of.next(chunk + 1, left[half ^ 1], kLeft, right[half ^ 1], kRight);
-        const Unit *of_dy = &left[half][here.row / 4 + here.down], *of_taps = &right[half][here.column / 4 + here.across];
+    template <int kLeft, int kRight, class Place>
+    static __device__ void of_terms(const Unit *left, const Unit *right, const Place &here, float (&total)[8][8]) {
+        left += here.down, right += here.across;
 #pragma unroll
         for (int k = 0; k < kDepth; ++k) {
-            const Unit a[2] = {of_dy[k * kLeft], of_dy[k * kLeft + 8]};
-            const Unit b[2] = {of_taps[k * kRight], of_taps[k * kRight + 4]};
+            const Unit a[2] = {left[k * kLeft], left[k * kLeft + 8]};
+            const Unit b[2] = {right[k * kRight], right[k * kRight + 4]};
 #pragma unroll
             for (int i = 0; i < 8; ++i)
 #pragma unroll
                 for (int j = 0; j < 8; ++j) total[i][j] += a[i / 4].values[i % 4] * b[j / 4].values[j % 4];
         }
     }
+};
 
-    dw += ((long long)part * g.groups + group) * g.outputs * of.taps;
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-        const int m = of.top + here.row + here.down * 4 + i / 4 * 32 + i % 4;
-        if (m >= g.outputs) continue;
-#pragma unroll
-        for (int j = 0; j < 2; ++j) {
-            const int n = of.side + here.column + here.across * 4 + j * 16;
-            if (n >= of.taps) continue;
-            Unit sum;
-#pragma unroll
-            for (int k = 0; k < 4; ++k) sum.values[k] = total[i][j * 4 + k];
-            *reinterpret_cast<Unit *>(dw + (long long)m * of.taps + n) = sum;
-        }
-    }
-}
-
-// Tiles of several sizes: large ones read less, small ones leave fewer multiprocessors idle.
-#define TILES(WM, WN, RESIDENT)                                                                                         \
-    extern "C" __global__ __launch_bounds__(32 * WM * WN, RESIDENT) void convolution_##WM##x##WN(                       \
-        Convolution g, const float *x, const float *w, const float *bias, float *y, int rectified, int parts) {         \
-        convolve<WM, WN, false>(g, x, w, bias, y, rectified, parts);                                                    \
-    }                                                                                                                   \
-    extern "C" __global__ __launch_bounds__(32 * WM * WN, RESIDENT) void backward_data_##WM##x##WN(                     \
-        Convolution g, const float *dy, const float *w, float *dx, int parts) {                                         \
-        convolve<WM, WN, true>(g, dy, w, nullptr, dx, 0, parts);                                                        \
-    }                                                                                                                   \
-    extern "C" __global__ __launch_bounds__(32 * WM * WN, RESIDENT) void backward_weights_##WM##x##WN(                  \
-        Convolution g, const float *dy, const float *x, float *dw, int parts) {                                         \
-        convolve_weights<WM, WN>(g, dy, x, dw, parts);                                                                  \
-    }
-
-TILES(2, 4, 2)
-TILES(2, 2, 3)
-TILES(1, 4, 3)
-TILES(1, 2, 6)
+TILES(Plain, , 2, 4, 2)
+TILES(Plain, , 2, 2, 3)
+TILES(Plain, , 1, 4, 3)
+TILES(Plain, , 1, 2, 6)
 
 // Filters (outputs, taps, channels of a group) as (channels, taps, outputs of a group): `count` numbers.
 extern "C" __global__ void filters_turned(

@@ -33,6 +33,28 @@ template <int N> __device__ inline void wait_for_groups() {
 #endif
 }
 
+// fetch(chunk, stage) for chunks from `begin` up to `end`, each kStages - 1 before multiply(stage). A stage is fetched
+// once all threads have multiplied what it held.
+template <int kStages, class Fetch, class Multiply>
+__device__ inline void in_stages(int begin, int end, const Fetch &fetch, const Multiply &multiply) {
+    const auto ahead = [&](int chunk, int stage) {
+        if (chunk < end)
+            fetch(chunk, stage);
+        else
+            end_group();  // of nothing: so the last groups are always those of the next chunks
+    };
+#pragma unroll
+    for (int stage = 0; stage < kStages - 1; ++stage) ahead(begin + stage, stage);
+    int stage = 0;
+    for (int chunk = begin; chunk < end; ++chunk) {
+        wait_for_groups<kStages - 2>();
+        __syncthreads();
+        ahead(chunk + kStages - 1, stage == 0 ? kStages - 1 : stage - 1);
+        multiply(stage);
+        stage = stage == kStages - 1 ? 0 : stage + 1;
+    }
+}
+
 // Offsets in x, y and w, and places in their extents with pads, are below 2^31 and 2^14.
 struct Convolution {
     int samples, groups, channels, outputs;  // channels of a group of x, and of y

@@ -4,24 +4,15 @@
 // A block makes 64 WM x 64 WN numbers, a warp of it 64 x 64: four by eight products of 16 x 8 each. What 8 steps of the
 // sum need lies in shared memory, for four times: while one is multiplied others are fetched.
 #include "implicit_gemm.cuh"
+#include "tensor_cores.cuh"
 
 constexpr int kDepth = 8, kStages = 4, kWarp = 64;
 constexpr int kTall = kWarp / 16, kWide = kWarp / 8;
 // Units behind each point's, by which a warp's reads go to 32 banks.
 constexpr int kSpare = 2;
 
-// What is left of a number in TF32, which is cut, as Hopper's instructions cut it where they read shared memory
-// themselves: tensor cores do not look at the 13 bits behind.
-__device__ inline unsigned cut(float x) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-    return __float_as_uint(x);
-#else
-    return __float_as_uint(x) & ~0x1fffu;
-#endif
-}
-
-// total += a b, of 16 x 8 and 8 x 8 numbers at `left` and `right`, whose points are `rows` and `columns` apart. A warp's
-// lanes hold four numbers each of a and of the total, two of b, as mma.m16n8k8 wants them.
+// Of 16 x 8 and 8 x 8 numbers at `left` and `right`, whose points are `rows` and `columns` apart, what a lane holds. They
+// are cut to TF32, as Hopper's instructions cut what they read from shared memory themselves.
 struct Fragments {
     unsigned a[kTall][4], b[kWide][2];
 
@@ -31,38 +22,21 @@ struct Fragments {
         for (int i = 0; i < kTall; ++i)
 #pragma unroll
             for (int k = 0; k < 4; ++k)
-                a[i][k] = cut(left[(deep + k / 2 * 4) * rows + i * 16 + k % 2 * 8 + line]);
+                a[i][k] = __float_as_uint(left[(deep + k / 2 * 4) * rows + i * 16 + k % 2 * 8 + line]);
 #pragma unroll
         for (int j = 0; j < kWide; ++j)
 #pragma unroll
-            for (int k = 0; k < 2; ++k) b[j][k] = cut(right[(deep + k * 4) * columns + j * 8 + line]);
+            for (int k = 0; k < 2; ++k)
+                b[j][k] = __float_as_uint(right[(deep + k * 4) * columns + j * 8 + line]);
     }
 
     __device__ void multiply(float (&total)[kTall][kWide][4]) const {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
 #pragma unroll
         for (int i = 0; i < kTall; ++i)
 #pragma unroll
-            for (int j = 0; j < kWide; ++j)
-                asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
-                    "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                    : "+f"(total[i][j][0]), "+f"(total[i][j][1]), "+f"(total[i][j][2]), "+f"(total[i][j][3])
-                    : "r"(a[i][0]), "r"(a[i][1]), "r"(a[i][2]), "r"(a[i][3]), "r"(b[j][0]), "r"(b[j][1]));
-#endif
+            for (int j = 0; j < kWide; ++j) multiply_tf32(total[i][j], a[i], b[j], total[i][j]);
     }
 };
-
-// The same without tensor cores, of numbers in shared memory.
-__device__ inline void multiply(
-    const float *left, int rows, const float *right, int columns, float (&total)[kTall][kWide][4]) {
-    const int line = threadIdx.x % 32 / 4, pair = threadIdx.x % 4 * 2;
-    for (int i = 0; i < kTall; ++i)
-        for (int j = 0; j < kWide; ++j)
-            for (int k = 0; k < 4; ++k)
-                for (int deep = 0; deep < kDepth; ++deep)
-                    total[i][j][k] += __uint_as_float(cut(left[deep * rows + i * 16 + k / 2 * 8 + line])) *
-                                      __uint_as_float(cut(right[deep * columns + j * 8 + pair + k % 2]));
-}
 
 template <int WM, int WN>
 __device__ inline void convolve_weights_tf32(
@@ -76,30 +50,15 @@ __device__ inline void convolve_weights_tf32(
     const Operands of(g, dy, x, part, group, parts);
     const int warp = threadIdx.x / 32, row = warp % WM * kWarp, column = warp / WM * kWarp;
     float total[kTall][kWide][4] = {};
-    const auto next = [&](int chunk) {
-        const int stage = (chunk - of.begin) % kStages;
-        if (chunk < of.end)
-            of.next(chunk, left[stage], kLeft, right[stage], kRight);
-        else
-            end_group();  // of nothing: so the last groups are always those of the next chunks
-    };
-#pragma unroll
-    for (int ahead = 0; ahead < kStages - 1; ++ahead) next(of.begin + ahead);
-    for (int chunk = of.begin; chunk < of.end; ++chunk) {
-        const int stage = (chunk - of.begin) % kStages;
-        wait_for_groups<kStages - 2>();
-        __syncthreads();
-        next(chunk + kStages - 1);
-        const float *of_dy = reinterpret_cast<const float *>(left[stage]) + row;
-        const float *of_taps = reinterpret_cast<const float *>(right[stage]) + column;
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-        Fragments fragments;
-        fragments.read(of_dy, kLeft * 4, of_taps, kRight * 4);
-        fragments.multiply(total);
-#else
-        multiply(of_dy, kLeft * 4, of_taps, kRight * 4, total);
-#endif
-    }
+    in_stages<kStages>(
+        of.begin, of.end, [&](int chunk, int stage) { of.next(chunk, left[stage], kLeft, right[stage], kRight); },
+        [&](int stage) {
+            const float *of_dy = reinterpret_cast<const float *>(left[stage]) + row;
+            const float *of_taps = reinterpret_cast<const float *>(right[stage]) + column;
+            Fragments fragments;
+            fragments.read(of_dy, kLeft * 4, of_taps, kRight * 4);
+            fragments.multiply(total);
+        });
 
     const int line = threadIdx.x % 32 / 4, pair = threadIdx.x % 4 * 2;
     dw += ((long long)part * g.groups + group) * g.outputs * of.taps;

@@ -29,10 +29,16 @@ if TYPE_CHECKING:
     from demitasse_gpu.launch import Launch
     from demitasse_gpu.libraries.convolutions import Convolution
 
-EXACT, ROUNDED = Source("implicit_gemm.cu", "float32"), Source("implicit_gemm_tf32.cu", "float32")
+EXACT, SPLIT, ROUNDED = (
+    Source(f"implicit_gemm{name}.cu", "float32") for name in ("", "_split", "_tf32")
+)
+_PREFIX = {EXACT: "", SPLIT: "split_", ROUNDED: "tf32_"}
+"""Of kernels' names, by their sources."""
 PACK, OUTPUTS = 4, 8
 """Channels that are read at once: images of fewer are convolved as copies with more. y's are a multiple
 of OUTPUTS, as those of nets are in which time matters."""
+AMPERE = 8, 0
+"""The compute capability from which on tensor cores multiply TF32."""
 OFFSETS, EXTENTS = 2**31, 2**14
 """What offsets in elements, and places along an axis, are below."""
 _DEPTH = 16
@@ -58,8 +64,7 @@ class Tiles:
 
     @property
     def name(self) -> str:
-        rounded = "tf32_" if self.source is ROUNDED else ""
-        return f"{rounded}{self.down}x{self.across}"
+        return f"{_PREFIX[self.source]}{self.down}x{self.across}"
 
     @property
     def threads(self) -> int:
@@ -76,6 +81,7 @@ class Tiles:
 
 
 TILES = tuple(Tiles(EXACT, 32, *each) for each in ((2, 4, 2), (2, 2, 3), (1, 4, 3), (1, 2, 6)))
+SPLIT_TILES = tuple(Tiles(SPLIT, 32, *each) for each in ((2, 2, 2), (2, 1, 5), (1, 4, 2), (1, 2, 5)))
 TF32_TILES = tuple(Tiles(ROUNDED, 64, *each) for each in ((2, 2, 2), (2, 1, 5), (1, 2, 5), (1, 4, 2)))
 """As the kernels are compiled: large tiles read less, small ones leave fewer multiprocessors idle."""
 
@@ -111,7 +117,7 @@ def ways(
     if not serves(asked) or asked.w[1] % PACK:
         return
     of = _Convolution(asked)
-    for tiles in TF32_TILES if asked.tf32 else TILES:
+    for tiles in _tiles(device, asked):
         if asked.kind == cudnn.BACKWARD_WEIGHTS:
             for parts in of.weights_parts(tiles):
                 yield of.backward_weights(device, tiles, parts, given, made, workspace)
@@ -120,6 +126,13 @@ def ways(
                 yield of.backward_data(device, tiles, given, made, workspace)
         else:
             yield of.forward(device, tiles, given, made, bias, workspace)
+
+
+def _tiles(device: Device, asked: Convolution) -> Sequence[Tiles]:
+    """The sizes that are tried."""
+    if asked.tf32:
+        return TF32_TILES
+    return TILES + SPLIT_TILES if device.driver.properties.capability >= AMPERE else TILES
 
 
 class _Convolution:

@@ -1,0 +1,200 @@
+// Convolutions in float32, and their gradients, as products of tiles, however a warp multiplies two of them: Product is
+// Plain (implicit_gemm.cu) or Split (implicit_gemm_split.cu).
+//
+// A block makes 64 WM x 32 WN numbers, a warp of it 64 x 32, a thread 8 x 8. What 16 terms of the sums need lies in
+// shared memory, for Product::kStages times 16: while those are multiplied the next ones are fetched.
+#pragma once
+#include "implicit_gemm.cuh"
+
+constexpr int kDepth = 16, kUnits = kDepth / 4;
+constexpr int kWarpRows = 64, kWarpColumns = 32;
+
+// A thread's place in its block's tile: its warp's first row and column, and its own among 8 x 4 lanes, as the product
+// wants them. Its numbers' rows and columns are further on by these.
+template <class Product, int WM> struct Place {
+    int row, column, down, across;
+    __device__ Place() {
+        const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+        row = warp % WM * kWarpRows, column = warp / WM * kWarpColumns;
+        down = Product::down(lane), across = Product::across(lane);
+    }
+};
+
+// Of rows that have the terms of their sums in line: places of units are turned about so that neighbouring rows' are in
+// other banks. A thread's rows are every eighth of its warp's from `down` on; its columns are four from `across` * 4 on,
+// and the four 16 behind.
+__device__ inline int turned_left(int row, int unit) { return row * kUnits + (unit ^ (row >> 1 & 3)); }
+__device__ inline int turned_right(int row, int unit) { return row * kUnits + (unit ^ (row >> 2 & 3)); }
+
+// How places along an axis of what is made follow from those of what is read: of `count` places, the i-th, at
+// first + i * apart, is the sum over taps t of what is read at start + i * step + t * tap_step, times the filter's tap
+// first_tap + t * taps_apart.
+struct Axis {
+    int count, first, apart, start, step, taps, tap_step, first_tap, taps_apart;
+};
+
+// Forward: all there are. Backward, with a stride: those that leave `rest` when they are divided by it see the same
+// taps, each stride-th.
+__device__ inline Axis axis_of(bool backward, int rest, int made, int kernel, int stride, int pad, int dilation) {
+    if (!backward) return {made, 0, 1, -pad, stride, kernel, dilation, 0, 1};
+    const int first_tap = (rest + pad) % stride;
+    const int taps = first_tap < kernel ? (kernel - first_tap + stride - 1) / stride : 0;
+    return {(made - rest + stride - 1) / stride, rest, stride, (rest + pad - first_tap) / stride, 1, taps,
+            stride == 1 ? -dilation : -1, first_tap, stride};
+}
+
+// Rows are points of y (backward: of x), columns its channels. Filters are (outputs, taps, channels): backward those of
+// filters_turned.
+template <class Product, int WM, int WN, bool kBackward>
+__device__ inline void convolve(
+    const Convolution &g, const float *x, const float *w, const float *bias, float *y, int rectified, int parts) {
+    constexpr int kRows = kWarpRows * WM, kColumns = kWarpColumns * WN, kThreads = 32 * WM * WN;
+    constexpr int kApart = kThreads / kUnits, kOfX = kRows / kApart, kOfW = kColumns / kApart;
+    __shared__ Unit left[Product::kStages][kRows * kUnits], right[Product::kStages][kColumns * kUnits];
+
+    const int height = kBackward ? g.rows : g.height, width = kBackward ? g.columns : g.width;
+    const int channels = kBackward ? g.outputs : g.channels, outputs = kBackward ? g.channels : g.outputs;
+    const int rests = kBackward ? g.stride_w : 1;
+    const int part = blockIdx.z % parts, group = blockIdx.z / parts % g.groups, rest = blockIdx.z / parts / g.groups;
+    const Axis down = axis_of(
+        kBackward, rest / rests, kBackward ? g.height : g.rows, g.kernel_h, g.stride_h, g.pad_h, g.dilation_h);
+    const Axis across = axis_of(
+        kBackward, rest % rests, kBackward ? g.width : g.columns, g.kernel_w, g.stride_w, g.pad_w, g.dilation_w);
+    const int points = g.samples * down.count * across.count, pitch = g.groups * channels;
+    const int tiles = (outputs + kColumns - 1) / kColumns;
+    const int top = blockIdx.x / tiles * kRows, side = blockIdx.x % tiles * kColumns;
+    if (top >= points) return;
+
+    // What this thread fetches: a unit of every kApart-th row of both.
+    const int unit = threadIdx.x % kUnits, row = threadIdx.x / kUnits;
+    int from[kOfX], at[kOfX];  // where a row's first tap would be: offset, and line and column in 16 bits each
+#pragma unroll
+    for (int i = 0; i < kOfX; ++i) {
+        const int m = top + row + i * kApart;
+        const int n = m / (down.count * across.count), within = m % (down.count * across.count);
+        const int h = m < points ? within / across.count * down.step + down.start : -(1 << 14);
+        const int v = within % across.count * across.step + across.start;
+        from[i] = m < points ? ((n * height + h) * width + v) * pitch + group * channels : 0;
+        at[i] = h << 16 | (v & 0xffff);
+    }
+    const int filter = g.kernel_h * g.kernel_w * channels, filters = (group * outputs + side + row) * filter;
+    const int chunks = (down.taps * across.taps * channels + kDepth - 1) / kDepth, each = (chunks + parts - 1) / parts;
+    const int begin = part * each, end = least_of(chunks, begin + each);
+    int tap_h = 0, tap_w = 0, channel = begin * kDepth + unit * 4;
+    if (begin < end) {
+        const int tap = channel / channels;
+        channel %= channels, tap_h = tap / across.taps, tap_w = tap % across.taps;
+    }
+
+    const auto next = [&](int stage) {
+        const bool there = tap_h < down.taps;
+        const int at_h = tap_h * down.tap_step, at_w = tap_w * across.tap_step;
+        const int moved = (at_h * width + at_w) * pitch + channel;
+#pragma unroll
+        for (int i = 0; i < kOfX; ++i) {
+            const bool inside = there && (unsigned)((at[i] >> 16) + at_h) < (unsigned)height &&
+                                (unsigned)((short)at[i] + at_w) < (unsigned)width;
+            const int r = row + i * kApart;
+            fetch(&left[stage][turned_left(r, unit)], inside ? x + (from[i] + moved) : x, inside);
+        }
+        const int tap = filters + channel + channels * ((down.first_tap + tap_h * down.taps_apart) * g.kernel_w +
+                                                        across.first_tap + tap_w * across.taps_apart);
+#pragma unroll
+        for (int i = 0; i < kOfW; ++i) {
+            const int r = row + i * kApart;
+            const bool inside = there && side + r < outputs;
+            const float *place = inside ? w + (tap + i * kApart * filter) : w;
+            fetch(&right[stage][turned_right(r, unit)], place, inside);
+        }
+        end_group();
+        for (channel += kDepth; channel >= channels; channel -= channels)
+            if (++tap_w == across.taps) tap_w = 0, ++tap_h;
+    };
+
+    const Place<Product, WM> here;
+    float total[8][8] = {};
+    in_stages<Product::kStages>(begin, end, [&](int chunk, int stage) { next(stage); }, [&](int stage) {
+        Product::of_lines(left[stage] + here.row * kUnits, right[stage] + here.column * kUnits, here, total);
+    });
+
+    const int made = g.groups * outputs;
+    y += part * ((long long)g.samples * (kBackward ? g.height * g.width : g.rows * g.columns) * made);
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+        const int n = side + here.column + here.across * 4 + j * 16;
+        if (n >= outputs) continue;
+        Unit level = {};
+        if (bias) level = *reinterpret_cast<const Unit *>(bias + group * outputs + n);
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+            const int m = top + here.row + here.down + i * 8;
+            if (m >= points) continue;
+            long long point = m;
+            if (kBackward && down.apart * across.apart > 1) {
+                const int sample = m / (down.count * across.count), within = m % (down.count * across.count);
+                point = (sample * g.height + down.first + within / across.count * down.apart) * (long long)g.width +
+                        across.first + within % across.count * across.apart;
+            }
+            Unit sum;
+#pragma unroll
+            for (int k = 0; k < 4; ++k) {
+                sum.values[k] = total[i][j * 4 + k] + level.values[k];
+                if (rectified) sum.values[k] = sum.values[k] < 0 ? 0 : sum.values[k];
+            }
+            *reinterpret_cast<Unit *>(y + point * made + group * outputs + n) = sum;
+        }
+    }
+}
+
+// Rows are a group's outputs, columns its taps; the sum is over points of y.
+template <class Product, int WM, int WN>
+__device__ inline void convolve_weights(
+    const Convolution &g, const float *dy, const float *x, float *dw, int parts) {
+    constexpr int kRows = kWarpRows * WM, kColumns = kWarpColumns * WN;
+    typedef OfWeights<kRows, kColumns, 32 * WM * WN, kDepth> Operands;
+    constexpr int kLeft = Operands::kLeft + Product::kSpare, kRight = Operands::kRight + Product::kSpare;
+    __shared__ Unit left[Product::kStages][kDepth * kLeft], right[Product::kStages][kDepth * kRight];
+
+    const int part = blockIdx.z % parts, group = blockIdx.z / parts;
+    const Operands of(g, dy, x, part, group, parts);
+    const Place<Product, WM> here;
+    float total[8][8] = {};
+    in_stages<Product::kStages>(
+        of.begin, of.end, [&](int chunk, int stage) { of.next(chunk, left[stage], kLeft, right[stage], kRight); },
+        [&](int stage) {
+            Product::template of_terms<kLeft, kRight>(
+                left[stage] + here.row / 4, right[stage] + here.column / 4, here, total);
+        });
+
+    dw += ((long long)part * g.groups + group) * g.outputs * of.taps;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+        const int m = of.top + here.row + here.down * 4 + i / 4 * 32 + i % 4;
+        if (m >= g.outputs) continue;
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+            const int n = of.side + here.column + here.across * 4 + j * 16;
+            if (n >= of.taps) continue;
+            Unit sum;
+#pragma unroll
+            for (int k = 0; k < 4; ++k) sum.values[k] = total[i][j * 4 + k];
+            *reinterpret_cast<Unit *>(dw + (long long)m * of.taps + n) = sum;
+        }
+    }
+}
+
+// A kernel for each size of tiles: large ones read less, small ones leave fewer multiprocessors idle, which run RESIDENT
+// of them at a time.
+#define TILES(PRODUCT, NAME, WM, WN, RESIDENT)                                                                          \
+    extern "C" __global__ __launch_bounds__(32 * WM * WN, RESIDENT) void convolution_##NAME##WM##x##WN(                 \
+        Convolution g, const float *x, const float *w, const float *bias, float *y, int rectified, int parts) {         \
+        convolve<PRODUCT, WM, WN, false>(g, x, w, bias, y, rectified, parts);                                           \
+    }                                                                                                                   \
+    extern "C" __global__ __launch_bounds__(32 * WM * WN, RESIDENT) void backward_data_##NAME##WM##x##WN(               \
+        Convolution g, const float *dy, const float *w, float *dx, int parts) {                                         \
+        convolve<PRODUCT, WM, WN, true>(g, dy, w, nullptr, dx, 0, parts);                                               \
+    }                                                                                                                   \
+    extern "C" __global__ __launch_bounds__(32 * WM * WN, RESIDENT) void backward_weights_##NAME##WM##x##WN(            \
+        Convolution g, const float *dy, const float *x, float *dw, int parts) {                                         \
+        convolve_weights<PRODUCT, WM, WN>(g, dy, x, dw, parts);                                                         \
+    }

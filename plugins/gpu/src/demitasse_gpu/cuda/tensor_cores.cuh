@@ -1,0 +1,29 @@
+// What tensor cores multiply: numbers in TF32, which have float32's exponent and 10 bits behind the point.
+#pragma once
+
+// d = a b + c, of 16 x 8 and 8 x 8 numbers. A warp's lanes hold four numbers each of a, c and d, two of b, as mma.m16n8k8
+// wants them: with g = lane / 4 and t = lane % 4, of a those at (g, t), (g + 8, t), (g, t + 4) and (g + 8, t + 4), of b at
+// (t, g) and (t + 4, g), of c and d at (g, 2 t), (g, 2 t + 1), (g + 8, 2 t) and (g + 8, 2 t + 1). Of float32's bits those
+// that TF32 does not have are not looked at. Where there are no such cores (before Ampere), lanes tell each other their
+// numbers, in blocks of 256 threads at most.
+__device__ inline void multiply_tf32(
+    float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2], const float (&c)[4]) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %11, %12, %13};"
+        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));
+#else
+    __shared__ float told[8][32][6];
+    float(*of_warp)[6] = told[threadIdx.x / 32];
+    const int lane = threadIdx.x % 32, line = lane / 4, pair = lane % 4 * 2;
+    for (int k = 0; k < 6; ++k) of_warp[lane][k] = __uint_as_float((k < 4 ? a[k] : b[k - 4]) & ~0x1fffu);
+    __syncwarp();
+    for (int k = 0; k < 4; ++k) {
+        d[k] = c[k];
+        for (int term = 0; term < 8; ++term)
+            d[k] += of_warp[line * 4 + term % 4][term / 4 * 2 + k / 2] * of_warp[(pair + k % 2) * 4 + term % 4][4 + term / 4];
+    }
+    __syncwarp();
+#endif
+}
