@@ -16,9 +16,14 @@ from demitasse_gpu.device import Device
 from demitasse_gpu.libraries import convolutions, cudnn, implicit_gemm
 from demitasse_gpu.libraries.convolutions import Convolution
 
-NEAR = {"f32": 2e-6, "tf32": 1e-3}
+NEAR = {"f32": 5e-7, "f32 of scalars": 2e-6, "tf32": 1e-3}
 """Of the largest number: sums are of some hundreds of products, of numbers that TF32 has 10 bits of."""
-F32_TILES = implicit_gemm.TILES + implicit_gemm.SPLIT_TILES
+KERNELS = {
+    "f32": implicit_gemm.SPLIT_TILES,
+    "f32 of scalars": implicit_gemm.TILES,
+    "tf32": implicit_gemm.TF32_TILES,
+}
+"""The sizes of tiles that are tried, by the precision; of scalars where tensor cores know no TF32."""
 FORMS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "three by three": ((2, 8, 7, 6), (16, 8, 3, 3), {"pad": (1, 1)}),
     "points": ((2, 20, 5, 7), (24, 20, 1, 1), {}),
@@ -38,11 +43,19 @@ def told_of(form: dict[str, Any]) -> dict[str, Any]:
     return {"stride": (1, 1), "pad": (0, 0), "dilation": (1, 1), "groups": 1, **form}
 
 
+@pytest.fixture(params=KERNELS)
+def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Which kernels are looked at, on a device that has them."""
+    if request.param == "f32 of scalars":
+        monkeypatch.setattr(implicit_gemm, "AMPERE", (10, 0))
+    return request.param
+
+
 def check_all(
     compute: Callable[[Device], np.ndarray],
     expected: np.ndarray,
     patch: pytest.MonkeyPatch,
-    near: float = NEAR["f32"],
+    near: float,
 ) -> tuple[int, Counter[str]]:
     """Every way gives what is expected, each on a device that has measured nothing yet; how many there
     are, and the kernels that they launch."""
@@ -79,84 +92,117 @@ def geometry(told: dict[str, Any]) -> tuple[Any, Any, Any]:
 
 
 @pytest.mark.parametrize(("bias", "name"), [(False, "convolution"), (True, "convolution_relu")])
-def test_forward(form: Any, bias: bool, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forward(
+    form: Any, bias: bool, name: str, kernels: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     x, w, b = drawn(form[0], form[1], (form[1][0],))
     y = convolved(x.astype(np.float64), w.astype(np.float64), *geometry(form[2]))
     expected = np.maximum(y + b[:, None, None], 0) if bias else y
     given = [x, w, b if bias else None]
-    asked = request(name, given, form[2], "f32")
+    asked = request(name, given, form[2], kernels.split()[0])
 
     def compute(device: Device) -> np.ndarray:
         (made,) = computed(device, asked, given)
         return made
 
-    ways, _ = check_all(compute, expected, monkeypatch)
-    assert ways == len(F32_TILES) + (2 if bias else 1), "cuDNN's, too"
+    ways, launches = check_all(compute, expected, monkeypatch, NEAR[kernels])
+    assert {f"convolution_{each.name}" for each in KERNELS[kernels]} <= set(launches)
+    assert ways > len(KERNELS[kernels]), "cuDNN's, too"
 
 
-def test_gradient_of_images(form: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradient_of_images(form: Any, kernels: str, monkeypatch: pytest.MonkeyPatch) -> None:
     x, w = drawn(*form[:2])
     (dy,) = drawn(convolved(x, w, *geometry(form[2])).shape)
     expected = back_to_data(dy.astype(np.float64), w.astype(np.float64), x.shape, *geometry(form[2]))
-    asked = request("convolution_backward_data", [dy, w], {**form[2], "shape": x.shape}, "f32")
+    told = {**form[2], "shape": x.shape}
+    asked = request("convolution_backward_data", [dy, w], told, kernels.split()[0])
 
     def compute(device: Device) -> np.ndarray:
         (made,) = computed(device, asked, [dy, w])
         return made
 
-    ways, launches = check_all(compute, expected, monkeypatch)
-    assert ways == len(F32_TILES) + 1
-    assert launches["filters_turned"] == len(F32_TILES)
+    _, launches = check_all(compute, expected, monkeypatch, NEAR[kernels])
+    assert {f"backward_data_{each.name}" for each in KERNELS[kernels]} <= set(launches)
+    assert launches["filters_turned"] == len(KERNELS[kernels])
 
 
-@pytest.mark.parametrize("precision", NEAR)
-def test_gradient_of_filters(form: Any, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradient_of_filters(form: Any, kernels: str, monkeypatch: pytest.MonkeyPatch) -> None:
     x, w = drawn(*form[:2])
     (dy,) = drawn(convolved(x, w, *geometry(form[2])).shape)
     expected = back_to_weights(dy.astype(np.float64), x.astype(np.float64), w.shape, *geometry(form[2]))
-    asked = request("convolution_backward_weights", [dy, x], {**form[2], "shape": w.shape}, precision)
+    told = {**form[2], "shape": w.shape}
+    asked = request("convolution_backward_weights", [dy, x], told, kernels.split()[0])
 
     def compute(device: Device) -> np.ndarray:
         made, sums = computed(device, asked, [dy, x])
         assert np.allclose(sums, dy.sum((0, 2, 3)), atol=1e-4)
         return made
 
-    _, launches = check_all(compute, expected, monkeypatch, NEAR[precision])
-    tiles = F32_TILES if precision == "f32" else implicit_gemm.TF32_TILES
-    assert {f"backward_weights_{each.name}" for each in tiles} <= set(launches)
+    _, launches = check_all(compute, expected, monkeypatch, NEAR[kernels])
+    assert {f"backward_weights_{each.name}" for each in KERNELS[kernels]} <= set(launches)
 
 
 @pytest.mark.parametrize("stride", [1, 2])
-def test_sums_in_parts(stride: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sums_in_parts(stride: int, kernels: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where few blocks make all there is, several make each sum."""
     told = told_of({"stride": (stride, stride), "pad": (1, 1)})
     x, w, b = drawn((2, 128, 5, 5), (64, 128, 3, 3), (64,))
     y = convolved(x.astype(np.float64), w.astype(np.float64), *geometry(told))
-    asked = request("convolution_relu", [x, w, b], told, "f32")
-    expected = np.maximum(y + b[:, None, None], 0)
-    _, launches = check_all(lambda on: computed(on, asked, [x, w, b])[0], expected, monkeypatch)
-    assert launches["join_parts"] == len(F32_TILES)
+    asked = request("convolution_relu", [x, w, b], told, kernels.split()[0])
+    expected, near = np.maximum(y + b[:, None, None], 0), NEAR[kernels]
+    _, launches = check_all(lambda on: computed(on, asked, [x, w, b])[0], expected, monkeypatch, near)
+    assert launches["join_parts"] == len(KERNELS[kernels])
     (dy,) = drawn(y.shape)
-    back = request("convolution_backward_data", [dy, w], {**told, "shape": x.shape}, "f32")
-    expected = back_to_data(dy.astype(np.float64), w.astype(np.float64), x.shape, *geometry(told))
-    _, launches = check_all(lambda on: computed(on, back, [dy, w])[0], expected, monkeypatch)
-    assert launches["join_parts"] == (len(F32_TILES) if stride == 1 else 0)
+    told = {**told, "shape": x.shape}
+    back = request("convolution_backward_data", [dy, w], told, kernels.split()[0])
+    expected = back_to_data(
+        dy.astype(np.float64), w.astype(np.float64), x.shape, (stride, stride), (1, 1), (1, 1)
+    )
+    _, launches = check_all(lambda on: computed(on, back, [dy, w])[0], expected, monkeypatch, near)
+    assert launches["join_parts"] == (len(KERNELS[kernels]) if stride == 1 else 0)
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e30])
+def test_split_numbers_of_any_size(scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is left out does not depend on how large numbers are, of the sum's own terms."""
+    x, w = drawn((1, 64, 6, 6), (8, 64, 3, 3))
+    x, w = x * np.float32(scale), w * np.float32(1 / scale)
+    x[:, ::2] *= np.float32(1e-4)
+    told = told_of({"pad": (1, 1)})
+    expected = convolved(x.astype(np.float64), w.astype(np.float64), *geometry(told))
+    asked = request("convolution", [x, w, None], told, "f32")
+    compute = lambda on: computed(on, asked, [x, w, None])[0]  # noqa: E731
+    check_all(compute, expected, monkeypatch, NEAR["f32"])
+
+
+def test_numbers_that_are_none_stay_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is not finite makes what depends on it no number, and nothing else."""
+    x, w = drawn((1, 8, 5, 5), (8, 8, 3, 3))
+    x[0, 3, 0, 0], x[0, 5, 4, 4] = np.nan, np.inf
+    asked = request("convolution", [x, w, None], told_of({}), "f32")
+    monkeypatch.setattr(convolutions, "quickest", lambda device, ways: len(ways) - 1)
+    (made,) = computed(device_with(StandIn()), asked, [x, w, None])
+    expected = np.ones((3, 3), bool)
+    expected[0, 0] = expected[2, 2] = False
+    assert (np.isfinite(made) == expected).all()
 
 
 def test_images_of_few_channels_are_convolved_as_copies_with_more(
-    monkeypatch: pytest.MonkeyPatch,
+    kernels: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = told_of({"stride": (2, 2), "pad": (3, 3)})
+    told, precision = told_of({"stride": (2, 2), "pad": (3, 3)}), kernels.split()[0]
     x, w = drawn((2, 3, 15, 12), (8, 3, 7, 7))
     y = convolved(x.astype(np.float64), w.astype(np.float64), *geometry(told))
-    asked = request("convolution", [x, w, None], told, "f32")
-    ways, _ = check_all(lambda on: computed(on, asked, [x, w, None])[0], y, monkeypatch)
-    assert ways == 1 + 2 * (1 + len(F32_TILES)), "of zeros, and of squares"
+    asked = request("convolution", [x, w, None], told, precision)
+    compute = lambda on: computed(on, asked, [x, w, None])[0]  # noqa: E731
+    _, launches = check_all(compute, y, monkeypatch, NEAR[kernels])
+    assert all(launches[f"convolution_{each.name}"] == 2 for each in KERNELS[kernels]), "of both copies"
     (dy,) = drawn(y.shape)
     expected = back_to_weights(dy.astype(np.float64), x.astype(np.float64), w.shape, *geometry(told))
-    back = request("convolution_backward_weights", [dy, x], {**told, "shape": w.shape}, "f32")
-    _, launches = check_all(lambda on: computed(on, back, [dy, x])[0], expected, monkeypatch)
-    assert {f"backward_weights_{tiles.name}" for tiles in F32_TILES} <= set(launches)
+    back = request("convolution_backward_weights", [dy, x], {**told, "shape": w.shape}, precision)
+    compute = lambda on: computed(on, back, [dy, x])[0]  # noqa: E731
+    _, launches = check_all(compute, expected, monkeypatch, NEAR[kernels])
+    assert {f"backward_weights_{each.name}" for each in KERNELS[kernels]} <= set(launches)
 
 
 @pytest.mark.parametrize(
@@ -184,7 +230,7 @@ def test_which_are_served(x: Any, w: Any, told: dict[str, Any], kinds: set[int])
         assert implicit_gemm.serves(asked) == (kind in kinds)
         assert bool(asked.order) == (kind in kinds), "planes otherwise"
         rounded = Convolution(kind, x, w, y, geometry(told), "float32", True)
-        assert implicit_gemm.serves(rounded) == (kind in kinds and kind == cudnn.BACKWARD_WEIGHTS)
+        assert implicit_gemm.serves(rounded) == (kind in kinds)
         assert not implicit_gemm.serves(Convolution(kind, x, w, y, geometry(told), "bfloat16", False))
 
 

@@ -125,6 +125,19 @@ def test_short_calls_are_repeated_until_they_can_be_timed(
     assert device.driver.replayed == [calls] * 2 * (ROUNDS + 1)  # type: ignore[attr-defined]
 
 
+def test_a_way_that_is_much_slower_is_left_after_two_calls(device: Device) -> None:
+    driver: Any = device.driver
+    assert quickest(device, [way(device, 2e-3), way(device, 5e-3), way(device, 1.5e-3)]) == 2
+    assert driver.replayed == [1] * 2 * (ROUNDS + 1)
+    driver.enqueued = 0
+    assert quickest(device, [way(device, 5e-3), way(device, 11e-3)]) == 0
+    assert driver.enqueued == 3 + 2, "the first one's graph has the third call"
+
+
+def test_a_short_way_is_not_left_for_what_the_host_takes(device: Device) -> None:
+    assert quickest(device, [way(device, 8e-6), way(device, 7e-6, host=200e-6)]) == 1
+
+
 @pytest.mark.parametrize("refused", ["begin", "end"])
 def test_where_nothing_can_be_captured_several_calls_are_timed(device: Device, refused: str) -> None:
     driver: Any = device.driver

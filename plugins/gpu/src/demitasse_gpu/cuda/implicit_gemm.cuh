@@ -65,7 +65,7 @@ struct Convolution {
 
 // What a filter's gradient is of, in chunks of kDepth points: rows are a group's outputs, columns its taps (filter row,
 // column, channel). Threads fetch the same units of each chunk, of points that are a step apart.
-template <int kRows, int kColumns, int kThreads, int kDepth> struct OfWeights {
+template <int kRows, int kColumns, int kThreads, int kDepth, bool kTurned> struct OfWeights {
     static constexpr int kLeft = kRows / 4, kRight = kColumns / 4;  // units of a point
     static constexpr int kLeftApart = kThreads / kLeft, kRightApart = kThreads / kRight;
 
@@ -90,14 +90,17 @@ template <int kRows, int kColumns, int kThreads, int kDepth> struct OfWeights {
         at_h = place / g.kernel_w * g.dilation_h - g.pad_h, at_w = place % g.kernel_w * g.dilation_w - g.pad_w;
     }
 
-    // Points of a chunk, each `pitch` units behind the one before.
-    __device__ void next(int chunk, Unit *left, int left_pitch, Unit *right, int right_pitch) const {
+    // A point's units, one after the other, or turned about: eight lanes that read two neighbours of each of four points
+    // read from 32 banks.
+    static __device__ int placed(int depth, int unit) { return kTurned ? unit ^ (depth & 3) << 1 : unit; }
+
+    __device__ void next(int chunk, Unit *left, Unit *right) const {
 #pragma unroll
         for (int i = 0; i < kDepth / kLeftApart; ++i) {
             const int depth = threadIdx.x / kLeft + i * kLeftApart, point = chunk * kDepth + depth;
             const bool inside = point < points && output >= 0;
             const float *from = dy + (long long)point * (g.groups * g.outputs) + output;
-            fetch(left + depth * left_pitch + threadIdx.x % kLeft, inside ? from : dy, inside);
+            fetch(left + depth * kLeft + placed(depth, threadIdx.x % kLeft), inside ? from : dy, inside);
         }
 #pragma unroll
         for (int i = 0; i < kDepth / kRightApart; ++i) {
@@ -109,7 +112,7 @@ template <int kRows, int kColumns, int kThreads, int kDepth> struct OfWeights {
             const bool inside = point < points && is_tap && (unsigned)h < (unsigned)g.height &&
                                 (unsigned)v < (unsigned)g.width;
             const float *from = x + (((int)sample * g.height + h) * g.width + v) * (g.groups * g.channels) + channel;
-            fetch(right + depth * right_pitch + threadIdx.x % kRight, inside ? from : x, inside);
+            fetch(right + depth * kRight + placed(depth, threadIdx.x % kRight), inside ? from : x, inside);
         }
         end_group();
     }

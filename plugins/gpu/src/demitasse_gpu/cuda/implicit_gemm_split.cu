@@ -1,12 +1,12 @@
-// Convolutions in float32, and their gradients, by tensor cores (mma.sync), which multiply TF32: each number is the sum of
-// two of these, of its upper bits and of what they leave, and a product the sum of three. What is left out is below
-// float32's own rounding. Tensor cores cut their sums, so that long ones drift towards zero; they make them of eight terms
-// here, which are added up elsewhere, as Ootomo and Yokota (2022) do.
+// Convolutions in float32, and their gradients, by tensor cores, which multiply TF32: each number is the sum of two of
+// these, of its upper bits and of what they leave, and a product the sum of three. What is left out is below float32's own
+// rounding. Tensor cores cut their sums, so that long ones drift towards zero; they make them of eight terms here, which
+// are added up elsewhere, as Ootomo and Yokota (2022) do.
 #include "implicit_gemm_tiles.cuh"
 #include "tensor_cores.cuh"
 
-// Numbers as two in TF32: the nearest, and what it leaves. (The instruction for it takes four others, to keep infinite
-// numbers as they are; here they become none.)
+// The nearest numbers in TF32, and what they leave. (The instruction for it takes four others, to keep infinite numbers as
+// they are; here they become none.)
 template <int N> struct Halves {
     unsigned upper[N], lower[N];
 
@@ -17,18 +17,17 @@ template <int N> struct Halves {
 };
 
 struct Split {
-    // Units behind each term's numbers, by which a warp's reads go to 32 banks.
-    static constexpr int kStages = 2, kSpare = 2;
+    static constexpr int kColumns = 32, kStages = 2, kTogether = 4;
+    static constexpr bool kTurned = true;
     // Products of 16 x 8 that a warp's tile is of.
-    static constexpr int kTall = kWarpRows / 16, kWide = kWarpColumns / 8;
+    static constexpr int kTall = kWarpRows / 16, kWide = kColumns / 8;
 
     static __device__ int down(int lane) { return lane / 4; }
     static __device__ int across(int lane) { return lane % 4; }
 
     // total += a b, of eight terms and columns: a lane's two are the one at `first` and the one so far behind.
     template <int kApart>
-    static __device__ void add(
-        const Halves<4> (&a)[kTall], const Halves<2> &b, int first, float (&total)[8][8]) {
+    static __device__ void add(const Halves<4> (&a)[kTall], const Halves<2> &b, int first, float (&total)[8][8]) {
         const float zeros[4] = {};
         float sum[kTall][4];
 #pragma unroll
@@ -46,10 +45,10 @@ struct Split {
     // A lane takes the unit of its own place from each row: terms stand in another order than in the sum, those of both
     // operands in the same.
     template <class Place>
-    static __device__ void of_lines(const Unit *left, const Unit *right, const Place &here, float (&total)[8][8]) {
+    static __device__ void of_lines(
+        const Unit *left, const Unit *right, const Place &here, float (&total)[8][8]) {
         const int pair = here.down >> 1;
-        left += here.down * kUnits + (here.across ^ (pair & 3));
-        right += (pair * 4 + (here.down & 1)) * kUnits + (here.across ^ pair);
+        left += turned_left(here.down, here.across), right += turned_right(pair * 4 + (here.down & 1), here.across);
         Unit a[8];
 #pragma unroll
         for (int i = 0; i < 8; ++i) a[i] = left[i * 8 * kUnits];
@@ -70,34 +69,43 @@ struct Split {
 
     // A lane takes neighbours of each fourth term, four of the left operand and two of the right one.
     template <int kLeft, int kRight, class Place>
-    static __device__ void of_terms(const Unit *left, const Unit *right, const Place &here, float (&total)[8][8]) {
+    static __device__ void of_terms(
+        const Unit *left, const Unit *right, const Place &here, float (&total)[8][8]) {
         typedef Pack<float, 2> Two;
-        left += here.across * kLeft + here.down;
-        const Two *columns = reinterpret_cast<const Two *>(right + here.across * kRight) + here.down;
+        const int turned = here.across << 1;
+        left += here.across * kLeft + (here.down ^ turned);
+        // Of eight units the first four and the others: what turns them about reaches beyond four.
+        const int place = here.across * kRight + (here.down / 2 ^ turned);
+        const Unit *halves[2] = {right + place, right + (place ^ 4)};
 #pragma unroll
         for (int deep = 0; deep < kDepth; deep += 8) {
             Halves<4> of_a[kTall];
-            Halves<2> of_b[kWide];
 #pragma unroll
-            for (int k = 0; k < 2; ++k) {
-                const int term = deep + k * 4;
+            for (int i = 0; i < 4; ++i) {
+                const Unit a = left[(deep + i / 2 * 4) * kLeft + i % 2 * 8];
 #pragma unroll
-                for (int u = 0; u < 2; ++u) {
-                    const Unit a = left[term * kLeft + u * 8];
-                    const Two b = columns[term * kRight * 2 + u * 8];
-#pragma unroll
-                    for (int e = 0; e < 4; ++e) of_a[u * 2 + e / 2].set(k * 2 + e % 2, a.values[e]);
-#pragma unroll
-                    for (int e = 0; e < 2; ++e) of_b[u * 2 + e].set(k, b.values[e]);
-                }
+                for (int e = 0; e < 4; ++e) of_a[i % 2 * 2 + e / 2].set(i / 2 * 2 + e % 2, a.values[e]);
             }
 #pragma unroll
-            for (int j = 0; j < kWide; ++j) add<2>(of_a, of_b[j], j / 2 * 4 + j % 2, total);
+            for (int j = 0; j < kWide; j += 2) {
+                Halves<2> of_b[2];
+#pragma unroll
+                for (int k = 0; k < 2; ++k) {
+                    const Unit *unit = halves[j / 2 % 2] + (deep + k * 4) * kRight + j / 4 * 8;
+                    const Two b = reinterpret_cast<const Two *>(unit)[here.down % 2];
+                    of_b[0].set(k, b.values[0]), of_b[1].set(k, b.values[1]);
+                }
+                add<2>(of_a, of_b[0], j * 2, total);
+                add<2>(of_a, of_b[1], j * 2 + 1, total);
+            }
         }
     }
+
+    static __device__ int row_of_terms(int i, int down) { return down * 4 + i / 4 * 32 + i % 4; }
+    static __device__ int column_of_terms(int j, int across) { return across * 4 + j * 16; }
 };
 
 TILES(Split, split_, 2, 2, 2)
 TILES(Split, split_, 2, 1, 5)
-TILES(Split, split_, 1, 4, 2)
-TILES(Split, split_, 1, 2, 5)
+TILES(Split, split_, 1, 4, 3)
+TILES(Split, split_, 1, 2, 4)

@@ -1,13 +1,14 @@
 // Convolutions in float32, and their gradients, as products of tiles, however a warp multiplies two of them: Product is
-// Plain (implicit_gemm.cu) or Split (implicit_gemm_split.cu).
+// Plain (implicit_gemm.cu), or one by tensor cores (implicit_gemm_split.cu, implicit_gemm_tf32.cu).
 //
-// A block makes 64 WM x 32 WN numbers, a warp of it 64 x 32, a thread 8 x 8. What 16 terms of the sums need lies in
-// shared memory, for Product::kStages times 16: while those are multiplied the next ones are fetched.
+// A block has WM x WN warps, each of which makes 64 x Product::kColumns numbers, a thread 8 x kColumns / 4. What 16 terms
+// of the sums need lies in shared memory, for Product::kStages times 16: while those are multiplied the next ones are
+// fetched.
 #pragma once
 #include "implicit_gemm.cuh"
 
 constexpr int kDepth = 16, kUnits = kDepth / 4;
-constexpr int kWarpRows = 64, kWarpColumns = 32;
+constexpr int kWarpRows = 64;
 
 // A thread's place in its block's tile: its warp's first row and column, and its own among 8 x 4 lanes, as the product
 // wants them. Its numbers' rows and columns are further on by these.
@@ -15,7 +16,7 @@ template <class Product, int WM> struct Place {
     int row, column, down, across;
     __device__ Place() {
         const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-        row = warp % WM * kWarpRows, column = warp / WM * kWarpColumns;
+        row = warp % WM * kWarpRows, column = warp / WM * Product::kColumns;
         down = Product::down(lane), across = Product::across(lane);
     }
 };
@@ -48,7 +49,7 @@ __device__ inline Axis axis_of(bool backward, int rest, int made, int kernel, in
 template <class Product, int WM, int WN, bool kBackward>
 __device__ inline void convolve(
     const Convolution &g, const float *x, const float *w, const float *bias, float *y, int rectified, int parts) {
-    constexpr int kRows = kWarpRows * WM, kColumns = kWarpColumns * WN, kThreads = 32 * WM * WN;
+    constexpr int kRows = kWarpRows * WM, kColumns = Product::kColumns * WN, kThreads = 32 * WM * WN;
     constexpr int kApart = kThreads / kUnits, kOfX = kRows / kApart, kOfW = kColumns / kApart;
     __shared__ Unit left[Product::kStages][kRows * kUnits], right[Product::kStages][kColumns * kUnits];
 
@@ -112,7 +113,7 @@ __device__ inline void convolve(
     };
 
     const Place<Product, WM> here;
-    float total[8][8] = {};
+    float total[8][Product::kColumns / 4] = {};
     in_stages<Product::kStages>(begin, end, [&](int chunk, int stage) { next(stage); }, [&](int stage) {
         Product::of_lines(left[stage] + here.row * kUnits, right[stage] + here.column * kUnits, here, total);
     });
@@ -120,7 +121,7 @@ __device__ inline void convolve(
     const int made = g.groups * outputs;
     y += part * ((long long)g.samples * (kBackward ? g.height * g.width : g.rows * g.columns) * made);
 #pragma unroll
-    for (int j = 0; j < 2; ++j) {
+    for (int j = 0; j < Product::kColumns / 16; ++j) {
         const int n = side + here.column + here.across * 4 + j * 16;
         if (n >= outputs) continue;
         Unit level = {};
@@ -150,35 +151,36 @@ __device__ inline void convolve(
 template <class Product, int WM, int WN>
 __device__ inline void convolve_weights(
     const Convolution &g, const float *dy, const float *x, float *dw, int parts) {
-    constexpr int kRows = kWarpRows * WM, kColumns = kWarpColumns * WN;
-    typedef OfWeights<kRows, kColumns, 32 * WM * WN, kDepth> Operands;
-    constexpr int kLeft = Operands::kLeft + Product::kSpare, kRight = Operands::kRight + Product::kSpare;
+    constexpr int kRows = kWarpRows * WM, kColumns = Product::kColumns * WN;
+    typedef OfWeights<kRows, kColumns, 32 * WM * WN, kDepth, Product::kTurned> Operands;
+    constexpr int kLeft = Operands::kLeft, kRight = Operands::kRight;
     __shared__ Unit left[Product::kStages][kDepth * kLeft], right[Product::kStages][kDepth * kRight];
 
     const int part = blockIdx.z % parts, group = blockIdx.z / parts;
     const Operands of(g, dy, x, part, group, parts);
     const Place<Product, WM> here;
-    float total[8][8] = {};
+    float total[8][Product::kColumns / 4] = {};
     in_stages<Product::kStages>(
-        of.begin, of.end, [&](int chunk, int stage) { of.next(chunk, left[stage], kLeft, right[stage], kRight); },
+        of.begin, of.end, [&](int chunk, int stage) { of.next(chunk, left[stage], right[stage]); },
         [&](int stage) {
             Product::template of_terms<kLeft, kRight>(
                 left[stage] + here.row / 4, right[stage] + here.column / 4, here, total);
         });
 
+    typedef Pack<float, Product::kTogether> Sums;
     dw += ((long long)part * g.groups + group) * g.outputs * of.taps;
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-        const int m = of.top + here.row + here.down * 4 + i / 4 * 32 + i % 4;
+        const int m = of.top + here.row + Product::row_of_terms(i, here.down);
         if (m >= g.outputs) continue;
 #pragma unroll
-        for (int j = 0; j < 2; ++j) {
-            const int n = of.side + here.column + here.across * 4 + j * 16;
+        for (int j = 0; j < Product::kColumns / 4 / Product::kTogether; ++j) {
+            const int n = of.side + here.column + Product::column_of_terms(j, here.across);
             if (n >= of.taps) continue;
-            Unit sum;
+            Sums sums;
 #pragma unroll
-            for (int k = 0; k < 4; ++k) sum.values[k] = total[i][j * 4 + k];
-            *reinterpret_cast<Unit *>(dw + (long long)m * of.taps + n) = sum;
+            for (int k = 0; k < Product::kTogether; ++k) sums.values[k] = total[i][j * Product::kTogether + k];
+            *reinterpret_cast<Sums *>(dw + (long long)m * of.taps + n) = sums;
         }
     }
 }

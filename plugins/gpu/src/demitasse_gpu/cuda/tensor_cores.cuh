@@ -27,3 +27,23 @@ __device__ inline void multiply_tf32(
     __syncwarp();
 #endif
 }
+
+// Of four rows of eight 16 bytes, which each lane says one address of, the word of lane % 4 of that of lane / 4.
+__device__ inline void load_rows(unsigned (&words)[4], const void *row) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 750
+    unsigned place;
+    asm("{ .reg .u64 p; cvta.to.shared.u64 p, %1; cvt.u32.u64 %0, p; }" : "=r"(place) : "l"(row));
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+                 : "r"(place)
+                 : "memory");
+#else
+    __shared__ const void *told[8][32];
+    const void **of_warp = told[threadIdx.x / 32];
+    const int lane = threadIdx.x % 32;
+    of_warp[lane] = row;
+    __syncwarp();
+    for (int k = 0; k < 4; ++k) words[k] = static_cast<const unsigned *>(of_warp[k * 8 + lane / 4])[lane % 4];
+    __syncwarp();
+#endif
+}

@@ -220,7 +220,7 @@ def _forward_ways(
         operations, fused = _fused(library, asked, tensors)
         places = (*given, b.address, y.address) if b is not None else addresses
         ways += _ways(library, asked, operations, fused, places, workspace)
-    return ways + _own_ways(library.device, asked, given, y.address, b, workspace)
+    return _own_ways(library.device, asked, given, y.address, b, workspace) + ways
 
 
 def _own_ways(
@@ -279,8 +279,8 @@ def _data(asked: Convolution, inputs: Sequence[Any], outputs: Sequence[Any], wor
     tensors, library = asked.tensors(), opened(dx.device)
     operation = library.convolution(asked.kind, *tensors, asked.geometry)
     addresses = dx.address, w.address, dy.address
-    ways = _ways(library, asked, [operation], tensors, addresses, workspace)
-    ways += _own_ways(dx.device, asked, (w.address, dy.address), dx.address, None, workspace)
+    ways = _own_ways(dx.device, asked, (w.address, dy.address), dx.address, None, workspace)
+    ways += _ways(library, asked, [operation], tensors, addresses, workspace)
     return _quickest(library, asked, ways, (dy, w, dx, workspace))
 
 

@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from demitasse_gpu.launch import Launch
     from demitasse_gpu.libraries.convolutions import Convolution
 
-EXACT, SPLIT, ROUNDED = (
-    Source(f"implicit_gemm{name}.cu", "float32") for name in ("", "_split", "_tf32")
+SCALAR, SPLIT, ROUNDED, AROUND = (
+    Source(f"implicit_gemm{name}.cu", "float32") for name in ("", "_split", "_tf32", "_parts")
 )
-_PREFIX = {EXACT: "", SPLIT: "split_", ROUNDED: "tf32_"}
+_PREFIX = {SCALAR: "", SPLIT: "split_", ROUNDED: "tf32_"}
 """Of kernels' names, by their sources."""
 PACK, OUTPUTS = 4, 8
 """Channels that are read at once: images of fewer are convolved as copies with more. y's are a multiple
@@ -80,16 +80,16 @@ class Tiles:
         return -(-rows // (64 * self.down)) * -(-columns // (self.warp * self.across))
 
 
-TILES = tuple(Tiles(EXACT, 32, *each) for each in ((2, 4, 2), (2, 2, 3), (1, 4, 3), (1, 2, 6)))
-SPLIT_TILES = tuple(Tiles(SPLIT, 32, *each) for each in ((2, 2, 2), (2, 1, 5), (1, 4, 2), (1, 2, 5)))
-TF32_TILES = tuple(Tiles(ROUNDED, 64, *each) for each in ((2, 2, 2), (2, 1, 5), (1, 2, 5), (1, 4, 2)))
+TILES = tuple(Tiles(SCALAR, 32, *each) for each in ((2, 4, 2), (2, 2, 3), (1, 4, 3), (1, 2, 6)))
+SPLIT_TILES = tuple(Tiles(SPLIT, 32, *each) for each in ((2, 2, 2), (2, 1, 5), (1, 4, 3), (1, 2, 4)))
+TF32_TILES = tuple(Tiles(ROUNDED, 64, *each) for each in ((2, 2, 2), (2, 1, 4), (1, 2, 4)))
 """As the kernels are compiled: large tiles read less, small ones leave fewer multiprocessors idle."""
 
 
 def serves(asked: Convolution) -> bool:
     """Whether a convolution is computed here, of images with channels innermost: of four channels in a
     group, or a multiple, or of few, which become as many."""
-    if asked.stored != "float32" or (asked.tf32 and asked.kind != cudnn.BACKWARD_WEIGHTS):
+    if asked.stored != "float32":
         return False
     outputs, channels, *kernel = asked.w
     groups = asked.x[1] // channels
@@ -117,7 +117,7 @@ def ways(
     if not serves(asked) or asked.w[1] % PACK:
         return
     of = _Convolution(asked)
-    for tiles in _tiles(device, asked):
+    for tiles in tiles_for(device, asked):
         if asked.kind == cudnn.BACKWARD_WEIGHTS:
             for parts in of.weights_parts(tiles):
                 yield of.backward_weights(device, tiles, parts, given, made, workspace)
@@ -128,11 +128,12 @@ def ways(
             yield of.forward(device, tiles, given, made, bias, workspace)
 
 
-def _tiles(device: Device, asked: Convolution) -> Sequence[Tiles]:
-    """The sizes that are tried."""
-    if asked.tf32:
-        return TF32_TILES
-    return TILES + SPLIT_TILES if device.driver.properties.capability >= AMPERE else TILES
+def tiles_for(device: Device, asked: Convolution) -> Sequence[Tiles]:
+    """The sizes that are tried. Where tensor cores multiply TF32, their sums of three products are as
+    exact as float32, and quicker."""
+    if device.driver.properties.capability < AMPERE:
+        return () if asked.tf32 else TILES
+    return TF32_TILES if asked.tf32 else SPLIT_TILES
 
 
 class _Convolution:
@@ -177,7 +178,7 @@ class _Convolution:
         (w, dy), filters = given, prod(self._asked.w)
         numbers = *map(np.int32, (self._taps, self._channels, self._outputs)), np.uint32(filters)
         grid = blocks(device, filters)
-        turn = _launch(device, EXACT, "filters_turned", grid, THREADS, w, workspace, *numbers)
+        turn = _launch(device, AROUND, "filters_turned", grid, THREADS, w, workspace, *numbers)
         image, stride = self._image
         most = self._samples * prod(-(-extent // s) for extent, s in zip(image, stride, strict=True))
         count, size = tiles.count(most, self._channels), prod(self._asked.x)
@@ -238,7 +239,7 @@ def _joined(
     units = size // PACK
     told = *map(np.int32, (parts, rectified, channels // PACK)), np.int64(units)
     grid = blocks(device, units)
-    return _launch(device, EXACT, "join_parts", grid, THREADS, partial, bias, made, *told)
+    return _launch(device, AROUND, "join_parts", grid, THREADS, partial, bias, made, *told)
 
 
 def _launch(

@@ -19,6 +19,10 @@ LEAST, MOST = 0.5e-3, 20
 """A round has as many calls as take so many seconds, at most so many. The time of one call, which tells
 how many those are, may be mostly the host's; the device's part is to take some 0.2 ms still."""
 
+LONG, HOPELESS = 1e-3, 2.0
+"""A way that once takes so many seconds, mostly the device's then, and so many times what the best takes,
+is not measured any further."""
+
 
 def quickest(device: Device, ways: Sequence[Callable[[int], None]]) -> int:
     """The position of the way that takes least, of the best of some rounds; what a way writes is
@@ -29,7 +33,8 @@ def quickest(device: Device, ways: Sequence[Callable[[int], None]]) -> int:
     times, failure = list[tuple[bool, float]](), None
     for way in ways:
         try:
-            times.append(measured(device, way))
+            best = min((seconds for ungraphed, seconds in times if not ungraphed), default=math.inf)
+            times.append(measured(device, way, best))
         except DemitasseError as error:
             failure = error
             times.append((True, math.inf))
@@ -39,16 +44,20 @@ def quickest(device: Device, ways: Sequence[Callable[[int], None]]) -> int:
     return best
 
 
-def measured(device: Device, way: Callable[[int], None]) -> tuple[bool, float]:
+def measured(
+    device: Device, way: Callable[[int], None], best: float = math.inf
+) -> tuple[bool, float]:
     """Whether a step's graph could not have it, and the seconds that a call takes on the device. The
     host may take longer to enqueue it: so the calls of a round are one graph, and rounds are enqueued
-    behind one that is not counted."""
+    behind one that is not counted. One that is much slower than ``best`` is called twice."""
 
     def call() -> None:
         way(device.stream)
 
     call()  # loads its code, and shows whether it runs
     (first,) = _seconds(device, call, 1)
+    if first > max(LONG, HOPELESS * best):
+        return True, first
     count = MOST if first * MOST <= LEAST else math.ceil(LEAST / first)
 
     def calls() -> None:
