@@ -19,6 +19,7 @@ from demitasse_gpu.device import Device
 from demitasse_gpu.libraries import convolutions, copies, cublaslt, cudnn
 from demitasse_gpu.libraries.convolutions import Convolution
 from demitasse_gpu.libraries.cudnn import strides_of
+from demitasse_gpu.libraries.implicit_gemm import SPLIT_TILES, TF32_TILES
 
 GEOMETRIES = {
     "plain": {"stride": (1, 1), "pad": (0, 0), "dilation": (1, 1), "groups": 1},
@@ -367,10 +368,11 @@ def test_filters_that_are_points_are_tried_as_products(
     device, library = device_with(StandIn()), Told()
     library.plain = plain
     device.opened["cublasLt"] = cublaslt.CublasLt(device, library)
-    monkeypatch.setattr(convolutions, "quickest", lambda device, ways: len(ways) - 1)
+    before = {"f32": len(SPLIT_TILES), "tf32": len(TF32_TILES), "bf16": 0}[precision]
+    monkeypatch.setattr(convolutions, "quickest", lambda device, ways: before)
     forward = request("convolution_relu", [x, w, b], told, precision)
     (candidate,) = convolutions.candidates(forward)
-    assert candidate.kernel == f"cuDNN or cuBLASLt{' or CUDA' * (precision == 'f32')} {precision}"
+    assert candidate.kernel == f"cuDNN or cuBLASLt{' or CUDA' * (precision != 'bf16')} {precision}"
     (found,) = computed(device, forward, [x, w, b])
     assert np.allclose(found, np.maximum(y, 0), atol=within * np.abs(y).max())
     assert bool(library.products) != plain

@@ -29,13 +29,13 @@ FORMS: dict[str, list[Source]] = {
         for kind in ("bfloat16", "float32")
     ],
     "pooling.cu": [
-        Source("pooling.cu", "float32", "bfloat16", (("PLACE", "int16"),)),
+        Source("pooling.cu", "float32", "bfloat16", (("PLACE", "uint16"),)),
         Source("pooling.cu", "float32", "", (("PLACE", "int32"),)),
     ],
     "reorder.cu": [
         Source("reorder.cu", "float32", types=(("FROM", "float32"), ("TO", "bfloat16"))),
         Source("reorder.cu", "float32", types=(("FROM", "bfloat16"), ("TO", "float32"))),
-        Source("reorder.cu", "float32", "", (("FROM", "int32"), ("TO", "int16")), ("WHOLE_NUMBERS",)),
+        Source("reorder.cu", "float32", "", (("FROM", "int32"), ("TO", "uint16")), ("WHOLE_NUMBERS",)),
         Source("reorder.cu", "float32", types=(("FROM", "uint8"), ("TO", "uint8"))),
     ],
     "softmax.cu": [Source("softmax.cu", "float32", "bfloat16", (("LABEL", "int32"),))],

@@ -17,6 +17,7 @@ from demitasse_gpu.device import Device
 from demitasse_gpu.kernels import candidates
 from demitasse_gpu.kernels.layouts import NHWC
 from demitasse_gpu.launch import in_order
+from demitasse_gpu.libraries.epilogue import Table, column_sums
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason=NO_COMPILER)
 
@@ -31,7 +32,7 @@ def offered(
     operation, layout = word(name), Layout("NHWC", order) if order else PLAIN
     attributes = {**operation.attributes, **given}
     real = inputs[0].dtype.name
-    specs = tuple(TensorSpec(x.shape, real, layout if x.ndim == 4 else PLAIN) for x in inputs)
+    specs = tuple(TensorSpec(x.shape, x.dtype.name, layout if x.ndim == 4 else PLAIN) for x in inputs)
     made = operation.shapes(shapes(operation, inputs), attributes)
     about = attributes, GPU, "bf16" if dtype == "bf16" else "f32"
     outputs = tuple(TensorSpec(shape, real) for shape in made)
@@ -96,3 +97,97 @@ def test_other_sums_are_made_apart(coefficients: Any, terms: int) -> None:
     assert launched == same
     for one, other in zip(alone, together, strict=True):
         assert np.array_equal(one, other)
+
+
+def rectified(
+    dtype: str, order: tuple[int, ...], slope: float, united: bool, in_place: bool, summed: str = "made"
+) -> Any:
+    """A ReLU's gradient, and its channels' sums, as a convolution's bias has them; and the kernels."""
+    real = "float64" if dtype == "float64" else "float32"
+    random = np.random.default_rng(8)
+    device = Device(EmulatedDriver(), graphs=False)
+    dy, y = (random.standard_normal(SHAPE).astype(real) for _ in range(2))
+    back = offered("relu_backward", [dy, y], {"negative_slope": slope}, (dtype, order))
+    given = [on_device(device, each, back, place) for place, each in enumerate((dy, y))]
+    spec = replace(TensorSpec(SHAPE, real), layout=back.output_layouts[0])
+    made = given[0] if in_place else empty(device, spec.physical, spec.array_type)
+    total = empty(device, (SHAPE[1],), real)
+    stored = "bfloat16" if dtype == "bf16" else real
+    inner = 1 if order else SHAPE[2] * SHAPE[3]
+    table = Table(dy.size // SHAPE[1], SHAPE[1], stored, inner)
+    room = empty(device, (table.partial_bytes,), "uint8")
+    works = [back.bind(given, [made], None)]
+    works += column_sums(table, made if summed == "made" else given[1], total, room)
+    if united:
+        works = [in_order(works)]
+    for work in works:
+        work()
+    driver: Any = device.driver
+    return [np.asarray(each).copy() for each in (made, total)], driver.launches
+
+
+@pytest.mark.parametrize("order", [(), NHWC.order], ids=["planes", "innermost"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bf16"])
+@pytest.mark.parametrize(("slope", "in_place"), [(0.0, False), (0.25, True)])
+def test_a_relus_gradient_is_summed_as_it_is_made(
+    dtype: str, order: tuple[int, ...], slope: float, in_place: bool
+) -> None:
+    alone, launched = rectified(dtype, order, slope, False, in_place)
+    together, united = rectified(dtype, order, slope, True, in_place)
+    assert set(launched) == {"relu_backward", "product_sums", "settle_gradients"}
+    assert set(united) == {"rectified_sums", "settle_gradients"}
+    for one, other in zip(alone, together, strict=True):
+        assert np.array_equal(one, other)
+        assert np.isfinite(one.astype(np.float64)).all() and one.any()
+
+
+def test_sums_of_what_another_launch_made_are_made_apart() -> None:
+    _, launched = rectified("float32", (), 0.0, True, False, summed="y")
+    assert set(launched) == {"relu_backward", "product_sums", "settle_gradients"}
+
+
+def pooled(dtype: str, order: tuple[int, ...], united: bool, in_place: bool, slope: float) -> Any:
+    """A maximum's gradient, and that of the ReLU before it; and the kernels that were launched."""
+    real = "float64" if dtype == "float64" else "float32"
+    random, windows = np.random.default_rng(9), {"kernel": (3, 2), "stride": (2, 1), "pad": (1, 0)}
+    device = Device(EmulatedDriver(), graphs=False)
+    places = (np.arange(5)[:, None] * 4 + np.arange(4)).astype(np.int32)
+    chosen = np.broadcast_to(
+        places[[0, 2, 4]][:, :3] + random.integers(0, 2, (3, 8, 3, 3)), (3, 8, 3, 3)
+    )
+    dy, y = random.standard_normal((3, 8, 3, 3)).astype(real), random.standard_normal(SHAPE).astype(real)
+    given = {**windows, "shape": SHAPE}
+    pool = offered("pooling_max_backward", [dy, chosen.astype(np.int32)], given, (dtype, order))
+    back = offered("relu_backward", [y, y], {"negative_slope": slope}, (dtype, order))
+    slopes, index = (on_device(device, v, pool, i) for i, v in enumerate((dy, chosen.astype(np.int32))))
+    spec = replace(TensorSpec(SHAPE, real), layout=back.output_layouts[0])
+    dx = empty(device, spec.physical, spec.array_type)
+    made = dx if in_place else empty(device, spec.physical, spec.array_type)
+    works = [pool.bind([slopes, index], [dx], None)]
+    works.append(back.bind([dx, on_device(device, y, back, 1)], [made], None))
+    if united:
+        works = [in_order(works)]
+    for work in works:
+        work()
+    driver: Any = device.driver
+    return np.asarray(made).copy(), driver.launches
+
+
+@pytest.mark.parametrize("order", [(), NHWC.order], ids=["planes", "innermost"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bf16"])
+@pytest.mark.parametrize("slope", [0.0, 0.3])
+def test_a_pools_gradient_is_that_of_the_relu_before_it(
+    dtype: str, order: tuple[int, ...], slope: float
+) -> None:
+    alone, launched = pooled(dtype, order, False, True, slope)
+    together, united = pooled(dtype, order, True, True, slope)
+    assert set(launched) == {"pooling_max_backward", "relu_backward"}
+    assert set(united) == {"pooling_max_backward"}
+    assert (
+        np.array_equal(alone, together) and np.isfinite(alone.astype(np.float64)).all() and alone.any()
+    )
+
+
+def test_a_pools_gradient_that_somebody_may_read_is_made() -> None:
+    _, launched = pooled("float32", (), True, False, 0.0)
+    assert set(launched) == {"pooling_max_backward", "relu_backward"}

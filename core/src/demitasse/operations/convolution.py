@@ -43,7 +43,7 @@ OPERATIONS = (
         shapes=_shapes,
         flops=lambda shapes, attributes: 2.0 * count(shapes["y"]) * count(shapes["w"][1:]),
         attributes=_ATTRIBUTES,
-        gradients=["x = convolution_backward_data(dy, w)", "w b = convolution_backward_weights(dy, x)"],
+        gradients=["w b = convolution_backward_weights(dy, x)", "x = convolution_backward_data(dy, w)"],
         fuses=["relu", "sum", "sum_relu"],
     ),
     _define(

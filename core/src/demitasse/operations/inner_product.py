@@ -35,8 +35,8 @@ OPERATIONS = (
         flops=lambda shapes, attributes: 2.0 * count(shapes["x"]) * shapes["y"][-1],
         attributes=_ATTRIBUTES,
         gradients=[
-            "x = inner_product_backward_data(dy, w)",
             "w b = inner_product_backward_weights(dy, x)",
+            "x = inner_product_backward_data(dy, w)",
         ],
         fuses=["relu"],
     ),

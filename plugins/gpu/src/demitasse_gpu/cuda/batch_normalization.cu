@@ -129,6 +129,27 @@ struct Products {
     }
 };
 
+// The sums of a ReLU's gradient, which is made now.
+struct Rectified {
+    const stored *dy, *y;
+    stored *made;
+    real slope;
+
+    template <int N> __device__ int start(int) const { return 0; }
+    template <int N> __device__ Two<N> read(Offset i) const { return {::read<N>(dy + i), ::read<N>(y + i)}; }
+    template <int N>
+    __device__ void add(int, const Two<N> &read, Offset i, real (&)[N], real (&second)[N]) const {
+        Pack<stored, N> pack;
+#pragma unroll
+        for (int k = 0; k < N; ++k) {
+            const real whole = (real)widened(read.a.values[k]);
+            pack.values[k] = Narrow<stored>::of((real)widened(read.b.values[k]) > 0 ? whole : slope * whole);
+            second[k] += (real)widened(pack.values[k]);
+        }
+        *reinterpret_cast<Pack<stored, N> *>(made + i) = pack;
+    }
+};
+
 extern "C" __global__ __launch_bounds__(kThreads, kResident) void moments(Extents s, const stored *x, real *partial) {
     sums(s, partial, Moments{x, s.inner});
 }
@@ -143,6 +164,11 @@ extern "C" __global__ __launch_bounds__(kThreads, kResident) void made_gradient_
     Extents s, Statistics given, const stored *one, const stored *other, const stored *mask, stored *made,
     const stored *x, const real *w, const real *b, int rectified, real *partial) {
     sums(s, partial, MadeGradients{{made, x, given, w, b, rectified}, one, other, mask, made});
+}
+
+extern "C" __global__ __launch_bounds__(kThreads, kResident) void rectified_sums(
+    Extents s, const stored *dy, const stored *y, stored *made, real slope, real *partial) {
+    sums(s, partial, Rectified{dy, y, made, slope});
 }
 
 extern "C" __global__ __launch_bounds__(kThreads, kResident) void product_sums(Extents s, const stored *dy, const stored *x, real *partial) {

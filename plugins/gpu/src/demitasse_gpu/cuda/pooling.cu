@@ -6,7 +6,7 @@
 #ifndef PLACE
 #define PLACE int
 #endif
-typedef PLACE place;  // an element of a plane of x, which may be stored as short
+typedef PLACE place;  // an element of a plane of x, which may be stored as unsigned short
 
 struct Windows {
     int samples, channels, height, width, rows, columns;  // of x; rows and columns of windows
@@ -40,25 +40,25 @@ __device__ inline void points(const Windows &s, int height, int width, F f) {
     }
 }
 
-// The windows in which row (or column) h of x lies: from `first` up to `end`.
-__device__ inline void windows_of(
-    int h, int pad, int kernel, const Divisor &stride, int count, int &first, int &end) {
+// Windows from `first` up to `end`, of those along an axis.
+struct Reach {
+    int first, end;
+};
+
+// Those in which row (or column) h of x lies.
+__device__ inline Reach windows_of(int h, int pad, int kernel, const Divisor &stride, int count) {
     const int reach = h + pad - kernel;
-    first = reach < 0 ? 0 : (int)quotient(reach, stride) + 1;
-    end = least_of((int)quotient(h + pad, stride) + 1, count);
+    return {reach < 0 ? 0 : (int)quotient(reach, stride) + 1, least_of((int)quotient(h + pad, stride) + 1, count)};
 }
 
-// f(from, row, column) for the windows in which point (h, w) of x lies, `from` being where sample n's
-// and channel c's number of a window lies.
+// f(from, row, column) for windows, `from` being where sample n's and channel c's number of a window lies.
 template <bool kInnermost, class F>
-__device__ inline void each_window(const Windows &s, int n, int c, int h, int w, F f) {
-    int top, bottom, left, right;
-    windows_of(h, s.pad_h, s.kernel_h, s.by_stride_h, s.rows, top, bottom);
-    windows_of(w, s.pad_w, s.kernel_w, s.by_stride_w, s.columns, left, right);
-    unsigned line = at<kInnermost>(s, n, c, top, left, s.rows, s.columns);
-    for (int row = top; row < bottom; ++row, line += s.columns * step_of<kInnermost>(s)) {
+__device__ inline void each_window(const Windows &s, int n, int c, const Reach &down, const Reach &across, F f) {
+    unsigned line = at<kInnermost>(s, n, c, down.first, across.first, s.rows, s.columns);
+    for (int row = down.first; row < down.end; ++row, line += s.columns * step_of<kInnermost>(s)) {
         unsigned from = line;
-        for (int column = left; column < right; ++column, from += step_of<kInnermost>(s)) f(from, row, column);
+        for (int column = across.first; column < across.end; ++column, from += step_of<kInnermost>(s))
+            f(from, row, column);
     }
 }
 
@@ -99,22 +99,44 @@ __device__ inline void maxima(const Windows &s, const stored *x, stored *y, plac
     });
 }
 
+// Two by two points of dx at a time, which read most of the windows that they lie in together. A ReLU before the pool has
+// given `rectified`, where that is told: what its gradient is, is made.
 template <bool kInnermost, int N>
-__device__ inline void maxima_backward(const Windows &s, const stored *dy, const place *argmax, stored *dx) {
-    points<kInnermost, N>(s, s.height, s.width, [&](int n, int c, int h, int w) {
-        real total[N];
-#pragma unroll
-        for (int k = 0; k < N; ++k) total[k] = 0;
-        const place here = (place)(h * s.width + w);
-        each_window<kInnermost>(s, n, c, h, w, [&](unsigned from, int, int) {
+__device__ inline void maxima_backward(
+    const Windows &s, const stored *dy, const place *argmax, stored *dx, const stored *rectified, real negative) {
+    points<kInnermost, N>(s, (s.height + 1) / 2, (s.width + 1) / 2, [&](int n, int c, int i, int j) {
+        real total[2][2][N] = {};
+        const int h = i * 2, w = j * 2;
+        const Reach down = {windows_of(h, s.pad_h, s.kernel_h, s.by_stride_h, s.rows).first,
+                            windows_of(h + 1, s.pad_h, s.kernel_h, s.by_stride_h, s.rows).end};
+        const Reach across = {windows_of(w, s.pad_w, s.kernel_w, s.by_stride_w, s.columns).first,
+                              windows_of(w + 1, s.pad_w, s.kernel_w, s.by_stride_w, s.columns).end};
+        each_window<kInnermost>(s, n, c, down, across, [&](unsigned from, int, int) {
             real slope[N];
             const Pack<place, N> chosen = read<N>(argmax + from);
             load<N>(dy + from, slope);
 #pragma unroll
-            for (int k = 0; k < N; ++k)
-                if (chosen.values[k] == here) total[k] += slope[k];
+            for (int a = 0; a < 4; ++a) {
+                const place here = (place)((h + a / 2) * s.width + w + a % 2);
+#pragma unroll
+                for (int k = 0; k < N; ++k)
+                    if (chosen.values[k] == here) total[a / 2][a % 2][k] += slope[k];
+            }
         });
-        store<N>(dx + at<kInnermost>(s, n, c, h, w, s.height, s.width), total);
+#pragma unroll
+        for (int a = 0; a < 4; ++a) {
+            if (h + a / 2 >= s.height || w + a % 2 >= s.width) continue;
+            const unsigned to = at<kInnermost>(s, n, c, h + a / 2, w + a % 2, s.height, s.width);
+            real (&made)[N] = total[a / 2][a % 2];
+            if (rectified) {
+                real y[N];
+                load<N>(rectified + to, y);
+#pragma unroll
+                for (int k = 0; k < N; ++k)
+                    if (!(y[k] > 0)) made[k] = negative * (real)widened(Narrow<stored>::of(made[k]));
+            }
+            store<N>(dx + to, made);
+        }
     });
 }
 
@@ -156,7 +178,9 @@ __device__ inline void averages_backward(const Windows &s, const stored *dy, sto
         real total[N];
 #pragma unroll
         for (int k = 0; k < N; ++k) total[k] = 0;
-        each_window<kInnermost>(s, n, c, h, w, [&](unsigned from, int row, int column) {
+        const Reach down = windows_of(h, s.pad_h, s.kernel_h, s.by_stride_h, s.rows);
+        const Reach across = windows_of(w, s.pad_w, s.kernel_w, s.by_stride_w, s.columns);
+        each_window<kInnermost>(s, n, c, down, across, [&](unsigned from, int row, int column) {
             real slope[N];
             const int tall = extent_of(row * s.stride_h - s.pad_h, s.kernel_h, s.height, s.pad_h);
             const int wide = extent_of(column * s.stride_w - s.pad_w, s.kernel_w, s.width, s.pad_w);
@@ -183,8 +207,9 @@ extern "C" __global__ void pooling_max(
 }
 
 extern "C" __global__ void pooling_max_backward(
-    Windows windows, int innermost, const stored *dy, const place *argmax, stored *dx) {
-    BY_LAYOUT(maxima_backward, windows, dy, argmax, dx)
+    Windows windows, int innermost, const stored *dy, const place *argmax, stored *dx, const stored *rectified,
+    real negative) {
+    BY_LAYOUT(maxima_backward, windows, dy, argmax, dx, rectified, negative)
 }
 
 extern "C" __global__ void pooling_average(Windows windows, int innermost, const stored *x, stored *y) {

@@ -17,11 +17,11 @@ template <class T> struct Converted<T, T> {
     static __device__ T of(T x) { return x; }
 };
 #ifdef WHOLE_NUMBERS  // places and masks, which have no widened form
-template <> struct Converted<int, short> {
-    static __device__ short of(int x) { return (short)x; }
+template <> struct Converted<int, unsigned short> {
+    static __device__ unsigned short of(int x) { return (unsigned short)x; }
 };
-template <> struct Converted<short, int> {
-    static __device__ int of(short x) { return x; }
+template <> struct Converted<unsigned short, int> {
+    static __device__ int of(unsigned short x) { return x; }
 };
 #endif
 

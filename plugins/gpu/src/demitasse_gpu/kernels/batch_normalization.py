@@ -276,11 +276,7 @@ def made_with_sums(one: Any, other: Any, mask: Any, made: Any) -> Callable[[Laun
 
     def with_next(following: Launch) -> Launch | None:
         told = following.told
-        if (
-            not isinstance(told, GradientSums)
-            or told.dy.address != made.address
-            or told.dy.size != made.size
-        ):
+        if not isinstance(told, GradientSums) or not is_same(told.dy, made):
             return None
         form = told.form
         arguments = form.extents, told.known, one, other, mask, made, *told.rest
@@ -371,10 +367,50 @@ def channel_sums(form: Channels, dy: Any, x: Any, dw: Any, db: Any, partial: Any
     none = statistics(form.source, None, None, None, 0.0, kept=False)
     grid, block = form.settled
     launch, extents, device = form.source.launch, form.extents, dy.device
+    sums = launch(device, "product_sums", form.sums, form.block, extents, dy, x, partial)
+    if x is None:
+        sums.told = ChannelSums(form, dy, partial)
     return [
-        launch(device, "product_sums", form.sums, form.block, extents, dy, x, partial),
+        sums,
         launch(device, "settle_gradients", grid, block, extents, none, partial, form.slabs, dw, db),
     ]
+
+
+class RectifiedGradient(NamedTuple):
+    """The launch that makes a ReLU's gradient, of what the ReLU has given."""
+
+    dy: Any
+    y: Any
+    made: Any
+    slope: float
+
+
+class ChannelSums(NamedTuple):
+    """The launch that reads dy to sum it alone, and where to."""
+
+    form: Channels
+    dy: Any
+    partial: Any
+
+
+def rectified_with_sums(of: RectifiedGradient) -> Callable[[Launch], Launch | None]:
+    """For a launch that makes a ReLU's gradient: one that also does what a bias's gradient behind it
+    does first, which is to read it all."""
+
+    def with_next(following: Launch) -> Launch | None:
+        told = following.told
+        if not isinstance(told, ChannelSums) or not is_same(told.dy, of.made):
+            return None
+        form = told.form
+        arguments = form.extents, of.dy, of.y, of.made, form.source.number(of.slope), told.partial
+        return form.source.launch(of.made.device, "rectified_sums", form.sums, form.block, *arguments)
+
+    return with_next
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """Whether two arrays are the same elements in memory."""
+    return bool(one.address == other.address and one.size == other.size)
 
 
 FACTORIES = {

@@ -8,7 +8,11 @@ from math import prod
 from typing import Any
 
 from demitasse import Candidate, Request, Work
-from demitasse_gpu.kernels.batch_normalization import made_with_sums
+from demitasse_gpu.kernels.batch_normalization import (
+    RectifiedGradient,
+    made_with_sums,
+    rectified_with_sums,
+)
 from demitasse_gpu.kernels.launches import Source, blocks, device_of, real_type, spec
 from demitasse_gpu.kernels.layouts import like, unconverted
 
@@ -34,7 +38,12 @@ def _alike(request: Request, name: str, leader: int) -> Iterable[Candidate]:
 
     def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
         arguments = (*inputs, *outputs, source.number(slope))
-        return source.flat(device_of(inputs), name, prod(lead.shape), *arguments)
+        launch = source.flat(device_of(inputs), name, prod(lead.shape), *arguments)
+        if name == "relu_backward":
+            (dy, y), (made,) = inputs, outputs
+            launch.told = told = RectifiedGradient(dy, y, made, slope)
+            launch.with_next = rectified_with_sums(told)
+        return launch
 
     return (Candidate(KERNEL, bind, (layout,) * len(request.inputs), (layout,)),)
 

@@ -105,7 +105,7 @@ def reorder(request: Request) -> Iterable[Candidate]:
 
 
 def _source(x: TensorSpec, y: TensorSpec) -> Source:
-    whole = {x.stored, y.stored} == {"int32", "int16"}
+    whole = {x.stored, y.stored} == {"int32", "uint16"}
     types = (("FROM", x.stored), ("TO", y.stored))
     real = "float64" if x.dtype == "float64" else "float32"
     return Source("reorder.cu", real, types=types, macros=("WHOLE_NUMBERS",) if whole else ())

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from demitasse import Candidate, Layout, Request, Work
+from demitasse_gpu.kernels.batch_normalization import RectifiedGradient, is_same
 from demitasse_gpu.kernels.launches import (
     DIVISOR,
     THREADS,
@@ -19,6 +20,9 @@ from demitasse_gpu.kernels.launches import (
     structure,
 )
 from demitasse_gpu.kernels.layouts import by_channels, is_innermost, unconverted
+
+if TYPE_CHECKING:
+    from demitasse_gpu.launch import Launch
 
 KERNEL = "CUDA"
 _FIELDS = (
@@ -95,6 +99,8 @@ def _pool(
         channels, device = x[1], device_of(inputs)
         together = source.pack if is_innermost(layout) and channels % source.pack == 0 else 1
         height, width = target[2:]
+        if name == "pooling_max_backward":  # two by two points at a time
+            height, width = -(-height // 2), -(-width // 2)
         order = (
             (channels // together, width, height) if is_innermost(layout) else (width, height, channels)
         )
@@ -104,18 +110,40 @@ def _pool(
             *((field, list(DIVISOR)) for field in _DIVISORS),
         ]
         windows = structure(fields, *numbers, *divisors)
-        grid = blocks(device, prod(target) // together)
+        grid = blocks(device, x[0] * channels * height * width // together)
         arrays = (*inputs, *outputs, *[None] * (name == "pooling_max" and len(outputs) == 1))
-        return source.launch(device, name, grid, THREADS, windows, int(is_innermost(layout)), *arrays)
+
+        def launched(*more: Any) -> Launch:
+            given = windows, int(is_innermost(layout)), *arrays, *more
+            return source.launch(device, name, grid, THREADS, *given)
+
+        if name != "pooling_max_backward":
+            return launched()
+        launch = launched(None, source.number(0))
+        launch.with_next = _rectified_too(outputs[0], lambda y, slope: launched(y, source.number(slope)))
+        return launch
 
     return (Candidate(KERNEL, bind, tuple(inputs), tuple(outputs), in_place=False),)
 
 
+def _rectified_too(dx: Any, made: Callable[[Any, float], Launch]) -> Callable[[Launch], Launch | None]:
+    """For a launch that makes dx: what ``made`` gives with what a ReLU has given, where the ReLU's
+    gradient is next, and takes its place in memory."""
+
+    def with_next(following: Launch) -> Launch | None:
+        told = following.told
+        if not isinstance(told, RectifiedGradient) or not is_same(told.dy, dx):
+            return None
+        return made(told.y, told.slope) if is_same(told.made, dx) else None
+
+    return with_next
+
+
 def _index_layout(layout: Layout, x: Sequence[int]) -> Layout:
-    """Places in planes of less than 2**15 elements are stored as int16: half the bytes."""
-    if prod(x[2:]) >= 2**15:
+    """Places in planes of 2**16 elements at most are stored as uint16: half the bytes."""
+    if prod(x[2:]) > 2**16:
         return unconverted(layout)
-    return Layout(f"{unconverted(layout).name} int16", layout.order, stored="int16")
+    return Layout(f"{unconverted(layout).name} uint16", layout.order, stored="uint16")
 
 
 def _is_served(attributes: Mapping[str, Any], x: Sequence[int], y: Sequence[int]) -> bool:

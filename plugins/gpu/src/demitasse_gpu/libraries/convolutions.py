@@ -288,24 +288,24 @@ def _weights(asked: Convolution, inputs: Sequence[Any], outputs: Sequence[Any], 
     (dy, x), (dw, db) = inputs, (*outputs, None)[:2]
     device: Device = dy.device
     works, rest = list[Work](), workspace[asked.limit :]
+    if db is not None:  # first: the launch before may have made dy, and sum it as it does
+        works += column_sums(asked.table, dy, db, rest)
     if dw is not None:
         library = opened(device)
         made = rest.address if asked.half else dw.address
-        ways = _weights_ways(library, asked, (x.address, made, dy.address), workspace)
+        ways = _own_ways(device, asked, (x.address, dy.address), dw.address, None, workspace)
+        others = _weights_ways(library, asked, (x.address, made, dy.address), workspace)
         for copied in _copies(asked, workspace):
             given = copied.x, copied.w, dy.address
             before, after = copied.images(device, x), copied.gradient(device, made)
             wide = _weights_ways(library, copied.wide, given, workspace)
             if not asked.half:  # else of float32, which no copy back is of
                 wide += _own_ways(device, copied.wide, (copied.x, dy.address), copied.w, None, workspace)
-            ways += [_in_line(before, way, after) for way in wide]
+            others += [_in_line(before, way, after) for way in wide]
         if asked.half:
             last = widened(device, rest, dw, prod(asked.w), asked.stored)
-            ways = [_in_line(way, last) for way in ways]
-        ways += _own_ways(device, asked, (x.address, dy.address), dw.address, None, workspace)
-        works.append(_quickest(library, asked, ways, (dy, x, dw, workspace)))
-    if db is not None:
-        works += column_sums(asked.table, dy, db, rest)
+            others = [_in_line(way, last) for way in others]
+        works.append(_quickest(library, asked, ways + others, (dy, x, dw, workspace)))
     return in_order(works)
 
 

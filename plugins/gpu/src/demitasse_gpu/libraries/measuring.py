@@ -20,8 +20,8 @@ LEAST, MOST = 0.5e-3, 20
 how many those are, may be mostly the host's; the device's part is to take some 0.2 ms still."""
 
 LONG, HOPELESS = 1e-3, 2.0
-"""A way that once takes so many seconds, mostly the device's then, and so many times what the best takes,
-is not measured any further."""
+"""A way that once takes so many seconds, mostly the device's then, and so many times what the best
+takes, is not measured any further."""
 
 
 def quickest(device: Device, ways: Sequence[Callable[[int], None]]) -> int:
@@ -44,9 +44,7 @@ def quickest(device: Device, ways: Sequence[Callable[[int], None]]) -> int:
     return best
 
 
-def measured(
-    device: Device, way: Callable[[int], None], best: float = math.inf
-) -> tuple[bool, float]:
+def measured(device: Device, way: Callable[[int], None], best: float = math.inf) -> tuple[bool, float]:
     """Whether a step's graph could not have it, and the seconds that a call takes on the device. The
     host may take longer to enqueue it: so the calls of a round are one graph, and rounds are enqueued
     behind one that is not counted. One that is much slower than ``best`` is called twice."""
