@@ -43,16 +43,17 @@ CHECKS: dict[str, float] = {
     "memory": 60,
     "mistakes": 60,
     "command": 120,
-    "compiling": 200,
+    "preparing": 240,
 }
-"""The parts that run beside each other, and the seconds that each may take. ``compiling`` has PyTorch
-compile what it will be measured with, and keep it."""
+"""The parts that run beside each other, and the seconds that each may take. ``preparing`` has PyTorch
+compile what it will be measured with, and hold it."""
 MEASURES: dict[str, float] = {"copies": 30, "speed": 300, "small": 90}
 """The parts that run alone, in this order; together more than there are, as most take less."""
 PARTS = {**CHECKS, **MEASURES}
 NETS = ("resnet50", "googlenet", "vgg16", "alexnet", "cifar10_quick", "lenet")
 PRECISIONS = ("tf32", "bf16", "f32")
 SETTINGS = ("eager", "compiled", "reduce-overhead")
+CHOSEN = ("precisions", "nets", "settings")
 LEFT = 5.0
 """Seconds kept to write the result."""
 
@@ -72,7 +73,8 @@ def options() -> argparse.Namespace:
     add("--settings", default=",".join(SETTINGS), help=f"PyTorch's ({','.join(SETTINGS)})")
     add("--nets", default=",".join(NETS), help=f"looked at ({','.join(NETS)})")
     add("--stand-in", action="store_true", help="on the processor, with small nets: tries the script")
-    add("--uncompiled", default="", help=argparse.SUPPRESS)
+    add("--brief", action="store_true", help="without the time of each of a net's operations")
+    add("--folder", default="", help=argparse.SUPPRESS)
     add("--part", choices=tuple(PARTS), help=argparse.SUPPRESS)
     add("--without", action="append", default=[], help=argparse.SUPPRESS)
     chosen = parser.parse_args()
@@ -90,6 +92,8 @@ class Run:
     def __init__(self, chosen: argparse.Namespace, described: Path) -> None:
         self._start, self._chosen, self._lock = time.monotonic(), chosen, threading.Lock()
         self._result, self._failed = dict[str, Any](), list[str]()
+        self._held = described / "held"
+        self._held.mkdir()
         paths = os.pathsep.join(map(str, [*PATHS, described]))
         before = os.environ.get("PYTHONPATH")
         self._environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [paths, before]))}
@@ -137,8 +141,9 @@ class Run:
             told = [sys.executable, "-u", str(Path(__file__).parent), "--part", name]
             told += ["--seconds", str(seconds), "--precisions", self._chosen.precisions]
             told += ["--nets", self._chosen.nets, "--settings", self._chosen.settings, *stand_in]
-            not_compiled = self._result.get("compiling", {}).get("not compiled", {})
-            told += ["--uncompiled", ",".join(not_compiled)]
+            told += ["--brief"] * self._chosen.brief
+            if "preparing" in self._chosen.parts.split(","):
+                told += ["--folder", str(self._held)]
             return [*told, *(f"--without={case}" for case in without)]
 
         isolated.part(command, limit, found, self._write, env=self._environment, cwd=ROOT)
@@ -186,7 +191,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from parts import RUN
     from race import asked
 
-    asked.update({name: tuple(getattr(chosen, name).split(",")) for name in asked})
+    asked.update({name: tuple(getattr(chosen, name).split(",")) for name in CHOSEN})
+    asked.update(folder=(chosen.folder,) * bool(chosen.folder), brief=("brief",) * chosen.brief)
     for said in RUN[chosen.part](chosen.seconds, chosen.stand_in, frozenset(chosen.without)):
         print(json.dumps(said, default=str), flush=True)
     return 0

@@ -14,6 +14,7 @@ from typing import Any
 
 from bench import prototxt, values
 from bench.layers import Net
+from held import timed
 
 import demitasse
 from demitasse import Level, Machine, MemorySpace, SyncSpec, fingerprint
@@ -108,6 +109,10 @@ class Training:
         """Some steps, to their end."""
         self.trainer.step(steps)
         self.device.synchronise()
+
+    def timed(self, steps: int) -> float:
+        """Seconds that some steps take."""
+        return timed(self, steps)
 
     def reading(self, steps: int) -> float:
         """Seconds a step of some whose samples come from the host, one of them to begin with."""

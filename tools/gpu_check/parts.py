@@ -19,7 +19,7 @@ import ours
 from bench.nets import NETS
 from cases import FAILED, Cases, Table, failed
 from commands import command
-from race import compiling, small, speed
+from race import preparing, small, speed
 from ways import ways
 from whole_nets import agreement
 
@@ -249,7 +249,7 @@ def kernels(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]:
 RUN: dict[str, Callable[[float, bool, Cases], Iterator[Table]]] = {
     each.__name__: each
     for each in (
-        *(about, engine, agreement, kernels, ways, memory, mistakes, command, compiling),
+        *(about, engine, agreement, kernels, ways, memory, mistakes, command, preparing),
         *(copies, speed, small),
     )
 }

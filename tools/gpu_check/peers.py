@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sys
+import time
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from bench import values
 from bench.contenders import pytorch as peers
 from bench.layers import Net
+from held import Wish, serve, timed
 
 
 class Training:
@@ -20,6 +23,7 @@ class Training:
     def __init__(self, net: Net, precision: str, setting: str) -> None:
         import torch
 
+        start = time.perf_counter()
         self.torch, before = torch, torch.cuda.memory_allocated()
         torch.backends.cudnn.benchmark = True
         torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
@@ -40,6 +44,8 @@ class Training:
         self.run(5)
         self.memory = int(torch.cuda.max_memory_allocated() - before)
         """Bytes of device memory that it has had at most."""
+        self.prepared = time.perf_counter() - start
+        """The seconds that it took to prepare."""
 
     def _loss(self, data: Any, label: Any) -> Any:
         torch = self.torch
@@ -58,6 +64,10 @@ class Training:
             self.optimizer.step()
         self.torch.cuda.synchronize()
 
+    def timed(self, steps: int) -> float:
+        """Seconds that some steps take."""
+        return timed(self, steps)
+
     def close(self) -> None:
         del self.model, self.data, self.optimizer, self.objective
         self.torch.compiler.reset()
@@ -65,13 +75,15 @@ class Training:
 
 
 def main() -> None:
-    """Compile a net, and keep the code where the next process looks for it."""
+    """Prepare a net, and hold it in a folder."""
     from bench.nets import NETS
 
-    name, precision, batch, setting = sys.argv[1:]
+    name, precision, batch, setting, folder = sys.argv[1:]
     net = NETS[name]()
     net.batch = int(batch)
-    Training(net, precision, setting)
+    training = Training(net, precision, setting)
+    about = f"{training.prepared} {training.memory}"
+    serve(training, about, Wish(name, precision, net.batch, setting).place(Path(folder)))
 
 
 if __name__ == "__main__":

@@ -5,16 +5,17 @@ from __future__ import annotations
 import gc
 import importlib.util
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import held
 import ours
+from bench.layers import Net
 from bench.nets import NETS
 from cases import Cases, Table, failed
+from held import Wish
 
 Case = tuple[str, str, int]
 """A net, a precision, and images to a batch."""
@@ -42,45 +43,27 @@ asked: dict[str, tuple[str, ...]] = {
     "precisions": ("tf32", "bf16", "f32"),
     "nets": LONGEST,
     "settings": ("eager", "compiled", "reduce-overhead"),
-    "uncompiled": (),
+    "folder": (),
+    "brief": (),
 }
-"""What is measured; ``uncompiled`` are nets, with their precisions, that PyTorch has not compiled."""
+"""What is measured; ``folder`` is where PyTorch's nets wait that were prepared beside other checks."""
 SETTINGS = {"big": ("eager", "compiled"), "small": ("eager", "reduce-overhead")}
 """PyTorch's, of which the best counts."""
 
 
-def compiling(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]:
-    """PyTorch compiles what it will be measured with, each net in a process, and keeps the code. The
-    nets that take longest come first."""
-    if stand_in or importlib.util.find_spec("torch") is None:
+def preparing(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]:
+    """PyTorch compiles and tunes what it will be measured with, each net in a process that holds it.
+    What takes longest comes first, and what is not compiled last, as far as memory goes."""
+    if stand_in or importlib.util.find_spec("torch") is None or not asked["folder"]:
         yield {"skipped": ["no PyTorch to compare with"]}
         return
-    end, peers = time.monotonic() + seconds - 5, str(Path(__file__).with_name("peers.py"))
-    every = [(case, "compiled") for case in BIG] + [(case, "reduce-overhead") for case in SMALL]
-    wanted = [(case, setting) for case, setting in every if _is_asked_for(case)]
-    wanted.sort(key=lambda each: LONGEST.index(each[0][0]))
-    begun: dict[str, subprocess.Popen[str]] = {}
-    said: dict[str, str] = {}
-    while wanted or begun:
-        while wanted and len(begun) < 8:
-            (name, precision, batch), setting = wanted.pop(0)
-            command = [sys.executable, peers, name, precision, str(batch), setting]
-            begun[f"{name} {precision}"] = subprocess.Popen(
-                command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-            )
-        time.sleep(0.2)
-        for case in [case for case, process in begun.items() if process.poll() is not None]:
-            process = begun.pop(case)
-            _, error = process.communicate()
-            if process.returncode:
-                said[case] = error[-300:]
-        if time.monotonic() > end:
-            for process in begun.values():
-                process.kill()
-            for case in (*begun, *(" ".join(each[:2]) for each, _ in wanted)):
-                said[case] = f"not compiled within {seconds:.0f} s"
-            break
-    yield {"not compiled": said}
+    every = [
+        *(Wish(*case, setting) for setting in SETTINGS["big"] for case in BIG),
+        *(Wish(*case, setting) for setting in SETTINGS["small"] for case in SMALL),
+    ]
+    wanted = [wish for wish in every if _is_asked_for(wish[:3]) and wish.setting in asked["settings"]]
+    wanted.sort(key=lambda wish: (wish.setting == "eager", LONGEST.index(wish.net)))
+    yield {"not prepared": held.prepare(wanted, Path(asked["folder"][0]), seconds - 5)}
 
 
 def _is_asked_for(case: Case) -> bool:
@@ -127,12 +110,11 @@ def _race(
             said["prepared"] = time.perf_counter() - start
             said |= {"losses": mine.losses, "memory": mine.memory, "all memory": mine.all_memory}
             for setting in settings if peer is not None else ():
-                if setting != "eager" and case in asked["uncompiled"]:
+                found = _peer(peer, net, Wish(name, precision, batch, setting))
+                if found is None:
                     continue
-                start = time.perf_counter()
-                runners[setting] = peer.Training(net, precision, setting)
-                said[f"{setting} prepared"] = time.perf_counter() - start
-                said[f"{setting} memory"] = runners[setting].memory
+                runners[setting] = found
+                said |= {f"{setting} prepared": found.prepared, f"{setting} memory": found.memory}
             times = by_turns(runners, steps)
             medians = {who: statistics.median(t) for who, t in times.items()}
             said |= {"seconds": medians, "all": times}
@@ -143,7 +125,8 @@ def _race(
                 yield {"ratios": [[name, precision, batch, best, ratio]]}
             yield {"timed": [dict(said)]}  # what follows takes long
             said["seconds, samples from the host"] = mine.reading(steps)
-            said["entries"] = mine.entries()
+            if not asked["brief"]:
+                said["entries"] = mine.entries()
         except Exception as error:  # noqa: BLE001 - the next net may do
             said["error"] = f"{type(error).__name__}: {error}"
             yield {"races": [said], **failed(case, error, stand_in)}
@@ -156,12 +139,21 @@ def _race(
         gc.collect()
 
 
+def _peer(peer: Any, net: Net, wish: Wish) -> Any:
+    """PyTorch's training, which waits where it was prepared; prepared now where nobody had it prepared,
+    or it is not compiled; else None."""
+    folder = asked["folder"]
+    if folder and (place := wish.place(Path(folder[0]))).exists():
+        return held.Held(place)
+    if folder and wish.setting != "eager":
+        return None
+    return peer.Training(net, wish.precision, wish.setting)
+
+
 def by_turns(runners: dict[str, Any], steps: int) -> dict[str, list[float]]:
     """Seconds a step of each in some rounds, in which all take turns."""
     times: dict[str, list[float]] = {who: [] for who in runners}
     for _ in range(ROUNDS):
         for who, runner in runners.items():
-            start = time.perf_counter()
-            runner.run(steps)
-            times[who].append((time.perf_counter() - start) / steps)
+            times[who].append(runner.timed(steps) / steps)
     return times
