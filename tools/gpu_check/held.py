@@ -71,7 +71,11 @@ class Held:
     def __init__(self, place: Path) -> None:
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.settimeout(TURN)
-        self._socket.connect(str(place))
+        try:
+            self._socket.connect(str(place))
+        except OSError:
+            self._socket.close()
+            raise
         place.unlink()
         self._lines = self._socket.makefile("rw", buffering=1)
         seconds, memory = self._said().split()
