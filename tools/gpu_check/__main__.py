@@ -35,6 +35,7 @@ PATHS = [
     *(ROOT / path for path in ("tools", "tools/gpu_check", "tests", "plugins/gpu/tests")),
 ]
 CHECKS: dict[str, float] = {
+    "preparing": 240,
     "about": 40,
     "engine": 60,
     "agreement": 150,
@@ -43,7 +44,6 @@ CHECKS: dict[str, float] = {
     "memory": 60,
     "mistakes": 60,
     "command": 120,
-    "preparing": 240,
 }
 """The parts that run beside each other, and the seconds that each may take. ``preparing`` has PyTorch
 compile what it will be measured with, and hold it."""

@@ -34,4 +34,4 @@ def test_parts_for_which_no_time_is_left_are_named(tmp_path: Path) -> None:
 def test_a_part_that_there_is_not_is_named_with_those_there_are(tmp_path: Path) -> None:
     done = check(tmp_path / "check.json", "--parts", "speeds")
     assert done.returncode == 2
-    assert "unknown part 'speeds' (valid: about, engine, agreement" in done.stderr
+    assert "unknown part 'speeds' (valid: preparing, about, engine" in done.stderr

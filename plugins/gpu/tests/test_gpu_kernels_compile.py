@@ -12,12 +12,14 @@ import nvrtc
 import pytest
 
 from demitasse_gpu.kernels.launches import CUDA, Source
+from demitasse_gpu.libraries.implicit_gemm import AROUND, ROUNDED, SCALAR, SPLIT
 
 NVCC = shutil.which("nvcc")
 SOURCES = sorted(path.relative_to(CUDA.parent) for path in CUDA.parent.rglob("*.cu"))
 needs_compiler = pytest.mark.skipif(nvrtc.library() is None and NVCC is None, reason=nvrtc.NO_COMPILER)
 
 FORMS: dict[str, list[Source]] = {
+    **{each.file: [each] for each in (SCALAR, SPLIT, ROUNDED, AROUND)},
     "image_transform.cu": [
         Source("image_transform.cu", "float32", "bfloat16", (("FROM", "uint8"),)),
         Source("image_transform.cu", "float64", "", (("FROM", "int8"),)),
@@ -40,7 +42,7 @@ FORMS: dict[str, list[Source]] = {
     ],
     "softmax.cu": [Source("softmax.cu", "float32", "bfloat16", (("LABEL", "int32"),))],
 }
-"""Element types that kernels are compiled for beyond the usual ones."""
+"""Element types that kernels are compiled for where those are not the usual ones."""
 
 
 EPILOGUES = [("bf16", "float"), ("double", "double")]

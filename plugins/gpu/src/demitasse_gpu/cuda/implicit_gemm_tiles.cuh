@@ -22,8 +22,8 @@ template <class Product, int WM> struct Place {
 };
 
 // Of rows that have the terms of their sums in line: places of units are turned about so that neighbouring rows' are in
-// other banks. A thread's rows are every eighth of its warp's from `down` on; its columns are four from `across` * 4 on,
-// and the four 16 behind.
+// other banks. A thread's rows are every eighth of its warp's from `down` on; its columns are four of each 16, from
+// `across` * 4 on.
 __device__ inline int turned_left(int row, int unit) { return row * kUnits + (unit ^ (row >> 1 & 3)); }
 __device__ inline int turned_right(int row, int unit) { return row * kUnits + (unit ^ (row >> 2 & 3)); }
 

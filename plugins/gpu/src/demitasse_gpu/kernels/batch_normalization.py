@@ -278,6 +278,8 @@ def made_with_sums(one: Any, other: Any, mask: Any, made: Any) -> Callable[[Laun
         told = following.told
         if not isinstance(told, GradientSums) or not is_same(told.dy, made):
             return None
+        if not are_aligned(one, other, mask, made):
+            return None
         form = told.form
         arguments = form.extents, told.known, one, other, mask, made, *told.rest
         return form.source.launch(made.device, "made_gradient_sums", form.sums, form.block, *arguments)
@@ -401,6 +403,8 @@ def rectified_with_sums(of: RectifiedGradient) -> Callable[[Launch], Launch | No
         told = following.told
         if not isinstance(told, ChannelSums) or not is_same(told.dy, of.made):
             return None
+        if not are_aligned(of.dy, of.y, of.made):
+            return None
         form = told.form
         arguments = form.extents, of.dy, of.y, of.made, form.source.number(of.slope), told.partial
         return form.source.launch(of.made.device, "rectified_sums", form.sums, form.block, *arguments)
@@ -411,6 +415,11 @@ def rectified_with_sums(of: RectifiedGradient) -> Callable[[Launch], Launch | No
 def is_same(one: Any, other: Any) -> bool:
     """Whether two arrays are the same elements in memory."""
     return bool(one.address == other.address and one.size == other.size)
+
+
+def are_aligned(*arrays: Any) -> bool:
+    """Whether threads may move 16 bytes of each at once."""
+    return not any(array.address % 16 for array in arrays)
 
 
 FACTORIES = {

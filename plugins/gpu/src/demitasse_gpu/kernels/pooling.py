@@ -7,7 +7,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from demitasse import Candidate, Layout, Request, Work
-from demitasse_gpu.kernels.batch_normalization import RectifiedGradient, is_same
+from demitasse_gpu.kernels.batch_normalization import RectifiedGradient, are_aligned, is_same
 from demitasse_gpu.kernels.launches import (
     DIVISOR,
     THREADS,
@@ -134,7 +134,8 @@ def _rectified_too(dx: Any, made: Callable[[Any, float], Launch]) -> Callable[[L
         told = following.told
         if not isinstance(told, RectifiedGradient) or not is_same(told.dy, dx):
             return None
-        return made(told.y, told.slope) if is_same(told.made, dx) else None
+        in_place = is_same(told.made, dx) and are_aligned(told.y)
+        return made(told.y, told.slope) if in_place else None
 
     return with_next
 

@@ -1,8 +1,9 @@
 """Convolutions by kernels of our own beside cuDNN's, as products of matrices that are never written down
-(implicit GEMM): in float32 that no tensor core rounds, and of TF32 the gradients of filters.
+(implicit GEMM): in exact float32, which tensor cores make of split numbers, and in TF32.
 
 cuDNN's engines for these are few, or slow, once those are left out that add up in another order from run
-to run. For exact float32 they know planes alone, which normalisations take twice as long for."""
+to run. For exact float32 they know planes alone, which normalisations take twice as long for, and use no
+tensor cores."""
 
 from __future__ import annotations
 
