@@ -65,13 +65,13 @@ def _tried(found: Any, form: str, kind: int, precision: str) -> Iterator[Table]:
     made, room = arrays[-1], empty(found, (asked.limit,), "uint8")
     addresses = [array.address for array in arrays[:-1]]
     tried = implicit_gemm.ways(found, asked, addresses, made.address, None, room.address)
-    for number, launches in enumerate(tried):
+    for name, launches in tried:
         made[...] = 99
         for launch in launches:
             launch()
         far = np.asarray(made) - _innermost(expected)
         off = float(np.linalg.norm(far) / np.linalg.norm(expected))
-        what = f"{form}, {KINDS[kind]}, {precision}, way {number}"
+        what = f"{form}, {KINDS[kind]}, {precision}, {name}"
         yield {"ways": [[what, off]]}
         if not off <= WITHIN[precision]:
             yield {"wrong": [f"{what}: {off:.1e} from float64"]}

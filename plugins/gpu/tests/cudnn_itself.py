@@ -96,7 +96,10 @@ def main() -> None:
                 limits = asked.limit, asked.unwanted, convolutions.TRIED
                 operation = opened.convolution(kind, *tensors, asked.geometry)
                 found = [opened.plans([operation], *limits)]
-                found[0][0].bind(tensors, (256, 512, 768), 4096)
+                name, plan = list(found[0].items())[-1]
+                plan.bind(tensors, (256, 512, 768), 4096)
+                alone = opened.plans([operation], *limits, name)
+                assert [*alone] == [name] and alone[name].workspace == plan.workspace
                 if kind == cudnn.FORWARD:
                     operations, _ = convolutions._fused(opened, asked, tensors)
                     found.append(opened.plans(operations, *limits))

@@ -19,7 +19,7 @@ from demitasse_gpu.device import Device
 from demitasse_gpu.libraries import convolutions, copies, cublaslt, cudnn
 from demitasse_gpu.libraries.convolutions import Convolution
 from demitasse_gpu.libraries.cudnn import strides_of
-from demitasse_gpu.libraries.implicit_gemm import SPLIT_TILES, TF32_TILES
+from demitasse_gpu.libraries.tiles import SPLIT_TILES, TF32_TILES
 
 GEOMETRIES = {
     "plain": {"stride": (1, 1), "pad": (0, 0), "dilation": (1, 1), "groups": 1},
@@ -303,6 +303,64 @@ def test_a_convolution_that_was_measured_is_not_measured_again() -> None:
     before = len(library.executed)
     computed(device, asked, [x, w, None])
     assert len(library.executed) == before + 1
+
+
+def plans_of(library: StandIn) -> int:
+    return sum(each["kind"] == cudnn.PLAN for each in library.descriptors.values())
+
+
+NAMED = {
+    "convolution": ["tiles tf32_2x2", "cuDNN 3.1", "copy 0: tiles tf32_1x2", "copy 0: cuDNN 3.0"],
+    "convolution_relu": ["cuDNN 3.0", "fused cuDNN 3.1", "copy 0: fused cuDNN 3.0"],
+    "convolution_backward_data": ["tiles tf32_2x1", "cuDNN 3.0"],
+    "convolution_backward_weights": ["tiles tf32_2x2 in 1 parts", "cuDNN 3.1", "copy 0: cuDNN 3.1"],
+}
+
+
+@pytest.mark.parametrize("few", [False, True])
+@pytest.mark.parametrize("name", NAMED)
+def test_the_way_that_an_earlier_process_found_is_made_alone(
+    name: str, few: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random, told = np.random.default_rng(2), GEOMETRIES["plain"]
+    of_x, of_w = ((2, 3, 9, 9), (8, 3, 3, 3)) if few else ((2, 8, 9, 9), (8, 8, 3, 3))
+    x, w, b = (random.normal(size=shape).astype(np.float32) for shape in (of_x, of_w, (8,)))
+    y = convolved(x.astype(np.float64), w.astype(np.float64), *geometry(told))
+    dy = random.normal(size=y.shape).astype(np.float32)
+    if name.endswith("data"):
+        expected, given = back_to_data(dy.astype(np.float64), w, x.shape, *geometry(told)), [dy, w]
+        told = {**told, "shape": x.shape}
+    elif name.endswith("weights"):
+        expected, given = back_to_weights(dy.astype(np.float64), x, w.shape, *geometry(told)), [dy, x]
+        told = {**told, "shape": w.shape}
+    else:
+        given = [x, w, b if name.endswith("relu") else None]
+        expected = np.maximum(y + b[:, None, None], 0) if name.endswith("relu") else y
+    asked = request(name, given, told, "tf32")
+    ways: list[str] = []
+
+    def choose(device: Device, found: Sequence[Any]) -> int:
+        ways.append(f"one of {len(found)}")
+        return 0
+
+    monkeypatch.setattr(convolutions, "quickest", choose)
+    for way in NAMED[name]:
+        if (few and way.startswith("tiles")) or (not few and way.startswith("copy")):
+            continue
+        library = StandIn([[], []])
+        device = device_with(library)
+        described = convolutions.described(asked)
+        device.opened["cudnn"].chosen.keep(described, way)
+        found = computed(device, asked, given)[0]
+        assert np.allclose(found, expected, atol=1e-3 * np.abs(expected).max()), way
+        assert (ways, plans_of(library)) == ([], int("cuDNN" in way)), way
+        other = device_with(library := StandIn([[], []]))
+        other.opened["cudnn"].chosen.keep(described, f"{way}9")
+        computed(other, asked, given)
+        assert len(ways) == 1, "there is no such way any more"
+        assert plans_of(library) > 1
+        assert other.opened["cudnn"].chosen.get(described) != f"{way}9"
+        ways.clear()
 
 
 def test_a_convolution_that_it_has_no_engine_for_says_so() -> None:

@@ -13,16 +13,12 @@ from stand_in_cudnn import StandIn, back_to_data, back_to_weights, convolved
 from test_gpu_convolutions import computed, device_with, request
 
 from demitasse_gpu.device import Device
-from demitasse_gpu.libraries import convolutions, cudnn, implicit_gemm
+from demitasse_gpu.libraries import convolutions, cudnn, implicit_gemm, tiles
 from demitasse_gpu.libraries.convolutions import Convolution
 
 NEAR = {"f32": 5e-7, "f32 of scalars": 2e-6, "tf32": 1e-3}
 """Of the largest number: sums are of some hundreds of products, of numbers that TF32 has 10 bits of."""
-KERNELS = {
-    "f32": implicit_gemm.SPLIT_TILES,
-    "f32 of scalars": implicit_gemm.TILES,
-    "tf32": implicit_gemm.TF32_TILES,
-}
+KERNELS = {"f32": tiles.SPLIT_TILES, "f32 of scalars": tiles.TILES, "tf32": tiles.TF32_TILES}
 """The sizes of tiles that are tried, by the precision; of scalars where tensor cores know no TF32."""
 FORMS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "three by three": ((2, 8, 7, 6), (16, 8, 3, 3), {"pad": (1, 1)}),
@@ -47,7 +43,7 @@ def told_of(form: dict[str, Any]) -> dict[str, Any]:
 def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Which kernels are looked at, on a device that has them."""
     if request.param == "f32 of scalars":
-        monkeypatch.setattr(implicit_gemm, "AMPERE", (10, 0))
+        monkeypatch.setattr(tiles, "AMPERE", (10, 0))
     return request.param
 
 
@@ -239,7 +235,7 @@ def test_parts_fit_into_the_scratch_memory() -> None:
     x, w = (64, 256, 14, 14), (512, 256, 3, 3)
     asked = Convolution(cudnn.BACKWARD_WEIGHTS, x, w, (64, 512, 14, 14), ((1, 1),) * 3, "float32", False)
     device, largest = Device(EmulatedDriver()), 0
-    for launches in implicit_gemm.ways(device, asked, (0, 0), 0, None, 0):
+    for _, launches in implicit_gemm.ways(device, asked, (0, 0), 0, None, 0):
         parts = int(launches[0]._arguments[-1])
         largest = max(largest, parts)
         assert parts == 1 or parts * 4 * np.prod(w) <= asked.limit

@@ -12,7 +12,7 @@ import nvrtc
 import pytest
 
 from demitasse_gpu.kernels.launches import CUDA, Source
-from demitasse_gpu.libraries.implicit_gemm import AROUND, ROUNDED, SCALAR, SPLIT
+from demitasse_gpu.libraries.tiles import AROUND, ROUNDED, SCALAR, SPLIT
 
 NVCC = shutil.which("nvcc")
 SOURCES = sorted(path.relative_to(CUDA.parent) for path in CUDA.parent.rglob("*.cu"))

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from math import prod
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 Way: TypeAlias = Callable[[int], None]
 """What enqueues a convolution in a stream."""
+Ways: TypeAlias = Iterator[tuple[str, Way]]
+"""Ways with names that are the same in each process. Where one is wanted ``only``, no other is made."""
 
 INNERMOST = (0, 2, 3, 1)
 LEAST = 32 * 2**20
@@ -188,9 +191,17 @@ def _spare(asked: Convolution) -> int:
     return -(-most // FOR_LIBRARIES) * FOR_LIBRARIES
 
 
-def _copies(asked: Convolution, workspace: Any) -> Iterator[copies.Copies]:
-    """The copies of a convolution's operands with more channels that are to be tried."""
-    return copies.tried(asked, workspace.address + asked.limit + _spare(asked))
+def _copies(asked: Convolution, workspace: Any) -> Iterator[tuple[str, copies.Copies]]:
+    """The copies of a convolution's operands with more channels that are tried, and their names."""
+    for number, copied in enumerate(
+        copies.tried(asked, workspace.address + asked.limit + _spare(asked))
+    ):
+        yield f"copy {number}: ", copied
+
+
+def _below(only: str, prefix: str) -> str | None:
+    """What is wanted of ways whose names begin so: "" all of them, None none."""
+    return only.removeprefix(prefix) if only.startswith(prefix) else None if only else ""
 
 
 def _forward(asked: Convolution, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
@@ -199,39 +210,63 @@ def _forward(asked: Convolution, inputs: Sequence[Any], outputs: Sequence[Any], 
     (x, w, b), (y,) = inputs, outputs
     device: Device = y.device
     library = opened(device)
-    ways = _forward_ways(library, asked, (x.address, w.address), b, y, workspace)
-    for copied in _copies(asked, workspace):
-        before = copied.images(device, x), copied.filters(device, w)
-        wide = _forward_ways(library, copied.wide, (copied.x, copied.w), b, y, workspace)
-        ways += [_in_line(*before, way) for way in wide]
+
+    def ways(only: str) -> Ways:
+        yield from _forward_ways(library, asked, (x.address, w.address), b, y, workspace, only)
+        for prefix, copied in _copies(asked, workspace):
+            if (rest := _below(only, prefix)) is None:
+                continue
+            before, given = (copied.images(device, x), copied.filters(device, w)), (copied.x, copied.w)
+            for name, way in _forward_ways(library, copied.wide, given, b, y, workspace, rest):
+                yield prefix + name, _in_line(*before, way)
+
     return _quickest(library, asked, ways, (x, w, b, y, workspace))
 
 
 def _forward_ways(
-    library: cudnn.Cudnn, asked: Convolution, given: tuple[int, int], b: Any, y: Any, workspace: Any
-) -> list[Way]:
+    library: cudnn.Cudnn,
+    asked: Convolution,
+    given: tuple[int, int],
+    b: Any,
+    y: Any,
+    workspace: Any,
+    only: str,
+) -> Ways:
+    yield from _own_ways(library.device, asked, given, y.address, b, workspace, only)
     tensors = asked.tensors()
     operation = library.convolution(asked.kind, *tensors, asked.geometry)
     addresses = *given, y.address
-    ways = _ways(library, asked, [operation], tensors, addresses, workspace)
-    if b is not None or asked.relu:
-        after = add_bias(library.device, asked.table, y, b, asked.relu)
-        ways = [_in_line(way, after) for way in ways]
+    ways = _ways(library, asked, [operation], tensors, addresses, workspace, only)
+    if b is None and not asked.relu:
+        yield from ways
+        return
+    after = add_bias(library.device, asked.table, y, b, asked.relu)
+    yield from ((name, _in_line(way, after)) for name, way in ways)
+    if (rest := _below(only, "fused ")) is not None:
         operations, fused = _fused(library, asked, tensors)
         places = (*given, b.address, y.address) if b is not None else addresses
-        ways += _ways(library, asked, operations, fused, places, workspace)
-    return _own_ways(library.device, asked, given, y.address, b, workspace) + ways
+        for name, way in _ways(library, asked, operations, fused, places, workspace, rest):
+            yield f"fused {name}", way
 
 
 def _own_ways(
-    device: Device, asked: Convolution, given: Sequence[int], made: int, bias: Any, workspace: Any
-) -> list[Way]:
+    device: Device,
+    asked: Convolution,
+    given: Sequence[int],
+    made: int,
+    bias: Any,
+    workspace: Any,
+    only: str,
+) -> Ways:
     """Ways beside cuDNN's to make, at address ``made``, y of x and w, dx of w and dy, or dw of x and
     dy."""
-    launches = implicit_gemm.ways(device, asked, given, made, bias, workspace.address)
-    ways = [_in_line(*each) for each in launches]
-    if not asked.is_product:
-        return ways
+    if (wanted := _below(only, "tiles ")) is not None:
+        launches = implicit_gemm.ways(device, asked, given, made, bias, workspace.address)
+        for name, each in launches:
+            if wanted in ("", name):
+                yield f"tiles {name}", _in_line(*each)
+    if not asked.is_product or only not in ("", "cuBLASLt"):
+        return
     compute = "tf32" if asked.tf32 else "f32"
     sizes = products.Sizes(prod(asked.x) // asked.x[1], asked.x[1], asked.w[0], transposed=False)
     limit = min(asked.limit, products.WORKSPACE)
@@ -242,15 +277,15 @@ def _own_ways(
             return library.product(product, first, second, made, level, workspace.address, limit)
 
         if asked.kind == cudnn.BACKWARD_DATA:
-            ways.append(way(products.backward_data(sizes, asked.stored, compute), *given))
+            product = way(products.backward_data(sizes, asked.stored, compute), *given)
         elif asked.kind == cudnn.BACKWARD_WEIGHTS:
-            ways.append(way(products.backward_weights(sizes, asked.stored, compute), *given))
+            product = way(products.backward_weights(sizes, asked.stored, compute), *given)
         else:
             x, w = given
             epilogue = cublaslt.EPILOGUES[bias is not None, asked.relu]
             level = 0 if bias is None else bias.address
-            ways.append(way(products.forward(sizes, asked.stored, compute, epilogue), w, x, level))
-    return ways
+            product = way(products.forward(sizes, asked.stored, compute, epilogue), w, x, level)
+        yield "cuBLASLt", product
 
 
 def _fused(
@@ -277,10 +312,13 @@ def _fused(
 def _data(asked: Convolution, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
     (dy, w), (dx,) = inputs, outputs
     tensors, library = asked.tensors(), opened(dx.device)
-    operation = library.convolution(asked.kind, *tensors, asked.geometry)
     addresses = dx.address, w.address, dy.address
-    ways = _own_ways(dx.device, asked, (w.address, dy.address), dx.address, None, workspace)
-    ways += _ways(library, asked, [operation], tensors, addresses, workspace)
+
+    def ways(only: str) -> Ways:
+        yield from _own_ways(dx.device, asked, addresses[1:], dx.address, None, workspace, only)
+        operation = library.convolution(asked.kind, *tensors, asked.geometry)
+        yield from _ways(library, asked, [operation], tensors, addresses, workspace, only)
+
     return _quickest(library, asked, ways, (dy, w, dx, workspace))
 
 
@@ -292,29 +330,40 @@ def _weights(asked: Convolution, inputs: Sequence[Any], outputs: Sequence[Any], 
         works += column_sums(asked.table, dy, db, rest)
     if dw is not None:
         library = opened(device)
+        # Engines give gradients in bfloat16, which are widened then.
         made = rest.address if asked.half else dw.address
-        ways = _own_ways(device, asked, (x.address, dy.address), dw.address, None, workspace)
-        others = _weights_ways(library, asked, (x.address, made, dy.address), workspace)
-        for copied in _copies(asked, workspace):
-            given = copied.x, copied.w, dy.address
-            before, after = copied.images(device, x), copied.gradient(device, made)
-            wide = _weights_ways(library, copied.wide, given, workspace)
-            if not asked.half:  # else of float32, which no copy back is of
-                wide += _own_ways(device, copied.wide, (copied.x, dy.address), copied.w, None, workspace)
-            others += [_in_line(before, way, after) for way in wide]
-        if asked.half:
-            last = widened(device, rest, dw, prod(asked.w), asked.stored)
-            others = [_in_line(way, last) for way in others]
-        works.append(_quickest(library, asked, ways + others, (dy, x, dw, workspace)))
+        after = [widened(device, rest, dw, prod(asked.w), asked.stored)] if asked.half else []
+
+        def ways(only: str) -> Ways:
+            yield from _own_ways(
+                device, asked, (x.address, dy.address), dw.address, None, workspace, only
+            )
+            addresses = x.address, made, dy.address
+            for name, way in _weights_ways(library, asked, addresses, workspace, only):
+                yield name, _in_line(way, *after)
+            for prefix, copied in _copies(asked, workspace):
+                if (wanted := _below(only, prefix)) is None:
+                    continue
+                before, back = copied.images(device, x), copied.gradient(device, made)
+                places = copied.x, copied.w, dy.address
+                wide = _weights_ways(library, copied.wide, places, workspace, wanted)
+                if not asked.half:  # else of float32, which no copy back is of
+                    given = copied.x, dy.address
+                    own = _own_ways(device, copied.wide, given, copied.w, None, workspace, wanted)
+                    wide = chain(own, wide)
+                for name, way in wide:
+                    yield prefix + name, _in_line(before, way, back, *after)
+
+        works.append(_quickest(library, asked, ways, (dy, x, dw, workspace)))
     return in_order(works)
 
 
 def _weights_ways(
-    library: cudnn.Cudnn, asked: Convolution, addresses: Sequence[int], workspace: Any
-) -> list[Way]:
+    library: cudnn.Cudnn, asked: Convolution, addresses: Sequence[int], workspace: Any, only: str
+) -> Ways:
     tensors = asked.tensors()
     operation = library.convolution(asked.kind, *tensors, asked.geometry)
-    return _ways(library, asked, [operation], tensors, addresses, workspace)
+    return _ways(library, asked, [operation], tensors, addresses, workspace, only)
 
 
 def _ways(
@@ -324,14 +373,22 @@ def _ways(
     tensors: Sequence[Tensor],
     addresses: Sequence[int],
     workspace: Any,
-) -> list[Way]:
-    """What runs each plan that cuDNN has for the operations. Plans know nothing of addresses, and serve
-    all convolutions that are alike."""
+    only: str,
+) -> Ways:
+    """What runs each plan that cuDNN has for the operations, or the one that is wanted only. Plans know
+    nothing of addresses, and serve all convolutions that are alike."""
+    wanted = _below(only, "cuDNN ")
+    if wanted is None:
+        return
     key = asked, len(operations)
-    if key not in library.known:
-        library.known[key] = library.plans(operations, asked.limit, asked.unwanted, TRIED)
-    plans = library.known[key]
-    return [_running(plan, plan.bind(tensors, addresses, workspace.address)) for plan in plans]
+    plans = library.known.setdefault(key, {})
+    if key not in library.complete and wanted not in plans:
+        plans |= library.plans(operations, asked.limit, asked.unwanted, TRIED, wanted)
+        if not wanted:
+            library.complete.add(key)
+    for name, plan in plans.items():
+        if wanted in ("", name):
+            yield f"cuDNN {name}", _running(plan, plan.bind(tensors, addresses, workspace.address))
 
 
 def _running(plan: Plan, pack: cudnn.Descriptor) -> Way:
@@ -351,18 +408,24 @@ def _in_line(*works: Way | Launch) -> Way:
     return run
 
 
-def _quickest(library: cudnn.Cudnn, asked: Convolution, ways: Sequence[Way], held: object) -> Call:
-    """The quickest of the ways; a convolution that was measured before is not measured again."""
-    if not ways:
-        shapes = ", ".join("x".join(map(str, extents)) for extents in (asked.x, asked.w))
-        raise PlanError(
-            f"{library.device.space}: cuDNN has no engine for a convolution of {shapes}; leave it out "
-            f"([options.gpu] libraries = false)"
-        )
-    choice = library.chosen.get(asked, len(ways))
-    if choice is None:
-        choice = library.chosen.keep(asked, len(ways), quickest(library.device, ways))
-    return Call(library.device, ways[choice], held)
+def _quickest(
+    library: cudnn.Cudnn, asked: Convolution, ways: Callable[[str], Ways], held: object
+) -> Call:
+    """The quickest of the ways. One that was measured before, in this process or another, is made alone,
+    where there is still such a way."""
+    name = library.chosen.get(asked)
+    found = dict(ways(name)) if name else {}
+    if name not in found:
+        found = dict(ways(""))
+        if not found:
+            shapes = ", ".join("x".join(map(str, extents)) for extents in (asked.x, asked.w))
+            raise PlanError(
+                f"{library.device.space}: cuDNN has no engine for a convolution of {shapes}; leave it "
+                f"out ([options.gpu] libraries = false)"
+            )
+        best = quickest(library.device, [*found.values()])
+        name = library.chosen.keep(asked, [*found][best])
+    return Call(library.device, found[name], held)
 
 
 def opened(device: Device) -> cudnn.Cudnn:

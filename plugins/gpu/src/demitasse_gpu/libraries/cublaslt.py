@@ -139,13 +139,16 @@ class CublasLt:
                 *(ctypes.c_size_t(algorithm.workspace), ctypes.c_void_p(stream)),
             )
 
-        ways = [lambda stream, way=way: run(way, stream) for way in found]
+        ways = {
+            f"{number} of {len(found)}": lambda stream, way=way: run(way, stream)
+            for number, way in enumerate(found, 1)
+        }
         # Heuristics look at the bias's alignment, too.
         key = product, limit, alignments, min(256, bias & -bias)
-        choice = self.chosen.get(key, len(ways))
-        if choice is None:
-            choice = self.chosen.keep(key, len(ways), quickest(self.device, ways))
-        return ways[choice]
+        name = self.chosen.get(key)
+        if name not in ways:
+            name = self.chosen.keep(key, [*ways][quickest(self.device, [*ways.values()])])
+        return ways[name]
 
     def _describe(self, product: Product, bias: int) -> ctypes.c_void_p:
         description = ctypes.c_void_p()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from demitasse import PlanError
 from demitasse_gpu.libraries.loading import library
 from demitasse_gpu.libraries.remembered import Choices
+from demitasse_gpu.libraries.tiles import signature
 from demitasse_gpu.problems import explained
 
 if TYPE_CHECKING:
@@ -155,8 +156,11 @@ class Cudnn:
         self.handle = ctypes.c_void_p()
         self.call("cudnnCreate", ctypes.byref(self.handle))
         self.call("cudnnSetStream", self.handle, ctypes.c_void_p(device.stream))
-        self.chosen = Choices(device, f"convolutions-cudnn-{self.version}" if loaded is None else "")
-        self.known: dict[Any, list[Plan]] = {}
+        name = f"convolutions-{signature()}-cudnn-{self.version}"
+        self.chosen = Choices(device, name if loaded is None else "")
+        self.known: dict[Any, dict[str, Plan]] = {}
+        self.complete = set[Any]()
+        """Of what is known, that of which all plans are."""
 
     @property
     def version(self) -> int:
@@ -226,13 +230,19 @@ class Cudnn:
         return operation.finalise()
 
     def plans(
-        self, operations: Sequence[Descriptor], limit: int, without: Iterable[int], most: int
-    ) -> list[Plan]:
+        self,
+        operations: Sequence[Descriptor],
+        limit: int,
+        without: Iterable[int],
+        most: int,
+        only: str = "",
+    ) -> dict[str, Plan]:
         """At most ``most`` plans for the operations together, as the heuristics order them, that need at
-        most ``limit`` bytes and whose engines have none of the notes ``without``. None where cuDNN has
-        none."""
+        most ``limit`` bytes and whose engines have none of the notes ``without``, by names that are the
+        same in the next process; or the one of the name ``only``. None where cuDNN has none. To make a
+        plan may take it a second, in which it compiles code."""
         graph = self.of_device(Descriptor(self, GRAPH), GRAPH)
-        made = list[Plan]()
+        made = dict[str, Plan]()
         try:
             graph.set(801, "descriptor", *operations).finalise()
         except PlanError:
@@ -240,9 +250,12 @@ class Cudnn:
         for mode in MODES:
             if made:  # engines that always work are slow ones
                 break
-            for config in self._configs(graph, mode):
-                if len(made) < most and not self._notes(config) & set(without):
-                    made += self._plan(config, limit)
+            for number, config in enumerate(self._configs(graph, mode)):
+                name = f"{mode}.{number}"
+                if only not in ("", name) or len(made) == most or self._notes(config) & set(without):
+                    continue
+                for plan in self._plan(config, limit):
+                    made[name] = plan
         return made
 
     def _configs(self, graph: Descriptor, mode: int) -> list[Descriptor]:

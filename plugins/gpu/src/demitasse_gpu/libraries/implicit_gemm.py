@@ -8,7 +8,6 @@ tensor cores."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -24,67 +23,24 @@ from demitasse_gpu.kernels.launches import (
     text_of,
 )
 from demitasse_gpu.libraries import cudnn
+from demitasse_gpu.libraries.tiles import AROUND, Tiles, tiles_for
 
 if TYPE_CHECKING:
     from demitasse_gpu.device import Device
     from demitasse_gpu.launch import Launch
     from demitasse_gpu.libraries.convolutions import Convolution
 
-SCALAR, SPLIT, ROUNDED, AROUND = (
-    Source(f"implicit_gemm{name}.cu", "float32") for name in ("", "_split", "_tf32", "_parts")
-)
-_PREFIX = {SCALAR: "", SPLIT: "split_", ROUNDED: "tf32_"}
-"""Of kernels' names, by their sources."""
 PACK, OUTPUTS = 4, 8
 """Channels that are read at once: images of fewer are convolved as copies with more. y's are a multiple
 of OUTPUTS, as those of nets are in which time matters."""
-AMPERE = 8, 0
-"""The compute capability from which on tensor cores multiply TF32."""
 OFFSETS, EXTENTS = 2**31, 2**14
 """What offsets in elements, and places along an axis, are below."""
 _DEPTH = 16
-_MULTIPROCESSORS = 132
-"""For how many sums are cut up, on any device, so that bits are the same: an H100's or an H200's."""
 _MOST_PARTS = 512
 _NAMES = (
     *("samples", "groups", "channels", "outputs", "height", "width", "rows", "columns"),
     *("kernel_h", "kernel_w", "stride_h", "stride_w", "pad_h", "pad_w", "dilation_h", "dilation_w"),
 )
-
-
-@dataclass(frozen=True)
-class Tiles:
-    """What a block of a kernel of ``source`` makes: ``down`` x ``across`` warps, each of 64 x ``warp``
-    numbers; of such blocks a multiprocessor runs ``resident`` at a time."""
-
-    source: Source
-    warp: int
-    down: int
-    across: int
-    resident: int
-
-    @property
-    def name(self) -> str:
-        return f"{_PREFIX[self.source]}{self.down}x{self.across}"
-
-    @property
-    def threads(self) -> int:
-        return 32 * self.down * self.across
-
-    @property
-    def at_once(self) -> int:
-        """Blocks that run at a time."""
-        return self.resident * _MULTIPROCESSORS
-
-    def count(self, rows: int, columns: int) -> int:
-        """The blocks that make so many rows and columns."""
-        return -(-rows // (64 * self.down)) * -(-columns // (self.warp * self.across))
-
-
-TILES = tuple(Tiles(SCALAR, 32, *each) for each in ((2, 4, 2), (2, 2, 3), (1, 4, 3), (1, 2, 6)))
-SPLIT_TILES = tuple(Tiles(SPLIT, 32, *each) for each in ((2, 2, 2), (2, 1, 5), (1, 4, 3), (1, 2, 4)))
-TF32_TILES = tuple(Tiles(ROUNDED, 64, *each) for each in ((2, 2, 2), (2, 1, 4), (1, 2, 4)))
-"""As the kernels are compiled: large tiles read less, small ones leave fewer multiprocessors idle."""
 
 
 def serves(asked: Convolution) -> bool:
@@ -111,30 +67,25 @@ def serves(asked: Convolution) -> bool:
 
 def ways(
     device: Device, asked: Convolution, given: Sequence[int], made: int, bias: Any, workspace: int
-) -> Iterator[Sequence[Launch]]:
+) -> Iterator[tuple[str, Sequence[Launch]]]:
     """Launches, one after the other, that convolve what is at the addresses ``given`` (x and w, w and
     dy, or x and dy) to ``made``, with ``asked.limit`` bytes of scratch memory: one way for each size of
-    tiles, and for filters' gradients two. None where channels are no multiple of four."""
+    tiles, and for filters' gradients two, with their names. None where channels are no multiple of
+    four."""
     if not serves(asked) or asked.w[1] % PACK:
         return
     of = _Convolution(asked)
-    for tiles in tiles_for(device, asked):
+    for tiles in tiles_for(device, asked.tf32):
+        name = tiles.name
         if asked.kind == cudnn.BACKWARD_WEIGHTS:
             for parts in of.weights_parts(tiles):
-                yield of.backward_weights(device, tiles, parts, given, made, workspace)
+                launches = of.backward_weights(device, tiles, parts, given, made, workspace)
+                yield f"{name} in {parts} parts", launches
         elif asked.kind == cudnn.BACKWARD_DATA:
             if of.turned <= asked.limit:
-                yield of.backward_data(device, tiles, given, made, workspace)
+                yield name, of.backward_data(device, tiles, given, made, workspace)
         else:
-            yield of.forward(device, tiles, given, made, bias, workspace)
-
-
-def tiles_for(device: Device, asked: Convolution) -> Sequence[Tiles]:
-    """The sizes that are tried. Where tensor cores multiply TF32, their sums of three products are as
-    exact as float32, and quicker."""
-    if device.driver.properties.capability < AMPERE:
-        return () if asked.tf32 else TILES
-    return TF32_TILES if asked.tf32 else SPLIT_TILES
+            yield name, of.forward(device, tiles, given, made, bias, workspace)
 
 
 class _Convolution:

@@ -19,7 +19,7 @@ LEAST, MOST = 0.5e-3, 20
 """A round has as many calls as take so many seconds, at most so many. The time of one call, which tells
 how many those are, may be mostly the host's; the device's part is to take some 0.2 ms still."""
 
-LONG, HOPELESS = 1e-3, 2.0
+LONG, HOPELESS = 0.3e-3, 2.0
 """A way that once takes so many seconds, mostly the device's then, and so many times what the best
 takes, is not measured any further."""
 

@@ -21,12 +21,12 @@ SOON = 1.0
 
 
 class Choices:
-    """The position of the quickest way by what was asked for, of this process; and, where ``library``
-    (its name and version) is told and the device remembers, of those before it."""
+    """The name of the quickest way by what was asked for, of this process; and, where ``library`` (its
+    name and version) is told and the device remembers, of those before it."""
 
     def __init__(self, device: Device, library: str = "") -> None:
-        self._known: dict[object, int] = {}
-        self._kept: dict[str, list[int]] = {}
+        self._known: dict[object, str] = {}
+        self._kept: dict[str, str] = {}
         self._new, self._written = False, time.monotonic()
         self._path: Path | None = None
         if library and device.remember:
@@ -38,23 +38,19 @@ class Choices:
             self._kept = _read(self._path)
             atexit.register(_write_last, weakref.ref(self))
 
-    def get(self, asked: object, ways: int) -> int | None:
-        """The quickest of so many ways, where it is known. What was measured of another number of ways
-        is of other ones."""
-        if asked in self._known:
-            return self._known[asked]
-        choice, count = self._kept.get(repr(asked), (0, -1))
-        return choice if count == ways and 0 <= choice < ways else None
+    def get(self, asked: object) -> str:
+        """The quickest way's name, "" where it is not known. There may be no such way any more."""
+        return self._known.get(asked) or self._kept.get(repr(asked), "")
 
-    def keep(self, asked: object, ways: int, choice: int) -> int:
-        """Know it from now on; gives the choice."""
-        self._known[asked] = choice
+    def keep(self, asked: object, name: str) -> str:
+        """Know it from now on; gives the name."""
+        self._known[asked] = name
         if self._path is not None:
-            self._kept[repr(asked)] = [choice, ways]
+            self._kept[repr(asked)] = name
             self._new = True
             if time.monotonic() - self._written > SOON:
                 self.write()
-        return choice
+        return name
 
     def write(self) -> None:
         """Write what is new beside what others have written. Where the folder cannot be written, the
@@ -71,7 +67,7 @@ class Choices:
             self._path = None
 
 
-def _read(path: Path) -> dict[str, list[int]]:
+def _read(path: Path) -> dict[str, str]:
     """What a file holds; nothing where it is not there, or not such a file."""
     try:
         found = json.loads(path.read_text("utf-8"))
@@ -79,11 +75,7 @@ def _read(path: Path) -> dict[str, list[int]]:
         return {}
     if not isinstance(found, dict):
         return {}
-    return {key: value for key, value in found.items() if _is_choice(value)}
-
-
-def _is_choice(value: object) -> bool:
-    return isinstance(value, list) and [type(each) for each in value] == [int, int]
+    return {key: value for key, value in found.items() if isinstance(value, str)}
 
 
 def _write_last(choices: weakref.ref[Choices]) -> None:
