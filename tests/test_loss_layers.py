@@ -285,6 +285,9 @@ LAYERS = {
     "smooth": Case(
         "SmoothL1Loss", lambda a, b, _: smooth(a - b, 1).sum() / 5, [real(5, 4), real(5, 4)], None
     ),
+    "absolute": Case(
+        "L1Loss", lambda a, b, _: np.abs(a - b).sum() / 5, [real(5, 2, 3, 1), real(5, 2, 3, 1)], None
+    ),
     "smooth of planes, weighted inside and outside": Case(
         "SmoothL1Loss",
         lambda a, b, inside, outside, _: (outside * smooth(inside * (a - b), 9)).sum() / 5,

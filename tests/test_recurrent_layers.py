@@ -44,7 +44,8 @@ def _lstm_backward(v: Any) -> Any:
     z, w, cont, _, c, _ = sequence(v, 4)
     shape = (*cont.shape, w.shape[1])
     carried, cells, gates = v.real(*shape), v.real(*shape), sigmoid(z).astype(v.dtype)
-    return [v.real(*shape), w, cont, c, carried, cells, gates], {}
+    given = {"bound": v.one_of(0.0, 0.25)}
+    return [v.real(*shape), w, cont, c, carried, cells, gates], given
 
 
 def _rnn(v: Any) -> Any:

@@ -166,7 +166,7 @@ def test_an_old_type_of_a_fork_is_told_as_that(read: Any) -> None:
         ("DetectionLoss", "the forks of MS-CNN and caffe-yolo"),
         ("ROIWarping", "MNC's fork"),
         ("NdConvolution", "the fork of video-caffe"),
-        ("Lstm", "the forks of caffe-lstm and with CTC"),
+        ("WarpCTCLoss", "the forks with CTC"),
         ("ResizeBilinear", "Synopsys's fork"),
         ("Insanity", "caffe-windows"),
     ],

@@ -34,6 +34,38 @@ def run(tmp_path: Path) -> Any:
     return run
 
 
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_an_axis_is_reversed(run: Any, axis: int) -> None:
+    given, made, _ = run(
+        f"layer {{ name: 'r' type: 'Reverse' bottom: 'x' top: 'y' reverse_param {{ axis: {axis} }} }}",
+        x=(3, 4, 2),
+    )
+    np.testing.assert_array_equal(made["y"], np.flip(given["x"], axis))
+
+
+def test_axes_are_transposed(run: Any) -> None:
+    given, made, _ = run(
+        "layer { name: 't' type: 'Transpose' bottom: 'x' top: 'y' "
+        "transpose_param { dim: 3 dim: 0 dim: 2 dim: 1 } }",
+        x=(2, 3, 4, 5),
+    )
+    np.testing.assert_array_equal(made["y"], given["x"].transpose(3, 0, 2, 1))
+
+
+@pytest.mark.parametrize(
+    ("layers", "said"),
+    [
+        ("type: 'Reverse' bottom: 'x' top: 'y' reverse_param { axis: 2 }", "axis } 2 is no axis of"),
+        ("type: 'Reverse' bottom: 'x' top: 'y' reverse_param { axis: -1 }", "axis } -1 is no axis of"),
+        ("type: 'Transpose' bottom: 'x' top: 'y' transpose_param { dim: 1 }", r"dim } \[1\] does not"),
+        ("type: 'Transpose' bottom: 'x' top: 'y' transpose_param { dim: 1 dim: 1 }", "does not name"),
+    ],
+)
+def test_axes_that_there_are_not_are_told(run: Any, layers: str, said: str) -> None:
+    with pytest.raises(demitasse.ModelError, match=said):
+        run(f"layer {{ name: 'a' {layers} }}", x=(3, 4))
+
+
 def depthwise(kind: str, more: str = "", outputs: int = 3) -> str:
     return (
         f"layer {{ name: 'c' type: '{kind}' bottom: 'x' top: 'y' convolution_param {{ {more} "

@@ -305,7 +305,7 @@ FORKS = (
                 "it is taken from the samples; give mean_value in transform_param",
             ),
         ),
-        types="Correlation CustomData DataAugmentation Downsample FlowWarp L1Loss Resample",
+        types="Correlation CustomData DataAugmentation Downsample FlowWarp Resample",
     ),
     Fork(
         "C3D",
@@ -421,9 +421,8 @@ FORKS = (
     ),
     Fork(
         "the forks with CTC",
-        types="CTCGreedyDecoder ContinuationIndicator CtcLoss Reverse Transpose WarpCTCLoss",
+        types="CTCGreedyDecoder ContinuationIndicator CtcLoss WarpCTCLoss",
     ),
-    Fork("the forks of caffe-lstm and with CTC", types="Lstm"),
     Fork(
         "MS-CNN's fork",
         types="BboxAccuracy BoxOutput DecodeBBox DetectionAccuracy ImageGtData ProposalTarget",

@@ -36,9 +36,9 @@ _MEMBERS = {
     "normalization": "BN BatchNorm Bias LRN MVN Normalize Scale",
     "combination": "Axpy Concat Eltwise Slice Split",
     "shape": "ArgMax BatchReindex Crop Filter Flatten Interp Permute Reduction Reorg Reshape "
-    "ShuffleChannel Silence Tile Unpooling Upsample",
-    "recurrent": "LSTM LSTMUnit RNN",
-    "loss": "Accuracy ContrastiveLoss EuclideanLoss HingeLoss InfogainLoss MultiBoxLoss "
+    "Reverse ShuffleChannel Silence Tile Transpose Unpooling Upsample",
+    "recurrent": "LSTM LSTMUnit Lstm RNN",
+    "loss": "Accuracy ContrastiveLoss EuclideanLoss HingeLoss InfogainLoss L1Loss MultiBoxLoss "
     "MultinomialLogisticLoss SegAccuracy SigmoidCrossEntropyLoss SmoothL1Loss SoftmaxWithLoss",
 }
 _FAMILY = {kind: family for family, kinds in _MEMBERS.items() for kind in kinds.split()}
@@ -49,6 +49,8 @@ _BORROWED = dict.fromkeys(
     "ImageSegData": "image_data_param",
     "SpatialDropout": "dropout_param",
     "Deconvolution3D": "convolution3d_param",
+    "LSTM": "recurrent_param",
+    "RNN": "recurrent_param",
 }
 _SHARING = {
     "Convolution3D": "convolution_param",

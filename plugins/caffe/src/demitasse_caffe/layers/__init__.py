@@ -31,8 +31,10 @@ from demitasse_caffe.layers.forks import (
     Permute,
     ReLU6,
     Reorg,
+    Reverse,
     ShuffleChannel,
     SpatialDropout,
+    Transpose,
     Unpooling,
     Upsample,
 )
@@ -59,9 +61,9 @@ from demitasse_caffe.layers.loss import (
     SoftmaxWithLoss,
 )
 from demitasse_caffe.layers.normalization import LRN, MVN, BatchNorm, Bias, Scale
-from demitasse_caffe.layers.recurrent import LSTM, RNN, LSTMUnit
+from demitasse_caffe.layers.recurrent import LSTM, RNN, Lstm, LSTMUnit
 from demitasse_caffe.layers.reduction import ArgMax, Reduction
-from demitasse_caffe.layers.regions import ROIPooling, SmoothL1Loss
+from demitasse_caffe.layers.regions import L1Loss, ROIPooling, SmoothL1Loss
 from demitasse_caffe.layers.shape import Flatten, Reshape, Silence, Split
 from demitasse_caffe.layers.video import VideoData
 from demitasse_caffe.layers.volumes import Convolution3D, Deconvolution3D, Pooling3D, PoolingND
@@ -136,6 +138,10 @@ LAYER_TYPES: tuple[CaffeLayer, ...] = (
     Silence(),
     Slice(),
     SmoothL1Loss(),
+    L1Loss(),
+    Lstm(),
+    Reverse(),
+    Transpose(),
     Softmax(),
     SoftmaxWithLoss(),
     SpatialDropout(),

@@ -140,6 +140,45 @@ class Permute(CaffeLayer):
         return [rearranged(graph, "permute", x, order=order)]
 
 
+class Transpose(CaffeLayer):
+    """The axes in another order, of which each is named: Permute, of the forks with CTC."""
+
+    name = "Transpose"
+
+    def expand(
+        self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
+    ) -> Sequence[Tensor]:
+        x, order = bottoms[0], tuple(message.transpose_param.dim)
+        if sorted(order) != list(range(len(x.shape))):
+            raise ValueError(
+                f"transpose_param {{ dim }} {list(order)} does not name each axis of {x!r} once"
+            )
+        return [rearranged(graph, "permute", x, order=order)]
+
+
+class Reverse(CaffeLayer):
+    """An axis from its end to its beginning, of the forks with CTC: a recurrent layer between two goes
+    through time the other way."""
+
+    name = "Reverse"
+
+    def expand(
+        self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
+    ) -> Sequence[Tensor]:
+        x, axis = bottoms[0], message.reverse_param.axis
+        if not 0 <= axis < len(x.shape):
+            raise ValueError(f"reverse_param {{ axis }} {axis} is no axis of {x!r}, counted from 0 on")
+        last_first = np.arange(x.shape[axis], dtype=np.float32)[::-1].copy()
+        index = graph.constant(f"{layer.name}.order", last_first)
+        if not axis:
+            return [graph.apply("gather", x, index, source=place_of(layer))]
+        rest = tuple(each for each in range(len(x.shape)) if each != axis)
+        lines = rearranged(graph, "permute", x, order=(axis, *rest))
+        turned = graph.apply("gather", lines, index, source=place_of(layer))
+        back = tuple((axis, *rest).index(each) for each in range(len(x.shape)))
+        return [rearranged(graph, "permute", turned, order=back)]
+
+
 class Normalize(CaffeLayer):
     """Each place's channels over the root of the sum of their squares, or, with ``across_spatial``, each
     sample's elements, times a learned scale of each channel or of all. Liu et al. 2016, *ParseNet*,

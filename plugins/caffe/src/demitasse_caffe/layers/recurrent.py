@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from math import prod
 from types import MappingProxyType
@@ -11,6 +12,7 @@ import numpy as np
 
 from demitasse import GraphBuilder, Layer, Tensor
 from demitasse_caffe.layers.base import CaffeLayer, Shape, learned
+from demitasse_caffe.schema import number
 
 
 class Recurrent(CaffeLayer):
@@ -36,11 +38,7 @@ class Recurrent(CaffeLayer):
     ) -> Sequence[Tensor]:
         given, exposed = message.recurrent_param, message.recurrent_param.expose_hidden
         units, (x, cont, *rest) = given.num_output, bottoms
-        if graph.workers > 1:
-            raise ValueError(
-                f"a batch is divided among {graph.workers} workers along its first axis, which for this "
-                f"layer is time; train it with one worker"
-            )
+        _check_workers(graph)
         states = len(self.states) if exposed else 0
         if not 0 <= len(rest) - states <= 1 or len(layer.tops) != 1 + states:
             also = f", {', '.join(self.states)}" if exposed else ""
@@ -58,7 +56,7 @@ class Recurrent(CaffeLayer):
         static = rest[0] if len(rest) > states else None
         if static is not None and static.shape[:1] != x.shape[1:2]:
             raise ValueError(f"x_static {static!r} should have {x.shape[1]} streams, as x {x!r} has")
-        wide, weights = self.gates * units, _Weights(message, graph)
+        wide, weights = self.gates * units, _Weights(message, given, graph)
         z = weights.product(x, wide, axis=2, biased=True)
         s = weights.product(static, wide, axis=1) if static is not None else None
         w = weights.next((wide, units))
@@ -102,6 +100,63 @@ class RNN(Recurrent):
         return made
 
 
+class Lstm(CaffeLayer):
+    """The LSTM of the fork caffe-lstm: of (steps x streams, ...), ``batch_size`` streams; without that,
+    of (steps, streams, ...), as CTPN's fork has it. A second bottom's sequence indicators have a batch
+    go on where the last one ended; without it, each batch is one sequence for each stream. Gradients of
+    the sums before the gates are cut to ``clipping_threshold``. Parameters: of the input, of the hidden
+    state, biases; gates as those of LSTM.
+
+    Where a sequence begins within a batch, or a batch goes on, the fork's gradient of the hidden state's
+    weights takes states that were not used, or leaves out streams; here it is the gradient.
+    """
+
+    name = "Lstm"
+    bottoms = (1, 2)
+    no_gradient = MappingProxyType({1: "sequence indicators"})
+
+    def expand(
+        self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
+    ) -> Sequence[Tensor]:
+        given, x = message.lstm_param, bottoms[0]
+        units, bound = given.num_output, number(given.clipping_threshold)
+        _check_workers(graph)
+        if units < 1:
+            raise ValueError("lstm_param needs a num_output of 1 or more")
+        if not 0 <= bound < math.inf:
+            raise ValueError(f"clipping_threshold {bound:g} is not a number from 0 on; 0 is none")
+        lined = given.HasField("batch_size") or len(x.shape) < 3
+        streams = given.batch_size if lined else x.shape[1]
+        if lined and (streams < 1 or x.shape[0] % streams):
+            raise ValueError(f"x {x!r} does not have a multiple of batch_size {streams} rows")
+        steps = x.shape[0] // streams if lined else x.shape[0]
+        inputs = prod(x.shape[1:] if lined else x.shape[2:])
+        rows = graph.apply("reshape", x, shape=(steps, streams, inputs))
+        weights = _Weights(message, given, graph)
+        of_x, of_h = weights.next((4 * units, inputs)), weights.next((4 * units, units))
+        z = graph.apply("inner_product", rows, of_x, weights.next((4 * units,), "bias_filler"), axis=2)
+        shape = (1, streams, units)
+        names = "cell", "hidden"
+        c, h = (_kept(f"{layer.name}.{name}", shape, graph) for name in names)
+        if len(bottoms) == 1:
+            after_first = np.ones((steps, streams), np.float32)
+            after_first[:1] = 0
+            cont = graph.constant(f"{layer.name}.goes_on", after_first)
+            y = graph.apply("lstm", z, of_h, cont, h, c, bound=bound)[0]
+        else:
+            if prod(bottoms[1].shape) != steps * streams:
+                raise ValueError(
+                    f"{bottoms[1]!r} should have an indicator for each of {steps} steps of {streams} "
+                    f"streams"
+                )
+            cont = graph.apply("reshape", bottoms[1], shape=(steps, streams))
+            before = graph.apply("recall", h), graph.apply("recall", c)
+            y, hidden, cell = graph.apply("lstm", z, of_h, cont, *before, bound=bound)[:3]
+            graph.apply("remember", h, hidden)
+            graph.apply("remember", c, cell)
+        return [graph.apply("reshape", y, shape=(steps * streams, units)) if lined else y]
+
+
 class LSTMUnit(CaffeLayer):
     """One step of an LSTM: from the cell before, (1, N, H), the sums that its gates are made of,
     (1, N, 4H), and the sequence indicators, (1, N), to the cell and the hidden state."""
@@ -120,12 +175,12 @@ class LSTMUnit(CaffeLayer):
 class _Weights:
     """A recurrent layer's parameters, one after the other."""
 
-    def __init__(self, message: Any, graph: GraphBuilder) -> None:
-        self._message, self._graph, self._made = message, graph, 0
+    def __init__(self, message: Any, given: Any, graph: GraphBuilder) -> None:
+        self._message, self._given, self._graph, self._made = message, given, graph, 0
 
     def next(self, shape: Shape, field: str = "weight_filler") -> Tensor:
         """The next parameter."""
-        fill = getattr(self._message.recurrent_param, field)
+        fill = getattr(self._given, field)
         self._made += 1
         return learned(self._graph, self._message, self._made - 1, shape, fill)
 
@@ -135,6 +190,14 @@ class _Weights:
         b = self.next((outputs,), "bias_filler") if biased else None
         made: Tensor = self._graph.apply("inner_product", x, w, b, axis=axis)
         return made
+
+
+def _check_workers(graph: GraphBuilder) -> None:
+    if graph.workers > 1:
+        raise ValueError(
+            f"a batch is divided among {graph.workers} workers along its first axis, which for this "
+            f"layer is time; train it with one worker"
+        )
 
 
 def _kept(name: str, shape: Shape, graph: GraphBuilder) -> Tensor:

@@ -69,6 +69,21 @@ class SmoothL1Loss(Loss):
         return [graph.apply("total", term, axis=0, **mean)]
 
 
+class L1Loss(Loss):
+    """The sum of |a - b|, over samples the mean, of NVIDIA's fork (its DetectNet)."""
+
+    name = "L1Loss"
+    no_gradient = MappingProxyType({})
+
+    def expand(
+        self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
+    ) -> Sequence[Tensor]:
+        x = bottoms[0]
+        d = graph.apply("sum", x, _alike(bottoms[1], x, graph), coefficients=(1.0, -1.0))
+        mean = {"coefficient": 1 / x.shape[0], "normalization": "full"}
+        return [graph.apply("total", graph.apply("absolute", d), axis=0, **mean)]
+
+
 def _alike(other: Tensor, x: Tensor, graph: GraphBuilder) -> Tensor:
     """Another bottom in the shape of x. Raises ValueError unless it has as many numbers a sample."""
     if other.shape == x.shape:

@@ -74,19 +74,22 @@ OPERATIONS = (
         "lstm",
         "i, f, o = sigmoid, g = tanh of the quarters of z[t] + s + w (cont[t] * y[t-1]); cell[t] = "
         "cont[t] * f * cell[t-1] + i * g; y[t] = o * tanh(cell[t]); before the first step y is h and "
-        "cell c; hidden and cell are the last ones; carried is cont[t] * y[t-1]",
+        "cell c; hidden and cell are the last ones; carried is cont[t] * y[t-1]; bound is of gradients",
         inputs="z w cont h c s?",
         outputs="y hidden? cell? carried? cells? gates?",
         shapes=_lstm_shapes,
         flops=_flops,
+        attributes={"bound": 0.0},
         gradients=["z w s = lstm_backward(dy, w, cont, c, carried, cells, gates)"],
     ),
     _define(
         "lstm_backward",
-        "dz, dw and ds of lstm through all its steps; the states before the first one are given",
+        "dz, dw and ds of lstm through all its steps; the states before the first one are given; dz is "
+        "cut to -bound up to bound at each step, where that is not 0",
         inputs="dy w cont c carried cells gates",
         outputs="dz dw? ds?",
         shapes=_gradients(4),
+        attributes={"bound": 0.0},
         flops=lambda shapes, attributes: 2 * _flops(shapes, attributes),
     ),
     _define(

@@ -76,6 +76,7 @@ def lstm_backward(request: Request) -> Iterable[Candidate]:
     if not is_real(*request.inputs[:2], *request.inputs[3:], *request.outputs):
         return ()
     parts = parts_for(request, sizes.streams, 2 * _FUNCTION * sizes.streams * sizes.units)
+    bound = float(request.attributes["bound"])
 
     def steps(inputs: Sequence[Any], dz: Any, dhidden: Any, room: Any) -> list[tuple[Work, int]]:
         from demitasse_cpu.loops import recurrent as loops
@@ -86,7 +87,7 @@ def lstm_backward(request: Request) -> Iterable[Candidate]:
             before = flat(cells[t - 1] if t else c)
             after = cont[t + 1] if t + 1 < sizes.steps else nothing
             operands = flat(dy[t]), dhidden, after, dcell, before, cont[t], flat(cells[t])
-            targets = flat(gates[t]), room, flat(dz[t])
+            targets = flat(gates[t]), room, flat(dz[t]), bound
             loop = loops.lstm_step_backward
             made.append((spread(loop, (*operands, *targets, sizes.units), sizes.streams, parts), t))
             dcell = room
@@ -179,7 +180,7 @@ def lstm_step_backward(request: Request) -> Iterable[Candidate]:
         dcell, dhidden, c, cont, cell, gates, dc, dz = (
             nothing if array is None else flat(array) for array in (*inputs, *outputs)
         )
-        operands = dhidden, nothing, nothing, dcell, c, cont, cell, gates, dc, dz, units
+        operands = dhidden, nothing, nothing, dcell, c, cont, cell, gates, dc, dz, 0.0, units
         return spread(loops.lstm_step_backward, operands, streams, parts)
 
     return (Candidate(KERNEL, bind, in_place=False),)

@@ -95,13 +95,15 @@ def lstm_step_backward(
     gates: Array,
     dbefore: Array,
     dz: Array,
+    bound: float,
     units: int,
     begin: int,
     end: int,
 ) -> None:
     """The gradient that arrives at the hidden state is ``dy`` plus, where the step ``after`` (its cont;
     empty for none) goes on from this one, ``dhidden``; ``dy`` and ``dcell`` may be empty for none.
-    ``dbefore`` may be the same memory as ``dcell``; it and ``dz`` may be empty if nobody reads them."""
+    ``dbefore`` may be the same memory as ``dcell``; it and ``dz`` may be empty if nobody reads them.
+    ``dz`` is cut to ``-bound`` up to ``bound``, where that is not 0."""
     one, zero = gates.dtype.type(1), gates.dtype.type(0)
     for row in range(begin, end):
         at, wide = row * units, row * 4 * units
@@ -125,6 +127,11 @@ def lstm_step_backward(
                 dz[wide + units + i] = total * kept * keep[i] * (one - keep[i])
                 dz[wide + 2 * units + i] = of_hidden * through * let_out[i] * (one - let_out[i])
                 dz[wide + 3 * units + i] = total * let_in[i] * (one - share * share)
+                if bound > 0:
+                    most = gates.dtype.type(bound)
+                    for gate in range(4):
+                        at_gate = wide + gate * units + i
+                        dz[at_gate] = min(max(dz[at_gate], -most), most)
             if dbefore.size > 0:
                 dbefore[at + i] = total * keep[i] * goes_on
 

@@ -35,7 +35,15 @@ def lstm(
 
 
 def lstm_backward(
-    dy: Reals, w: Reals, cont: Reals, c: Reals, carried: Reals, cells: Reals, gates: Reals
+    dy: Reals,
+    w: Reals,
+    cont: Reals,
+    c: Reals,
+    carried: Reals,
+    cells: Reals,
+    gates: Reals,
+    *,
+    bound: float = 0.0,
 ) -> tuple[Reals, Reals, Reals]:
     """dz, dw and ds of ``lstm``, from the last step to the first."""
     goes_on = cont[:, :, None]
@@ -44,6 +52,8 @@ def lstm_backward(
     for t in reversed(range(len(dy))):
         before = cells[t - 1] if t else c[0]
         dcell, dz[t] = _step_backward(dcell, dhidden + dy[t], before, goes_on[t], cells[t], gates[t])
+        if bound:
+            dz[t] = dz[t].clip(-bound, bound)
         dhidden = goes_on[t] * (dz[t] @ w)
     return dz, np.einsum("tng,tnu->gu", dz, carried), dz.sum(0)
 
