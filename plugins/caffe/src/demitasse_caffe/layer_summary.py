@@ -38,8 +38,9 @@ _MEMBERS = {
     "shape": "ArgMax BatchReindex Crop Filter Flatten Interp Permute Reduction Reorg Reshape "
     "Reverse ShuffleChannel Silence Tile Transpose Unpooling Upsample",
     "recurrent": "LSTM LSTMUnit Lstm RNN",
-    "loss": "Accuracy ContrastiveLoss EuclideanLoss HingeLoss InfogainLoss L1Loss MultiBoxLoss "
-    "MultinomialLogisticLoss SegAccuracy SigmoidCrossEntropyLoss SmoothL1Loss SoftmaxWithLoss",
+    "loss": "Accuracy CenterLoss ContrastiveLoss EuclideanLoss HingeLoss InfogainLoss L1Loss "
+    "MultiBoxLoss MultinomialLogisticLoss SegAccuracy SigmoidCrossEntropyLoss SmoothL1Loss "
+    "SoftmaxWithLoss",
 }
 _FAMILY = {kind: family for family, kinds in _MEMBERS.items() for kind in kinds.split()}
 _BORROWED = dict.fromkeys(

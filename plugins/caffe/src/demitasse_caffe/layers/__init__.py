@@ -51,6 +51,7 @@ from demitasse_caffe.layers.indexing import (
 from demitasse_caffe.layers.inner_product import InnerProduct
 from demitasse_caffe.layers.loss import (
     Accuracy,
+    CenterLoss,
     ContrastiveLoss,
     EuclideanLoss,
     HingeLoss,
@@ -138,6 +139,7 @@ LAYER_TYPES: tuple[CaffeLayer, ...] = (
     Silence(),
     Slice(),
     SmoothL1Loss(),
+    CenterLoss(),
     L1Loss(),
     Lstm(),
     Reverse(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from types import MappingProxyType
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from demitasse import GraphBuilder, Layer, Tensor
-from demitasse_caffe.layers.base import CaffeLayer, canonical
+from demitasse_caffe.layers.base import CaffeLayer, canonical, learned
+from demitasse_caffe.layers.indexing import place_of
 from demitasse_caffe.paths import find, find_file
 from demitasse_caffe.schema import number
 from demitasse_caffe.weights import read_blob
@@ -136,6 +138,53 @@ class EuclideanLoss(Loss):
         self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
     ) -> Sequence[Tensor]:
         return [graph.apply("half_squared_distance", *bottoms)]
+
+
+class CenterLoss(Loss):
+    """Half the squared distance of each sample to the centre of its class, as the mean over samples.
+    Centres are learned: each moves by its distance to its samples, summed, over one more than their
+    number in the batch, whatever the loss's weight is. Wen et al. 2016, *A Discriminative Feature
+    Learning Approach for Deep Face Recognition*, section 3.2."""
+
+    name = "CenterLoss"
+
+    def expand(
+        self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
+    ) -> Sequence[Tensor]:
+        given, (x, label) = message.center_loss_param, bottoms
+        samples, classes = x.shape[0], given.num_output
+        if graph.workers > 1:
+            raise ValueError(
+                f"how far centres move depends on how often a class is in the whole batch, of which "
+                f"each of {graph.workers} workers has a part; train it with one worker"
+            )
+        if classes < 1:
+            raise ValueError("center_loss_param needs a num_output of 1 or more, the number of classes")
+        if canonical(given.axis, x) != 1 or math.prod(label.shape) != samples:
+            raise ValueError(
+                f"x {x!r} is not a row a sample from axis 1 on, label {label!r} a number each"
+            )
+        shape = samples, math.prod(x.shape[1:])
+        rows = graph.apply("reshape", x, shape=shape)
+        index = graph.apply("reshape", label, shape=(samples,))
+        centres = learned(graph, message, 0, (classes, shape[1]), given.center_filler)
+        nearest = graph.apply("gather", centres, index, source=place_of(layer))
+        loss = graph.apply("half_squared_distance", rows, graph.apply("stop_gradient", nearest))
+        weight = layer.loss_weights[0] if layer.loss_weights else self.loss_weight
+        if not weight or graph.phase != "train":
+            return [loss]
+        # Nothing is added to the loss, but a gradient that is the centres' own.
+        ones = graph.constant(f"{layer.name}.ones", np.ones((samples, 1), np.float32))
+        counts = graph.apply("gather_backward", ones, index, shape=(classes, 1))
+        of_label = graph.apply("gather", counts, index, source=place_of(layer))
+        share = graph.apply("power", of_label, power=-1.0, shift=1.0)
+        away = graph.apply("sum", graph.apply("stop_gradient", rows), nearest, coefficients=(1.0, -1.0))
+        squares = graph.apply("product", away, away)
+        pulled = graph.apply("scale", squares, graph.apply("reshape", share, shape=(samples,)), axis=0)
+        half = {"coefficient": 0.5 / weight, "normalization": "full"}
+        pull = graph.apply("total", pulled, axis=0, **half)
+        nothing = graph.apply("sum", pull, graph.apply("stop_gradient", pull), coefficients=(1.0, -1.0))
+        return [graph.apply("sum", loss, nothing)]
 
 
 class ContrastiveLoss(Loss):
