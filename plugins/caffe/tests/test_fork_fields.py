@@ -145,7 +145,8 @@ def test_in_a_net_with_unknown_types_the_error_is_about_the_type(read: Any) -> N
     text = INPUT + (
         'layer { name: "b" type: "BatchNorm" bottom: "data" top: "b"'
         " batch_norm_param { use_weight_bias: true } }"
-        'layer { name: "m" type: "MarginInnerProduct" bottom: "b" top: "m" margin_inner_product_param { num: 1 } }'
+        'layer { name: "m" type: "MarginInnerProduct" bottom: "b" top: "m" '
+        "margin_inner_product_param { num: 1 } }"
     )
     net = read(text).net("train")
     assert [layer.type for layer in net.layers] == ["Input", "BatchNorm", "MarginInnerProduct"]
