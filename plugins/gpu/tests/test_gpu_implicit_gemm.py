@@ -9,9 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 from cuda_on_cpu.driver import EmulatedDriver
+from drawn_examples import examples
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from stand_in_cudnn import StandIn, back_to_data, back_to_weights, convolved
 from test_gpu_convolutions import computed, device_with, request
 
+from demitasse_gpu.array import empty
 from demitasse_gpu.device import Device
 from demitasse_gpu.libraries import convolutions, cudnn, implicit_gemm, tiles
 from demitasse_gpu.libraries.convolutions import Convolution
@@ -229,6 +233,62 @@ def test_which_are_served(x: Any, w: Any, told: dict[str, Any], kinds: set[int])
         rounded = Convolution(kind, x, w, y, geometry(told), "float32", True)
         assert implicit_gemm.serves(rounded) == (kind in kinds)
         assert not implicit_gemm.serves(Convolution(kind, x, w, y, geometry(told), "bfloat16", False))
+
+
+@st.composite
+def convolutions_drawn(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[int, ...], tuple[Any, ...]]:
+    """Extents of images and filters, and stride, pad and dilation."""
+    groups, channels = draw(st.integers(1, 2)), 4 * draw(st.integers(1, 5))
+    outputs = 8 * groups * draw(st.sampled_from([1, 2, 9]))
+    kernel = draw(st.integers(1, 4)), draw(st.integers(1, 4))
+    stride = draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    dilation = (draw(st.integers(1, 2)), draw(st.integers(1, 2))) if stride == (1, 1) else (1, 1)
+    pad = draw(st.integers(0, 3)), draw(st.integers(0, 3))
+    spans = [d * (k - 1) + 1 for k, d in zip(kernel, dilation, strict=True)]
+    image = [max(1, s - 2 * p) + draw(st.integers(0, 9)) for s, p in zip(spans, pad, strict=True)]
+    x = draw(st.integers(1, 3)), groups * channels, *image
+    return x, (outputs, channels, *kernel), (stride, pad, dilation)
+
+
+@settings(max_examples=examples(24), deadline=None, suppress_health_check=list(HealthCheck))
+@given(drawn_form=convolutions_drawn(), kind=st.sampled_from([10, 11, 12]), data=st.data())
+def test_any_convolution(drawn_form: Any, kind: int, data: st.DataObject) -> None:
+    """One way of each precision, beside NumPy in float64; nothing behind what it makes is written."""
+    of_x, of_w, geometry = drawn_form
+    x, w = (each.astype(np.float64) for each in drawn(of_x, of_w))
+    y = convolved(x, w, *geometry)
+    dy = drawn(y.shape)[0].astype(np.float64)
+    operands, expected = {
+        cudnn.FORWARD: ((x, w), y),
+        cudnn.BACKWARD_WEIGHTS: ((x, dy), back_to_weights(dy, x, of_w, *geometry)),
+        cudnn.BACKWARD_DATA: ((w, dy), back_to_data(dy, w, of_x, *geometry)),
+    }[kind]
+    device = Device(EmulatedDriver())
+    for precision in ("f32", "tf32"):
+        asked = Convolution(kind, of_x, of_w, y.shape, geometry, "float32", precision == "tf32")
+        given = [on_device(device, each) for each in operands]
+        made = empty(device, (expected.size + 64,), "float32")
+        room = empty(device, (asked.limit,), "uint8")
+        places = [each.address for each in given]
+        ways = list(implicit_gemm.ways(device, asked, places, made.address, None, room.address))
+        name, launches = data.draw(st.sampled_from(ways))
+        made[...] = 77
+        for launch in launches:
+            launch()
+        found = np.asarray(made)
+        target = expected.transpose(0, 2, 3, 1).reshape(-1)
+        far = np.abs(found[:-64] - target).max()
+        within = 2 * NEAR[precision]  # few terms do not make up for each other
+        assert far <= within * max(1.0, np.abs(target).max()), name
+        assert (found[-64:] == 77).all(), name
+
+
+def on_device(device: Device, values: np.ndarray) -> Any:
+    """Images or filters with channels innermost."""
+    innermost = np.ascontiguousarray(values.transpose(0, 2, 3, 1)).astype(np.float32)
+    made = empty(device, innermost.shape, "float32")
+    made[...] = innermost
+    return made
 
 
 def test_parts_fit_into_the_scratch_memory() -> None:
