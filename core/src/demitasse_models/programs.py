@@ -90,7 +90,7 @@ class TrainedNet(Protocol):
 
 
 class Net(TrainedNet, Protocol):
-    """What ``runtime.net`` gives: a net that runs forward."""
+    """What ``runtime.net`` gives: a net that runs forward; ``with`` closes it."""
 
     definition: NetDefinition
     phase: str
@@ -128,6 +128,10 @@ class Net(TrainedNet, Protocol):
 
     def close(self) -> None:
         """End the reading ahead."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *error: object) -> None: ...
 
 
 class Result(Protocol):

@@ -68,6 +68,19 @@ def test_a_net_that_was_closed_computes_nothing_of_old_samples(
     assert all(np.isfinite(array).all() for arrays in reading.params.values() for array in arrays)
 
 
+def test_with_closes_a_net(toy: ModuleType, runtime: Callable[..., Any], deployed: Any) -> None:
+    composed = runtime()
+    with composed.net(toy.classifier(), phase="train") as reading, composed.net(deployed) as given:
+        reading.forward()
+        expected = given.forward(data=toy.images(4)["data"])["probability"]
+    with pytest.raises(WorkerError, match="is closed"):
+        reading.forward()
+    assert np.array_equal(given.forward()["probability"], expected), "what it has can be looked at"
+    with pytest.raises(ZeroDivisionError), composed.net(deployed) as given:
+        raise ZeroDivisionError
+    assert given.closed
+
+
 def test_another_batch_size_is_planned_anew_with_the_same_parameters(
     toy: ModuleType, runtime: Callable[..., Any], deployed: Any, copied: Any
 ) -> None:

@@ -375,6 +375,12 @@ class Net(Rooted):
             self._enter.leave()
             self.closed = True
 
+    def __enter__(self) -> Net:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
     def _check_open(self) -> None:
         """Raise WorkerError for one that reads samples and was closed: it has old ones alone."""
         if self.closed and self.graph.feeds:
