@@ -74,7 +74,7 @@ def options() -> argparse.Namespace:
     add("--nets", default=",".join(NETS), help=f"looked at ({','.join(NETS)})")
     add("--stand-in", action="store_true", help="on the processor, with small nets: tries the script")
     add("--brief", action="store_true", help="without the time of each of a net's operations")
-    add("--folder", default="", help=argparse.SUPPRESS)
+    add("--folder", type=Path, help=argparse.SUPPRESS)
     add("--part", choices=tuple(PARTS), help=argparse.SUPPRESS)
     add("--without", action="append", default=[], help=argparse.SUPPRESS)
     chosen = parser.parse_args()
@@ -191,8 +191,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from parts import RUN
     from race import asked
 
-    asked.update({name: tuple(getattr(chosen, name).split(",")) for name in CHOSEN})
-    asked.update(folder=(chosen.folder,) * bool(chosen.folder), brief=("brief",) * chosen.brief)
+    for name in CHOSEN:
+        setattr(asked, name, tuple(getattr(chosen, name).split(",")))
+    asked.folder, asked.brief = chosen.folder, chosen.brief
     for said in RUN[chosen.part](chosen.seconds, chosen.stand_in, frozenset(chosen.without)):
         print(json.dumps(said, default=str), flush=True)
     return 0

@@ -7,6 +7,7 @@ import importlib.util
 import statistics
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,14 +40,21 @@ SMALL: tuple[Case, ...] = tuple(
 )
 LONGEST = ("googlenet", "resnet50", "vgg16", "alexnet", "cifar10_quick", "lenet")
 """The nets by how long PyTorch takes to compile them."""
-asked: dict[str, tuple[str, ...]] = {
-    "precisions": ("tf32", "bf16", "f32"),
-    "nets": LONGEST,
-    "settings": ("eager", "compiled", "reduce-overhead"),
-    "folder": (),
-    "brief": (),
-}
-"""What is measured; ``folder`` is where PyTorch's nets wait that were prepared beside other checks."""
+
+
+@dataclass
+class Asked:
+    """What is measured. ``folder`` is where PyTorch's nets wait that were prepared beside other checks;
+    ``brief`` leaves out the time of each of a net's operations."""
+
+    precisions: tuple[str, ...] = ("tf32", "bf16", "f32")
+    nets: tuple[str, ...] = LONGEST
+    settings: tuple[str, ...] = ("eager", "compiled", "reduce-overhead")
+    folder: Path | None = None
+    brief: bool = False
+
+
+asked = Asked()
 SETTINGS = {"big": ("eager", "compiled"), "small": ("eager", "reduce-overhead")}
 """PyTorch's, of which the best counts."""
 
@@ -54,20 +62,20 @@ SETTINGS = {"big": ("eager", "compiled"), "small": ("eager", "reduce-overhead")}
 def preparing(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]:
     """PyTorch compiles and tunes what it will be measured with, each net in a process that holds it.
     What takes longest comes first, and what is not compiled last, as far as memory goes."""
-    if stand_in or importlib.util.find_spec("torch") is None or not asked["folder"]:
+    if stand_in or importlib.util.find_spec("torch") is None or asked.folder is None:
         yield {"skipped": ["no PyTorch to compare with"]}
         return
     every = [
         *(Wish(*case, setting) for setting in SETTINGS["big"] for case in BIG),
         *(Wish(*case, setting) for setting in SETTINGS["small"] for case in SMALL),
     ]
-    wanted = [wish for wish in every if _is_asked_for(wish[:3]) and wish.setting in asked["settings"]]
+    wanted = [wish for wish in every if _is_asked_for(wish[:3]) and wish.setting in asked.settings]
     wanted.sort(key=lambda wish: (wish.setting == "eager", LONGEST.index(wish.net)))
-    yield {"not prepared": held.prepare(wanted, Path(asked["folder"][0]), seconds - 5)}
+    yield {"not prepared": held.prepare(wanted, asked.folder, seconds - 5)}
 
 
 def _is_asked_for(case: Case) -> bool:
-    return case[0] in asked["nets"] and case[1] in asked["precisions"]
+    return case[0] in asked.nets and case[1] in asked.precisions
 
 
 def speed(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]:
@@ -90,7 +98,7 @@ def _race(
     stand_in: bool,
     without: Cases,
 ) -> Iterator[Table]:
-    peer, settings = None, tuple(each for each in settings if each in asked["settings"])
+    peer, settings = None, tuple(each for each in settings if each in asked.settings)
     if not stand_in and importlib.util.find_spec("torch") is not None:
         import peers as peer  # type: ignore[no-redef]
     for name, precision, batch in cases:
@@ -125,7 +133,7 @@ def _race(
                 yield {"ratios": [[name, precision, batch, best, ratio]]}
             yield {"timed": [dict(said)]}  # what follows takes long
             said["seconds, samples from the host"] = mine.reading(steps)
-            if not asked["brief"]:
+            if not asked.brief:
                 said["entries"] = mine.entries()
         except Exception as error:  # noqa: BLE001 - the next net may do
             said["error"] = f"{type(error).__name__}: {error}"
@@ -142,10 +150,9 @@ def _race(
 def _peer(peer: Any, net: Net, wish: Wish) -> Any:
     """PyTorch's training, which waits where it was prepared; prepared now where nobody had it prepared,
     or it is not compiled; else None."""
-    folder = asked["folder"]
-    if folder and (place := wish.place(Path(folder[0]))).exists():
+    if asked.folder is not None and (place := wish.place(asked.folder)).exists():
         return held.Held(place)
-    if folder and wish.setting != "eager":
+    if asked.folder is not None and wish.setting != "eager":
         return None
     return peer.Training(net, wish.precision, wish.setting)
 

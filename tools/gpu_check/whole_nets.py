@@ -36,7 +36,7 @@ def agreement(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]
     nets = ("lenet",) if stand_in else ("lenet", "cifar10_quick", "alexnet", "resnet50", "googlenet")
     end, first = time.monotonic() + seconds, dict[str, float]()
     for name, precision in itertools.product(nets, PRECISIONS):
-        if (case := f"{name} {precision}") in without or name not in asked["nets"]:
+        if (case := f"{name} {precision}") in without or name not in asked.nets:
             continue
         if time.monotonic() > end - 15:
             yield {"skipped": [case]}

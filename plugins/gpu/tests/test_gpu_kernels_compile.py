@@ -12,14 +12,14 @@ import nvrtc
 import pytest
 
 from demitasse_gpu.kernels.launches import CUDA, Source
-from demitasse_gpu.libraries.tiles import AROUND, ROUNDED, SCALAR, SPLIT
+from demitasse_gpu.libraries.tiles import AROUND, CUT, SCALAR, SPLIT
 
 NVCC = shutil.which("nvcc")
 SOURCES = sorted(path.relative_to(CUDA.parent) for path in CUDA.parent.rglob("*.cu"))
 needs_compiler = pytest.mark.skipif(nvrtc.library() is None and NVCC is None, reason=nvrtc.NO_COMPILER)
 
 FORMS: dict[str, list[Source]] = {
-    **{each.file: [each] for each in (SCALAR, SPLIT, ROUNDED, AROUND)},
+    **{each.file: [each] for each in (SCALAR, SPLIT, CUT, AROUND)},
     "image_transform.cu": [
         Source("image_transform.cu", "float32", "bfloat16", (("FROM", "uint8"),)),
         Source("image_transform.cu", "float64", "", (("FROM", "int8"),)),

@@ -48,9 +48,27 @@ def on_device(device: Device, values: np.ndarray, candidate: Candidate, place: i
     return made
 
 
-def step(dtype: str, order: tuple[int, ...], coefficients: Any, terms: int, united: bool) -> Any:
+def room_in(device: Device, array: DeviceArray, nbytes: int) -> tuple[DeviceArray, DeviceArray]:
+    """An array again, and scratch memory that begins in its midst: a plan has both at one place where
+    the array is read for the last time before."""
+    half = array.nbytes // 32 * 16
+    memory = empty(device, (half + max(nbytes, array.nbytes),), "uint8")
+    same = memory[: array.nbytes].view(array.dtype).reshape(array.shape)
+    same[...] = np.asarray(array)
+    return same, memory[half : half + nbytes]
+
+
+def step(
+    dtype: str,
+    order: tuple[int, ...],
+    coefficients: Any,
+    terms: int,
+    united: bool,
+    shared: int | None = None,
+) -> Any:
     """What a residual block's backward pass begins with gives: the gradient at its ReLU, and that of its
-    last normalisation; and the kernels that were launched."""
+    last normalisation; and the kernels that were launched. Scratch memory may lie in one of the sum's
+    inputs."""
     real = "float64" if dtype == "float64" else "float32"
     random = np.random.default_rng(7)
     device = Device(EmulatedDriver(), graphs=False)
@@ -68,6 +86,8 @@ def step(dtype: str, order: tuple[int, ...], coefficients: Any, terms: int, unit
     dx = empty(device, spec.physical, spec.array_type)
     slopes = [empty(device, (SHAPE[1],), real) for _ in range(2)]
     room = empty(device, (max(1, norm.workspace),), "uint8")
+    if shared is not None:
+        given[shared], room = room_in(device, given[shared], norm.workspace)
     works = [sums.bind(given, [made], None), norm.bind([made, *rest], [dx, *slopes], room)]
     if united:
         works = [in_order(works)]
@@ -90,6 +110,18 @@ def test_a_sums_gradient_is_summed_as_it_is_made(dtype: str, order: tuple[int, .
         assert np.isfinite(one.astype(np.float64)).all() and one.any()
 
 
+@pytest.mark.parametrize("shared", [0, 1, 2])
+@pytest.mark.parametrize("order", [(), NHWC.order], ids=["planes", "innermost"])
+def test_sums_that_would_be_written_where_others_still_read_are_made_apart(
+    order: tuple[int, ...], shared: int
+) -> None:
+    alone, launched = step("float32", order, None, 2, united=False)
+    together, same = step("float32", order, None, 2, united=True, shared=shared)
+    assert launched == same
+    for one, other in zip(alone, together, strict=True):
+        assert np.array_equal(one, other)
+
+
 @pytest.mark.parametrize(("coefficients", "terms"), [([1.0, 0.5], 2), (None, 3)])
 def test_other_sums_are_made_apart(coefficients: Any, terms: int) -> None:
     alone, launched = step("float32", (), coefficients, terms, united=False)
@@ -100,9 +132,16 @@ def test_other_sums_are_made_apart(coefficients: Any, terms: int) -> None:
 
 
 def rectified(
-    dtype: str, order: tuple[int, ...], slope: float, united: bool, in_place: bool, summed: str = "made"
+    dtype: str,
+    order: tuple[int, ...],
+    slope: float,
+    united: bool,
+    in_place: bool,
+    summed: str = "made",
+    shared: int | None = None,
 ) -> Any:
-    """A ReLU's gradient, and its channels' sums, as a convolution's bias has them; and the kernels."""
+    """A ReLU's gradient, and its channels' sums, as a convolution's bias has them; and the kernels.
+    Scratch memory may lie in the gradient before, or what the ReLU gave."""
     real = "float64" if dtype == "float64" else "float32"
     random = np.random.default_rng(8)
     device = Device(EmulatedDriver(), graphs=False)
@@ -116,6 +155,8 @@ def rectified(
     inner = 1 if order else SHAPE[2] * SHAPE[3]
     table = Table(dy.size // SHAPE[1], SHAPE[1], stored, inner)
     room = empty(device, (table.partial_bytes,), "uint8")
+    if shared is not None:
+        given[shared], room = room_in(device, given[shared], table.partial_bytes)
     works = [back.bind(given, [made], None)]
     works += column_sums(table, made if summed == "made" else given[1], total, room)
     if united:
@@ -139,6 +180,18 @@ def test_a_relus_gradient_is_summed_as_it_is_made(
     for one, other in zip(alone, together, strict=True):
         assert np.array_equal(one, other)
         assert np.isfinite(one.astype(np.float64)).all() and one.any()
+
+
+@pytest.mark.parametrize("shared", [0, 1])
+@pytest.mark.parametrize("order", [(), NHWC.order], ids=["planes", "innermost"])
+def test_a_biass_sums_are_not_written_where_the_gradient_still_reads(
+    order: tuple[int, ...], shared: int
+) -> None:
+    alone, launched = rectified("float32", order, 0.0, False, False)
+    together, same = rectified("float32", order, 0.0, True, False, shared=shared)
+    assert launched == same
+    for one, other in zip(alone, together, strict=True):
+        assert np.array_equal(one, other)
 
 
 def test_sums_of_what_another_launch_made_are_made_apart() -> None:

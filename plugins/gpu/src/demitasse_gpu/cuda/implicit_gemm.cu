@@ -2,7 +2,7 @@
 #include "implicit_gemm_tiles.cuh"
 
 // One product after the other. Neighbouring lanes share rows, so that two lanes' 16 bytes are read at once.
-struct Plain {
+struct Scalar {
     static constexpr int kColumns = 32, kStages = 2, kTogether = 4;
     static constexpr bool kTurned = false;
 
@@ -46,7 +46,7 @@ struct Plain {
     static __device__ int column_of_terms(int j, int across) { return across * 4 + j * 16; }
 };
 
-TILES(Plain, , 2, 4, 2)
-TILES(Plain, , 2, 2, 3)
-TILES(Plain, , 1, 4, 3)
-TILES(Plain, , 1, 2, 6)
+TILES(Scalar, , 2, 4, 2)
+TILES(Scalar, , 2, 2, 3)
+TILES(Scalar, , 1, 4, 3)
+TILES(Scalar, , 1, 2, 6)

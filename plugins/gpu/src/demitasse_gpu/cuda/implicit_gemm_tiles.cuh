@@ -1,5 +1,5 @@
 // Convolutions in float32, and their gradients, as products of tiles, however a warp multiplies two of them: Product is
-// Plain (implicit_gemm.cu), or one by tensor cores (implicit_gemm_split.cu, implicit_gemm_tf32.cu).
+// Scalar (implicit_gemm.cu), or by tensor cores Split (implicit_gemm_split.cu) or Cut (implicit_gemm_tf32.cu).
 //
 // A block has WM x WN warps, each of which makes 64 x Product::kColumns numbers, a thread 8 x kColumns / 4. What 16 terms
 // of the sums need lies in shared memory, for Product::kStages times 16: while those are multiplied the next ones are

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,10 +19,10 @@ from demitasse_gpu.kernels.launches import (
     structure,
 )
 from demitasse_gpu.kernels.layouts import by_channels, is_innermost
+from demitasse_gpu.kernels.united import ChannelSums, GradientSums
 
 if TYPE_CHECKING:
     from demitasse_gpu.device import Device
-    from demitasse_gpu.launch import Launch
 
 KERNEL = "CUDA"
 _EXTENTS = (("outer", "i8"), ("channels", "i4"), ("inner", "i4"))
@@ -261,32 +261,6 @@ def _backward(request: Request, of_batch: bool) -> Iterable[Candidate]:
     return (Candidate(KERNEL, bind, layouts, _outputs(request, form.layout), workspace=room(*pieces)),)
 
 
-class GradientSums(NamedTuple):
-    """The launch of a normalisation's gradient that reads dy to sum it: with what."""
-
-    form: Channels
-    dy: Any
-    known: Any
-    rest: tuple[Any, ...]
-
-
-def made_with_sums(one: Any, other: Any, mask: Any, made: Any) -> Callable[[Launch], Launch | None]:
-    """For a launch that makes the sum of two gradients, 0 where mask is not above 0: one that also does
-    what a normalisation's gradient behind it does first, which is to read it all."""
-
-    def with_next(following: Launch) -> Launch | None:
-        told = following.told
-        if not isinstance(told, GradientSums) or not is_same(told.dy, made):
-            return None
-        if not are_aligned(one, other, mask, made):
-            return None
-        form = told.form
-        arguments = form.extents, told.known, one, other, mask, made, *told.rest
-        return form.source.launch(made.device, "made_gradient_sums", form.sums, form.block, *arguments)
-
-    return with_next
-
-
 def _outputs(request: Request, layout: Layout) -> tuple[Layout, ...]:
     """The first output in a layout, what is of channels plain."""
     return (layout, PLAIN, PLAIN)[: len(request.outputs)]
@@ -376,50 +350,6 @@ def channel_sums(form: Channels, dy: Any, x: Any, dw: Any, db: Any, partial: Any
         sums,
         launch(device, "settle_gradients", grid, block, extents, none, partial, form.slabs, dw, db),
     ]
-
-
-class RectifiedGradient(NamedTuple):
-    """The launch that makes a ReLU's gradient, of what the ReLU has given."""
-
-    dy: Any
-    y: Any
-    made: Any
-    slope: float
-
-
-class ChannelSums(NamedTuple):
-    """The launch that reads dy to sum it alone, and where to."""
-
-    form: Channels
-    dy: Any
-    partial: Any
-
-
-def rectified_with_sums(of: RectifiedGradient) -> Callable[[Launch], Launch | None]:
-    """For a launch that makes a ReLU's gradient: one that also does what a bias's gradient behind it
-    does first, which is to read it all."""
-
-    def with_next(following: Launch) -> Launch | None:
-        told = following.told
-        if not isinstance(told, ChannelSums) or not is_same(told.dy, of.made):
-            return None
-        if not are_aligned(of.dy, of.y, of.made):
-            return None
-        form = told.form
-        arguments = form.extents, of.dy, of.y, of.made, form.source.number(of.slope), told.partial
-        return form.source.launch(of.made.device, "rectified_sums", form.sums, form.block, *arguments)
-
-    return with_next
-
-
-def is_same(one: Any, other: Any) -> bool:
-    """Whether two arrays are the same elements in memory."""
-    return bool(one.address == other.address and one.size == other.size)
-
-
-def are_aligned(*arrays: Any) -> bool:
-    """Whether threads may move 16 bytes of each at once."""
-    return not any(array.address % 16 for array in arrays)
 
 
 FACTORIES = {

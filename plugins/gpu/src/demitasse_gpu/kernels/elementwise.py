@@ -8,13 +8,9 @@ from math import prod
 from typing import Any
 
 from demitasse import Candidate, Request, Work
-from demitasse_gpu.kernels.batch_normalization import (
-    RectifiedGradient,
-    made_with_sums,
-    rectified_with_sums,
-)
 from demitasse_gpu.kernels.launches import Source, blocks, device_of, real_type, spec
 from demitasse_gpu.kernels.layouts import like, unconverted
+from demitasse_gpu.kernels.united import RectifiedGradient, made_with_sums, rectified_with_sums
 
 KERNEL = "CUDA"
 _TERMS = 4  # of a sum that one launch adds up

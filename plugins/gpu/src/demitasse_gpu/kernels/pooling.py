@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 from demitasse import Candidate, Layout, Request, Work
-from demitasse_gpu.kernels.batch_normalization import RectifiedGradient, are_aligned, is_same
 from demitasse_gpu.kernels.launches import (
     DIVISOR,
     THREADS,
@@ -20,6 +19,7 @@ from demitasse_gpu.kernels.launches import (
     structure,
 )
 from demitasse_gpu.kernels.layouts import by_channels, is_innermost, unconverted
+from demitasse_gpu.kernels.united import made_rectified
 
 if TYPE_CHECKING:
     from demitasse_gpu.launch import Launch
@@ -120,24 +120,10 @@ def _pool(
         if name != "pooling_max_backward":
             return launched()
         launch = launched(None, source.number(0))
-        launch.with_next = _rectified_too(outputs[0], lambda y, slope: launched(y, source.number(slope)))
+        launch.with_next = made_rectified(outputs[0], lambda y, slope: launched(y, source.number(slope)))
         return launch
 
     return (Candidate(KERNEL, bind, tuple(inputs), tuple(outputs), in_place=False),)
-
-
-def _rectified_too(dx: Any, made: Callable[[Any, float], Launch]) -> Callable[[Launch], Launch | None]:
-    """For a launch that makes dx: what ``made`` gives with what a ReLU has given, where the ReLU's
-    gradient is next, and takes its place in memory."""
-
-    def with_next(following: Launch) -> Launch | None:
-        told = following.told
-        if not isinstance(told, RectifiedGradient) or not is_same(told.dy, dx):
-            return None
-        in_place = is_same(told.made, dx) and are_aligned(told.y)
-        return made(told.y, told.slope) if in_place else None
-
-    return with_next
 
 
 def _index_layout(layout: Layout, x: Sequence[int]) -> Layout:

@@ -12,10 +12,10 @@ from demitasse_gpu.kernels.launches import Source
 if TYPE_CHECKING:
     from demitasse_gpu.device import Device
 
-SCALAR, SPLIT, ROUNDED, AROUND = (
+SCALAR, SPLIT, CUT, AROUND = (
     Source(f"implicit_gemm{name}.cu", "float32") for name in ("", "_split", "_tf32", "_parts")
 )
-_PREFIX = {SCALAR: "", SPLIT: "split_", ROUNDED: "tf32_"}
+_PREFIX = {SCALAR: "", SPLIT: "split_", CUT: "tf32_"}
 """Of kernels' names, by their sources."""
 AMPERE = 8, 0
 """The compute capability from which on tensor cores multiply TF32."""
@@ -54,7 +54,7 @@ class Tiles:
 
 TILES = tuple(Tiles(SCALAR, 32, *each) for each in ((2, 4, 2), (2, 2, 3), (1, 4, 3), (1, 2, 6)))
 SPLIT_TILES = tuple(Tiles(SPLIT, 32, *each) for each in ((2, 2, 2), (2, 1, 5), (1, 4, 3), (1, 2, 4)))
-TF32_TILES = tuple(Tiles(ROUNDED, 64, *each) for each in ((2, 2, 2), (2, 1, 4), (1, 2, 4)))
+TF32_TILES = tuple(Tiles(CUT, 64, *each) for each in ((2, 2, 2), (2, 1, 4), (1, 2, 4)))
 """As the kernels are compiled: large tiles read less, small ones leave fewer multiprocessors idle."""
 
 

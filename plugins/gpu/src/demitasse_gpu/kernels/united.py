@@ -1,0 +1,105 @@
+"""Launches in a row that one launch does the work of, with the same bits (``Launch.with_next``): what
+they tell of themselves, and what takes their place. What one makes the next need not read again.
+
+Memory of a plan serves one entry after the other: what the second writes may lie where the first reads,
+which is done by then, and is not where both are one launch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from demitasse_gpu.kernels.batch_normalization import Channels
+    from demitasse_gpu.launch import Launch
+
+
+class GradientSums(NamedTuple):
+    """The launch of a normalisation's gradient that reads dy to sum it: with what."""
+
+    form: Channels
+    dy: Any
+    known: Any
+    rest: tuple[Any, ...]
+
+
+class RectifiedGradient(NamedTuple):
+    """The launch that makes a ReLU's gradient, of what the ReLU has given."""
+
+    dy: Any
+    y: Any
+    made: Any
+    slope: float
+
+
+class ChannelSums(NamedTuple):
+    """The launch that reads dy to sum it alone, and where to."""
+
+    form: Channels
+    dy: Any
+    partial: Any
+
+
+def made_with_sums(one: Any, other: Any, mask: Any, made: Any) -> Callable[[Launch], Launch | None]:
+    """For a launch that makes the sum of two gradients, 0 where mask is not above 0: one that also does
+    what a normalisation's gradient behind it does first, which is to read it all."""
+
+    def with_next(following: Launch) -> Launch | None:
+        told = following.told
+        if not isinstance(told, GradientSums) or not is_same(told.dy, made):
+            return None
+        *_, partial = told.rest
+        if not are_aligned(one, other, mask, made) or meet(partial, one, other, mask):
+            return None
+        form = told.form
+        arguments = form.extents, told.known, one, other, mask, made, *told.rest
+        return form.source.launch(made.device, "made_gradient_sums", form.sums, form.block, *arguments)
+
+    return with_next
+
+
+def rectified_with_sums(of: RectifiedGradient) -> Callable[[Launch], Launch | None]:
+    """For a launch that makes a ReLU's gradient: one that also does what a bias's gradient behind it
+    does first, which is to read it all."""
+
+    def with_next(following: Launch) -> Launch | None:
+        told = following.told
+        if not isinstance(told, ChannelSums) or not is_same(told.dy, of.made):
+            return None
+        if not are_aligned(of.dy, of.y, of.made) or meet(told.partial, of.dy, of.y):
+            return None
+        form = told.form
+        arguments = form.extents, of.dy, of.y, of.made, form.source.number(of.slope), told.partial
+        return form.source.launch(of.made.device, "rectified_sums", form.sums, form.block, *arguments)
+
+    return with_next
+
+
+def made_rectified(dx: Any, made: Callable[[Any, float], Launch]) -> Callable[[Launch], Launch | None]:
+    """For a launch that makes dx: what ``made`` gives with what a ReLU has given, where the ReLU's
+    gradient is next, and takes its place in memory."""
+
+    def with_next(following: Launch) -> Launch | None:
+        told = following.told
+        if not isinstance(told, RectifiedGradient) or not is_same(told.dy, dx):
+            return None
+        in_place = is_same(told.made, dx) and are_aligned(told.y)
+        return made(told.y, told.slope) if in_place else None
+
+    return with_next
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """Whether two arrays are the same elements in memory."""
+    return bool(one.address == other.address and one.size == other.size)
+
+
+def are_aligned(*arrays: Any) -> bool:
+    """Whether threads may move 16 bytes of each at once."""
+    return not any(array.address % 16 for array in arrays)
+
+
+def meet(one: Any, *others: Any) -> bool:
+    """Whether an array shares memory with any of the others."""
+    end = one.address + one.nbytes
+    return any(each.address < end and one.address < each.address + each.nbytes for each in others)
