@@ -33,6 +33,33 @@ extern "C" __global__ void shuffled(float *x) {
 extern "C" __global__ void half_waits(float *x) {
     if (threadIdx.x < 16) __syncthreads();
 }
+extern "C" __global__ void warps_reversed(float *x) {
+    __shared__ float held[96];
+    held[threadIdx.x] = x[threadIdx.x];
+    __syncwarp();
+    x[threadIdx.x] = held[threadIdx.x ^ 31];
+}
+extern "C" __global__ void unmet(float *x, int other) {
+    __shared__ float held[64];
+    held[threadIdx.x] = x[threadIdx.x];
+    __syncwarp();  // and not with the other warp
+    x[threadIdx.x] = held[threadIdx.x ^ other];
+}
+extern "C" __global__ void first_warp(float *x) {
+    if (threadIdx.x < 32) x[threadIdx.x] += __shfl_xor_sync(0xffffffffu, x[threadIdx.x], 16);
+    __syncthreads();
+    if (threadIdx.x >= 32) x[threadIdx.x] += x[threadIdx.x - 32];
+}
+extern "C" __global__ void fetched(float *x, int ahead) {
+    alignas(16) __shared__ float held[2][4];
+    for (int k = 0; k < 4; ++k) held[0][k] = held[1][k] = -1;
+    copy_16_bytes(held[0], x, true), end_group();
+    copy_16_bytes(held[1], x, false), end_group();
+    if (ahead == 0) wait_for_groups<0>();
+    if (ahead == 1) wait_for_groups<1>();
+    for (int k = 0; k < 8; ++k) x[k + 4] = held[k / 4][k % 4];
+}
+extern "C" __global__ void in_line(float *x) { x[blockIdx.x + 1] = x[blockIdx.x]; }
 extern "C" __global__ void paired(float *x, Pair pair, unsigned n) { x[0] = pair.a + pair.b + n; }
 """
 PAIR = np.dtype([("a", "i4"), ("b", "f8")], align=True)
@@ -41,8 +68,8 @@ PAIR = np.dtype([("a", "i4"), ("b", "f8")], align=True)
 class Bench:
     """A driver, a stream, and an array of 96 floats in device memory."""
 
-    def __init__(self) -> None:
-        self.driver = EmulatedDriver(memory=4096)
+    def __init__(self, backward: bool | None = None) -> None:
+        self.driver = EmulatedDriver(memory=4096, backward=backward)
         self.stream, self.address = self.driver.stream(), self.driver.allocate(4 * 96)
         self.values = np.arange(96, dtype=np.float32)
         self.driver.copy(self.address, self.values.ctypes.data, 4 * 96, "h2d", self.stream)
@@ -70,8 +97,14 @@ def test_it_is_a_driver() -> None:
     assert not [name for name in vars(Driver) if name[0] != "_" and not hasattr(driver, name)]
 
 
+def in_both_orders(name: str, grid: int, block: int, *arguments: Any) -> list[list[float]]:
+    return [Bench(order).run(name, grid, block, *arguments).tolist() for order in (False, True)]
+
+
 @pytest.mark.parametrize("rounds", [1, 2, 3])
-def test_all_threads_of_a_block_meet_at_each_barrier(bench: Bench, rounds: int) -> None:
+@pytest.mark.parametrize("backward", [False, True])
+def test_all_threads_of_a_block_meet_at_each_barrier(backward: bool, rounds: int) -> None:
+    bench = Bench(backward)
     blocks = bench.values.reshape(3, 32)
     expected = blocks[:, ::-1] if rounds % 2 else blocks
     assert np.array_equal(bench.run("reversed", 3, 32, np.int32(rounds)), expected.ravel())
@@ -81,8 +114,40 @@ def test_a_shuffle_takes_what_the_other_thread_had(bench: Bench) -> None:
     assert bench.run("shuffled", 1, 64)[:4].tolist() == [1, 0, 3, 2]
 
 
+def test_threads_of_a_warp_meet_without_the_others(bench: Bench) -> None:
+    expected = bench.values.reshape(3, 32)[:, ::-1].ravel().tolist()
+    assert in_both_orders("warps_reversed", 1, 96) == [expected] * 2
+    summed = (np.arange(32) + np.arange(32).reshape(2, 16)[::-1].ravel()).tolist()
+    after = [*summed, *(np.arange(32, 64) + summed).tolist(), *range(64, 96)]
+    assert in_both_orders("first_warp", 1, 64) == [after] * 2
+
+
+@pytest.mark.parametrize("other", [32, 63])
+def test_a_barrier_that_is_missing_makes_orders_differ(other: int) -> None:
+    forward, backward = in_both_orders("unmet", 1, 64, np.int32(other))
+    right = [float(thread ^ other) for thread in range(64)]
+    assert right not in (forward[:64], backward[:64])
+    assert forward[32:64] == right[32:]
+    assert backward[:32] == right[:32]
+
+
+def test_copies_are_there_at_once_or_when_they_are_waited_for() -> None:
+    before, zeros, there = [-1.0] * 4, [0.0] * 4, [0.0, 1.0, 2.0, 3.0]
+    for ahead, late in ((2, [*before, *before]), (1, [*there, *before]), (0, [*there, *zeros])):
+        forward, backward = in_both_orders("fetched", 1, 1, np.int32(ahead))
+        assert forward[4:12] == [*there, *zeros]
+        assert backward[4:12] == late
+
+
+def test_blocks_run_in_both_orders() -> None:
+    forward, backward = in_both_orders("in_line", 5, 1)
+    assert forward[:6] == [0.0] * 6
+    assert backward[:6] == [0.0, 0.0, 1.0, 2.0, 3.0, 4.0]
+
+
 def test_kernels_that_macros_make_are_found(bench: Bench) -> None:
-    assert kernels_of(SOURCE) == ["fives", "reversed", "shuffled", "half_waits", "paired"]
+    assert kernels_of(SOURCE)[:4] == ["fives", "reversed", "shuffled", "half_waits"]
+    assert len(kernels_of(SOURCE)) == SOURCE.count("__global__")
     assert bench.run("fives", 1, 1)[0] == 5
 
 

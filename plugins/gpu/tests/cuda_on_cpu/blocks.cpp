@@ -1,10 +1,14 @@
 // Blocks of threads on a CPU: threads run one after the other, each until its end or a barrier, where it
 // keeps its stack and the next one goes on with another. So a kernel without barriers is a plain loop.
+// A warp goes on until all of its threads have ended or wait for the whole block, then the next warp does:
+// no order that a device keeps to, but one that it may take, or the same backward.
 //
 // Stacks are entered once by makecontext and left and re-entered by _setjmp and _longjmp, which make no
 // system call, as swapcontext does.
+#include <algorithm>
 #include <csetjmp>
 #include <cstdlib>
+#include <cstring>
 #include <ucontext.h>
 #include <vector>
 
@@ -19,7 +23,8 @@ unsigned char cuda_on_cpu_lanes[1024][8];
 namespace {
 
 constexpr int kStack = 1 << 16;
-enum State { kIdle, kRunning, kWaiting };
+constexpr unsigned kWarp = 32;
+enum State { kIdle, kRunning, kWaitsForWarp, kWaitsForBlock };
 
 struct Fiber {
     ucontext_t context;
@@ -36,7 +41,25 @@ jmp_buf scheduler;
 ucontext_t caller;
 void (*body)(void *);
 void *closure;
-unsigned next_thread, threads;
+unsigned next_thread, last_thread, threads;
+bool backward;
+
+// What a thread asked to be copied and has not waited for, in groups, of which the last is open.
+struct Copy {
+    void *to;
+    const void *from;
+    int bytes;
+};
+std::vector<std::vector<Copy>> asked[1024];
+
+void carry_out(const Copy &copy) {
+    if (copy.from)
+        std::memcpy(copy.to, copy.from, copy.bytes);
+    else
+        std::memset(copy.to, 0, copy.bytes);
+}
+
+unsigned in_order(unsigned i, unsigned count) { return backward ? count - 1 - i : i; }
 
 void be(unsigned thread) {
     threadIdx.x = thread % blockDim.x;
@@ -44,20 +67,23 @@ void be(unsigned thread) {
     threadIdx.z = thread / blockDim.x / blockDim.y;
 }
 
-void leave(Fiber *fiber, State state) {
+unsigned self() { return threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z); }
+
+void leave(State state) {
+    Fiber *fiber = current;
     fiber->state = state;
     if (!_setjmp(fiber->at)) _longjmp(scheduler, 1);
 }
 
 void live() {
     for (;;) {
-        Fiber *self = current;
-        while (next_thread < threads) {
-            self->thread = next_thread++;
-            be(self->thread);
+        while (next_thread < last_thread) {
+            current->thread = in_order(next_thread++, threads);
+            be(current->thread);
+            asked[current->thread].clear();
             body(closure);
         }
-        leave(self, kIdle);
+        leave(kIdle);
     }
 }
 
@@ -65,7 +91,10 @@ void enter(Fiber *fiber) {
     current = fiber;
     if (_setjmp(scheduler)) return;
     fiber->state = kRunning;
-    if (fiber->started) _longjmp(fiber->at, 1);
+    if (fiber->started) {
+        be(fiber->thread);
+        _longjmp(fiber->at, 1);
+    }
     fiber->started = true;
     if (!fiber->stack) fiber->stack = static_cast<char *>(std::malloc(kStack));
     getcontext(&fiber->context);
@@ -83,48 +112,103 @@ Fiber *idle(std::size_t from) {
     return fibers.back();
 }
 
-// 0, or 1 where some threads of the block ended while others waited at a barrier.
-int run_block() {
-    next_thread = 0;
+typedef std::vector<Fiber *> Warp;
+
+bool all(const Warp &warp, State state) {
+    return std::all_of(warp.begin(), warp.end(), [=](Fiber *fiber) { return fiber->state == state; });
+}
+
+// Waiting threads of a warp, until each waits again or has ended; false where some did one, some the other.
+bool go_on(Warp &warp) {
+    const std::size_t size = warp.size();
+    for (Fiber *fiber : warp) enter(fiber);
+    warp.erase(std::remove_if(warp.begin(), warp.end(), [](Fiber *f) { return f->state == kIdle; }), warp.end());
+    return warp.empty() || warp.size() == size;
+}
+
+// Threads that stand at a barrier for their warp go on until all of the warp wait for the block or have ended;
+// false where some of them do something else.
+bool advance(Warp &warp) {
+    while (!warp.empty() && !all(warp, kWaitsForBlock))
+        if (!all(warp, kWaitsForWarp) || !go_on(warp)) return false;
+    return true;
+}
+
+// A block's threads from their beginnings, and then from barrier to barrier; false where some of them ended while others
+// waited.
+bool run_threads() {
+    const unsigned count = (threads + kWarp - 1) / kWarp, of_last = threads - (count - 1) * kWarp;
+    std::vector<Warp> warps(count);
     std::size_t started = 0;
-    while (next_thread < threads) {
-        Fiber *fiber = idle(started);
-        enter(fiber);
-        if (fiber->state == kWaiting) ++started;
-    }
-    std::vector<Fiber *> waiting;
-    for (Fiber *fiber : fibers)
-        if (fiber->state == kWaiting) waiting.push_back(fiber);
-    while (!waiting.empty()) {
-        if (waiting.size() != threads) {
-            for (Fiber *fiber : waiting) fiber->state = kIdle, fiber->started = false;
-            return 1;
-        }
-        std::vector<Fiber *> still;
-        for (Fiber *fiber : waiting) {
-            be(fiber->thread);
+    unsigned waiting = 0;
+    next_thread = last_thread = 0;
+    for (unsigned w = 0; w < count; ++w) {
+        const unsigned size = in_order(w, count) == count - 1 ? of_last : kWarp;
+        last_thread += size;
+        while (next_thread < last_thread) {
+            Fiber *fiber = idle(started);
             enter(fiber);
-            if (fiber->state == kWaiting) still.push_back(fiber);
+            if (fiber->state != kIdle) warps[w].push_back(fiber), ++started;
         }
-        waiting.swap(still);
+        if (!warps[w].empty() && warps[w].size() != size) return false;
+        if (!advance(warps[w])) return false;
+        waiting += warps[w].size();
     }
-    return 0;
+    while (waiting) {
+        if (waiting != threads) return false;
+        waiting = 0;
+        for (Warp &warp : warps) {
+            if (!go_on(warp) || !advance(warp)) return false;
+            waiting += warp.size();
+        }
+    }
+    return true;
 }
 
 }  // namespace
 
-extern "C" void cuda_on_cpu_barrier() { leave(current, kWaiting); }
+extern "C" void cuda_on_cpu_barrier(int of_block) { leave(of_block ? kWaitsForBlock : kWaitsForWarp); }
 
+extern "C" void cuda_on_cpu_copy(void *to, const void *from, int bytes) {
+    const Copy copy = {to, from, bytes};
+    if (!backward) return carry_out(copy);  // a device may: as soon as it is asked, or as late as it is waited for
+    auto &groups = asked[self()];
+    if (groups.empty()) groups.emplace_back();
+    groups.back().push_back(copy);
+}
+
+extern "C" void cuda_on_cpu_end_group() {
+    auto &groups = asked[self()];
+    if (groups.empty()) groups.emplace_back();
+    groups.emplace_back();
+}
+
+// All groups but the last `count` that have ended.
+extern "C" void cuda_on_cpu_wait(int count) {
+    auto &groups = asked[self()];
+    while ((int)groups.size() - 1 > count) {
+        for (const Copy &copy : groups.front()) carry_out(copy);
+        groups.erase(groups.begin());
+    }
+}
+
+// 0, or 1 where some threads of a block ended while others waited at a barrier.
 extern "C" int cuda_on_cpu_run(
-    void (*kernel)(void *), void *arguments, const unsigned *grid, const unsigned *block) {
+    void (*kernel)(void *), void *arguments, const unsigned *grid, const unsigned *block, int last_first) {
     body = kernel;
     closure = arguments;
     gridDim = {grid[0], grid[1], grid[2]};
     blockDim = {block[0], block[1], block[2]};
     threads = block[0] * block[1] * block[2];
-    for (blockIdx.z = 0; blockIdx.z < grid[2]; ++blockIdx.z)
-        for (blockIdx.y = 0; blockIdx.y < grid[1]; ++blockIdx.y)
-            for (blockIdx.x = 0; blockIdx.x < grid[0]; ++blockIdx.x)
-                if (int wrong = run_block()) return wrong;
+    backward = last_first;
+    const unsigned long long blocks = 1ull * grid[0] * grid[1] * grid[2];
+    for (unsigned long long i = 0; i < blocks; ++i) {
+        const unsigned long long number = backward ? blocks - 1 - i : i;
+        blockIdx = {(unsigned)(number % grid[0]), (unsigned)(number / grid[0] % grid[1]),
+                    (unsigned)(number / grid[0] / grid[1])};
+        if (run_threads()) continue;
+        for (Fiber *fiber : fibers) fiber->state = kIdle, fiber->started = false;
+        return 1;
+    }
     return 0;
 }

@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from demitasse import locked
+
 HERE = Path(__file__).parent
 FLAGS = ("-std=c++17", "-O1", "-fPIC", "-ffp-contract=off", "-fno-strict-aliasing")
 CHECKED = ("-fsanitize=alignment", "-fno-sanitize-recover=all")
@@ -73,10 +75,12 @@ class EmulatedFunction:
 
 
 class Compiled:
-    """Libraries by source and options, each compiled once in the life of this object."""
+    """Libraries by source and options, each compiled once in the life of this object, or of the folder
+    that they are kept in."""
 
     def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="cuda-on-cpu-")
+        self._own = tempfile.TemporaryDirectory(prefix="cuda-on-cpu-")
+        self.folder = Path(self._own.name)
         self._libraries: dict[str, tuple[ctypes.CDLL, list[str]]] = {}
         self._lock = threading.Lock()
         self._blocks: ctypes.CDLL | None = None
@@ -108,9 +112,13 @@ class Compiled:
         return self._libraries[key]
 
     def _compile(self, key: str, text: str, options: Sequence[str]) -> str:
-        path = str(Path(self._folder.name) / f"{key}.so")
-        _compiled((*LINKED, *options, "-", "-o", path), text)
-        return path
+        path = self.folder / f"{key}.so"
+        with locked(path.with_suffix(".lock")):
+            if not path.exists():
+                made = path.with_suffix(".part")
+                _compiled((*LINKED, *options, "-", "-o", str(made)), text)
+                made.replace(path)
+        return str(path)
 
 
 @functools.cache

@@ -4,34 +4,13 @@
 // A block makes a tile of the product. Channels are multiples of four. Sums are cut into `parts`, which join_parts
 // adds up in their order.
 #pragma once
+#include "asynchronous_copies.cuh"
 #include "numbers.cuh"
 
 typedef Pack<float, 4> Unit;
 
-// 16 bytes from memory to shared memory, zeros where they are not `there`; it may go on after this returns.
-__device__ inline void fetch(Unit *to, const float *from, bool there) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-    unsigned place;
-    asm("{ .reg .u64 p; cvta.to.shared.u64 p, %1; cvt.u32.u64 %0, p; }" : "=r"(place) : "l"(to));
-    const int bytes = there ? 16 : 0;
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(place), "l"(from), "r"(bytes) : "memory");
-#else
-    Unit none = {};
-    *to = there ? *reinterpret_cast<const Unit *>(from) : none;
-#endif
-}
-
-// What this thread has fetched until now is a group; of its groups all but the last N are there.
-__device__ inline void end_group() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
-}
-template <int N> __device__ inline void wait_for_groups() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
-#endif
-}
+// A unit from memory to shared memory, zeros where it is not `there`.
+__device__ inline void fetch(Unit *to, const float *from, bool there) { copy_16_bytes(to, from, there); }
 
 // fetch(chunk, stage) for chunks from `begin` up to `end`, each kStages - 1 before multiply(stage). A stage is fetched
 // once all threads have multiplied what it held.
