@@ -39,9 +39,10 @@ bench: setup .venv-bench/installed ## training and inference beside PyTorch and 
 	@touch $@
 
 # Threads of two processes that wait for each other on the same cores take many times as long: what computes with all
-# cores comes last and alone. What fails beside other tests is run once more alone, and must pass there.
-test: setup ## the tests of every package: two files at a time with a thread each, then those with all cores
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not all_cores" || \
+# cores comes last and alone. Of three files at a time one waits for its processes while two cores compute. What fails
+# beside other tests is run once more alone, and must pass there.
+test: setup ## the tests of every package: three files at a time with a thread each, then those with all cores
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile -m "not slow and not all_cores" || \
 		$(BIN)/python -m pytest --last-failed --last-failed-no-failures none
 	$(BIN)/python -m pytest -m "not slow and all_cores" $$(grep -rl --include='test_*.py' mark.all_cores $(TESTED))
 
