@@ -4,6 +4,7 @@ the quickest."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,8 @@ FORMS: dict[str, tuple[tuple[int, ...], tuple[int, ...], int, int]] = {
 
 
 def ways(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]:
-    """Each size of tiles, in each number of parts, of every convolution of ``FORMS``."""
+    """Each size of tiles, in each number of parts, and Winograd's filtering by shares of each size, of
+    every convolution of ``FORMS``."""
     from demitasse_gpu.device import device
 
     found = device("gpu:0", ours.driver(stand_in))
@@ -42,7 +44,7 @@ def _tried(found: Any, form: str, kind: int, precision: str) -> Iterator[Table]:
     from stand_in_cudnn import back_to_data, back_to_weights, convolved
 
     from demitasse_gpu.array import empty
-    from demitasse_gpu.libraries import implicit_gemm
+    from demitasse_gpu.libraries import implicit_gemm, winograd
     from demitasse_gpu.libraries.convolutions import Convolution
 
     of_x, of_w, stride, pad = FORMS[form]
@@ -64,8 +66,9 @@ def _tried(found: Any, form: str, kind: int, precision: str) -> Iterator[Table]:
         array[...] = _innermost(values).astype(np.float32)
     made, room = arrays[-1], empty(found, (asked.limit,), "uint8")
     addresses = [array.address for array in arrays[:-1]]
-    tried = implicit_gemm.ways(found, asked, addresses, made.address, None, room.address)
-    for name, launches in tried:
+    told = found, asked, addresses, made.address, None, room.address
+    by_tiles = ((f"Winograd {name}", launches) for name, launches in winograd.ways(*told))
+    for name, launches in chain(implicit_gemm.ways(*told), by_tiles):
         made[...] = 99
         for launch in launches:
             launch()

@@ -145,3 +145,11 @@ def _real(dtype: str) -> str:
 
 
 ORDERS = ((), NHWC.order)
+
+
+def innermost(device: Device, values: np.ndarray) -> DeviceArray:
+    """Images or filters on a device in float32 with channels innermost."""
+    lying = np.ascontiguousarray(values.transpose(0, 2, 3, 1)).astype(np.float32)
+    made = empty(device, lying.shape, "float32")
+    made[...] = lying
+    return made

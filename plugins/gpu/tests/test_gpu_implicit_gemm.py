@@ -12,12 +12,13 @@ from cuda_on_cpu.driver import EmulatedDriver
 from drawn_examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from kernels_on_cpu import innermost
 from stand_in_cudnn import StandIn, back_to_data, back_to_weights, convolved
 from test_gpu_convolutions import computed, device_with, request
 
 from demitasse_gpu.array import empty
 from demitasse_gpu.device import Device
-from demitasse_gpu.libraries import convolutions, cudnn, implicit_gemm, tiles
+from demitasse_gpu.libraries import convolutions, cudnn, implicit_gemm, tiles, winograd
 from demitasse_gpu.libraries.convolutions import Convolution
 
 NEAR = {"f32": 5e-7, "f32 of scalars": 2e-6, "tf32": 1e-3}
@@ -41,6 +42,12 @@ FORMS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
 
 def told_of(form: dict[str, Any]) -> dict[str, Any]:
     return {"stride": (1, 1), "pad": (0, 0), "dilation": (1, 1), "groups": 1, **form}
+
+
+@pytest.fixture(autouse=True)
+def without_winograd(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose rounding is another, and which has tests of its own."""
+    monkeypatch.setattr(winograd, "serves", lambda asked: False)
 
 
 @pytest.fixture(params=KERNELS)
@@ -91,23 +98,30 @@ def geometry(told: dict[str, Any]) -> tuple[Any, Any, Any]:
     return told["stride"], told["pad"], told["dilation"]
 
 
-@pytest.mark.parametrize(("bias", "name"), [(False, "convolution"), (True, "convolution_relu")])
-def test_forward(
-    form: Any, bias: bool, name: str, kernels: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    x, w, b = drawn(form[0], form[1], (form[1][0],))
-    y = convolved(x.astype(np.float64), w.astype(np.float64), *geometry(form[2]))
-    expected = np.maximum(y + b[:, None, None], 0) if bias else y
-    given = [x, w, b if bias else None]
-    asked = request(name, given, form[2], kernels.split()[0])
+def test_forward(form: Any, kernels: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, w = drawn(*form[:2])
+    expected = convolved(x.astype(np.float64), w.astype(np.float64), *geometry(form[2]))
+    asked = request("convolution", [x, w, None], form[2], kernels.split()[0])
 
     def compute(device: Device) -> np.ndarray:
-        (made,) = computed(device, asked, given)
+        (made,) = computed(device, asked, [x, w, None])
         return made
 
     ways, launches = check_all(compute, expected, monkeypatch, NEAR[kernels])
     assert {f"convolution_{each.name}" for each in KERNELS[kernels]} <= set(launches)
     assert ways > len(KERNELS[kernels]), "cuDNN's, too"
+
+
+@pytest.mark.parametrize("name", ["three by three", "groups"])
+def test_a_bias_and_a_relu(name: str, kernels: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    of_x, of_w, form = FORMS[name]
+    told = told_of(form)
+    x, w, b = drawn(of_x, of_w, (of_w[0],))
+    y = convolved(x.astype(np.float64), w.astype(np.float64), *geometry(told))
+    asked = request("convolution_relu", [x, w, b], told, kernels.split()[0])
+    expected, near = np.maximum(y + b[:, None, None], 0), NEAR[kernels]
+    _, launches = check_all(lambda on: computed(on, asked, [x, w, b])[0], expected, monkeypatch, near)
+    assert {f"convolution_{each.name}" for each in KERNELS[kernels]} <= set(launches)
 
 
 def test_gradient_of_images(form: Any, kernels: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,7 +281,7 @@ def test_any_convolution(drawn_form: Any, kind: int, data: st.DataObject) -> Non
     device = Device(EmulatedDriver())
     for precision in ("f32", "tf32"):
         asked = Convolution(kind, of_x, of_w, y.shape, geometry, "float32", precision == "tf32")
-        given = [on_device(device, each) for each in operands]
+        given = [innermost(device, each) for each in operands]
         made = empty(device, (expected.size + 64,), "float32")
         room = empty(device, (asked.limit,), "uint8")
         places = [each.address for each in given]
@@ -284,20 +298,12 @@ def test_any_convolution(drawn_form: Any, kind: int, data: st.DataObject) -> Non
         assert (found[-64:] == 77).all(), name
 
 
-def on_device(device: Device, values: np.ndarray) -> Any:
-    """Images or filters with channels innermost."""
-    innermost = np.ascontiguousarray(values.transpose(0, 2, 3, 1)).astype(np.float32)
-    made = empty(device, innermost.shape, "float32")
-    made[...] = innermost
-    return made
-
-
 def test_parts_fit_into_the_scratch_memory() -> None:
     x, w = (64, 256, 14, 14), (512, 256, 3, 3)
     asked = Convolution(cudnn.BACKWARD_WEIGHTS, x, w, (64, 512, 14, 14), ((1, 1),) * 3, "float32", False)
     device, largest = Device(EmulatedDriver()), 0
     for _, launches in implicit_gemm.ways(device, asked, (0, 0), 0, None, 0):
-        parts = int(launches[0]._arguments[-1])
+        parts = int(launches[0]._arguments[-2])
         largest = max(largest, parts)
         assert parts == 1 or parts * 4 * np.prod(w) <= asked.limit
     assert largest > 1

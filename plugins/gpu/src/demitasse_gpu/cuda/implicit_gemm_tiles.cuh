@@ -147,10 +147,10 @@ __device__ inline void convolve(
     }
 }
 
-// Rows are a group's outputs, columns its taps; the sum is over points of y.
+// Rows are a group's outputs, columns its taps; the sum is over points of y, `added` to what is there.
 template <class Product, int WM, int WN>
 __device__ inline void convolve_weights(
-    const Convolution &g, const float *dy, const float *x, float *dw, int parts) {
+    const Convolution &g, const float *dy, const float *x, float *dw, int parts, int added) {
     constexpr int kRows = kWarpRows * WM, kColumns = Product::kColumns * WN;
     typedef OfWeights<kRows, kColumns, 32 * WM * WN, kDepth, Product::kTurned> Operands;
     constexpr int kLeft = Operands::kLeft, kRight = Operands::kRight;
@@ -177,10 +177,11 @@ __device__ inline void convolve_weights(
         for (int j = 0; j < Product::kColumns / 4 / Product::kTogether; ++j) {
             const int n = of.side + here.column + Product::column_of_terms(j, here.across);
             if (n >= of.taps) continue;
-            Sums sums;
+            Sums *place = reinterpret_cast<Sums *>(dw + (long long)m * of.taps + n), sums = {};
+            if (added) sums = *place;
 #pragma unroll
-            for (int k = 0; k < Product::kTogether; ++k) sums.values[k] = total[i][j * Product::kTogether + k];
-            *reinterpret_cast<Sums *>(dw + (long long)m * of.taps + n) = sums;
+            for (int k = 0; k < Product::kTogether; ++k) sums.values[k] += total[i][j * Product::kTogether + k];
+            *place = sums;
         }
     }
 }
@@ -197,6 +198,6 @@ __device__ inline void convolve_weights(
         convolve<PRODUCT, WM, WN, true>(g, dy, w, nullptr, dx, 0, parts);                                               \
     }                                                                                                                   \
     extern "C" __global__ __launch_bounds__(32 * WM * WN, RESIDENT) void backward_weights_##NAME##WM##x##WN(            \
-        Convolution g, const float *dy, const float *x, float *dw, int parts) {                                         \
-        convolve_weights<PRODUCT, WM, WN>(g, dy, x, dw, parts);                                                         \
+        Convolution g, const float *dy, const float *x, float *dw, int parts, int added) {                              \
+        convolve_weights<PRODUCT, WM, WN>(g, dy, x, dw, parts, added);                                                  \
     }

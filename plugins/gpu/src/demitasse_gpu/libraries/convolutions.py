@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from demitasse import PLAIN, Candidate, Layout, PlanError, Request, Work
 from demitasse_gpu.kernels.launches import FOR_LIBRARIES, for_libraries
 from demitasse_gpu.launch import Call, Launch, in_order
-from demitasse_gpu.libraries import copies, cublaslt, cudnn, implicit_gemm, products
+from demitasse_gpu.libraries import copies, cublaslt, cudnn, implicit_gemm, products, winograd
 from demitasse_gpu.libraries.cudnn import Plan, Tensor, strides_of
 from demitasse_gpu.libraries.epilogue import Table, add_bias, column_sums, widened
 from demitasse_gpu.libraries.measuring import quickest
@@ -95,7 +95,9 @@ class Convolution:
     def limit(self) -> int:
         """The scratch memory, in bytes, that its plan may need."""
         moved = (prod(self.x) + prod(self.y)) * (2 if self.half else 4)
-        return min(self.most, max(LEAST, 2 * moved)) // FOR_LIBRARIES * FOR_LIBRARIES
+        return (
+            min(self.most, max(LEAST, 2 * moved, winograd.room(self))) // FOR_LIBRARIES * FOR_LIBRARIES
+        )
 
     @property
     def unwanted(self) -> set[int]:
@@ -260,11 +262,12 @@ def _own_ways(
 ) -> Ways:
     """Ways beside cuDNN's to make, at address ``made``, y of x and w, dx of w and dy, or dw of x and
     dy."""
-    if (wanted := _below(only, "tiles ")) is not None:
-        launches = implicit_gemm.ways(device, asked, given, made, bias, workspace.address)
-        for name, each in launches:
+    for kind, made_by in (("tiles ", implicit_gemm), ("winograd ", winograd)):
+        if (wanted := _below(only, kind)) is None:
+            continue
+        for name, launches in made_by.ways(device, asked, given, made, bias, workspace.address):
             if wanted in ("", name):
-                yield f"tiles {name}", _in_line(*each)
+                yield f"{kind}{name}", _in_line(*launches)
     if not asked.is_product or only not in ("", "cuBLASLt"):
         return
     compute = "tf32" if asked.tf32 else "f32"

@@ -74,7 +74,7 @@ def ways(
     four."""
     if not serves(asked) or asked.w[1] % PACK:
         return
-    of = _Convolution(asked)
+    of = Tiled(asked)
     for tiles in tiles_for(device, asked.tf32):
         name = tiles.name
         if asked.kind == cudnn.BACKWARD_WEIGHTS:
@@ -88,7 +88,7 @@ def ways(
             yield name, of.forward(device, tiles, given, made, bias, workspace)
 
 
-class _Convolution:
+class Tiled:
     """A convolution as the kernels take it."""
 
     def __init__(self, asked: Convolution) -> None:
@@ -116,13 +116,28 @@ class _Convolution:
         rectified, size = int(self._asked.relu), prod(self._asked.y)
         count = tiles.count(self._points, self._outputs)
         parts = self._parts(tiles, count * self._groups, self._taps * self._channels, size, 0)
-        grid, name = (count, 1, self._groups * parts), f"convolution_{tiles.name}"
-        told = (bias, made, rectified) if parts == 1 else (None, workspace, 0)
-        numbers = *given, *told[:2], *map(np.int32, (told[2], parts))
-        launch = _launch(device, tiles.source, name, grid, tiles.threads, self._told, *numbers)
         if parts == 1:
-            return [launch]
-        return [launch, _joined(device, workspace, bias, made, parts, rectified, self._asked.y[1], size)]
+            return [self.forward_whole(device, tiles, given, made, bias, rectified)]
+        return [
+            self.forward_whole(device, tiles, given, workspace, None, 0, parts),
+            _joined(device, workspace, bias, made, parts, rectified, self._asked.y[1], size),
+        ]
+
+    def forward_whole(
+        self,
+        device: Device,
+        tiles: Tiles,
+        given: Sequence[int],
+        made: int,
+        bias: Any = None,
+        rectified: int = 0,
+        parts: int = 1,
+    ) -> Launch:
+        """y of x and w; or the sums that it is of, in parts, one behind the other."""
+        grid = tiles.count(self._points, self._outputs), 1, self._groups * parts
+        numbers = *given, bias, made, *map(np.int32, (rectified, parts))
+        name = f"convolution_{tiles.name}"
+        return launch(device, tiles.source, name, grid, tiles.threads, self._told, *numbers)
 
     def backward_data(
         self, device: Device, tiles: Tiles, given: Sequence[int], made: int, workspace: int
@@ -130,7 +145,7 @@ class _Convolution:
         (w, dy), filters = given, prod(self._asked.w)
         numbers = *map(np.int32, (self._taps, self._channels, self._outputs)), np.uint32(filters)
         grid = blocks(device, filters)
-        turn = _launch(device, AROUND, "filters_turned", grid, THREADS, w, workspace, *numbers)
+        turn = launch(device, AROUND, "filters_turned", grid, THREADS, w, workspace, *numbers)
         image, stride = self._image
         most = self._samples * prod(-(-extent // s) for extent, s in zip(image, stride, strict=True))
         count, size = tiles.count(most, self._channels), prod(self._asked.x)
@@ -141,10 +156,10 @@ class _Convolution:
         target = made if parts == 1 else partial
         name, grid_of = f"backward_data_{tiles.name}", (count, 1, classes * parts)
         numbers_of = self._told, dy, workspace, target, np.int32(parts)
-        launch = _launch(device, tiles.source, name, grid_of, tiles.threads, *numbers_of)
+        product = launch(device, tiles.source, name, grid_of, tiles.threads, *numbers_of)
         if parts == 1:
-            return [turn, launch]
-        return [turn, launch, _joined(device, partial, None, made, parts, 0, self._asked.x[1], size)]
+            return [turn, product]
+        return [turn, product, _joined(device, partial, None, made, parts, 0, self._asked.x[1], size)]
 
     def weights_parts(self, tiles: Tiles) -> list[int]:
         """In how many parts sums over points are made: as many as run at a time, or twice as many."""
@@ -162,14 +177,27 @@ class _Convolution:
         made: int,
         workspace: int,
     ) -> Sequence[Launch]:
-        size = prod(self._asked.w)
-        grid = tiles.count(self._outputs, self._taps * self._channels), 1, self._groups * parts
-        target, name = made if parts == 1 else workspace, f"backward_weights_{tiles.name}"
-        numbers = self._told, *reversed(given), target, np.int32(parts)
-        launch = _launch(device, tiles.source, name, grid, tiles.threads, *numbers)
+        target, size = made if parts == 1 else workspace, prod(self._asked.w)
+        sums = self.sums_of_weights(device, tiles, parts, given, target)
         if parts == 1:
-            return [launch]
-        return [launch, _joined(device, workspace, None, made, parts, 0, PACK, size)]
+            return [sums]
+        return [sums, _joined(device, workspace, None, made, parts, 0, PACK, size)]
+
+    def sums_of_weights(
+        self,
+        device: Device,
+        tiles: Tiles,
+        parts: int,
+        given: Sequence[int],
+        made: int,
+        added: bool = False,
+    ) -> Launch:
+        """The sums that the filters' gradient of x and dy is of, in parts, one behind the other;
+        ``added`` to what is there."""
+        grid = tiles.count(self._outputs, self._taps * self._channels), 1, self._groups * parts
+        numbers = self._told, *reversed(given), made, *map(np.int32, (parts, added))
+        name = f"backward_weights_{tiles.name}"
+        return launch(device, tiles.source, name, grid, tiles.threads, *numbers)
 
     def _parts(self, tiles: Tiles, count: int, depth: int, size: int, taken: int) -> int:
         """In how many parts sums of ``depth`` terms are made, where ``count`` blocks would leave
@@ -191,10 +219,10 @@ def _joined(
     units = size // PACK
     told = *map(np.int32, (parts, rectified, channels // PACK)), np.int64(units)
     grid = blocks(device, units)
-    return _launch(device, AROUND, "join_parts", grid, THREADS, partial, bias, made, *told)
+    return launch(device, AROUND, "join_parts", grid, THREADS, partial, bias, made, *told)
 
 
-def _launch(
+def launch(
     device: Device, source: Source, name: str, grid: int | Sequence[int], block: int, *arguments: Any
 ) -> Launch:
     """A launch of a kernel; what is a Python integer is an address."""

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 SCALAR, SPLIT, CUT, AROUND = (
     Source(f"implicit_gemm{name}.cu", "float32") for name in ("", "_split", "_tf32", "_parts")
 )
+WINOGRAD = Source("winograd.cu", "float32")
 _PREFIX = {SCALAR: "", SPLIT: "split_", CUT: "tf32_"}
 """Of kernels' names, by their sources."""
 AMPERE = 8, 0

@@ -1,0 +1,231 @@
+"""Convolutions with 3 x 3 taps in exact float32 by Winograd's minimal filtering, F(4 x 4, 3 x 3), with a
+quarter of the products (Lavin and Gray 2015, section 4).
+
+Images become tiles of 36 positions, filters too, and at each position there is a product of matrices:
+one convolution of points in 36 groups, by the kernels of implicit_gemm.py. What lies between is 2.25
+times as large as the images, so it is made of a share of the tiles at a time: a device has a cache that
+holds those.
+
+Rounding is some 1e-6 of the largest result, as it is by plugin cpu and by cuDNN's engines of this kind:
+several times that of the sums."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from demitasse_gpu.kernels.launches import DIVISOR, THREADS, blocks, divisor, structure
+from demitasse_gpu.libraries import cudnn, implicit_gemm
+from demitasse_gpu.libraries.tiles import WINOGRAD, Tiles, tiles_for
+
+if TYPE_CHECKING:
+    from demitasse_gpu.device import Device
+    from demitasse_gpu.launch import Launch
+    from demitasse_gpu.libraries.convolutions import Convolution
+
+SIDE, TAPS = 4, 3
+POSITIONS = (SIDE + TAPS - 1) ** 2
+AT_ONCE = (24 * 2**20, 96 * 2**20)
+"""The bytes that lie between, by which shares are tried: what half of an H100's last cache holds, and
+more for where that makes many small launches. They are as many as the filters' at least, which each
+share reads."""
+_FEWEST = 256
+"""Tiles of a share at least, where there are as many: a product's rows."""
+_DEEP = 128
+"""Tiles that a part of a filter's gradient sums up at least."""
+_MOST_PARTS = 64
+_NUMBERS = ("height", "width", "pairs", "pad_h", "pad_w")
+
+
+def serves(asked: Convolution) -> bool:
+    """Whether a convolution is computed here: in float32 with 3 x 3 taps next to each other, at each
+    point, without groups, of images with as many channels as implicit_gemm wants."""
+    stride, pad, dilation = asked.geometry
+    return (
+        not asked.tf32
+        and implicit_gemm.serves(asked)
+        and asked.w[1:] == (asked.x[1], TAPS, TAPS)
+        and asked.x[1] % implicit_gemm.PACK == 0
+        and stride == dilation == (1, 1)
+        and max(pad) < TAPS
+    )
+
+
+def room(asked: Convolution) -> int:
+    """The scratch memory, in bytes, without which it is not computed here; 0 for what is not served."""
+    if not serves(asked):
+        return 0
+    form = _Form(asked)
+    return form.filters + min(form.tiles, _FEWEST) * form.between
+
+
+def ways(
+    device: Device, asked: Convolution, given: Sequence[int], made: int, bias: Any, workspace: int
+) -> Iterator[tuple[str, Sequence[Launch]]]:
+    """Launches, one after the other, as ``implicit_gemm.ways`` has them: one way, or two with shares of
+    another size."""
+    if not serves(asked) or room(asked) > asked.limit or not (sizes := tiles_for(device, False)):
+        return
+    form = _Form(asked)
+    for share in sorted({form.share(size) for size in AT_ONCE}):
+        if asked.kind == cudnn.BACKWARD_WEIGHTS:
+            launches = form.weights_gradient(device, sizes, share, given, made, workspace)
+        else:
+            launches = form.images(device, sizes, share, given, made, bias, workspace)
+        yield f"of {share} tiles", launches
+
+
+@dataclass(frozen=True)
+class _Form:
+    """A convolution by its tiles, or one of its gradients."""
+
+    asked: Convolution
+
+    @property
+    def _back(self) -> bool:
+        return self.asked.kind == cudnn.BACKWARD_DATA
+
+    @property
+    def _from(self) -> tuple[int, ...]:
+        """The extents of what the tiles of 6 x 6 points are of."""
+        return self.asked.y if self._back else self.asked.x
+
+    @property
+    def _to(self) -> tuple[int, ...]:
+        """Those of what the tiles of 4 x 4 points are of."""
+        return self.asked.x if self._back else self.asked.y
+
+    @property
+    def _grid(self) -> tuple[int, int]:
+        down, across = (-(-extent // SIDE) for extent in self._to[2:])
+        return down, across
+
+    @property
+    def tiles(self) -> int:
+        return self._to[0] * prod(self._grid)
+
+    @property
+    def between(self) -> int:
+        """The bytes of a tile's positions."""
+        return 4 * POSITIONS * (self.asked.x[1] + self.asked.y[1])
+
+    @property
+    def filters(self) -> int:
+        """The bytes of the filters' positions, or of their gradients'."""
+        return 4 * POSITIONS * self.asked.x[1] * self.asked.y[1]
+
+    def share(self, nbytes: int) -> int:
+        """How many tiles are made at a time where about so many bytes may lie between: all but the last
+        shares are alike, and a multiple of a product's rows."""
+        most = min(max(nbytes, self.filters), self.asked.limit - self.filters) // self.between
+        if self.tiles <= max(most, _FEWEST):
+            return self.tiles
+        rows = max(_FEWEST, most // _FEWEST * _FEWEST)
+        shares = -(-self.tiles // rows)
+        return -(-self.tiles // (shares * _FEWEST)) * _FEWEST
+
+    def _shares(self, share: int) -> Iterator[tuple[int, int]]:
+        """The first tile of each share, and how many there are."""
+        for first in range(0, self.tiles, share):
+            yield first, min(share, self.tiles - first)
+
+    def images(
+        self,
+        device: Device,
+        sizes: Sequence[Tiles],
+        share: int,
+        given: Sequence[int],
+        made: int,
+        bias: Any,
+        workspace: int,
+    ) -> Sequence[Launch]:
+        """y of x and w, or dx of w and dy."""
+        w, image = reversed(given) if not self._back else given
+        columns, rows = self._from[1], self._to[1]
+        u = workspace
+        v = u + self.filters
+        m = v + 4 * POSITIONS * share * columns
+        pad = [TAPS - 1 - p if self._back else p for p in self.asked.geometry[1]]
+        told = map(np.int32, (self._back, rows, columns))
+        launches = [self._launch(device, "filters_to_positions", rows * columns, w, u, *told)]
+        for first, count in self._shares(share):
+            tiles = _quickest(sizes, count, rows)
+            points = self._points(count, columns, rows)
+            images = self._told(self._from, pad, first, count)
+            results = self._told(self._to, (0, 0), first, count)
+            rectified = np.int32(self.asked.relu)
+            units = count * columns // 2, count * rows // 2
+            launches += [
+                self._launch(device, "images_to_positions", units[0], images, image, v),
+                points.forward_whole(device, tiles, (v, u), m),
+                self._launch(
+                    device, "positions_to_results", units[1], results, m, bias, made, rectified
+                ),
+            ]
+        return launches
+
+    def weights_gradient(
+        self,
+        device: Device,
+        sizes: Sequence[Tiles],
+        share: int,
+        given: Sequence[int],
+        made: int,
+        workspace: int,
+    ) -> Sequence[Launch]:
+        """dw of x and dy."""
+        (x, dy), (channels, outputs) = given, (self.asked.x[1], self.asked.y[1])
+        v = workspace
+        m = v + 4 * POSITIONS * share * channels
+        sums = m + 4 * POSITIONS * share * outputs
+        tiles = _quickest(sizes, outputs, channels)
+        blocks_of = POSITIONS * tiles.count(outputs, channels)
+        left = (self.asked.limit - share * self.between) // self.filters
+        parts = max(1, min(tiles.at_once // blocks_of, share // _DEEP, left, _MOST_PARTS))
+        launches = list[Any]()
+        for first, count in self._shares(share):
+            points = self._points(count, channels, outputs)
+            images = self._told(self._from, self.asked.geometry[1], first, count)
+            results = self._told(self._to, (0, 0), first, count)
+            units = count * channels // 2, count * outputs // 2
+            launches += [
+                self._launch(device, "images_to_positions", units[0], images, x, v),
+                self._launch(device, "gradients_to_positions", units[1], results, dy, m),
+                points.sums_of_weights(device, tiles, parts, (v, m), sums, added=first > 0),
+            ]
+        told = map(np.int32, (parts, outputs, channels))
+        size = outputs * channels
+        return [*launches, self._launch(device, "positions_to_filters", size, sums, made, *told)]
+
+    def _points(self, count: int, channels: int, outputs: int) -> implicit_gemm.Tiled:
+        """The products of a share's positions, as a convolution of points in groups."""
+        from demitasse_gpu.libraries.convolutions import Convolution
+
+        x, w, y = (count, POSITIONS * channels, 1, 1), (POSITIONS * outputs, channels, 1, 1), outputs
+        geometry = (1, 1), (0, 0), (1, 1)
+        to = count, POSITIONS * y, 1, 1
+        return implicit_gemm.Tiled(Convolution(cudnn.FORWARD, x, w, to, geometry, "float32", False))
+
+    def _told(self, extents: Sequence[int], pad: Sequence[int], first: int, count: int) -> Any:
+        """The structure Tiles of winograd.cu, of images of these extents."""
+        pairs, image, (down, across) = extents[1] // 2, extents[2:], self._grid
+        fields = [
+            *((name, "i4") for name in _NUMBERS),
+            *((name, "u4") for name in ("first", "count")),
+            *((name, list(DIVISOR)) for name in ("by_pairs", "by_across", "by_down")),
+        ]
+        numbers = *image, pairs, *pad, first, count * pairs
+        return structure(fields, *numbers, *map(divisor, (pairs, across, down)))
+
+    def _launch(self, device: Device, name: str, units: int, *arguments: Any) -> Launch:
+        grid = blocks(device, units)
+        return implicit_gemm.launch(device, WINOGRAD, name, grid, THREADS, *arguments)
+
+
+def _quickest(sizes: Sequence[Tiles], rows: int, columns: int) -> Tiles:
+    """The size of tiles that a product of so many rows and columns fills best, the largest of those."""
+    return min(sizes, key=lambda each: each.count(rows, columns) * each.down * each.across)
