@@ -117,13 +117,13 @@ class Tiled:
         count = tiles.count(self._points, self._outputs)
         parts = self._parts(tiles, count * self._groups, self._taps * self._channels, size, 0)
         if parts == 1:
-            return [self.forward_whole(device, tiles, given, made, bias, rectified)]
+            return [self.forward_launch(device, tiles, given, made, bias, rectified)]
         return [
-            self.forward_whole(device, tiles, given, workspace, None, 0, parts),
+            self.forward_launch(device, tiles, given, workspace, None, 0, parts),
             _joined(device, workspace, bias, made, parts, rectified, self._asked.y[1], size),
         ]
 
-    def forward_whole(
+    def forward_launch(
         self,
         device: Device,
         tiles: Tiles,
@@ -178,12 +178,12 @@ class Tiled:
         workspace: int,
     ) -> Sequence[Launch]:
         target, size = made if parts == 1 else workspace, prod(self._asked.w)
-        sums = self.sums_of_weights(device, tiles, parts, given, target)
+        sums = self.weights_launch(device, tiles, parts, given, target)
         if parts == 1:
             return [sums]
         return [sums, _joined(device, workspace, None, made, parts, 0, PACK, size)]
 
-    def sums_of_weights(
+    def weights_launch(
         self,
         device: Device,
         tiles: Tiles,

@@ -66,8 +66,7 @@ def room(asked: Convolution) -> int:
 def ways(
     device: Device, asked: Convolution, given: Sequence[int], made: int, bias: Any, workspace: int
 ) -> Iterator[tuple[str, Sequence[Launch]]]:
-    """Launches, one after the other, as ``implicit_gemm.ways`` has them: one way, or two with shares of
-    another size."""
+    """Launches, one after the other, as ``implicit_gemm.ways`` has them: a way for each share's size."""
     if not serves(asked) or room(asked) > asked.limit or not (sizes := tiles_for(device, False)):
         return
     form = _Form(asked)
@@ -153,7 +152,7 @@ class _Form:
         told = map(np.int32, (self._back, rows, columns))
         launches = [self._launch(device, "filters_to_positions", rows * columns, w, u, *told)]
         for first, count in self._shares(share):
-            tiles = _quickest(sizes, count, rows)
+            size = _fitting(sizes, count, rows)
             points = self._points(count, columns, rows)
             images = self._told(self._from, pad, first, count)
             results = self._told(self._to, (0, 0), first, count)
@@ -161,7 +160,7 @@ class _Form:
             units = count * columns // 2, count * rows // 2
             launches += [
                 self._launch(device, "images_to_positions", units[0], images, image, v),
-                points.forward_whole(device, tiles, (v, u), m),
+                points.forward_launch(device, size, (v, u), m),
                 self._launch(
                     device, "positions_to_results", units[1], results, m, bias, made, rectified
                 ),
@@ -182,10 +181,10 @@ class _Form:
         v = workspace
         m = v + 4 * POSITIONS * share * channels
         sums = m + 4 * POSITIONS * share * outputs
-        tiles = _quickest(sizes, outputs, channels)
-        blocks_of = POSITIONS * tiles.count(outputs, channels)
+        size = _fitting(sizes, outputs, channels)
+        idle = size.at_once // (POSITIONS * size.count(outputs, channels))
         left = (self.asked.limit - share * self.between) // self.filters
-        parts = max(1, min(tiles.at_once // blocks_of, share // _DEEP, left, _MOST_PARTS))
+        parts = max(1, min(idle, share // _DEEP, left, _MOST_PARTS))
         launches = list[Any]()
         for first, count in self._shares(share):
             points = self._points(count, channels, outputs)
@@ -195,23 +194,22 @@ class _Form:
             launches += [
                 self._launch(device, "images_to_positions", units[0], images, x, v),
                 self._launch(device, "gradients_to_positions", units[1], results, dy, m),
-                points.sums_of_weights(device, tiles, parts, (v, m), sums, added=first > 0),
+                points.weights_launch(device, size, parts, (v, m), sums, added=first > 0),
             ]
         told = map(np.int32, (parts, outputs, channels))
-        size = outputs * channels
-        return [*launches, self._launch(device, "positions_to_filters", size, sums, made, *told)]
+        last = self._launch(device, "positions_to_filters", outputs * channels, sums, made, *told)
+        return [*launches, last]
 
     def _points(self, count: int, channels: int, outputs: int) -> implicit_gemm.Tiled:
         """The products of a share's positions, as a convolution of points in groups."""
         from demitasse_gpu.libraries.convolutions import Convolution
 
-        x, w, y = (count, POSITIONS * channels, 1, 1), (POSITIONS * outputs, channels, 1, 1), outputs
-        geometry = (1, 1), (0, 0), (1, 1)
-        to = count, POSITIONS * y, 1, 1
-        return implicit_gemm.Tiled(Convolution(cudnn.FORWARD, x, w, to, geometry, "float32", False))
+        x, y = ((count, POSITIONS * each, 1, 1) for each in (channels, outputs))
+        w, geometry = (POSITIONS * outputs, channels, 1, 1), ((1, 1), (0, 0), (1, 1))
+        return implicit_gemm.Tiled(Convolution(cudnn.FORWARD, x, w, y, geometry, "float32", False))
 
     def _told(self, extents: Sequence[int], pad: Sequence[int], first: int, count: int) -> Any:
-        """The structure Tiles of winograd.cu, of images of these extents."""
+        """What the kernels of winograd.cu take as ``Tiles``, of images of these extents."""
         pairs, image, (down, across) = extents[1] // 2, extents[2:], self._grid
         fields = [
             *((name, "i4") for name in _NUMBERS),
@@ -226,6 +224,6 @@ class _Form:
         return implicit_gemm.launch(device, WINOGRAD, name, grid, THREADS, *arguments)
 
 
-def _quickest(sizes: Sequence[Tiles], rows: int, columns: int) -> Tiles:
-    """The size of tiles that a product of so many rows and columns fills best, the largest of those."""
+def _fitting(sizes: Sequence[Tiles], rows: int, columns: int) -> Tiles:
+    """The size of a product's tiles that leaves least of them empty, the largest of those."""
     return min(sizes, key=lambda each: each.count(rows, columns) * each.down * each.across)
