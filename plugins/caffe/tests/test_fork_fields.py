@@ -145,12 +145,12 @@ def test_in_a_net_with_unknown_types_the_error_is_about_the_type(read: Any) -> N
     text = INPUT + (
         'layer { name: "b" type: "BatchNorm" bottom: "data" top: "b"'
         " batch_norm_param { use_weight_bias: true } }"
-        'layer { name: "m" type: "MarginInnerProduct" bottom: "b" top: "m" '
-        "margin_inner_product_param { num: 1 } }"
+        'layer { name: "m" type: "ROIWarping" bottom: "b" top: "m" '
+        "roi_warping_param { num: 1 } }"
     )
     net = read(text).net("train")
-    assert [layer.type for layer in net.layers] == ["Input", "BatchNorm", "MarginInnerProduct"]
-    assert net.foreign == {"MarginInnerProduct": "SphereFace's fork"}
+    assert [layer.type for layer in net.layers] == ["Input", "BatchNorm", "ROIWarping"]
+    assert net.foreign == {"ROIWarping": "MNC's fork"}
 
 
 def test_an_old_type_of_a_fork_is_told_as_that(read: Any) -> None:
@@ -178,10 +178,10 @@ def test_a_type_is_told_with_the_forks_that_have_it(kind: str, owner: str, read:
 
 
 def test_a_type_that_a_plugin_has_is_nobody_elses(read: Any) -> None:
-    text = INPUT + 'layer { name: "n" type: "MarginInnerProduct" bottom: "data" top: "n" }'
-    kind = SimpleNamespace(name="MarginInnerProduct", parameters={})
-    assert read(text).net("test").foreign == {"MarginInnerProduct": "SphereFace's fork"}
-    assert read(text, types={"MarginInnerProduct": kind}).net("test").foreign == {}
+    text = INPUT + 'layer { name: "n" type: "ROIWarping" bottom: "data" top: "n" }'
+    kind = SimpleNamespace(name="ROIWarping", parameters={})
+    assert read(text).net("test").foreign == {"ROIWarping": "MNC's fork"}
+    assert read(text, types={"ROIWarping": kind}).net("test").foreign == {}
 
 
 @pytest.mark.parametrize(

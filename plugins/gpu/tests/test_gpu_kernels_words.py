@@ -14,6 +14,7 @@ from cuda_on_cpu import NO_COMPILER, EmulatedDriver, compiler
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kernels_on_cpu import ORDERS, check
+from test_angular_margin import CASES as MARGINS
 from test_kernels_agree import joined
 from test_loss_layers import CASES as LOSSES
 
@@ -185,6 +186,7 @@ CASES: dict[str, Callable[[Values], Case]] = {
     "gather": _gather,
     "gather_backward": _gather_backward,
     **{name: case for name, case in LOSSES.items() if name != "segment_scores"},  # the host's
+    **MARGINS,
     "slice": _slice,
     **{name: lambda v, name=name: _function(name, v) for name in ATTRIBUTES},
     **{

@@ -391,7 +391,6 @@ FORKS = (
     ),
     Fork("R-FCN's fork", types="BoxAnnotatorOHEM SmoothL1LossOHEM SoftmaxWithLossOHEM"),
     Fork("OpenPose's fork", types="CPMData ImResize Nms"),
-    Fork("SphereFace's fork", types="MarginInnerProduct"),
     Fork(
         "the forks of LRCN and Intel",
         fields=(

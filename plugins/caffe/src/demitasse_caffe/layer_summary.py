@@ -29,7 +29,7 @@ _MEMBERS = {
     "Input MemoryData Parameter VideoData WindowData",
     "convolution": "Convolution Convolution3D ConvolutionDepthwise Deconvolution Deconvolution3D "
     "DepthwiseConvolution Im2col",
-    "inner product": "InnerProduct Embed",
+    "inner product": "InnerProduct MarginInnerProduct Embed",
     "pooling": "PSROIPooling Pooling Pooling3D PoolingND Proposal ROIPooling SPP",
     "activation": "AbsVal BNLL Clip Dropout ELU Exp Log PReLU Power ReLU ReLU6 Sigmoid Softmax "
     "SpatialDropout Swish TanH Threshold",

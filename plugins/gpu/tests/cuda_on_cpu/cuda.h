@@ -65,6 +65,7 @@ inline float __uint_as_float(unsigned bits) {
     return x;
 }
 inline float __fdividef(float x, float y) { return x / y; }
+inline double cospi(double x) { return std::cos(x * 3.14159265358979323846); }
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 inline double rsqrt(double x) { return 1.0 / std::sqrt(x); }
 

@@ -48,7 +48,7 @@ from demitasse_caffe.layers.indexing import (
     Slice,
     Tile,
 )
-from demitasse_caffe.layers.inner_product import InnerProduct
+from demitasse_caffe.layers.inner_product import InnerProduct, MarginInnerProduct
 from demitasse_caffe.layers.loss import (
     Accuracy,
     CenterLoss,
@@ -107,6 +107,7 @@ LAYER_TYPES: tuple[CaffeLayer, ...] = (
     ImageSegData(),
     InfogainLoss(),
     InnerProduct(),
+    MarginInnerProduct(),
     Input(),
     Interp(),
     LRN(),

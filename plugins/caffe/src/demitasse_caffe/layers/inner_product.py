@@ -8,6 +8,8 @@ from typing import Any
 
 from demitasse import GraphBuilder, Layer, Tensor
 from demitasse_caffe.layers.base import CaffeLayer, canonical, learned
+from demitasse_caffe.layers.normalization import LEAST_EPSILON
+from demitasse_caffe.schema import number
 
 
 class InnerProduct(CaffeLayer):
@@ -27,3 +29,64 @@ class InnerProduct(CaffeLayer):
         w = learned(graph, message, 0, shape, product.weight_filler)
         b = learned(graph, message, 1, (outputs,), product.bias_filler) if product.bias_term else None
         return [graph.apply("inner_product", x, w, b, axis=axis, transpose=product.transpose)]
+
+
+class MarginInnerProduct(CaffeLayer):
+    """Lengths of samples times the cosines of their angles to learned vectors, one for each class. At
+    a sample's label the angle counts ``type`` times, which is mixed with the plain product; how many
+    times as much that counts is the second top, and falls from iteration to iteration. Liu et al. 2017,
+    *SphereFace*, section 3, with its fork's gradients: what samples are given from their labels' has
+    length 1, and vectors' are those of a plain product.
+
+    The fork overwrites the vectors with themselves over their lengths. Here they are divided by these
+    where they are used, and their gradients multiplied: what they are trained to is the same, save that
+    what momentum keeps of a step is not as much shorter or longer as the vector has become since."""
+
+    name = "MarginInnerProduct"
+    bottoms = (2, 2)
+    tops = (1, 2)
+
+    def expand(
+        self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
+    ) -> Sequence[Tensor]:
+        given, (x, label) = message.margin_inner_product_param, bottoms
+        samples, classes = x.shape[0], given.num_output
+        if classes < 1:
+            raise ValueError("margin_inner_product_param needs a num_output of 1 or more, the classes")
+        if canonical(given.axis, x) != 1 or math.prod(label.shape) != samples:
+            raise ValueError(
+                f"x {x!r} is not a row a sample from axis 1 on, label {label!r} a number each"
+            )
+        rows = graph.apply("reshape", x, shape=(samples, math.prod(x.shape[1:])))
+        index = graph.apply("reshape", label, shape=(samples,))
+        w = learned(graph, message, 0, (classes, rows.shape[1]), given.weight_filler)
+        norms = graph.apply("stop_gradient", _lengths(graph, w))
+        shares = graph.apply("power", norms, power=-1.0)
+        unit = graph.apply("scale", graph.apply("stop_gradient", w), shares, None, axis=0)
+        y, factor = graph.apply(
+            "angular_margin",
+            graph.apply("inner_product", rows, unit, None),
+            _lengths(graph, rows),
+            index,
+            graph.scalar("iteration"),
+            margin=given.type + 1,
+            base=number(given.base),
+            gamma=number(given.gamma),
+            power=number(given.power),
+            least=number(given.lambda_min),
+            first=given.iteration,
+        )
+        if graph.phase == "train":
+            # Nothing is added, but the gradient of the vectors.
+            fixed = graph.apply("stop_gradient", rows)
+            plain = graph.apply("scale", graph.apply("inner_product", fixed, w, None), norms, None)
+            rest = graph.apply("stop_gradient", plain)
+            y = graph.apply("sum", y, plain, rest, coefficients=(1.0, 1.0, -1.0))
+        return [y, factor][: len(layer.tops)]
+
+
+def _lengths(graph: GraphBuilder, rows: Tensor) -> Tensor:
+    """The length of each row, not quite 0 where all of it is."""
+    squares = graph.apply("square_total", rows, axis=1)
+    lengths: Tensor = graph.apply("power", squares, power=0.5, shift=LEAST_EPSILON)
+    return lengths

@@ -1,11 +1,21 @@
-"""Losses: scalars (shape ()) computed from predictions and labels, targets, or each other.
+"""Losses: scalars (shape ()) computed from predictions and labels, targets, or each other; and what is
+made of predictions for one, or tells how good they are.
 
 Samples are along the first axis.
 """
 
 from functools import partial
 
-from demitasse.operations import Attributes, Shape, Shapes, count, define, per_element, same_as
+from demitasse.operations import (
+    REQUIRED,
+    Attributes,
+    Shape,
+    Shapes,
+    count,
+    define,
+    per_element,
+    same_as,
+)
 
 _NORMALIZED = {"ignore_label": None, "normalization": "valid"}
 _define = partial(define, "loss")
@@ -72,7 +82,48 @@ def _segments(shapes: Shapes, attributes: Attributes) -> tuple[Shape, ...]:
     return ((1, 1, 1, 3),)
 
 
+def _margin_shapes(shapes: Shapes, attributes: Attributes) -> tuple[Shape, ...]:
+    x, samples = shapes["x"], _same_samples(shapes, "x", "length", "label")
+    if len(x) != 2 or count(shapes["length"]) != samples or count(shapes["label"]) != samples:
+        raise ValueError(
+            f"x {x} is not a row a sample, length {shapes['length']} and label {shapes['label']} a "
+            f"number each"
+        )
+    return (x, (1,))
+
+
 OPERATIONS = (
+    _define(
+        "angular_margin",
+        "y = x, products of a sample with vectors of length 1, but at its label (factor * x + length * "
+        "psi(x / length)) / (1 + factor), where psi(cos t) = (-1)^k cos(margin t) - 2 k for margin t "
+        "from k pi to (k + 1) pi, margin a whole number to 4, and factor = max(least, base * (1 + gamma "
+        "* (first + iteration + 1))^-power)",
+        inputs="x length label iteration",
+        outputs="y factor",
+        shapes=_margin_shapes,
+        flops=per_element("x", 1),
+        attributes={
+            "margin": REQUIRED,
+            "base": 1.0,
+            "gamma": 0.0,
+            "power": 1.0,
+            "least": 0.0,
+            "first": 0,
+        },
+        gradients=["x length = angular_margin_backward(dy, x, length, label, factor)"],
+    ),
+    _define(
+        "angular_margin_backward",
+        "dx = dy, but at the label dy * (factor + a) / (1 + factor), dlength = dy there * length * b / "
+        "(1 + factor); (a, b) is (psi', (psi - psi' cos t) / length) over its length",
+        inputs="dy x length label factor",
+        outputs="dx dlength",
+        shapes=lambda shapes, attributes: (shapes["x"], shapes["length"]),
+        flops=per_element("x", 1),
+        attributes={"margin": REQUIRED},
+        aliases=["dx = dy"],
+    ),
     _define(
         "half_squared_distance",
         "loss = the sum of (a - b)^2 over twice the number of samples",

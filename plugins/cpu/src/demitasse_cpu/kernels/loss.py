@@ -217,6 +217,33 @@ def contrastive_loss_backward(request: Request) -> Iterable[Candidate]:
     return _backward(request, request.operation.name, numbers, samples, 3 * samples * length)
 
 
+def angular_margin(request: Request) -> Iterable[Candidate]:
+    x, length, _, iteration = map(spec, request.inputs)
+    if not is_real(x, length, *request.outputs) or iteration.dtype != "uint64":
+        return ()
+    samples, classes = x.shape
+    parts, given = parts_for(request, samples, samples * classes), request.attributes
+    factors = [float(given[name]) for name in ("base", "gamma", "power", "least")]
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
+        from demitasse_cpu.loops import indexing, margin
+
+        operands, wrong = [flat(array) for array in inputs], workspace.view("int64")[:1]
+        failed = _wrong_label(request, wrong, operands[2], 1, classes)
+        check = ready(indexing.first_wrong, operands[2], classes, wrong, failed=failed)
+        numbers = int(given["margin"]), *factors, int(given["first"]), classes
+        arguments = *operands, *map(flat, outputs), *numbers
+        return in_order([check, spread(margin.angular_margin, arguments, samples, parts)])
+
+    return (Candidate(KERNEL, bind, workspace=_PARTIAL, in_place=False),)
+
+
+def angular_margin_backward(request: Request) -> Iterable[Candidate]:
+    samples, classes = _by_sample(request, 1)
+    numbers = int(request.attributes["margin"]), classes
+    return _backward(request, request.operation.name, numbers, samples, samples * classes)
+
+
 def _contrast(request: Request) -> tuple[float, bool]:
     return float(request.attributes["margin"]), bool(request.attributes["legacy"])
 
@@ -284,9 +311,9 @@ def _backward(
 
 
 def _loop(name: str) -> Any:
-    from demitasse_cpu.loops import loss, pair_loss
+    from demitasse_cpu.loops import loss, margin, pair_loss
 
-    return getattr(loss, name, None) or getattr(pair_loss, name)
+    return next(getattr(each, name) for each in (loss, pair_loss, margin) if hasattr(each, name))
 
 
 FACTORIES = {
@@ -306,6 +333,8 @@ FACTORIES = {
     "half_squared_distance_backward": half_squared_distance_backward,
     "contrastive_loss": contrastive_loss,
     "contrastive_loss_backward": contrastive_loss_backward,
+    "angular_margin": angular_margin,
+    "angular_margin_backward": angular_margin_backward,
 }
 
 

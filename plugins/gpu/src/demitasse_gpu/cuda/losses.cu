@@ -83,6 +83,58 @@ extern "C" __global__ void negative_log_likelihood_backward(
     }
 }
 
+// (-1)^k cos(margin t) - 2 k of t's cosine, margin t from k pi to (k + 1) pi, and its slope.
+__device__ inline real of_angle(real cosine, int margin, real &slope) {
+    const real square = cosine * cosine;
+    real value = cosine;
+    slope = 1;
+    if (margin == 2) value = 2 * square - 1, slope = 4 * cosine;
+    if (margin == 3) value = (4 * square - 3) * cosine, slope = 12 * square - 3;
+    if (margin == 4) value = 8 * square * (square - 1) + 1, slope = (32 * square - 16) * cosine;
+    int k = 0;
+    for (int j = 1; j < margin; ++j) k += cosine < (real)cospi((double)j / margin);
+    if (k % 2) value = -value, slope = -slope;
+    return value - 2 * k;
+}
+
+// `count` is of elements of x, a row a sample.
+extern "C" __global__ void angular_margin(
+    const real *x, const real *length, const label_type *label, const unsigned long long *iteration, real *y,
+    real *factor, int margin, double base, double gamma, double power, double least, double first, int classes,
+    Offset count) {
+    const double falling = base * pow(1 + gamma * (first + (double)*iteration + 1), -power);
+    const real now = (real)(falling < least ? least : falling);
+    if (thread_of_grid() == 0) *factor = now;
+    for (Offset i = thread_of_grid(); i < count; i += threads_of_grid()) {
+        const Offset row = i / classes;
+        const int own = class_of(label[row], classes, 0, 0);
+        real slope, value = x[i];
+        if (own == (int)(i % classes)) {
+            const real psi = of_angle(value / length[row], margin, slope);
+            value = (now * value + length[row] * psi) / (1 + now);
+        }
+        y[i] = own < 0 ? not_a_number() : value;
+    }
+}
+
+extern "C" __global__ void angular_margin_backward(
+    const real *dy, const real *x, const real *length, const label_type *label, const real *factor, real *dx,
+    real *dlength, int margin, int classes, Offset count) {
+    for (Offset i = thread_of_grid(); i < count; i += threads_of_grid()) {
+        const Offset row = i / classes;
+        real value = dy[i];
+        if (class_of(label[row], classes, 0, 0) == (int)(i % classes)) {
+            const real norm = length[row], cosine = x[i] / norm, own = value / (1 + *factor);
+            real along;
+            const real psi = of_angle(cosine, margin, along), away = (psi - along * cosine) / norm;
+            const real size = root(along * along + away * away);
+            value = own * (*factor + along / size);
+            dlength[row] = own * norm * away / size;
+        }
+        dx[i] = value;
+    }
+}
+
 __device__ inline bool is_ignored(real target, int ignores, double ignored) {
     return ignores && (double)(long long)target == ignored;
 }

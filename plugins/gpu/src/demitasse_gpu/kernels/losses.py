@@ -119,6 +119,39 @@ def _by_label_backward(name: str, request: Request) -> Iterable[Candidate]:
     return (Candidate(KERNEL, bind),)
 
 
+def angular_margin(request: Request) -> Iterable[Candidate]:
+    x, length, label, iteration = map(spec, request.inputs)
+    real = real_type(x, length, *request.outputs)
+    if not real or not is_label(label.dtype) or iteration.dtype != "uint64":
+        return ()
+    source, given, (_, classes) = _source(real, label.dtype), request.attributes, x.shape
+    names = ("base", "gamma", "power", "least", "first")
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
+        import numpy as np
+
+        factors = (np.float64(given[name]) for name in names)
+        arguments = (*inputs, *outputs, int(given["margin"]), *factors, classes)
+        work = source.flat(device_of(inputs), "angular_margin", prod(x.shape), *arguments, pack=1)
+        return checked([work], inputs[2], classes, 1)
+
+    return (Candidate(KERNEL, bind, in_place=False),)
+
+
+def angular_margin_backward(request: Request) -> Iterable[Candidate]:
+    dy, x, length, label, factor = map(spec, request.inputs)
+    real = real_type(dy, x, length, factor, *request.outputs)
+    if not real or not is_label(label.dtype):
+        return ()
+    source, name = _source(real, label.dtype), request.operation.name
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
+        arguments = (*inputs, *outputs, int(request.attributes["margin"]), x.shape[1])
+        return source.flat(device_of(inputs), name, prod(x.shape), *arguments, pack=1)
+
+    return (Candidate(KERNEL, bind),)
+
+
 def _ignored(request: Request) -> tuple[int, float]:
     given = request.attributes["ignore_label"]
     return int(given is not None), 0.0 if given is None else float(given)
@@ -261,6 +294,8 @@ FACTORIES: Mapping[str, Callable[[Request], Iterable[Candidate]]] = MappingProxy
         },
         "sigmoid_cross_entropy_loss": sigmoid_cross_entropy_loss,
         "sigmoid_cross_entropy_loss_backward": sigmoid_cross_entropy_loss_backward,
+        "angular_margin": angular_margin,
+        "angular_margin_backward": angular_margin_backward,
         "infogain_loss": infogain_loss,
         "infogain_loss_backward": infogain_loss_backward,
         "contrastive_loss": contrastive_loss,

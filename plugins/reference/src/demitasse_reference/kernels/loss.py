@@ -4,7 +4,8 @@ x has samples along its first axes and classes along ``axis``; a label (or targe
 are ``similar``) stands for each prediction, as a number in any shape of as many elements. A loss is a
 scalar, ``dloss`` its gradient. ``normalization`` says what a sum is divided by: ``valid`` (labels that
 are not ignored), ``full`` (all), ``batch_size`` (samples) or ``none``. The formulas stand with the words
-in the vocabulary; contrastive_loss is that of Hadsell, Chopra and LeCun 2006, equation 4.
+in the vocabulary; contrastive_loss is that of Hadsell, Chopra and LeCun 2006, equation 4, angular_margin
+of Liu et al. 2017 (*SphereFace*), equation 8.
 """
 
 from __future__ import annotations
@@ -108,6 +109,51 @@ def _normaliser(valid: Values, axis: int, normalization: str) -> float:
         "batch_size": float(prod(valid.shape[:axis])),
         "none": 1.0,
     }[normalization]
+
+
+def angular_margin(
+    x: Reals,
+    length: Reals,
+    label: Values,
+    iteration: Values,
+    *,
+    margin: int,
+    base: float,
+    gamma: float,
+    power: float,
+    least: float,
+    first: int,
+) -> tuple[Reals, Reals]:
+    labels, _ = _labels(x, label, 1, None)
+    own, length = np.take_along_axis(x, labels, 1), length.reshape(-1, 1)
+    factor = max(least, base * (1.0 + gamma * (first + int(iteration[0]) + 1.0)) ** -power)
+    psi, _ = _angular(own / length, margin)
+    y = x.copy()
+    np.put_along_axis(y, labels, (factor * own + length * psi) / (1.0 + factor), 1)
+    return y, np.array([factor])
+
+
+def angular_margin_backward(
+    dy: Reals, x: Reals, length: Reals, label: Values, factor: Reals, *, margin: int
+) -> tuple[Reals, Reals]:
+    labels, _ = _labels(x, label, 1, None)
+    norm, own = length.reshape(-1, 1), np.take_along_axis(dy, labels, 1) / (1.0 + factor)
+    cosine = np.take_along_axis(x, labels, 1) / norm
+    psi, along = _angular(cosine, margin)
+    away = (psi - along * cosine) / norm
+    size = np.hypot(along, away)
+    dx = dy.copy()
+    np.put_along_axis(dx, labels, own * (factor + along / size), 1)
+    return dx, (own * norm * away / size).reshape(length.shape)
+
+
+def _angular(cosine: Reals, margin: int) -> tuple[Reals, Reals]:
+    """psi of a cosine, and its slope."""
+    k = sum(cosine < np.cos(j * np.pi / margin) for j in range(1, margin))
+    sign = 1.0 - 2.0 * np.mod(k, 2)
+    chebyshev = np.polynomial.Chebyshev.basis(margin)
+    psi: Reals = sign * chebyshev(cosine) - 2.0 * k
+    return psi, sign * chebyshev.deriv()(cosine)
 
 
 def infogain_loss(
@@ -251,6 +297,8 @@ KERNELS: Kernels = {
     "softmax_loss_backward": softmax_loss_backward,
     "accuracy": accuracy,
     "segment_scores": segment_scores,
+    "angular_margin": angular_margin,
+    "angular_margin_backward": angular_margin_backward,
     "infogain_loss": infogain_loss,
     "infogain_loss_backward": infogain_loss_backward,
     "hinge_loss": hinge_loss,
