@@ -39,6 +39,7 @@ _DEEP = 128
 """Tiles that a part of a filter's gradient sums up at least."""
 _MOST_PARTS = 64
 _NUMBERS = ("height", "width", "pairs", "pad_h", "pad_w")
+"""The first numbers that kernels are told of an image's tiles."""
 
 
 def serves(asked: Convolution) -> bool:
