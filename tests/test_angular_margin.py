@@ -154,6 +154,25 @@ def test_it_is_trained_as_by_the_fork(tmp_path: Path, momentum: float, within: f
             w = w - history
 
 
+def test_two_workers_train_as_one_does(tmp_path: Path) -> None:
+    inputs = 'layer { name: "data" type: "Data" top: "x" top: "label" data_param { batch_size: 6 } }'
+    (tmp_path / "net.prototxt").write_text(inputs + layer(f"num_output: 5 type: TRIPLE {FACTORS}"))
+    (tmp_path / "solver.prototxt").write_text(
+        'net: "net.prototxt" base_lr: 0.1 lr_policy: "fixed" max_iter: 9 momentum: 0.9 random_seed: 5'
+    )
+    samples = {"train": {"data": X.reshape(6, 4), "label": LABEL}}
+    level = demitasse.Level("worker", 2, workers="threads", sync=demitasse.SyncSpec("numa"))
+    nodes = demitasse.Level("node")
+    machines = [demitasse.Machine("one", (nodes,)), demitasse.Machine("two", (nodes, level))]
+    plugins = ["caffe", "datasets", "training", "snapshots", "reference", "numa", "system"]
+    losses = []
+    for machine in machines:
+        with demitasse.compose(machine, plugins=plugins) as runtime:
+            trainer = runtime.trainer(tmp_path / "solver.prototxt", precision="f64", data=samples)
+            losses.append([trainer.step().loss for _ in range(9)])
+    assert losses[1] == pytest.approx(losses[0], rel=1e-10)
+
+
 def test_a_test_scores_as_training_does_and_needs_no_second_top(tmp_path: Path) -> None:
     inputs = (
         'layer { name: "in" type: "Input" top: "x" top: "label" input_param { '
