@@ -78,7 +78,7 @@ def runtime(request: Any) -> Iterator[Any]:
 
 
 def of_angle(t: float, margin: int) -> float:
-    """Equation 8's psi."""
+    """The paper's psi."""
     k = min(int(margin * t / np.pi), margin - 1)
     return float((-1) ** k * np.cos(margin * t) - 2 * k)
 

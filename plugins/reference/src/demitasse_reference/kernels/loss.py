@@ -5,7 +5,7 @@ are ``similar``) stands for each prediction, as a number in any shape of as many
 scalar, ``dloss`` its gradient. ``normalization`` says what a sum is divided by: ``valid`` (labels that
 are not ignored), ``full`` (all), ``batch_size`` (samples) or ``none``. The formulas stand with the words
 in the vocabulary; contrastive_loss is that of Hadsell, Chopra and LeCun 2006, equation 4, angular_margin
-of Liu et al. 2017 (*SphereFace*), equation 8.
+of Liu et al. 2017 (*SphereFace*), section 3.
 """
 
 from __future__ import annotations
