@@ -40,6 +40,23 @@ FORMS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
 }
 
 
+AS_SCALARS = (
+    "points",
+    "strides and pads that differ",
+    "groups",
+    "dilated",
+    "more points than a tile has",
+)
+"""The forms that are also looked at by the kernels that only older devices run."""
+BOTH = [
+    (kernels, form)
+    for kernels in KERNELS
+    for form in FORMS
+    if kernels != "f32 of scalars" or form in AS_SCALARS
+]
+of_every_form = pytest.mark.parametrize(("kernels", "form"), BOTH, indirect=True)
+
+
 def told_of(form: dict[str, Any]) -> dict[str, Any]:
     return {"stride": (1, 1), "pad": (0, 0), "dilation": (1, 1), "groups": 1, **form}
 
@@ -83,7 +100,7 @@ def check_all(
     return count, launches
 
 
-@pytest.fixture(params=FORMS)
+@pytest.fixture
 def form(request: pytest.FixtureRequest) -> tuple[Any, Any, dict[str, Any]]:
     x, w, told = FORMS[request.param]
     return x, w, told_of(told)
@@ -98,6 +115,7 @@ def geometry(told: dict[str, Any]) -> tuple[Any, Any, Any]:
     return told["stride"], told["pad"], told["dilation"]
 
 
+@of_every_form
 def test_forward(form: Any, kernels: str, monkeypatch: pytest.MonkeyPatch) -> None:
     x, w = drawn(*form[:2])
     expected = convolved(x.astype(np.float64), w.astype(np.float64), *geometry(form[2]))
@@ -124,6 +142,7 @@ def test_a_bias_and_a_relu(name: str, kernels: str, monkeypatch: pytest.MonkeyPa
     assert {f"convolution_{each.name}" for each in KERNELS[kernels]} <= set(launches)
 
 
+@of_every_form
 def test_gradient_of_images(form: Any, kernels: str, monkeypatch: pytest.MonkeyPatch) -> None:
     x, w = drawn(*form[:2])
     (dy,) = drawn(convolved(x, w, *geometry(form[2])).shape)
@@ -140,6 +159,7 @@ def test_gradient_of_images(form: Any, kernels: str, monkeypatch: pytest.MonkeyP
     assert launches["filters_turned"] == len(KERNELS[kernels])
 
 
+@of_every_form
 def test_gradient_of_filters(form: Any, kernels: str, monkeypatch: pytest.MonkeyPatch) -> None:
     x, w = drawn(*form[:2])
     (dy,) = drawn(convolved(x, w, *geometry(form[2])).shape)
