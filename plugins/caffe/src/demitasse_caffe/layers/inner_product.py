@@ -81,7 +81,7 @@ class MarginInnerProduct(CaffeLayer):
             fixed = graph.apply("stop_gradient", rows)
             plain = graph.apply("scale", graph.apply("inner_product", fixed, w, None), norms, None)
             rest = graph.apply("stop_gradient", plain)
-            y = graph.apply("sum", y, plain, rest, coefficients=(1.0, 1.0, -1.0))
+            y = graph.apply("sum", y, graph.apply("sum", plain, rest, coefficients=(1.0, -1.0)))
         return [y, factor][: len(layer.tops)]
 
 
