@@ -38,6 +38,11 @@ class Crop:
     stream: int = 0
     scaling: Scaling | None = None
 
+    @property
+    def whole(self) -> bool:
+        """Whether images stay as large as they are."""
+        return not self.size and self.scaling is None
+
     def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """What an image of ``shape`` (channels, height, width) becomes. Raises DataError when it is
         smaller."""
@@ -83,6 +88,7 @@ def fit(pixels: np.ndarray, place: np.ndarray) -> None:
     if pixels.shape != place.shape or pixels.dtype != place.dtype:
         raise DataError(
             f"its image has shape {pixels.shape} ({pixels.dtype}), the first sample's {place.shape} "
-            f"({place.dtype}); all must be equal: resize them when they are read or converted, or crop"
+            f"({place.dtype}); all of a batch must be equal: resize them when they are read or "
+            f"converted, crop, or have batches of one"
         )
     np.copyto(place, pixels)

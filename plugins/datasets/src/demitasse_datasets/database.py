@@ -58,15 +58,16 @@ def open_database(path: Path, kind: str) -> Reader:
 class DatumSamples:
     """The records of a database in the order of their keys: ``data`` and ``label``.
 
-    The first record says the shape and the element type; every other must have them. With a ``crop``,
-    images may differ in size: a square is cut from each. ``mode`` says how images are decoded (see
-    ``images.decode``), and does nothing to records that are not encoded, as in Caffe.
+    The first record says the shape and the element type; every other must have them, but in runs of one.
+    With a ``crop``, images may differ in size: a square is cut from each. ``mode`` says how images are
+    decoded (see ``images.decode``), and does nothing to records that are not encoded, as in Caffe.
     """
 
     def __init__(self, reader: Reader, crop: Crop, mode: str) -> None:
         self.name, self.size = reader.path, reader.size
         self._reader, self._crop, self._mode = reader, crop, mode
         self._pool = decoders()
+        self.varies = crop.whole
         with reader.session() as get, naming(f"{self.name}: {self._key(0)}"):
             record = parse(get(0))
             pixels = self._pixels(record)
@@ -98,6 +99,16 @@ class DatumSamples:
             with self._reader.session() as get:
                 for i in range(len(numbers)):
                     one(i, get)
+
+    def sample(self, number: int, place: int) -> dict[str, np.ndarray]:
+        with self._reader.session() as get, naming(self._key(number)):
+            record = parse(get(number))
+            drawn = self._crop.draws(place, 1)[0]
+            pixels = np.array(self._crop.cut(self._pixels(record), drawn, place))
+        return {"data": pixels, "label": np.array(record.label, np.int32)}
+
+    def where(self, number: int) -> str:
+        return f"{self.name}: {self._key(number)}"
 
     def _key(self, number: int) -> str:
         return f"key {shown(self._reader.key(number))}"

@@ -89,7 +89,8 @@ class ImageSamples:
     """The images of a list: ``data`` (channels, height, width) uint8, blue first, and ``label``.
 
     ``resized`` is (height, width); without it, and without a ``crop``, all images must be as large as
-    the first. ``root`` is put before each path as Caffe does, as text: it ends with a slash.
+    the first, but in runs of one. ``root`` is put before each path as Caffe does, as text: it ends with
+    a slash.
     """
 
     def __init__(
@@ -99,7 +100,8 @@ class ImageSamples:
         self.size = len(self._listed)
         self._root, self._mode, self._resized, self._crop = root, mode, resized, crop
         self._pool = decoders()
-        with naming(self._where(0)):
+        self.varies = resized is None and crop.whole
+        with naming(self.where(0)):
             shape = crop.shape(self._pixels(0).shape)
         self.fields: Mapping[str, Field] = {"data": Field(shape, "uint8"), "label": Field((), "int32")}
 
@@ -108,13 +110,18 @@ class ImageSamples:
 
         def one(i: int) -> None:
             number = int(numbers[i])
-            with naming(self._where(number)):
+            with naming(self.where(number)):
                 fit(self._crop.cut(self._pixels(number), drawn[i], first + i), out["data"][i])
             out["label"][i] = self._listed[number].label
 
         for_each(self._pool, len(numbers), one)
 
-    def _where(self, number: int) -> str:
+    def sample(self, number: int, place: int) -> dict[str, np.ndarray]:
+        with naming(self.where(number)):
+            pixels = self._crop.cut(self._pixels(number), self._crop.draws(place, 1)[0], place)
+        return {"data": pixels, "label": np.array(self._listed[number].label, np.int32)}
+
+    def where(self, number: int) -> str:
         listed = self._listed[number]
         return f"{self.name}:{listed.line}: {self._root}{listed.path}"
 

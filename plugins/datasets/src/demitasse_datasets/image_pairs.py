@@ -137,7 +137,8 @@ class PairSamples:
         self.size = len(self._pairs)
         self._root, self._mode, self._resized, self._cut = root, mode, resized, cut
         self._divide, self._mean, self._pool = divide, mean, decoders()
-        with naming(self._where(0)):
+        self.varies = resized is None and cut.size is None
+        with naming(self.where(0)):
             pixels, marks = self._sample(0, np.zeros(3, np.int64), 0)[:2]
         self.fields: Mapping[str, Field] = {
             "data": Field(pixels.shape, pixels.dtype.name),
@@ -150,7 +151,7 @@ class PairSamples:
 
         def one(i: int) -> None:
             number = int(numbers[i])
-            with naming(self._where(number)):
+            with naming(self.where(number)):
                 made = self._sample(number, drawn[i], first + i)
                 for name, array in zip(("data", "label", "data_dim"), made, strict=True):
                     if name in out:
@@ -158,7 +159,13 @@ class PairSamples:
 
         for_each(self._pool, len(numbers), one)
 
-    def _where(self, number: int) -> str:
+    def sample(self, number: int, place: int) -> dict[str, np.ndarray]:
+        (drawn,) = draws(self._cut.seed, self._cut.stream, place, 1)
+        with naming(self.where(number)):
+            made = self._sample(number, drawn, place)
+        return dict(zip(("data", "label", "data_dim"), made, strict=True))
+
+    def where(self, number: int) -> str:
         pair = self._pairs[number]
         return f"{self.name}:{pair.line}: {self._root}{pair.image}"
 

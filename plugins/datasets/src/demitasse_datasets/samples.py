@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -37,6 +37,21 @@ class Samples(Protocol):
         ``first`` is the first one's number in the endless global order, the others' follow: what is
         drawn at random for a sample is drawn by it. Raises DataError, or whatever a reader meets, when
         one cannot be read."""
+
+
+@runtime_checkable
+class OwnShapes(Samples, Protocol):
+    """Samples of which each may have a shape of its own; ``fields`` have the first one's."""
+
+    varies: bool
+    """Whether they are such."""
+
+    def sample(self, number: int, place: int) -> dict[str, np.ndarray]:
+        """A sample by its number in the file, whose number in the endless global order is ``place``, as
+        large as it is: its fields, without an axis for the batch. Raises as ``gather`` does."""
+
+    def where(self, number: int) -> str:
+        """Where a sample is from, for messages."""
 
 
 class ArraySamples:

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from demitasse import DataError
 from demitasse_datasets.generated import GeneratedSamples, SteadyStream
 from demitasse_datasets.order import Order
-from demitasse_datasets.samples import ArraySamples, Samples
-from demitasse_datasets.stream import ArrayStream, ReadAheadStream
+from demitasse_datasets.samples import ArraySamples, OwnShapes, Samples
+from demitasse_datasets.stream import ArrayStream, ReadAheadStream, SizedStream
 
 
 class Source:
@@ -19,6 +19,9 @@ class Source:
     def __init__(self, samples: Samples, shuffle: bool, seed: int, skip: int = 0) -> None:
         self.fields, self.size, self.name = samples.fields, samples.size, samples.name
         self.absent: Mapping[str, str] = getattr(samples, "absent", {})
+        self.varies: bool = isinstance(samples, OwnShapes) and samples.varies
+        """Whether samples may have shapes of their own: streams of runs of one say which are next."""
+
         self._samples: Samples | None = samples
         groups = getattr(samples, "groups", ())
         self._order = Order(samples.size, shuffle, seed, skip, groups)
@@ -45,6 +48,8 @@ class Source:
         stream: ReadAheadStream | ArrayStream
         if isinstance(self._samples, ArraySamples) and not self._samples.mapped:
             stream = ArrayStream(self._samples, *about)
+        elif count == 1 and isinstance(self._samples, OwnShapes) and self.varies:
+            stream = SizedStream(self._samples, self._order, first, step)
         else:
             stream = ReadAheadStream(self._samples, *about)
         self._streams.add(stream)

@@ -12,14 +12,14 @@ from collections.abc import Callable, Mapping
 from itertools import pairwise
 from operator import is_
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from demitasse import DataError, unknown
 from demitasse_datasets.decoders import decoders, for_each, threads
 from demitasse_datasets.order import Order
-from demitasse_datasets.samples import ArraySamples, Samples
+from demitasse_datasets.samples import ArraySamples, OwnShapes, Samples
 
 RING = 3
 """Prepared runs: one that is being copied, one that is ready, one that is being prepared."""
@@ -159,13 +159,16 @@ class ReadAheadStream:
         DataError that names the sample which could not be read, or the field and shape that are
         wrong, or that the stream is closed.
         """
-        check_run(self._samples, self._count, out)
+        self._check(out)
         run = self._next()
         for name, array in out.items():
             np.copyto(array, run[name], casting="unsafe")
         self._pending = None
         self._ahead.free.put(run)
         self._cursor += self._step
+
+    def _check(self, out: Mapping[str, np.ndarray]) -> None:
+        check_run(self._samples, self._count, out)
 
     def _next(self) -> Run:
         ahead = self._ahead
@@ -187,6 +190,48 @@ class ReadAheadStream:
         self._collected()
         if self._ahead.thread is not threading.current_thread():
             self._ahead.thread.join()
+
+
+class _OneByOne:
+    """Samples for runs of one that are as large as they are: their arrays take the place of a run's."""
+
+    def __init__(self, samples: OwnShapes) -> None:
+        self.samples, self.name = samples, samples.name
+        self.fields, self.size = samples.fields, samples.size
+
+    def gather(self, numbers: np.ndarray, out: Mapping[str, np.ndarray], first: int) -> None:
+        made = self.samples.sample(int(numbers[0]), first)
+        cast(Run, out).update({name: array[None] for name, array in made.items()})
+
+
+class SizedStream(ReadAheadStream):
+    """Every ``step``-th sample, each in a shape of its own: ``coming`` tells the next one's."""
+
+    def __init__(self, samples: OwnShapes, order: Order, first: int, step: int) -> None:
+        self._each = samples
+        super().__init__(_OneByOne(samples), order, first, 1, step)
+
+    def coming(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of the next sample's fields, without an axis for the batch. Waits until it has been
+        read. Raises DataError that names one which cannot be."""
+        return {name: array.shape[1:] for name, array in self._next().items()}
+
+    @property
+    def where(self) -> str:
+        """Where the next sample is from, for messages."""
+        return self._each.where(int(self._order.numbers(self._cursor, 1)[0]))
+
+    def _check(self, out: Mapping[str, np.ndarray]) -> None:
+        run = self._next()
+        for name, array in out.items():
+            if name not in run:
+                raise DataError(unknown("field", name, run, self._samples.name))
+            if array.shape != run[name].shape:
+                raise DataError(
+                    f"{self.where}: field {name!r} has shape {run[name].shape[1:]} where "
+                    f"{array.shape[1:]} is planned; images of several sizes are taken one at a time, by "
+                    f"one worker: resize them, or crop"
+                )
 
 
 class ArrayStream:

@@ -20,6 +20,7 @@ from demitasse import (
     Workers,
     blamed_inside,
 )
+from demitasse_training.passes import Passes
 from demitasse_training.worker import Worker
 
 T = TypeVar("T")
@@ -145,11 +146,11 @@ class Crew:
         self._own.add(threading.get_ident())
         self.workers[number].enter()
 
-    def bind(self, iteration: int) -> list[Step]:
+    def bind(self, iteration: int) -> list[Step | Passes]:
         """Steps that go on at ``iteration``, bound in the threads that run them, one after the other:
         what kernels keep for themselves is near, and so are the threads that they start."""
 
-        def bind(number: int) -> Step:
+        def bind(number: int) -> Step | Passes:
             with self._binding:
                 return self.workers[number].bind(iteration)
 

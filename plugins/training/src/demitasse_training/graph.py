@@ -34,6 +34,7 @@ from demitasse.operations import REQUIRED, Operation, Shape, count
 from demitasse_training.differentiation import Differentiation
 from demitasse_training.fusion import fuse_normalisations, pool_before_rectifying
 from demitasse_training.known_types import check_types
+from demitasse_training.own_shapes import SampleShapes
 from demitasse_training.samples import check_fields
 from demitasse_training.shape_rules import (
     check_asked,
@@ -52,11 +53,12 @@ Scoring: TypeAlias = Callable[[Sequence[np.ndarray]], Mapping[str, Any]]
 class NetGraph(Graph):
     """What layer types build on. ``phase`` is train or test, ``dtype`` the real numbers' type;
     ``retain="all"`` keeps every blob, so that no layers become one operation.
-    ``history`` has, by blob, the layers (by number) that made it and what it was then;
-    ``found`` cuts from a top as it was planned what is there, where its layer's type can tell, and
-    ``scoring`` says what a test tells of one, where that is not its mean;
-    ``diffs`` the gradients of tensors; ``splits``, by the name that a sum of the gradients of several
-    readers has for a layer, the number of the layer below."""
+    Inputs and samples have ``input_shapes`` and, by layer and field, ``sample_shapes`` instead of what
+    is declared or the first sample has. ``history`` has, by blob, the layers (by number) that made it
+    and what it was then; ``found`` cuts from a top as it was planned what is there, where its layer's
+    type can tell, and ``scoring`` says what a test tells of one, where that is not its mean; ``diffs``
+    the gradients of tensors; ``splits``, by the name that a sum of the gradients of several readers has
+    for a layer, the number of the layer below."""
 
     def __init__(
         self,
@@ -68,6 +70,7 @@ class NetGraph(Graph):
         share: Share | None = None,
         seed: int = 0,
         input_shapes: Mapping[str, Shape] | None = None,
+        sample_shapes: SampleShapes | None = None,
         retain: str | None = None,
     ) -> None:
         super().__init__(vocabulary, phase, dtype)
@@ -75,7 +78,7 @@ class NetGraph(Graph):
         self._open_source = open_source
         self.share = share or Share()
         self.workers = self.share.workers
-        self._input_shapes = input_shapes or {}
+        self._input_shapes, self._sample_shapes = input_shapes or {}, sample_shapes or {}
         self.retains_all = retain == "all"
         self._shared: dict[str, Parameter] = {}
         self._named: dict[str, int] = {}
@@ -186,7 +189,8 @@ class NetGraph(Graph):
                 raise DataError(unknown("field of the samples", name, source.fields, self._where()))
             stored = source.fields[name]
             kind = {"raw": stored.dtype, "real": self.dtype}.get(dtype, dtype)
-            tensors[name] = Tensor(f"{self._layer.name}.{name}", (count, *stored.shape), kind, "input")
+            shape = self._sample_shapes.get((self._layer.name, name), stored.shape)
+            tensors[name] = Tensor(f"{self._layer.name}.{name}", (count, *shape), kind, "input")
         self.feeds.append(Feed(self._layer.name, source, tensors, total, offset, count))
         return tuple(tensors.values())
 

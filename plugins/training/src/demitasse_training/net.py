@@ -13,6 +13,8 @@ import numpy as np
 
 from demitasse import (
     PRECISIONS,
+    DataSource,
+    DataSpec,
     Entry,
     ModelError,
     NetDefinition,
@@ -42,6 +44,7 @@ from demitasse_training.folding import FOLD
 from demitasse_training.graph import NetGraph
 from demitasse_training.inputs import against, given_input
 from demitasse_training.memory_check import check_room
+from demitasse_training.own_shapes import SampleShapes, coming, explained, follows, made, makers
 from demitasse_training.planner import Planner, Shapes
 from demitasse_training.profiling import timed
 from demitasse_training.samples import Destination, close_stream, destinations, open_stream, opener
@@ -85,6 +88,7 @@ class Net(Rooted):
         passes: int = 1,
         arena: Any = None,
         partial: bool = False,
+        open_source: Callable[[DataSpec], DataSource] | None = None,
     ) -> None:
         self.runtime, self.phase, self.seed, self._retain = runtime, phase, seed, retain
         self._one_at_a_time = threading.RLock()
@@ -92,7 +96,7 @@ class Net(Rooted):
         self.precision = chosen_precision(runtime, precision)
         self.dtype = PRECISIONS[self.precision]
         check_retain(retain)
-        check_backward(backward, retain)
+        check_backward(backward, retain if gradients is None else "all")
         if isinstance(path, NetDefinition):
             self.definition = path
         else:
@@ -106,7 +110,7 @@ class Net(Rooted):
             self.definition,
             self.worker,
             runtime.kernels(self.worker),
-            opener(runtime, data, phase),
+            open_source or opener(runtime, data, phase),
             phase=phase,
             precision=self.precision,
             seed=seed,
@@ -121,7 +125,7 @@ class Net(Rooted):
         self._lent = False
         self._once: Step | None = None
         self._first: int | None = None
-        self._streams: list[tuple[Stream, Destination]] = []
+        self._streams: list[Stream] = []
         self.closed = False
         self._made = self._planner.planned({})
         if phase in (data or {}) and not self.graph.feeds:
@@ -131,6 +135,7 @@ class Net(Rooted):
                 f"{', '.join(self.graph.inputs) or 'none'})"
             )
         self._declared = self._made.shapes
+        self._follows, self._usual = follows(self.graph), made(self.graph)
         if flat is None:
             self._own_parameters()
             parameters.fill(self.graph, self.plan, self._flat, self.seed)
@@ -166,11 +171,10 @@ class Net(Rooted):
             given, present = {name: array.shape for name, array in arrays.items()}, self._made.shapes
             if (wanted := {**present, **given}) != present:
                 self._replan(wanted, given)
-            step = self.step
+            step = self.follow(self.coming())
             for name, array in arrays.items():
                 self._input(name)[...] = array
-            for stream, out in self._streams:
-                out.take(stream, ahead)
+            self.read(ahead and not self._follows)
             if self._lent or self._once is not step:
                 self._do_once(step)
             for work in step.forward:
@@ -249,12 +253,50 @@ class Net(Rooted):
                     self._first = before
                     raise
 
+    def coming(self, layers: bool = True) -> SampleShapes:
+        """The shapes of the next samples where they are not those that the net was first planned for: of
+        streams that tell and, with ``layers``, of what layers make by a user's code, which then have it
+        ready. Waits until samples are there."""
+        if not self._follows:
+            return {}
+        told = coming(self.graph.feeds, self.streams)
+        if layers:
+            for _, part in makers(self.graph):
+                part.reshaped()
+            told = {**told, **dict(made(self.graph).items() - self._usual.items())}
+        return told
+
+    def follow(self, samples: SampleShapes) -> Step:
+        """The step for samples of these shapes. Raises DataError that names them where the net cannot
+        take them."""
+        if samples != self._made.samples:
+            with explained(self.graph.feeds, self.streams, samples):
+                self._prepare(self._made.shapes, samples)
+        return self.step
+
+    def read(self, ahead: bool = False) -> None:
+        """Take the next samples; with ``ahead`` those after them are then on their way."""
+        for stream, out in zip(self.streams, self._made.outs, strict=True):
+            out.take(stream, ahead)
+
+    @property
+    def streams(self) -> list[Stream]:
+        """The streams of samples, opened at first use."""
+        if not self._streams and self.graph.feeds:
+            self.rewind()
+        return self._streams
+
+    @property
+    def reads(self) -> bool:
+        """Whether all of its streams of samples are open."""
+        return len(self._streams) == len(self.graph.feeds)
+
     def plan_again(self, backward: str | None = None) -> None:
         """Forget all plans and make one for the present shapes, ``backward`` too where asked: for
         layers that have changed their shapes themselves. Inputs and samples are kept."""
         check_backward(backward, self._retain)
         self._planner = replace(self._planner, backward=backward or self.backward)
-        self._prepare(self._made.shapes)
+        self._prepare(self._made.shapes, self._made.samples)
 
     def adopt(self, slots: Sequence[Slot], flat: Any) -> None:
         """Have the parameters in common with another net, where they lie in ``flat``. Raises ShapeError
@@ -263,7 +305,7 @@ class Net(Rooted):
         self._planner = replace(self._planner, slots=tuple(slots), owns_parameters=False)
         self._flat = flat
         try:
-            self._prepare(self._made.shapes)
+            self._prepare(self._made.shapes, self._made.samples)
         except ModelError:
             self._planner, self._flat = mine
             raise
@@ -293,8 +335,11 @@ class Net(Rooted):
         at_least_one(iterations)
         with self._one_at_a_time:
             self.forward()
-            reads = [partial(out.take, s) for s, out in self._streams]
-            return timed(self.step, iterations, reads, self.runtime.engine(self.worker))
+            step = self.step
+            reads = [partial(o.take, s) for s, o in zip(self.streams, self._made.outs, strict=True)]
+            if self._follows:  # the same samples again: others may have other shapes
+                reads = []
+            return timed(step, iterations, reads, self.runtime.engine(self.worker))
 
     def __repr__(self) -> str:
         inputs = ", ".join(f"{n} {extents(t.shape)}" for n, t in self.graph.inputs.items())
@@ -332,12 +377,7 @@ class Net(Rooted):
                 if tensor.name in self.plan.buffers:
                     step.array(self.plan.buffers[tensor.name])[...] = value
             self._do_once(step)
-            if self._streams:
-                for _, out in self._streams:
-                    out.forget()
-                self._streams = [(s, o) for (s, _), o in zip(self._streams, self._outs(), strict=True)]
-            else:
-                self.rewind()
+            self._made.outs = self._outs(step)
         return self._made.step
 
     def _do_once(self, step: Step) -> None:
@@ -350,6 +390,11 @@ class Net(Rooted):
         """The regions of the plan; all plans have one arena, as large as any of them has needed yet."""
         plan, allocate = self.plan, self._allocator.allocate
         if self._arena is None or self._arena.nbytes < plan.arena_bytes:
+            check_room(
+                self._allocator,
+                {"activations and scratch memory": plan.arena_bytes},
+                self.definition.location,
+            )
             self._arena = allocate(max(1, plan.arena_bytes))
             self._planner.unbind()
         memory = {"arena": self._arena, "fixed": allocate(max(1, plan.fixed_bytes))}
@@ -358,20 +403,23 @@ class Net(Rooted):
             memory["gradients"] = _Elements(self._gradients_of(plan))
         return memory
 
+    def begin(self, batch: int) -> None:
+        """Read samples from batch number ``batch`` on, unless they are being read."""
+        if not self._streams:
+            self.rewind(batch)
+
     def rewind(self, batch: int = 0, every: int = 1) -> None:
         """Read samples from the start again, or from batch number ``batch`` on, every so many."""
         self._check_open()
-        self._end_streams()
+        self.pause()
         feeds = self.graph.feeds
-        streams = [open_stream(feed, batch * feed.batch, every * feed.batch) for feed in feeds]
-        self._streams = list(zip(streams, self._outs(), strict=True))
+        self._streams = [open_stream(feed, batch * feed.batch, every * feed.batch) for feed in feeds]
 
     def close(self) -> None:
         """End the reading ahead; threads that ran the net are bound no longer. What it has can still be
         looked at, and one that is given its inputs still runs."""
         with self._one_at_a_time:
-            self._end_streams()
-            self._streams = []
+            self.pause()
             self._enter.leave()
             self.closed = True
 
@@ -386,23 +434,23 @@ class Net(Rooted):
         if self.closed and self.graph.feeds:
             raise WorkerError("this net reads samples, and is closed with its runtime; make another")
 
-    def _end_streams(self) -> None:
-        for stream, _ in self._streams:
+    def pause(self) -> None:
+        """End the reading ahead; samples are read again where somebody says from where."""
+        for stream in self._streams:
             close_stream(stream)
-        for _, out in self._streams:
-            out.forget()
+        self._streams = []
+        self._made.forget()
 
     def __del__(self) -> None:
-        if hasattr(self, "_streams"):  # dropped without a word: its reading ends with it
+        if hasattr(self, "_made"):  # dropped without a word: its reading ends with it
             self.close()
 
-    def _outs(self) -> list[Destination]:
+    def _outs(self, step: Step) -> list[Destination]:
         engine = self.runtime.engine(self.worker)
-        return destinations(self.graph, self.plan, self.step.array, engine, self._allocator)
+        return destinations(self.graph, self.plan, step.array, engine, self._allocator)
 
     def _read(self, number: int) -> None:
-        stream, out = self._streams[number]
-        out.take(stream)
+        self._made.outs[number].take(self.streams[number])
 
     def _input(self, name: str) -> Any:
         """The memory of an input."""
@@ -417,17 +465,18 @@ class Net(Rooted):
 
     def _replan(self, shapes: Shapes, given: Shapes) -> None:
         try:
-            self._prepare(shapes)
+            self._prepare(shapes, self._made.samples)
         except ModelError as error:
             asked = "; ".join(
                 against(name, shape, self._declared[name]) for name, shape in given.items()
             )
             raise ShapeError(f"{self.definition.location}: {asked}: {error}") from error
 
-    def _prepare(self, shapes: Shapes) -> None:
-        """Plan for input shapes; parameters stay where they are, and so do inputs that keep their
-        shape."""
-        made = self._planner.planned(shapes, self._first)
+    def _prepare(self, shapes: Shapes, samples: SampleShapes) -> None:
+        """Plan for shapes of inputs and samples; parameters stay where they are, and so do inputs that
+        keep their shape."""
+        made = self._planner.planned(shapes, self._first, samples)
+        self._made.forget()
         before = self._inputs()
         self._made = made
         if before and self.backward:
@@ -448,7 +497,7 @@ class Net(Rooted):
             views = self._views()
             seen = {name: np.array(views.values(name, name)) for name in {*kept, *self.plan.outputs}}
         self._planner = replace(self._planner, slots=(), folds=False)
-        self._made = self._planner.planned(self._made.shapes, self._first)
+        self._made = self._planner.planned(self._made.shapes, self._first, self._made.samples)
         self._own_parameters()
         parameters.load(self.plan, self._flat, values, self.definition.location)
         for name, value in seen.items():

@@ -13,6 +13,7 @@ from demitasse import DataError, NumericsError, Processes, Solver, Step, WorkerE
 from demitasse_training.accord import Accord
 from demitasse_training.crew import Crew
 from demitasse_training.diagnosis import diagnose
+from demitasse_training.passes import Passes
 from demitasse_training.stretch import Stretch, in_order
 
 Ask = Callable[[], bool]
@@ -48,7 +49,9 @@ class Pace:
         together = crew.lockstep or (self._processes.size > 1 and not crew.asynchronous)
         return (self._together if together else self._apart)(steps, end, stop, save)
 
-    def _together(self, steps: Sequence[Step], end: int, stop: Ask | None, save: Ask | None) -> float:
+    def _together(
+        self, steps: Sequence[Step | Passes], end: int, stop: Ask | None, save: Ask | None
+    ) -> float:
         iteration, rate = self.iteration, self._solver.rate(self.iteration)
         before, start, kept = self._crew.clock(), time.perf_counter(), self._crew.statistics()
         workers, done = self._crew.workers, set[int]()
@@ -95,7 +98,9 @@ class Pace:
         self.asked = asked or (_ask(stop), _ask(save))
         return smoothed
 
-    def _apart(self, steps: Sequence[Step], end: int, stop: Ask | None, save: Ask | None) -> float:
+    def _apart(
+        self, steps: Sequence[Step | Passes], end: int, stop: Ask | None, save: Ask | None
+    ) -> float:
         """Each worker at its own pace, as far as ``end``, or less where it is asked to stop."""
         crew, workers = self._crew, self._crew.workers
         share, start, before = workers[0].share, time.perf_counter(), crew.clock()

@@ -21,9 +21,13 @@ from demitasse import (
     WorkerPlace,
     make_plan,
 )
+from demitasse_training.alike import Alike
 from demitasse_training.clipping import clip_normalisations
 from demitasse_training.folding import fold_normalisations
 from demitasse_training.graph import NetGraph
+from demitasse_training.own_shapes import SampleShapes
+from demitasse_training.recomputing import recompute
+from demitasse_training.samples import Destination
 from demitasse_training.shares import Share
 from demitasse_training.walk import Walk
 
@@ -35,17 +39,30 @@ Shapes = Mapping[str, tuple[int, ...]]
 @dataclass
 class Planned:
     """A net planned for one set of shapes, and what its user has made of the plan since: the step that
-    it is when bound to memory, and the walk over that step."""
+    it is when bound to memory, where that has its samples, and the walk over it. ``samples`` are those
+    shapes of samples that are not their source's."""
 
     graph: NetGraph
     plan: Plan
+    samples: SampleShapes
     step: Step | None = None
+    outs: list[Destination] = field(default_factory=list)
     walk: Walk | None = None
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The shapes of the inputs."""
         return {name: tensor.shape for name, tensor in self.graph.inputs.items()}
+
+    def forget(self) -> None:
+        """Have no samples on their way to it."""
+        for out in self.outs:
+            out.forget()
+
+    def unbind(self) -> None:
+        """Have it bound anew when it is next used."""
+        self.forget()
+        self.step, self.outs, self.walk = None, [], None
 
 
 @dataclass
@@ -70,25 +87,31 @@ class Planner:
     folds: bool = True
     """Whether layers may be folded into the weights before them, where it is so."""
     _kept: dict[Any, Planned] = field(init=False, repr=False, default_factory=dict)
+    _alike: Alike | None = field(init=False, repr=False, default=None)
 
-    def planned(self, shapes: Shapes, first: int | None = None) -> Planned:
-        """The net planned for ``shapes`` of its inputs (the declared one where one is missing); with
-        ``first`` only that many of its layers. The latest few are kept. Raises ModelError, or ShapeError
-        where the shapes do not go with the layers or with the parameters that the net has."""
-        found = self._kept.pop(_key(shapes, first), None) or self._plan(shapes, first)
-        key = _key(found.shapes, first)
+    def planned(
+        self, shapes: Shapes, first: int | None = None, samples: SampleShapes | None = None
+    ) -> Planned:
+        """The net planned for ``shapes`` of its inputs (the declared one where one is missing), and for
+        ``samples`` that are not shaped as their source's first; with ``first`` only that many of its
+        layers. The latest few are kept. Raises ModelError, or ShapeError where the shapes do not go with
+        the layers or with the parameters that the net has."""
+        samples = samples or {}
+        found = self._kept.pop(_key(shapes, first, samples), None) or self._plan(shapes, first, samples)
+        key = _key(found.shapes, first, samples)
         self._kept.pop(key, None)
         self._kept[key] = found
         while len(self._kept) > PLANS_KEPT:
-            del self._kept[next(iter(self._kept))]
+            self._kept.pop(next(iter(self._kept))).forget()
         return found
 
     def unbind(self) -> None:
         """Have all kept plans bound anew when they are next used."""
         for planned in self._kept.values():
-            planned.step = planned.walk = None
+            planned.unbind()
 
-    def _plan(self, shapes: Shapes, first: int | None) -> Planned:
+    def _plan(self, shapes: Shapes, first: int | None, samples: SampleShapes) -> Planned:
+        kernels = self._kernels(tries=not samples)
         graph = NetGraph(
             self.runtime.vocabulary,
             phase=self.phase,
@@ -97,21 +120,24 @@ class Planner:
             share=Share(),
             seed=self.seed,
             input_shapes=shapes,
+            sample_shapes=samples,
             retain=self.retain,
         ).build(self._present(first), self.runtime.layer_types)
         if self.backward and self.retain is None:
-            clip_normalisations(graph, self.kernels, self.worker.place)
+            clip_normalisations(graph, kernels, self.worker.place)
         if self.backward:
             everything = self.backward == "every blob" or first is not None
             graph.differentiate(self.passes, every_blob=everything)
-        for parameter in graph.parameters if shapes else ():
+            if self.retain is None:
+                recompute(graph, kernels, self.worker.place)
+        for parameter in graph.parameters if shapes or samples else ():
             self._check_fit(parameter)
         fixed = self.owns_parameters and not self.backward
         if fixed and self.folds and self.retain is None:
-            fold_normalisations(graph, self.kernels, self.worker.place)
+            fold_normalisations(graph, kernels, self.worker.place)
         plan = make_plan(
             graph,
-            self.kernels,
+            kernels,
             self.worker.place,
             name=self.definition.name,
             slots=self.slots,
@@ -119,7 +145,15 @@ class Planner:
             precision=self.precision,
             fixed_parameters=fixed,
         )
-        return Planned(graph, plan)
+        return Planned(graph, plan, dict(samples))
+
+    def _kernels(self, tries: bool) -> Kernels:
+        """Those that plan; where it ``tries`` none, what was tried for other shapes tells which."""
+        if self.kernels.tuner is None:
+            return self.kernels
+        if self._alike is None:
+            self._alike = Alike(self.kernels.tuner)
+        return replace(self.kernels, tuner=replace(self._alike, tries=tries))
 
     def _present(self, first: int | None) -> NetDefinition:
         """The layers that are planned."""
@@ -137,5 +171,7 @@ class Planner:
             )
 
 
-def _key(shapes: Shapes, first: int | None) -> Any:
-    return first, tuple(sorted((name, tuple(shape)) for name, shape in shapes.items()))
+def _key(shapes: Shapes, first: int | None, samples: SampleShapes) -> Any:
+    return first, *(
+        tuple(sorted((name, tuple(shape)) for name, shape in each.items())) for each in (shapes, samples)
+    )

@@ -9,11 +9,13 @@ import numpy as np
 
 from demitasse import Processes
 from demitasse_training.graph import NetGraph, Scoring
+from demitasse_training.own_shapes import follows
 
 
 class Tally:
     """The sum of each output over batches, in float64, whose mean is its score. Of an output whose layer
-    type scores it itself, from all batches together, their rows are kept instead."""
+    type scores it itself, from all batches together, their rows are kept instead. Of what has not the
+    same shape in all batches there is no mean, and no score."""
 
     def __init__(self, graph: NetGraph, shapes: Mapping[str, tuple[int, ...]], iterations: int) -> None:
         """Of outputs with these planned ``shapes``, over so many batches."""
@@ -25,12 +27,17 @@ class Tally:
         self._iterations, self._graph, self._outputs = iterations, graph, tuple(shapes)
         self.sums = {n: np.zeros(shape) for n, shape in shapes.items() if n not in self._scoring}
         self.rows: dict[str, dict[int, np.ndarray]] = {name: {} for name in self._scoring}
+        self._unlike = set[str]()
+        self._gathers = follows(graph)  # alike in all processes
 
     def add(self, number: int, outputs: Mapping[str, np.ndarray]) -> None:
         """The outputs of batch ``number``, as they were planned."""
         for name, value in outputs.items():
             if name in self.sums:
-                self.sums[name] += value
+                if value.shape == self.sums[name].shape:
+                    self.sums[name] += value
+                else:
+                    self._unlike.add(name)
                 continue
             found = self._graph.found.get(self._graph.blobs[name])
             kept = np.array(value if found is None else found(value), np.float64)
@@ -39,14 +46,23 @@ class Tally:
     def merge(self, others: Sequence[Tally]) -> Tally:
         """This one, with what others of the same net have of other batches."""
         for other in others:
+            self._unlike |= other._unlike
             for name, value in other.sums.items():
-                self.sums[name] += value
+                if value.shape == self.sums[name].shape:
+                    self.sums[name] += value
+                else:
+                    self._unlike.add(name)
             for name, rows in other.rows.items():
                 self.rows[name] |= rows
         return self
 
     def total(self, processes: Processes) -> Tally:
         """This one, with what those of other processes have."""
+        if self._gathers:
+            shapes = {name: list(value.shape) for name, value in self.sums.items()}
+            for others, unlike in processes.gather([shapes, sorted(self._unlike)]):
+                self._unlike |= {name for name in shapes if others[name] != shapes[name]} | {*unlike}
+            self.sums |= {name: np.zeros(0) for name in self._unlike}
         flat = np.concatenate([np.zeros(0), *(np.ravel(value) for value in self.sums.values())])
         cuts = np.cumsum([np.size(value) for value in self.sums.values()])
         whole = np.split(processes.total(flat), cuts)
@@ -67,6 +83,8 @@ class Tally:
         """The means, numbers, and lists for outputs with several; what layer types make of theirs."""
         found: dict[str, Any] = {}
         for name in self._outputs:
+            if name in self._unlike:
+                continue
             if name in self.sums:
                 mean = self.sums[name] / self._iterations
                 found[name] = float(mean.reshape(-1)[0]) if mean.size == 1 else mean.tolist()

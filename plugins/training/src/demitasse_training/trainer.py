@@ -328,9 +328,7 @@ class Trainer(Rooted):
         iteration's samples. Nothing is updated, and the training goes on as if it had not been."""
         at_least_one(iterations)
         worker = self._workers[0]
-        step = worker.bind(self.iteration)
-        step.scalars(self.iteration, 0.0)
-        worker.peek(self.iteration)
+        step = worker.peek(self.iteration)
         before = self._crew.statistics()
         try:
             return timed(step, iterations, engine=worker.engine)

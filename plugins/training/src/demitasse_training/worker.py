@@ -36,7 +36,10 @@ from demitasse_training.entrance import Entrance
 from demitasse_training.graph import NetGraph
 from demitasse_training.guarded import GuardedStep, MakeGuard
 from demitasse_training.memory_check import check_room
+from demitasse_training.net import Net
 from demitasse_training.norms import Norms
+from demitasse_training.own_shapes import follows
+from demitasse_training.passes import Passes
 from demitasse_training.recomputing import recompute
 from demitasse_training.samples import Destination, close_stream, destinations, open_stream
 from demitasse_training.shared_parameters import SharedParameters
@@ -68,7 +71,8 @@ class Worker:
         self.update, self.dtype = update, dtype
         # Not where an iteration reads several times, or a user looks at what was read.
         self._may_read_ahead = solver.passes == 1 and retain is None
-        self.step: Step | None = None
+        self._step: Step | None = None
+        self.passes: Passes | None = None  # stand for the step where samples have shapes of their own
         self.whole = False  # whether what changes parameters is one work, which no interrupt breaks off
         self._finished: Any = None  # if so: a number that is not 0 once that is done
         self.streams: list[Stream] = []
@@ -89,9 +93,10 @@ class Worker:
         self.kernels = runtime.kernels(place)
         self.allocator = runtime.allocator(place.space)
         self.enter = Entrance(self.allocator)
-        self.graph = self._training_graph(open_source, seed, retain)
+        self._graph = self._training_graph(open_source, seed, retain)
+        self.follows = self.share.workers == 1 and follows(self._graph)
         self._measures = bool(solver.clip) or update.needs_squares
-        self.plan: Plan = (
+        self._plan: Plan = (
             self._planned(precision, retain, others[0].plan)
             if others
             else planned_alike(
@@ -106,6 +111,37 @@ class Worker:
             else None
         )
         self._take_memory(others)
+        self._net = partial(
+            Net,
+            *(runtime, solver.train),
+            phase="train",
+            precision=precision,
+            retain=retain,
+            backward="objective",
+            seed=seed,
+            worker=place,
+            slots=self.plan.slots,
+            flat=self.flat.parameters,
+            gradients=self.flat.gradients,
+            passes=solver.passes,
+            arena=self.memory["arena"],
+            open_source=open_source,
+        )
+
+    @property
+    def graph(self) -> NetGraph:
+        """The worker's share of the net; where samples have shapes of their own, for the last ones."""
+        return self.passes.net.graph if self.passes is not None else self._graph
+
+    @property
+    def plan(self) -> Plan:
+        """What that graph is planned as."""
+        return self.passes.net.plan if self.passes is not None else self._plan
+
+    @property
+    def step(self) -> Step | None:
+        """The plan, bound to memory; None before it is."""
+        return self.passes.step if self.passes is not None else self._step
 
     def _join_levels(self) -> None:
         """The synchronisations at the place's levels; apart, those with nobody to synchronise with."""
@@ -153,7 +189,7 @@ class Worker:
         """The graph's plan; flat memory lies as in a plan that it is to be ``like``."""
         # With nobody to agree with, an update follows as soon as its gradients are final.
         adding = any(node.operation.name == "accumulate" for node in self.graph.nodes)
-        kept = self._measures or self.solver.snapshot_gradients
+        kept = self._measures or self.solver.snapshot_gradients or self.follows
         return make_plan(
             self.graph,
             self.kernels,
@@ -184,18 +220,28 @@ class Worker:
 
     def array(self, buffer: Buffer) -> Any:
         """The memory of a buffer, in its layout."""
+        if self.passes is not None:
+            return self.passes.step.array(buffer)
         region = self.memory[buffer.region]
         return region.view(buffer.offset, buffer.spec.physical, buffer.spec.array_type)
 
     @property
     def bound(self) -> bool:
         """Whether there is a step, and streams for it."""
+        if self.passes is not None:
+            return self.passes.net.reads
         return self.step is not None and len(self.streams) == len(self.graph.feeds)
 
-    def bind(self, iteration: int) -> Step:
+    def bind(self, iteration: int) -> Step | Passes:
         """The step, bound at first use, with streams that go on at ``iteration``."""
-        if self.step is None:
-            self.step = self._bind()
+        if self.follows:
+            if self.passes is None:
+                self._refuse_inputs()
+                self.passes = Passes(self, self._net())
+            self.passes.begin(iteration)
+            return self.passes
+        if self._step is None:
+            self._step = self._bind()
         if not self.streams:
             with ExitStack() as stack:  # all or, where this is interrupted, none
                 made = []
@@ -207,7 +253,7 @@ class Worker:
                         lend(self.allocator)
                 self.streams = made
                 stack.pop_all()
-        return self.step
+        return self._step
 
     def begin(self) -> None:
         """What follows is an iteration."""
@@ -249,6 +295,8 @@ class Worker:
     def rewind(self) -> None:
         """Close the streams; the next ``bind`` opens them where its iteration begins."""
         self._ahead.clear()
+        if self.passes is not None:
+            self.passes.net.pause()
         if not self.streams:
             return
         while self.streams:
@@ -279,8 +327,17 @@ class Worker:
         ]
         return max(read, default=-1)
 
-    def peek(self, iteration: int) -> None:
-        """Read the iteration's first samples without moving the streams."""
+    def peek(self, iteration: int) -> Step:
+        """Read the iteration's first samples without moving the streams; the step for them."""
+        runs = self.bind(iteration)
+        if isinstance(runs, Passes):
+            self.rewind()
+            runs.begin(iteration)
+            step = runs.next(runs.net.coming(), iteration, 0.0)
+            runs.net.read()
+            self.rewind()
+            return step
+        runs.scalars(iteration, 0.0)
         if self._ahead or any(out.expects for out in self._outs):  # not where they are looked for
             self.rewind()
         for feed, out in zip(self.graph.feeds, self._outs, strict=True):
@@ -290,10 +347,13 @@ class Worker:
                 out.take(stream)
             finally:
                 close_stream(stream)
+        return runs
 
     def close(self) -> None:
         """End reading and synchronising."""
         self.rewind()
+        if self.passes is not None:
+            self.passes.net.close()
         for level in self.watched:
             level.close()
 
@@ -364,13 +424,17 @@ class Worker:
         ]
         return next((w for w in others for group in w._groups if group.team in teams), None)
 
-    def _bind(self) -> Step:
+    def _refuse_inputs(self) -> None:
+        """Raise ModelError where somebody would have to fill the net's inputs for several workers."""
         if self.place.index and self.graph.inputs:
             raise ModelError(
                 f"{self.solver.train.location}: {', '.join(self.graph.inputs)} would be filled by who "
                 f"calls, the first worker's alone, and there are several: have a layer that reads "
                 f"samples, which may be arrays (data=), or one worker"
             )
+
+    def _bind(self) -> Step:
+        self._refuse_inputs()
         plan, flat, vocabulary = self.plan, self.flat, self.runtime.vocabulary
         numbers = {name: self.array(buffer) for name, buffer in plan.scalars.items()} | self._sizes
         flat.numbers = numbers

@@ -184,6 +184,8 @@ class Net(Callbacks):
         self._check_parameters()
         self._settle(last)
         self._next_samples(first)
+        if first == 0:
+            self._engine.follow(self._engine.coming(layers=False))
         self._follow_layers(first, last)
 
     def following(self, run: Callable[[bool], None]) -> None:
