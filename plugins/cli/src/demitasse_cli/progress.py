@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import IO, TYPE_CHECKING, Any
 
-from demitasse_cli.report import human_time, scores_text
+from demitasse_cli.report import human_time, pace, scores_text
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -97,10 +97,19 @@ class Meter:
         return {
             "loss": f"loss {loss:.4g}",
             "rate": f"rate {values['rate']:.4g}",
-            "speed": f"{self.samples_per_second:.0f} samples/s",
+            "speed": self._speed,
             "wait": f"data wait {self.waiting:.1%}",
             "left": f"left {human_time(self.left)}",
         }
+
+    @property
+    def _speed(self) -> str:
+        """How quickly it goes over the window; where samples are not counted, as those that a user's
+        layer makes, in iterations."""
+        if self.samples:
+            return f"{pace(self.samples_per_second)} samples/s"
+        seconds = sum(row[1] for row in self._window)
+        return f"{pace(len(self._window) / seconds if seconds else 0.0)} iterations/s"
 
     def line(self, values: Mapping[str, Any]) -> str:
         """An iteration in a line."""

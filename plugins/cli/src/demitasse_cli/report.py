@@ -108,6 +108,11 @@ def _mean(value: Any) -> float:
     return fmean(map(_mean, value)) if isinstance(value, Iterable) else float(value)
 
 
+def pace(rate: float) -> str:
+    """So many a second: whole ones, where those say enough."""
+    return f"{rate:.0f}" if rate >= 10 or not rate else f"{rate:.2g}"
+
+
 def counted(number: int, noun: str) -> str:
     """``1 worker``, ``2 workers``."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

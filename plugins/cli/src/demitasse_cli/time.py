@@ -108,7 +108,7 @@ def command(
         composition, simulated = runtime.composition.to_dict(), runtime.machine.simulated
     total = sum(row.seconds for row in rows)
     speed = batch / total if total else 0.0
-    what = f"{speed:.0f} samples/s" if batch else "inputs are given, not read"
+    what = f"{report.pace(speed)} samples/s" if batch else "inputs are given, not read"
     if workers > 1:
         what = f"the first of {workers} workers, its share of a batch of {batch}"
     phases = {row.phase: 0.0 for row in rows}

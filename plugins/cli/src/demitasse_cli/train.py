@@ -343,8 +343,9 @@ def effective(trainer: Any, scaling: str, resume: str | None) -> str:
     if scaling == "weak" and trainer.workers > 1:
         scaled = rate * trainer.workers
         rule = f" as the solver says (by the linear rule {scaled:.4g} for {trainer.workers} batches)"
+    batch = f"batch {trainer.batch} on " if trainer.batch else ""  # samples may be a user's layer's
     return (
-        f"batch {trainer.batch} on {workers} ({scaling} scaling)  "
+        f"{batch}{workers} ({scaling} scaling)  "
         f"learning rate {trainer.solver.rate(trainer.iteration):.4g}{rule}  "
         f"{begin} to {trainer.solver.max_iterations}"
     )
