@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import cv2
 import numpy as np
 import pytest
 from remote_memory import Giver, Remote, kernels_inside
@@ -176,6 +177,41 @@ def test_a_snapshot_of_a_device_goes_on_there(tmp_path: Path) -> None:
         trainer = runtime.trainer(SOLVER, overrides=OVERRIDES, precision="f64")
         losses = [trainer.step().loss for _ in range(4)]
     assert [*whole, again] == losses
+
+
+def test_images_as_large_as_they_are_are_learned_from_as_on_a_host(tmp_path: Path) -> None:
+    random, lines = np.random.default_rng(3), []
+    for number, size in enumerate([(9, 12), (14, 8), (9, 12), (11, 11)]):
+        cv2.imwrite(str(tmp_path / f"{number}.png"), random.integers(0, 256, (*size, 3), np.uint8))
+        lines.append(f"{tmp_path}/{number}.png {number % 2}\n")
+    (tmp_path / "list.txt").write_text("".join(lines))
+    (tmp_path / "net.prototxt").write_text("""
+        layer { name: "data" type: "ImageData" top: "data" top: "label"
+          transform_param { scale: 0.01 mirror: true }
+          image_data_param { source: "list.txt" batch_size: 1 shuffle: true } }
+        layer { name: "conv" type: "Convolution" bottom: "data" top: "conv"
+          convolution_param { num_output: 3 kernel_size: 3 weight_filler { type: "xavier" } } }
+        layer { name: "mean" type: "Pooling" bottom: "conv" top: "mean"
+          pooling_param { pool: AVE global_pooling: true } }
+        layer { name: "ip" type: "InnerProduct" bottom: "mean" top: "ip"
+          inner_product_param { num_output: 2 weight_filler { type: "xavier" } } }
+        layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "loss" }
+    """)
+    (tmp_path / "solver.prototxt").write_text(
+        'net: "net.prototxt" base_lr: 0.1 momentum: 0.9 lr_policy: "fixed" iter_size: 2 random_seed: 7 '
+        "clip_gradients: 0.3 test_iter: 4 test_interval: 99"
+    )
+
+    def losses(plugins: list[Any], hw: Machine) -> list[float]:
+        with (
+            compose(hw, plugins=plugins) as runtime,
+            runtime.trainer(tmp_path / "solver.prototxt", precision="f64") as trainer,
+        ):
+            return [*(trainer.step().loss for _ in range(6)), trainer.test()["loss"]]
+
+    host = Machine("host", (Level("machine"),), fingerprint=fingerprint())
+    device = losses([Device(Plain), *PLUGINS], machine(1))
+    np.testing.assert_allclose(device, losses(PLUGINS, host), rtol=1e-10)
 
 
 def test_clipping_measures_gradients_on_the_device(tmp_path: Path) -> None:

@@ -460,6 +460,39 @@ def test_trainers_and_nets_of_the_runtime_take_them_too(allowed: demitasse.Runti
     assert phases == {"train": 0, "test": 1}
 
 
+def test_trainers_and_nets_of_the_runtime_follow_images_of_many_sizes(
+    allowed: demitasse.Runtime, module: str
+) -> None:
+    """As pycaffe's solvers do, each image once."""
+    Path("net.prototxt").write_text(of_many_sizes(module, 0.1))
+    Path("solver.prototxt").write_text(
+        'net: "net.prototxt" base_lr: 0.001 lr_policy: "fixed" max_iter: 2 iter_size: 2 test_iter: 2 '
+        "test_interval: 9 test_initialization: false snapshot_after_train: false"
+    )
+
+    def half_squares(weight: float, bias: float, n: int) -> tuple[float, float]:
+        """The loss of the image with pixels ``n`` and 4 x (2 + n) of them, and what makes it so."""
+        off = 2 * weight * n + bias - 1
+        return 4 * (2 + n) * off**2 / 2, 4 * (2 + n) * off
+
+    with allowed.trainer("solver.prototxt") as trainer:
+        weight, bias = 0.1, 0.0
+        for numbers in ((1, 2), (3, 4)):
+            made = [half_squares(weight, bias, n) for n in numbers]
+            assert trainer.step().loss == pytest.approx(np.mean([loss for loss, _ in made]), rel=1e-5)
+            slopes = [slope for _, slope in made]
+            weight -= 0.001 * np.dot(slopes, numbers) / 2
+            bias -= 0.001 * sum(slopes) / 2
+            learned = [np.ravel(array) for array in trainer.net.params["score"]]
+            np.testing.assert_allclose(np.concatenate(learned), [weight, weight, bias], rtol=1e-5)
+            assert trainer.net.blobs["image"].shape == (1, 2, 2 + numbers[-1], 4)
+        expected = np.mean([half_squares(weight, bias, n)[0] for n in (1, 2)])
+        assert trainer.test() == {"loss": pytest.approx(expected, rel=1e-5)}
+    net = allowed.net("net.prototxt")
+    for n in (1, 2, 3):
+        assert net.forward()["loss"].item() == pytest.approx(half_squares(0.1, 0, n)[0], rel=1e-5)
+
+
 def test_mistakes_say_file_layer_and_reason(make: Callable[..., caffe.Net], module: str) -> None:
     def net(**parameters: Any) -> caffe.Net:
         n = caffe.NetSpec()

@@ -122,9 +122,10 @@ class UserLayer:
         planned = tuple(top.shape for top in tops)
         if self.top_shapes != planned:
             self.unplanned = method
+            who = "caffe.Net and pycaffe's solvers follow such changes, in a pass from the first layer on"
             raise ShapeError(
                 f"{self._where}: {method} made tops of {self.top_shapes} where {planned} is planned; "
-                f"caffe.Net and pycaffe's solvers follow such changes, in a pass from the first layer on"
+                f"{who if self.bottoms else 'one worker alone follows such changes'}"
             )
         for blob, array in zip(self.tops, tops, strict=True):
             if blob.data is not array:

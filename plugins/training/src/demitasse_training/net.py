@@ -293,9 +293,11 @@ class Net(Rooted):
 
     def plan_again(self, backward: str | None = None) -> None:
         """Forget all plans and make one for the present shapes, ``backward`` too where asked: for
-        layers that have changed their shapes themselves. Inputs and samples are kept."""
+        layers that have changed their shapes themselves, and may do so often. Inputs and samples are
+        kept."""
         check_backward(backward, self._retain)
-        self._planner = replace(self._planner, backward=backward or self.backward)
+        made, again = backward or self.backward, backward is None
+        self._planner = replace(self._planner, backward=made, tries=not again)
         self._prepare(self._made.shapes, self._made.samples)
 
     def adopt(self, slots: Sequence[Slot], flat: Any) -> None:

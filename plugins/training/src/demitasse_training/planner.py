@@ -86,8 +86,12 @@ class Planner:
     """Whether only the net itself writes them: what depends on them alone is then done once."""
     folds: bool = True
     """Whether layers may be folded into the weights before them, where it is so."""
+    tries: bool = True
+    """Whether kernels are tried for each set of shapes of the inputs; for those of samples they are not,
+    where they were for others."""
+    alike: Alike | None = field(repr=False, default=None)
+    """What was tried for others."""
     _kept: dict[Any, Planned] = field(init=False, repr=False, default_factory=dict)
-    _alike: Alike | None = field(init=False, repr=False, default=None)
 
     def planned(
         self, shapes: Shapes, first: int | None = None, samples: SampleShapes | None = None
@@ -111,7 +115,7 @@ class Planner:
             planned.unbind()
 
     def _plan(self, shapes: Shapes, first: int | None, samples: SampleShapes) -> Planned:
-        kernels = self._kernels(tries=not samples)
+        kernels = self._kernels(self.tries and not samples)
         graph = NetGraph(
             self.runtime.vocabulary,
             phase=self.phase,
@@ -148,12 +152,12 @@ class Planner:
         return Planned(graph, plan, dict(samples))
 
     def _kernels(self, tries: bool) -> Kernels:
-        """Those that plan; where it ``tries`` none, what was tried for other shapes tells which."""
+        """Those that plan; unless it ``tries``, what was tried for other shapes tells which."""
         if self.kernels.tuner is None:
             return self.kernels
-        if self._alike is None:
-            self._alike = Alike(self.kernels.tuner)
-        return replace(self.kernels, tuner=replace(self._alike, tries=tries))
+        if self.alike is None:
+            self.alike = Alike(self.kernels.tuner)
+        return replace(self.kernels, tuner=replace(self.alike, tries=tries))
 
     def _present(self, first: int | None) -> NetDefinition:
         """The layers that are planned."""

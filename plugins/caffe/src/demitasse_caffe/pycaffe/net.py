@@ -184,9 +184,11 @@ class Net(Callbacks):
         self._check_parameters()
         self._settle(last)
         self._next_samples(first)
+        whole = last in (None, len(self._layer_names) - 1)
         if first == 0:
-            self._engine.follow(self._engine.coming(layers=False))
-        self._follow_layers(first, last)
+            self._engine.follow(self._engine.coming(layers=whole))
+        if first > 0 or not whole:
+            self._follow_layers(first, last)
 
     def following(self, run: Callable[[bool], None]) -> None:
         """Run a forward pass from the first layer on, which is told whether it is ``again`` on the same
