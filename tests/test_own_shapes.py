@@ -11,6 +11,7 @@ import cv2
 import numpy as np
 import pytest
 from numpy.lib.stride_tricks import sliding_window_view
+from small_nets import WORKERS
 
 import demitasse
 from demitasse import DataError
@@ -18,7 +19,6 @@ from demitasse import DataError
 SIZES = ((24, 30), (31, 25), (24, 30), (20, 41), (31, 25), (27, 27))
 """Rows and columns of images; each third one is as large as one before."""
 CLASSES = 3
-HWDESC = Path(__file__).parents[1] / "hwdesc"
 SCALE = 0.01
 
 
@@ -82,7 +82,8 @@ def stored(runtime: Any, folder: Path) -> None:
 class ByHand:
     """The net, its gradients and its updates in NumPy, in float64, image by image."""
 
-    def __init__(self, params: dict[str, list[np.ndarray]]) -> None:
+    def __init__(self, params: dict[str, list[np.ndarray]], clip: float = np.inf) -> None:
+        self._clip = clip
         self.parameters = [np.array(p, np.float64) for name in ("conv", "ip") for p in params[name]]
         self._before = [np.zeros_like(p) for p in self.parameters]
 
@@ -110,10 +111,11 @@ class ByHand:
     def iteration(self, numbers: list[int]) -> float:
         """An iteration over some images; its loss."""
         made = [self.passed(number) for number in numbers]
+        total = [sum(each) / len(numbers) for each in zip(*(g for _, g in made), strict=True)]
+        size = float(np.sqrt(sum((gradient**2).sum() for gradient in total)))
         for i, before in enumerate(self._before):
-            gradient = sum(gradients[i] for _, gradients in made) / len(numbers)
             before *= 0.9
-            before += 0.05 * (gradient + 0.001 * self.parameters[i])
+            before += 0.05 * (total[i] * min(1, self._clip / size) + 0.001 * self.parameters[i])
             self.parameters[i] -= before
         return float(np.mean([loss for loss, _ in made]))
 
@@ -228,12 +230,36 @@ def test_an_image_that_cannot_be_read_is_named(runtime: Any, folder: Path) -> No
         assert trainer.iteration == 3
 
 
-def test_several_workers_say_what_to_do(folder: Path) -> None:
-    path = solver(folder, LISTED + NET)
+@pytest.mark.parametrize("passes", [1, 2])
+@pytest.mark.parametrize("sync", ["reference", "parameter_server", "numa"])
+@pytest.mark.parametrize("workers", [2, 3])
+def test_workers_each_take_an_image_and_learn_together(
+    folder: Path, workers: int, sync: str, passes: int
+) -> None:
+    """Under weak scaling, where a batch of the file is each worker's own."""
+    (folder / "hw.toml").write_text(WORKERS.format(count=workers).replace("reference", sync))
+    path = solver(folder, LISTED + NET, f"iter_size: {passes} clip_gradients: 0.2")
     with (
-        demitasse.compose(hw=HWDESC / "two-workers.toml") as runtime,
-        runtime.trainer(path, scaling="weak") as trainer,
-        pytest.raises(DataError, match=r"1\.png: .* one at a time, by one worker: resize them, or crop"),
+        demitasse.compose(hw=folder / "hw.toml", plugins=[f"+{sync}"]) as runtime,
+        runtime.trainer(path, precision="f64", scaling="weak") as trainer,
+    ):
+        by_hand = ByHand(trainer.net.params, clip=0.2 / passes)  # Caffe's is of the passes' sum
+        each = workers * passes
+        for iteration in range(6):
+            numbers = [(iteration * each + n) % len(SIZES) for n in range(each)]
+            assert trainer.step().loss == pytest.approx(by_hand.iteration(numbers), rel=1e-10)
+        learned = [p for name in ("conv", "ip") for p in trainer.net.params[name]]
+        for mine, wanted in zip(learned, by_hand.parameters, strict=True):
+            np.testing.assert_allclose(mine, wanted, rtol=1e-9, atol=1e-12)
+
+
+def test_workers_that_share_a_batch_of_several_sizes_say_what_to_do(folder: Path) -> None:
+    path = solver(folder, LISTED.replace("batch_size: 1", "batch_size: 2") + NET)
+    (folder / "hw.toml").write_text(WORKERS.format(count=2))
+    with (
+        demitasse.compose(hw=folder / "hw.toml") as runtime,
+        runtime.trainer(path) as trainer,
+        pytest.raises(DataError, match=r"1\.png: field 'data' has shape .* batches of one: resize"),
     ):
         trainer.step()
 

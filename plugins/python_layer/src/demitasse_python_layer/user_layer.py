@@ -122,7 +122,9 @@ class UserLayer:
         planned = tuple(top.shape for top in tops)
         if self.top_shapes != planned:
             self.unplanned = method
-            who = "caffe.Net and pycaffe's solvers follow such changes, in a pass from the first layer on"
+            who = (
+                "caffe.Net and pycaffe's solvers follow such changes, in a pass from the first layer on"
+            )
             raise ShapeError(
                 f"{self._where}: {method} made tops of {self.top_shapes} where {planned} is planned; "
                 f"{who if self.bottoms else 'one worker alone follows such changes'}"

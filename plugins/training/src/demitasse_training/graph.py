@@ -54,7 +54,8 @@ class NetGraph(Graph):
     """What layer types build on. ``phase`` is train or test, ``dtype`` the real numbers' type;
     ``retain="all"`` keeps every blob, so that no layers become one operation.
     Inputs and samples have ``input_shapes`` and, by layer and field, ``sample_shapes`` instead of what
-    is declared or the first sample has. ``history`` has, by blob, the layers (by number) that made it
+    is declared or the first sample has; ``varying`` are the layers whose samples come one at a time,
+    each in a shape of its own. ``history`` has, by blob, the layers (by number) that made it
     and what it was then; ``found`` cuts from a top as it was planned what is there, where its layer's
     type can tell, and ``scoring`` says what a test tells of one, where that is not its mean; ``diffs``
     the gradients of tensors; ``splits``, by the name that a sum of the gradients of several readers has
@@ -83,6 +84,7 @@ class NetGraph(Graph):
         self._shared: dict[str, Parameter] = {}
         self._named: dict[str, int] = {}
         self._owned: Counter[str] = Counter()
+        self.varying = set[str]()
         self.history: dict[str, list[tuple[int, Tensor]]] = {}
         self.found: dict[Tensor, Callable[[np.ndarray], np.ndarray]] = {}
         self.scoring: dict[Tensor, Scoring] = {}
@@ -192,6 +194,8 @@ class NetGraph(Graph):
             shape = self._sample_shapes.get((self._layer.name, name), stored.shape)
             tensors[name] = Tensor(f"{self._layer.name}.{name}", (count, *shape), kind, "input")
         self.feeds.append(Feed(self._layer.name, source, tensors, total, offset, count))
+        if batch == 1 and getattr(source, "varies", False):
+            self.varying.add(self._layer.name)
         return tuple(tensors.values())
 
     def scalar(self, name: str) -> Tensor:

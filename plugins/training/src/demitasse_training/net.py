@@ -48,6 +48,7 @@ from demitasse_training.own_shapes import SampleShapes, coming, explained, follo
 from demitasse_training.planner import Planner, Shapes
 from demitasse_training.profiling import timed
 from demitasse_training.samples import Destination, close_stream, destinations, open_stream, opener
+from demitasse_training.shares import Share
 from demitasse_training.tally import Tally
 from demitasse_training.terms import loss_weights
 from demitasse_training.views import Blob, Named, Views, extents
@@ -89,6 +90,8 @@ class Net(Rooted):
         arena: Any = None,
         partial: bool = False,
         open_source: Callable[[DataSpec], DataSource] | None = None,
+        share: Share | None = None,
+        regions: Mapping[str, Any] | None = None,
     ) -> None:
         self.runtime, self.phase, self.seed, self._retain = runtime, phase, seed, retain
         self._one_at_a_time = threading.RLock()
@@ -105,6 +108,7 @@ class Net(Rooted):
         self._allocator = runtime.allocator(self.worker.space)
         self._enter = Entrance(self._allocator)
         self._arena, self._flat, self._gradients = arena, flat, gradients
+        self._regions = dict(regions or {})
         self._planner = Planner(
             runtime,
             self.definition,
@@ -119,6 +123,7 @@ class Net(Rooted):
             passes=passes,
             slots=tuple(slots),
             owns_parameters=flat is None,
+            share=share or Share(),
         )
         # Once somebody has arrays to write parameters through, what depends on parameters alone is done
         # again at every forward.
@@ -259,7 +264,7 @@ class Net(Rooted):
         ready. Waits until samples are there."""
         if not self._follows:
             return {}
-        told = coming(self.graph.feeds, self.streams)
+        told = coming(self.graph, self.streams)
         if layers:
             for _, part in makers(self.graph):
                 part.reshaped()
@@ -270,7 +275,7 @@ class Net(Rooted):
         """The step for samples of these shapes. Raises DataError that names them where the net cannot
         take them."""
         if samples != self._made.samples:
-            with explained(self.graph.feeds, self.streams, samples):
+            with explained(self.graph, self.streams, samples):
                 self._prepare(self._made.shapes, samples)
         return self.step
 
@@ -403,7 +408,7 @@ class Net(Rooted):
         memory["parameters"] = _Elements(self._flat)
         if self.backward:
             memory["gradients"] = _Elements(self._gradients_of(plan))
-        return memory
+        return memory | self._regions
 
     def begin(self, batch: int) -> None:
         """Read samples from batch number ``batch`` on, unless they are being read."""
@@ -415,7 +420,9 @@ class Net(Rooted):
         self._check_open()
         self.pause()
         feeds = self.graph.feeds
-        self._streams = [open_stream(feed, batch * feed.batch, every * feed.batch) for feed in feeds]
+        self._streams = [
+            open_stream(feed, batch * feed.batch + feed.offset, every * feed.batch) for feed in feeds
+        ]
 
     def close(self) -> None:
         """End the reading ahead; threads that ran the net are bound no longer. What it has can still be

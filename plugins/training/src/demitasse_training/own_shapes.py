@@ -4,25 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from demitasse import DataError, Feed, Graph, ModelError, Stream, blamed
+from demitasse import DataError, ModelError, Stream, blamed
+
+if TYPE_CHECKING:
+    from demitasse_training.graph import NetGraph
 
 SampleShapes = Mapping[tuple[str, str], tuple[int, ...]]
 """The shapes of one sample by layer and field; of what a user's layer makes by layer and number."""
 
 
-def follows(graph: Graph) -> bool:
-    """Whether a net is planned anew for the shapes of its samples: where one at a time comes of a source
-    whose samples ``vary``, or a layer makes them that runs a user's code."""
-    return any(map(_varies, graph.feeds)) or any(True for _ in makers(graph))
+def follows(graph: NetGraph) -> bool:
+    """Whether a net is planned anew for the shapes of its samples: where some are ``varying`` or, for
+    one worker, a layer makes them that runs a user's code."""
+    return bool(graph.varying) or (graph.workers == 1 and any(True for _ in makers(graph)))
 
 
-def _varies(feed: Feed) -> bool:
-    return feed.batch == 1 and bool(getattr(feed.source, "varies", False))
-
-
-def makers(graph: Graph) -> Iterator[tuple[str, Any]]:
+def makers(graph: NetGraph) -> Iterator[tuple[str, Any]]:
     """What runs a user's code in layers without bottoms, by the layer's name."""
     for node in graph.nodes:
         for part in node.attributes.values():
@@ -30,7 +29,7 @@ def makers(graph: Graph) -> Iterator[tuple[str, Any]]:
                 yield node.layer, part
 
 
-def made(graph: Graph) -> SampleShapes:
+def made(graph: NetGraph) -> SampleShapes:
     """The shapes of what ``makers`` made last."""
     return {
         (layer, str(top)): shape
@@ -39,12 +38,12 @@ def made(graph: Graph) -> SampleShapes:
     }
 
 
-def coming(feeds: Sequence[Feed], streams: Sequence[Stream]) -> SampleShapes:
+def coming(graph: NetGraph, streams: Sequence[Stream]) -> SampleShapes:
     """The shapes of the next samples that are not those of their source's first. Raises DataError for
     samples that cannot be read."""
     found: dict[tuple[str, str], tuple[int, ...]] = {}
-    for feed, stream in zip(feeds, streams, strict=True):
-        if _varies(feed):
+    for feed, stream in zip(graph.feeds, streams, strict=True):
+        if feed.layer in graph.varying:
             with blamed(stream, "in coming", f"layer {feed.layer!r}"):
                 now = stream.coming()  # type: ignore[attr-defined]
                 told = {(feed.layer, name): tuple(now[name]) for name in feed.tensors}
@@ -54,13 +53,13 @@ def coming(feeds: Sequence[Feed], streams: Sequence[Stream]) -> SampleShapes:
 
 
 @contextmanager
-def explained(feeds: Sequence[Feed], streams: Sequence[Stream], samples: SampleShapes) -> Iterator[None]:
+def explained(graph: NetGraph, streams: Sequence[Stream], samples: SampleShapes) -> Iterator[None]:
     """Raise DataError that names the samples for shapes that a net cannot take."""
     try:
         yield
     except ModelError as error:
         shapes = ", ".join(f"{field} {shape}" for (_, field), shape in samples.items())
-        told = {feed.layer: stream for feed, stream in zip(feeds, streams, strict=True)}
+        told = {feed.layer: stream for feed, stream in zip(graph.feeds, streams, strict=True)}
         here = "; ".join(dict.fromkeys(_name(layer, told.get(layer)) for layer, _ in samples))
         raise DataError(f"{here}: the net cannot take samples of {shapes}: {error}") from error
 

@@ -1,13 +1,15 @@
-"""Iterations of a lone worker whose samples have shapes of their own: passes that are each planned for
-what they are given, and then the updates."""
+"""Iterations whose samples have shapes of their own: passes that are each planned for what they are
+given; and the updates of a lone worker by themselves."""
 
 from __future__ import annotations
 
 import math
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
-from demitasse import NumericsError, Phases, Step, Work
+from demitasse import Candidate, Entry, NumericsError, Plan, Step, Work
 from demitasse_training.net import Net
 from demitasse_training.own_shapes import SampleShapes
 
@@ -39,45 +41,67 @@ class Updates:
             work()
 
 
+def around(plan: Plan) -> Plan:
+    """A plan that computes nothing. Its step has what ``plan``'s has besides: all that is waited for
+    before the first pass, and that becomes of gradients behind the last."""
+    buckets = len(plan.buckets)
+    about = "training", "nothing", "around passes that are planned by themselves"
+    sizes: tuple[Any, ...] = (), (), None, False, 0.0, 0.0, Candidate("nothing", _nothing)
+    entries = tuple(Entry("nothing", "", phase, *about, *sizes) for phase in ("forward", "backward"))
+    first, last = (0,) * buckets, (1,) * buckets
+    return replace(plan, entries=entries, objective=(), first_read=first, final=last)
+
+
+def _nothing(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
+    return lambda: None
+
+
 class Passes:
     """What stands for a worker's step: its ``net``, over the worker's parameters and gradients, is
-    planned for each pass's samples. ``step`` is that of the last."""
+    planned for each pass's samples; ``outer`` is the step of what is ``around`` them. ``step`` is that
+    of the last pass."""
 
-    def __init__(self, worker: Worker, net: Net) -> None:
-        self.net, self.phases, self.step = net, Phases(), net.step
-        self._updates = Updates(worker)
-        self._flat, self._solver = worker.flat, worker.solver
+    def __init__(self, worker: Worker, net: Net, outer: Step) -> None:
+        self.net, self.outer, self.phases, self.step = net, outer, outer.phases, net.step
+        self._solver, self._gradients = worker.solver, worker.flat.gradients
+        self._adds = any(entry.operation == "accumulate" for entry in net.plan.entries)
+        main = net.graph.feeds[0] if net.graph.feeds else None
+        self._batch, self._offset = (main.batch, main.offset) if main else (0, 0)
 
     def begin(self, iteration: int) -> None:
         """Have samples come from an iteration on, unless they are coming."""
         self.net.begin(iteration * self._solver.passes)
 
     def run(self, iteration: int, rate: float) -> float:
-        """As ``Step.run``."""
-        clock, phases, passes, loss = time.perf_counter, self.phases, self._solver.passes, 0.0
-        self._flat.gradients[...] = 0
+        """As ``Step.run``. Raises DataError for a sample of a shape that the net cannot take."""
+        net, outer, clock, phases = self.net, self.outer, time.perf_counter, self.phases
+        passes, loss = self._solver.passes, 0.0
+        outer.scalars(iteration, rate)
+        for work in outer.begin:
+            work()
+        if self._adds:
+            self._gradients[...] = 0
         for number in range(passes):
-            start = clock()
-            samples = self.net.coming()
-            waited = clock()
+            start, before = clock(), phases.synchronise
+            samples = net.coming()
+            come = clock()
             step = self.next(samples, iteration, rate, number)
             planned = clock()
-            self.net.read()
+            net.read()
             read = clock()
-            for work in step.forward:
+            for work in (*(() if number else outer.first), *step.forward):
                 work()
             loss += step.loss() / passes
-            forward = clock()
+            forward, waited = clock(), phases.synchronise
             if not math.isfinite(loss):
                 raise NumericsError(f"iteration {iteration}: the loss is {loss}")
-            for work in step.backward:
+            for work in (*step.backward, *(outer.last if number == passes - 1 else ())):
                 work()
-            phases.read += waited - start + read - planned
-            phases.forward += forward - read + planned - waited
-            phases.backward += clock() - forward
-        start = clock()
-        self._updates(iteration, rate)
-        phases.backward += clock() - start
+            phases.read += come - start + read - planned
+            phases.forward += planned - come + forward - read - (waited - before)
+            phases.backward += clock() - forward - (phases.synchronise - waited)
+        for work in outer.end:
+            work()
         return loss
 
     def next(self, samples: SampleShapes, iteration: int, rate: float, number: int = 0) -> Step:
@@ -85,5 +109,5 @@ class Passes:
         self.step = step = self.net.follow(samples)
         step.phases = self.phases
         step.scalars(iteration, rate)
-        step.tell("sample", number)
+        step.tell("sample", number * self._batch + self._offset)
         return step

@@ -91,6 +91,8 @@ class Planner:
     where they were for others."""
     alike: Alike | None = field(repr=False, default=None)
     """What was tried for others."""
+    share: Share = field(default_factory=Share)
+    """The worker's, of the samples."""
     _kept: dict[Any, Planned] = field(init=False, repr=False, default_factory=dict)
 
     def planned(
@@ -121,7 +123,7 @@ class Planner:
             phase=self.phase,
             dtype=PRECISIONS[self.precision],
             open_source=self.open_source,
-            share=Share(),
+            share=self.share,
             seed=self.seed,
             input_shapes=shapes,
             sample_shapes=samples,

@@ -39,7 +39,7 @@ from demitasse_training.memory_check import check_room
 from demitasse_training.net import Net
 from demitasse_training.norms import Norms
 from demitasse_training.own_shapes import follows
-from demitasse_training.passes import Passes
+from demitasse_training.passes import Passes, around
 from demitasse_training.recomputing import recompute
 from demitasse_training.samples import Destination, close_stream, destinations, open_stream
 from demitasse_training.shared_parameters import SharedParameters
@@ -69,7 +69,7 @@ class Worker:
     ) -> None:
         self.runtime, self.place, self.solver = runtime, place, solver
         self.update, self.dtype = update, dtype
-        # Not where an iteration reads several times, or a user looks at what was read.
+        # Not where an iteration reads several times, a user looks at what was read, or samples vary.
         self._may_read_ahead = solver.passes == 1 and retain is None
         self._step: Step | None = None
         self.passes: Passes | None = None  # stand for the step where samples have shapes of their own
@@ -94,7 +94,8 @@ class Worker:
         self.allocator = runtime.allocator(place.space)
         self.enter = Entrance(self.allocator)
         self._graph = self._training_graph(open_source, seed, retain)
-        self.follows = self.share.workers == 1 and follows(self._graph)
+        self.follows = follows(self._graph)
+        self._may_read_ahead &= not self.follows
         self._measures = bool(solver.clip) or update.needs_squares
         self._plan: Plan = (
             self._planned(precision, retain, others[0].plan)
@@ -111,21 +112,14 @@ class Worker:
             else None
         )
         self._take_memory(others)
-        self._net = partial(
+        self._make_net = partial(
             Net,
-            *(runtime, solver.train),
-            phase="train",
+            runtime,
+            solver.train,
+            open_source=open_source,
             precision=precision,
             retain=retain,
-            backward="objective",
             seed=seed,
-            worker=place,
-            slots=self.plan.slots,
-            flat=self.flat.parameters,
-            gradients=self.flat.gradients,
-            passes=solver.passes,
-            arena=self.memory["arena"],
-            open_source=open_source,
         )
 
     @property
@@ -236,8 +230,7 @@ class Worker:
         """The step, bound at first use, with streams that go on at ``iteration``."""
         if self.follows:
             if self.passes is None:
-                self._refuse_inputs()
-                self.passes = Passes(self, self._net())
+                self.passes = Passes(self, self._net(), self._bind(around(self._plan)))
             self.passes.begin(iteration)
             return self.passes
         if self._step is None:
@@ -424,18 +417,31 @@ class Worker:
         ]
         return next((w for w in others for group in w._groups if group.team in teams), None)
 
-    def _refuse_inputs(self) -> None:
-        """Raise ModelError where somebody would have to fill the net's inputs for several workers."""
+    def _net(self) -> Net:
+        """One over the worker's memory, to be planned for samples as they come."""
+        parameters, gradients = self.memory["parameters"], self.memory["gradients"]
+        return self._make_net(
+            phase="train",
+            backward="objective",
+            worker=self.place,
+            slots=self._plan.slots,
+            flat=self.flat.parameters,
+            gradients=self.flat.gradients,
+            passes=self.solver.passes,
+            arena=self.memory["arena"],
+            share=self.share,
+            regions={"parameters": parameters, "gradients": gradients},
+        )
+
+    def _bind(self, outer: Plan | None = None) -> Step:
+        """The plan as a step, or that ``outer`` one of what is around passes that are planned apart."""
         if self.place.index and self.graph.inputs:
             raise ModelError(
                 f"{self.solver.train.location}: {', '.join(self.graph.inputs)} would be filled by who "
                 f"calls, the first worker's alone, and there are several: have a layer that reads "
                 f"samples, which may be arrays (data=), or one worker"
             )
-
-    def _bind(self) -> Step:
-        self._refuse_inputs()
-        plan, flat, vocabulary = self.plan, self.flat, self.runtime.vocabulary
+        plan, flat, vocabulary = outer or self._plan, self.flat, self.runtime.vocabulary
         numbers = {name: self.array(buffer) for name, buffer in plan.scalars.items()} | self._sizes
         flat.numbers = numbers
         if self._may_read_ahead:
@@ -454,7 +460,7 @@ class Worker:
             if tensor.name in plan.buffers:
                 self.array(plan.buffers[tensor.name])[...] = value
         guard: MakeGuard | None = getattr(self.allocator, "guard", None)
-        alone = not self.levels and self.solver.passes == 1
+        alone = not self.levels and self.solver.passes == 1 and outer is None
         make = partial(GuardedStep, guard) if guard is not None and alone else Step
         if alone and norms is None and isinstance(flat.parameters, np.ndarray):
             # Behind all updates, and one work with them where the kernels know how.
@@ -463,7 +469,7 @@ class Worker:
         step = make(
             plan,
             self.memory,
-            [self._read(i, out) for i, out in enumerate(self._outs)],
+            [self._read(i, out) for i, out in enumerate(self._outs)] if outer is None else [],
             levels=self.watched,
             update=lambda span: self.update.bind(
                 span,
