@@ -63,7 +63,7 @@ def test_an_interactive_trainer_updates_all_parameters_or_none(
 ) -> None:
     made = runtime().program("interactive trainer", toy.solver(toy.classifier()))
     made.iterate()
-    updates, done = made._updates.works, list[int]()
+    updates, done = made._updates, list[int]()
     updates.insert(place, once_at(made, 1, interrupt))
     updates.append(lambda: done.append(made.iteration))
     with pytest.raises(Interrupted):

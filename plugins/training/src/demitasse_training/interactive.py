@@ -9,10 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from demitasse import CompositionError, NumericsError, Runtime, Solver
+from demitasse import CompositionError, NumericsError, Runtime, Solver, Work
 from demitasse_training.crew import one_at_a_time
 from demitasse_training.net import Net
-from demitasse_training.passes import Updates
 from demitasse_training.resume import resume
 from demitasse_training.trainer import Trainer
 
@@ -39,7 +38,7 @@ class InteractiveTrainer(Trainer):
     ) -> None:
         record = solver if isinstance(solver, Solver) else runtime.read(solver).solver(overrides)
         super().__init__(runtime, replace(record, tests=()), weights=weights, retain="all")
-        self._updates: Updates | None = None
+        self._updates: list[Work] = []
         try:
             if self.workers > 1:
                 raise CompositionError(
@@ -115,9 +114,11 @@ class InteractiveTrainer(Trainer):
 
     def apply_update(self) -> None:
         """Update all parameters by their gradients, at the present iteration's rate."""
-        if self._updates is None:
-            self._updates = Updates(self._workers[0])
-        self._updates(self.iteration, self.rate)
+        if not self._updates:
+            self._bind_updates()
+        self._scalars["iteration"][0], self._scalars["rate"][0] = self.iteration, self.rate
+        for work in self._updates:
+            work()
 
     @one_at_a_time
     def restore(self, path: str | Path) -> None:
@@ -131,6 +132,20 @@ class InteractiveTrainer(Trainer):
         super()._end()
         if hasattr(self, "trained"):
             self.trained.close()
+
+    def _bind_updates(self) -> None:
+        worker, plan = self._workers[0], self.plan
+        self._scalars = {name: worker.array(buffer) for name, buffer in plan.scalars.items()}
+        spans, about = [bucket.span for bucket in plan.buckets], (worker.kernels, worker.allocator)
+        norms, scalars = worker.norms, self._scalars
+        if norms is not None:
+            self._updates = [norms.measure(span, worker.flat, *about) for span in spans] + norms.works()
+        for span in spans:
+            gradient = worker.flat.gradients[span.start : span.stop]
+            known = norms.sizes(span) if norms is not None else {}
+            self._updates.append(
+                worker.update.bind(span, worker.flat, gradient, scalars, plan, *about, known)
+            )
 
     def _over_parameters(self, definition: Any, **options: Any) -> Net:
         worker = self._workers[0]

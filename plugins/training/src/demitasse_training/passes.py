@@ -1,5 +1,5 @@
 """Iterations whose samples have shapes of their own: passes that are each planned for what they are
-given; and the updates of a lone worker by themselves."""
+given."""
 
 from __future__ import annotations
 
@@ -15,30 +15,6 @@ from demitasse_training.own_shapes import SampleShapes
 
 if TYPE_CHECKING:
     from demitasse_training.worker import Worker
-
-
-class Updates:
-    """The updates of all of a lone worker's parameters, by the gradients that they have: ``works``."""
-
-    def __init__(self, worker: Worker) -> None:
-        plan, flat, norms = worker.plan, worker.flat, worker.norms
-        self._scalars = {name: worker.array(buffer) for name, buffer in plan.scalars.items()}
-        spans, about = [bucket.span for bucket in plan.buckets], (worker.kernels, worker.allocator)
-        self.works = list[Work]()
-        if norms is not None:
-            self.works += [norms.measure(span, flat, *about) for span in spans] + norms.works()
-        for span in spans:
-            gradient = flat.gradients[span.start : span.stop]
-            known = norms.sizes(span) if norms is not None else {}
-            self.works.append(
-                worker.update.bind(span, flat, gradient, self._scalars, plan, *about, known)
-            )
-
-    def __call__(self, iteration: int, rate: float) -> None:
-        """Make those of an iteration."""
-        self._scalars["iteration"][0], self._scalars["rate"][0] = iteration, rate
-        for work in self.works:
-            work()
 
 
 def around(plan: Plan) -> Plan:
