@@ -185,6 +185,16 @@ PLANES = RANDOM.integers(0, 4, (5, 2, 3)).astype(float)
 ALIKE = np.array([1.0, 0, 0, 1, 0])
 TARGETS = RANDOM.uniform(0, 1, (5, 4))
 SOME = np.where(RANDOM.uniform(size=(5, 4)) < 0.4, -1.0, TARGETS)
+EDGES = np.array([[0, 1, 0, 0.4, 0, 1], [0] * 6, [1] * 6, [0.3] * 6, [1, 1, 0, 1, 0.5, 1]])
+
+
+def balance(target: np.ndarray) -> np.ndarray:
+    """What each of a sample's targets counts for, as in HED's equation 2."""
+    rows = target.reshape(len(target), -1)
+    ones, zeros = (rows == 1).sum(1, keepdims=True), (rows == 0).sum(1, keepdims=True)
+    both = np.maximum(ones + zeros, 1)
+    weights = np.where(rows == 1, zeros / both, np.where(rows == 0, ones / both, 0))
+    return weights.reshape(target.shape)
 
 
 def smooth(d: np.ndarray, square: float) -> np.ndarray:
@@ -247,6 +257,12 @@ LAYERS = {
         [real(5, 4)],
         TARGETS,
         "loss_param { normalization: NONE }",
+    ),
+    "sigmoid, balanced": Case(
+        "SigmoidCrossEntropyBalanceLoss",
+        lambda x, t: (balance(t.reshape(x.shape)) * cross_entropy(x, t.reshape(x.shape))).sum() / 5,
+        [real(5, 2, 3, 1)],
+        EDGES,
     ),
     "contrastive": Case(
         "ContrastiveLoss",

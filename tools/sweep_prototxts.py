@@ -33,6 +33,7 @@ SAMPLED = {
     "Data": "data_param",
     "DenseImageData": "dense_image_data_param",
     "ImageData": "image_data_param",
+    "ImageLabelmapData": "image_data_param",
     "ImageSegData": "image_data_param",
     "VideoData": "video_data_param",
     "WindowData": "window_data_param",
@@ -282,7 +283,7 @@ def samples(net: NetDefinition, shape: Shape, count: int) -> dict[str, np.ndarra
                 "data": random.random((count, *shape), np.float32),
                 "label": np.tile(np.float32(OBJECT), (count, 1, 1, 1)),
             }
-        if layer.type in ("DenseImageData", "ImageSegData"):
+        if layer.type in ("DenseImageData", "ImageLabelmapData", "ImageSegData"):
             divided = layer.parameters.dense_image_data_param.label_divide_factor
             labels = (1, *(extent // divided for extent in shape[1:]))
     return {

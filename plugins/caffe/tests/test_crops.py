@@ -97,6 +97,17 @@ def test_a_published_net_in_the_old_form_is_cut_where_its_later_file_says(read: 
     assert list(crop.parameters.crop_param.offset) == [19]
 
 
+def test_an_autocrop_is_a_crop_that_aligns(read: Read) -> None:
+    text = FCN.format(pad=20, crop="").replace('type: "Crop"', 'type: "AutoCrop"')
+    found = read(text).net("test")
+    assert found.notes == ()
+    assert found.layers[-1].type == "Crop"
+    assert list(found.layers[-1].parameters.crop_param.offset) == [20, 35]
+    apart = text.replace("kernel_size: 4 stride: 2", "kernel_size: 4 stride: 3")
+    with pytest.raises(ModelError, match=r"layer 'cut' \(AutoCrop\): no offset aligns its bottoms"):
+        read(apart)
+
+
 def test_what_forks_align_is_told_and_cut_as_in_caffe(read: Read) -> None:
     (note,) = read(FCN.format(pad=35, crop="")).net("test").notes
     assert "Crop without crop_param cuts from offset 0 on, as in BVLC Caffe" in note

@@ -60,14 +60,15 @@ def map_between(start: Node, end: Node, made: Callable[[Node], Made | None]) -> 
         return Map(axis, scale, there.b - scale * here.b)
 
 
-def alignments(layers: Sequence[Any]) -> Iterator[tuple[int, Map | None]]:
-    """The places of the Crop layers that have no ``crop_param``, in a net's messages, each with the map
-    from the coordinates of the blob that is cut to those of the other; None where there is none."""
+def alignments(layers: Sequence[Any], kind: str = "Crop") -> Iterator[tuple[int, Map | None]]:
+    """The places of the layers of that ``kind`` that have no ``crop_param``, in a net's messages, each
+    with the map from the coordinates of the blob that is cut to those of the other; None where there is
+    none."""
     latest: dict[str, tuple[str, int]] = {}
     makers: dict[tuple[str, int], Made] = {}
     for place, layer in enumerate(layers):
         bottoms = [latest.get(name, (name, -1)) for name in layer.bottom]
-        if layer.type == "Crop" and not layer.HasField("crop_param") and len(bottoms) == 2:
+        if layer.type == kind and not layer.HasField("crop_param") and len(bottoms) == 2:
             try:
                 yield place, map_between(bottoms[0], bottoms[1], makers.get)
             except ValueError:
@@ -77,17 +78,19 @@ def alignments(layers: Sequence[Any]) -> Iterator[tuple[int, Map | None]]:
             makers[top, place] = Made(layer.type, partial(layers.__getitem__, place), bottoms)
 
 
-def align_crops(layers: Sequence[Any], places: Sequence[Location]) -> None:
-    """Give the Crop layers of a net in the form before 2014, which cannot say one, the offset that
-    aligns them. Raises ModelError where none does."""
-    for place, found in alignments(layers):
+def align_crops(layers: Sequence[Any], places: Sequence[Location], kind: str = "Crop") -> None:
+    """Give the layers of a ``kind`` that cannot say one the offset that aligns them: the Crop of a net
+    in the form before 2014, RCF's AutoCrop. Raises ModelError where none does."""
+    for place, found in alignments(layers, kind):
         layer = layers[place]
         if found is None or not np.allclose(found.a, 1) or (found.b > 0.5).any():
             told = "unknown" if found is None else _told(found)
+            asked = "CROP" if kind == "Crop" else kind
             raise ModelError(
-                f"{places[place]}: layer {layer.name!r} (CROP): no offset aligns its bottoms (where "
+                f"{places[place]}: layer {layer.name!r} ({asked}): no offset aligns its bottoms (where "
                 f"pixels lie: {told}); layer {{ type: 'Crop' crop_param {{ offset }} }} gives one"
             )
+        layer.type = "Crop"
         layer.crop_param.offset.extend(_whole(found))
 
 

@@ -406,7 +406,6 @@ FORKS = (
             Fields("ImageDataParameter", "shared_file_system"),
         ),
     ),
-    Fork("the fork of OSVOS", types="ImageLabelmapData SigmoidCrossEntropyBalanceLoss"),
     Fork(
         "MobileNet-YOLO's fork",
         types="SegmentationEvaluate YoloSeg Yolov3",

@@ -70,9 +70,20 @@ def net_file(
     upgraded, places = upgrade_net(
         message, lines[skip : skip + count], outline.line("input", within), location, schema
     )
-    note = crop_note(upgraded.layer, places)
-    notes = (*outline.notes, note) if note else outline.notes
+    told = crop_note(upgraded.layer, places), _balance_note(upgraded.layer, path)
+    notes = (*outline.notes, *filter(None, told))
     return NetFile(upgraded, tuple(places), location, outline.misfit, notes)
+
+
+def _balance_note(layers: Sequence[Any], path: Path) -> str:
+    """The sentence about a loss that the forks of a net's data layer have changed; empty for none."""
+    if not {"ImageLabelmapData", "SigmoidCrossEntropyLoss"} <= {layer.type for layer in layers}:
+        return ""
+    return (
+        f"{path}: SigmoidCrossEntropyLoss counts all pixels alike, as in BVLC Caffe; forks that have "
+        f"ImageLabelmapData and that loss (HED's, RCF's) weigh edges against the rest, as "
+        f"SigmoidCrossEntropyBalanceLoss does"
+    )
 
 
 def define(net: NetFile, state: Any, schema: Schema) -> NetDefinition:

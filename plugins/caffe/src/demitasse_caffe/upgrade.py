@@ -112,6 +112,7 @@ def upgrade_net(
         result.layer.extend(_upgrade_v1(*pair, schema) for pair in zip(layers, own, strict=True))
         places[first:] = own
         align_crops(result.layer, places)
+    align_crops(result.layer, places, "AutoCrop")
     for layer, place in zip(result.layer, places, strict=True):
         _settle_rounding(layer, place)
         # Older BatchNorms asked for three multipliers; they hold statistics, which nothing trains.

@@ -20,6 +20,9 @@ from demitasse_datasets.samples import naming
 CLASSES = ("pixels", "image", "none")
 """What a line has behind the image: an image of classes, one number for all pixels, or nothing."""
 
+_HALF = 127
+"""At most half of white."""
+
 Size = tuple[int, int]
 """Rows and columns."""
 
@@ -118,8 +121,9 @@ class PairSamples:
     image had, at most those of ``data``.
 
     ``resized`` is (rows, columns); classes are never mixed, but the nearest taken. ``classes`` is one of
-    ``CLASSES``; where there are none, all pixels are of the class that fills. ``root`` is put before
-    each path as Caffe does, as text.
+    ``CLASSES``; where there are none, all pixels are of the class that fills. With ``edges`` an image of
+    classes tells how sure an edge is: it is resized by straight lines, and then 1 above half of white,
+    else 0. ``root`` is put before each path as Caffe does, as text.
     """
 
     def __init__(
@@ -132,11 +136,12 @@ class PairSamples:
         divide: int = 1,
         mean: np.ndarray | None = None,
         classes: str = "pixels",
+        edges: bool = False,
     ) -> None:
         self.name, self._pairs, self._classes = str(path), read_pairs(path, classes), classes
         self.size = len(self._pairs)
         self._root, self._mode, self._resized, self._cut = root, mode, resized, cut
-        self._divide, self._mean, self._pool = divide, mean, decoders()
+        self._divide, self._mean, self._edges, self._pool = divide, mean, edges, decoders()
         self.varies = resized is None and cut.size is None
         with naming(self.where(0)):
             pixels, marks = self._sample(0, np.zeros(3, np.int64), 0)[:2]
@@ -194,7 +199,8 @@ class PairSamples:
         rows, columns = (extent // self._divide for extent in size)
         if min(rows, columns) < 1:
             raise DataError(f"nothing is left of {size} pixels divided by {self._divide}")
-        marks = images.resize_nearest(marks, rows, columns)
+        marks = (images.resize if self._edges else images.resize_nearest)(marks, rows, columns)
+        marks = (marks > _HALF).astype(np.uint8) if self._edges else marks
         if pixels.shape[0] // self._divide != rows or pixels.shape[1] // self._divide != columns:
             raise DataError(
                 f"its image has {pixels.shape[1]} x {pixels.shape[0]} pixels and its classes have "

@@ -21,7 +21,7 @@ OPTIONS: Mapping[str, tuple[str, ...]] = {
     "images": ("root", "height", "width", "crop", "random", "scaling", "stream", "mode", "skip"),
     "image_pairs": (
         *("root", "height", "width", "crop_height", "crop_width", "random", "mirror", "divide"),
-        *("scales", "filled", "mean", "classes", "mode", "stream", "skip"),
+        *("scales", "filled", "mean", "classes", "edges", "mode", "stream", "skip"),
     ),
     "clips": (
         *("root", "height", "width", "pattern", "length", "every", "start", "parts", "random"),
@@ -133,7 +133,10 @@ def _pairs(path: Path, given: Mapping[str, Any], seed: int) -> Samples:
     resized, mean = _size(given, "height", "width"), given.get("mean")
     mean = None if mean is None else np.asarray(mean, np.float64)
     root = str(given.get("root", ""))
-    return PairSamples(path, root, mode, resized, cut, divide, mean, classes)
+    edges = bool(given.get("edges", False))
+    if edges and (classes != "pixels" or divide > 1 or scales):
+        raise DataError(f"{path}: edges are of images of their own, as large as those that they are of")
+    return PairSamples(path, root, mode, resized, cut, divide, mean, classes, edges)
 
 
 def _clips(path: Path, given: Mapping[str, Any], seed: int) -> Samples:

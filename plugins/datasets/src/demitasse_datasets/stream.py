@@ -229,8 +229,8 @@ class SizedStream(ReadAheadStream):
             if array.shape != run[name].shape:
                 raise DataError(
                     f"{self.where}: field {name!r} has shape {run[name].shape[1:]} where "
-                    f"{array.shape[1:]} is planned; images of several sizes are taken in batches of one: "
-                    f"resize them, or crop"
+                    f"{array.shape[1:]} is planned; images of several sizes are taken in batches of "
+                    f"one: resize them, or crop"
                 )
 
 

@@ -21,6 +21,7 @@ from demitasse_caffe.layers.arrays import DummyData, Input, MemoryData
 from demitasse_caffe.layers.base import CaffeLayer
 from demitasse_caffe.layers.convolution import SPP, Convolution, Deconvolution, Im2col, Pooling
 from demitasse_caffe.layers.data import Data, DenseImageData, ImageData, ImageSegData, WindowData
+from demitasse_caffe.layers.edges import ImageLabelmapData, SigmoidCrossEntropyBalanceLoss
 from demitasse_caffe.layers.elementwise import Concat, Eltwise
 from demitasse_caffe.layers.forks import (
     BN,
@@ -141,6 +142,8 @@ LAYER_TYPES: tuple[CaffeLayer, ...] = (
     Slice(),
     SmoothL1Loss(),
     CenterLoss(),
+    ImageLabelmapData(),
+    SigmoidCrossEntropyBalanceLoss(),
     L1Loss(),
     Lstm(),
     Reverse(),

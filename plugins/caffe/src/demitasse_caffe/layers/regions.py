@@ -55,7 +55,7 @@ class SmoothL1Loss(Loss):
             raise ValueError(
                 f"sigma {number(message.smooth_l1_loss_param.sigma):g} is not a number above 0"
             )
-        x, target, *weights = (_alike(each, x, graph) for each in bottoms)
+        x, target, *weights = (alike(each, x, graph) for each in bottoms)
         d = graph.apply("sum", x, target, coefficients=(1.0, -1.0))
         if weights:
             d = graph.apply("product", weights[0], d)
@@ -79,12 +79,12 @@ class L1Loss(Loss):
         self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
     ) -> Sequence[Tensor]:
         x = bottoms[0]
-        d = graph.apply("sum", x, _alike(bottoms[1], x, graph), coefficients=(1.0, -1.0))
+        d = graph.apply("sum", x, alike(bottoms[1], x, graph), coefficients=(1.0, -1.0))
         mean = {"coefficient": 1 / x.shape[0], "normalization": "full"}
         return [graph.apply("total", graph.apply("absolute", d), axis=0, **mean)]
 
 
-def _alike(other: Tensor, x: Tensor, graph: GraphBuilder) -> Tensor:
+def alike(other: Tensor, x: Tensor, graph: GraphBuilder) -> Tensor:
     """Another bottom in the shape of x. Raises ValueError unless it has as many numbers a sample."""
     if other.shape == x.shape:
         return other

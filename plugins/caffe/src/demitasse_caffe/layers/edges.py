@@ -1,0 +1,91 @@
+"""Layer types of nets that find edges, which BVLC Caffe has not: Xie and Tu 2015, *Holistically-Nested
+Edge Detection*; Caelles et al. 2017, *One-Shot Video Object Segmentation*."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from demitasse import DataSpec, GraphBuilder, Layer, Tensor
+from demitasse_caffe.layers.base import CaffeLayer
+from demitasse_caffe.layers.data import read, root_of, source_of
+from demitasse_caffe.layers.loss import Loss
+from demitasse_caffe.layers.regions import alike
+from demitasse_caffe.layers.transformation import check_served, subtracted
+from demitasse_caffe.schema import number
+
+_ALL = 0.999
+"""Above it a target is 1: others between 0 and that are of none of both."""
+
+
+class ImageLabelmapData(CaffeLayer):
+    """Pairs of images that a text file lists: images, and how sure an edge is at each pixel of them, of
+    which more than half of white is 1 and the rest 0; with ``normalize: false`` gray as it is. Both are
+    resized, cut from anywhere and mirrored alike."""
+
+    name = "ImageLabelmapData"
+    bottoms = (0, 0)
+    tops = (2, 2)
+
+    def expand(
+        self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
+    ) -> Sequence[Tensor]:
+        data, parameters = message.image_data_param, message.transform_param
+        check_served(parameters)
+        source = source_of(data, "image_data_param", layer)
+        if parameters.mean_file:
+            raise ValueError("has a mean_file, which is for images of one size; give mean_value")
+        mean = subtracted(layer, parameters, 3 if data.is_color else 1)
+        options = {
+            "root": root_of(data.root_folder, layer),
+            "mode": "color" if data.is_color else "gray",
+            "height": data.new_height,
+            "width": data.new_width,
+            "crop_height": parameters.crop_size,
+            "crop_width": parameters.crop_size,
+            "mirror": parameters.mirror,
+            "edges": data.normalize,
+            "mean": [0.0] if mean is None else mean.ravel().tolist(),
+            "skip": data.rand_skip,
+            "stream": graph.stream,
+        }
+        spec = DataSpec(source, "image_pairs", data.shuffle, graph.seed, options, layer.location)
+        fields = {"data": "real", "label": "real"}
+        samples, labels = read("image_data_param", layer, spec, data.batch_size, fields, graph)
+        if (scale := number(parameters.scale)) != 1:
+            samples = graph.apply("power", samples, scale=scale)
+        return [samples, labels]
+
+
+class SigmoidCrossEntropyBalanceLoss(Loss):
+    """The cross entropy of sigmoid(x) with targets of 0 and 1, summed, as the mean over samples: of a
+    sample's targets those of 1 count by the share of 0 among both, those of 0 by that of 1, and others
+    do not. HED, equation 2."""
+
+    name = "SigmoidCrossEntropyBalanceLoss"
+
+    def expand(
+        self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
+    ) -> Sequence[Tensor]:
+        samples = bottoms[0].shape[0]
+        shape = samples, math.prod(bottoms[0].shape[1:])
+        target = alike(bottoms[1], bottoms[0], graph)
+        x, target = (graph.apply("reshape", each, shape=shape) for each in (bottoms[0], target))
+        ones = graph.apply("greater", target, threshold=_ALL)
+        zeros = graph.apply(
+            "power", graph.apply("greater", target, threshold=0.0), scale=-1.0, shift=1.0
+        )
+        of_ones, of_zeros = (graph.apply("total", each, axis=1) for each in (ones, zeros))
+        # Where a sample has neither, there is nothing that its share multiplies.
+        each = graph.apply("power", graph.apply("sum", of_ones, of_zeros), power=-1.0, shift=1e-30)
+        weights = [
+            graph.apply("scale", here, graph.apply("product", others, each), axis=0)
+            for here, others in ((ones, of_zeros), (zeros, of_ones))
+        ]
+        # -log p where the target is 1 and -log(1 - p) where it is 0 are log(1 + exp(-x)) and of x.
+        against = graph.apply("sum", zeros, ones, coefficients=(1.0, -1.0))
+        terms = graph.apply("softplus", graph.apply("product", x, against))
+        weighted = graph.apply("product", graph.apply("sum", *weights), terms)
+        mean = {"coefficient": 1 / samples, "normalization": "full"}
+        return [graph.apply("total", weighted, axis=0, **mean)]
