@@ -14,6 +14,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from small_nets import WORKERS
 
 import demitasse
+import demitasse_caffe.pycaffe as caffe
 from demitasse import DataError
 
 SIZES = ((24, 30), (31, 25), (24, 30), (20, 41), (31, 25), (27, 27))
@@ -262,6 +263,24 @@ def test_workers_that_share_a_batch_of_several_sizes_say_what_to_do(folder: Path
         pytest.raises(DataError, match=r"1\.png: field 'data' has shape .* batches of one: resize"),
     ):
         trainer.step()
+
+
+def test_a_script_follows_them_too(folder: Path) -> None:
+    path = solver(folder, LISTED + NET, "iter_size: 2")
+    net = caffe.Net(str(folder / "net.prototxt"), caffe.TEST)
+    for number in range(3):
+        net.forward()
+        assert net.blobs["data"].data.shape == (1, 3, *SIZES[number])
+        net.forward(start="conv")  # again, with the samples that are there
+        assert net.blobs["data"].data.shape == (1, 3, *SIZES[number])
+    trained = caffe.get_solver(str(path))
+    by_hand = ByHand({name: [p.data.copy() for p in each] for name, each in trained.net.params.items()})
+    for iteration in range(4):
+        trained.step(1)
+        by_hand.iteration([(iteration * 2 + n) % len(SIZES) for n in range(2)])
+    learned = [p.data for name in ("conv", "ip") for p in trained.net.params[name]]
+    for mine, wanted in zip(learned, by_hand.parameters, strict=True):
+        np.testing.assert_allclose(mine, wanted, rtol=2e-4, atol=1e-6)
 
 
 @pytest.mark.usefixtures("no_threads_left")

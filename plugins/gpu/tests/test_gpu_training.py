@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import pytest
 from cuda_on_cpu.driver import EmulatedDriver
@@ -62,6 +63,39 @@ def test_losses_agree_with_the_reference_kernels(driver: Any, reference: list[fl
         assert np.allclose(losses(trainer, 4), reference, rtol=1e-5)
         (worker,) = trainer._workers
         assert {entry.plugin for entry in worker.plan.entries} == {"gpu"}
+
+
+@pytest.mark.parametrize("driver", [EmulatedDriver, ThreadedDriver])
+def test_images_of_their_own_sizes_are_learned_from_as_on_a_host(driver: Any, tmp_path: Path) -> None:
+    """Each size has a plan, and on the device a graph; three of six images have one that came before."""
+    random, lines = np.random.default_rng(3), []
+    for number, size in enumerate([(9, 12), (14, 8), (9, 12), (11, 11), (14, 8), (9, 12)]):
+        cv2.imwrite(str(tmp_path / f"{number}.png"), random.integers(0, 256, (*size, 3), np.uint8))
+        lines.append(f"{tmp_path}/{number}.png {number % 2}\n")
+    (tmp_path / "list.txt").write_text("".join(lines))
+    (tmp_path / "net.prototxt").write_text("""
+        layer { name: "data" type: "ImageData" top: "data" top: "label"
+          transform_param { scale: 0.01 mirror: true }
+          image_data_param { source: "list.txt" batch_size: 1 } }
+        layer { name: "conv" type: "Convolution" bottom: "data" top: "conv"
+          convolution_param { num_output: 4 kernel_size: 3 weight_filler { type: "xavier" } } }
+        layer { name: "relu" type: "ReLU" bottom: "conv" top: "conv" }
+        layer { name: "mean" type: "Pooling" bottom: "conv" top: "mean"
+          pooling_param { pool: AVE global_pooling: true } }
+        layer { name: "ip" type: "InnerProduct" bottom: "mean" top: "ip"
+          inner_product_param { num_output: 2 weight_filler { type: "xavier" } } }
+        layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "loss" }
+    """)
+    path = tmp_path / "solver.prototxt"
+    path.write_text(
+        'net: "net.prototxt" base_lr: 0.1 momentum: 0.9 lr_policy: "fixed" iter_size: 2 random_seed: 7 '
+        "test_iter: 6 test_interval: 99"
+    )
+    found = []
+    for runtime in (on_gpu(driver), on_cpu("reference")):
+        with runtime, runtime.trainer(path) as trainer:
+            found.append([*losses(trainer, 6), trainer.test()["loss"], *losses(trainer, 2)])
+    np.testing.assert_allclose(*found, rtol=2e-5)
 
 
 @pytest.mark.parametrize("scheme", ["cgdp", "typical"])
