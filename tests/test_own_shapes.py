@@ -177,6 +177,16 @@ def test_a_training_goes_on_from_a_snapshot_to_the_same_bits(runtime: Any, folde
         assert [trainer.step().loss for _ in range(5)] == told
 
 
+def test_the_layers_that_are_followed_are_told(runtime: Any, folder: Path) -> None:
+    path = solver(folder, LISTED + NET)
+    with runtime.trainer(path) as trainer:
+        assert trainer.varying == ["data"]
+    assert runtime.net(folder / "net.prototxt").varying == ["data"]
+    whole = LISTED.replace("batch_size: 1", "batch_size: 1 new_height: 20 new_width: 20")
+    with runtime.trainer(solver(folder, whole + NET)) as trainer:
+        assert trainer.varying == []
+
+
 def test_a_look_at_the_times_of_entries_changes_nothing(runtime: Any, folder: Path) -> None:
     path = solver(folder, LISTED + NET)
     with runtime.trainer(path) as plain, runtime.trainer(path) as looked:
@@ -200,6 +210,25 @@ def test_scores_are_of_what_has_one_shape_in_all_batches(runtime: Any, folder: P
             trainer.step()
             by_hand.iteration([trainer.iteration - 1])
             wanted = np.mean([by_hand.passed(number)[0] for number in range(6)])
+
+
+def test_scores_of_images_of_one_size_are_of_that_size(runtime: Any, folder: Path) -> None:
+    """Whatever the net was planned for before."""
+    for number in range(2, len(SIZES)):
+        cv2.imwrite(str(folder / f"{number}.png"), photo(1))
+    lines = (folder / "list.txt").read_text().splitlines()
+    (folder / "list.txt").write_text("\n".join([*lines[:1], *lines[2:]]))
+    (folder / "net.prototxt").write_text(LISTED.replace("batch_size: 1", "batch_size: 1 rand_skip: 2"))
+    net = next(
+        made
+        for seed in range(20)
+        if (made := runtime.net(folder / "net.prototxt", seed=seed)).forward()["data"].shape[2:]
+        == SIZES[1]
+    )
+    wanted = photo(1).transpose(2, 0, 1)[None] * SCALE
+    for _ in range(2):
+        np.testing.assert_allclose(net.test(3)["data"], wanted, rtol=1e-5)
+    assert "data" not in net.test(5)
 
 
 def test_an_image_that_the_net_cannot_take_is_named_and_what_was_trained_is_kept(

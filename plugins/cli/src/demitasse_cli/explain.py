@@ -58,7 +58,10 @@ def command(
             workers = report.counted(trainer.workers, "worker")
             parts.append(f"batch {trainer.batch} on {workers}; the first worker's plan:")
             record |= {"batch": trainer.batch, "workers": trainer.workers}
-            record["synchronisation"] = trainer.notes
+            record |= {
+                "synchronisation": trainer.notes,
+                "varying": list(getattr(trainer, "varying", ())),
+            }
             record["notes"] = notes_of(trainer.solver)
             tell_notes(trainer.solver)
         elif model is not None:
@@ -66,11 +69,17 @@ def command(
             overrides = {**flags.state(level, stage, state_of(runtime, model, f"{named}_net.")), **given}
             net = runtime.net(model, phase=named, overrides=overrides, precision=precision)
             plan = net.plan
+            record["varying"] = list(getattr(net, "varying", ()))
             record["notes"] = notes_of(net.definition)
             tell_notes(net.definition)
             parts.append(f"the net's plan in phase {named}, forward:")
         if plan is not None:
             parts.append(show(plan))
+            if layers := record["varying"]:
+                parts.append(
+                    f"samples of {', '.join(layers)} have shapes of their own: the net is planned for "
+                    f"each as it comes, and this is the plan for the first"
+                )
             if notes := record.get("synchronisation"):
                 parts.append("\n".join(["synchronisation", *notes]))
             explaining = [

@@ -44,7 +44,7 @@ from demitasse_training.folding import FOLD
 from demitasse_training.graph import NetGraph
 from demitasse_training.inputs import against, given_input
 from demitasse_training.memory_check import check_room
-from demitasse_training.own_shapes import SampleShapes, coming, explained, follows, made, makers
+from demitasse_training.own_shapes import SampleShapes, coming, explained, made, makers, varying
 from demitasse_training.planner import Planner, Shapes
 from demitasse_training.profiling import timed
 from demitasse_training.samples import Destination, close_stream, destinations, open_stream, opener
@@ -140,7 +140,7 @@ class Net(Rooted):
                 f"{', '.join(self.graph.inputs) or 'none'})"
             )
         self._declared = self._made.shapes
-        self._follows, self._usual = follows(self.graph), made(self.graph)
+        self._follows, self._usual = bool(varying(self.graph)), made(self.graph)
         if flat is None:
             self._own_parameters()
             parameters.fill(self.graph, self.plan, self._flat, self.seed)
@@ -290,6 +290,11 @@ class Net(Rooted):
         if not self._streams and self.graph.feeds:
             self.rewind()
         return self._streams
+
+    @property
+    def varying(self) -> list[str]:
+        """The layers whose samples have shapes of their own; the plan is for the last ones."""
+        return varying(self.graph)
 
     @property
     def reads(self) -> bool:

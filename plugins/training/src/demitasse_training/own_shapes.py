@@ -1,4 +1,4 @@
-"""Samples of which each has a shape of its own: which nets have such, and what comes next."""
+"""Samples of which each has a shape of its own: which layers have such, and what comes next."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ SampleShapes = Mapping[tuple[str, str], tuple[int, ...]]
 """The shapes of one sample by layer and field; of what a user's layer makes by layer and number."""
 
 
-def follows(graph: NetGraph) -> bool:
-    """Whether a net is planned anew for the shapes of its samples: where some are ``varying`` or, for
-    one worker, a layer makes them that runs a user's code."""
-    return bool(graph.varying) or (graph.workers == 1 and any(True for _ in makers(graph)))
+def varying(graph: NetGraph) -> list[str]:
+    """The layers for whose samples a net is planned anew: those of which each has a shape of its own
+    and, for one worker, what layers make that run a user's code."""
+    made = [layer for layer, _ in makers(graph)] if graph.workers == 1 else []
+    return list(dict.fromkeys([*(f.layer for f in graph.feeds if f.layer in graph.varying), *made]))
 
 
 def makers(graph: NetGraph) -> Iterator[tuple[str, Any]]:

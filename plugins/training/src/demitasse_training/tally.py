@@ -9,7 +9,7 @@ import numpy as np
 
 from demitasse import Processes
 from demitasse_training.graph import NetGraph, Scoring
-from demitasse_training.own_shapes import follows
+from demitasse_training.own_shapes import varying
 
 
 class Tally:
@@ -27,42 +27,43 @@ class Tally:
         self._iterations, self._graph, self._outputs = iterations, graph, tuple(shapes)
         self.sums = {n: np.zeros(shape) for n, shape in shapes.items() if n not in self._scoring}
         self.rows: dict[str, dict[int, np.ndarray]] = {name: {} for name in self._scoring}
-        self._unlike = set[str]()
-        self._gathers = follows(graph)  # alike in all processes
+        self._batches, self._unlike = 0, set[str]()
+        self._follows = bool(varying(graph))  # alike in all processes
 
     def add(self, number: int, outputs: Mapping[str, np.ndarray]) -> None:
         """The outputs of batch ``number``, as they were planned."""
         for name, value in outputs.items():
             if name in self.sums:
-                if value.shape == self.sums[name].shape:
-                    self.sums[name] += value
-                else:
-                    self._unlike.add(name)
+                self._add(name, value)
                 continue
             found = self._graph.found.get(self._graph.blobs[name])
             kept = np.array(value if found is None else found(value), np.float64)
             self.rows[name][number] = kept.reshape(-1, kept.shape[-1])
+        self._batches += 1
+
+    def _add(self, name: str, value: np.ndarray) -> None:
+        if not self._batches and value.shape != self.sums[name].shape:
+            self.sums[name] = np.zeros(value.shape)  # planned for other samples
+        if value.shape == self.sums[name].shape:
+            self.sums[name] += value
+        else:
+            self._unlike.add(name)
 
     def merge(self, others: Sequence[Tally]) -> Tally:
         """This one, with what others of the same net have of other batches."""
-        for other in others:
+        for other in (other for other in others if other._batches):
             self._unlike |= other._unlike
             for name, value in other.sums.items():
-                if value.shape == self.sums[name].shape:
-                    self.sums[name] += value
-                else:
-                    self._unlike.add(name)
+                self._add(name, value)
             for name, rows in other.rows.items():
                 self.rows[name] |= rows
+            self._batches += other._batches
         return self
 
     def total(self, processes: Processes) -> Tally:
         """This one, with what those of other processes have."""
-        if self._gathers:
-            shapes = {name: list(value.shape) for name, value in self.sums.items()}
-            for others, unlike in processes.gather([shapes, sorted(self._unlike)]):
-                self._unlike |= {name for name in shapes if others[name] != shapes[name]} | {*unlike}
-            self.sums |= {name: np.zeros(0) for name in self._unlike}
+        if self._follows:
+            self._agree(processes)
         flat = np.concatenate([np.zeros(0), *(np.ravel(value) for value in self.sums.values())])
         cuts = np.cumsum([np.size(value) for value in self.sums.values()])
         whole = np.split(processes.total(flat), cuts)
@@ -78,6 +79,18 @@ class Tally:
                     for number, width, data in parts:
                         self.rows[name][number] = np.frombuffer(data).reshape(-1, width)
         return self
+
+    def _agree(self, processes: Processes) -> None:
+        """Have sums of the same shapes in all processes: none where they are unlike."""
+        shapes = {name: list(value.shape) for name, value in self.sums.items()}
+        told = processes.gather([self._batches, shapes, sorted(self._unlike)])
+        some = [(theirs, unlike) for batches, theirs, unlike in told if batches]
+        for theirs, unlike in some:
+            self._unlike |= {name for name in shapes if theirs[name] != some[0][0][name]} | {*unlike}
+        for name, value in self.sums.items():
+            shape = (0,) if name in self._unlike else some[0][0][name] if some else value.shape
+            if list(value.shape) != list(shape):
+                self.sums[name] = np.zeros(shape)
 
     def scores(self) -> dict[str, Any]:
         """The means, numbers, and lists for outputs with several; what layer types make of theirs."""

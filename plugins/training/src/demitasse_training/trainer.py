@@ -40,6 +40,7 @@ from demitasse_training.beginning import begun, in_common
 from demitasse_training.crew import Crew, one_at_a_time
 from demitasse_training.listeners import listener_of, tell, tell_failure
 from demitasse_training.net import Net
+from demitasse_training.own_shapes import varying
 from demitasse_training.pace import Ask, Pace
 from demitasse_training.profiling import timed
 from demitasse_training.resume import saved_run, seed_of
@@ -157,6 +158,11 @@ class Trainer(Rooted):
         """How the first worker's gradients are synchronised, innermost level first."""
         levels = [*self._workers[0].levels, *self._workers[0].idle]
         return [f"{type(level).__name__}: {note}" for level in levels for note in level.notes]
+
+    @property
+    def varying(self) -> list[str]:
+        """The layers whose samples have shapes of their own; the net is planned for each as it comes."""
+        return varying(self._workers[0].graph)
 
     @property
     def stopped(self) -> bool:

@@ -38,7 +38,7 @@ from demitasse_training.guarded import GuardedStep, MakeGuard
 from demitasse_training.memory_check import check_room
 from demitasse_training.net import Net
 from demitasse_training.norms import Norms
-from demitasse_training.own_shapes import follows
+from demitasse_training.own_shapes import varying
 from demitasse_training.passes import Passes, around
 from demitasse_training.recomputing import recompute
 from demitasse_training.samples import Destination, close_stream, destinations, open_stream
@@ -94,7 +94,7 @@ class Worker:
         self.allocator = runtime.allocator(place.space)
         self.enter = Entrance(self.allocator)
         self._graph = self._training_graph(open_source, seed, retain)
-        self.follows = follows(self._graph)
+        self.follows = bool(varying(self._graph))
         self._may_read_ahead &= not self.follows
         self._measures = bool(solver.clip) or update.needs_squares
         self._plan: Plan = (
