@@ -167,7 +167,7 @@ def test_an_old_type_of_a_fork_is_told_as_that(read: Any) -> None:
         ("DetectionLoss", "the forks of MS-CNN and caffe-yolo"),
         ("ROIWarping", "MNC's fork"),
         ("NdConvolution", "the fork of video-caffe"),
-        ("WarpCTCLoss", "the forks with CTC"),
+        ("CTCGreedyDecoder", "the forks with CTC"),
         ("ResizeBilinear", "Synopsys's fork"),
         ("Insanity", "caffe-windows"),
     ],

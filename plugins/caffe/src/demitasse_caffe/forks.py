@@ -418,7 +418,7 @@ FORKS = (
     ),
     Fork(
         "the forks with CTC",
-        types="CTCGreedyDecoder ContinuationIndicator CtcLoss WarpCTCLoss",
+        types="CTCGreedyDecoder CTCLoss",
     ),
     Fork(
         "MS-CNN's fork",

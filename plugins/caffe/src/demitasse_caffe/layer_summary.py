@@ -25,8 +25,8 @@ FAMILIES: dict[str, tuple[str, str]] = {
 """Fill and outline of each family, in the order of a legend."""
 
 _MEMBERS = {
-    "data": "AnnotatedData Data DenseImageData DummyData HDF5Data HDF5Output ImageData "
-    "ImageLabelmapData ImageSegData Input MemoryData Parameter VideoData WindowData",
+    "data": "AnnotatedData ContinuationIndicator Data DenseImageData DummyData HDF5Data HDF5Output "
+    "ImageData ImageLabelmapData ImageSegData Input MemoryData Parameter VideoData WindowData",
     "convolution": "Convolution Convolution3D ConvolutionDepthwise Deconvolution Deconvolution3D "
     "DepthwiseConvolution Im2col",
     "inner product": "InnerProduct MarginInnerProduct Embed",
@@ -38,9 +38,9 @@ _MEMBERS = {
     "shape": "ArgMax BatchReindex Crop Filter Flatten Interp Permute Reduction Reorg Reshape "
     "Reverse ShuffleChannel Silence Tile Transpose Unpooling Upsample",
     "recurrent": "LSTM LSTMUnit Lstm RNN",
-    "loss": "Accuracy CenterLoss ContrastiveLoss EuclideanLoss HingeLoss InfogainLoss L1Loss "
-    "MultiBoxLoss MultinomialLogisticLoss SegAccuracy SigmoidCrossEntropyBalanceLoss "
-    "SigmoidCrossEntropyLoss SmoothL1Loss SoftmaxWithLoss",
+    "loss": "Accuracy CenterLoss ContrastiveLoss CtcLoss EuclideanLoss HingeLoss InfogainLoss L1Loss "
+    "LabelsequenceAccuracy MultiBoxLoss MultinomialLogisticLoss SegAccuracy "
+    "SigmoidCrossEntropyBalanceLoss SigmoidCrossEntropyLoss SmoothL1Loss SoftmaxWithLoss WarpCTCLoss",
 }
 _FAMILY = {kind: family for family, kinds in _MEMBERS.items() for kind in kinds.split()}
 _BORROWED = dict.fromkeys(
@@ -48,6 +48,7 @@ _BORROWED = dict.fromkeys(
 ) | {
     "AnnotatedData": "data_param",
     "ImageLabelmapData": "image_data_param",
+    "WarpCTCLoss": "ctc_loss_param",
     "ImageSegData": "image_data_param",
     "SpatialDropout": "dropout_param",
     "Deconvolution3D": "convolution3d_param",

@@ -66,6 +66,12 @@ from demitasse_caffe.layers.normalization import LRN, MVN, BatchNorm, Bias, Scal
 from demitasse_caffe.layers.recurrent import LSTM, RNN, Lstm, LSTMUnit
 from demitasse_caffe.layers.reduction import ArgMax, Reduction
 from demitasse_caffe.layers.regions import L1Loss, ROIPooling, SmoothL1Loss
+from demitasse_caffe.layers.sequences import (
+    ContinuationIndicator,
+    CtcLoss,
+    LabelsequenceAccuracy,
+    WarpCTCLoss,
+)
 from demitasse_caffe.layers.shape import Flatten, Reshape, Silence, Split
 from demitasse_caffe.layers.video import VideoData
 from demitasse_caffe.layers.volumes import Convolution3D, Deconvolution3D, Pooling3D, PoolingND
@@ -142,6 +148,10 @@ LAYER_TYPES: tuple[CaffeLayer, ...] = (
     Slice(),
     SmoothL1Loss(),
     CenterLoss(),
+    ContinuationIndicator(),
+    CtcLoss(),
+    WarpCTCLoss(),
+    LabelsequenceAccuracy(),
     ImageLabelmapData(),
     SigmoidCrossEntropyBalanceLoss(),
     L1Loss(),

@@ -15,6 +15,7 @@ from demitasse_caffe.operations import (
     recurrent,
     reduction,
     regions,
+    sequences,
     spatial,
     update,
 )
@@ -29,6 +30,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *recurrent.OPERATIONS,
     *reduction.OPERATIONS,
     *regions.OPERATIONS,
+    *sequences.OPERATIONS,
     *update.OPERATIONS,
 )
 """All of them, in the order of their families."""

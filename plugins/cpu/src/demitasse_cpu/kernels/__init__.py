@@ -34,6 +34,7 @@ from demitasse_cpu.kernels import (
     reduction,
     regions,
     reorder,
+    sequences,
     spatial,
     spread_products,
     strided,
@@ -63,6 +64,7 @@ FACTORIES: Family = MappingProxyType(
     | recurrent.FACTORIES
     | reduction.FACTORIES
     | regions.FACTORIES
+    | sequences.FACTORIES
     | spatial.FACTORIES
     | update.FACTORIES
 )

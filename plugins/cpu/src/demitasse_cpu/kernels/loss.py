@@ -54,7 +54,7 @@ def _loss_of_softmax(request: Request, loop: str, *numbers: float) -> Iterable[C
             arguments = *operands, kept, probability is not None, partials[i], _ignored(request)
             shares.append(ready(getattr(loops, loop), *arguments, *numbers, classes, inner, *part))
         divisor = _divisor(request, _samples(request, axis), rows)
-        failed = _wrong_label(request, wrong, labels, rows // spec(x).shape[0], classes)
+        failed = wrong_label(request, wrong, labels, rows // spec(x).shape[0], classes)
         total = ready(loops.total_loss, partials, flat(outputs[0]), wrong, divisor, failed=failed)
         return in_order([at_once(shares), total])
 
@@ -129,7 +129,7 @@ def accuracy(request: Request) -> Iterable[Candidate]:
         by_class = flat(outputs[1]) if per_class is not None else target[:0]
         numbers = (_ignored(request), int(request.attributes["top_k"]), classes, inner)
         buffers = scores, labels, target, by_class, counters, wrong
-        failed = _wrong_label(request, wrong, labels, rows // spec(x).shape[0], classes)
+        failed = wrong_label(request, wrong, labels, rows // spec(x).shape[0], classes)
         return ready(loops.accuracy, *buffers, *numbers, failed=failed)
 
     return (Candidate(KERNEL, bind, workspace=(1 + 2 * classes) * 8, in_place=False),)
@@ -150,7 +150,7 @@ def segment_scores(request: Request) -> Iterable[Candidate]:
         scores, labels = map(flat, inputs)
         cells = workspace.view("int64")
         wrong, table = cells[:1], cells[1:].reshape(classes, classes)
-        failed = _wrong_label(request, wrong, labels, prod(image), classes)
+        failed = wrong_label(request, wrong, labels, prod(image), classes)
         buffers = scores, labels, flat(outputs[0]), table, wrong, np.array(ignored, np.float64)
         return ready(loops.segment_scores, *buffers, classes, prod(image), failed=failed)
 
@@ -229,7 +229,7 @@ def angular_margin(request: Request) -> Iterable[Candidate]:
         from demitasse_cpu.loops import indexing, margin
 
         operands, wrong = [flat(array) for array in inputs], workspace.view("int64")[:1]
-        failed = _wrong_label(request, wrong, operands[2], 1, classes)
+        failed = wrong_label(request, wrong, operands[2], 1, classes)
         check = ready(indexing.first_wrong, operands[2], classes, wrong, failed=failed)
         numbers = int(given["margin"]), *factors, int(given["first"]), classes
         arguments = *operands, *map(flat, outputs), *numbers
@@ -285,7 +285,7 @@ def _loss(
         for i, part in enumerate(divide(units, parts)):
             kept = [_room(workspace, parts, i, room, operands[0].dtype)] if room else []
             shares.append(ready(_loop(loop), *operands, partials[i], *kept, *numbers, *part))
-        failed = _wrong_label(request, wrong, operands[1], 1, classes)
+        failed = wrong_label(request, wrong, operands[1], 1, classes)
         total = ready(total_loss, partials, flat(outputs[0]), wrong, float(divisor), failed=failed)
         return in_order([at_once(shares), total])
 
@@ -351,7 +351,7 @@ def _divisor(request: Request, samples: int, rows: int) -> float:
     return kinds[request.attributes["normalization"]]
 
 
-def _wrong_label(
+def wrong_label(
     request: Request, wrong: Any, labels: Any, labels_of_sample: int, classes: int
 ) -> Callable[[], DataError]:
     """The error for the row in ``wrong``, whose label is no class."""

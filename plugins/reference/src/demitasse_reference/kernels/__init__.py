@@ -30,6 +30,7 @@ from demitasse_reference.kernels import (
     recurrent,
     reduction,
     regions,
+    sequences,
     spatial,
     update,
 )
@@ -50,6 +51,7 @@ _FAMILIES = (
     recurrent,
     reduction,
     regions,
+    sequences,
     spatial,
     update,
 )

@@ -1,0 +1,194 @@
+"""Sequences whose labels are shorter than they (Graves et al. 2006): x is (steps, samples, classes), a
+label has ``length`` numbers, of which blanks are none. A label's states are a blank before, between and
+behind its classes. Labels are looked at before (``indexing.first_wrong``).
+
+Chances are logarithms in float64; of what cannot be they are ``_NEVER``, far below any, and stay so when
+others are added: loops over states need no case of it, and run as vectors. A row of chances has two of
+no state before the first, or behind the last, of which no path comes. ``scratch`` has numbers for one
+sample: of each step its softmax's sum, the label's classes, what leaves blanks out, a step's states and
+its classes, and rows of states, two more than steps.
+"""
+
+from __future__ import annotations
+
+from demitasse_cpu.loops.compiled import Array, compiled
+from demitasse_cpu.loops.exponentials import exponential, logarithm
+
+_NEVER = -1e30
+
+
+@compiled()
+def _kept(label: Array, blank: int, kept: Array, skips: Array) -> int:
+    """The label's classes, and how many there are; and for each state 0 where a path may come to it
+    from the class before, the blank between left out, else never."""
+    count = 0
+    for i in range(label.size):
+        if label[i] != blank:
+            kept[count] = label[i]
+            count += 1
+    skips[:] = _NEVER
+    for i in range(1, count):
+        if kept[i] != kept[i - 1]:
+            skips[2 * i + 1] = 0
+    return count
+
+
+@compiled(reassociate=True)
+def _sum(x: Array) -> float:
+    total = 0.0
+    for i in range(x.size):
+        total += x[i]
+    return total
+
+
+@compiled()
+def _logarithm_of_sum(x: Array, powers: Array) -> float:
+    """log of the sum of exp(x)."""
+    most = float(x[0])
+    for c in range(1, x.size):
+        most = max(most, float(x[c]))
+    for c in range(x.size):
+        powers[c] = exponential(float(x[c]) - most)
+    return float(most + logarithm(_sum(powers)))
+
+
+@compiled()
+def _chances(x: Array, kept: Array, count: int, blank: int, total: float, logs: Array) -> None:
+    """Those of a step's states by themselves."""
+    silent = float(x[blank]) - total
+    for i in range(count):
+        logs[2 * i] = silent
+        logs[2 * i + 1] = float(x[int(kept[i])]) - total
+    logs[2 * count] = silent
+
+
+@compiled()
+def _by_three_ways(stays: Array, goes: Array, leaps: Array, skips: Array, made: Array) -> None:
+    for s in range(made.size):
+        a, b, c = stays[s], goes[s], leaps[s] + skips[s]
+        most = max(a, b, c)
+        made[s] = most + logarithm(exponential(a - most) + exponential(b - most) + exponential(c - most))
+
+
+@compiled()
+def _forward(
+    x: Array,
+    kept: Array,
+    count: int,
+    blank: int,
+    sums: Array,
+    skips: Array,
+    logs: Array,
+    powers: Array,
+    rows: Array,
+) -> float:
+    """The chances of all paths to each state of a sample x (steps, classes), in a row a step; and of all
+    to the end."""
+    states = 2 * count + 1
+    for t in range(x.shape[0]):
+        sums[t] = _logarithm_of_sum(x[t], powers)
+        _chances(x[t], kept, count, blank, sums[t], logs)
+        rows[t, :2] = _NEVER
+        here = rows[t, 2 : 2 + states]
+        if t == 0:
+            for s in range(states):
+                here[s] = 0.0 if s < 2 else _NEVER
+        else:
+            before = rows[t - 1]
+            stays, goes, leaps = before[2 : 2 + states], before[1 : 1 + states], before[:states]
+            _by_three_ways(stays, goes, leaps, skips[:states], here)
+        for s in range(states):
+            here[s] += logs[s]
+    end = rows[x.shape[0] - 1]
+    _by_three_ways(
+        end[1 + states : 2 + states], end[states : 1 + states], end[:1], skips[:1], powers[:1]
+    )
+    return float(powers[0])
+
+
+@compiled()
+def ctc_loss(
+    x: Array, label: Array, losses: Array, scratch: Array, length: int, blank: int, begin: int, end: int
+) -> None:
+    steps, classes, width = x.shape[0], x.shape[2], 2 * length + 3
+    sums, rest = scratch[:steps], scratch[steps:]
+    kept, rest = rest[:length], rest[length:]
+    skips, logs, rest = rest[:width], rest[width : 2 * width], rest[2 * width :]
+    powers, rows = rest[:classes], rest[classes:].reshape(steps + 2, width)
+    for n in range(begin, end):
+        count = _kept(label[n * length : (n + 1) * length], blank, kept, skips)
+        chance = _forward(x[:, n], kept, count, blank, sums, skips, logs, powers, rows)
+        losses[n] = -chance if chance > _NEVER / 2 else 0.0
+
+
+@compiled()
+def ctc_loss_backward(
+    dlosses: Array,
+    x: Array,
+    label: Array,
+    dx: Array,
+    scratch: Array,
+    length: int,
+    blank: int,
+    begin: int,
+    end: int,
+) -> None:
+    steps, classes, width = x.shape[0], x.shape[2], 2 * length + 3
+    sums, rest = scratch[:steps], scratch[steps:]
+    kept, rest = rest[:length], rest[length:]
+    skips, logs, rest = rest[:width], rest[width : 2 * width], rest[2 * width :]
+    powers, rows = rest[:classes], rest[classes:].reshape(steps + 2, width)
+    for n in range(begin, end):
+        count = _kept(label[n * length : (n + 1) * length], blank, kept, skips)
+        chance = _forward(x[:, n], kept, count, blank, sums, skips, logs, powers, rows)
+        if chance <= _NEVER / 2:
+            for t in range(steps):
+                dx[t, n, :] = 0
+            continue
+        states, factor = 2 * count + 1, float(dlosses[n])
+        later, now = rows[steps], rows[steps + 1, :states]  # of the step behind, with its own, and here
+        later[states : states + 2] = _NEVER
+        for t in range(steps - 1, -1, -1):
+            if t == steps - 1:
+                for s in range(states):
+                    now[s] = 0.0 if s >= states - 2 else _NEVER
+            else:
+                goes, leaps = later[1 : 1 + states], later[2 : 2 + states]
+                _by_three_ways(later[:states], goes, leaps, skips[2 : 2 + states], now)
+            given, made, reached = x[t, n], dx[t, n], rows[t, 2 : 2 + states]
+            for c in range(classes):
+                made[c] = factor * exponential(float(given[c]) - sums[t])
+            _chances(given, kept, count, blank, sums[t], logs)
+            for s in range(states):
+                later[s] = now[s] + logs[s]
+                logs[s] = factor * exponential(reached[s] + now[s] - chance)
+            made[blank] -= logs[2 * count]
+            for i in range(count):
+                made[blank] -= logs[2 * i]
+                made[int(kept[i])] -= logs[2 * i + 1]
+
+
+@compiled()
+def sequences_right(
+    x: Array, label: Array, right: Array, length: int, blank: int, begin: int, end: int
+) -> None:
+    _, steps, classes = x.shape
+    for n in range(begin, end):
+        at, before, same = n * length, -1, True
+        stop = at + length
+        for t in range(steps):
+            best = 0
+            for c in range(1, classes):
+                if x[n, t, c] > x[n, t, best]:
+                    best = c
+            if best != before and best != blank:
+                while at < stop and label[at] == blank:
+                    at += 1
+                if at < stop and label[at] == best:
+                    at += 1
+                else:
+                    same = False
+            before = best
+        while at < stop and label[at] == blank:
+            at += 1
+        right[n] = 1 if same and at == stop else 0
