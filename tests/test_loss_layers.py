@@ -188,6 +188,13 @@ SOME = np.where(RANDOM.uniform(size=(5, 4)) < 0.4, -1.0, TARGETS)
 EDGES = np.array([[0, 1, 0, 0.4, 0, 1], [0] * 6, [1] * 6, [0.3] * 6, [1, 1, 0, 1, 0.5, 1]])
 
 
+def dice(a: np.ndarray, b: np.ndarray) -> float:
+    """V-Net's, with 1 above and below."""
+    a, b = a.reshape(len(a), -1), b.reshape(len(b), -1)
+    shares = (1 + 2 * (a * b).sum(1)) / (1 + (a**2).sum(1) + (b**2).sum(1))
+    return float(1 - shares.mean())
+
+
 def balance(target: np.ndarray) -> np.ndarray:
     """What each of a sample's targets counts for, as in HED's equation 2."""
     rows = target.reshape(len(target), -1)
@@ -264,6 +271,7 @@ LAYERS = {
         [real(5, 2, 3, 1)],
         EDGES,
     ),
+    "dice": Case("DiceCoefLoss", lambda a, b, _: dice(a, b), [real(5, 2, 3, 1), real(5, 1, 3, 2)], None),
     "contrastive": Case(
         "ContrastiveLoss",
         contrast,

@@ -21,7 +21,11 @@ from demitasse_caffe.layers.arrays import DummyData, Input, MemoryData
 from demitasse_caffe.layers.base import CaffeLayer
 from demitasse_caffe.layers.convolution import SPP, Convolution, Deconvolution, Im2col, Pooling
 from demitasse_caffe.layers.data import Data, DenseImageData, ImageData, ImageSegData, WindowData
-from demitasse_caffe.layers.edges import ImageLabelmapData, SigmoidCrossEntropyBalanceLoss
+from demitasse_caffe.layers.edges import (
+    DiceCoefLoss,
+    ImageLabelmapData,
+    SigmoidCrossEntropyBalanceLoss,
+)
 from demitasse_caffe.layers.elementwise import Concat, Eltwise
 from demitasse_caffe.layers.forks import (
     BN,
@@ -152,6 +156,7 @@ LAYER_TYPES: tuple[CaffeLayer, ...] = (
     CtcLoss(),
     WarpCTCLoss(),
     LabelsequenceAccuracy(),
+    DiceCoefLoss(),
     ImageLabelmapData(),
     SigmoidCrossEntropyBalanceLoss(),
     L1Loss(),

@@ -1,10 +1,12 @@
-"""Layer types of nets that find edges, which BVLC Caffe has not: Xie and Tu 2015, *Holistically-Nested
-Edge Detection*; Caelles et al. 2017, *One-Shot Video Object Segmentation*."""
+"""Layer types of nets that find edges and shapes, which BVLC Caffe has not: Xie and Tu 2015,
+*Holistically-Nested Edge Detection*; Caelles et al. 2017, *One-Shot Video Object Segmentation*;
+Milletari et al. 2016, *V-Net*."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from types import MappingProxyType
 from typing import Any
 
 from demitasse import DataSpec, GraphBuilder, Layer, Tensor
@@ -89,3 +91,30 @@ class SigmoidCrossEntropyBalanceLoss(Loss):
         weighted = graph.apply("product", graph.apply("sum", *weights), terms)
         mean = {"coefficient": 1 / samples, "normalization": "full"}
         return [graph.apply("total", weighted, axis=0, **mean)]
+
+
+class DiceCoefLoss(Loss):
+    """1 less the mean over samples of (1 + 2 times the sum of x t) over (1 + the sums of x^2 and t^2):
+    how much two shapes, of 0 and 1, have in common. V-Net, section 3, and 1 for what is empty;
+    gradients reach both."""
+
+    name = "DiceCoefLoss"
+    no_gradient = MappingProxyType({})
+
+    def expand(
+        self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
+    ) -> Sequence[Tensor]:
+        samples = bottoms[0].shape[0]
+        shape = samples, math.prod(bottoms[0].shape[1:])
+        target = alike(bottoms[1], bottoms[0], graph)
+        x, target = (graph.apply("reshape", each, shape=shape) for each in (bottoms[0], target))
+        common = graph.apply("total", graph.apply("product", x, target), axis=1, coefficient=2.0)
+        sizes = [graph.apply("square_total", each, axis=1) for each in (x, target)]
+        both = graph.apply("sum", *sizes)
+        shares = graph.apply(
+            "product",
+            graph.apply("power", common, shift=1.0),
+            graph.apply("power", both, power=-1.0, shift=1.0),
+        )
+        mean = {"coefficient": -1 / samples, "normalization": "full"}
+        return [graph.apply("power", graph.apply("total", shares, axis=0, **mean), shift=1.0)]
