@@ -265,7 +265,7 @@ class Net(Rooted):
         if not self._follows:
             return {}
         told = coming(self.graph, self.streams)
-        if layers:
+        if layers and self._usual:
             for _, part in makers(self.graph):
                 part.reshaped()
             told = {**told, **dict(made(self.graph).items() - self._usual.items())}

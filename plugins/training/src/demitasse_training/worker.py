@@ -39,7 +39,7 @@ from demitasse_training.memory_check import check_room
 from demitasse_training.net import Net
 from demitasse_training.norms import Norms
 from demitasse_training.own_shapes import varying
-from demitasse_training.passes import Passes, around
+from demitasse_training.passes import Passes, around, at_work
 from demitasse_training.recomputing import recompute
 from demitasse_training.samples import Destination, close_stream, destinations, open_stream
 from demitasse_training.shared_parameters import SharedParameters
@@ -460,9 +460,9 @@ class Worker:
             if tensor.name in plan.buffers:
                 self.array(plan.buffers[tensor.name])[...] = value
         guard: MakeGuard | None = getattr(self.allocator, "guard", None)
-        alone = not self.levels and self.solver.passes == 1 and outer is None
-        make = partial(GuardedStep, guard) if guard is not None and alone else Step
-        if alone and norms is None and isinstance(flat.parameters, np.ndarray):
+        lone = not self.levels and (self.solver.passes == 1 or outer is not None)
+        make = partial(GuardedStep, guard) if guard is not None and lone and outer is None else Step
+        if lone and norms is None and isinstance(flat.parameters, np.ndarray):
             # Behind all updates, and one work with them where the kernels know how.
             self._finished = np.zeros(1, self.dtype)
             finish = [flat_work(vocabulary["fill"], {"value": 1.0}, [self._finished], *about)]
@@ -492,6 +492,8 @@ class Worker:
         )
         if self.agree is not None:
             step.last.insert(0, self.agree)
+        if outer is not None:
+            at_work(step)
         self.whole = (
             self._finished is not None and len(step.last) == 1 and getattr(step.last[0], "whole", False)
         )
