@@ -187,6 +187,37 @@ def test_the_layers_that_are_followed_are_told(runtime: Any, folder: Path) -> No
         assert trainer.varying == []
 
 
+@pytest.mark.parametrize("passes", [1, 2])
+@pytest.mark.parametrize("before", [True, False])
+def test_an_interrupt_finds_an_iteration_done_or_not_begun(
+    runtime: Any, folder: Path, before: bool, passes: int
+) -> None:
+    path = solver(folder, LISTED.replace("batch_size: 1", "batch_size: 1 shuffle: true") + NET)
+    path.write_text(path.read_text() + f"iter_size: {passes}")
+    with runtime.trainer(path) as plain, runtime.trainer(path) as other:
+        plain.step(5)
+        other.step(2)
+        worker = other._workers[0]
+        assert worker.whole
+        row = worker.passes.outer.last
+        (call,) = row
+
+        def interrupted() -> None:  # Python raises it where it is back from compiled code
+            row[:] = [call]
+            if not before:
+                call()
+            raise KeyboardInterrupt
+
+        row[:] = [interrupted]
+        with pytest.raises(KeyboardInterrupt):
+            other.step(5)
+        assert other.iteration == (2 if before else 3)
+        other.step(5 - other.iteration)
+        for layer, arrays in plain.net.params.items():
+            for mine, theirs in zip(arrays, other.net.params[layer], strict=True):
+                np.testing.assert_array_equal(mine, theirs)
+
+
 def test_a_look_at_the_times_of_entries_changes_nothing(runtime: Any, folder: Path) -> None:
     path = solver(folder, LISTED + NET)
     with runtime.trainer(path) as plain, runtime.trainer(path) as looked:
