@@ -3,6 +3,7 @@ reference in float64, and where its own is offered."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,9 +21,9 @@ PRECISIONS = pytest.mark.parametrize("precision", ["f32", "bf16"])
 
 
 @st.composite
-def convolutions(draw: st.DrawFn) -> dict[str, Any]:
+def convolutions(draw: st.DrawFn, widths: Sequence[int] = (4, 8)) -> dict[str, Any]:
     """Of 16 or 32 channels, also where windows meet one side of an image, both, or miss it at times."""
-    width, kernel = draw(st.sampled_from([4, 8])), draw(st.tuples(*[st.integers(1, 4)] * 2))
+    width, kernel = draw(st.sampled_from(widths)), draw(st.tuples(*[st.integers(1, 4)] * 2))
     channels = draw(st.sampled_from([16, 32]))
     dilation = draw(st.sampled_from([(1, 1), (1, 1), (2, 1), (1, 3)]))
     pad = draw(st.tuples(*[st.integers(0, 4)] * 2))
@@ -42,13 +43,22 @@ def convolutions(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-@PRECISIONS
+@pytest.mark.parametrize(
+    ("precision", "widths"),
+    [
+        ("f32", (4, 8)),
+        ("bf16", (8,)),
+        pytest.param("bf16", (4,), marks=pytest.mark.slow),  # 20 s of compiling
+    ],
+)
 @settings(max_examples=examples(25), suppress_health_check=list(HealthCheck))
-@given(case=convolutions(), arriving=st.sampled_from([PLAIN, NHWC, BLOCKED]))
-def test_any_geometry(precision: str, case: dict[str, Any], arriving: Layout) -> None:
+@given(data=st.data(), arriving=st.sampled_from([PLAIN, NHWC, BLOCKED]))
+def test_any_geometry(
+    precision: str, widths: tuple[int, ...], data: st.DataObject, arriving: Layout
+) -> None:
     if precision == "bf16":
         arriving = replace(arriving, stored="bfloat16")
-    check_convolution(case, precision, arriving)
+    check_convolution(data.draw(convolutions(widths)), precision, arriving)
 
 
 @PRECISIONS

@@ -65,8 +65,9 @@ def test_losses_agree_with_the_reference_kernels(driver: Any, reference: list[fl
         assert {entry.plugin for entry in worker.plan.entries} == {"gpu"}
 
 
-@pytest.mark.parametrize("driver", [EmulatedDriver, ThreadedDriver])
-def test_images_of_their_own_sizes_are_learned_from_as_on_a_host(driver: Any, tmp_path: Path) -> None:
+def test_images_of_their_own_sizes_are_learned_from_as_on_a_host(
+    gpu: demitasse.Runtime, tmp_path: Path
+) -> None:
     """Each size has a plan, and on the device a graph; three of six images have one that came before."""
     random, lines = np.random.default_rng(3), []
     for number, size in enumerate([(9, 12), (14, 8), (9, 12), (11, 11), (14, 8), (9, 12)]):
@@ -92,7 +93,7 @@ def test_images_of_their_own_sizes_are_learned_from_as_on_a_host(driver: Any, tm
         "test_iter: 6 test_interval: 99"
     )
     found = []
-    for runtime in (on_gpu(driver), on_cpu("reference")):
+    for runtime in (gpu, on_cpu("reference")):
         with runtime, runtime.trainer(path) as trainer:
             found.append([*losses(trainer, 6), trainer.test()["loss"], *losses(trainer, 2)])
     np.testing.assert_allclose(*found, rtol=2e-5)
