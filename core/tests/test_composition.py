@@ -342,6 +342,12 @@ def test_an_option_for_a_plugin_that_is_not_there_is_refused() -> None:
         compose(MACHINE, ["null"], {"nul": {}})
 
 
+@pytest.mark.parametrize("given", [["null"], 3, {"null": 3}, {"null": ["rate"]}])
+def test_options_that_are_no_mappings_are_refused(given: Any) -> None:
+    with pytest.raises(CompositionError, match=r"options: .* is no mapping \(valid: \{plugin: \{option"):
+        compose(MACHINE, ["null"], given)
+
+
 def test_an_option_for_a_plugin_that_is_not_composed_says_how_to_compose_it() -> None:
     words = r"plugin 'reference' in options is installed, but not composed; .*--plugins \+reference"
     with pytest.raises(CompositionError, match=words):

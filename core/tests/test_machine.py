@@ -263,6 +263,14 @@ def test_a_file_that_is_not_there_is_named_with_the_nearest_that_is(tmp_path: Pa
         load_machine(tmp_path / "machnes" / "laptop.toml")
 
 
+@pytest.mark.parametrize("given", [None, ["cpu"], 3, b"laptop.toml"])
+def test_what_is_no_path_is_refused(given: Any) -> None:
+    with pytest.raises(
+        DescriptionError, match=f"{re.escape(repr(given))} is no machine .*valid: 'auto'"
+    ):
+        load_machine(given)
+
+
 def test_folders_and_binary_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DescriptionError, match="directory"):
         load_machine(tmp_path)

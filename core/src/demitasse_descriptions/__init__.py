@@ -60,7 +60,11 @@ def _given(record: Any) -> Any:
 
 def load_machine(path: str | Path) -> Machine:
     """The machine that a TOML file describes. Raises DescriptionError with file and line."""
-    path, text = Path(path), ""
+    try:
+        path, text = Path(path), ""
+    except TypeError as error:
+        valid = "valid: 'auto', a description's path, or a Machine"
+        raise DescriptionError(f"{path!r} is no machine ({valid})") from error
     try:
         text = path.read_text(encoding="utf-8")
         table = tomllib.loads(text)

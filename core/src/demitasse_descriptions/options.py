@@ -32,6 +32,9 @@ def gathered_options(
 ) -> dict[str, PluginOptions]:
     """Each composed plugin's options: the description's, and those ``given`` beside it in their place.
     Raises CompositionError for a plugin that is not composed, and for an option that is none."""
+    _check_mapping(given)
+    for options in given.values():
+        _check_mapping(options)
     known = {manifest.name: manifest.options for manifest in composition.plugins}
     for name, options in (*machine.options.items(), *given.items()):
         place = option_place(options, name)
@@ -46,6 +49,12 @@ def gathered_options(
         for key in () if "*" in known[name] else sorted({*options} - {*known[name]}):
             raise CompositionError(unknown("option", key, known[name], option_place(options, name, key)))
     return {name: _joined(machine.options.get(name, {}), given.get(name, {})) for name in known}
+
+
+def _check_mapping(given: Any) -> None:
+    if not isinstance(given, Mapping):
+        valid = "valid: {plugin: {option: value}}"
+        raise CompositionError(f"options: {given!r} is no mapping ({valid})")
 
 
 def _joined(described: Mapping[str, Any], given: Mapping[str, Any]) -> PluginOptions:
