@@ -70,10 +70,7 @@ class SigmoidCrossEntropyBalanceLoss(Loss):
     def expand(
         self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
     ) -> Sequence[Tensor]:
-        samples = bottoms[0].shape[0]
-        shape = samples, math.prod(bottoms[0].shape[1:])
-        target = alike(bottoms[1], bottoms[0], graph)
-        x, target = (graph.apply("reshape", each, shape=shape) for each in (bottoms[0], target))
+        samples, (x, target) = bottoms[0].shape[0], _rows(bottoms, graph)
         ones = graph.apply("greater", target, threshold=_ALL)
         zeros = graph.apply(
             "power", graph.apply("greater", target, threshold=0.0), scale=-1.0, shift=1.0
@@ -104,10 +101,7 @@ class DiceCoefLoss(Loss):
     def expand(
         self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
     ) -> Sequence[Tensor]:
-        samples = bottoms[0].shape[0]
-        shape = samples, math.prod(bottoms[0].shape[1:])
-        target = alike(bottoms[1], bottoms[0], graph)
-        x, target = (graph.apply("reshape", each, shape=shape) for each in (bottoms[0], target))
+        samples, (x, target) = bottoms[0].shape[0], _rows(bottoms, graph)
         common = graph.apply("total", graph.apply("product", x, target), axis=1, coefficient=2.0)
         sizes = [graph.apply("square_total", each, axis=1) for each in (x, target)]
         both = graph.apply("sum", *sizes)
@@ -118,3 +112,10 @@ class DiceCoefLoss(Loss):
         )
         mean = {"coefficient": -1 / samples, "normalization": "full"}
         return [graph.apply("power", graph.apply("total", shares, axis=0, **mean), shift=1.0)]
+
+
+def _rows(bottoms: Sequence[Tensor], graph: GraphBuilder) -> list[Tensor]:
+    """What is predicted and its target, a row a sample."""
+    shape = bottoms[0].shape[0], math.prod(bottoms[0].shape[1:])
+    target = alike(bottoms[1], bottoms[0], graph)
+    return [graph.apply("reshape", each, shape=shape) for each in (bottoms[0], target)]

@@ -18,6 +18,16 @@ _NEVER = -1e30
 
 
 @compiled()
+def _parts(scratch: Array, x: Array, length: int) -> tuple[Array, Array, Array, Array, Array, Array]:
+    """What ``scratch`` has room for."""
+    steps, classes, width = x.shape[0], x.shape[2], 2 * length + 3
+    sums, rest = scratch[:steps], scratch[steps:]
+    kept, rest = rest[:length], rest[length:]
+    skips, logs, rest = rest[:width], rest[width : 2 * width], rest[2 * width :]
+    return sums, kept, skips, logs, rest[:classes], rest[classes:].reshape(steps + 2, width)
+
+
+@compiled()
 def _kept(label: Array, blank: int, kept: Array, skips: Array) -> int:
     """The label's classes, and how many there are; and for each state 0 where a path may come to it
     from the class before, the blank between left out, else never."""
@@ -110,11 +120,7 @@ def _forward(
 def ctc_loss(
     x: Array, label: Array, losses: Array, scratch: Array, length: int, blank: int, begin: int, end: int
 ) -> None:
-    steps, classes, width = x.shape[0], x.shape[2], 2 * length + 3
-    sums, rest = scratch[:steps], scratch[steps:]
-    kept, rest = rest[:length], rest[length:]
-    skips, logs, rest = rest[:width], rest[width : 2 * width], rest[2 * width :]
-    powers, rows = rest[:classes], rest[classes:].reshape(steps + 2, width)
+    sums, kept, skips, logs, powers, rows = _parts(scratch, x, length)
     for n in range(begin, end):
         count = _kept(label[n * length : (n + 1) * length], blank, kept, skips)
         chance = _forward(x[:, n], kept, count, blank, sums, skips, logs, powers, rows)
@@ -133,11 +139,8 @@ def ctc_loss_backward(
     begin: int,
     end: int,
 ) -> None:
-    steps, classes, width = x.shape[0], x.shape[2], 2 * length + 3
-    sums, rest = scratch[:steps], scratch[steps:]
-    kept, rest = rest[:length], rest[length:]
-    skips, logs, rest = rest[:width], rest[width : 2 * width], rest[2 * width :]
-    powers, rows = rest[:classes], rest[classes:].reshape(steps + 2, width)
+    steps, classes = x.shape[0], x.shape[2]
+    sums, kept, skips, logs, powers, rows = _parts(scratch, x, length)
     for n in range(begin, end):
         count = _kept(label[n * length : (n + 1) * length], blank, kept, skips)
         chance = _forward(x[:, n], kept, count, blank, sums, skips, logs, powers, rows)
