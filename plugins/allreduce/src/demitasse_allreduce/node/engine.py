@@ -14,10 +14,11 @@ from demitasse import KernelFiles, PlanError, WorkerError
 from demitasse_allreduce.node.mapping import Mapping, Segment, attach
 from demitasse_allreduce.node.work import SMALL, WHOLE, Array, Check, NodeWork, hear
 
-CHUNKS, STAGED = (256 * 1024, 1024 * 1024), 2 * 1024 * 1024
+CHUNKS, STAGED = (256 * 1024, 512 * 1024), 2 * 1024 * 1024
 """Least and most bytes of an array that a rank stages at a time, and most that all ranks do, where that
-is not below the least: stages stay in the last cache. 16 MB by 2 ranks on two cores with 1 MiB of L2 and
-32 MiB of L3 took 0.78 ms so, 0.95 by 2 MiB; by 4 ranks 3.2 ms, 3.5 by 1 MiB."""
+is not below the least: stages stay in the last cache. On two cores with 1 MiB of L2 and 32 MiB of L3,
+16 MB by 2 ranks took as long by 1 MiB and 3% longer by 256 KiB; by 4 ranks 9% longer by 256 KiB and 35%
+by 128 KiB, where what is read is still in the other's L2."""
 
 LINE = 64
 """Bytes of a cache line."""

@@ -24,6 +24,7 @@ from demitasse_allreduce.node.words import (
     call,
     call_seven,
     copy,
+    exchange_lines,
     fetch_add,
     futex,
     get,
@@ -51,8 +52,11 @@ LISTED = DOMAINS + 64 * MASK_WORDS
 """Of PROCESSORS: functions of the C library, how many processors there are, where a call puts one, sets
 of them, the memory domain of each of 1,024, and the numbers of those that there are."""
 
-PARTS = 3
-"""Of a stage: while a chunk is added, the one before is copied out and the next copied in.
+PARTS = 2
+"""Of a stage: while a chunk is added in one, the sums of the one before are copied out of the other and
+the one to come is copied in, line by line, so that a line goes to another rank and comes back once.
+While all were copied out and then in, in three parts, 16 MB by 2 ranks took 1.0 to 1.3 ms, and now 0.81
+to 0.94.
 
 A sum takes the place of the summand in every sibling's stage, so where ranks add slices each
 writes again only what another has written last. What another has only read is dear to write again, as
@@ -325,6 +329,31 @@ def _add_shared(state: int, record: int) -> None:
 
 
 @compiled_loop
+def _exchange(to: int, stage: int, source: int, nbytes: int) -> None:
+    """Copy bytes of a stage to ``to`` and those of ``source`` to the stage; all lie alike to lines."""
+    first = min(nbytes, -stage % LINE)
+    lines = (nbytes - first) // LINE
+    rest = first + LINE * lines
+    copy(to, stage, first)
+    copy(stage, source, first)
+    exchange_lines(to + first, stage + first, source + first, lines)
+    copy(to + rest, stage + rest, nbytes - rest)
+    copy(stage + rest, source + rest, nbytes - rest)
+
+
+@compiled_loop
+def _stage_on(state: int, record: int, chunk: int) -> None:
+    """Take the other ranks' sums of a chunk, and copy what they will add of the one that has the same
+    part next to where these were; both are whole."""
+    rank, size, length = get(state, RANK), get(state, SIZE), get(state, CHUNK)
+    start, stop = _slice(length, rank, size), _slice(length, rank + 1, size)
+    stage, to = _stage(state, record, rank, chunk), get(record, ADDRESS) + chunk * length
+    source = to + PARTS * length
+    _exchange(to, stage, source, start)
+    _exchange(to + stop, stage + stop, source + stop, length - stop)
+
+
+@compiled_loop
 def _work(state: int, record: int, step: int) -> int:
     """Do a step; whether a wait follows it (1), the call is done (0), or it cannot be (-1)."""
     kind, nbytes = get(record, KIND), get(record, NBYTES)
@@ -360,13 +389,15 @@ def _work(state: int, record: int, step: int) -> int:
     chunk = step - _STAGED
     if chunk > 0 and nbytes > get(state, SMALL):
         spread(state)
-    # With the copy out last, 100 MB take 4% longer; with the addition last, 6% more.
-    if chunk >= 1:
-        _stage_out(state, record, chunk - 1)
     if chunk < chunks:
         _add_staged(state, record, chunk)
-    if chunk + 1 < chunks:
-        _stage_in(state, record, chunk + 1)
+    if chunk >= 1 and (chunk + 2) * get(state, CHUNK) <= nbytes:
+        _stage_on(state, record, chunk - 1)
+    else:
+        if chunk >= 1:
+            _stage_out(state, record, chunk - 1)
+        if chunk + 1 < chunks:
+            _stage_in(state, record, chunk + 1)
     if chunk >= chunks or nbytes <= get(state, SMALL):
         put(state, TURN, get(state, TURN) + chunks)
         return 0

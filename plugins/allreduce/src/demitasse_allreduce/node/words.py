@@ -23,6 +23,8 @@ LINE = 64
 
 _TOGETHER = 8  # lines that are added at a time: one by one they took twice as long
 
+_EXCHANGED = 4  # lines that are exchanged at a time: what half of 16 registers of 32 bytes hold
+
 _I8, _I32, _I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 _word_type, _nothing = types.int64, types.void
 _HINTS = {"x86_64": ("llvm.x86.sse2.pause", ()), "aarch64": ("llvm.aarch64.hint", (1,))}
@@ -218,6 +220,32 @@ def _adding(vectors: bool) -> Callable[[Any, Any, Any], None]:
 
     return generate
 
+
+def _exchange(context: Any, builder: Any, args: Any) -> None:
+    """All that a round moves is read before any of it is written, as far as registers hold it."""
+    kind = ir.VectorType(_I64, LINE // 8)
+
+    def some(offset: Any, lines: int) -> None:
+        to, stage, source = (
+            [_pointer(builder, builder.add(arg, offset), _I64(LINE * i), kind) for i in range(lines)]
+            for arg in args[:3]
+        )
+        values = [builder.load(pointer) for pointer in (*stage, *source)]
+        for value in values:
+            value.align = 1
+        for value, pointer in zip(values, (*to, *stage), strict=True):
+            builder.store(value, pointer).align = 1
+
+    rounds = builder.udiv(args[3], _I64(_EXCHANGED))
+    with cgutils.for_range(builder, rounds) as loop:
+        some(builder.mul(loop.index, _I64(LINE * _EXCHANGED)), _EXCHANGED)
+    with cgutils.for_range(builder, args[3], start=builder.mul(rounds, _I64(_EXCHANGED))) as loop:
+        some(builder.mul(loop.index, _I64(LINE)), 1)
+
+
+exchange_lines = _of_words(4, _nothing, _exchange)
+"""exchange_lines(to, stage, source, lines): copy so many cache lines of ``stage`` to ``to``, and those
+of ``source`` to ``stage``."""
 
 add_lines = _of_words(7, _nothing, _adding(vectors=True))
 """add_lines(sources, count, targets, stores, at, lines, number): of ``lines`` cache lines from byte
