@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -307,6 +308,9 @@ def test_findings_are_ratios_of_medians():
     assert found["model"] == pytest.approx(-0.2)
     assert "2.00 times as fast as in natural order (goal 1.7: met)" in made.table()
     assert "1.500 times as fast as MPICH ring (in half of the rounds 1.350 to 1.500" in made.table()
+    assert "goal 1.0: met)" in made.table()
+    even = replace(made, seconds=seconds | {"MPICH ring": [[2.0, 2.2, 1.9]]})
+    assert "goal 1.0: a tie, by these rounds)" in even.table()
     assert "the least that any must send takes 50.0% of ours auto's time" in made.table()
     assert "-20.0% (goal 15%: not met)" in made.table()
     assert json.loads(json.dumps(made.json()))["findings"][0]["best"] == 1.5

@@ -12,7 +12,7 @@ if not __package__:  # called as a folder, which is then where modules are looke
 
 from demitasse import DemitasseError
 from netlab import LabError, Netlab, network
-from netlab.compare import Comparison, compare
+from netlab.compare import Comparison, check, compare
 from netlab.measure import MB, Measurement, measure
 
 ACTIONS = ("measure", "compare", "clean", "describe")
@@ -74,6 +74,9 @@ def act(chosen: argparse.Namespace) -> int:
             removed = network.remove(name)
             print(f"{name}: {len(removed)} namespaces removed")
         return 0
+    sizes = [round(size * MB) // 4 * 4 for size in chosen.sizes]
+    if chosen.action == "compare":
+        check(sizes, chosen.rounds, chosen.mpich, chosen.ours)
     shape = chosen.hosts, chosen.supernodes, chosen.bandwidth, chosen.oversubscription
     with Netlab(*shape) as lab:
         if chosen.command:
@@ -91,7 +94,6 @@ def act(chosen: argparse.Namespace) -> int:
             print(f"\n{found.only(len(found.sizes) - 1).table()}", flush=True)
             keep(chosen.json, found)
 
-        sizes = [round(size * MB) // 4 * 4 for size in chosen.sizes]
         compare(lab, sizes, chosen.rounds, chosen.mpich, chosen.ours, measured, told)
     return 0
 

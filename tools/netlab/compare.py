@@ -160,10 +160,12 @@ class Comparison:
                 )
             if "best" in each:
                 low, high = each["quartiles"]
+                tied = low <= GOALS["best"] <= high
+                met = "a tie, by these rounds" if tied else _met(each["best"] >= GOALS["best"])
                 lines.append(
                     f"{size}: {AUTO} is {each['best']:.3f} times as fast as {each['best_of_mpich']} "
                     f"(in half of the rounds {low:.3f} to {high:.3f}; "
-                    f"goal {GOALS['best']}: {_met(each['best'] >= GOALS['best'])})"
+                    f"goal {GOALS['best']}: {met})"
                 )
                 lines.append(
                     f"{size}: {AUTO} is {each['default']:.2f} times as fast as {DEFAULT} "
@@ -190,12 +192,7 @@ def ours(lab: Netlab, names: Sequence[str] | None = None) -> dict[str, dict[str,
     """Demitasse's algorithms (all, or some) as contenders: what ``schedule`` is told, by name."""
     if names is not None and not names:
         return {}
-    from demitasse_allreduce.algorithms import ALGORITHMS, others
-
-    known = {**ALGORITHMS, **others()}
-    for name in names or ():
-        if name not in known:
-            raise LabError(unknown("algorithm", name, [*known, "auto"]))
+    known = _known()
     inside, hosts = lab.plan.inside, lab.plan.hosts
     dealt = [host for first in range(inside) for host in range(first, hosts, inside)]
     found: dict[str, dict[str, Any]] = {}
@@ -209,6 +206,32 @@ def ours(lab: Netlab, names: Sequence[str] | None = None) -> dict[str, dict[str,
             more = {} if numbers is None else {"order": numbers}
             found[f"ours {name}, {order}"] = {"algorithm": name, **more}
     return found
+
+
+def check(
+    sizes: Sequence[int],
+    rounds: int,
+    mpich: Sequence[str] | None = None,
+    algorithms: Sequence[str] | None = None,
+) -> None:
+    """Raises LabError for what ``compare`` cannot do, before there is a lab."""
+    if rounds < 1 or not sizes or min(sizes) < KB:
+        raise LabError(f"{rounds} rounds of {list(sizes)} bytes (valid: at least 1, of at least {KB})")
+    theirs = sorted({words["algorithm"] for words in MPICH.values()})
+    for what, names, valid in (
+        ("algorithm of MPICH", mpich, theirs),
+        ("algorithm", algorithms, [*_known(), "auto"] if algorithms else []),
+    ):
+        for name in names or ():
+            if name not in valid:
+                raise LabError(unknown(what, name, valid))
+
+
+def _known() -> dict[str, Any]:
+    """Demitasse's algorithms by name, other plugins' too."""
+    from demitasse_allreduce.algorithms import ALGORITHMS, others
+
+    return {**ALGORITHMS, **others()}
 
 
 def predictions(
@@ -244,12 +267,7 @@ def compare(
     they are chosen without it. What is ``measured`` already is not measured again. ``told`` is called
     with what is known whenever a size is done. Raises LabError for what there is not, or when the job
     fails."""
-    if rounds < 1 or not sizes or min(sizes) < KB:
-        raise LabError(f"{rounds} rounds of {list(sizes)} bytes (valid: at least 1, of at least {KB})")
-    valid = {words["algorithm"] for words in MPICH.values()}
-    for name in mpich or ():
-        if name not in valid:
-            raise LabError(unknown("algorithm of MPICH", name, valid))
+    check(sizes, rounds, mpich, algorithms)
     automatic = algorithms is None or "auto" in algorithms
     schedules = ours(lab, algorithms and [name for name in algorithms if name != "auto"])
     theirs = {

@@ -137,6 +137,7 @@ def timed(comm: MPI.Intracomm, run: Callable[[], Any], array: Any, sums: bool = 
 def main() -> None:
     """Rank 0 prints the seconds of each contender, a line of JSON when all rounds of a size are done."""
     comm, order = MPI.COMM_WORLD, json.loads(sys.argv[1])
+    orders = random.Random(comm.bcast(time.time_ns(), root=0))
     for size in order["sizes"]:
         array = np.empty(size // 4, np.float32)
         runs = {}
@@ -144,8 +145,9 @@ def main() -> None:
             runs[name] = KINDS[kind](comm, array, **words)
         seconds: dict[str, list[float]] = {name: [] for name in runs}
         for turn in range(order["rounds"] + 1):
-            # In an order of its own, the same on all ranks, so that none always follows the same one.
-            for name in random.Random(turn).sample([*runs], len(runs)):
+            # In an order of its own, the same on all ranks: none always follows the same one, as what
+            # a sum leaves behind in the links' buffers and TCP's windows is worth 1 to 2% to the next.
+            for name in orders.sample([*runs], len(runs)):
                 took = timed(comm, runs[name], array, order["contenders"][name][0] != "floor")
                 if turn:  # the first one warms up
                     seconds[name].append(took)
