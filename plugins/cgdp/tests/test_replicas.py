@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -66,6 +67,30 @@ def test_ten_losses_in_float32_are_those_of_one(
 ) -> None:
     found = losses(train(replicas, precision="f32", sync=sync), 10)
     np.testing.assert_allclose(found, alone(10), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("sync", [{}, TYPICAL], ids=str)
+@pytest.mark.parametrize("replicas", [1, 2, 4])
+def test_all_replicas_test_what_was_learnt_last(
+    train: Train, toy: ModuleType, replicas: int, sync: dict[str, Any]
+) -> None:
+    """And train on as if nobody had asked."""
+    test = toy.net(
+        toy.layer("samples", "Samples", "", "data label", batch=8),
+        toy.layer("hidden", "InnerProduct", "data", "hidden", outputs=3),
+        toy.layer("loss", "SoftmaxLoss", "hidden label", "loss"),
+        phase="test",
+    )
+    net = dataclasses.replace(test, phase="train")
+    found = []
+    for count in (1, replicas):
+        solver = {"test_iterations": (8,), "rate": 0.5}
+        trainer = train(count, net, tests=[test], solver=solver, sync=sync)
+        told = []
+        for _ in range(3):
+            told += [trainer.step(2).loss, trainer.test()["loss"]]
+        found.append(told)
+    np.testing.assert_allclose(found[1], found[0], rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("sync", [{}, TYPICAL], ids=str)

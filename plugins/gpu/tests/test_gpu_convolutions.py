@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,7 +13,7 @@ from cuda_on_cpu.driver import EmulatedDriver
 from stand_in_cudnn import StandIn, back_to_data, back_to_weights, convolved
 from test_gpu_products import Told
 
-from demitasse import PLAIN, Place, PlanError, Request, TensorSpec
+from demitasse import PLAIN, Place, PlanError, Request, TensorSpec, Work
 from demitasse.operations import VOCABULARY
 from demitasse_gpu.array import empty
 from demitasse_gpu.device import Device
@@ -45,8 +46,8 @@ def request(name: str, inputs: Sequence[Any], told: dict[str, Any], precision: s
     return Request(replace(word, name=name), specs, outputs, attributes, place, precision)
 
 
-def computed(device: Device, asked: Request, inputs: Sequence[Any]) -> list[np.ndarray]:
-    """What the offer gives, in logical order, of operands packed as it asks for them."""
+def bound(device: Device, asked: Request, inputs: Sequence[Any]) -> tuple[Work, list[Any], list[Any]]:
+    """The offer's work, of operands packed as it asks for them, and what it gives: specs and arrays."""
     (candidate,) = convolutions.candidates(asked)
     given: list[Any] = []
     for x, layout in zip(inputs, candidate.input_layouts, strict=True):
@@ -63,6 +64,12 @@ def computed(device: Device, asked: Request, inputs: Sequence[Any]) -> list[np.n
     # A plan's scratch memory begins at a multiple of 64.
     room = empty(device, (candidate.workspace + 64,), "uint8")[64:]
     work = candidate.bind(given, made, room)
+    return work, specs, made
+
+
+def computed(device: Device, asked: Request, inputs: Sequence[Any]) -> list[np.ndarray]:
+    """What the offer gives, in logical order."""
+    work, specs, made = bound(device, asked, inputs)
     for array in made:
         array[...] = 77
     work()
@@ -293,6 +300,24 @@ def test_graphs_need_not_keep_what_plans_need_as_the_library_does(version: int, 
     (plan,) = library.ran
     assert library.descriptors[plan].get(408) == told
     assert device.opened["cudnn"].known
+
+
+def test_plans_that_were_only_tried_are_forgotten() -> None:
+    """Each has code on the device; nets of many sizes have many."""
+    library = StandIn([[], [], []])
+    device, (x, w, _) = device_with(library), operands(1)
+    known = device.opened["cudnn"].known
+    asked = request("convolution", [x, w, None], GEOMETRIES["plain"], "tf32")
+    work, _, _ = bound(device, asked, [x, w, None])
+    gc.collect()
+    assert [len(plans) for plans in known.values()] == [1]
+    again, _, _ = bound(device, asked, [x, w, None])
+    del work
+    gc.collect()
+    assert [len(plans) for plans in known.values()] == [1], "both had the same"
+    del again
+    gc.collect()
+    assert [len(plans) for plans in known.values()] == [0]
 
 
 def test_a_convolution_that_was_measured_is_not_measured_again() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import sys
 import threading
 from pathlib import Path
@@ -16,7 +17,7 @@ from demitasse import CompositionError, PlanError, WorkerError
 from demitasse_gpu import compiled, cupy_driver, problems
 from demitasse_gpu.cupy_driver import CupyDriver
 from demitasse_gpu.device import Device
-from demitasse_gpu.pool import Pool
+from demitasse_gpu.pool import PinnedPool, Pool
 
 TOLD = {
     "name": b"NVIDIA H200",
@@ -83,7 +84,6 @@ def runtime(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Runtime:
     modules["cupy.cuda"].driver = made  # type: ignore[attr-defined]
     for name, module in modules.items():
         monkeypatch.setitem(sys.modules, name, module)
-    monkeypatch.setattr(cupy_driver, "_current", threading.local())
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     return made
 
@@ -163,7 +163,35 @@ def test_out_of_memory_gives_kept_memory_back_first_then_says_what_is_free(runti
     assert ("free", 4096) in runtime.calls
 
 
-def test_each_thread_chooses_the_device_before_it_asks_it(runtime: Runtime) -> None:
+class Trainer:
+    """What refers to itself, and to memory."""
+
+    def __init__(self, held: object) -> None:
+        self.held, self.own = held, self
+
+
+def test_memory_of_what_was_dropped_is_found_before_any_is_missed(runtime: Runtime) -> None:
+    """What refers to itself goes with Python's next collection, which no lack of the device's memory
+    begins."""
+    pool, pinned = Pool(CupyDriver(0), 1), PinnedPool(CupyDriver(0))
+    gc.collect()
+    gc.disable()
+    try:
+        Trainer((pool.take(1000), pinned.take(1000)))
+        runtime.calls.clear()
+        for name in ("malloc", "hostAlloc"):
+            runtime.errors[name] = CudaError(2, "cudaErrorMemoryAllocation: out of memory")
+        with pytest.raises(MemoryError, match="0 are this process's own"):
+            pool.take(2**33)
+        with pytest.raises(MemoryError, match="use a smaller batch"):
+            pinned.take(2**33)
+    finally:
+        gc.enable()
+    assert [call[0] for call in runtime.calls if call[0].startswith("free")] == ["free", "freeHost"]
+
+
+def test_who_asks_a_device_chooses_it_first(runtime: Runtime) -> None:
+    """Always: another library may have chosen another one in this thread meanwhile."""
     runtime.answers["getDeviceCount"] = 0
     first, second = CupyDriver(0), CupyDriver(1)
     runtime.calls.clear()
@@ -174,8 +202,9 @@ def test_each_thread_chooses_the_device_before_it_asks_it(runtime: Runtime) -> N
     thread.join()
     names = [call if call[0] == "setDevice" else call[0] for call in runtime.calls]
     assert names == [
-        *(("setDevice", 0), "memGetInfo", "memGetInfo", ("setDevice", 1), "memGetInfo"),
         *(("setDevice", 0), "memGetInfo", ("setDevice", 0), "memGetInfo"),
+        *(("setDevice", 1), "memGetInfo", ("setDevice", 0), "memGetInfo"),
+        *(("setDevice", 0), "memGetInfo"),
     ]
 
 
@@ -269,9 +298,14 @@ def test_what_is_forgotten_is_ended_by_a_thread_that_waits(runtime: Runtime) -> 
     driver.end_graph(8)
     assert runtime.calls == []
     driver.synchronise(3)
-    assert runtime.calls == [("streamSynchronize", 3), ("eventDestroy", 7), ("graphExecDestroy", 8)]
+    here = ("setDevice", 0)
+    ended = ("eventDestroy", 7), ("graphExecDestroy", 8)
+    assert runtime.calls == [here, ("streamSynchronize", 3), *ended]
     driver.synchronise(3)
-    assert runtime.calls[3:] == [("streamSynchronize", 3)]
+    assert runtime.calls[4:] == [here, ("streamSynchronize", 3)]
+    driver.end_event(9)
+    driver.wait(5)
+    assert runtime.calls[6:] == [here, ("eventSynchronize", 5), ("eventDestroy", 9)]
 
 
 class Nvrtc(ModuleType):

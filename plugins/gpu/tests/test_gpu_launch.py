@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 from threaded_driver import ThreadedDriver
 
+from demitasse import WorkerError
 from demitasse_gpu.array import array_function, empty
 from demitasse_gpu.device import Device
+from demitasse_gpu.in_turn import InTurn
 from demitasse_gpu.launch import Call, Checked, Launch, Row, in_order
 
 
@@ -156,6 +158,68 @@ def test_what_another_thread_enqueues_is_never_captured(device: Device) -> None:
     for thread in threads:
         thread.join()
     assert [np.asarray(total).tolist() for total in totals] == [[8.0] * 5] * 2
+
+
+def test_what_another_thread_does_by_itself_meanwhile_is_not_captured(device: Device) -> None:
+    """It builds a net: takes memory, gives it samples, launches a kernel, waits for what it reads."""
+    total, x = empty(device, (5,), "float64"), empty(device, (5,), "float64")
+    x[...] = 1
+    begun, seen = threading.Event(), dict[str, Any]()
+
+    def use() -> None:
+        begun.wait(20)
+        mine = empty(device, (5,), "float64")
+        mine[...] = np.arange(5.0)
+        adding(device, mine, x)()
+        Call(device, lambda stream: device.driver.clear(mine.address, 8, stream))()
+        seen["read"], seen["mine"] = np.asarray(mine), mine
+
+    def pause(stream: int) -> None:
+        begun.set()
+        time.sleep(0.2)
+
+    row = in_order([adding(device, total, x), Call(device, pause), adding(device, total, x)])
+    row()
+    begun.clear()
+    thread = threading.Thread(target=use)
+    thread.start()
+    row()
+    thread.join(20)
+    assert seen["read"].tolist() == [0, 2, 3, 4, 5]
+    seen["mine"][...] = 7
+    row()
+    assert np.asarray(seen["mine"]).tolist() == [7] * 5
+    assert np.asarray(total).tolist() == [6] * 5
+
+
+@pytest.mark.parametrize("refused", ["begin_capture", "end_capture"])
+@pytest.mark.parametrize("error", [WorkerError("not permitted"), MemoryError("no room")], ids=repr)
+def test_works_that_no_graph_can_have_are_launched_one_by_one(
+    device: Device,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    refused: str,
+    error: Exception,
+) -> None:
+    driver: Any = cast(InTurn, device.driver).driver
+    total, x = empty(device, (5,), "float64"), empty(device, (5,), "float64")
+    x[...] = 1
+    row = in_order([adding(device, total, x), adding(device, total, x)])
+    whole = getattr(driver, refused)
+
+    def refuse(*arguments: Any) -> None:
+        if refused == "end_capture":
+            driver.end_graph(whole(*arguments))
+        raise error
+
+    monkeypatch.setattr(driver, refused, refuse)
+    for _ in range(4):
+        row()
+    assert np.asarray(total).tolist() == [8] * 5
+    assert "graph" not in driver.told
+    assert [record.getMessage() for record in caplog.records] == [
+        f"no graph of 2 launches, which go one by one: {error}"
+    ]
 
 
 def test_a_device_that_another_thread_has_left_is_captured_again(device: Device) -> None:

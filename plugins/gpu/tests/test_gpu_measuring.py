@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -13,7 +14,9 @@ from cuda_on_cpu.driver import EmulatedDriver
 from demitasse import PlanError, WorkerError
 from demitasse_gpu.array import array_function, empty
 from demitasse_gpu.device import Device
+from demitasse_gpu.in_turn import InTurn
 from demitasse_gpu.launch import Launch, in_order
+from demitasse_gpu.libraries import measuring
 from demitasse_gpu.libraries.measuring import MOST, ROUNDS, quickest
 
 ENQUEUE = 5e-6
@@ -77,17 +80,23 @@ def device() -> Device:
     return Device(Clocked())
 
 
+def clocked(device: Device) -> Any:
+    """The driver of a device."""
+    return cast(InTurn, device.driver).driver
+
+
 @pytest.fixture(autouse=True)
 def nothing_is_left(device: Device) -> Any:
     """Whatever happens, graphs and events are destroyed, and nothing is being captured."""
     yield
-    driver: Any = device.driver
-    assert (driver._graphs, driver._captured, driver._times) == ({}, {}, {})
+    driver, in_turn = clocked(device), cast(InTurn, device.driver)
+    assert (driver._graphs, driver._captured) == ({}, {})
+    assert {*driver._times} == {*in_turn._events}, "but for what waits again"
 
 
 def way(device: Device, *kernels: float, host: float = ENQUEUE) -> Callable[[int], None]:
     """Kernels that take so many seconds each."""
-    driver: Any = device.driver
+    driver = clocked(device)
 
     def run(stream: int) -> None:
         for seconds in kernels:
@@ -98,7 +107,7 @@ def way(device: Device, *kernels: float, host: float = ENQUEUE) -> Callable[[int
 
 def failing(device: Device, error: Exception, captured_only: bool = False) -> Callable[[int], None]:
     """A quick way that raises an error, or does so only while it is captured."""
-    driver: Any = device.driver
+    driver = clocked(device)
 
     def run(stream: int) -> None:
         driver.work(stream, 1e-6)
@@ -122,11 +131,11 @@ def test_short_calls_are_repeated_until_they_can_be_timed(
     device: Device, seconds: float, calls: int
 ) -> None:
     quickest(device, [way(device, seconds), way(device, seconds)])
-    assert device.driver.replayed == [calls] * 2 * (ROUNDS + 1)  # type: ignore[attr-defined]
+    assert clocked(device).replayed == [calls] * 2 * (ROUNDS + 1)
 
 
 def test_a_way_that_is_much_slower_is_left_after_two_calls(device: Device) -> None:
-    driver: Any = device.driver
+    driver = clocked(device)
     assert quickest(device, [way(device, 2e-3), way(device, 5e-3), way(device, 1.5e-3)]) == 2
     assert driver.replayed == [1] * 2 * (ROUNDS + 1)
     driver.enqueued = 0
@@ -140,7 +149,7 @@ def test_a_short_way_is_not_left_for_what_the_host_takes(device: Device) -> None
 
 @pytest.mark.parametrize("refused", ["begin", "end"])
 def test_where_nothing_can_be_captured_several_calls_are_timed(device: Device, refused: str) -> None:
-    driver: Any = device.driver
+    driver = clocked(device)
     driver.refused = refused
     assert quickest(device, [way(device, 9e-6), way(device, 7e-6), way(device, 8e-6)]) == 1
     assert driver.replayed == []
@@ -157,7 +166,7 @@ def test_a_way_that_cannot_be_captured_is_taken_where_no_other_can(device: Devic
 def test_without_graphs_nothing_is_captured(device: Device) -> None:
     device.graphs = False
     assert quickest(device, [way(device, 9e-6), way(device, 7e-6)]) == 1
-    assert device.driver.replayed == []  # type: ignore[attr-defined]
+    assert clocked(device).replayed == []
 
 
 def test_on_a_device_that_another_thread_uses_nothing_is_captured(device: Device) -> None:
@@ -168,7 +177,7 @@ def test_on_a_device_that_another_thread_uses_nothing_is_captured(device: Device
     thread.start()
     thread.join()
     assert quickest(device, [way(device, 9e-6), way(device, 7e-6)]) == 1
-    assert device.driver.replayed == []  # type: ignore[attr-defined]
+    assert clocked(device).replayed == []
     del row, thread
 
 
@@ -181,7 +190,7 @@ def test_a_way_that_fails_is_left(device: Device) -> None:
 
 def test_a_device_that_is_lost_is_said(device: Device) -> None:
     lost = failing(device, WorkerError("gpu:0: the device was lost"), captured_only=True)
-    driver: Any = device.driver
+    driver = clocked(device)
 
     def wait(event: int) -> None:
         raise WorkerError("gpu:0: the device was lost")
@@ -191,11 +200,25 @@ def test_a_device_that_is_lost_is_said(device: Device) -> None:
         quickest(device, [lost, way(device, 9e-6)])
 
 
+def test_many_launches_are_not_left_for_what_the_host_takes(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a graph 100 launches take what the device takes for them."""
+    driver = clocked(device)
+    monkeypatch.setattr(measuring, "time", SimpleNamespace(perf_counter=lambda: driver.host))
+    assert quickest(device, [way(device, 0.4e-3), way(device, *[1e-6] * 100, host=20e-6)]) == 1
+
+
 @pytest.mark.parametrize("captured_only", [False, True])
-def test_memory_that_is_not_there_is_said(device: Device, captured_only: bool) -> None:
+def test_a_way_that_has_no_memory_is_left(device: Device, captured_only: bool) -> None:
     bad = failing(device, MemoryError("out of memory"), captured_only)
+    assert quickest(device, [bad, way(device, 9e-6), bad]) == 1
+
+
+def test_memory_that_no_way_has_is_said(device: Device) -> None:
+    bad = failing(device, MemoryError("out of memory"))
     with pytest.raises(MemoryError, match="out of memory"):
-        quickest(device, [way(device, 9e-6), bad])
+        quickest(device, [bad, bad])
 
 
 def test_one_way_alone_is_not_tried(device: Device) -> None:

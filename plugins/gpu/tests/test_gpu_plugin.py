@@ -7,7 +7,9 @@ import inspect
 import shutil
 import subprocess
 import sys
+import time
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from importlib.metadata import entry_points
 from importlib.resources import files
@@ -105,6 +107,21 @@ def test_memory_and_streams_of_a_space_are_of_one_device() -> None:
     assert engine.device is allocator.device
     assert engine.place == allocator.space == "gpu:1"
     engine.close()
+
+
+def test_threads_that_ask_at_once_are_given_one_device() -> None:
+    """To import CuPy and to make a context takes long enough for all to come meanwhile."""
+    made = list[int]()
+
+    def slowly(number: int) -> EmulatedDriver:
+        made.append(number)
+        time.sleep(0.05)
+        return EmulatedDriver(number)
+
+    with ThreadPoolExecutor(4) as threads:
+        given = [*threads.map(lambda _: devices.device("gpu:2", {"driver": slowly}), range(4))]
+    assert made == [2]
+    assert len({*map(id, given)}) == 1
 
 
 def test_a_gpu_that_is_not_there_is_an_error_that_says_what_to_do() -> None:

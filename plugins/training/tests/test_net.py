@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -49,6 +50,31 @@ def test_a_net_computes_its_outputs(toy: ModuleType, runtime: Callable[..., Any]
     assert {*out} == {"probability"}
     assert np.allclose(out["probability"], by_hand(net.params, data), rtol=0, atol=1e-14)
     assert np.array_equal(net.forward()["probability"], out["probability"]), "the input stays"
+
+
+def test_a_larger_net_has_no_room_beside_the_memory_of_the_smaller(
+    toy: ModuleType,
+    runtime: Callable[..., Any],
+    deployed: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A device's memory may hold one of them, and not both."""
+    net = runtime().net(deployed, precision="f64")
+    data = toy.images(400)["data"]
+    first = net.forward(data=data[:4])["probability"]
+    old, allocate, left = weakref.ref(net._arena), net._allocator.allocate, list[bool]()
+
+    def watched(nbytes: int) -> Any:
+        left.append(old() is not None)
+        return allocate(nbytes)
+
+    monkeypatch.setattr(net._allocator, "allocate", watched)
+    for count in (400, 4):
+        net.reshape({"data": (count, 1, 6, 6)})
+        found = net.forward(data=data[:count])["probability"]
+        assert np.allclose(found[:4], first, rtol=0, atol=1e-14)
+    assert left
+    assert not any(left)
 
 
 def test_a_net_that_was_closed_computes_nothing_of_old_samples(

@@ -132,6 +132,12 @@ class TypicalSync(GradientSync):
         """Accelerator 0 has whole gradients: what it measured is the total, and nobody else updates."""
         return None
 
+    def quiesce(self) -> None:
+        """Parameters go down the tree now (T-5): a test reads each replica's own. Replicas do so in
+        turn, parents before their children. After a failed iteration all begin anew first."""
+        if self.size > 1 and self._failures == self.team.failures:
+            self._hand_down()
+
     def spans(self) -> Iterable[tuple[str, float, float]]:
         """The last iteration's copies and sums: (name, start, stop), in seconds of
         ``time.perf_counter``."""
@@ -147,6 +153,9 @@ class TypicalSync(GradientSync):
             self._recover()
         self._chains.clear()
         self._done.clear()
+        self._hand_down()
+
+    def _hand_down(self) -> None:
         default, board, count = self.engine.default, self.board, self.memory.gradients.size
         if self.parent is not None:
             default.wait(board.take(board.given[self.index]))

@@ -1,4 +1,8 @@
-"""A GPU, driven through CuPy's bindings of CUDA's run-time, driver and compiler (CuPy 13 and 14)."""
+"""A GPU, driven through CuPy's bindings of CUDA's run-time, driver and compiler.
+
+CuPy 14.1 or newer: before, calls about events kept the GIL, which a call from the device waits for that
+they may have to wait for.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +32,6 @@ KINDS = {"h2h": 0, "h2d": 1, "d2h": 2, "d2d": 4}
 THROUGH_THE_HOST = (46, 217, 704, 711)
 """Errors of access to a peer: it is another process's, not to be had, there already, or one too many."""
 
-_current = threading.local()
 _LOCK = threading.Lock()
 _DRIVEN: set[int] = set()
 """The devices of this process's drivers."""
@@ -41,9 +44,8 @@ def _here(method: F) -> F:
     @wraps(method)
     def call(self: CupyDriver, *arguments: Any) -> Any:
         try:
-            if getattr(_current, "device", None) != self.number:
-                self._runtime.setDevice(self.number)
-                _current.device = self.number
+            # Always: others of this process may have gone to another one in this thread.
+            self._runtime.setDevice(self.number)
             return method(self, *arguments)
         except RuntimeError as error:
             code = getattr(error, "status", None)
@@ -107,6 +109,10 @@ class CupyDriver:
         runtime.setDevice(self.number)
 
     @_here
+    def enter(self) -> None:
+        """The call has gone there already."""
+
+    @_here
     def memory(self) -> tuple[int, int]:
         free, total = self._runtime.memGetInfo()
         return int(free), int(total)
@@ -146,6 +152,10 @@ class CupyDriver:
     @_here
     def synchronise(self, stream: Handle) -> None:
         self._runtime.streamSynchronize(stream)
+        self._forget()
+
+    def _forget(self) -> None:
+        """End what others have let go."""
         with suppress(IndexError):  # another thread may have taken the last one
             while True:
                 end, handle = self._over.popleft()
@@ -174,6 +184,7 @@ class CupyDriver:
     @_here
     def wait(self, event: Handle) -> None:
         self._runtime.eventSynchronize(event)
+        self._forget()
 
     @_here
     def wait_in_stream(self, stream: Handle, event: Handle) -> None:

@@ -7,9 +7,10 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from demitasse import CompositionError
+from demitasse_gpu.in_turn import InTurn
 from demitasse_gpu.options import Options
 from demitasse_gpu.pool import PinnedPool, Pool
 
@@ -27,6 +28,8 @@ LOCAL_RANKS = (
 )
 """Where launchers of processes say which one of its host a process is."""
 
+_MAKING = threading.Lock()
+
 
 class Device:
     """One device: all kernels and library calls of its worker go to ``stream``. ``graphs`` says whether
@@ -34,15 +37,16 @@ class Device:
     and ``opened`` has the libraries that were opened for it, by name."""
 
     def __init__(self, driver: Driver, graphs: bool = True, remember: bool = True) -> None:
-        self.driver, self.graphs, self.remember = driver, graphs, remember
+        self.graphs, self.remember = graphs, remember
         self.number, self.space = driver.number, f"{SPACE}:{driver.number}"
         self.stream: Handle = driver.stream()
-        self.pool, self.pinned = Pool(driver, self.stream), PinnedPool(driver)
+        self.turn = threading.RLock()
+        """Whose turn it is, of several threads, to give the stream anything, and to capture works."""
+
+        self.driver = cast("Driver", InTurn(driver, self.stream, self.turn))
+        self.pool, self.pinned = Pool(self.driver, self.stream), PinnedPool(driver)
         self.opened: dict[str, Any] = {}
         self.functions: dict[str, Function] = {}
-        self.turn = threading.RLock()
-        """Whose turn it is, of several threads, to call libraries, and to run or capture works."""
-
         self._rows: weakref.WeakSet[Row] = weakref.WeakSet()
         self._lock = threading.Lock()
 
@@ -84,7 +88,8 @@ def device(space: str, options: Mapping[str, Any]) -> Device | None:
             f"memory space {space!r}: a device's number follows the colon, as in gpu:0"
         )
     make = asked.driver or _cupy
-    return _device(make, int(number) if number else _mine(), asked.graphs, asked.remember)
+    with _MAKING:  # else each of several threads that come at once would be given one of its own
+        return _device(make, int(number) if number else _mine(), asked.graphs, asked.remember)
 
 
 def _cupy(number: int) -> Driver:

@@ -46,6 +46,9 @@ class Driver(Protocol):
     number: int
     properties: Properties
 
+    def enter(self) -> None:
+        """Have what this thread calls in libraries, which know nothing of devices, go to this one."""
+
     def memory(self) -> tuple[int, int]:
         """Bytes of the device's memory that are free, and all."""
 

@@ -4,6 +4,7 @@ line."""
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from demitasse import Work
     from demitasse_gpu.device import Device
     from demitasse_gpu.driver import Function, Handle
+
+log = logging.getLogger("demitasse.gpu")
 
 _WARM = 1
 """Calls that a row of works makes one by one before it is captured: in its first call libraries load
@@ -65,19 +68,23 @@ class Call:
         self._call, self._held, self._stream = call, held, device.stream
 
     def __call__(self) -> None:
-        self._call(self._stream)
+        with self.device.turn:
+            self.device.driver.enter()
+            self._call(self._stream)
 
 
 class Row:
     """Works in line as one: called one by one at first, then captured into a graph, which is launched
-    from then on. Numbers that change from step to step are in device memory, so the graph stays true.
+    from then on, or called one by one where there is no graph to be had (too little memory, a call of a
+    library that may not be captured). Numbers that change from step to step are in device memory, so the
+    graph stays true.
 
     Where another thread drives the device too (two workers that a description puts on one), nothing is
     captured: what that thread enqueues meanwhile would go into the graph, and not be done."""
 
     def __init__(self, device: Device, works: Sequence[Launch | Call]) -> None:
         self.join, self.device, self.works = _join, device, tuple(_united(works))
-        self._calls, self._graph = 0, 0
+        self._calls, self._graph, self._ungraphed = 0, 0, False
         self.thread = 0
 
     def __call__(self) -> None:
@@ -93,10 +100,18 @@ class Row:
             self.device.keep_row(self)
         self.thread = threading.get_ident()
         self._calls += 1
-        if self._calls <= _WARM or not self.device.graphs or self.device.is_shared():
+        ready = self._calls > _WARM and self.device.graphs and not self._ungraphed
+        if not ready or self.device.is_shared():
             self._enqueue()
             return
-        graph = captured(self.device, self._enqueue)
+        try:
+            graph = captured(self.device, self._enqueue)
+        except (DemitasseError, MemoryError) as error:
+            # Nothing was done yet. What is wrong with the works themselves is raised by them.
+            self._enqueue()
+            self._ungraphed = True
+            log.warning("no graph of %d launches, which go one by one: %s", len(self.works), error)
+            return
         self._graph = graph
         self.device.keep_graph(self, graph)
         driver.launch_graph(graph, stream)
@@ -126,11 +141,12 @@ def captured(device: Device, enqueue: Callable[[], None]) -> Handle:
     """The graph of what ``enqueue`` gives to the device's stream. What it raises is raised once the
     capture is ended."""
     driver, stream = device.driver, device.stream
-    driver.begin_capture(stream)
     try:
+        driver.begin_capture(stream)
         enqueue()
     except BaseException:
-        with contextlib.suppress(DemitasseError):  # a capture that failed has no graph
+        # A capture that failed, or that never began, has no graph.
+        with contextlib.suppress(DemitasseError, MemoryError):
             driver.end_graph(driver.end_capture(stream))
         raise
     return driver.end_capture(stream)

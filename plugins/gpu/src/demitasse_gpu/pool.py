@@ -3,6 +3,7 @@ pinned memory of the host, kept likewise."""
 
 from __future__ import annotations
 
+import gc
 import threading
 import weakref
 from collections import deque
@@ -118,6 +119,7 @@ class Pool:
         try:
             address = self._driver.allocate(nbytes)
         except MemoryError:
+            gc.collect()  # what was dropped may lie in cycles, which no lack of device memory ends
             self.trim()
             try:
                 address = self._driver.allocate(nbytes)
@@ -143,8 +145,20 @@ class PinnedPool:
         size = -(-max(1, nbytes) // unit) * unit
         with self._lock:
             kept = self._free.setdefault(size, deque())
-            address = kept.pop() if kept else self._driver.allocate_pinned(size)
+            address = kept.pop() if kept else self._new(size)
         return PinnedBlock(self, address, size)
+
+    def _new(self, size: int) -> Address:
+        """More memory; where there is none, once all that is kept is given back."""
+        try:
+            return self._driver.allocate_pinned(size)
+        except MemoryError:
+            gc.collect()
+            for kept in [*self._free.values()]:
+                with suppress(IndexError):
+                    while True:
+                        self._driver.free_pinned(kept.pop())
+            return self._driver.allocate_pinned(size)
 
     def give(self, address: Address, nbytes: int) -> None:
         """Have a block back. Waits for nobody, as in ``Pool``."""

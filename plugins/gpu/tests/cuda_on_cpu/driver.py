@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from cuda_on_cpu.compilation import EmulatedFunction, compiled
+from demitasse import WorkerError
 from demitasse_gpu.driver import Properties
 
 _BLOCKS = threading.Lock()
@@ -49,6 +50,9 @@ class EmulatedDriver:
         self._times: dict[int, float] = {}
         self._captured: dict[int, list[Callable[[], None]]] = {}
         self._graphs: dict[int, list[Callable[[], None]]] = {}
+
+    def enter(self) -> None:
+        """There is nowhere else to go."""
 
     def memory(self) -> tuple[int, int]:
         whole = self.properties.memory
@@ -144,6 +148,8 @@ class EmulatedDriver:
         self._captured[stream] = []
 
     def end_capture(self, stream: int) -> int:
+        if stream not in self._captured:
+            raise WorkerError(f"stream {stream} is not captured")
         self._graphs[handle := self._handle()] = self._captured.pop(stream)
         return handle
 

@@ -402,13 +402,15 @@ class Net(Rooted):
         """The regions of the plan; all plans have one arena, as large as any of them has needed yet."""
         plan, allocate = self.plan, self._allocator.allocate
         if self._arena is None or self._arena.nbytes < plan.arena_bytes:
+            # First, so that the old one and the new one need no room beside each other.
+            self._planner.unbind()
+            self._once = self._arena = None
             check_room(
                 self._allocator,
                 {"activations and scratch memory": plan.arena_bytes},
                 self.definition.location,
             )
             self._arena = allocate(max(1, plan.arena_bytes))
-            self._planner.unbind()
         memory = {"arena": self._arena, "fixed": allocate(max(1, plan.fixed_bytes))}
         memory["parameters"] = _Elements(self._flat)
         if self.backward:

@@ -8,6 +8,7 @@ multiples of four of them; other images are plain in float32."""
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -384,14 +385,14 @@ def _ways(
     if wanted is None:
         return
     key = asked, len(operations)
-    plans = library.known.setdefault(key, {})
-    if key not in library.complete and wanted not in plans:
-        plans |= library.plans(operations, asked.limit, asked.unwanted, TRIED, wanted)
-        if not wanted:
-            library.complete.add(key)
+    known = library.known.setdefault(key, weakref.WeakValueDictionary())
+    plan = known.get(wanted)
+    plans = {wanted: plan} if plan is not None else {}
+    if not plans:
+        plans = library.plans(operations, asked.limit, asked.unwanted, TRIED, wanted)
+        known.update(plans)
     for name, plan in plans.items():
-        if wanted in ("", name):
-            yield f"cuDNN {name}", _running(plan, plan.bind(tensors, addresses, workspace.address))
+        yield f"cuDNN {name}", _running(plan, plan.bind(tensors, addresses, workspace.address))
 
 
 def _running(plan: Plan, pack: cudnn.Descriptor) -> Way:

@@ -106,7 +106,8 @@ class CublasLt:
 
     def call(self, name: str, *arguments: Any) -> None:
         """Call one of its functions. Raises what its status means."""
-        status = getattr(self._library, name)(*arguments)
+        with self.device.turn:
+            status = getattr(self._library, name)(*arguments)
         if status == 3:
             raise explained(2, STATUS[3], name, self.device.space)
         if status:

@@ -4,6 +4,7 @@ the engines that its heuristics propose, and plans that run."""
 from __future__ import annotations
 
 import ctypes
+import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -158,9 +159,9 @@ class Cudnn:
         self.call("cudnnSetStream", self.handle, ctypes.c_void_p(device.stream))
         name = f"convolutions-{signature()}-cudnn-{self.version}"
         self.chosen = Choices(device, name if loaded is None else "")
-        self.known: dict[Any, dict[str, Plan]] = {}
-        self.complete = set[Any]()
-        """Of what is known, that of which all plans are."""
+        self.known: dict[Any, weakref.WeakValueDictionary[str, Plan]] = {}
+        """Plans in use, by what they compute: of those that were only tried nothing is kept, as each has
+        code on the device."""
 
     @property
     def version(self) -> int:
@@ -274,6 +275,6 @@ class Cudnn:
     def _plan(self, config: Descriptor, limit: int) -> list[Plan]:
         try:
             plan = Plan(self, config)
-        except PlanError:
-            return []  # what the heuristics propose is not all there is here
+        except (PlanError, MemoryError):
+            return []  # what the heuristics propose is not all there is, or has room, here
         return [plan] if plan.workspace <= limit else []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -35,7 +36,7 @@ def quickest(device: Device, ways: Sequence[Callable[[int], None]]) -> int:
         try:
             best = min((seconds for ungraphed, seconds in times if not ungraphed), default=math.inf)
             times.append(measured(device, way, best))
-        except DemitasseError as error:
+        except (DemitasseError, MemoryError) as error:
             failure = error
             times.append((True, math.inf))
     best = min(range(len(ways)), key=times.__getitem__)
@@ -47,14 +48,18 @@ def quickest(device: Device, ways: Sequence[Callable[[int], None]]) -> int:
 def measured(device: Device, way: Callable[[int], None], best: float = math.inf) -> tuple[bool, float]:
     """Whether a step's graph could not have it, and the seconds that a call takes on the device. The
     host may take longer to enqueue it: so the calls of a round are one graph, and rounds are enqueued
-    behind one that is not counted. One that is much slower than ``best`` is called twice."""
+    behind one that is not counted. One that is much slower than ``best``, and not for what the host
+    takes to enqueue it (a launch for each of many shares), is called twice."""
+    spent = list[float]()
 
     def call() -> None:
+        begin = time.perf_counter()
         way(device.stream)
+        spent.append(time.perf_counter() - begin)
 
     call()  # loads its code, and shows whether it runs
     (first,) = _seconds(device, call, 1)
-    if first > max(LONG, HOPELESS * best):
+    if first > max(LONG, HOPELESS * best) and first > 2 * spent[-1]:
         return True, first
     count = MOST if first * MOST <= LEAST else math.ceil(LEAST / first)
 
@@ -78,7 +83,7 @@ def _graph(device: Device, work: Callable[[], None]) -> Handle | None:
     """The graph of a work; None where it cannot be captured."""
     try:
         return captured(device, work)
-    except DemitasseError:
+    except (DemitasseError, MemoryError):
         return None
 
 

@@ -30,7 +30,10 @@ class Choices:
         self._new, self._written = False, time.monotonic()
         self._path: Path | None = None
         if library and device.remember:
-            name = re.sub(r"[^\w.-]+", "-", f"{device.driver.properties.name} {library} {__version__}")
+            apart = "" if device.graphs else " ungraphed"  # such choices may be of what has no graph
+            name = re.sub(
+                r"[^\w.-]+", "-", f"{device.driver.properties.name} {library}{apart} {__version__}"
+            )
             try:
                 self._path = cache_folder("gpu") / f"{name}.json"
             except RuntimeError:

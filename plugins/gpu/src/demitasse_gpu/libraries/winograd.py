@@ -53,6 +53,7 @@ def serves(asked: Convolution) -> bool:
         and asked.x[1] % implicit_gemm.PACK == 0
         and stride == dilation == (1, 1)
         and max(pad) < TAPS
+        and POSITIONS * prod(asked.w[:2]) + 128 * max(asked.w[:2]) < implicit_gemm.OFFSETS
     )
 
 
