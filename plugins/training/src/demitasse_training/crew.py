@@ -20,6 +20,7 @@ from demitasse import (
     Workers,
     blamed_inside,
 )
+from demitasse_training.diagnosis import lost_parameter
 from demitasse_training.passes import Passes
 from demitasse_training.worker import Worker
 
@@ -179,6 +180,17 @@ class Crew:
     def spans(self) -> list[tuple[str, float, float]]:
         """What the first worker's synchronisation did beside the last step."""
         return [span for level in self.workers[0].levels for span in level.spans()]
+
+    def lost_parameter(self) -> str:
+        """Which of the first worker's parameters is no longer finite, in words; empty where all are, or
+        where they do not lie in the host's memory, whose devices' kernels let nothing get lost."""
+        first = self.workers[0]
+        flat = first.flat.parameters
+        # The sum of all is cheap, and finite only where all are.
+        with np.errstate(all="ignore"):
+            if not isinstance(flat, np.ndarray) or np.isfinite(flat.sum()):
+                return ""
+        return lost_parameter(first.plan.slots, flat)
 
     def statistics(self) -> list[list[Any]]:
         """Copies of what forward passes change besides activations."""

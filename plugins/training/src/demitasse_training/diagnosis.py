@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from demitasse import Buffer, Step
+from demitasse import Buffer, Slot, Step
 from demitasse_training import parameters
+
+
+def lost_parameter(slots: Sequence[Slot], flat: Any) -> str:
+    """Which parameter is no longer finite, in words; empty where all are."""
+    for slot in slots:
+        if not np.isfinite(parameters.view(slot, flat)).all():
+            layer, number = slot.owners[0]
+            return (
+                f"parameter {number} of layer {layer!r} is no longer finite: the last updates "
+                f"diverged, or samples are not finite; lower the learning rate"
+            )
+    return ""
 
 
 def diagnose(step: Step, flat: Any) -> str:
@@ -16,13 +29,8 @@ def diagnose(step: Step, flat: Any) -> str:
     Walks forward once more, entry by entry, over the samples that the step has read: a loss is
     checked before it can reach a parameter, and random numbers depend only on the iteration.
     """
-    for slot in step.plan.slots:
-        if not np.isfinite(parameters.view(slot, flat)).all():
-            layer, number = slot.owners[0]
-            return (
-                f"parameter {number} of layer {layer!r} is no longer finite: the last updates "
-                f"diverged; lower the learning rate"
-            )
+    if told := lost_parameter(step.plan.slots, flat):
+        return told
     for entry, work in step.works:
         if entry.phase != "forward":
             break

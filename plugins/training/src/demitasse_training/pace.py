@@ -16,6 +16,9 @@ from demitasse_training.diagnosis import diagnose
 from demitasse_training.passes import Passes
 from demitasse_training.stretch import Stretch, in_order
 
+LOOK = 20
+"""Iterations from one look at the parameters to the next: it takes as long as to read them."""
+
 Ask = Callable[[], bool]
 Told = Callable[[float, float, Mapping[str, float]], float]
 
@@ -94,6 +97,8 @@ class Pace:
             if isinstance(error, NumericsError):
                 raise self._explained(error, kept) from None
             raise error
+        if iteration % LOOK == 0:
+            self._look(iteration)
         smoothed = self._told(loss, time.perf_counter() - start, self._crew.clock().taken(before))
         self.asked = asked or (_ask(stop), _ask(save))
         return smoothed
@@ -109,6 +114,8 @@ class Pace:
         def done(iteration: int, loss: float) -> bool:
             nonlocal start, before, smoothed
             self.iteration = iteration + 1
+            if iteration % LOOK == 0 and (told := self._crew.lost_parameter()):
+                raise NumericsError(f"iteration {iteration}: {told}")
             now, clock = time.perf_counter(), crew.clock()
             # What the workers here have of the loss, for all of it.
             smoothed = self._told(loss * share.workers / len(steps), now - start, clock.taken(before))
@@ -153,6 +160,15 @@ class Pace:
             asked = [wish > 0 for wish in self._processes.total(np.array(asked, np.float64)).tolist()]
         self.asked = asked[0], asked[1]
         return smoothed
+
+    def _look(self, iteration: int) -> None:
+        """Raise NumericsError if parameters are no longer finite while the loss is: a layer may make a
+        number of what is none (a maximum of it and 0 is 0 to some processors)."""
+        if told := self._crew.lost_parameter():
+            self.whole = False
+            error = NumericsError(f"iteration {iteration}: {told}; {self._kept()}")
+            self._failed(error)
+            raise error
 
     def _unread(self, error: BaseException) -> bool:
         """Whether it is samples that could not be read, or taken."""

@@ -18,7 +18,6 @@ from demitasse_cpu.kernels.layouts import is_by_channels
 from demitasse_cpu.kernels.requests import aligned, flat, parts_for, spec
 from demitasse_cpu.kernels.work import spread
 from demitasse_cpu.native import in_order
-from demitasse_cpu.onednn.convolution import skips_of_few_channels
 
 _LEAST = 32  # channels from which on a pixel is moved in whole vectors
 
@@ -100,7 +99,7 @@ class _Skipping:
         if kinds != {"float32"} or len(self.image.shape) != 4:
             return False
         if self.image.shape[1] < _LEAST and not (
-            few and skips_of_few_channels(self.request, self.image)
+            few and onednn.convolution.skips_of_few_channels(self.request, self.image)
         ):
             return False
         skips = given["groups"] == 1 and max(given["stride"]) > 1 and not any(given["pad"])
