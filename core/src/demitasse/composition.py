@@ -230,7 +230,7 @@ def compose_plugins(machine: Machine, wanted: Sequence[Any] | None) -> Compositi
     choices = []
     for role, manifest in itertools.product(HOOKS, chosen):
         if role in manifest.roles:
-            lists = [value for key, value in manifest.roles[role].items() if key != "priority"]
+            lists = [each for each in manifest.roles[role].values() if not isinstance(each, str | int)]
             subject = " ".join(str(item) for value in lists for item in value) or "all"
             choices.append(Choice(role, subject, manifest.name, reasons[manifest.name]))
     return Composition(machine.name, chosen, tuple(choices), tuple(rejected.items()), modules)

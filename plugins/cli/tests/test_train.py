@@ -109,7 +109,9 @@ def test_a_snapshot_at_the_end_leaves_nothing_to_do(
     last = "nothing to do: the snapshot is at iteration 9, the solver ends at 4\n"
     assert said.endswith(last)
     assert "nan" not in said
-    assert json.loads((tmp_path / "r.json").read_text())["iterations"] == 9
+    told = json.loads((tmp_path / "r.json").read_text())
+    assert (told["iterations"], told["interrupted"], told["phases"]) == (9, False, {})
+    assert told["snapshot"] == told["resumed"] == "a.demitasse"
 
 
 def test_an_output_that_nobody_reads_does_not_lose_the_run(

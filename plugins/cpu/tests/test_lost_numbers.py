@@ -1,4 +1,4 @@
-"""A NaN that oneDNN's ReLU makes a number of is told all the same, by the parameters that it has spoilt."""
+"""A NaN that oneDNN's ReLU makes a number of is told by the parameters that it has spoilt."""
 
 from __future__ import annotations
 

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     "--iterations",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Batches to average over; default: the solver's test_iter, or all samples once.",
+    help="Batches to average over; default: the solver's test_iter, or all samples, which are once in "
+    "it where they are whole batches.",
 )
 @shared.runtime_options
 @flags.state_options
@@ -88,8 +89,10 @@ def command(
         composition = runtime.composition.to_dict()
     samples = sum(count * _batch(net) for net, count in nets)
     noun = "1 batch" if batches == 1 else f"{batches} batches"
+    twice = sum(_twice(net) for net, count in nets if count == _all(net))
+    again = f", {twice} of them twice as batches are whole" if twice else ""
     print(
-        f"{report.scores_text(scores)}  ({noun}, {samples} samples, {seconds:.1f} s)",
+        f"{report.scores_text(scores)}  ({noun}, {samples} samples{again}, {seconds:.1f} s)",
         file=stream,
         flush=True,
     )
@@ -106,6 +109,8 @@ def command(
                 "model": str(model),
                 "weights": weights,
                 "precision": nets[0][0].precision,
+                "samples": samples,
+                "samples_twice": twice,
             },
         )
 
@@ -161,6 +166,11 @@ def _scored(nets: list[tuple[Any, int]], shown: Batches, log: Any) -> dict[str, 
 
 def _batch(net: Any) -> int:
     return int(net.graph.feeds[0].batch)
+
+
+def _twice(net: Any) -> int:
+    """How many samples fill up the last of all batches."""
+    return _all(net) * _batch(net) - int(net.graph.feeds[0].source.size)
 
 
 def _all(net: Any) -> int:

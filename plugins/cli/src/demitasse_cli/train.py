@@ -193,7 +193,8 @@ def command(
             print(effective(trainer, scaling, resume), file=stream, flush=True)
             if told := launch.counted_otherwise(runtime.machine, trainer.processes.size):
                 print(told, file=stream, flush=True)
-        about = {"solver": str(solver), "scaling": scaling, "precision": trainer.precision}
+        about: dict[str, Any] = {"solver": str(solver), "scaling": scaling}
+        about |= {"precision": trainer.precision, "resumed": resume}
         effects = {int(signal.SIGINT): sigint_effect, int(signal.SIGHUP): sighup_effect}
         if first:
             return run(runtime, trainer, about, quiet, timeline, json_path, effects, until)
@@ -246,6 +247,8 @@ def run(
     last = trainer.solver.max_iterations
     if trainer.iteration > 0 and trainer.iteration >= last:
         show.close()
+        record |= {"phases": {}, "interrupted": False}
+        history.snapshot = Path(about["resumed"]) if about.get("resumed") else None
         write_report()
         at = f"the snapshot is at iteration {trainer.iteration}"
         print(f"nothing to do: {at}, the solver ends at {last}", file=stream, flush=True)
