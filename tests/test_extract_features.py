@@ -117,7 +117,7 @@ def test_batches_go_round_and_suffixes_tell_the_format(
             "net.prototxt: unknown blob 'hihg'; did you mean 'high'? (valid: data, high",
         ),
         (["loss", "{t}/a"], "blob 'loss' has the shape (), not a row for each of the 100 samples"),
-        (["high", "{t}/kept"], "kept is there already; force overwrites it"),
+        (["high", "{t}/kept"], "kept is there already; force (--force) overwrites it"),
         (["low,high", "{t}/a"], "2 blobs (low,high) need as many names, not '"),
         (["high", "{t}/a", "leveldb"], "no LevelDB is written; give one of lmdb, hdf5, npy"),
         (["high", "{t}/a", "0"], "'0' is neither a number of batches nor one of lmdb, hdf5, npy"),

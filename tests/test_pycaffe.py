@@ -395,6 +395,10 @@ def test_samples_that_fillers_make_and_samples_that_a_script_holds(make: Make) -
         assert net.blobs["label"].data.tolist() == [start, start + 1]
     with pytest.raises(ShapeError, match=r"3 samples and 3 labels are no whole batches of 2"):
         net.set_input_arrays(images[:3], np.arange(3))
+    with pytest.raises(ShapeError, match=r"samples of 1x1x2 were given to blob 'data', .* are 3x1x1"):
+        net.set_input_arrays(np.zeros((4, 1, 1, 2), np.float32), np.arange(4))
+    with pytest.raises(ShapeError, match=r"samples of 2 were given to blob 'label', .* one number"):
+        net.set_input_arrays(images, np.zeros((4, 2), np.float32))
     with pytest.raises(ModelError, match="for a net with a MemoryData layer; it has 0"):
         make(branching()).set_input_arrays(images, np.arange(4))
 

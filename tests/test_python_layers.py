@@ -493,7 +493,9 @@ def test_trainers_and_nets_of_the_runtime_follow_images_of_many_sizes(
         assert net.forward()["loss"].item() == pytest.approx(half_squares(0.1, 0, n)[0], rel=1e-5)
 
 
-def test_mistakes_say_file_layer_and_reason(make: Callable[..., caffe.Net], module: str) -> None:
+def test_mistakes_say_file_layer_and_reason(
+    make: Callable[..., caffe.Net], module: str, tmp_path: Path
+) -> None:
     def net(**parameters: Any) -> caffe.Net:
         n = caffe.NetSpec()
         n.data = L.Input(shape={"dim": [1, 3]})
@@ -505,6 +507,9 @@ def test_mistakes_say_file_layer_and_reason(make: Callable[..., caffe.Net], modu
         net(module=module)
     with pytest.raises(ModelError, match=where + r".*'no_such_module', which cannot be imported"):
         net(module="no_such_module", layer="X")
+    (tmp_path / "ported_layers.py").write_text("import caffe\n\nclass X(caffe.Layer): pass\n")
+    with pytest.raises(ModelError, match=r"No module named 'caffe'; .* is here demitasse_caffe.pycaffe"):
+        net(module="ported_layers", layer="X")
     with pytest.raises(ModelError, match=where + r"module .* has no class 'Slopes'"):
         net(module=module, layer="Slopes")
     with pytest.raises(ModelError, match=where + r".*Nothing has no reshape, forward, backward"):

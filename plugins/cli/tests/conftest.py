@@ -72,6 +72,7 @@ class FakeTrainer:
             raise ModelError("deploy_net.prototxt: the net has no loss to train")
         last = int(options.get("overrides", {}).get("max_iter", 4))
         self.precision = options.get("precision") or "f32"
+        self.net = SimpleNamespace(graph=SimpleNamespace(inputs={}))
         self.loaded: dict[str, Any] = {}
         prefix = str(solver.with_suffix("")) if isinstance(solver, Path) else "snapshot"
         self.solver = SimpleNamespace(

@@ -36,12 +36,25 @@ def test_a_solver_s_test_nets_are_scored_over_its_iterations(
     assert captured.err.startswith("accuracy 0.7500  loss 3.0000  1.accuracy 0.7500")
 
 
-@pytest.mark.parametrize(("given", "batches"), [([], 11), (["--iterations", "4"], 4)])
-def test_a_net_is_scored_on_all_samples_once_unless_told(
-    given: list[str], batches: int, runtime: Any, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("given", "told", "twice"),
+    [
+        ([], "(11 batches, 1100 samples, 99 of them twice as batches are whole,", 99),
+        (["--iterations", "4"], "(4 batches, 400 samples, 0.0 s)", 0),
+    ],
+)
+def test_a_net_is_scored_on_all_samples_unless_told(
+    given: list[str],
+    told: str,
+    twice: int,
+    runtime: Any,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert main(["test", "net.prototxt", "--weights", "w", *given]) == 0
-    assert f"({batches} batches, {batches * 100} samples," in capsys.readouterr().out
+    """Of 1,001 samples in batches of 100 the last is filled up from the start, which is told."""
+    assert main(["test", "net.prototxt", "--weights", "w", "--json", "r.json", *given]) == 0
+    assert told in capsys.readouterr().out
+    assert json.loads((tmp_path / "r.json").read_text())["samples_twice"] == twice
 
 
 def test_a_file_that_is_neither_is_told_what_is_wrong_with_it(

@@ -97,6 +97,18 @@ def test_weights_and_a_snapshot_are_not_both_taken(
     assert runtime.made is None
 
 
+def test_inputs_that_nobody_fills_are_told(runtime: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    def prepare(trainer: Any) -> None:
+        trainer.net.graph.inputs = {"data": None, "label": None}
+
+    assert main(["train", "s.prototxt"]) == 0
+    assert "stay zero" not in capsys.readouterr().err
+    runtime.prepare = prepare
+    assert main(["train", "s.prototxt"]) == 0
+    told = "demitasse: nothing is given here to the train net's inputs, 'data', 'label': they stay zero"
+    assert told in capsys.readouterr().err
+
+
 def test_a_snapshot_at_the_end_leaves_nothing_to_do(
     runtime: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -185,6 +185,9 @@ def command(
         first = trainer.processes.rank == 0
         if first:
             trainer.check_snapshots()
+            if inputs := ", ".join(map(repr, trainer.net.graph.inputs)):
+                told = f"nothing is given here to the train net's inputs, {inputs}: they stay zero"
+                click.echo(f"{launch.name()}: {told}", err=True)
         if not quiet and first:
             print(composed(runtime), file=stream)
             for path, loaded in trainer.loaded.items():

@@ -113,7 +113,7 @@ def convert_samples(
 def check_target(target: Path, force: bool) -> None:
     """Raise DataError for what is there and is not to be overwritten."""
     if is_there(target) and not force:
-        raise DataError(f"{target} is there already; force overwrites it")
+        raise DataError(f"{target} is there already; force (--force) overwrites it")
     if is_folder(target) and (others := sorted({path.name for path in target.iterdir()} - FILES)):
         raise DataError(f"{target} is no LMDB database and is left alone: it holds {others[0]!r}")
 

@@ -123,7 +123,7 @@ def _check_targets(files: Mapping[str, Path], kinds: Mapping[str, str], force: b
             raise DataError(f"{file} is given for the blobs {seen[file]!r} and {blob!r}")
         seen[file] = blob
         if is_there(file) and not force:
-            raise DataError(f"{file} is there already; force overwrites it")
+            raise DataError(f"{file} is there already; force (--force) overwrites it")
 
 
 def _opened(

@@ -153,9 +153,11 @@ def _instance(module: str, layer: str) -> Any:
     try:
         found = importlib.import_module(module)
     except ImportError as error:
+        remedy = "it is looked for where import looks (PYTHONPATH, the script's folder)"
+        if error.name == "caffe":
+            remedy = "what is imported as caffe is here demitasse_caffe.pycaffe"
         raise ValueError(
-            f"python_param names module {module!r}, which cannot be imported: {error}; it is looked for "
-            f"where import looks (PYTHONPATH, the script's folder)"
+            f"python_param names module {module!r}, which cannot be imported: {error}; {remedy}"
         ) from error
     made = getattr(found, layer, None)
     if made is None or not callable(made):

@@ -197,7 +197,7 @@ class Writer:
         if not (self.target / INDEX).exists():
             raise DataError(f"{self.target}: is a folder with other things in it; name a new one")
         if not self._force:
-            raise DataError(f"{self.target} is there already; force overwrites it")
+            raise DataError(f"{self.target} is there already; force (--force) overwrites it")
 
     def _empty_index(self, tag: str) -> Index:
         source, making = self.source, self.making

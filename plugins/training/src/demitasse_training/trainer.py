@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -68,6 +69,17 @@ class Result:
     phases: Mapping[str, float]
 
 
+def _weakly(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method of who has what calls it: an object's memory goes when it is dropped, and not when
+    Python next looks for cycles, which no lack of memory makes it do."""
+    found = weakref.WeakMethod(method)
+
+    def call(*arguments: Any) -> Any:
+        return found()(*arguments)  # type: ignore[misc]
+
+    return call
+
+
 class Trainer(Rooted):
     """Trains the net of a solver file on a runtime's workers. See the plugin's README for options.
 
@@ -115,9 +127,8 @@ class Trainer(Rooted):
         self._workers = self._crew.workers
         self._accord = Accord(self.processes)
         self._tests = Scores(self.processes, self._workers, self._accord)
-        self._pace = Pace(
-            self._crew, self._accord, self.processes, self.solver, self._told, self._kept, self._keep
-        )
+        listening = _weakly(self._told), _weakly(self._kept), _weakly(self._keep)
+        self._pace = Pace(self._crew, self._accord, self.processes, self.solver, *listening)
         try:
             agreement.agree(
                 self.processes,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
@@ -506,14 +507,16 @@ class Worker:
         return self.memory["arena"].view(self.plan.brief[bucket.index], (len(span),), self.dtype)
 
     def _read(self, number: int, out: Destination) -> Work:
+        worker = weakref.proxy(self)  # whose step has this work: its memory goes with the last of both
+
         def read() -> None:
-            if number in self._ahead:
-                self._ahead.remove(number)
+            if number in worker._ahead:
+                worker._ahead.remove(number)
                 return
             try:
-                out.take(self.streams[number], ahead=True)
+                out.take(worker.streams[number], ahead=True)
             except Exception as error:
-                self.unread = error
+                worker.unread = error
                 raise
 
         return read

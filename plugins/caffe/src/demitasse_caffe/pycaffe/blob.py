@@ -12,7 +12,7 @@ from demitasse import ShapeError
 
 
 class BlobOwner(Protocol):
-    """The net that a blob is in."""
+    """Who has a net's arrays."""
 
     def blob_data(self, name: str) -> np.ndarray:
         """The live values of a blob."""
@@ -89,21 +89,21 @@ class BlobVec(list[Blob]):
 class NetBlob(Blob):
     """A blob between layers. ``reshape`` is for inputs; the net follows at the next forward."""
 
-    def __init__(self, net: BlobOwner, name: str) -> None:
-        self._net, self._name = net, name
+    def __init__(self, owner: BlobOwner, name: str) -> None:
+        self._owner, self._name = owner, name
 
     @property
     def data(self) -> np.ndarray:
-        return self._net.blob_data(self._name)
+        return self._owner.blob_data(self._name)
 
     @property
     def diff(self) -> np.ndarray:
-        return self._net.blob_diff(self._name)
+        return self._owner.blob_diff(self._name)
 
     def reshape(self, *shape: int) -> None:
         if any(extent < 1 for extent in shape):
             raise ShapeError(f"blob {self._name!r}: {shape} is no shape: extents are 1 or more")
-        self._net.reshape_blob(self._name, tuple(int(extent) for extent in shape))
+        self._owner.reshape_blob(self._name, tuple(int(extent) for extent in shape))
 
 
 class ParameterBlob(Blob):

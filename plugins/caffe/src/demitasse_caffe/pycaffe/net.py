@@ -12,11 +12,12 @@ import numpy as np
 
 from demitasse import ModelError, NetDefinition, Runtime, ShapeError, Weights, unknown
 from demitasse_caffe.pycaffe.batches import batches
-from demitasse_caffe.pycaffe.blob import BlobVec, NetBlob, ParameterBlob
+from demitasse_caffe.pycaffe.blob import BlobVec, NetBlob
 from demitasse_caffe.pycaffe.callbacks import Callbacks
 from demitasse_caffe.pycaffe.definition import has_loss, read_definition
 from demitasse_caffe.pycaffe.layer_view import LayerView
 from demitasse_caffe.pycaffe.runtime import PHASES, current, seed
+from demitasse_caffe.pycaffe.values import Values
 from demitasse_caffe.pycaffe.weights import copy_parameters, write_weights
 
 
@@ -70,21 +71,19 @@ class Net(Callbacks):
         self._engine, self._runtime = engine, runtime
         weakref.finalize(self, engine.close)  # ends its reading ahead of samples
         self._definition: NetDefinition = engine.definition
-        self._pending: dict[str, np.ndarray] = {}
-        self._unused: dict[Any, np.ndarray] = {}
-        self._left: dict[str, np.ndarray] = {}
         self._samples: list[tuple[dict[str, np.ndarray], int]] = []
         layers = self._definition.layers
         self._layer_names = [layer.name for layer in layers]
+        self._values = values = Values(engine, len(layers))
         self._blob_names = list(engine.graph.blobs)
         self.bottom_names = OrderedDict((layer.name, list(layer.bottoms)) for layer in layers)
         self.top_names = OrderedDict((layer.name, list(layer.tops)) for layer in layers)
         self.inputs = [top for layer in layers if layer.type == "Input" for top in layer.tops]
         self.outputs = sorted(engine.graph.outputs)
-        self.blobs = OrderedDict((name, NetBlob(self, name)) for name in self._blob_names)
+        self.blobs = OrderedDict((name, NetBlob(values, name)) for name in self._blob_names)
         counts = {name: len(arrays) for name, arrays in engine.walk.params.items()}
         self.params = OrderedDict(
-            (name, BlobVec(self._parameter(name, i) for i in range(counts[name])))
+            (name, BlobVec(values.parameter(name, i) for i in range(counts[name])))
             for name in dict.fromkeys(self._layer_names)
             if name in counts
         )
@@ -132,8 +131,8 @@ class Net(Callbacks):
         first = len(self._layer_names) - 1 if start is None else self._number(start)
         last = 0 if end is None else self._number(end)
         self._check_parameters()
-        self._settle(first)
-        self._differentiate()
+        self._values.settle(first)
+        self._values.differentiate()
         if gradients:
             if set(gradients) != set(self.outputs):
                 raise ModelError(
@@ -182,7 +181,7 @@ class Net(Callbacks):
         """What comes before a forward pass from layer ``first`` to ``last``: shapes and a MemoryData
         layer's samples."""
         self._check_parameters()
-        self._settle(last)
+        self._values.settle(last)
         self._next_samples(first)
         whole = last in (None, len(self._layer_names) - 1)
         if first == 0:
@@ -212,11 +211,11 @@ class Net(Callbacks):
     def reshape(self) -> None:
         """Give all blobs the shapes that follow from those of the inputs. Raises ShapeError when the net
         cannot take them; it is then as it was."""
-        self._settle()
+        self._values.settle()
 
     def set_input_arrays(self, data: np.ndarray, labels: np.ndarray, index: int = 0) -> None:
         """Give a MemoryData layer (the net's ``index``-th) its samples, read a batch at a time, over and
-        over. Raises ShapeError unless there are whole batches."""
+        over. Raises ShapeError unless there are whole batches, of samples of the blobs' shapes."""
         layers = [layer for layer in self._definition.layers if layer.type == "MemoryData"]
         if index >= len(layers):
             raise ModelError(
@@ -225,7 +224,13 @@ class Net(Callbacks):
             )
         arrays = dict(zip(layers[index].tops, (data, labels), strict=False))
         for name, array in arrays.items():
-            batch = self.blobs[name].shape[0]
+            batch, *sample = self.blobs[name].shape
+            if [n for n in np.shape(array)[1:] if n > 1] != [n for n in sample if n > 1]:
+                given = "x".join(map(str, np.shape(array)[1:]))
+                raise ShapeError(
+                    f"set_input_arrays: samples of {given or 'one number'} were given to blob {name!r}, "
+                    f"whose samples are {'x'.join(map(str, sample)) or 'one number'}"
+                )
             if not len(array) or len(array) % batch or len(data) != len(labels):
                 raise ShapeError(
                     f"{len(data)} samples and {len(labels)} labels are no whole batches of {batch}"
@@ -259,11 +264,11 @@ class Net(Callbacks):
         if mine.flat is theirs.flat:
             return
         self._engine.adopt(theirs.step.plan.slots, theirs.flat)
-        self._unused = {}
+        self._values.unused = {}
 
     def clear_param_diffs(self) -> None:
         """Set the gradients of all parameters to zero."""
-        self._differentiate()
+        self._values.differentiate()
         self._engine.walk.clear()
 
     @property
@@ -293,55 +298,7 @@ class Net(Callbacks):
     def _top_ids(self, number: int) -> list[int]:
         return [self._blob_names.index(n) for n in self.top_names[self._layer_names[number]]]
 
-    # What blobs ask for.
-
-    def blob_data(self, name: str) -> np.ndarray:
-        """The live values of a blob; those of an input whose new shape does not fit yet by itself."""
-        if self._pending:
-            try:
-                self._settle()
-            except ModelError:
-                # Other inputs may follow, or only layers that can take it will be run; what does not fit
-                # then is said at reshape() or forward().
-                if name in self._pending:
-                    return self._pending[name]
-        if name in self._left:
-            return self._left[name]
-        values: np.ndarray = self._engine.walk.data(name)
-        return values
-
-    def blob_diff(self, name: str) -> np.ndarray:
-        """The live gradient of a blob; zeros of its own where the net computes none."""
-        self._differentiate()
-        found: np.ndarray | None = None if name in self._left else self._engine.walk.diff(name)
-        return self._zeros(name, self.blob_data(name).shape) if found is None else found
-
-    def reshape_blob(self, name: str, shape: tuple[int, ...]) -> None:
-        """Note an input's new shape."""
-        inputs = self._engine.graph.inputs
-        if name in inputs:
-            self._pending.pop(name, None)
-            if inputs[name].shape != shape:
-                self._pending[name] = np.zeros(shape, np.float32)
-        elif shape != (mine := self.blob_data(name).shape):
-            raise ShapeError(
-                f"blob {name!r} is no input: its shape {mine} follows from those of the inputs "
-                f"({', '.join(inputs) or 'none'}); asked for {shape}"
-            )
-
     # How.
-
-    def _parameter(self, layer: str, number: int) -> ParameterBlob:
-        def data() -> np.ndarray:
-            array: np.ndarray = self._engine.walk.params[layer][number]
-            return array
-
-        def diff() -> np.ndarray:
-            self._differentiate()
-            found = self._engine.walk.gradients.get((layer, number))
-            return self._zeros((layer, number), data().shape) if found is None else found
-
-        return ParameterBlob(f"parameter {number} of layer {layer!r}", data, diff)
 
     def _check_parameters(self) -> None:
         """Raise ShapeError where a parameter has been given a shape that its layer does not have."""
@@ -351,46 +308,6 @@ class Net(Callbacks):
                     f"{blob.where} was reshaped to {blob.shape}: this net can be saved, and a net whose "
                     f"file has that shape can be made of it; to run it, reshape it back"
                 )
-
-    def _zeros(self, key: Any, shape: tuple[int, ...]) -> np.ndarray:
-        kept = self._unused.get(key)
-        if kept is None or kept.shape != shape:
-            self._unused[key] = kept = np.zeros(shape, np.float32)
-        return kept
-
-    def _differentiate(self) -> None:
-        """Plan gradients too, for a net that has only run forward until now. Arrays of its blobs that a
-        script holds are its own no longer; the values are the same."""
-        if self._engine.backward:
-            return
-        before = {name: self.blob_data(name).copy() for name in self._engine.graph.blobs}
-        self._engine.plan_again("every blob")
-        walk = self._engine.walk
-        walk.forward(again=True)
-        for name, values in before.items():
-            walk.data(name)[...] = values
-
-    def _settle(self, last: int | None = None) -> None:
-        """Plan for the shapes that inputs were given. Where a layer behind ``last`` cannot take them the
-        net ends before it, and the blobs behind keep what they are."""
-        count, planned = len(self._layer_names), len(self._engine.walk.layers)
-        needed = count if last is None else last + 1
-        if not self._pending and needed <= planned:
-            return
-        shapes = {name: array.shape for name, array in self._pending.items()}
-        try:
-            self._engine.reshape(shapes)
-        except ModelError:
-            if needed == count:
-                raise
-            blobs = self._engine.graph.blobs
-            self._left |= {name: self._engine.walk.data(name).copy() for name in blobs}
-            self._engine.reshape(shapes, needed)
-        made = self._engine.graph.blobs
-        self._left = {name: array for name, array in self._left.items() if name not in made}
-        for name, array in self._pending.items():
-            self._engine.walk.data(name)[...] = array
-        self._pending = {}
 
     def _users_parts(self) -> Iterator[tuple[str, Any]]:
         """What runs a user's code, by the name of its layer."""
