@@ -330,6 +330,38 @@ def test_a_convolution_that_was_measured_is_not_measured_again() -> None:
     assert len(library.executed) == before + 1
 
 
+def test_images_of_many_sizes_are_measured_for_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was quickest for one serves others that are nearly as large; batches are measured always."""
+    measured = list[int]()
+
+    def choose(device: Device, found: Sequence[Any]) -> int:
+        measured.append(len(found))
+        return len(found) - 1
+
+    monkeypatch.setattr(convolutions, "quickest", choose)
+    library = StandIn([[], []])
+    device = device_with(library)
+    random, told = np.random.default_rng(2), GEOMETRIES["all"]
+    w = random.normal(size=(6, 2, 3, 2)).astype(np.float32)
+
+    def measures(rows: int, samples: int = 1) -> bool:
+        x = random.normal(size=(samples, 4, rows, 20)).astype(np.float32)
+        asked = request("convolution", [x, w, None], told, "tf32")
+        expected = convolved(x.astype(np.float64), w.astype(np.float64), *geometry(told))
+        measured.clear()
+        (found,) = computed(device, asked, [x, w, None])
+        assert np.allclose(found, expected, atol=1e-3 * np.abs(expected).max())
+        return bool(measured)
+
+    assert [measures(rows) for rows in (20, 22, 24, 26)] == [True] * 4
+    assert [measures(rows) for rows in (28, 18, 60, 22, 400, 1800)] == [False] * 4 + [True] * 2
+    assert [measures(1500), measures(1500, 2)] == [False, True]
+    again = device_with(StandIn([[], []]))
+    again.opened["cudnn"].chosen = device.opened["cudnn"].chosen
+    device = again
+    assert not any(measures(rows) for rows in (20, 28, 18, 60))
+
+
 def plans_of(library: StandIn) -> int:
     return sum(each["kind"] == cudnn.PLAN for each in library.descriptors.values())
 

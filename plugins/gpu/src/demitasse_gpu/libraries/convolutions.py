@@ -8,12 +8,13 @@ multiples of four of them; other images are plain in float32."""
 
 from __future__ import annotations
 
+import re
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
-from math import prod
+from math import log, prod
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from demitasse import PLAIN, Candidate, Layout, PlanError, Request, Work
@@ -36,6 +37,9 @@ INNERMOST = (0, 2, 3, 1)
 LEAST = 32 * 2**20
 """The scratch memory that plans may need is twice what a convolution reads and writes, this at least,
 and at most what the plugin's options allow. It lies in the arena while the convolution runs."""
+SIZES, ALIKE = 4, 4
+"""After so many sizes of single images what was the quickest of one serves others, that are at most so
+many times as large or as small."""
 TRIED = 12
 """How many of the heuristics' plans are measured for each convolution, of 8 to 40: for tensor cores the
 quickest are rarely beyond."""
@@ -416,11 +420,16 @@ def _quickest(
     library: cudnn.Cudnn, asked: Convolution, ways: Callable[[str], Ways], held: object
 ) -> Call:
     """The quickest of the ways. One that was measured before, in this process or another, is made alone,
-    where there is still such a way."""
-    name = library.chosen.get(asked)
-    found = dict(ways(name)) if name else {}
-    if name not in found:
-        found = dict(ways(""))
+    where there is still such a way; or one of another size of images."""
+    kept = library.chosen.get(asked)
+    measured = bool(kept)
+    for name in [kept] if kept else _of_other_sizes(library, asked):
+        if name in (found := dict(ways(name))):
+            if not kept:
+                library.chosen.keep(asked, name)
+            break
+    else:
+        measured, found = True, dict(ways(""))
         if not found:
             shapes = ", ".join("x".join(map(str, extents)) for extents in (asked.x, asked.w))
             raise PlanError(
@@ -429,7 +438,27 @@ def _quickest(
             )
         best = quickest(library.device, [*found.values()])
         name = library.chosen.keep(asked, [*found][best])
+    if measured and asked.x[0] == 1:
+        library.sizes.setdefault(_sizeless(asked), {})[prod(asked.y[2:])] = name
     return Call(library.device, found[name], held)
+
+
+def _of_other_sizes(library: cudnn.Cudnn, asked: Convolution) -> list[str]:
+    """What may be the quickest for one image by what was for others, of which some were measured: where
+    each has a size of its own, to measure takes longer than it saves. Of cuDNN's plans the number says
+    only how the heuristics order them, so their first is preferred."""
+    known, points = library.sizes.get(_sizeless(asked), {}), prod(asked.y[2:])
+    if asked.x[0] != 1 or len(known) < SIZES:
+        return []
+    nearest = min(known, key=lambda size: abs(log(size / points)))
+    if abs(log(nearest / points)) > log(ALIKE):
+        return []
+    name = known[nearest]
+    return [re.sub(r"(cuDNN \d+)\.\d+$", r"\1.0", name), name]
+
+
+def _sizeless(asked: Convolution) -> Convolution:
+    return replace(asked, x=asked.x[:2], y=asked.y[:2])
 
 
 def opened(device: Device) -> cudnn.Cudnn:

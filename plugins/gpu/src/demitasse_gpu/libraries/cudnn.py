@@ -159,6 +159,9 @@ class Cudnn:
         self.call("cudnnSetStream", self.handle, ctypes.c_void_p(device.stream))
         name = f"convolutions-{signature()}-cudnn-{self.version}"
         self.chosen = Choices(device, name if loaded is None else "")
+        self.sizes: dict[Any, dict[int, str]] = {}
+        """The quickest way for an image of how many points, by the convolution without its size."""
+
         self.known: dict[Any, weakref.WeakValueDictionary[str, Plan]] = {}
         """Plans in use, by what they compute: of those that were only tried nothing is kept, as each has
         code on the device."""
