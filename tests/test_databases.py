@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import cv2
+import lmdb
 import numpy as np
 import pytest
 import sample_files as files
@@ -115,6 +116,17 @@ def test_an_lmdb_is_read_where_nothing_can_be_written(tmp_path: Path) -> None:
         assert sorted(path.name for path in folder.iterdir()) == before == ["data.mdb"]
     finally:
         folder.chmod(0o755)
+
+
+def test_an_lmdb_that_the_process_has_open_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    """Not closed yet, as a script that has just written it may leave it: lmdb opens none twice."""
+    folder = files.database(tmp_path / "db", files.records())
+    environment = lmdb.open(str(folder))
+    with pytest.raises(DataError, match=r"already open .*; close\(\) the one that you have of it"):
+        data_source(spec=DataSpec(folder, "lmdb"))
+    environment.close()
+    with files.opened(folder) as source:
+        assert files.read(source, 3)["label"].size == 3
 
 
 def test_an_lmdb_that_is_cut_off_while_it_is_read_is_an_error_that_names_it(tmp_path: Path) -> None:

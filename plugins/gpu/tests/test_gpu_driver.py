@@ -45,6 +45,7 @@ class Runtime(SimpleNamespace):
             **constants, streamCaptureModeThreadLocal=1, cudaDevAttrMaxSharedMemoryPerBlockOptin=97
         )
         self.calls: list[tuple[Any, ...]] = []
+        self.current = threading.local()
         self.errors: dict[str, CudaError] = {}
         self.answers: dict[str, Any] = {
             "getDeviceProperties": TOLD,
@@ -58,6 +59,10 @@ class Runtime(SimpleNamespace):
 
     def __getattr__(self, name: str) -> Any:
         def call(*arguments: Any) -> Any:
+            if name == "getDevice":
+                return getattr(self.current, "device", None)
+            if name == "setDevice":
+                self.current.device = arguments[0]
             self.calls.append((name, *arguments))
             if name in self.errors:
                 raise self.errors[name]
@@ -191,19 +196,21 @@ def test_memory_of_what_was_dropped_is_found_before_any_is_missed(runtime: Runti
 
 
 def test_who_asks_a_device_chooses_it_first(runtime: Runtime) -> None:
-    """Always: another library may have chosen another one in this thread meanwhile."""
+    """In each thread, and where another library has chosen another one in it meanwhile."""
     runtime.answers["getDeviceCount"] = 0
     first, second = CupyDriver(0), CupyDriver(1)
     runtime.calls.clear()
     for driver in (first, first, second, first):
         driver.memory()
+    runtime.setDevice(1)  # another library's
+    first.memory()
     thread = threading.Thread(target=first.memory)
     thread.start()
     thread.join()
     names = [call if call[0] == "setDevice" else call[0] for call in runtime.calls]
     assert names == [
-        *(("setDevice", 0), "memGetInfo", ("setDevice", 0), "memGetInfo"),
-        *(("setDevice", 1), "memGetInfo", ("setDevice", 0), "memGetInfo"),
+        *(("setDevice", 0), "memGetInfo", "memGetInfo", ("setDevice", 1), "memGetInfo"),
+        *(("setDevice", 0), "memGetInfo", ("setDevice", 1), ("setDevice", 0), "memGetInfo"),
         *(("setDevice", 0), "memGetInfo"),
     ]
 
@@ -298,14 +305,12 @@ def test_what_is_forgotten_is_ended_by_a_thread_that_waits(runtime: Runtime) -> 
     driver.end_graph(8)
     assert runtime.calls == []
     driver.synchronise(3)
-    here = ("setDevice", 0)
-    ended = ("eventDestroy", 7), ("graphExecDestroy", 8)
-    assert runtime.calls == [here, ("streamSynchronize", 3), *ended]
+    assert runtime.calls == [("streamSynchronize", 3), ("eventDestroy", 7), ("graphExecDestroy", 8)]
     driver.synchronise(3)
-    assert runtime.calls[4:] == [here, ("streamSynchronize", 3)]
+    assert runtime.calls[3:] == [("streamSynchronize", 3)]
     driver.end_event(9)
     driver.wait(5)
-    assert runtime.calls[6:] == [here, ("eventSynchronize", 5), ("eventDestroy", 9)]
+    assert runtime.calls[4:] == [("eventSynchronize", 5), ("eventDestroy", 9)]
 
 
 class Nvrtc(ModuleType):

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     "--iterations",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Batches to average over; default: the solver's test_iter, or all samples, which are once in "
-    "it where they are whole batches.",
+    help="Batches to average over; default: the solver's test_iter, or all samples, "
+    "some of them twice where the last batch is not full.",
 )
 @shared.runtime_options
 @flags.state_options

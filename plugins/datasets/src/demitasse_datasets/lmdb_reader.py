@@ -33,7 +33,8 @@ class LmdbReader:
                 self.path, readonly=True, lock=False, subdir=folder, create=False
             )
         except (lmdb.Error, OSError) as error:
-            raise DataError(f"{path}: cannot be opened as an LMDB database: {error}") from error
+            remedy = "; close() the one that you have of it" if "already open" in str(error) else ""
+            raise DataError(f"{path}: cannot be opened as an LMDB database: {error}{remedy}") from error
         file = path / FILE if folder else path
         # LMDB maps the file: a page that is not there ends the process with a bus error.
         promised = (self._environment.info()["last_pgno"] + 1) * self._environment.stat()["psize"]

@@ -44,8 +44,9 @@ def _here(method: F) -> F:
     @wraps(method)
     def call(self: CupyDriver, *arguments: Any) -> Any:
         try:
-            # Always: others of this process may have gone to another one in this thread.
-            self._runtime.setDevice(self.number)
+            # Others of this process may have gone to another one in this thread meanwhile.
+            if self._runtime.getDevice() != self.number:
+                self._runtime.setDevice(self.number)
             return method(self, *arguments)
         except RuntimeError as error:
             code = getattr(error, "status", None)
