@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -21,9 +21,6 @@ from demitasse_schedules import RANK_MAPS, Topology, cost, rounds_of, topology
 from netlab.lab import Netlab
 from netlab.measure import KB, MB, Measurement, measure
 from netlab.network import LabError
-
-if TYPE_CHECKING:
-    from demitasse_allreduce.choice import Way
 
 CONTEST = Path(__file__).with_name("contest.py")
 DEFAULT = "MPICH default"
@@ -289,17 +286,19 @@ def compare(
         if automatic:
             contenders[AUTO] = ("auto", {"machine": str(description), "gamma": found.gamma})
         order = {"sizes": list(sizes), "rounds": rounds, "contenders": contenders}
-        predicted, choices = predictions(schedules, network, sizes, found.gamma), []
-        if automatic:
-            chosen, predicted[AUTO] = choice(network, lab.plan.hosts, sizes, found.gamma)
-            choices = [*map(str, chosen)]
+        predicted, choices = predictions(schedules, network, sizes, found.gamma), list[str]()
         seconds: dict[str, list[list[float]]] = {name: [] for name in contenders}
         job = lab.start(
             [sys.executable, str(CONTEST), json.dumps(order)], stdout=subprocess.PIPE, text=True
         )
         for number, line in enumerate(job.stdout or ()):
-            for name, each in json.loads(line).items():
+            said = json.loads(line)
+            for name, each in said["seconds"].items():
                 seconds[name].append(each)
+            for way in said["ways"]:
+                chosen, cost_of = choice(way, network, sizes[number], found.gamma)
+                choices.append(chosen)
+                predicted.setdefault(AUTO, []).append(cost_of)
             known = {name: each[: number + 1] for name, each in predicted.items()}
             done = tuple(sizes[: number + 1])
             told(now := Comparison(found, done, seconds, known, tuple(choices[: number + 1])))
@@ -308,12 +307,10 @@ def compare(
     return now
 
 
-def choice(
-    network: Topology, hosts: int, sizes: Sequence[int], gamma: float
-) -> tuple[list[Way], list[float]]:
-    """What ``auto`` picks for each size in bytes, and what it predicts."""
-    from demitasse_allreduce.choice import Chooser
+def choice(way: Mapping[str, Any], network: Topology, size: int, gamma: float) -> tuple[str, float]:
+    """What ``auto`` has picked for so many bytes, in words, and the seconds that the model says."""
+    from demitasse_allreduce.choice import Chooser, Way
 
-    chooser = Chooser(network, hosts, gamma=gamma)
-    ways = [chooser.best(size) for size in sizes]
-    return ways, [chooser.predict(way, size // 4) for way, size in zip(ways, sizes, strict=True)]
+    chosen = Way(**way)
+    chooser = Chooser(network, network.endpoints, gamma=gamma)
+    return str(chosen), chooser.predict(chosen, size // 4)

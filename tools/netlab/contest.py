@@ -9,6 +9,7 @@ import re
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from mpi4py import MPI
 
 VARIABLE = "MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM"
 CHUNK = "MPIR_CVAR_ALLREDUCE_TREE_PIPELINE_CHUNK_SIZE"
+TRIALS = 3
+"""Runs of each that ``auto`` tries, as in a training by default."""
 
 
 class ControlVariable:
@@ -102,13 +105,29 @@ def floor(comm: MPI.Intracomm, array: Any) -> Callable[[], Any]:
 
 
 def automatic(comm: MPI.Intracomm, array: Any, machine: str, gamma: float) -> Callable[[], Any]:
-    """Demitasse's choice by the hardware description in that file: every rank comes to the same one."""
+    """Demitasse's choice as in a training: by the hardware description in that file, and by trials of
+    what costs least. Every rank comes to the same one, which is the ``way`` of what is returned."""
     from demitasse import load_machine
     from demitasse_allreduce.choice import Chooser, network_of
     from demitasse_allreduce.executor import Collective
+    from demitasse_allreduce.stages.candidates import candidates, steady
+    from demitasse_allreduce.trials import measured
 
-    chooser = Chooser(network_of(load_machine(machine)), comm.size, gamma=gamma)
-    return Collective(chooser.schedule(array.size), comm, array).run
+    network = network_of(load_machine(machine))
+    chooser = Chooser(network, comm.size, gamma=gamma)
+    ways = [offer.way for offer in candidates(chooser.offers(array.nbytes))]
+    runs = [Collective(way.schedule(array.size, network, comm.size), comm, array).run for way in ways]
+    array[:] = 0
+    for way, seconds in zip(ways, measured(comm, runs, TRIALS), strict=True):
+        chooser.measured.record(way, array.nbytes, comm.size, seconds)
+    chosen = steady(chooser.offers(array.nbytes))[0].way
+    run = runs[ways.index(chosen)]
+
+    def work() -> None:
+        run()
+
+    vars(work)["way"] = asdict(chosen)
+    return work
 
 
 KINDS: dict[str, Callable[..., Callable[[], Any]]] = {
@@ -154,7 +173,8 @@ def main() -> None:
             if comm.rank == 0:
                 print(f"{size >> 20} MB, round {turn}", file=sys.stderr, flush=True)
         if comm.rank == 0:
-            print(json.dumps(seconds), flush=True)
+            ways = [run.way for run in runs.values() if hasattr(run, "way")]
+            print(json.dumps({"seconds": seconds, "ways": ways}), flush=True)
 
 
 if __name__ == "__main__":

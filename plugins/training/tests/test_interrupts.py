@@ -115,6 +115,7 @@ def test_an_interrupt_that_does_not_wake_the_main_thread_is_heard_within_an_iter
         signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)  # Python's note of it is the same
         before.append(heard.wait(20))
 
+    trainer = train()
     with pytest.raises(Interrupted):
-        train()._crew.run(task, heard.set)
+        trainer._crew.run(task, heard.set)
     assert before == [True]

@@ -78,11 +78,16 @@ def test_a_learning_rate_that_is_too_large_is_traced_to_the_first_layer_that_ove
     assert differ(copied(trainer.net), before) == 0.0
 
 
-def test_parameters_that_diverged_are_named(train: Train) -> None:
-    trainer = train(solver={"rate": math.inf})
-    trainer.step(1)
+@pytest.mark.parametrize("at_first", [True, False])
+def test_parameters_that_diverged_are_named(train: Train, at_first: bool) -> None:
+    """By a look at them after the first iteration, and else by the next loss."""
+    trainer = train(solver={"rate": math.inf if at_first else 0.01})
+    if not at_first:
+        trainer.step(1)
+        trainer.net.params["scores"][0][...] = np.inf
     with pytest.raises(NumericsError) as caught:
         trainer.step(1)
+    assert f"iteration {1 - at_first}: " in str(caught.value)
     assert "of layer 'scores' is no longer finite" in str(caught.value)
     assert "lower the learning rate" in str(caught.value)
 
