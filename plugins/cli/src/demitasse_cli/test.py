@@ -90,7 +90,7 @@ def command(
     samples = sum(count * _batch(net) for net, count in nets)
     noun = "1 batch" if batches == 1 else f"{batches} batches"
     twice = sum(_twice(net) for net, count in nets if count == _all(net))
-    again = f", {twice} of them twice as batches are whole" if twice else ""
+    again = f", {twice} of them twice to fill the last batch" if twice else ""
     print(
         f"{report.scores_text(scores)}  ({noun}, {samples} samples{again}, {seconds:.1f} s)",
         file=stream,

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
 from typing import Any
 
-from demitasse_gpu.driver import Address, Argument, Driver, Extent, Function, Handle
+from demitasse_gpu.driver import Driver, Handle
+
+STREAM = dict.fromkeys(("copy", "clear", "record", "launch", "launch_graph"), -1)
+STREAM |= dict.fromkeys(("wait_in_stream", "call"), 0)
+"""Calls that give a stream something: which of their arguments it is. Captures have the turn already."""
 
 
 class InTurn:
@@ -18,9 +21,6 @@ class InTurn:
     def __init__(self, driver: Driver, stream: Handle, turn: threading.RLock) -> None:
         self.driver, self._stream, self._turn = driver, stream, turn
         self._events = deque[Handle]()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.driver, name)
 
     def synchronise(self, stream: Handle) -> None:
         """Wait until all that is in the stream now is done."""
@@ -35,38 +35,15 @@ class InTurn:
         finally:
             self._events.append(event)
 
-    def copy(self, target: Address, source: Address, nbytes: int, kind: str, stream: Handle) -> None:
-        self._do(stream, self.driver.copy, target, source, nbytes, kind, stream)
+    def __getattr__(self, name: str) -> Any:
+        method, place = getattr(self.driver, name), STREAM.get(name)
+        if place is None:
+            return method
 
-    def clear(self, target: Address, nbytes: int, stream: Handle) -> None:
-        self._do(stream, self.driver.clear, target, nbytes, stream)
+        def call(*arguments: Any) -> Any:
+            if arguments[place] != self._stream:
+                return method(*arguments)
+            with self._turn:
+                return method(*arguments)
 
-    def record(self, event: Handle, stream: Handle) -> None:
-        self._do(stream, self.driver.record, event, stream)
-
-    def wait_in_stream(self, stream: Handle, event: Handle) -> None:
-        self._do(stream, self.driver.wait_in_stream, stream, event)
-
-    def call(self, stream: Handle, work: Callable[[], None]) -> None:
-        self._do(stream, self.driver.call, stream, work)
-
-    def launch(
-        self,
-        function: Function,
-        grid: Extent,
-        block: Extent,
-        arguments: Sequence[Argument],
-        shared: int,
-        stream: Handle,
-    ) -> None:
-        self._do(stream, self.driver.launch, function, grid, block, arguments, shared, stream)
-
-    def launch_graph(self, graph: Handle, stream: Handle) -> None:
-        self._do(stream, self.driver.launch_graph, graph, stream)
-
-    def _do(self, stream: Handle, call: Callable[..., None], *arguments: Any) -> None:
-        if stream != self._stream:
-            call(*arguments)
-            return
-        with self._turn:
-            call(*arguments)
+        return call

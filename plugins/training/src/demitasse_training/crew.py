@@ -182,8 +182,8 @@ class Crew:
         return [span for level in self.workers[0].levels for span in level.spans()]
 
     def lost_parameter(self) -> str:
-        """Which of the first worker's parameters is no longer finite, in words; empty where all are, or
-        where they do not lie in the host's memory, whose devices' kernels let nothing get lost."""
+        """Which of the first worker's parameters is no longer finite, in words; empty where all are. On
+        a device they are not looked at: to copy them here takes longer than a step."""
         first = self.workers[0]
         flat = first.flat.parameters
         # The sum of all is cheap, and finite only where all are.
