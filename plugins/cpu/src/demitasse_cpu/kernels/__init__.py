@@ -38,6 +38,7 @@ from demitasse_cpu.kernels import (
     spatial,
     spread_products,
     strided,
+    unit_gradient,
     update,
     wide_weights,
     windows,
@@ -110,6 +111,10 @@ def candidates(request: Request) -> Iterable[Candidate]:
     if by_winograd and name == "convolution_backward_weights":
         # Of 72 in the measured nets two were quickest by oneDNN's kernel for blocks, by a twentieth.
         offered = offered[:1]
+    if by_unit := _offers((unit_gradient.FACTORIES,), name, request):
+        # oneDNN's for blocks are without the matrix unit, and took 3 to 8 times as long.
+        near = [each for each in offered if not each.input_layouts[0].blocks]
+        return [*by_unit, *near, *by_winograd]
     others = _offers(LIGHTER if by_winograd else DIRECT + LIGHTER, name, request)
     if any(each.kernel == wide_weights.KERNEL for each in others):
         # A copy in 16 bits took 2 to 10 times as long as weights that are rounded on their way. What is

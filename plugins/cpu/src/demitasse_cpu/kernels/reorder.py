@@ -213,24 +213,32 @@ def _order(s: TensorSpec) -> tuple[int, ...]:
     return s.layout.order or tuple(range(len(s.shape)))
 
 
-def _tables(shape: Sequence[int], layout: Layout) -> list[Any]:
-    """Each dimension's term of an element's place, of ``shape`` with two dimensions of 1 before it."""
+def terms(shape: Sequence[int], layout: Layout) -> list[Any]:
+    """Each dimension's term of an element's place."""
     import numpy as np
 
-    logical = shape[2:]
-    physical = layout.physical(logical)
-    order = layout.order or tuple(range(len(logical)))
+    physical = layout.physical(shape)
+    order = layout.order or tuple(range(len(shape)))
     steps = [prod(physical[i + 1 :]) for i in range(len(physical))]
-    terms = [np.zeros(1, np.int64), np.zeros(1, np.int64)]
-    for d, extent in enumerate(logical):
+    found = []
+    for d, extent in enumerate(shape):
         # The innermost of a dimension's blocks counts first, what is beyond all of them last.
         rest, term = np.arange(extent), np.zeros(extent, np.int64)
         for i, (dimension, size) in reversed(list(enumerate(layout.blocks))):
             if dimension == d:
                 term += rest % size * steps[len(order) + i]
                 rest = rest // size
-        terms.append(term + rest * steps[order.index(d)])
-    lead = terms[0]
-    for term in terms[1:-2]:
+        found.append(term + rest * steps[order.index(d)])
+    return found
+
+
+def _tables(shape: Sequence[int], layout: Layout) -> list[Any]:
+    """These terms, of ``shape`` with two dimensions of 1 before it: the last two dimensions', and the
+    others' together."""
+    import numpy as np
+
+    *others, row, column = [np.zeros(1, np.int64)] * 2 + terms(shape[2:], layout)
+    lead = others[0]
+    for term in others[1:]:
         lead = (lead[:, None] + term).ravel()
-    return [lead, *terms[-2:]]
+    return [lead, row, column]

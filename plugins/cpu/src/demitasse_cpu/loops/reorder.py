@@ -141,7 +141,7 @@ def _side_by_side_typed(rows: int) -> Any:
     return intrinsic(typed)
 
 
-_turned: Any = intrinsic(_turned_typed)
+turned: Any = intrinsic(_turned_typed)
 _pairs_turned: Any = intrinsic(_pairs_turned_typed)
 _TWO, _THREE, _FOUR = map(_side_by_side_typed, (2, 3, 4))
 
@@ -162,12 +162,12 @@ def transposed(x: Array, y: Array, rows: int, columns: int, begin: int, end: int
             i = min(band, rows - TILE)
             for left in range(0, columns, TILE):
                 j = min(left, columns - TILE)
-                _turned(x, start + i * columns + j, columns, y, start + j * rows + i, rows)
+                turned(x, start + i * columns + j, columns, y, start + j * rows + i, rows)
         else:
             j = min(band, columns - TILE)
             for top in range(0, rows, TILE):
                 i = min(top, rows - TILE)
-                _turned(x, start + i * columns + j, columns, y, start + j * rows + i, rows)
+                turned(x, start + i * columns + j, columns, y, start + j * rows + i, rows)
 
 
 @compiled()
@@ -245,7 +245,7 @@ def rows_in_pairs(x: Array, y: Array, rows: int, columns: int, width: int, begin
         row = band * TILE
         for column in range(0, columns, TILE):
             to = (row // width * columns + column) * width + row % width
-            _turned(x, row * columns + column, columns, y, to, width)
+            turned(x, row * columns + column, columns, y, to, width)
 
 
 @compiled()

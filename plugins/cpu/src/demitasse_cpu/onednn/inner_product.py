@@ -130,12 +130,22 @@ def _settled(layout: Layout) -> list[Layout]:
 def has_pairs(request: Request) -> bool:
     """Whether a bf16 plan's products are best made of pairs of bfloat16 by AVX512-BF16: where oneDNN has
     kernels for that and none for a processor's matrix unit."""
+    return _kernel(request).endswith("avx512_core_bf16")
+
+
+def has_matrix_unit(request: Request) -> bool:
+    """Whether they are best made by the processor's matrix unit (AMX), as oneDNN makes them."""
+    return _kernel(request).endswith("avx512_core_amx")
+
+
+def _kernel(request: Request) -> str:
+    """What oneDNN calls the kernel for a bf16 plan's products; empty where loops cannot do the same."""
     lib = library()
     if lib is None or request.precision != "bf16" or request.place.simulated:
-        return False
+        return ""
     # For another processor LLVM might not have the instruction, and would end the process.
     ours = not {"NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES"} & set(os.environ)
-    return ours and bfloat16_kernel(lib).endswith("avx512_core_bf16")
+    return bfloat16_kernel(lib) if ours else ""
 
 
 @cache

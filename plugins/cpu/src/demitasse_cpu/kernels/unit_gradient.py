@@ -1,0 +1,304 @@
+"""The gradient of a convolution's weights by a processor's matrix unit; see loops.unit_gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+from typing import Any, NamedTuple
+
+from demitasse import PLAIN, Candidate, Request, Work
+from demitasse_cpu.kernels.layouts import NHWC_BF16
+from demitasse_cpu.kernels.reorder import terms
+from demitasse_cpu.kernels.requests import aligned, cut, flat, spec
+from demitasse_cpu.kernels.work import ready, spread
+from demitasse_cpu.native import at_once, in_order
+from demitasse_cpu.onednn.inner_product import has_matrix_unit
+from demitasse_cpu.threads import divide
+
+KERNEL = "matrix unit"
+
+# As loops.matrix_unit has them, which is not imported before a kernel is bound.
+_ROWS, _TERMS, _WIDE = 16, 32, 32
+
+_FEWEST = 8
+"""Channels, and outputs: of fewer tiles would be mostly zeros. Of fewer channels those of a window's row
+count as one pixel's."""
+
+_SUMS = 2**20
+"""Bytes of sums that stay in the second cache with what they are sums of."""
+
+_STRETCH = 2**20
+"""Bytes of rows and pairs that are worked on at a time."""
+
+_LEAST, _MOST = 256, 4096
+"""Places of a stretch."""
+
+
+class Line(NamedTuple):
+    """``images`` of ``channels``, whose numbers ``x_image`` says, and as many results of ``outputs``,
+    ``dy_image``, in a line where an image takes ``plane`` places; ``lines`` of x for as many remainders
+    of strides. Taps read from ``before`` the first of a ``stretch`` to ``after`` its last place, of
+    ``held`` places. Of a ``block`` of outputs there are one or two ``copies`` of rows, ``row`` numbers
+    apart."""
+
+    images: int
+    channels: int
+    outputs: int
+    plane: int
+    x_image: int
+    dy_image: int
+    lines: int
+    copies: int
+    before: int
+    after: int
+    stretch: int
+    held: int
+    block: int
+    row: int
+
+
+class Frame(NamedTuple):
+    """Images of ``rows`` x ``line`` numbers, which lie from ``top`` and ``left`` on in others of
+    ``padded_rows`` x ``padded_line``."""
+
+    rows: int
+    line: int
+    top: int
+    left: int
+    padded_rows: int
+    padded_line: int
+
+
+class _Along(NamedTuple):
+    """One dimension: the extent of a plane, of which so many of the image's pixels are ``read``; where
+    each tap's pixels begin, modulo the stride, and how many places from the result they are."""
+
+    extent: int
+    read: int
+    stride: int
+    remainders: Sequence[int]
+    steps: Sequence[int]
+
+
+@dataclass(frozen=True)
+class _Way:
+    """The line, what each tap reads of it, who sums what, and in which memory: that of the framed
+    images, if there are, and then each part's."""
+
+    line: Line
+    frame: Frame | None
+    rows: _Along
+    columns: _Along
+    row_numbers: int
+    pixel_numbers: int
+    keeps: bool
+    parts: Sequence[tuple[int, int, int, int]]
+    sizes: Sequence[int]
+
+    @property
+    def kinds(self) -> list[tuple[int, int]]:
+        """The remainders for which there is a line of x."""
+        return sorted(set(product(self.rows.remainders, self.columns.remainders)))
+
+    def tables(self, results: Sequence[int], numbers: int) -> tuple[Any, ...]:
+        """Where in an image of dy and of x each place's pixel lies, and by tap the line and the shift."""
+        import numpy as np
+
+        rows, columns, kinds = self.rows, self.columns, self.kinds
+        extents, ends = (rows.extent, columns.extent), (rows.read, columns.read)
+        strides, sizes = (rows.stride, columns.stride), (self.row_numbers, self.pixel_numbers)
+        of_dy = _places(extents, (0, 0), (1, 1), results, (results[1] * numbers, numbers))
+        of_x = [_places(extents, first, strides, ends, sizes) for first in kinds]
+        lines = [kinds.index(each) for each in product(rows.remainders, columns.remainders)]
+        shifts = [a * columns.extent + b for a, b in product(rows.steps, columns.steps)]
+        return of_dy, np.concatenate(of_x), np.array(lines), np.array(shifts)
+
+
+def backward_weights(request: Request) -> Iterable[Candidate]:
+    """The kernel for dw, as the plan has it, and db."""
+    dy, x = map(spec, request.inputs)
+    dw, db = spec(request.outputs[0]), (*request.outputs, None)[1]
+    kinds = {operand.dtype for operand in (dy, x, dw, db) if operand is not None}
+    groups = request.attributes["groups"]
+    if len(x.shape) != 4 or kinds != {"float32"} or not prod(x.shape) * prod(dy.shape):
+        return
+    if dy.shape[1] // groups < _FEWEST or not has_matrix_unit(request):
+        return
+    way = _way(request, x.shape, dw.shape, dy.shape)
+    if way is None:
+        return
+    framed = 0 if way.frame is None else 2 * x.shape[0] * way.line.x_image
+    room = [framed, *way.sizes * len(way.parts)]
+
+    def bind(sources: Sequence[Any], targets: Sequence[Any], workspace: Any) -> Work:
+        import numpy as np
+
+        from demitasse_cpu.loops import elementwise
+        from demitasse_cpu.loops import unit_gradient as loops
+
+        g, parts = way.line, way.parts
+        first, *rooms = cut(workspace, "uint8", *room)
+        given_dy, given_x = map(flat, sources)
+        result, none = flat(targets[0]), np.zeros(0, np.float32)
+        bias = none if db is None else flat(targets[1])
+        of_output, *others = terms(dw.shape, dw.layout)
+        stages: list[Work] = []
+        if way.frame is not None:
+            framed, others = first.view("uint16"), [others[1], others[2], others[0]]
+            stages.append(
+                spread(loops.framed, (way.frame, given_x, framed), x.shape[0], request.place.threads)
+            )
+            given_x = framed
+            of_tap, of_channel = others[0], (others[1][:, None] + others[2]).ravel()
+        else:
+            of_channel, of_tap = others[0], (others[1][:, None] + others[2]).ravel()
+        if result.size != prod(dw.shape):
+            stages.append(spread(elementwise.filled, (result, 0.0), result.size, len(parts)))
+        tables, apart = way.tables(dy.shape[2:], dy.shape[1]), _pairs_apart(g, of_output, of_channel)
+        for group in range(groups):
+            outputs = slice(group * g.outputs, (group + 1) * g.outputs)
+            mine, target = (of_output[outputs], of_channel, of_tap, apart), (result, bias[outputs])
+            both = given_dy[group * g.outputs :], given_x[group * g.channels :]
+            work = []
+            for i, part in enumerate(parts):
+                own = rooms[len(way.sizes) * i : len(way.sizes) * (i + 1)]
+                memory = map(np.ndarray.view, own, ("int64", "uint16", "uint16", "float32"))
+                scratch = _words(), *memory, *target, int(way.keeps)
+                work.append(ready(loops.gradient, g, *both, *tables, *mine, *scratch, *part))
+            stages.append(at_once(work))
+            if way.keeps:
+                sums, tiles = rooms[len(way.sizes) - 1 :: len(way.sizes)], -(-g.outputs // _ROWS)
+                stages.append(
+                    spread(
+                        loops.add_up,
+                        (g, tuple(each.view("float32") for each in sums), *mine, *target),
+                        tiles,
+                        min(len(parts), tiles),
+                    )
+                )
+        return in_order(stages)
+
+    outward = (dw.layout, *[PLAIN] * (len(request.outputs) - 1))
+    size = sum(map(aligned, room))
+    yield Candidate(KERNEL, bind, (NHWC_BF16,) * 2, outward, workspace=size, in_place=False)
+
+
+FACTORIES = {"convolution_backward_weights": backward_weights}
+
+
+def _words() -> Any:
+    """How tiles are to be, room for how they were, zeros, and a tile of ones behind."""
+    import numpy as np
+
+    words = np.zeros(128 + _ROWS * _TERMS, np.uint16)
+    words[0], words[8:16], words[24:28] = 1, 64, _ROWS << 8 | _ROWS
+    words[128:] = 0x3F80  # 1 as bfloat16
+    return words
+
+
+def _pairs_apart(g: Line, of_output: Any, of_channel: Any) -> int:
+    """How far pairs of channels lie apart, in pairs, where outputs lie beside each other in whole
+    squares; 0 for weights that lie otherwise."""
+    import numpy as np
+
+    if g.outputs % _ROWS or g.channels % _WIDE:
+        return 0
+    squares, panels = of_output.reshape(-1, _ROWS), of_channel.reshape(-1, _WIDE)
+    apart = int(panels[0, 2])
+    beside = np.arange(_ROWS) * 2
+    there = np.arange(_WIDE) // 2 * apart + np.arange(_WIDE) % 2
+    fits = (squares - squares[:, :1] == beside).all() and (panels - panels[:, :1] == there).all()
+    return apart // 2 if fits and apart % 2 == 0 else 0
+
+
+def _way(request: Request, x: Sequence[int], w: Sequence[int], y: Sequence[int]) -> _Way | None:
+    """None where the loops do not serve."""
+    given, groups, channels = request.attributes, request.attributes["groups"], w[1]
+    (height, width), taps, results = x[2:], w[2:], y[2:]
+    stride, dilation, pad = (tuple(map(int, given[name])) for name in ("stride", "dilation", "pad"))
+    if channels >= _FEWEST:
+        frame, pixel, line = None, x[1], x[1] * width
+        rows, columns = (
+            _along(x[2 + d], results[d], taps[d], stride[d], dilation[d], pad[d]) for d in (0, 1)
+        )
+    else:
+        if groups > 1 or dilation[1] != 1 or taps[1] == 1:
+            return None
+        reached = [(results[d] - 1) * stride[d] + dilation[d] * (taps[d] - 1) + 1 for d in (0, 1)]
+        padded = [max(x[2 + d] + 2 * pad[d], reached[d]) for d in (0, 1)]
+        pixel, line = channels, channels * padded[1]
+        frame = Frame(height, width * channels, pad[0], pad[1] * channels, padded[0], line)
+        rows = _along(padded[0], results[0], taps[0], stride[0], dilation[0], 0)
+        columns = _along((results[1] - 1) * stride[1] + 1, results[1], 1, stride[1], 1, 0)
+        channels *= taps[1]
+    outputs, plane, threads = w[0] // groups, rows.extent * columns.extent, request.place.threads
+    shifts = [a * columns.extent + b for a, b in product(rows.steps, columns.steps)]
+    before, after = max(0, -min(shifts)), max(0, *shifts)
+    before += before % 2
+    copies = 1 + any(shift % 2 for shift in shifts)
+    lines = len(set(rows.remainders)) * len(set(columns.remainders))
+
+    wide, panels, places = -(-channels // _WIDE) * _WIDE, -(-outputs // _WIDE), x[0] * plane
+    room = 4 * (len(shifts) * wide + _ROWS) * _WIDE  # of a panel's sums
+    keeps = room * panels <= _SUMS
+    shares = divide(panels, 1 if keeps else min(threads, panels))
+    most = max(b - a for a, b in shares)
+    place_bytes = 2 * (lines * wide + copies * _WIDE * (most if keeps else 1))
+    stretch = max(_LEAST, min(_MOST, _STRETCH // place_bytes))
+    if keeps:  # as many for each thread
+        count = -(-places // (stretch * threads)) * threads
+    else:
+        count = 1 if 2 * places <= 3 * stretch else -(-places // stretch)
+    steps = -(-(-(-places // count) + copies - 1) // _TERMS)
+    stretch = steps * _TERMS - (copies - 1)
+    count = -(-places // stretch)
+    alone = count == 1 and not keeps
+    block = most if keeps or alone else max(1, min(most, _SUMS // room))
+    if keeps:
+        parts = [
+            (0, outputs, a * stretch, min(b * stretch, places))
+            for a, b in divide(count, min(threads, count))
+        ]
+    else:
+        parts = [(a * _WIDE, min(b * _WIDE, outputs), 0, places) for a, b in shares]
+    held = steps * _TERMS + before + after + 1
+    held += held % 2
+    row = _TERMS * (steps + 1 + steps % 2)  # so that rows do not meet in the caches
+    sizes = [
+        8 * held,
+        2 * copies * _WIDE * block * row,
+        2 * lines * wide * held,
+        4 * _WIDE * _WIDE if alone else room * block,
+    ]
+    x_image = line * (height if frame is None else frame.padded_rows)
+    about = x[0], channels, outputs, plane, x_image, prod(y[1:]), lines, copies
+    made = Line(*about, before, after, stretch, held, block * _WIDE, row)
+    return _Way(made, frame, rows, columns, line, pixel, keeps and len(parts) > 1, parts, sizes)
+
+
+def _along(extent: int, results: int, taps: int, stride: int, dilation: int, pad: int) -> _Along:
+    reach = [tap * dilation - pad for tap in range(taps)]
+    steps = [each // stride for each in reach]
+    there = max(-(-(extent - each % stride) // stride) for each in reach)
+    size = max(there + max(0, -min(steps)), results + max(0, *steps), 1)
+    return _Along(size, extent, stride, [each % stride for each in reach], steps)
+
+
+def _places(
+    extents: Sequence[int],
+    first: Sequence[int],
+    stride: Sequence[int],
+    ends: Sequence[int],
+    sizes: Sequence[int],
+) -> Any:
+    """Where in an image each place's pixel lies, whose rows and pixels have so many numbers; below zero
+    where there is none."""
+    import numpy as np
+
+    rows, columns = (
+        np.arange(n, dtype=np.int64) * s + f for n, s, f in zip(extents, stride, first, strict=True)
+    )
+    there = (rows < ends[0])[:, None] & (columns < ends[1])
+    return np.where(there, rows[:, None] * sizes[0] + columns * sizes[1], -1).ravel()

@@ -1,0 +1,247 @@
+"""Products of bfloat16 by a processor's matrix unit (AMX): parts of loops.
+
+A tile is 16 rows of 64 bytes: of the left factor's rows 32 terms each, of the right factor's 16 pairs of
+terms by 16 results, of sums 16 x 16 in float32. All are parts of the compiler's own (intrinsics): numba
+does not see a change here, so one that changes results needs a change in the loops that use them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from demitasse_cpu.loops.reorder import exchanged
+
+ROWS = 16
+"""Of a tile."""
+
+TERMS = 32
+"""That a product of tiles sums."""
+
+WIDE = 32
+"""Results of a panel, two tiles."""
+
+_I8, _I16, _I32, _I64 = map(ir.IntType, (8, 16, 32, 64))
+_BYTES, _NOTHING = _I8.as_pointer(), ir.VoidType()
+_HALVES, _WORDS = ir.VectorType(_I16, ROWS), ir.VectorType(_I32, ROWS)
+_PAIRS = ir.VectorType(_I16, 2 * ROWS)
+_LEFT, _RIGHT = (4, 5), (6, 7)  # tiles; those before are sums
+
+
+def _place(context: Any, builder: Any, signature: Any, args: Any, position: int, at: Any) -> Any:
+    """The address of number ``at`` of an array argument."""
+    array = context.make_array(signature.args[position])(context, builder, args[position])
+    return builder.gep(array.data, [at])
+
+
+def _call(builder: Any, name: str, *arguments: Any) -> Any:
+    kind = ir.FunctionType(_NOTHING, [argument.type for argument in arguments])
+    function = cgutils.get_or_insert_function(builder.module, kind, name)  # type: ignore[no-untyped-call]
+    return builder.call(function, arguments)
+
+
+def _configured_typed(context: Any, wanted: Any, before: Any) -> Any:
+    """The unit's tiles become as the 64 bytes of ``wanted`` say; ``before`` gets how they were. What is
+    in them is lost."""
+    signature = types.void(wanted, before)
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        first, second = (
+            builder.bitcast(_place(context, builder, signature, args, i, _I64(0)), _BYTES) for i in (0, 1)
+        )
+        _call(builder, "llvm.x86.sttilecfg", second)
+        _call(builder, "llvm.x86.ldtilecfg", first)
+        return context.get_dummy_value()
+
+    return signature, generate
+
+
+def _products_typed(
+    context: Any,
+    left: Any,
+    right: Any,
+    a: Any,
+    a_at: Any,
+    a_row: Any,
+    a_step: Any,
+    b: Any,
+    b_at: Any,
+    b_row: Any,
+    b_step: Any,
+    sums: Any,
+    sums_at: Any,
+    sums_row: Any,
+    steps: Any,
+    more: Any,
+) -> Any:
+    """sums (+)= a times b, of as many tiles of a, 16 rows below each other, as the tuple ``left`` has
+    numbers, and of b, 16 results beside each other, as ``right`` has: one or two. Rows of a have
+    ``a_row`` numbers, pairs of terms of b ``b_row``; 32 terms on lies ``a_step``, and ``b_step``. There
+    is one step at least; ``more`` adds to what is there."""
+    n = types.int64
+    signature = types.void(left, right, a, n, n, n, b, n, n, n, sums, n, n, n, n)
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        rows, columns = range(left.count), range(right.count)
+
+        def address(position: int, at: Any) -> Any:
+            return builder.bitcast(_place(context, builder, signature, args, position, at), _BYTES)
+
+        def added(at: Any, step: Any, count: int) -> Any:
+            return builder.add(at, builder.mul(step, _I64(count)))
+
+        a_bytes, b_bytes = (builder.mul(args[i], _I64(2)) for i in (4, 8))
+        sums_bytes = builder.mul(args[12], _I64(4))
+        cells = [
+            (_I8(2 * i + j), address(10, builder.add(added(args[11], args[12], ROWS * i), _I64(ROWS * j))))
+            for i in rows
+            for j in columns
+        ]
+        resumed, fresh, body, done = (
+            builder.append_basic_block(name) for name in ("resumed", "fresh", "steps", "done")
+        )
+        builder.cbranch(builder.icmp_signed("!=", args[14], _I64(0)), resumed, fresh)
+        builder.position_at_end(resumed)
+        for tile, place in cells:
+            _call(builder, "llvm.x86.tileloadd64", tile, place, sums_bytes)
+        builder.branch(body)
+        builder.position_at_end(fresh)
+        for tile, _ in cells:
+            _call(builder, "llvm.x86.tilezero", tile)
+        builder.branch(body)
+        builder.position_at_end(body)
+        step = builder.phi(_I64)
+        a_first = builder.add(args[3], builder.mul(step, args[5]))
+        b_first = builder.add(args[7], builder.mul(step, args[9]))
+        for j in columns:
+            place = address(6, builder.add(b_first, _I64(2 * ROWS * j)))
+            _call(builder, "llvm.x86.tileloadd64", _I8(_RIGHT[j]), place, b_bytes)
+        for i in rows:
+            place = address(2, added(a_first, args[4], ROWS * i))
+            _call(builder, "llvm.x86.tileloadd64", _I8(_LEFT[i]), place, a_bytes)
+            for j in columns:
+                tiles = _I8(2 * i + j), _I8(_LEFT[i]), _I8(_RIGHT[j])
+                _call(builder, "llvm.x86.tdpbf16ps", *tiles)
+        following = builder.add(step, _I64(1))
+        step.add_incoming(_I64(0), resumed)
+        step.add_incoming(_I64(0), fresh)
+        step.add_incoming(following, body)
+        builder.cbranch(builder.icmp_signed("<", following, args[13]), body, done)
+        builder.position_at_end(done)
+        for tile, place in cells:
+            _call(builder, "llvm.x86.tilestored64", tile, place, sums_bytes)
+        return context.get_dummy_value()
+
+    return signature, generate
+
+
+def _row(builder: Any, given: tuple[Any, Any, Any], offset: Any, lanes: Any, kind: Any) -> Any:
+    """As many numbers as ``lanes`` says, in order, from ``offset`` on, and zeros behind; zeros for an
+    offset below zero. ``given`` is where numbers lie, where zeros lie, and a number in both to begin
+    at."""
+    numbers, zeros, at = given
+    there = builder.icmp_signed(">=", offset, _I64(0))
+    pointer = builder.select(there, builder.gep(numbers, [builder.add(offset, at)]), zeros)
+    mask = ir.VectorType(ir.IntType(1), kind.count)
+    name = f"llvm.masked.load.v{kind.count}i16.p0"
+    pointer = builder.bitcast(pointer, kind.as_pointer())
+    none = ir.Constant(kind, None)
+    function = ir.FunctionType(kind, [pointer.type, _I32, mask, kind])
+    load = cgutils.get_or_insert_function(builder.module, function, name)  # type: ignore[no-untyped-call]
+    return builder.call(load, [pointer, _I32(2), lanes, none])
+
+
+def _lanes(builder: Any, count: Any, kind: Any) -> Any:
+    """A mask of the first ``count`` numbers."""
+    order = ir.Constant(ir.VectorType(_I16, kind.count), list(range(kind.count)))
+    lane = builder.insert_element(ir.Constant(order.type, ir.Undefined), builder.trunc(count, _I16), _I32(0))
+    zeros = ir.Constant(ir.VectorType(_I32, kind.count), None)
+    everywhere = builder.shuffle_vector(lane, ir.Constant(order.type, ir.Undefined), zeros)
+    return builder.icmp_signed("<", order, everywhere)
+
+
+def _stored(builder: Any, value: Any, pointer: Any) -> None:
+    builder.store(value, builder.bitcast(pointer, value.type.as_pointer())).align = 2
+
+
+def _interleaved(builder: Any, one: Any, other: Any, first: int, count: int) -> Any:
+    """``count`` numbers of each of two vectors by turns, from the ``first`` on."""
+    lanes = [first + k // 2 + k % 2 * one.type.count for k in range(2 * count)]
+    return builder.shuffle_vector(one, other, ir.Constant(ir.VectorType(_I32, 2 * count), lanes))
+
+
+def _columns_typed(
+    context: Any, x: Any, at: Any, count: Any, zeros: Any, offsets: Any, first: Any, y: Any, to: Any, row: Any
+) -> Any:
+    """Numbers ``at`` to ``at`` + 16 of each of 32 pixels, which lie where the table of ``offsets`` says
+    from ``first`` on, become 16 rows of 32; only ``count`` of a pixel's are read, and the other rows
+    are zeros, as a pixel below zero is."""
+    n = types.int64
+    signature = types.void(x, n, n, zeros, offsets, n, y, n, n)
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        def place(position: int, at: Any) -> Any:
+            return _place(context, builder, signature, args, position, at)
+
+        given = place(0, _I64(0)), place(3, _I64(0)), args[1]
+        lanes = _lanes(builder, args[2], _HALVES)
+        rows = []
+        for i in range(ROWS):
+            pair = [
+                _row(
+                    builder,
+                    given,
+                    builder.load(place(4, builder.add(args[5], _I64(2 * i + k)))),
+                    lanes,
+                    _HALVES,
+                )
+                for k in range(2)
+            ]
+            rows.append(builder.bitcast(_interleaved(builder, *pair, 0, ROWS), _WORDS))
+        exchanged(builder, rows)
+        for i, value in enumerate(rows):
+            along = builder.add(args[7], builder.mul(args[8], _I64(i)))
+            _stored(builder, value, place(6, along))
+        return context.get_dummy_value()
+
+    return signature, generate
+
+
+def _panel_typed(
+    context: Any, x: Any, at: Any, count: Any, zeros: Any, offsets: Any, first: Any, y: Any, to: Any, pairs: Any
+) -> Any:
+    """Numbers ``at`` to ``at`` + 32 of pixels two by two, which lie where the table of ``offsets`` says
+    from ``first`` on, side by side: so many ``pairs`` of a panel. Only ``count`` of a pixel's are
+    read, and the others are zeros, as a pixel below zero is."""
+    n = types.int64
+    signature = types.void(x, n, n, zeros, offsets, n, y, n, n)
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        def place(position: int, at: Any) -> Any:
+            return _place(context, builder, signature, args, position, at)
+
+        given = place(0, _I64(0)), place(3, _I64(0)), args[1]
+        lanes = _lanes(builder, args[2], _PAIRS)
+        with cgutils.for_range(builder, args[8]) as loop:
+            entry = builder.add(args[5], builder.mul(loop.index, _I64(2)))
+            rows = [
+                _row(builder, given, builder.load(place(4, builder.add(entry, _I64(k)))), lanes, _PAIRS)
+                for k in range(2)
+            ]
+            target = builder.add(args[7], builder.mul(loop.index, _I64(2 * WIDE)))
+            for j in range(2):
+                value = _interleaved(builder, rows[0], rows[1], j * ROWS, ROWS)
+                _stored(builder, value, place(6, builder.add(target, _I64(j * 2 * ROWS))))
+        return context.get_dummy_value()
+
+    return signature, generate
+
+
+configured: Any = intrinsic(_configured_typed)
+products: Any = intrinsic(_products_typed)
+columns_of_pixels: Any = intrinsic(_columns_typed)
+panel_of_pairs: Any = intrinsic(_panel_typed)

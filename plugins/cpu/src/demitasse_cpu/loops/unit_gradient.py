@@ -1,0 +1,245 @@
+"""The gradient of a convolution's weights by a processor's matrix unit, of images stored as bfloat16
+with their channels innermost.
+
+The images' pixels and the results stand in one line, with zeros between rows and between images, so that
+a tap's pixel is always as far from the result that it meets: places in that line are what a product
+sums over. Of a stretch of it dy's outputs become rows, and x's places stand two by two, side by side; a
+tap reads these from another place on, or, where that is an odd one, from the place before it, with rows
+that begin a place later. With strides there is a line of
+x for each remainder of rows and columns. The bias's gradient is a product with ones. ``g`` is what
+``kernels.unit_gradient.Line`` says of a convolution.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from demitasse_cpu.loops.compiled import Array, compiled, inlined
+from demitasse_cpu.loops.matrix_unit import (
+    ROWS,
+    TERMS,
+    WIDE,
+    columns_of_pixels,
+    configured,
+    panel_of_pairs,
+    products,
+)
+from demitasse_cpu.loops.reorder import turned
+
+@compiled()
+def framed(f: Any, x: Array, y: Array, begin: int, end: int) -> None:
+    """Images ``begin`` to ``end`` with zeros around them."""
+    for image in range(begin, end):
+        for row in range(f.padded_rows):
+            at = (image * f.padded_rows + row) * f.padded_line
+            target, source = y[at : at + f.padded_line], row - f.top
+            if 0 <= source < f.rows:
+                start = (image * f.rows + source) * f.line
+                target[: f.left] = 0
+                target[f.left : f.left + f.line] = x[start : start + f.line]
+                target[f.left + f.line :] = 0
+            else:
+                target[:] = 0
+
+
+@inlined
+def _look_up(table: Array, image: int, images: int, first: int, offsets: Array) -> None:
+    """Where the pixels of places from the ``first`` on lie, in images of so many numbers; below zero
+    where there is none."""
+    size = table.size
+    number = first // size
+    place = first - number * size
+    for i in range(offsets.size):
+        offset = table[place]
+        there = offset >= 0 and 0 <= number < images
+        offsets[i] = number * image + offset if there else -1
+        place += 1
+        if place == size:
+            place = 0
+            number += 1
+
+
+@inlined
+def _put_apart(
+    g: Any, dy: Array, first: int, last: int, zeros: Array, offsets: Array, rows: Array, length: int
+) -> None:
+    """Outputs from ``first`` to ``last`` become rows of places, whole tiles of each: in the second of
+    two copies a place later."""
+    for copy in range(g.copies):
+        for output in range(first, last, ROWS):
+            count, at = min(ROWS, last - output), (copy * g.block + output - first) * g.row
+            for i in range(0, length, TERMS):
+                columns_of_pixels(dy, output, count, zeros, offsets, i + 1 - copy, rows, at + i, g.row)
+
+
+@inlined
+def _put_side_by_side(
+    g: Any, x: Array, line: int, zeros: Array, offsets: Array, pairs: Array, around: int
+) -> None:
+    """A line's pixels two by two, in panels of channels."""
+    panels = (g.channels + WIDE - 1) // WIDE
+    for panel in range(panels):
+        to, given = (line * panels + panel) * g.held * WIDE, min(WIDE, g.channels - panel * WIDE)
+        panel_of_pairs(x, panel * WIDE, given, zeros, offsets, 0, pairs, to, around // 2)
+
+
+@inlined
+def _multiply(
+    given: int,
+    wide: int,
+    rows: Array,
+    at: int,
+    row: int,
+    pairs: Array,
+    pair: int,
+    sums: Array,
+    to: int,
+    sums_row: int,
+    steps: int,
+    more: int,
+) -> None:
+    """Sums of up to 32 rows by up to 32 channels, in whole tiles."""
+    about = TERMS, pairs, pair, 2 * WIDE, TERMS * WIDE, sums, to, sums_row, steps, more
+    if given > ROWS:
+        if wide > ROWS:
+            products((0, 0), (0, 0), rows, at, row, *about)
+        else:
+            products((0, 0), (0,), rows, at, row, *about)
+    elif wide > ROWS:
+        products((0,), (0, 0), rows, at, row, *about)
+    else:
+        products((0,), (0,), rows, at, row, *about)
+
+
+@inlined
+def _put_in_place(
+    sums: Array, at: int, row: int, dw: Array, of_output: Array, of_channel: Array, to: int, apart: int
+) -> None:
+    """Sums of some outputs and channels to where these lie, from ``to`` on. With pairs of channels that
+    are so many pairs ``apart``, and outputs beside each other, in whole squares."""
+    if apart > 0:
+        pairs, results = sums.view(np.float64), dw.view(np.float64)
+        for first in range(0, of_output.size, ROWS):
+            start = (to + of_output[first] + of_channel[0]) // 2
+            turned(pairs, (at + first * row) // 2, row // 2, results, start, apart)
+    else:
+        for i in range(of_output.size):
+            given, result = sums[at + i * row :][: of_channel.size], dw[to + of_output[i] :]
+            for j in range(of_channel.size):
+                result[of_channel[j]] = given[j]
+
+
+@compiled()
+def gradient(
+    g: Any,
+    dy: Array,
+    x: Array,
+    dy_table: Array,
+    x_tables: Array,
+    lines: Array,
+    shifts: Array,
+    of_output: Array,
+    of_channel: Array,
+    of_tap: Array,
+    apart: int,
+    words: Array,
+    offsets: Array,
+    rows: Array,
+    pairs: Array,
+    sums: Array,
+    dw: Array,
+    db: Array,
+    keeps: int,
+    first_output: int,
+    last_output: int,
+    begin: int,
+    end: int,
+) -> None:
+    """dw and db of outputs ``first_output`` to ``last_output``, ``block`` at a time, summed over places
+    ``begin`` to ``end``; or only these sums, where they are kept, which are by output, tap and channel.
+    ``lines`` and ``shifts`` say which line of x a tap reads, and how far from the result."""
+    configured(words[:32], words[32:64])
+    zeros, ones = words[64:96], words[128:]
+    taps, panels = lines.size, (g.channels + WIDE - 1) // WIDE
+    wide = panels * WIDE
+    size = taps * wide + ROWS  # of an output's sums
+    count = (end - begin + g.stretch - 1) // g.stretch
+    alone = count == 1 and keeps == 0
+    for first in range(first_output, last_output, g.block):
+        last = min(first + g.block, last_output)
+        for stretch in range(count):
+            place = begin + stretch * g.stretch
+            there = min(g.stretch, end - place)
+            steps = (there + g.copies - 1 + TERMS - 1) // TERMS
+            more, is_last = min(stretch, 1), stretch == count - 1 and keeps == 0
+            offsets[: steps * TERMS + 1] = -1
+            _look_up(dy_table, g.dy_image, g.images, place, offsets[1 : 1 + there])
+            _put_apart(g, dy, first, last, zeros, offsets, rows, steps * TERMS)
+            around = g.before + steps * TERMS + g.after
+            around += around % 2
+            for line in range(g.lines):
+                table = x_tables[line * g.plane : (line + 1) * g.plane]
+                _look_up(table, g.x_image, g.images, place - g.before, offsets[:around])
+                _put_side_by_side(g, x, line, zeros, offsets, pairs, around)
+            for output in range(first, last, 2 * ROWS):
+                given, near = min(last - output, 2 * ROWS), (output - first) * g.row
+                out = of_output[output : output + given]
+                start, row = (0, WIDE) if alone else ((output - first) * size, size)
+                for panel in range(panels):
+                    channel = panel * WIDE
+                    into = of_channel[channel : channel + WIDE]
+                    for tap in range(taps):
+                        from_place = g.before + shifts[tap]
+                        later = from_place % 2
+                        pair = (lines[tap] * panels + panel) * g.held + from_place - later
+                        to = start if alone else start + tap * wide + channel
+                        at = near + later * g.block * g.row
+                        _multiply(given, into.size, rows, at, g.row, pairs, pair * WIDE, sums, to, row, steps, more)
+                        if is_last:
+                            _put_in_place(sums, to, row, dw, out, into, of_tap[tap], apart)
+                if db.size > 0:
+                    to, row = (0, ROWS) if alone else (start + taps * wide, size)
+                    about = TERMS, ones, 0, 2 * ROWS, 0, sums, to, row, steps, more
+                    if given > ROWS:
+                        products((0, 0), (0,), rows, near, g.row, *about)
+                    else:
+                        products((0,), (0,), rows, near, g.row, *about)
+                    if is_last:
+                        for i in range(given):
+                            db[output + i] = sums[to + i * row]
+    configured(words[32:64], words[:32])
+
+
+@compiled()
+def add_up(
+    g: Any,
+    sums: Any,
+    of_output: Array,
+    of_channel: Array,
+    of_tap: Array,
+    apart: int,
+    dw: Array,
+    db: Array,
+    begin: int,
+    end: int,
+) -> None:
+    """dw and db of tiles of outputs ``begin`` to ``end``, from the sums of the parts, a tuple of them:
+    all are added to the first."""
+    taps, wide = of_tap.size, (g.channels + WIDE - 1) // WIDE * WIDE
+    size = taps * wide + ROWS
+    for tile in range(begin, end):
+        first, last = tile * ROWS, min(tile * ROWS + ROWS, g.outputs)
+        total = sums[0][first * size : last * size]
+        for part in range(1, len(sums)):
+            other = sums[part][first * size : last * size]
+            for i in range(total.size):
+                total[i] += other[i]
+        for channel in range(0, g.channels, WIDE):
+            into = of_channel[channel : channel + WIDE]
+            for tap in range(taps):
+                at = first * size + tap * wide + channel
+                _put_in_place(sums[0], at, size, dw, of_output[first:last], into, of_tap[tap], apart)
+        for output in range(first, min(last, db.size)):
+            db[output] = sums[0][output * size + taps * wide]
