@@ -137,6 +137,7 @@ def backward_weights(request: Request) -> Iterable[Candidate]:
 
         from demitasse_cpu.loops import elementwise
         from demitasse_cpu.loops import unit_gradient as loops
+        from demitasse_cpu.loops.matrix_unit import words
 
         g, parts = way.line, way.parts
         first, *rooms = cut(workspace, "uint8", *room)
@@ -165,7 +166,7 @@ def backward_weights(request: Request) -> Iterable[Candidate]:
             for i, part in enumerate(parts):
                 own = rooms[len(way.sizes) * i : len(way.sizes) * (i + 1)]
                 memory = map(np.ndarray.view, own, ("int64", "uint16", "uint16", "float32"))
-                scratch = _words(), *memory, *target, int(way.keeps)
+                scratch = words(), *memory, *target, int(way.keeps)
                 work.append(ready(loops.gradient, g, *both, *tables, *mine, *scratch, *part))
             stages.append(at_once(work))
             if way.keeps:
@@ -186,16 +187,6 @@ def backward_weights(request: Request) -> Iterable[Candidate]:
 
 
 FACTORIES = {"convolution_backward_weights": backward_weights}
-
-
-def _words() -> Any:
-    """How tiles are to be, room for how they were, zeros, and a tile of ones behind."""
-    import numpy as np
-
-    words = np.zeros(128 + _ROWS * _TERMS, np.uint16)
-    words[0], words[8:16], words[24:28] = 1, 64, _ROWS << 8 | _ROWS
-    words[128:] = 0x3F80  # 1 as bfloat16
-    return words
 
 
 def _pairs_apart(g: Line, of_output: Any, of_channel: Any) -> int:

@@ -30,8 +30,8 @@ def forward(request: Request) -> Iterable[Candidate]:
     if request.fixed:
         return
     x, w = map(spec, request.inputs[:2])
-    samples, inputs, outputs = _extents(request, x.shape, w.shape)
-    layout = _weights(request, samples, inputs, outputs)
+    samples, inputs, outputs = extents(request, x.shape, w.shape)
+    layout = layout_for(request, samples, inputs, outputs) if has_pairs(request) else None
     if layout is None:
         return
     panels = -(-outputs // _WIDE)
@@ -62,8 +62,8 @@ def forward(request: Request) -> Iterable[Candidate]:
 def backward_data(request: Request) -> Iterable[Candidate]:
     """The kernel for dx = dy w, of weights that lie as the forward kernel has them."""
     w, dx = spec(request.inputs[1]), spec(request.outputs[0])
-    samples, inputs, outputs = _extents(request, dx.shape, w.shape)
-    layout = _weights(request, samples, inputs, outputs)
+    samples, inputs, outputs = extents(request, dx.shape, w.shape)
+    layout = layout_for(request, samples, inputs, outputs) if has_pairs(request) else None
     if layout is None or layout != w.layout or outputs % 2:
         return
     panels = -(-inputs // _WIDE)
@@ -94,12 +94,12 @@ FACTORIES = {
 }
 
 
-def _extents(request: Request, x: Sequence[int], w: Sequence[int]) -> tuple[int, int, int]:
+def extents(request: Request, x: Sequence[int], w: Sequence[int]) -> tuple[int, int, int]:
     """Samples, inputs and outputs."""
     return prod(x[: request.attributes["axis"]]), w[1], w[0]
 
 
-def _weights(request: Request, samples: int, inputs: int, outputs: int) -> Layout | None:
+def layout_for(request: Request, samples: int, inputs: int, outputs: int) -> Layout | None:
     """How weights lie for which there are loops: as their gradients do, in blocks of ``_BLOCK`` inputs
     by whole panels; None where the loops do not serve."""
     operands = (*request.inputs, *request.outputs)
@@ -107,7 +107,7 @@ def _weights(request: Request, samples: int, inputs: int, outputs: int) -> Layou
         return None
     if request.attributes["transpose"] or samples % _ROWS or samples > _MOST_SAMPLES or inputs % _BLOCK:
         return None
-    if inputs * outputs < _FEWEST_WEIGHTS or not has_pairs(request):
+    if inputs * outputs < _FEWEST_WEIGHTS:
         return None
     layout = gradient_layout(request, samples, inputs, outputs)
     if layout is None or layout.order not in ((), (0, 1)) or len(layout.blocks) != 2:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from demitasse_cpu.loops.compiled import Array
 from demitasse_cpu.loops.reorder import exchanged
 
 ROWS = 16
@@ -24,6 +26,18 @@ TERMS = 32
 
 WIDE = 32
 """Results of a panel, two tiles."""
+
+
+
+def words(rows: int = ROWS) -> Array:
+    """How tiles are to be, of so many rows but for the right factor's; room for how they were; zeros;
+    and from 128 on a tile of ones."""
+    made = np.zeros(128 + ROWS * TERMS, np.uint16)
+    made[0], made[8:16] = 1, 2 * TERMS
+    made[24:27], made[27] = rows << 8 | rows, ROWS << 8 | ROWS
+    made[128:] = 0x3F80  # 1 as bfloat16
+    return made
+
 
 _I8, _I16, _I32, _I64 = map(ir.IntType, (8, 16, 32, 64))
 _BYTES, _NOTHING = _I8.as_pointer(), ir.VoidType()
