@@ -103,7 +103,7 @@ class _Way:
         return sorted(set(product(self.rows.remainders, self.columns.remainders)))
 
     def tables(self, results: Sequence[int], numbers: int) -> tuple[Any, ...]:
-        """Where in an image of dy and of x each place's pixel lies, and by tap the line and the shift."""
+        """Where each place's pixel lies in an image of dy, and of x; by tap the line and the shift."""
         import numpy as np
 
         rows, columns, kinds = self.rows, self.columns, self.kinds
@@ -130,7 +130,7 @@ def backward_weights(request: Request) -> Iterable[Candidate]:
     if way is None:
         return
     framed = 0 if way.frame is None else 2 * x.shape[0] * way.line.x_image
-    room = [framed, *way.sizes * len(way.parts)]
+    room = [framed, *(size for _ in way.parts for size in way.sizes)]
 
     def bind(sources: Sequence[Any], targets: Sequence[Any], workspace: Any) -> Work:
         import numpy as np
@@ -146,15 +146,13 @@ def backward_weights(request: Request) -> Iterable[Candidate]:
         bias = none if db is None else flat(targets[1])
         of_output, *others = terms(dw.shape, dw.layout)
         stages: list[Work] = []
-        if way.frame is not None:
-            framed, others = first.view("uint16"), [others[1], others[2], others[0]]
-            stages.append(
-                spread(loops.framed, (way.frame, given_x, framed), x.shape[0], request.place.threads)
-            )
-            given_x = framed
-            of_tap, of_channel = others[0], (others[1][:, None] + others[2]).ravel()
+        if way.frame is None:
+            of_channel, of_tap = others[0], _sums(*others[1:])
         else:
-            of_channel, of_tap = others[0], (others[1][:, None] + others[2]).ravel()
+            of_tap, of_channel = others[1], _sums(others[2], others[0])
+            given = way.frame, given_x, first.view("uint16")
+            stages.append(spread(loops.framed, given, x.shape[0], min(len(parts), x.shape[0])))
+            given_x = given[-1]
         if result.size != prod(dw.shape):
             stages.append(spread(elementwise.filled, (result, 0.0), result.size, len(parts)))
         tables, apart = way.tables(dy.shape[2:], dy.shape[1]), _pairs_apart(g, of_output, of_channel)
@@ -187,6 +185,10 @@ def backward_weights(request: Request) -> Iterable[Candidate]:
 
 
 FACTORIES = {"convolution_backward_weights": backward_weights}
+
+
+def _sums(outer: Any, inner: Any) -> Any:
+    return (outer[:, None] + inner).ravel()
 
 
 def _pairs_apart(g: Line, of_output: Any, of_channel: Any) -> int:

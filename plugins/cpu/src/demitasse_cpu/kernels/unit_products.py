@@ -16,7 +16,7 @@ from demitasse_cpu.native import at_once
 from demitasse_cpu.onednn.inner_product import has_matrix_unit
 from demitasse_cpu.threads import divide
 
-# As loops.unit_products and loops.matrix_unit have them, which are not imported before a kernel is bound.
+# As loops.unit_products and loops.matrix_unit have them, which nobody imports before a kernel is bound.
 _NEAR, _TERMS, _WIDE = 512, 32, 32
 
 
@@ -44,7 +44,9 @@ def forward(request: Request) -> Iterable[Candidate]:
         numbers = samples, inputs, outputs, width, rows
         return at_once(
             [
-                ready(loops.results, *given, *numbers, words(rows), *_cast(rooms[2 * i : 2 * i + 2]), *part)
+                ready(
+                    loops.results, *given, *numbers, words(rows), *_cast(rooms[2 * i : 2 * i + 2]), *part
+                )
                 for i, part in enumerate(shares)
             ]
         )

@@ -28,7 +28,6 @@ WIDE = 32
 """Results of a panel, two tiles."""
 
 
-
 def words(rows: int = ROWS) -> Array:
     """How tiles are to be, of so many rows but for the right factor's; room for how they were; zeros;
     and from 128 on a tile of ones."""
@@ -65,7 +64,8 @@ def _configured_typed(context: Any, wanted: Any, before: Any) -> Any:
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         first, second = (
-            builder.bitcast(_place(context, builder, signature, args, i, _I64(0)), _BYTES) for i in (0, 1)
+            builder.bitcast(_place(context, builder, signature, args, i, _I64(0)), _BYTES)
+            for i in (0, 1)
         )
         _call(builder, "llvm.x86.sttilecfg", second)
         _call(builder, "llvm.x86.ldtilecfg", first)
@@ -111,7 +111,10 @@ def _products_typed(
         a_bytes, b_bytes = (builder.mul(args[i], _I64(2)) for i in (4, 8))
         sums_bytes = builder.mul(args[12], _I64(4))
         cells = [
-            (_I8(2 * i + j), address(10, builder.add(added(args[11], args[12], ROWS * i), _I64(ROWS * j))))
+            (
+                _I8(2 * i + j),
+                address(10, builder.add(added(args[11], args[12], ROWS * i), _I64(ROWS * j))),
+            )
             for i in rows
             for j in columns
         ]
@@ -161,9 +164,8 @@ def _row(builder: Any, given: tuple[Any, Any, Any], offset: Any, lanes: Any, kin
     there = builder.icmp_signed(">=", offset, _I64(0))
     pointer = builder.select(there, builder.gep(numbers, [builder.add(offset, at)]), zeros)
     mask = ir.VectorType(ir.IntType(1), kind.count)
-    name = f"llvm.masked.load.v{kind.count}i16.p0"
     pointer = builder.bitcast(pointer, kind.as_pointer())
-    none = ir.Constant(kind, None)
+    name, none = f"llvm.masked.load.v{kind.count}i16.p0", ir.Constant(kind, None)
     function = ir.FunctionType(kind, [pointer.type, _I32, mask, kind])
     load = cgutils.get_or_insert_function(builder.module, function, name)  # type: ignore[no-untyped-call]
     return builder.call(load, [pointer, _I32(2), lanes, none])
@@ -172,7 +174,9 @@ def _row(builder: Any, given: tuple[Any, Any, Any], offset: Any, lanes: Any, kin
 def _lanes(builder: Any, count: Any, kind: Any) -> Any:
     """A mask of the first ``count`` numbers."""
     order = ir.Constant(ir.VectorType(_I16, kind.count), list(range(kind.count)))
-    lane = builder.insert_element(ir.Constant(order.type, ir.Undefined), builder.trunc(count, _I16), _I32(0))
+    lane = builder.insert_element(
+        ir.Constant(order.type, ir.Undefined), builder.trunc(count, _I16), _I32(0)
+    )
     zeros = ir.Constant(ir.VectorType(_I32, kind.count), None)
     everywhere = builder.shuffle_vector(lane, ir.Constant(order.type, ir.Undefined), zeros)
     return builder.icmp_signed("<", order, everywhere)
@@ -182,14 +186,23 @@ def _stored(builder: Any, value: Any, pointer: Any) -> None:
     builder.store(value, builder.bitcast(pointer, value.type.as_pointer())).align = 2
 
 
-def _interleaved(builder: Any, one: Any, other: Any, first: int, count: int) -> Any:
-    """``count`` numbers of each of two vectors by turns, from the ``first`` on."""
-    lanes = [first + k // 2 + k % 2 * one.type.count for k in range(2 * count)]
-    return builder.shuffle_vector(one, other, ir.Constant(ir.VectorType(_I32, 2 * count), lanes))
+def _by_turns(builder: Any, one: Any, other: Any, first: int = 0) -> Any:
+    """16 numbers of each of two vectors by turns, from the ``first`` on."""
+    lanes = [first + k // 2 + k % 2 * one.type.count for k in range(2 * ROWS)]
+    return builder.shuffle_vector(one, other, ir.Constant(ir.VectorType(_I32, 2 * ROWS), lanes))
 
 
 def _columns_typed(
-    context: Any, x: Any, at: Any, count: Any, zeros: Any, offsets: Any, first: Any, y: Any, to: Any, row: Any
+    context: Any,
+    x: Any,
+    at: Any,
+    count: Any,
+    zeros: Any,
+    offsets: Any,
+    first: Any,
+    y: Any,
+    to: Any,
+    row: Any,
 ) -> Any:
     """Numbers ``at`` to ``at`` + 16 of each of 32 pixels, which lie where the table of ``offsets`` says
     from ``first`` on, become 16 rows of 32; only ``count`` of a pixel's are read, and the other rows
@@ -204,18 +217,10 @@ def _columns_typed(
         given = place(0, _I64(0)), place(3, _I64(0)), args[1]
         lanes = _lanes(builder, args[2], _HALVES)
         rows = []
-        for i in range(ROWS):
-            pair = [
-                _row(
-                    builder,
-                    given,
-                    builder.load(place(4, builder.add(args[5], _I64(2 * i + k)))),
-                    lanes,
-                    _HALVES,
-                )
-                for k in range(2)
-            ]
-            rows.append(builder.bitcast(_interleaved(builder, *pair, 0, ROWS), _WORDS))
+        for i in range(0, 2 * ROWS, 2):
+            entries = [place(4, builder.add(args[5], _I64(i + k))) for k in range(2)]
+            one, other = (_row(builder, given, builder.load(entry), lanes, _HALVES) for entry in entries)
+            rows.append(builder.bitcast(_by_turns(builder, one, other), _WORDS))
         exchanged(builder, rows)
         for i, value in enumerate(rows):
             along = builder.add(args[7], builder.mul(args[8], _I64(i)))
@@ -226,7 +231,16 @@ def _columns_typed(
 
 
 def _panel_typed(
-    context: Any, x: Any, at: Any, count: Any, zeros: Any, offsets: Any, first: Any, y: Any, to: Any, pairs: Any
+    context: Any,
+    x: Any,
+    at: Any,
+    count: Any,
+    zeros: Any,
+    offsets: Any,
+    first: Any,
+    y: Any,
+    to: Any,
+    pairs: Any,
 ) -> Any:
     """Numbers ``at`` to ``at`` + 32 of pixels two by two, which lie where the table of ``offsets`` says
     from ``first`` on, side by side: so many ``pairs`` of a panel. Only ``count`` of a pixel's are
@@ -242,13 +256,11 @@ def _panel_typed(
         lanes = _lanes(builder, args[2], _PAIRS)
         with cgutils.for_range(builder, args[8]) as loop:
             entry = builder.add(args[5], builder.mul(loop.index, _I64(2)))
-            rows = [
-                _row(builder, given, builder.load(place(4, builder.add(entry, _I64(k)))), lanes, _PAIRS)
-                for k in range(2)
-            ]
+            entries = [place(4, builder.add(entry, _I64(k))) for k in range(2)]
+            one, other = (_row(builder, given, builder.load(each), lanes, _PAIRS) for each in entries)
             target = builder.add(args[7], builder.mul(loop.index, _I64(2 * WIDE)))
             for j in range(2):
-                value = _interleaved(builder, rows[0], rows[1], j * ROWS, ROWS)
+                value = _by_turns(builder, one, other, j * ROWS)
                 _stored(builder, value, place(6, builder.add(target, _I64(j * 2 * ROWS))))
         return context.get_dummy_value()
 

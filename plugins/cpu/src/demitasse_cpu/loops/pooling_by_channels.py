@@ -209,6 +209,19 @@ def _met(place: int, pad: int, kernel: int, stride: int, windows: int) -> tuple[
 
 
 @inlined
+def _next_met(
+    place: int, pad: int, kernel: int, stride: int, windows: int, first: int, last: int
+) -> tuple[int, int]:
+    """The same for the point behind the one for which it was ``first`` and ``last``, or for the one at 0
+    from 0 and 0: without a division, which for each point took half of the time."""
+    while first * stride - pad + kernel <= place:
+        first += 1
+    while last < windows and last * stride - pad <= place:
+        last += 1
+    return first, last
+
+
+@inlined
 def _picked(dy: Array, index: Array, i: int, place: Any, zero: Any) -> Any:
     return got(dy, i) if got(index, i) == place else zero
 
@@ -224,8 +237,11 @@ def maxima_backward(
     for line in range(begin, end):
         image, row = line // g.height * g.rows, line % g.height
         top, bottom = _met(row, g.pad_down, g.kernel_height, g.stride_down, g.rows)
+        left = right = 0
         for column in range(g.width):
-            left, right = _met(column, g.pad_across, g.kernel_width, g.stride_across, g.columns)
+            left, right = _next_met(
+                column, g.pad_across, g.kernel_width, g.stride_across, g.columns, left, right
+            )
             place, to = index.dtype.type(row * g.width + column), (line * g.width + column) * n
             at = ((image + top) * g.columns + left) * n
             high, wide = bottom - top, right - left
@@ -371,6 +387,16 @@ def averages(g: Any, channels: int, x: Array, y: Array, total: Array, begin: int
                 put(y, to + i, total[i] / size)
 
 
+@inlined
+def _share(g: Any, row: int, column: int) -> float:
+    """What a point has of a window's average: of its size, which counts the padding that it covers."""
+    top, left = row * g.stride_down - g.pad_down, column * g.stride_across - g.pad_across
+    height = min(top + g.kernel_height, g.height + g.pad_down) - top
+    width = min(left + g.kernel_width, g.width + g.pad_across) - left
+    share: float = 1.0 / (height * width)
+    return share
+
+
 @compiled()
 def averages_backward(
     g: Any, channels: int, dy: Array, dx: Array, total: Array, begin: int, end: int
@@ -381,20 +407,43 @@ def averages_backward(
     for line in range(begin, end):
         image, row = line // g.height * g.rows, line % g.height
         top, bottom = _met(row, g.pad_down, g.kernel_height, g.stride_down, g.rows)
+        left = right = known = 0
+        one = next_one = below = next_below = zero
         for column in range(g.width):
-            left, right = _met(column, g.pad_across, g.kernel_width, g.stride_across, g.columns)
+            left, right = _next_met(
+                column, g.pad_across, g.kernel_width, g.stride_across, g.columns, left, right
+            )
+            high, wide, to = bottom - top, right - left, (line * g.width + column) * n
+            at, far = ((image + top) * g.columns + left) * n, g.columns * n
+            if 1 <= high <= 2 and 1 <= wide <= 2:
+                if column == 0 or known != 2 * left + wide:
+                    known = 2 * left + wide
+                    one = number(_share(g, top, left), dy)
+                    next_one = number(_share(g, top, right - 1), dy)
+                    below = number(_share(g, bottom - 1, left), dy)
+                    next_below = number(_share(g, bottom - 1, right - 1), dy)
+                if high == 1 and wide == 1:
+                    for i in range(n):
+                        put(dx, to + i, one * got(dy, at + i))
+                elif high == 1:
+                    for i in range(n):
+                        put(dx, to + i, one * got(dy, at + i) + next_one * got(dy, at + n + i))
+                elif wide == 1:
+                    for i in range(n):
+                        put(dx, to + i, one * got(dy, at + i) + below * got(dy, at + far + i))
+                else:
+                    for i in range(n):
+                        value = one * got(dy, at + i) + next_one * got(dy, at + n + i)
+                        value += below * got(dy, at + far + i)
+                        put(dx, to + i, value + next_below * got(dy, at + far + n + i))
+                continue
             for i in range(n):
                 total[i] = zero
             for other in range(top, bottom):
-                start = other * g.stride_down - g.pad_down
-                full_height = min(start + g.kernel_height, g.height + g.pad_down) - start
                 for j in range(left, right):
-                    start = j * g.stride_across - g.pad_across
-                    full_width = min(start + g.kernel_width, g.width + g.pad_across) - start
                     at = ((image + other) * g.columns + j) * n
-                    share = number(1.0 / (full_height * full_width), dy)
+                    share = number(_share(g, other, j), dy)
                     for i in range(n):
                         total[i] += share * got(dy, at + i)
-            to = (line * g.width + column) * n
             for i in range(n):
                 put(dx, to + i, total[i])

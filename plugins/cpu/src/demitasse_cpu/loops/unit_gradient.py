@@ -28,6 +28,7 @@ from demitasse_cpu.loops.matrix_unit import (
 )
 from demitasse_cpu.loops.reorder import turned
 
+
 @compiled()
 def framed(f: Any, x: Array, y: Array, begin: int, end: int) -> None:
     """Images ``begin`` to ``end`` with zeros around them."""
@@ -196,7 +197,20 @@ def gradient(
                         pair = (lines[tap] * panels + panel) * g.held + from_place - later
                         to = start if alone else start + tap * wide + channel
                         at = near + later * g.block * g.row
-                        _multiply(given, into.size, rows, at, g.row, pairs, pair * WIDE, sums, to, row, steps, more)
+                        _multiply(
+                            given,
+                            into.size,
+                            rows,
+                            at,
+                            g.row,
+                            pairs,
+                            pair * WIDE,
+                            sums,
+                            to,
+                            row,
+                            steps,
+                            more,
+                        )
                         if is_last:
                             _put_in_place(sums, to, row, dw, out, into, of_tap[tap], apart)
                 if db.size > 0:

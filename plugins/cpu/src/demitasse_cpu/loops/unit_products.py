@@ -36,12 +36,38 @@ def _fetch(w: Array, at: int, width: int) -> None:
 
 @inlined
 def _multiply(
-    x: Array, at: int, row: int, samples: int, rows: int, panel: Array, sums: Array, to: int, sums_row: int, steps: int, more: int
+    x: Array,
+    at: int,
+    row: int,
+    samples: int,
+    rows: int,
+    panel: Array,
+    sums: Array,
+    to: int,
+    sums_row: int,
+    steps: int,
+    more: int,
 ) -> None:
     """All samples times a panel."""
     for sample in range(0, samples, rows):
         here, there = at + sample * row, to + sample * sums_row
-        products((0,), (0, 0), x, here, row, TERMS, panel, 0, 2 * WIDE, TERMS * WIDE, sums, there, sums_row, steps, more)
+        products(
+            (0,),
+            (0, 0),
+            x,
+            here,
+            row,
+            TERMS,
+            panel,
+            0,
+            2 * WIDE,
+            TERMS * WIDE,
+            sums,
+            there,
+            sums_row,
+            steps,
+            more,
+        )
 
 
 @compiled()
@@ -73,13 +99,15 @@ def results(
                 for near in range(0, count, TERMS):
                     pairs_of_rows(w, at + near * width, width, panel, near * WIDE, TERMS // 2)
                     _fetch(w, at + (near + AHEAD) * width, width)
-                _multiply(x, start, inputs, samples, rows, panel, sums, first, width, count // TERMS, more)
+                _multiply(
+                    x, start, inputs, samples, rows, panel, sums, first, width, count // TERMS, more
+                )
         first, live = block * width, min(width, outputs - block * width)
         for sample in range(samples):
-            near = sums[sample * width : sample * width + live]
+            mine = sums[sample * width : sample * width + live]
             result = y[sample * outputs + first : sample * outputs + first + live]
             for i in range(live):
-                value = near[i] + b[first + i] if b.size > 0 else near[i]
+                value = mine[i] + b[first + i] if b.size > 0 else mine[i]
                 result[i] = narrow(lowest if value < lowest else value, result)
     configured(words[32:64], words[:32])
 
@@ -122,8 +150,8 @@ def gradients(
             _multiply(copy, start, terms, samples, rows, panel, sums, to, wide, count // TERMS, more)
     first = begin * WIDE
     for sample in range(samples):
-        near = sums[sample * wide : (sample + 1) * wide]
+        mine = sums[sample * wide : (sample + 1) * wide]
         result = dx[sample * inputs + first : sample * inputs + first + wide]
         for i in range(wide):
-            result[i] = narrow(near[i], result)
+            result[i] = narrow(mine[i], result)
     configured(words[32:64], words[:32])
