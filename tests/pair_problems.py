@@ -1,7 +1,10 @@
-"""Requests for kernels of pairs of bfloat16, and what they compute, for the tests of plugins/cpu."""
+"""Requests for kernels that multiply bfloat16, what they compute, and memory that ends, for the tests of
+plugins/cpu."""
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 from collections.abc import Sequence
 from typing import Any
 
@@ -60,3 +63,44 @@ def near(found: Any, expected: Any, terms: Any) -> None:
     """Within the rounding of the result, and of sums in float32 of ``terms``' size."""
     bound = ROUNDING * np.abs(expected) + 1e-5 * np.max(terms, initial=1.0)
     assert np.all(np.abs(found - expected) <= bound)
+
+
+def windows_of(x: Any, result: Sequence[int], taps: Sequence[int], about: dict[str, Any]) -> Any:
+    """The windows of padded images: images, channels, rows, columns, taps down and across."""
+    (top, left), (down, across) = about["pad"], about["stride"]
+    more = [
+        max(0, (n - 1) * s + t - extent - p)
+        for n, s, t, extent, p in zip(
+            result, (down, across), taps, x.shape[2:], (top, left), strict=True
+        )
+    ]
+    padded = np.pad(x, ((0, 0), (0, 0), (top, more[0]), (left, more[1])))
+    seen = np.lib.stride_tricks.sliding_window_view(padded, tuple(taps), (2, 3))
+    return seen[:, :, ::down, ::across][:, :, : result[0], : result[1]]
+
+
+def made_for_windows(numbers: dict[str, Any]) -> tuple[Any, tuple[int, ...], dict[str, Any]]:
+    """Images of numbers, the shape of the results and the attributes."""
+    extents = [
+        max(1, (r - 1) * s + t - 2 * p + min(more, s - 1))
+        for r, s, t, p, more in zip(
+            *(numbers[each] for each in ("result", "stride", "taps", "pad", "beyond")), strict=True
+        )
+    ]
+    random = np.random.default_rng(numbers["channels"])
+    x = random.standard_normal((numbers["images"], numbers["channels"], *extents)).astype(np.float32)
+    shape = (numbers["images"], numbers["outputs"], *numbers["result"])
+    return x, shape, {name: numbers[name] for name in ("stride", "pad")}
+
+
+def at_the_end_of_memory(array: Any) -> Any:
+    """A copy behind which nothing may be read: the next page is not there for this process."""
+    page, libc = mmap.PAGESIZE, ctypes.CDLL(None)
+    size = -(-array.nbytes // page) * page
+    pages = mmap.mmap(-1, size + page)
+    memory = np.frombuffer(pages, np.uint8)
+    nothing = ctypes.c_void_p(memory.ctypes.data + size)
+    assert libc.mprotect(nothing, ctypes.c_size_t(page), 0) == 0
+    copy = memory[size - array.nbytes : size].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy

@@ -3,10 +3,7 @@ rounded; and that kernels read nothing behind images."""
 
 from __future__ import annotations
 
-import ctypes
-import mmap
 import os
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +12,15 @@ import pytest
 from drawn_examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pair_problems import ask, compute, near, rounded
+from pair_problems import (
+    ask,
+    at_the_end_of_memory,
+    compute,
+    made_for_windows,
+    near,
+    rounded,
+    windows_of,
+)
 
 from demitasse import TensorSpec
 from demitasse_cpu.kernels import pixel_products, planes, windows, winograd
@@ -41,34 +46,6 @@ WINDOWS = {
     "threads": st.integers(1, 3),
     "biased": st.booleans(),
 }
-
-
-def windows_of(x: Any, result: Sequence[int], taps: Sequence[int], about: dict[str, Any]) -> Any:
-    """The windows of padded images: images, channels, rows, columns, taps down and across."""
-    (top, left), (down, across) = about["pad"], about["stride"]
-    more = [
-        max(0, (n - 1) * s + t - extent - p)
-        for n, s, t, extent, p in zip(
-            result, (down, across), taps, x.shape[2:], (top, left), strict=True
-        )
-    ]
-    padded = np.pad(x, ((0, 0), (0, 0), (top, more[0]), (left, more[1])))
-    seen = np.lib.stride_tricks.sliding_window_view(padded, tuple(taps), (2, 3))
-    return seen[:, :, ::down, ::across][:, :, : result[0], : result[1]]
-
-
-def made_for_windows(numbers: dict[str, Any]) -> tuple[Any, tuple[int, ...], dict[str, Any]]:
-    """Images of numbers, the shape of the results and the attributes."""
-    extents = [
-        max(1, (r - 1) * s + t - 2 * p + min(more, s - 1))
-        for r, s, t, p, more in zip(
-            *(numbers[each] for each in ("result", "stride", "taps", "pad", "beyond")), strict=True
-        )
-    ]
-    random = np.random.default_rng(numbers["channels"])
-    x = random.standard_normal((numbers["images"], numbers["channels"], *extents)).astype(np.float32)
-    shape = (numbers["images"], numbers["outputs"], *numbers["result"])
-    return x, shape, {name: numbers[name] for name in ("stride", "pad")}
 
 
 @settings(max_examples=examples(40))
@@ -159,19 +136,6 @@ def test_gradients_by_planes_are_of_few_channels_for_a_vector_of_outputs(about: 
     x, y = (2, channels, 8 + reach, 8 + reach), (2, outputs, 8, 8)
     asked = ask("convolution_backward_weights", [y, x], w, {**about, "shape": w}, 1)
     assert not list(planes.backward_weights(asked))
-
-
-def at_the_end_of_memory(array: Any) -> Any:
-    """A copy behind which nothing may be read: the next page is not there for this process."""
-    page, libc = mmap.PAGESIZE, ctypes.CDLL(None)
-    size = -(-array.nbytes // page) * page
-    pages = mmap.mmap(-1, size + page)
-    memory = np.frombuffer(pages, np.uint8)
-    nothing = ctypes.c_void_p(memory.ctypes.data + size)
-    assert libc.mprotect(nothing, ctypes.c_size_t(page), 0) == 0
-    copy = memory[size - array.nbytes : size].view(array.dtype).reshape(array.shape)
-    copy[...] = array
-    return copy
 
 
 @pytest.mark.skipif(os.name != "posix", reason="pages are protected by mprotect")
