@@ -20,13 +20,13 @@ from demitasse import PLAIN, Layout, Place, Request, TensorSpec
 from demitasse.operations import VOCABULARY
 from demitasse_cpu.kernels import candidates, packed_weights
 from demitasse_cpu.kernels.packed_weights import LAYOUT
-from demitasse_cpu.onednn.inner_product import has_pairs
+from demitasse_cpu.onednn.inner_product import knows_pairs
 
 
 @pytest.fixture(scope="module", autouse=True)
 def a_processor_with_pairs() -> None:
-    if not has_pairs(ask("inner_product", [(8, 32), (32, 32)], (8, 32), {}, 1)):
-        pytest.skip("this processor has no AVX512-BF16, or a matrix unit that is quicker; or no oneDNN")
+    if not knows_pairs(ask("inner_product", [(8, 32), (32, 32)], (8, 32), {}, 1)):
+        pytest.skip("this processor has no AVX512-BF16, or there is no oneDNN")
 
 
 @pytest.fixture(scope="module", autouse=True)

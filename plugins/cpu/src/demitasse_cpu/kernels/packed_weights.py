@@ -18,7 +18,7 @@ from demitasse_cpu.kernels.reorder import reorder
 from demitasse_cpu.kernels.requests import aligned, cut, flat, spec
 from demitasse_cpu.kernels.work import ready
 from demitasse_cpu.native import at_once, in_order
-from demitasse_cpu.onednn.inner_product import has_pairs
+from demitasse_cpu.onednn.inner_product import knows_pairs
 from demitasse_cpu.threads import divide
 
 KERNEL = "weights in 12 bits"
@@ -105,7 +105,7 @@ def _serves(request: Request) -> bool:
     x, w = map(spec, request.inputs[:2])
     samples = prod(x.shape[: request.attributes["axis"]])
     fits = not request.attributes["transpose"] and samples <= MOST_SAMPLES and w.shape[1] % 4 == 0
-    return fits and request.fixed and prod(w.shape) >= FEWEST_WEIGHTS and has_pairs(request)
+    return fits and request.fixed and prod(w.shape) >= FEWEST_WEIGHTS and knows_pairs(request)
 
 
 def _bytes(array: Any) -> Any:

@@ -134,8 +134,15 @@ def has_pairs(request: Request) -> bool:
 
 
 def has_matrix_unit(request: Request) -> bool:
-    """Whether they are best made by the processor's matrix unit (AMX), as oneDNN makes them."""
+    """Whether they are best made by the processor's matrix unit (AMX), as oneDNN makes them; by then it
+    has asked the system for the unit."""
     return _kernel(request).endswith("avx512_core_amx")
+
+
+def knows_pairs(request: Request) -> bool:
+    """Whether the processor has AVX512-BF16, as those with a matrix unit have, too: then what memory
+    bounds is not quicker by that."""
+    return has_pairs(request) or has_matrix_unit(request)
 
 
 def _kernel(request: Request) -> str:
