@@ -103,17 +103,25 @@ class _Way:
         return sorted(set(product(self.rows.remainders, self.columns.remainders)))
 
     def tables(self, results: Sequence[int], numbers: int) -> tuple[Any, ...]:
-        """Where each place's pixel lies in an image of dy, and of x; by tap the line and the shift."""
+        """Where rows and columns of a plane begin in an image of dy, and of x for each line; by tap the
+        line and the shift."""
         import numpy as np
 
         rows, columns, kinds = self.rows, self.columns, self.kinds
-        extents, ends = (rows.extent, columns.extent), (rows.read, columns.read)
-        strides, sizes = (rows.stride, columns.stride), (self.row_numbers, self.pixel_numbers)
-        of_dy = _places(extents, (0, 0), (1, 1), results, (results[1] * numbers, numbers))
-        of_x = [_places(extents, first, strides, ends, sizes) for first in kinds]
+        of_dy = (
+            _begins(rows.extent, 0, 1, results[0], results[1] * numbers),
+            _begins(columns.extent, 0, 1, results[1], numbers),
+        )
+        of_x = (
+            [_begins(rows.extent, a, rows.stride, rows.read, self.row_numbers) for a, _ in kinds],
+            [
+                _begins(columns.extent, b, columns.stride, columns.read, self.pixel_numbers)
+                for _, b in kinds
+            ],
+        )
         lines = [kinds.index(each) for each in product(rows.remainders, columns.remainders)]
         shifts = [a * columns.extent + b for a, b in product(rows.steps, columns.steps)]
-        return of_dy, np.concatenate(of_x), np.array(lines), np.array(shifts)
+        return *of_dy, *map(np.stack, of_x), np.array(lines), np.array(shifts)
 
 
 def backward_weights(request: Request) -> Iterable[Candidate]:
@@ -279,19 +287,10 @@ def _along(extent: int, results: int, taps: int, stride: int, dilation: int, pad
     return _Along(size, extent, stride, [each % stride for each in reach], steps)
 
 
-def _places(
-    extents: Sequence[int],
-    first: Sequence[int],
-    stride: Sequence[int],
-    ends: Sequence[int],
-    sizes: Sequence[int],
-) -> Any:
-    """Where in an image each place's pixel lies, whose rows and pixels have so many numbers; below zero
-    where there is none."""
+def _begins(extent: int, first: int, stride: int, end: int, numbers: int) -> Any:
+    """Where each row, or pixel of one, begins that has so many numbers; below zero where there is
+    none."""
     import numpy as np
 
-    rows, columns = (
-        np.arange(n, dtype=np.int64) * s + f for n, s, f in zip(extents, stride, first, strict=True)
-    )
-    there = (rows < ends[0])[:, None] & (columns < ends[1])
-    return np.where(there, rows[:, None] * sizes[0] + columns * sizes[1], -1).ravel()
+    places = np.arange(extent, dtype=np.int64) * stride + first
+    return np.where(places < end, places * numbers, -1)

@@ -46,20 +46,23 @@ def framed(f: Any, x: Array, y: Array, begin: int, end: int) -> None:
 
 
 @inlined
-def _look_up(table: Array, image: int, images: int, first: int, offsets: Array) -> None:
+def _look_up(rows: Array, columns: Array, image: int, images: int, first: int, offsets: Array) -> None:
     """Where the pixels of places from the ``first`` on lie, in images of so many numbers; below zero
-    where there is none."""
-    size = table.size
+    where there is none. An image's rows and columns begin where two tables say."""
+    size = rows.size * columns.size
     number = first // size
-    place = first - number * size
+    row = (first - number * size) // columns.size
+    column = first - number * size - row * columns.size
     for i in range(offsets.size):
-        offset = table[place]
-        there = offset >= 0 and 0 <= number < images
-        offsets[i] = number * image + offset if there else -1
-        place += 1
-        if place == size:
-            place = 0
-            number += 1
+        there = rows[row] >= 0 and columns[column] >= 0 and 0 <= number < images
+        offsets[i] = number * image + rows[row] + columns[column] if there else -1
+        column += 1
+        if column == columns.size:
+            column = 0
+            row += 1
+            if row == rows.size:
+                row = 0
+                number += 1
 
 
 @inlined
@@ -137,8 +140,10 @@ def gradient(
     g: Any,
     dy: Array,
     x: Array,
-    dy_table: Array,
-    x_tables: Array,
+    dy_rows: Array,
+    dy_columns: Array,
+    x_rows: Array,
+    x_columns: Array,
     lines: Array,
     shifts: Array,
     of_output: Array,
@@ -176,13 +181,13 @@ def gradient(
             steps = (there + g.copies - 1 + TERMS - 1) // TERMS
             more, is_last = min(stretch, 1), stretch == count - 1 and keeps == 0
             offsets[: steps * TERMS + 1] = -1
-            _look_up(dy_table, g.dy_image, g.images, place, offsets[1 : 1 + there])
+            _look_up(dy_rows, dy_columns, g.dy_image, g.images, place, offsets[1 : 1 + there])
             _put_apart(g, dy, first, last, zeros, offsets, rows, steps * TERMS)
             around = g.before + steps * TERMS + g.after
             around += around % 2
             for line in range(g.lines):
-                table = x_tables[line * g.plane : (line + 1) * g.plane]
-                _look_up(table, g.x_image, g.images, place - g.before, offsets[:around])
+                x_first, some = place - g.before, offsets[:around]
+                _look_up(x_rows[line], x_columns[line], g.x_image, g.images, x_first, some)
                 _put_side_by_side(g, x, line, zeros, offsets, pairs, around)
             for output in range(first, last, 2 * ROWS):
                 given, near = min(last - output, 2 * ROWS), (output - first) * g.row
