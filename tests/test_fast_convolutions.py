@@ -205,6 +205,15 @@ def test_convolutions_agree_with_the_reference(
 
 @needs_onednn
 @pytest.mark.parametrize("precision", ["f32", "bf16"])
+def test_groups_whose_weights_onednn_can_hardly_reorder(precision: str) -> None:
+    """With a matrix unit it would have them in a form to which only its reference brings them."""
+    attributes = {"groups": 3, "stride": (1, 1), "pad": (0, 0), "dilation": (1, 1)}
+    case = {"seed": 0, "x": (1, 291, 1, 1), "w": (291, 97, 1, 1), "attributes": attributes}
+    check_convolution(case, precision, PLAIN)
+
+
+@needs_onednn
+@pytest.mark.parametrize("precision", ["f32", "bf16"])
 def test_very_many_weights_of_one_tap_meet_pixels_in_a_product(precision: str) -> None:
     attributes = {"groups": 1, "stride": (1, 1), "pad": (0, 0), "dilation": (1, 1)}
     case = {"seed": 1, "x": (2, 2048, 3, 2), "w": (2048, 2048, 1, 1), "attributes": attributes}

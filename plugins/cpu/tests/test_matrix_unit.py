@@ -31,6 +31,7 @@ PAIRS = [
     PLAIN,
     Layout("pairs", (0, 2, 3, 1), ((1, 16), (0, 64), (1, 2))),
     Layout("pairs", (0, 2, 3, 1), ((0, 32), (1, 2))),
+    Layout("blocks", (0, 3, 2, 1), ((0, 16),)),
 ]
 WINDOWS = {
     "images": st.integers(1, 3),
@@ -200,6 +201,15 @@ def test_inner_products_of_nets_are_served() -> None:
     for samples, inputs in ((7, 64), (128, 64), (8, 48)):
         shapes = [(samples, inputs), (64, inputs)]
         assert not list(unit_products.forward(ask("inner_product", shapes, (samples, 64), {}, 2)))
+
+
+def test_where_onednn_has_none_the_unit_serves_alone() -> None:
+    """Of one pixel that is left of two oneDNN would read behind the image."""
+    request = gradient_of((1, 10, 1, 1), (1, 1, 1, 2), (10, 1, 1, 2), {"stride": (1, 2)})
+    assert [each.kernel for each in candidates(request)] == [unit_gradient.KERNEL]
+    plain = gradient_of((1, 16, 4, 4), (1, 16, 6, 6), (16, 16, 3, 3), {})
+    names = [each.kernel for each in candidates(plain)]
+    assert names[0] == unit_gradient.KERNEL and any(name.startswith("oneDNN") for name in names[1:])
 
 
 def test_what_tiles_would_mostly_have_zeros_of_is_left_to_others() -> None:

@@ -115,8 +115,9 @@ def candidates(request: Request) -> Iterable[Candidate]:
         # Of 72 in the measured nets two were quickest by oneDNN's kernel for blocks, by a twentieth.
         offered = offered[:1]
     if by_unit := _offers((unit_gradient.FACTORIES,), name, request):
-        # oneDNN's for blocks are without the matrix unit, and took 3 to 8 times as long.
-        near = [each for each in offered if not each.input_layouts[0].blocks]
+        # oneDNN's for blocks are without the matrix unit, and took 3 to 8 times as long; where it has
+        # none, loops by the definition, for plain images, stand in for it.
+        near = [each for each in offered if each.input_layouts and not each.input_layouts[0].blocks]
         return [*by_unit, *near, *by_winograd]
     others = _offers(LIGHTER if by_winograd else DIRECT + LIGHTER, name, request)
     if any(each.kernel == wide_weights.KERNEL for each in others):

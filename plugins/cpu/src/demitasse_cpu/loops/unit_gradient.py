@@ -5,9 +5,12 @@ The images' pixels and the results stand in one line, with zeros between rows an
 a tap's pixel is always as far from the result that it meets: places in that line are what a product
 sums over. Of a stretch of it dy's outputs become rows, and x's places stand two by two, side by side; a
 tap reads these from another place on, or, where that is an odd one, from the place before it, with rows
-that begin a place later. With strides there is a line of
-x for each remainder of rows and columns. The bias's gradient is a product with ones. ``g`` is what
-``kernels.unit_gradient.Line`` says of a convolution.
+that begin a place later. With strides there is a line of x for each remainder of rows and columns. The
+bias's gradient is a product with ones. ``g`` is what ``kernels.unit_gradient.Line`` says of a
+convolution.
+
+Zeros of either side meet pixels of the other: one that is no number reaches weights that it would not by
+the definition. Numbers too small to be normal are zero to the unit.
 """
 
 from __future__ import annotations

@@ -91,6 +91,11 @@ class _Convolution:
         some = next(n for n in range(min(images, most), 0, -1) if images % n == 0)
         return replace(self, x=(some, *self.x[1:]), y=(some, *rest))
 
+    def weights_of(self, primitive: Primitive, argument: int = WEIGHTS) -> Weights:
+        """How a primitive's weights, or their gradient, reach it. Raises UnimplementedError."""
+        stored = self.stored if argument == WEIGHTS else "float32"
+        return weights_of(primitive, argument, self.w, self.groups, stored)
+
     def forward(
         self,
         x: Layout,
@@ -144,10 +149,10 @@ def forward(request: Request) -> Iterable[Candidate]:
     for layout in _layouts(spec(x)):
         try:
             primitive = convolution.forward(layout, layout, b is not None, function)
+            weights = convolution.weights_of(primitive)
         except UnimplementedError:
             continue
         kept = _stored(layout, convolution.stored)
-        weights = weights_of(primitive, WEIGHTS, convolution.w, convolution.groups, convolution.stored)
         yield _candidate(primitive, [SRC, WEIGHTS, BIAS][: len(request.inputs)], [DST], weights, kept)
     arguments = [SRC, WEIGHTS, BIAS][: len(request.inputs)], [DST]
     yield from _of_pixels(convolution, "inner_product_forward", *arguments, b is not None, function)
@@ -166,10 +171,10 @@ def forward_and_sum(request: Request) -> Iterable[Candidate]:
     whole = part.y == convolution.y
     try:
         primitive = part.forward(layout, layout, b is not None, function if whole else None, whole)
+        weights = convolution.weights_of(primitive)
     except UnimplementedError:
         return
     kept = _stored(layout, convolution.stored)
-    weights = weights_of(primitive, WEIGHTS, convolution.w, 1, convolution.stored)
     added = _candidate(primitive, [SRC, WEIGHTS, BIAS, ADDEND], [DST], weights, kept)
     yield added if whole else _in_turn(request, part, primitive, added)
 
@@ -207,10 +212,10 @@ def backward_data(request: Request) -> Iterable[Candidate]:
     for layout in _layouts(dy):
         try:
             primitive = convolution.backward("convolution_backward_data", layout, layout)
+            weights = convolution.weights_of(primitive)
         except UnimplementedError:
             continue
         kept = _stored(layout, convolution.stored)
-        weights = weights_of(primitive, WEIGHTS, convolution.w, convolution.groups, convolution.stored)
         yield _candidate(primitive, [DIFF_DST, WEIGHTS], [DIFF_SRC], weights, kept)
     yield from _of_pixels(convolution, "inner_product_backward_data", [DIFF_DST, WEIGHTS], [DIFF_SRC])
 
@@ -230,12 +235,12 @@ def backward_weights(request: Request) -> Iterable[Candidate]:
             primitive = convolution.backward(
                 "convolution_backward_weights", given, taken, db is not None
             )
+            weights = convolution.weights_of(primitive, DIFF_WEIGHTS)
         except UnimplementedError:
             continue
         if primitive.name.startswith("jit_1x1") and skips_of_few_channels(request, x):
             continue  # it writes beyond its workspace: wrong sums, others' memory, or no end at all
         stored = convolution.stored
-        weights = weights_of(primitive, DIFF_WEIGHTS, convolution.w, convolution.groups, "float32")
         outputs = [DIFF_WEIGHTS, DIFF_BIAS][: len(request.outputs)]
         layouts = [_stored(taken, stored), _stored(given, stored)]
         yield _candidate(primitive, [DIFF_DST, SRC], outputs, weights, *layouts)

@@ -26,20 +26,24 @@ class Weights:
 
     def moving(self, plain: Any, room: Any) -> Foreign:
         """Work between the plan's plain weights and their packed copy."""
+        arrays = (room, plain) if self.argument == DIFF_WEIGHTS else (plain, room)
+        return self.reorder().bind({SRC: arrays[0], DST: arrays[1]})
+
+    def reorder(self) -> Primitive:
+        """What moves them. Raises UnimplementedError where oneDNN has only its reference, as for three
+        groups of 97 outputs by the matrix unit."""
         lib = self.primitive.lib
         own = self.primitive.descriptor(self.argument)
         outside = described(lib, self.grouped, self.stored, PLAIN)
         pair = (own, outside) if self.argument == DIFF_WEIGHTS else (outside, own)
         engines = lib.engine, pair[1], lib.engine
-        reorder = Primitive(lib, self.primitive.threads, "reorder", pair[0], *engines)
-        arrays = (room, plain) if self.argument == DIFF_WEIGHTS else (plain, room)
-        return reorder.bind({SRC: arrays[0], DST: arrays[1]})
+        return Primitive(lib, self.primitive.threads, "reorder", pair[0], *engines)
 
 
 def weights_of(
     primitive: Primitive, argument: int, shape: tuple[int, ...], groups: int, stored: str
 ) -> Weights:
-    """How the weights of ``shape`` reach a primitive."""
+    """How the weights of ``shape`` reach a primitive. Raises UnimplementedError where they cannot."""
     grouped = shape if groups == 1 else (groups, shape[0] // groups, *shape[1:])
     own = primitive.descriptor(argument)
     layout = layout_of(primitive.lib, own, grouped, stored)
@@ -49,7 +53,10 @@ def weights_of(
     if stored == "bfloat16":
         kept = replace(kept, name=f"{kept.name} bf16", stored=stored)
     packed = primitive.size(argument) if layout is None else 0
-    return Weights(primitive, argument, kept, packed, grouped, stored)
+    made = Weights(primitive, argument, kept, packed, grouped, stored)
+    if packed:
+        made.reorder()
+    return made
 
 
 def _merged(layout: Layout, grouped: tuple[int, ...]) -> Layout | None:
