@@ -10,7 +10,7 @@ from typing import Any
 from demitasse import PLAIN, Candidate, Request, Work
 from demitasse_cpu.kernels.layouts import PLAIN_BF16
 from demitasse_cpu.kernels.requests import aligned, cut, flat, spec
-from demitasse_cpu.kernels.wide_weights import KERNEL, extents, layout_for
+from demitasse_cpu.kernels.wide_weights import KERNEL, extents, layout_for, panel_and_sums
 from demitasse_cpu.kernels.work import ready
 from demitasse_cpu.native import at_once
 from demitasse_cpu.onednn.inner_product import has_matrix_unit
@@ -45,7 +45,12 @@ def forward(request: Request) -> Iterable[Candidate]:
         return at_once(
             [
                 ready(
-                    loops.results, *given, *numbers, words(rows), *_cast(rooms[2 * i : 2 * i + 2]), *part
+                    loops.results,
+                    *given,
+                    *numbers,
+                    words(rows),
+                    *panel_and_sums(rooms[2 * i : 2 * i + 2]),
+                    *part,
                 )
                 for i, part in enumerate(shares)
             ]
@@ -86,7 +91,7 @@ def backward_data(request: Request) -> Iterable[Candidate]:
                     *numbers,
                     words(rows),
                     rooms[3 * i].view("uint16"),
-                    *_cast(rooms[3 * i + 1 : 3 * i + 3]),
+                    *panel_and_sums(rooms[3 * i + 1 : 3 * i + 3]),
                     *part,
                 )
                 for i, part in enumerate(shares)
@@ -117,7 +122,3 @@ def _about(request: Request, x: Sequence[int], w: Sequence[int]) -> Any:
 def _rows(samples: int) -> int:
     """Of a tile."""
     return 16 if samples % 16 == 0 else 8
-
-
-def _cast(pieces: Sequence[Any]) -> tuple[Any, Any]:
-    return pieces[0].view("uint16"), pieces[1].view("float32")

@@ -49,7 +49,7 @@ def forward(request: Request) -> Iterable[Candidate]:
         about = [samples, inputs, outputs, layout.blocks[1][1]]
         return at_once(
             [
-                ready(loops.products, *given, *about, *_cast(rooms[2 * i : 2 * i + 2]), *part)
+                ready(loops.products, *given, *about, *panel_and_sums(rooms[2 * i : 2 * i + 2]), *part)
                 for i, part in enumerate(divide(panels, parts))
             ]
         )
@@ -78,7 +78,7 @@ def backward_data(request: Request) -> Iterable[Candidate]:
         about = [samples, inputs, outputs, layout.blocks[1][1]]
         return at_once(
             [
-                ready(loops.gradients, *given, *about, *_cast(rooms[2 * i : 2 * i + 2]), *part)
+                ready(loops.gradients, *given, *about, *panel_and_sums(rooms[2 * i : 2 * i + 2]), *part)
                 for i, part in enumerate(parts)
             ]
         )
@@ -121,5 +121,6 @@ def _room(samples: int, wide: int) -> list[int]:
     return [_TERMS * _WIDE * 2, samples * wide * 4]
 
 
-def _cast(pieces: Sequence[Any]) -> tuple[Any, Any]:
+def panel_and_sums(pieces: Sequence[Any]) -> tuple[Any, Any]:
+    """Two pieces of a workspace as what they have room for."""
     return pieces[0].view("uint16"), pieces[1].view("float32")
