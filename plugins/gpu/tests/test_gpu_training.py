@@ -249,6 +249,71 @@ def test_a_label_that_is_no_class_is_named_with_its_sample(graphs: bool) -> None
         assert np.array_equal(np.array(worker.flat.parameters), before)
 
 
+class Read(ThreadedDriver):
+    """Keeps the bytes of each copy within the device and from it."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.within: list[int] = []
+        self.told: list[int] = []
+
+    def copy(self, target: int, source: int, nbytes: int, kind: str, stream: int) -> None:
+        super().copy(target, source, nbytes, kind, stream)
+        if kind != "h2d":
+            (self.told if kind == "d2h" else self.within).append(nbytes)
+
+
+def normalised(folder: Path) -> Path:
+    """A solver of two convolutions that are normalised, the second of which does not learn."""
+    layers = [
+        f"""
+        layer {{ name: "conv{i}" type: "Convolution" bottom: "{below}" top: "conv{i}"
+          param {{ lr_mult: {1 - i} }} param {{ lr_mult: {1 - i} }}
+          convolution_param {{ num_output: 6 kernel_size: 3 weight_filler {{ type: "xavier" }} }} }}
+        layer {{ name: "bn{i}" type: "BatchNorm" bottom: "conv{i}" top: "conv{i}" }}"""
+        for i, below in enumerate(["data", "conv0"])
+    ]
+    (folder / "net.prototxt").write_text(f"""
+        layer {{ name: "data" type: "Data" top: "data" top: "label"
+          data_param {{ source: "given" batch_size: 4 }} }}
+        {"".join(layers)}
+        layer {{ name: "ip" type: "InnerProduct" bottom: "conv1" top: "ip"
+          inner_product_param {{ num_output: 10 weight_filler {{ type: "xavier" }} }} }}
+        layer {{ name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "loss" }}
+    """)
+    path = folder / "solver.prototxt"
+    path.write_text('net: "net.prototxt" base_lr: 0.1 lr_policy: "fixed" random_seed: 7')
+    return path
+
+
+def test_running_statistics_are_kept_on_the_device_and_come_back(tmp_path: Path) -> None:
+    draw = np.random.default_rng(5)
+    data = draw.normal(size=(16, 3, 8, 8)).astype(np.float32)
+    data[12:] = np.nan
+    samples = {"train": {"data": data, "label": np.zeros(16, np.float32)}}
+    made: list[Read] = []
+
+    def make(number: int) -> Read:
+        made.append(Read(number))
+        return made[-1]
+
+    with on_gpu(make) as runtime:
+        trainer = runtime.trainer(normalised(tmp_path), data=samples)
+        losses(trainer, 2)
+        made[0].told.clear()
+        made[0].within.clear()
+        losses(trainer, 1)
+        # Means, variances and what both are sums over; the filters between lie there, too, and stay.
+        assert made[0].told == [] and made[0].within.count(3 * 64) == 2
+        before = {name: [array.copy() for array in trainer.net.params[name]] for name in ("bn0", "bn1")}
+        assert all(np.any(array) for arrays in before.values() for array in arrays)
+        with pytest.raises(demitasse.NumericsError, match="iteration 3"):
+            trainer.step()
+        for name, arrays in before.items():
+            for one, other in zip(arrays, trainer.net.params[name], strict=True):
+                assert np.array_equal(one, other), name
+
+
 class Watched(ThreadedDriver):
     """Keeps which copies to the device were asked for, and has who waits for the default stream wait
     for as many batches as there are to be by then."""

@@ -39,7 +39,7 @@ def begun(
         if saved is not None:
             resume(worker, saved, path, setting)
     for worker in workers:
-        worker.take_statistics()
+        worker.statistics.take()
     return loaded
 
 

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from functools import wraps
 from itertools import zip_longest
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 import numpy as np
 
@@ -192,15 +192,15 @@ class Crew:
                 return ""
         return lost_parameter(first.plan.slots, flat)
 
-    def statistics(self) -> list[list[Any]]:
-        """Copies of what forward passes change besides activations."""
-        return [[np.array(array) for array in worker.statistics] for worker in self.workers]
+    def keep_statistics(self) -> None:
+        """Remember what forward passes change besides activations."""
+        for worker in self.workers:
+            worker.statistics.keep()
 
-    def restore(self, statistics: list[list[Any]]) -> None:
-        """Have them as they were."""
-        for worker, values in zip(self.workers, statistics, strict=True):
-            for array, value in zip(worker.statistics, values, strict=True):
-                array[...] = value
+    def restore_statistics(self) -> None:
+        """Have it as it was."""
+        for worker in self.workers:
+            worker.statistics.restore()
 
     def close(self, end: Callable[[], None]) -> None:
         """Have nobody begin another iteration, wait until nobody is at work, and ``end``, once. One of

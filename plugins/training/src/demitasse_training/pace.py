@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -56,7 +55,8 @@ class Pace:
         self, steps: Sequence[Step | Passes], end: int, stop: Ask | None, save: Ask | None
     ) -> float:
         iteration, rate = self.iteration, self._solver.rate(self.iteration)
-        before, start, kept = self._crew.clock(), time.perf_counter(), self._crew.statistics()
+        before, start = self._crew.clock(), time.perf_counter()
+        self._crew.keep_statistics()
         workers, done = self._crew.workers, set[int]()
 
         def step(worker: int) -> float:
@@ -89,13 +89,13 @@ class Pace:
             if len(done) == len(steps) or all(worker.finished for worker in workers):
                 self.iteration = iteration + 1  # an interrupt came when it was over
             elif self._accord.stopped or unread or not isinstance(error, Exception):
-                self._crew.restore(kept)
+                self._crew.restore_statistics()
             self.whole = unread
             if self._accord.stopped:
                 error = self._accord.ended(error, self._keep)
             self._failed(error)
             if isinstance(error, NumericsError):
-                raise self._explained(error, kept) from None
+                raise self._explained(error) from None
             raise error
         if iteration % LOOK == 0:
             self._look(iteration)
@@ -124,12 +124,13 @@ class Pace:
             return any(asked) or crew.closed
 
         stretch = Stretch(self.iteration, end, len(steps), done)
-        kept: dict[int, tuple[int, list[Any]]] = {}
+        kept: dict[int, int] = {}  # the iteration that each worker's statistics were kept before
         last: list[bool] = []  # of each that could not read, whether the others have come as far
 
         def step(worker: int, iteration: int) -> float:
             self._processes.report(iteration)
-            kept[worker] = iteration, [np.array(each) for each in workers[worker].statistics]
+            workers[worker].statistics.keep()
+            kept[worker] = iteration
             workers[worker].goes_on = iteration + 1 < stretch.last
             try:
                 return steps[worker].run(
@@ -149,11 +150,10 @@ class Pace:
             if self._processes.size == 1:
                 crew.quiesce()
             if isinstance(error, NumericsError) and not crew.asynchronous:
-                now = crew.statistics()
-                for worker, (iteration, values) in kept.items():
-                    if iteration == self.iteration:
-                        now[worker] = values
-                raise self._explained(error, now) from None
+                for number, worker in enumerate(workers):
+                    if kept.get(number) != self.iteration:
+                        worker.statistics.keep()
+                raise self._explained(error) from None
             raise
         crew.quiesce()
         if self._processes.size > 1:  # what one is asked, all do, once all have come here
@@ -181,15 +181,15 @@ class Pace:
         if isinstance(error, WorkerError) and not str(error).endswith(kept := self._kept()):
             error.args = (f"{error}; {kept}",)
 
-    def _explained(self, error: NumericsError, statistics: list[list[Any]]) -> NumericsError:
-        """The error with what a look at the nets finds; ``statistics`` are as they were before."""
-        self._crew.restore(statistics)
+    def _explained(self, error: NumericsError) -> NumericsError:
+        """The error with what a look at the nets finds; statistics are as they were kept."""
+        self._crew.restore_statistics()
         found = [
             diagnose(worker.step, worker.flat.parameters)
             for worker in self._crew.workers
             if worker.step is not None and not math.isfinite(worker.step.loss())
         ]
-        self._crew.restore(statistics)
+        self._crew.restore_statistics()
         rate = f"learning rate {self._solver.rate(self.iteration):g}"
         return NumericsError("; ".join([str(error), *found, rate, self._kept()]))
 

@@ -92,8 +92,8 @@ class Scores:
     def _first_statistics(self) -> Iterator[None]:
         """Have what forward passes change, such as running means, as process 0's first worker has it."""
         first_here, *others = self._workers
-        apart = [worker.statistics for worker in others if worker.place.streams]
-        ours = first_here.statistics if apart or not self._alone else []
+        apart = [worker.statistics.arrays for worker in others if worker.place.streams]
+        ours = first_here.statistics.arrays if apart or not self._alone else []
         changed = [array for arrays in (ours, *apart) for array in arrays]
         kept = [np.array(array) for array in changed]
         if ours and not self._alone:

@@ -346,11 +346,11 @@ class Trainer(Rooted):
         at_least_one(iterations)
         worker = self._workers[0]
         step = worker.peek(self.iteration)
-        before = self._crew.statistics()
+        self._crew.keep_statistics()
         try:
             return timed(step, iterations, engine=worker.engine)
         finally:
-            self._crew.restore(before)
+            self._crew.restore_statistics()
 
     def close(self) -> None:
         """End workers and reading. Where another thread is at work, that gets a WorkerError after the

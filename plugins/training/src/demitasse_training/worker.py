@@ -45,6 +45,7 @@ from demitasse_training.recomputing import recompute
 from demitasse_training.samples import Destination, close_stream, destinations, open_stream
 from demitasse_training.shared_parameters import SharedParameters
 from demitasse_training.shares import Share
+from demitasse_training.statistics import Statistics, changed_parameters
 from demitasse_training.update import Update, flat_work
 from demitasse_training.watched import Watched, check_level
 
@@ -259,32 +260,10 @@ class Worker:
         """Whether the iteration that was begun last is known to have changed all that it should."""
         return self.whole and bool(self._finished[0])
 
-    @cached_property
-    def statistics(self) -> list[Any]:
-        """The parameters that a forward pass itself changes, such as running means."""
-        return [self.array(buffer) for buffer in self._statistics()]
-
-    def _statistics(self) -> list[Buffer]:
-        vocabulary, found = self.runtime.vocabulary, dict[int, Buffer]()
-        for entry in self.plan.entries:
-            word = vocabulary.get(entry.operation)
-            for operand, buffer in zip(word.inputs if word else (), entry.inputs, strict=False):
-                if operand.updated and buffer is not None and buffer.region == "parameters":
-                    found[buffer.offset] = buffer
-        return list(found.values())
-
     @property
     def borrows(self) -> bool:
         """Whether its parameters are another worker's."""
         return isinstance(self.memory["parameters"], SharedParameters)
-
-    def take_statistics(self) -> None:
-        """Have what it keeps for itself of the parameters that it borrows as the lender has it."""
-        memory = self.memory["parameters"]
-        if isinstance(memory, SharedParameters):
-            for buffer, array in zip(self._statistics(), self.statistics, strict=True):
-                spec = buffer.spec
-                array[...] = memory.lender.view(buffer.offset, spec.physical, spec.array_type)
 
     def rewind(self) -> None:
         """Close the streams; the next ``bind`` opens them where its iteration begins."""
@@ -365,6 +344,7 @@ class Worker:
 
     def _take_memory(self, others: Sequence[Worker]) -> None:
         plan, item, take = self.plan, np.dtype(self.dtype).itemsize, self.allocator.allocate
+        changed = changed_parameters(plan, self.runtime.vocabulary)
         space = next((level.space for level in self.levels if level.space is not None), None)
         take_flat = take if space is None else self.runtime.allocator(space).allocate
         lender = self._sharing(others, lambda level: level.shares_parameters)
@@ -384,7 +364,7 @@ class Worker:
         if not plan.brief:
             self.memory["gradients"] = take_flat(max(1, plan.trainable * item))
         if lender is not None:
-            own = {buffer.offset: take(buffer.spec.nbytes) for buffer in self._statistics()}
+            own = {buffer.offset: take(buffer.spec.nbytes) for buffer in changed}
             self.memory["parameters"] = SharedParameters(lender.memory["parameters"], own)
         else:
             self.memory["parameters"] = take_flat(max(1, plan.parameters * item))
@@ -402,6 +382,9 @@ class Worker:
                 for name in self.update.state
             },
             slots=tuple(slot for slot in plan.slots if slot.trainable),
+        )
+        self.statistics = Statistics(
+            changed, self.memory["parameters"], self.flat.parameters, [s.span for s in plan.slots], take
         )
         for group in self._groups:
             if group.team is not None:

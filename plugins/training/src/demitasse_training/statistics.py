@@ -1,0 +1,71 @@
+"""What a worker's forward passes change of its parameters, such as running means."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from demitasse import Buffer, Memory, Plan, Span
+from demitasse.operations import Operation
+from demitasse_training.shared_parameters import SharedParameters
+
+
+def changed_parameters(plan: Plan, vocabulary: Mapping[str, Operation]) -> list[Buffer]:
+    """Where they lie, in the order in which a pass comes to them."""
+    found = dict[int, Buffer]()
+    for entry in plan.entries:
+        word = vocabulary.get(entry.operation)
+        for operand, buffer in zip(word.inputs if word else (), entry.inputs, strict=False):
+            if operand.updated and buffer is not None and buffer.region == "parameters":
+                found[buffer.offset] = buffer
+    return list(found.values())
+
+
+class Statistics:
+    """The ``buffers`` of the parameters' ``memory``, as ``arrays``, and as they were, in memory that
+    ``allocate`` gives. ``flat`` are all parameters, by ``spans``: what lies side by side is copied at
+    once, and nothing leaves the device that it is on."""
+
+    def __init__(
+        self,
+        buffers: Sequence[Buffer],
+        memory: Memory,
+        flat: Any,
+        spans: Sequence[Span],
+        allocate: Callable[[int], Memory],
+    ) -> None:
+        self._buffers, self._memory = buffers, memory
+        self.arrays = [memory.view(b.offset, b.spec.physical, b.spec.array_type) for b in buffers]
+        places = {buffer.offset // flat.itemsize for buffer in buffers}
+        self._now = (
+            self.arrays  # where all else is the lender's
+            if isinstance(memory, SharedParameters)
+            else [flat[s.start : s.stop] for s in joined([s for s in spans if s.start in places])]
+        )
+        self._before = [allocate(a.nbytes).view(0, a.shape, str(a.dtype)) for a in self._now]
+
+    def keep(self) -> None:
+        """Remember them as they are now, and forget what was remembered before."""
+        for before, now in zip(self._before, self._now, strict=True):
+            before[...] = now
+
+    def restore(self) -> None:
+        """Have them as they were when they were kept last."""
+        for before, now in zip(self._before, self._now, strict=True):
+            now[...] = before
+
+    def take(self) -> None:
+        """Have what the worker has for itself of parameters that it borrows as the lender has it."""
+        if isinstance(self._memory, SharedParameters):
+            for buffer, array in zip(self._buffers, self.arrays, strict=True):
+                spec = buffer.spec
+                array[...] = self._memory.lender.view(buffer.offset, spec.physical, spec.array_type)
+
+
+def joined(spans: Sequence[Span]) -> list[Span]:
+    """The same elements in as few spans as they lie in, from the first on."""
+    found = list[Span]()
+    for span in sorted(spans, key=lambda span: span.start):
+        start = found.pop().start if found and found[-1].stop == span.start else span.start
+        found.append(Span(start, span.stop))
+    return found
