@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from demitasse_host.files import locked
+from demitasse_host.inlining import quick_compiler
 
 Loop = TypeVar("Loop", bound=Callable[..., Any])
 
@@ -67,6 +68,8 @@ def compiled_loop(loop: Loop, *, literals: bool = True, **options: Any) -> Loop:
         "error_model": "numpy",
         "no_cfunc_wrapper": True,
     } | options
+    if (compiler := quick_compiler()) is not None:
+        settings.setdefault("pipeline_class", compiler)
     try:
         made: Any = numba.njit(cache=True, **settings)(loop)
     except RuntimeError:  # no folder for the cache can be written

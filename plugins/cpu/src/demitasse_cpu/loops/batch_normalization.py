@@ -268,7 +268,8 @@ def emptied(values: Array) -> None:
 
 @compiled()
 def repeated(values: Array, line: Array) -> None:
-    line[: values.size] = values
+    for i in range(values.size):
+        line[i] = values[i]
     _repeat(line, values.size, line.size)
 
 

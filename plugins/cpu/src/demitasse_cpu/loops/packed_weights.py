@@ -259,7 +259,9 @@ def pack(
                 bits = room[i] & 0xFFFF
                 others += ((bits >> 7) & 0xFF <= lowest) & (bits & 0x7FFF != 0)
             if others > MOST:
-                words[block : block + COUNT] = room
+                kept_whole = words[block : block + COUNT]
+                for i in range(COUNT):
+                    kept_whole[i] = room[i]
                 block += COUNT
             else:
                 _pack_block(room, lowest, others, kept, words, block)

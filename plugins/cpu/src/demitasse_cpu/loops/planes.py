@@ -54,7 +54,8 @@ def _put_side_by_side(g: Any, dy: Array, row: int, last_row: Array, pairs: Array
     size, panels, whole = g.columns * g.outputs, (g.outputs + WIDE - 1) // WIDE, g.columns // 2
     given = dy[row * size :]
     if given.size < size + panels * WIDE:
-        last_row[:size] = given[:size]
+        for i in range(size):
+            last_row[i] = given[i]
         given = last_row
     for panel in range(panels):
         place = (panel * g.held + to) * 2 * WIDE

@@ -41,8 +41,10 @@ def framed(f: Any, x: Array, y: Array, begin: int, end: int) -> None:
             target, source = y[at : at + f.padded_line], row - f.top
             if 0 <= source < f.rows:
                 start = (image * f.rows + source) * f.line
+                line, place = x[start : start + f.line], target[f.left : f.left + f.line]
                 target[: f.left] = 0
-                target[f.left : f.left + f.line] = x[start : start + f.line]
+                for i in range(f.line):
+                    place[i] = line[i]
                 target[f.left + f.line :] = 0
             else:
                 target[:] = 0

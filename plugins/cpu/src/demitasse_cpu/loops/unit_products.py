@@ -134,8 +134,11 @@ def gradients(
     configured(words[:32], words[32:64])
     wide, terms = (end - begin) * WIDE, (outputs + TERMS - 1) // TERMS * TERMS
     for sample in range(samples):
-        copy[sample * terms : sample * terms + outputs] = dy[sample * outputs : (sample + 1) * outputs]
-        copy[sample * terms + outputs : (sample + 1) * terms] = 0
+        given = dy[sample * outputs : (sample + 1) * outputs]
+        copied = copy[sample * terms : (sample + 1) * terms]
+        for i in range(outputs):
+            copied[i] = given[i]
+        copied[outputs:] = 0
     for start in range(0, terms, NEAR // 2):
         count, more = min(NEAR // 2, terms - start), min(start, 1)
         for panel_number in range(begin, end):
