@@ -36,8 +36,14 @@ class CudaError(RuntimeError):
         self.status = status
 
 
+DRIVERS = ("moduleLoadData", "moduleGetFunction", "funcSetAttribute", "launchKernel")
+"""What CUDA's driver does, and not its run-time, which gives a thread the device's context."""
+
+
 class Runtime(SimpleNamespace):
-    """CuPy's run-time: notes what it is asked, and fails where it is told to."""
+    """CuPy's run-time and driver: notes what it is asked, and fails where it is told to. As CUDA's, it
+    says of a new thread that it is at device 0, and refuses the driver's calls there, which has no
+    context before the run-time's first."""
 
     def __init__(self) -> None:
         constants = {"hostAllocPortable": 1, "streamNonBlocking": 1, "eventDefault": 0}
@@ -60,10 +66,12 @@ class Runtime(SimpleNamespace):
     def __getattr__(self, name: str) -> Any:
         def call(*arguments: Any) -> Any:
             if name == "getDevice":
-                return getattr(self.current, "device", None)
+                return getattr(self.current, "device", 0)
             if name == "setDevice":
                 self.current.device = arguments[0]
             self.calls.append((name, *arguments))
+            if name in DRIVERS and not hasattr(self.current, "device"):
+                raise CudaError(201, "CUDA_ERROR_INVALID_CONTEXT: invalid device context")
             if name in self.errors:
                 raise self.errors[name]
             return self.answers.get(name, 4096)
@@ -196,23 +204,48 @@ def test_memory_of_what_was_dropped_is_found_before_any_is_missed(runtime: Runti
 
 
 def test_who_asks_a_device_chooses_it_first(runtime: Runtime) -> None:
-    """In each thread, and where another library has chosen another one in it meanwhile."""
+    """Each time: another library may have chosen another one in the thread meanwhile."""
     runtime.answers["getDeviceCount"] = 0
     first, second = CupyDriver(0), CupyDriver(1)
     runtime.calls.clear()
-    for driver in (first, first, second, first):
-        driver.memory()
+    first.memory()
+    second.memory()
     runtime.setDevice(1)  # another library's
     first.memory()
-    thread = threading.Thread(target=first.memory)
-    thread.start()
-    thread.join()
-    names = [call if call[0] == "setDevice" else call[0] for call in runtime.calls]
-    assert names == [
-        *(("setDevice", 0), "memGetInfo", "memGetInfo", ("setDevice", 1), "memGetInfo"),
-        *(("setDevice", 0), "memGetInfo", ("setDevice", 1), ("setDevice", 0), "memGetInfo"),
-        *(("setDevice", 0), "memGetInfo"),
+    assert runtime.calls == [
+        *(("setDevice", 0), ("memGetInfo",), ("setDevice", 1), ("memGetInfo",)),
+        *(("setDevice", 1), ("setDevice", 0), ("memGetInfo",)),
     ]
+
+
+@pytest.mark.parametrize("begins_with", ["function", "launch"])
+def test_a_new_thread_has_a_context_before_the_driver_is_called(
+    runtime: Runtime, begins_with: str
+) -> None:
+    """It says that it is at device 0 before it has one."""
+    driver = CupyDriver(0)
+    cubin = SimpleNamespace(image=lambda *asked: b"machine code")
+    driver._modules.clear()
+    found: list[Any] = []
+
+    def begin() -> None:
+        try:
+            if begins_with == "launch":
+                driver.launch(1, (1, 1, 1), (1, 1, 1), [np.int32(1)], 2**17, 7)
+            else:
+                driver._compiler = lambda: "13.0"  # type: ignore[method-assign]
+                driver.function("source", "kernel")
+        except Exception as error:  # noqa: BLE001 - looked at below
+            found.append(error)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cupy_driver, "CompiledKernels", lambda *asked: cubin)
+        thread = threading.Thread(target=begin)
+        thread.start()
+        thread.join()
+    assert found == []
+    asked = {name for name, *_ in runtime.calls}
+    assert asked.issuperset(DRIVERS[:2] if begins_with == "function" else DRIVERS[2:])
 
 
 def test_devices_that_a_process_drives_reach_each_other_where_they_can(
@@ -305,7 +338,9 @@ def test_what_is_forgotten_is_ended_by_a_thread_that_waits(runtime: Runtime) -> 
     driver.end_graph(8)
     assert runtime.calls == []
     driver.synchronise(3)
-    assert runtime.calls == [("streamSynchronize", 3), ("eventDestroy", 7), ("graphExecDestroy", 8)]
+    assert [call for call in runtime.calls if call[0] != "setDevice"] == [
+        *(("streamSynchronize", 3), ("eventDestroy", 7), ("graphExecDestroy", 8)),
+    ]
     driver.synchronise(3)
     assert runtime.calls[3:] == [("streamSynchronize", 3)]
     driver.end_event(9)

@@ -44,9 +44,10 @@ def _here(method: F) -> F:
     @wraps(method)
     def call(self: CupyDriver, *arguments: Any) -> Any:
         try:
-            # Others of this process may have gone to another one in this thread meanwhile.
-            if self._runtime.getDevice() != self.number:
-                self._runtime.setDevice(self.number)
+            # Always: others of this process may have gone to another one in this thread, and a new one
+            # says that it is at device 0 while it has no context yet, without which what the driver
+            # itself is asked, about modules and kernels, fails.
+            self._runtime.setDevice(self.number)
             return method(self, *arguments)
         except RuntimeError as error:
             code = getattr(error, "status", None)
