@@ -28,7 +28,7 @@ ALIGNMENTS = {1001: cudnn.ALIGNMENT, 1003: 256}
 class StandIn:
     """``notes`` are what its engines say of their numbers, one list for each that it proposes; ``fuses``
     whether it computes more than one operation at once; ``executed`` the kinds of what was executed, and
-    ``ran`` the plans."""
+    ``ran`` the plans; ``ended`` are the descriptors that were destroyed."""
 
     def __init__(
         self, notes: Sequence[Sequence[int]] = ((),), fuses: bool = True, version: int = 92801
@@ -37,6 +37,7 @@ class StandIn:
         self.ran = set[int]()
         self.descriptors: dict[int, dict[Any, Any]] = {}
         self.executed: list[list[int]] = []
+        self.ended: list[int] = []
 
     def cudnnGetErrorString(self, status: int) -> bytes:
         return f"CUDNN_STATUS_{status}".encode()
@@ -58,6 +59,7 @@ class StandIn:
         return 0
 
     def cudnnBackendDestroyDescriptor(self, descriptor: Any) -> int:
+        self.ended.append(descriptor.value)
         return 0
 
     def cudnnBackendSetAttribute(

@@ -302,6 +302,21 @@ def test_graphs_need_not_keep_what_plans_need_as_the_library_does(version: int, 
     assert device.opened["cudnn"].known
 
 
+def test_descriptors_are_ended_by_who_waits_and_not_where_they_are_forgotten() -> None:
+    """That may be a thread of CUDA's, or one that captures works."""
+    library = StandIn([[], [], []])
+    device, (x, w, _) = device_with(library), operands(1)
+    asked = request("convolution", [x, w, None], GEOMETRIES["plain"], "tf32")
+    work, _, _ = bound(device, asked, [x, w, None])
+    device.synchronise()
+    (plan,) = library.ran - {*library.ended}  # the others were only tried
+    del work
+    gc.collect()
+    assert plan not in library.ended
+    device.synchronise()
+    assert {*library.ended} == {*library.descriptors}, "all of them"
+
+
 def test_plans_that_were_only_tried_are_forgotten() -> None:
     """Each has code on the device; nets of many sizes have many."""
     library = StandIn([[], [], []])

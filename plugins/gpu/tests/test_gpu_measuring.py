@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
@@ -132,6 +134,20 @@ def test_short_calls_are_repeated_until_they_can_be_timed(
 ) -> None:
     quickest(device, [way(device, seconds), way(device, seconds)])
     assert clocked(device).replayed == [calls] * 2 * (ROUNDS + 1)
+
+
+def test_ways_are_forgotten_with_who_tried_them_one_that_failed_too(device: Device) -> None:
+    """They hold plans, which have code on the device: no collection of Python's is to be waited for."""
+    gc.collect()
+    gc.disable()
+    try:
+        ways = [way(device, 2e-6), failing(device, PlanError("no such engine")), way(device, 1e-6)]
+        assert quickest(device, ways) == 2
+        known = [weakref.ref(each) for each in ways]
+        del ways
+        assert [each() for each in known] == [None] * 3
+    finally:
+        gc.enable()
 
 
 def test_a_way_that_is_much_slower_is_left_after_two_calls(device: Device) -> None:

@@ -63,6 +63,7 @@ class ThreadedDriver(EmulatedDriver):
         self._queues[stream].put(reached.set)
         reached.wait()
         self._raise()
+        self._forget()
 
     def event(self) -> int:
         handle = super().event()
@@ -85,6 +86,7 @@ class ThreadedDriver(EmulatedDriver):
     def wait(self, event: int) -> None:
         _MARKS[event].wait()
         self._raise()
+        self._forget()
 
     def wait_in_stream(self, stream: int, event: int) -> None:
         self._known(stream)

@@ -71,7 +71,7 @@ class CupyDriver:
         self._kernels: dict[tuple[str, str, tuple[str, ...]], Function] = {}
         self._modules: dict[tuple[str, tuple[str, ...]], int] = {}
         self._lock = threading.Lock()
-        self._over: deque[tuple[Callable[[int], None], Handle]] = deque()
+        self._over: deque[tuple[Callable[[Any], object], Any]] = deque()
         self.properties = self._properties()
         self._reach_peers()
 
@@ -168,9 +168,7 @@ class CupyDriver:
         return int(self._runtime.eventCreateWithFlags(self._runtime.eventDefault))
 
     def end_event(self, event: Handle) -> None:
-        """Later, from a thread that waits: an owner may be forgotten in any thread, in one of CUDA's
-        that calls back, where nothing of CUDA may be called, or between two works that are captured."""
-        self._over.append((self._runtime.eventDestroy, event))
+        self.later(self._runtime.eventDestroy, event)
 
     @_here
     def record(self, event: Handle, stream: Handle) -> None:
@@ -274,5 +272,9 @@ class CupyDriver:
         self._runtime.graphLaunch(graph, stream)
 
     def end_graph(self, graph: Handle) -> None:
-        """Later, as ``end_event``."""
-        self._over.append((self._runtime.graphExecDestroy, graph))
+        self.later(self._runtime.graphExecDestroy, graph)
+
+    def later(self, end: Callable[[Any], object], handle: Any) -> None:
+        """An owner may be forgotten in any thread: in one of CUDA's that calls back, where nothing of
+        CUDA may be called, or between two works that are captured."""
+        self._over.append((end, handle))

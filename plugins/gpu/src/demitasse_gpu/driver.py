@@ -132,3 +132,7 @@ class Driver(Protocol):
 
     def end_graph(self, graph: Handle) -> None:
         """Forget a graph."""
+
+    def later(self, end: Callable[[Any], object], handle: Any) -> None:
+        """Have ``end(handle)``, which may ask CUDA something, called by a thread that waits for the
+        device, once what was forgotten before is ended."""

@@ -7,7 +7,9 @@ import functools
 import threading
 import time
 import zlib
+from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -50,6 +52,7 @@ class EmulatedDriver:
         self._times: dict[int, float] = {}
         self._captured: dict[int, list[Callable[[], None]]] = {}
         self._graphs: dict[int, list[Callable[[], None]]] = {}
+        self._over: deque[tuple[Callable[[Any], object], Any]] = deque()
 
     def enter(self) -> None:
         """There is nowhere else to go."""
@@ -95,6 +98,7 @@ class EmulatedDriver:
 
     def synchronise(self, stream: int) -> None:
         self._known(stream)
+        self._forget()
 
     def event(self) -> int:
         self._times[handle := self._handle()] = 0.0
@@ -111,6 +115,7 @@ class EmulatedDriver:
 
     def wait(self, event: int) -> None:
         self._times[event]
+        self._forget()
 
     def wait_in_stream(self, stream: int, event: int) -> None:
         self._known(stream)
@@ -159,6 +164,15 @@ class EmulatedDriver:
 
     def end_graph(self, graph: int) -> None:
         del self._graphs[graph]
+
+    def later(self, end: Callable[[Any], object], handle: Any) -> None:
+        self._over.append((end, handle))
+
+    def _forget(self) -> None:
+        with suppress(IndexError):
+            while True:
+                end, handle = self._over.popleft()
+                end(handle)
 
     def _run(
         self,

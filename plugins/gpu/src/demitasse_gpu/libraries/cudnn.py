@@ -53,7 +53,7 @@ ASKED = 100
 ALIGNMENT = 16
 RETAINING, NOT_RETAINED = 92800, 1
 """Since this version a graph keeps what it needs of a plan, and takes longer to launch for it, unless
-the plan says that somebody else does (cudnnCudaGraphRetention_t): here ``Cudnn.known``."""
+the plan says that somebody else does (cudnnCudaGraphRetention_t): here the calls that are captured."""
 
 
 @dataclass(frozen=True)
@@ -183,8 +183,8 @@ class Cudnn:
             raise PlanError(f"{self.device.space}: {name}: {text or status}")
 
     def destroy(self, descriptor: ctypes.c_void_p) -> None:
-        """Forget a descriptor."""
-        self._library.cudnnBackendDestroyDescriptor(descriptor)
+        """Forget a descriptor, of a plan perhaps, after the graphs that were made of it."""
+        self.device.driver.later(self._library.cudnnBackendDestroyDescriptor, descriptor)
 
     def of_device(self, made: Descriptor, kind: int) -> Descriptor:
         """A graph, heuristics or a plan, told whose it is; heuristics have that from their graph."""

@@ -37,7 +37,7 @@ def quickest(device: Device, ways: Sequence[Callable[[int], None]]) -> int:
             best = min((seconds for ungraphed, seconds in times if not ungraphed), default=math.inf)
             times.append(measured(device, way, best))
         except (DemitasseError, MemoryError) as error:
-            failure = error
+            failure = error.with_traceback(None)  # which would keep all ways and their plans
             times.append((True, math.inf))
     best = min(range(len(ways)), key=times.__getitem__)
     if failure is not None and times[best][1] == math.inf:
