@@ -222,19 +222,33 @@ def test_works_that_no_graph_can_have_are_launched_one_by_one(
     ]
 
 
-def test_a_device_that_another_thread_has_left_is_captured_again(device: Device) -> None:
+@pytest.mark.parametrize("leaves", ["it ends", "its works are forgotten"])
+def test_a_device_that_another_thread_has_left_is_captured_again(device: Device, leaves: str) -> None:
     total, x = empty(device, (5,), "float64"), empty(device, (5,), "float64")
-    elsewhere = in_order([adding(device, total, x), adding(device, total, x)])
-    thread = threading.Thread(target=elsewhere)
+    elsewhere = [in_order([adding(device, total, x), adding(device, total, x)])]
+    called, end = threading.Event(), threading.Event()
+
+    def use() -> None:
+        elsewhere[0]()
+        called.set()
+        end.wait(20)
+
+    thread = threading.Thread(target=use)
     thread.start()
-    thread.join()
+    called.wait(20)
     row = in_order([adding(device, total, x), adding(device, total, x)])
     row()
     row()
     assert "graph" not in device.driver.told  # type: ignore[attr-defined]
-    del elsewhere, thread
+    if leaves == "it ends":
+        end.set()
+        thread.join()
+    else:
+        elsewhere.clear()
     row()
     assert device.driver.told["graph"] == 1  # type: ignore[attr-defined]
+    end.set()
+    thread.join()
 
 
 def test_works_are_checked_when_they_are_called_alone_and_in_a_step_never(device: Device) -> None:

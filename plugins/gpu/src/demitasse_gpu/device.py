@@ -64,9 +64,10 @@ class Device:
             self._rows.add(row)
 
     def is_shared(self) -> bool:
-        """Whether another thread than this one has run works in line here."""
+        """Whether another thread than this one, which has not ended, has run works in line here."""
         with self._lock:
-            return any(row.thread != threading.get_ident() for row in self._rows)
+            threads = {row.thread for row in self._rows} - {threading.get_ident()}
+        return bool(threads) and any(thread.ident in threads for thread in threading.enumerate())
 
     def keep_graph(self, owner: object, graph: Handle) -> None:
         """Forget ``graph`` when its owner is gone."""
