@@ -4,6 +4,7 @@ the quickest."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from itertools import chain
 from typing import Any
 
@@ -13,16 +14,18 @@ from cases import Cases, Table
 
 WITHIN = {"f32": 1e-5, "tf32": 2e-3}
 """How far a result may be: the difference's length, of the result's. TF32 cuts numbers to 10 bits."""
-KINDS = {10: "forward", 11: "gradient of filters", 12: "gradient of images"}
+FORWARD, OF_FILTERS = 10, 11
+KINDS = {FORWARD: "forward", OF_FILTERS: "gradient of filters", 12: "gradient of images"}
 FORMS: dict[str, tuple[tuple[int, ...], tuple[int, ...], int, int]] = {
     "three by three": ((2, 64, 28, 28), (64, 64, 3, 3), 1, 1),
     "points": ((4, 256, 14, 14), (136, 256, 1, 1), 1, 0),
     "points, each second": ((2, 128, 14, 14), (264, 128, 1, 1), 2, 0),
     "groups": ((2, 96, 13, 13), (256, 48, 5, 5), 1, 2),
+    "many tiles": ((8, 64, 56, 56), (64, 64, 3, 3), 1, 1),
     "small images": ((3, 512, 7, 7), (72, 512, 3, 3), 1, 1),
     "a stride of three": ((2, 24, 17, 15), (40, 24, 5, 4), 3, 2),
 }
-"""Extents of images and filters, stride and pad."""
+"""Extents of images and filters, stride and pad. Winograd's tiles of one are made in several shares."""
 
 
 def ways(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]:
@@ -38,43 +41,63 @@ def ways(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]:
         for precision in WITHIN:
             for kind in KINDS:
                 yield from _tried(found, form, kind, precision)
+            yield from _tried(found, form, FORWARD, precision, rectified=True)
 
 
-def _tried(found: Any, form: str, kind: int, precision: str) -> Iterator[Table]:
+@cache
+def _problem(form: str, kind: int) -> tuple[list[np.ndarray], np.ndarray]:
+    """Two operands, which are numbers in float32, and what is expected of them, in float64."""
     from stand_in_cudnn import back_to_data, back_to_weights, convolved
 
+    of_x, of_w, stride, pad = FORMS[form]
+    geometry, random = _geometry(form), np.random.default_rng(9)
+    rows, columns = ((n + 2 * pad - k) // stride + 1 for n, k in zip(of_x[2:], of_w[2:], strict=True))
+    shapes = of_x, of_w, (of_x[0], of_w[0], rows, columns)
+    x, w, dy = (random.normal(size=each).astype(np.float32).astype(np.float64) for each in shapes)
+    if kind == FORWARD:
+        return [x, w], convolved(x, w, *geometry)
+    if kind == OF_FILTERS:
+        return [x, dy], back_to_weights(dy, x, of_w, *geometry)
+    return [w, dy], back_to_data(dy, w, of_x, *geometry)
+
+
+def _geometry(form: str) -> tuple[tuple[int, int], ...]:
+    _, _, stride, pad = FORMS[form]
+    return (stride, stride), (pad, pad), (1, 1)
+
+
+def _tried(found: Any, form: str, kind: int, precision: str, rectified: bool = False) -> Iterator[Table]:
+    """``rectified``: with a bias and a ReLU."""
     from demitasse_gpu.array import empty
     from demitasse_gpu.libraries import implicit_gemm, winograd
     from demitasse_gpu.libraries.convolutions import Convolution
 
-    of_x, of_w, stride, pad = FORMS[form]
-    geometry = (stride, stride), (pad, pad), (1, 1)
-    random = np.random.default_rng(9)
-    x, w = (random.normal(size=shape).astype(np.float32).astype(np.float64) for shape in (of_x, of_w))
-    y = convolved(x, w, *geometry)
-    asked = Convolution(kind, of_x, of_w, y.shape, geometry, "float32", precision == "tf32")
+    of_x, of_w, *_ = FORMS[form]
+    given, expected = _problem(form, kind)
+    of_y = (given[1] if kind != FORWARD else expected).shape
+    told = kind, of_x, of_w, of_y, _geometry(form), "float32", precision == "tf32"
+    asked = Convolution(*told, bias=rectified, relu=rectified)
     if not implicit_gemm.serves(asked):
         return
-    dy = random.normal(size=y.shape).astype(np.float32).astype(np.float64)
-    given, expected = {
-        10: ((x, w), y),
-        11: ((x, dy), back_to_weights(dy, x, of_w, *geometry)),
-        12: ((w, dy), back_to_data(dy, w, of_x, *geometry)),
-    }[kind]
+    bias = None
+    if rectified:
+        bias = empty(found, (of_w[0],), "float32")
+        bias[...] = np.random.default_rng(8).normal(size=of_w[0]).astype(np.float32)
+        expected = np.maximum(expected + np.asarray(bias, np.float64)[:, None, None], 0)
     arrays = [empty(found, _innermost(each).shape, "float32") for each in (*given, expected)]
     for array, values in zip(arrays, given, strict=False):
         array[...] = _innermost(values).astype(np.float32)
     made, room = arrays[-1], empty(found, (asked.limit,), "uint8")
     addresses = [array.address for array in arrays[:-1]]
-    told = found, asked, addresses, made.address, None, room.address
-    by_tiles = ((f"Winograd {name}", launches) for name, launches in winograd.ways(*told))
-    for name, launches in chain(implicit_gemm.ways(*told), by_tiles):
+    place = found, asked, addresses, made.address, bias, room.address
+    by_tiles = ((f"Winograd {name}", launches) for name, launches in winograd.ways(*place))
+    for name, launches in chain(implicit_gemm.ways(*place), by_tiles):
         made[...] = 99
         for launch in launches:
             launch()
         far = np.asarray(made) - _innermost(expected)
         off = float(np.linalg.norm(far) / np.linalg.norm(expected))
-        what = f"{form}, {KINDS[kind]}, {precision}, {name}"
+        what = f"{form}, {KINDS[kind]}{' with a ReLU' * rectified}, {precision}, {name}"
         yield {"ways": [[what, off]]}
         if not off <= WITHIN[precision]:
             yield {"wrong": [f"{what}: {off:.1e} from float64"]}

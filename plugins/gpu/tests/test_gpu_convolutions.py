@@ -385,7 +385,7 @@ NAMED = {
     "convolution": ["tiles tf32_2x2", "cuDNN 3.1", "copy 0: tiles tf32_1x2", "copy 0: cuDNN 3.0"],
     "convolution_relu": ["cuDNN 3.0", "fused cuDNN 3.1", "copy 0: fused cuDNN 3.0"],
     "convolution_backward_data": ["tiles tf32_2x1", "cuDNN 3.0"],
-    "convolution_backward_weights": ["tiles tf32_2x2 in 1 parts", "cuDNN 3.1", "copy 0: cuDNN 3.1"],
+    "convolution_backward_weights": ["tiles tf32_2x2 in few parts", "cuDNN 3.1", "copy 0: cuDNN 3.1"],
 }
 
 

@@ -17,7 +17,7 @@ from test_gpu_convolutions import computed, device_with, request
 
 from demitasse_gpu.array import empty
 from demitasse_gpu.device import Device
-from demitasse_gpu.libraries import convolutions, cudnn, tiles, winograd
+from demitasse_gpu.libraries import convolutions, cudnn, implicit_gemm, tiles, winograd
 from demitasse_gpu.libraries.convolutions import Convolution
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason=NO_COMPILER)
@@ -121,9 +121,9 @@ def test_shares_of_the_tiles_are_made_one_after_the_other(
 ) -> None:
     """Also of a sample and a half, and a last one that is smaller."""
     monkeypatch.setattr(winograd, "_FEWEST", 4)
-    monkeypatch.setattr(winograd, "AT_ONCE", (1, 18 * 4 * 36 * 16))
+    monkeypatch.setattr(winograd, "AT_ONCE", {"small": 1, "large": 18 * 4 * 36 * 16})
     case = Case(asked_for(KINDS[kind], (3, 8, 10, 9), 8))
-    assert case.ways() == ["of 4 tiles", "of 16 tiles"]
+    assert case.ways() == ["in small shares", "in large shares"]
     products = [count for name, count in case.launches.items() if "split" in name]
     assert products == [7 + 2]
 
@@ -161,7 +161,7 @@ def test_any_convolution(
     asked = asked_for(kind, (samples, channels, *image), outputs, pad)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(winograd, "_FEWEST", 2)
-        patch.setattr(winograd, "AT_ONCE", (share * 4 * 36 * (channels + outputs),))
+        patch.setattr(winograd, "AT_ONCE", {"small": share * 4 * 36 * (channels + outputs)})
         patch.setattr(winograd, "_DEEP", 4)
         assert len(Case(asked).ways()) == 1
 
@@ -203,7 +203,8 @@ def test_it_takes_the_memory_that_it_may() -> None:
     asked = asked_for(cudnn.FORWARD, (64, 512, 7, 7), 512)
     assert asked.limit == winograd.room(asked) > 70 * 2**20
     device = Device(EmulatedDriver())
-    assert [name for name, _ in winograd.ways(device, asked, (0, 0), 0, None, 0)] == ["of 256 tiles"]
+    assert [name for name, _ in winograd.ways(device, asked, (0, 0), 0, None, 0)] == ["in small shares"]
+    assert winograd._Form(asked).share(winograd.AT_ONCE["small"]) == 256
     little = asked_for(cudnn.FORWARD, (64, 512, 7, 7), 512, most=60 * 2**20)
     assert not list(winograd.ways(device, little, (0, 0), 0, None, 0))
 
@@ -211,14 +212,30 @@ def test_it_takes_the_memory_that_it_may() -> None:
 @pytest.mark.parametrize("size", [64, 512])
 def test_shares_lie_in_a_devices_cache_or_are_as_large_as_filters(size: int) -> None:
     asked = asked_for(cudnn.FORWARD, (64, size, 56, 56), size)
-    device = Device(EmulatedDriver())
-    for name, _ in winograd.ways(device, asked, (0, 0), 0, None, 0):
-        share = int(name.split()[1])
+    for at_once in winograd.AT_ONCE.values():
+        share = winograd._Form(asked).share(at_once)
         assert share % 256 == 0
         between, filters = share * 4 * 36 * 2 * size, 4 * 36 * size * size
         assert between + filters <= asked.limit
-        assert between <= max(*winograd.AT_ONCE, filters)
-        assert between > max(winograd.AT_ONCE[0], filters) / 2
+        assert max(at_once, filters) / 2 < between <= max(at_once, filters)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_way_has_the_same_name_for_images_of_all_sizes(kind: str) -> None:
+    """What was the quickest for some is taken for others, also where both shares are all of an image."""
+    device, known = Device(EmulatedDriver()), set[str]()
+    for sides in ((160, 160), (40, 40), (42, 40), (24, 32)):
+        asked = asked_for(KINDS[kind], (1, 512, *sides), 512)
+        for by in (winograd, implicit_gemm):
+            told = device, asked, (0, 0), 0, None, 0
+            names = [name for name, _ in by.ways(*told)]
+            known |= {*names} if sides == (160, 160) else set()
+            assert names
+            assert known.issuperset(names)
+            assert not list(by.ways(*told, "of 100 tiles"))
+        for name in known:
+            (found,) = [found for by in (winograd, implicit_gemm) for found, _ in by.ways(*told, name)]
+            assert found == name
 
 
 def test_devices_without_such_tensor_cores_multiply_by_scalars(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -270,9 +270,9 @@ def _own_ways(
     for kind, made_by in (("tiles ", implicit_gemm), ("winograd ", winograd)):
         if (wanted := _below(only, kind)) is None:
             continue
-        for name, launches in made_by.ways(device, asked, given, made, bias, workspace.address):
-            if wanted in ("", name):
-                yield f"{kind}{name}", _in_line(*launches)
+        places = given, made, bias, workspace.address
+        for name, launches in made_by.ways(device, asked, *places, wanted):
+            yield f"{kind}{name}", _in_line(*launches)
     if not asked.is_product or only not in ("", "cuBLASLt"):
         return
     compute = "tf32" if asked.tf32 else "f32"

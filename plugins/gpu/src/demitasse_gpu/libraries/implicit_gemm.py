@@ -7,7 +7,7 @@ tensor cores."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -66,26 +66,46 @@ def serves(asked: Convolution) -> bool:
 
 
 def ways(
-    device: Device, asked: Convolution, given: Sequence[int], made: int, bias: Any, workspace: int
+    device: Device,
+    asked: Convolution,
+    given: Sequence[int],
+    made: int,
+    bias: Any,
+    workspace: int,
+    only: str = "",
 ) -> Iterator[tuple[str, Sequence[Launch]]]:
     """Launches, one after the other, that convolve what is at the addresses ``given`` (x and w, w and
     dy, or x and dy) to ``made``, with ``asked.limit`` bytes of scratch memory: one way for each size of
-    tiles, and for filters' gradients two, with their names. None where channels are no multiple of
-    four."""
+    tiles, and for filters' gradients two, with their names, or the one of the name ``only``. None where
+    channels are no multiple of four. Names are the same for images of other sizes."""
     if not serves(asked) or asked.w[1] % PACK:
         return
     of = Tiled(asked)
     for tiles in tiles_for(device, asked.tf32):
         name = tiles.name
         if asked.kind == cudnn.BACKWARD_WEIGHTS:
-            for parts in of.weights_parts(tiles):
-                launches = of.backward_weights(device, tiles, parts, given, made, workspace)
-                yield f"{name} in {parts} parts", launches
+            counts = of.weights_parts(tiles)
+            few_or_many = {f"{name} in {size} parts": counts[size] for size in counts}
+            for told, parts in wanted_of(few_or_many, only).items():
+                yield told, of.backward_weights(device, tiles, parts, given, made, workspace)
+        elif only not in ("", name):
+            continue
         elif asked.kind == cudnn.BACKWARD_DATA:
             if of.turned <= asked.limit:
                 yield name, of.backward_data(device, tiles, given, made, workspace)
         else:
             yield name, of.forward(device, tiles, given, made, bias, workspace)
+
+
+def wanted_of(numbers: Mapping[str, int], only: str) -> dict[str, int]:
+    """The one named ``only``; where that is empty, the first of those that are alike."""
+    if only:
+        return {name: number for name, number in numbers.items() if name == only}
+    found = dict[str, int]()
+    for name, number in numbers.items():
+        if number not in found.values():
+            found[name] = number
+    return found
 
 
 class Tiled:
@@ -161,12 +181,13 @@ class Tiled:
             return [turn, product]
         return [turn, product, _joined(device, partial, None, made, parts, 0, self._asked.x[1], size)]
 
-    def weights_parts(self, tiles: Tiles) -> list[int]:
+    def weights_parts(self, tiles: Tiles) -> dict[str, int]:
         """In how many parts sums over points are made: as many as run at a time, or twice as many."""
         count = tiles.count(self._outputs, self._taps * self._channels) * self._groups
         most = min(-(-self._points // (8 * _DEPTH)), self._asked.limit // (4 * prod(self._asked.w)))
         least = max(1, tiles.at_once // count)
-        return sorted({max(1, min(parts, most, _MOST_PARTS)) for parts in (least, 2 * least)})
+        wished = {"few": least, "many": 2 * least}
+        return {size: max(1, min(parts, most, _MOST_PARTS)) for size, parts in wished.items()}
 
     def backward_weights(
         self,

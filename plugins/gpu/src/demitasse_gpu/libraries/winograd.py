@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 SIDE, TAPS = 4, 3
 POSITIONS = (SIDE + TAPS - 1) ** 2
-AT_ONCE = (24 * 2**20, 96 * 2**20)
+AT_ONCE = {"small": 24 * 2**20, "large": 96 * 2**20}
 """The bytes that lie between, by which shares are tried: what half of an H100's last cache holds, and
 more for where that makes many small launches. They are as many as the filters' at least, which each
 share reads."""
@@ -66,18 +66,25 @@ def room(asked: Convolution) -> int:
 
 
 def ways(
-    device: Device, asked: Convolution, given: Sequence[int], made: int, bias: Any, workspace: int
+    device: Device,
+    asked: Convolution,
+    given: Sequence[int],
+    made: int,
+    bias: Any,
+    workspace: int,
+    only: str = "",
 ) -> Iterator[tuple[str, Sequence[Launch]]]:
     """Launches, one after the other, as ``implicit_gemm.ways`` has them: a way for each share's size."""
     if not serves(asked) or room(asked) > asked.limit or not (sizes := tiles_for(device, False)):
         return
     form = _Form(asked)
-    for share in sorted({form.share(size) for size in AT_ONCE}):
+    shares = {f"in {size} shares": form.share(nbytes) for size, nbytes in AT_ONCE.items()}
+    for name, share in implicit_gemm.wanted_of(shares, only).items():
         if asked.kind == cudnn.BACKWARD_WEIGHTS:
             launches = form.weights_gradient(device, sizes, share, given, made, workspace)
         else:
             launches = form.images(device, sizes, share, given, made, bias, workspace)
-        yield f"of {share} tiles", launches
+        yield name, launches
 
 
 @dataclass(frozen=True)
