@@ -252,6 +252,33 @@ def test_a_wheel_that_left_its_manifest_out_is_told_how_to_have_it_packaged(inst
     assert 'package-data] toys_abacus = ["plugin.toml"])' in told
 
 
+@pytest.mark.parametrize(
+    ("point", "meant"),
+    [
+        ("toys-abacus.plugin", "toys_abacus.plugin"),
+        ("toys_abacus.plugin:", "toys_abacus.plugin"),
+        ('"toys_abacus.plugin"', "toys_abacus.plugin"),
+        (".plugin", "package.plugin"),
+        ("", "package.plugin"),
+        ("toys_abacus..plugin", "package.plugin"),
+    ],
+)
+def test_an_entry_point_that_is_no_module_is_its_plugins_fault_alone(
+    install: Install, point: str, meant: str
+) -> None:
+    folder = install("abacus")
+    install("quill")
+    (facts,) = folder.parent.glob("*.dist-info")
+    (facts / "entry_points.txt").write_text(f"[demitasse.plugins]\nabacus = {point}\n")
+    assert found("quill").problem == ""
+    assert found("abacus").problem == (
+        f"its entry point {point!r} names no module (valid: a module's name, as {meant!r}); mend "
+        f"pyproject.toml and reinstall"
+    )
+    with pytest.raises(PluginError, match=r"'abacus' \(.*names no module"):
+        compose(MACHINE, ["abacus"])
+
+
 def test_a_package_that_is_gone_is_named(install: Install) -> None:
     folder = install("abacus")
     for file in sorted(folder.iterdir()):

@@ -131,8 +131,7 @@ def discover() -> tuple[Manifest, ...]:
 def _read(plugin: "demitasse.Installed") -> Manifest:
     bare = Manifest(plugin.name, plugin.distribution, plugin.version, module=plugin.module)
     if plugin.folder is None:
-        problem = f"its package {plugin.module} is not there; reinstall {plugin.distribution}"
-        return replace(bare, problem=problem)
+        return replace(bare, problem=demitasse.no_package(plugin.module, plugin.distribution))
     path = plugin.folder / "plugin.toml"
     try:
         known = path.stat()

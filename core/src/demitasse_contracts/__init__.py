@@ -10,6 +10,7 @@ from demitasse_contracts.given import broken_contract as broken_contract
 from demitasse_contracts.given import check_given as check_given
 from demitasse_contracts.given import check_program as check_program
 from demitasse_contracts.given import disagreement as disagreement
+from demitasse_contracts.given import no_package as no_package
 from demitasse_contracts.given import unfit as unfit
 from demitasse_contracts.given import unreadable as unreadable
 from demitasse_contracts.owners import blamed as blamed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import inspect
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -106,6 +107,19 @@ def disagreement(declared: Sequence[str], implemented: Sequence[str], hooks: Col
     steps = [f"mark a function {name} of the module with hookimpl" for name in missing]
     steps += [f"give plugin.toml a table [roles.{name}]" for name in silent]
     return f"{told}: {'; '.join(steps)}"
+
+
+def no_package(module: str, distribution: str) -> str:
+    """Why a plugin of an entry point has no package."""
+    if _is_module(module):
+        return f"its package {module} is not there; reinstall {distribution}"
+    meant = re.sub(r"[^\w.]+", "_", module.strip(" :'\""))
+    valid = f"valid: a module's name, as {meant if _is_module(meant) else 'package.plugin'!r}"
+    return f"its entry point {module!r} names no module ({valid}); mend pyproject.toml and reinstall"
+
+
+def _is_module(name: str) -> bool:
+    return all(part.isidentifier() for part in name.split("."))
 
 
 def unreadable(manifest: Path, error: Exception) -> str:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Installed:
-    """An entry point: its name and module, its distribution's name and version, and the folder of its
-    package, None where that is not there."""
+    """An entry point: its name and module (or what stands there that names none), its distribution's
+    name and version, and the folder of its package, None where that is not there."""
 
     name: str
     module: str
@@ -37,10 +37,13 @@ def _installed(group: str, searched: object) -> tuple[Installed, ...]:
 
 def _read(point: importlib.metadata.EntryPoint) -> Installed:
     about = point.dist.metadata if point.dist else {"Name": "", "Version": ""}  # is parsed each time
-    spec = importlib.util.find_spec(point.module.partition(".")[0])
+    module = point.module if point.pattern.match(point.value) else point.value
+    package, *inner = module.split(".")
+    names = all(name.isidentifier() for name in (package, *inner))
+    spec = importlib.util.find_spec(package) if names else None
     folders = spec.submodule_search_locations if spec is not None else None
     folder = Path(folders[0]) if folders else None
-    return Installed(point.name, point.module, about["Name"], about["Version"], folder)
+    return Installed(point.name, module, about["Name"], about["Version"], folder)
 
 
 def _changed(path: str) -> int:
