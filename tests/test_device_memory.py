@@ -368,6 +368,30 @@ def test_streams_that_nobody_serves_are_refused() -> None:
     assert "level 'gpu': no composed plugin has streams in 'host'; compose one" in str(error.value)
 
 
+class Spaced(Device):
+    """Its manifest names what a description calls ``at``, and not the ``space``."""
+
+    manifest = {
+        **{"name": "spaced", "api": ">=0.1,<0.2"},
+        "roles": {
+            "allocator": {},
+            "kernels": {"spaces": ["device"]},
+            "stream_engine": {"spaces": ["device:*", "board"]},
+        },
+    }
+
+
+def test_streams_of_a_plugin_that_is_composed_and_not_asked_are_told(tmp_path: Path) -> None:
+    memory = (MemorySpace("host", at="host"),)
+    hw = Machine("m", (Level("gpu", workers="streams", memory=memory),), fingerprint=fingerprint())
+    with compose(hw, [Spaced(), *PLUGINS]) as runtime, pytest.raises(CompositionError) as error:
+        runtime.trainer(SOLVER, overrides=OVERRIDES)
+    assert str(error.value) == (
+        "level 'gpu': no composed plugin has streams in 'host', a memory of space 'host' "
+        "(composed, and not asked: spaced, whose 'spaces' are device:*, board)"
+    )
+
+
 def test_an_accelerator_that_is_not_there_has_the_descriptions_line(tmp_path: Path) -> None:
     path = tmp_path / "hw.toml"
     path.write_text("""schema = 1

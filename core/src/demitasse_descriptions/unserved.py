@@ -71,6 +71,13 @@ def unstreamed(machine: Machine, composition: Composition, worker: WorkerPlace) 
     asked = [each.name for each in composition.plugins if each.serves("stream_engine", space=space)]
     if asked:
         return f"{nobody} (asked, and has none of that name here: {', '.join(asked)})"
+    others = [each for each in composition.plugins if each.serves("stream_engine")]
+    theirs = [
+        f"{each.name}, whose 'spaces' are {', '.join(each.roles['stream_engine']['spaces'])}"
+        for each in others
+    ]
+    if theirs:
+        return f"{nobody}, a memory of space {space!r} (composed, and not asked: {'; '.join(theirs)})"
     some = ", ".join(each.name for each in discover() if each.serves("stream_engine"))
     return f"{nobody}; compose one that has (installed: {some or 'none'})"
 
