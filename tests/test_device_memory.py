@@ -387,7 +387,7 @@ def test_streams_of_a_plugin_that_is_composed_and_not_asked_are_told(tmp_path: P
     with compose(hw, [Spaced(), *PLUGINS]) as runtime, pytest.raises(CompositionError) as error:
         runtime.trainer(SOLVER, overrides=OVERRIDES)
     assert str(error.value) == (
-        "level 'gpu': no composed plugin has streams in 'host', a memory of space 'host' "
+        "machine 'm': level 'gpu': no composed plugin has streams in 'host', a memory of space 'host' "
         "(composed, and not asked: spaced, whose 'spaces' are device:*, board)"
     )
 
