@@ -99,6 +99,38 @@ def test_the_kit_finds_a_wrong_kernel(kit, work, told):
         kit.check_kernels(kit.PLUGINS, "mish", layer, (2, 5))
 
 
+@pytest.mark.parametrize("precision", ["f64", "f32", "bf16"])
+@pytest.mark.parametrize("plain", [True, False])
+def test_the_kit_asks_for_kernels_as_a_plan_of_a_precision_does(kit, precision, plain):
+    """A workspace for a tensor as it lies is half of what it takes as it is given, in bf16."""
+
+    def forward(inputs, outputs, workspace):
+        (x,), (y,) = inputs, outputs
+        between = workspace.view(x.dtype).reshape(x.shape)
+        right = kit.forward(inputs, [between], None)
+
+        def work():
+            right()
+            y[...] = between
+
+        return work
+
+    def kernels(request):
+        x = request.inputs[-1].plain if plain else request.inputs[-1]
+        offered = [demitasse.Candidate("in its workspace", forward, workspace=x.nbytes)]
+        backward = [demitasse.Candidate("back", kit.backward)]
+        return {"mish": offered, "mish_backward": backward}.get(request.operation.name, [])
+
+    kit.Mish.kernels = staticmethod(demitasse.hookimpl(kernels))
+    layer = 'layer { name: "m" type: "Mish" bottom: "w" top: "y" }'
+    layers = f'layer {{ name: "r" type: "ReLU" bottom: "x" top: "w" }} {layer}'
+    if plain or precision != "bf16":
+        assert len(kit.check_kernels(kit.PLUGINS, "mish", layers, (2, 5), precision=precision)) == 2
+        return
+    with pytest.raises(ValueError, match="cannot reshape array"):
+        kit.check_kernels(kit.PLUGINS, "mish", layers, (2, 5), precision=precision)
+
+
 class Npu:
     """A device: memory that a host does not address, and the reference's kernels in it; ``odd`` updates
     nothing."""

@@ -120,6 +120,11 @@ class TensorSpec:
 
         return math.prod(self.physical) * np.dtype(self.array_type).itemsize
 
+    @property
+    def plain(self) -> TensorSpec:
+        """The same tensor as a candidate is given it that asks for no layouts."""
+        return TensorSpec(self.shape, self.dtype)
+
     def __str__(self) -> str:
         layout = "" if self.layout == PLAIN else f" {self.layout.name}"
         return f"{'x'.join(map(str, self.shape)) or 'scalar'} {self.stored}{layout}"

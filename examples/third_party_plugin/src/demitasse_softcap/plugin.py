@@ -87,5 +87,5 @@ def kernels(request: Request) -> Iterable[Candidate]:
 
     if request.operation.name == "softcap":
         return [Candidate("NumPy", forward)]
-    scratch = request.inputs[0].nbytes if request.inputs[0] is not None else 0
+    scratch = request.inputs[0].plain.nbytes if request.inputs[0] is not None else 0
     return [Candidate("NumPy", backward, workspace=scratch)]
