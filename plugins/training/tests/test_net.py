@@ -326,6 +326,25 @@ def test_a_layer_type_of_a_plugin_that_is_not_composed_is_said(
         runtime().net(net)
 
 
+def test_why_an_installed_plugin_cannot_be_used_is_said_where_its_type_is_missing(
+    toy: ModuleType, runtime: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    roles = {"layer_types": {"types": ("SoftCap",)}}
+    unfit = Manifest("soft", roles=roles, problem="it is for demitasse '>=9'")
+    torn = Manifest("tanned", problem="plugin.toml: unknown key 'automatik'")
+    monkeypatch.setattr("demitasse_training.known_types.discover", lambda: (unfit, torn))
+    net = toy.net(toy.layer("cap", "SoftCap", "", "cap"), phase="test")
+    told = (
+        r"'SoftCap'; plugin 'soft' is installed and has it, but cannot be used: it is for dem.* '>=9'$"
+    )
+    with pytest.raises(ModelError, match=told):
+        runtime().net(net)
+    net = toy.net(toy.layer("cap", "Tanned", "", "cap"), phase="test")
+    told = r"that cannot be used, whatever they have: tanned \(plugin.toml: unknown key 'automatik'\)$"
+    with pytest.raises(ModelError, match=rf"'Tanned'.*; installed plugins {told}"):
+        runtime().net(net)
+
+
 def test_whose_a_type_is_is_said_in_place_of_a_name_that_is_near(
     toy: ModuleType, runtime: Callable[..., Any]
 ) -> None:

@@ -19,9 +19,10 @@ def check_types(net: NetDefinition, known: Collection[str]) -> None:
             first.setdefault(layer.type, layer)
     if not first:
         return
+    manifests = discover()
     installed = {
         name: manifest
-        for manifest in discover()
+        for manifest in manifests
         for name in manifest.roles.get("layer_types", {}).get("types", ())
     }
     kind, layer = min(first.items(), key=lambda item: item[0] in installed)
@@ -30,9 +31,10 @@ def check_types(net: NetDefinition, known: Collection[str]) -> None:
     help_with = "; a plugin adds a type with the layer_types hook (docs/plugins.md)"
     if kind in installed:
         told, manifest = f"unknown layer type {kind!r}", installed[kind]
-        help_with = (
-            f"; plugin {manifest.name!r} is installed and has it, but is not composed: add it to the "
-            f"plugins (+{manifest.name}): {manifest.summary}"
+        help_with = f"; plugin {manifest.name!r} is installed and has it, but " + (
+            f"cannot be used: {manifest.problem}"
+            if manifest.problem
+            else f"is not composed: add it to the plugins (+{manifest.name}): {manifest.summary}"
         )
     elif kind in net.foreign:
         told = (
@@ -41,4 +43,7 @@ def check_types(net: NetDefinition, known: Collection[str]) -> None:
         )
     else:
         told = unknown("layer type", kind, known, rest=f"which {_LISTED}")
+    broken = [f"{m.name} ({m.problem})" for m in manifests if m.problem and not m.roles]
+    if broken and kind not in installed:
+        help_with += f"; installed plugins that cannot be used, whatever they have: {', '.join(broken)}"
     raise ModelError(f"{layer.location}: layer {layer.name!r} ({kind}): {told}{help_with}{also}")
