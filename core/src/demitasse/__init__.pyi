@@ -18,6 +18,7 @@ from demitasse_contracts import (
     gathered_layer_types as gathered_layer_types,
     gathered_words as gathered_words,
     kernels_elsewhere as kernels_elsewhere,
+    raised as raised,
     unfit as unfit,
     unreadable as unreadable,
     whose as whose,

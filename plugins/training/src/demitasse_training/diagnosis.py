@@ -42,7 +42,7 @@ def diagnose(step: Step) -> str:
 def causes(workers: Sequence[Worker]) -> list[str]:
     """Why parameters of workers that have stopped are no longer finite, as far as a walk shows it."""
     found = [cause for worker in workers if worker.step is not None and (cause := _cause(worker))]
-    return [*dict.fromkeys(found)] or [DIVERGED]
+    return found or [DIVERGED]
 
 
 def _cause(worker: Worker) -> str:
