@@ -153,7 +153,7 @@ def test_a_missing_plugin_is_named_with_the_nearest_and_how_to_install_it() -> N
     ("code", "reason"),
     [
         ("import abakus_that_is_not_there", "ModuleNotFoundError: No module named 'abakus_that"),
-        ("1 / 0", "ZeroDivisionError: division by zero"),
+        ("1 / 0", "ZeroDivisionError: division by zero (toys_abacus/plugin.py:1); reinstall"),
         ("def f(:", "SyntaxError"),
         ("raise SystemExit(3)", "SystemExit: 3"),
     ],

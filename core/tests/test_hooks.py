@@ -41,7 +41,10 @@ def test_what_a_hook_raises_names_the_plugin_and_the_hook(toy: ModuleType) -> No
     served = offering(toy, "gradient_sync", gradient_sync)
     with pytest.raises(PluginError) as caught:
         served(group=None)
-    assert str(caught.value) == "plugin 'stranger': hook gradient_sync raised KeyError: 'size'"
+    line = gradient_sync.__code__.co_firstlineno + 1
+    where = f"(tests/test_hooks.py:{line})"
+    told = f"plugin 'stranger': hook gradient_sync raised KeyError: 'size' {where}"
+    assert str(caught.value) == told
     assert isinstance(caught.value.__cause__, KeyError)
 
 

@@ -54,6 +54,19 @@ def test_some_pass_as_they_are(error: Exception) -> None:
     assert caught.value is error
 
 
+def test_the_innermost_place_in_the_code_that_was_called_is_told() -> None:
+    """Neither where that asks others, nor who asked it."""
+    table = {"__name__": "toys_desk.drawers"}
+    code = "import json\ndef draw():\n    return pull('{')\ndef pull(text):\n    json.loads(text)\n"
+    exec(compile(code, "/site/toys_desk/drawers.py", "exec"), table)
+    draw: Any = table["draw"]
+    with pytest.raises(PluginError) as caught, blamed("plugin 'desk'", "at work"):
+        draw()
+    words = "plugin 'desk': raised JSONDecodeError at work: Expecting property name"
+    assert str(caught.value).startswith(words)
+    assert str(caught.value).endswith(" (toys_desk/drawers.py:5)")
+
+
 def test_what_a_handler_of_signals_raises_is_nobodys() -> None:
     def interrupt(number: int, frame: Any) -> None:
         raise TimeoutError("enough")

@@ -19,6 +19,7 @@ from demitasse_contracts import (
     gathered_words as gathered_words,
     kernels_elsewhere as kernels_elsewhere,
     no_package as no_package,
+    raised as raised,
     unfit as unfit,
     unreadable as unreadable,
     whose as whose,

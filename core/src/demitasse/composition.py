@@ -282,7 +282,7 @@ def _load(manifest: Manifest, manager: pluggy.PluginManager) -> Any:
         raise MemoryError(f"importing plugin {name!r}: {error}") from error
     except (Exception, SystemExit) as error:
         which = f"plugin {name!r} ({manifest.distribution} {manifest.version})"
-        problem = f"cannot be imported: {type(error).__name__}: {error}; reinstall it or leave it out"
+        problem = f"cannot be imported: {demitasse.raised(error)}; reinstall it or leave it out"
         raise PluginError(f"{which} {problem}") from error
     declared = sorted(manifest.roles)
     implemented = sorted(caller.name for caller in manager.get_hookcallers(module) or ())
@@ -302,7 +302,7 @@ def _named(plugin: str, role: str, hook: Callable[..., Any]) -> Callable[..., An
         except DemitasseError:
             raise
         except (Exception, SystemExit) as error:
-            told = f"plugin {plugin!r}: hook {role} raised {type(error).__name__}: {error}"
+            told = f"plugin {plugin!r}: hook {role} raised {demitasse.raised(error)}"
             raise PluginError(told) from error
         return demitasse.check_given(plugin, role, made, given)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import demitasse
 from demitasse.arena import Memory
 from demitasse.errors import DataError, DemitasseError, NumericsError, PluginError
 from demitasse.operations.kernel import Work
@@ -202,7 +203,7 @@ def _blaming(entry: Entry, doing: str, task: Callable[..., Any], *given: Any) ->
     except MemoryError as error:
         raise MemoryError(str(_fault(entry, f"too little memory {doing}: {error}"))) from error
     except Exception as error:
-        raise _fault(entry, f"raised {type(error).__name__} {doing}: {error}") from error
+        raise _fault(entry, f"raised {demitasse.raised(error, doing)}") from error
 
 
 def _fault(entry: Entry, what: str) -> PluginError:
@@ -235,7 +236,6 @@ def prepare(works: Sequence[Work]) -> None:
 def in_rows(works: Sequence[Work]) -> list[Work]:
     """Works that stand in line as one wherever they know how: such have an attribute ``join``, the
     same for all of a kind, that makes one work of several."""
-    rows = (
-        (join, list(row)) for join, row in itertools.groupby(works, lambda w: getattr(w, "join", None))
-    )
+    alike = itertools.groupby(works, lambda work: getattr(work, "join", None))
+    rows = ((join, list(row)) for join, row in alike)
     return [work for join, row in rows for work in (row if join is None else [join(row)])]

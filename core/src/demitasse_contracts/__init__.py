@@ -16,5 +16,6 @@ from demitasse_contracts.given import unreadable as unreadable
 from demitasse_contracts.owners import blamed as blamed
 from demitasse_contracts.owners import blamed_inside as blamed_inside
 from demitasse_contracts.owners import closed as closed
+from demitasse_contracts.owners import raised as raised
 from demitasse_contracts.owners import whose as whose
 from demitasse_contracts.words import check_word as check_word

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from threading import BrokenBarrierError
 from traceback import walk_tb
 from types import TracebackType
@@ -29,6 +30,19 @@ def _package(module: str) -> str:
     return module.partition(".")[0]
 
 
+def raised(error: BaseException, doing: str = "") -> str:
+    """An error that is told of where it is caught, in a line: its kind, what was being done, its words,
+    and the innermost place in the code of the package that was called for it, if it has some."""
+    told = " ".join(f"{type(error).__name__}{doing and ' '}{doing}: {error}".split())
+    traceback = [*walk_tb(error.__traceback__)]
+    where = [(str(frame.f_globals.get("__name__", "")), frame.f_code, line) for frame, line in traceback]
+    where = [(_package(name), code, line) for name, code, line in where if name != __name__]
+    passed = {"demitasse", "importlib", *(package for package, *_ in where[:1])}
+    called = next((package for package, *_ in where if package not in passed), None)
+    places = [(Path(code.co_filename), line) for package, code, line in where if package == called]
+    return f"{told} ({'/'.join(places[-1][0].parts[-2:])}:{places[-1][1]})" if places else told
+
+
 @contextmanager
 def blamed(
     thing: Any, doing: str, where: object = None, but: type[Exception] | tuple[type[Exception], ...] = ()
@@ -45,9 +59,8 @@ def blamed(
         if isinstance(error, but) or _interrupts(error.__traceback__):
             raise
         before = f"{where}: " if where is not None else ""
-        told = " ".join(f"{type(error).__name__} {doing}: {error}".split())
         who = thing if isinstance(thing, str) else whose(thing)
-        raise PluginError(f"{before}{who}: raised {told}") from error
+        raise PluginError(f"{before}{who}: raised {raised(error, doing)}") from error
 
 
 def closed(made: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from demitasse import NumericsError
+from demitasse import Candidate, NumericsError, compose
 
 Train = Callable[..., Any]
 
@@ -90,6 +91,68 @@ def test_parameters_that_diverged_are_named(train: Train, at_first: bool) -> Non
     assert f"iteration {1 - at_first}: " in str(caught.value)
     assert "of layer 'scores' is no longer finite" in str(caught.value)
     assert "lower the learning rate" in str(caught.value)
+
+
+LOST = r"parameter [01] of layer 'first' is no longer finite; "
+CULPRIT = r"'rectified' \(relu_backward, computed by stranger\)"
+END = "; learning rate 0.01; no snapshot has been written yet"
+
+
+def spoiling(toy: ModuleType, spoilt: Callable[[int], bool], *counts: int) -> Any:
+    """A runtime where a stranger's backward ReLU makes NaNs in the calls whose number is ``spoilt``."""
+    calls: list[None] = []
+
+    def bind(inputs: Any, outputs: Any, workspace: Any) -> Callable[[], None]:
+        def work() -> None:
+            outputs[0][...] = np.nan if spoilt(len(calls)) else inputs[1]
+            calls.append(None)
+
+        return work
+
+    def kernels(request: Any) -> Any:
+        return [Candidate("mine", bind)] if request.operation.name == "relu_backward" else []
+
+    stranger = toy.plugin("stranger", kernels=kernels, roles={"kernels": {"spaces": ["host"]}})
+    return compose(toy.machine(*counts), [stranger, "reference", "training", "snapshots", toy.toy()])
+
+
+@pytest.mark.parametrize("counts", [(), (2,), (2, 2)], ids=str)
+@pytest.mark.parametrize("options", [{}, {"passes": 2}, {"snapshot_gradients": True}], ids=str)
+def test_a_gradient_that_is_not_finite_is_traced_to_the_kernel_that_makes_it(
+    toy: ModuleType, counts: tuple[int, ...], options: dict[str, Any]
+) -> None:
+    """Though the update has made parameters of the layers before it what no pass can start from."""
+    with spoiling(toy, lambda call: True, *counts) as runtime:
+        trainer = runtime.trainer(toy.solver(toy.classifier(), **options), precision="f64")
+        with pytest.raises(NumericsError) as caught:
+            trainer.step(3)
+        after = [np.isnan(array).all() for array in trainer.net.params["first"]]
+    told = rf"iteration 0: {LOST}the first layer whose gradient is not finite is {CULPRIT}{END}"
+    assert re.fullmatch(told, str(caught.value))
+    assert after == [True, True]  # as the update has left them
+
+
+@pytest.mark.parametrize("counts", [(), (2,)], ids=str)
+def test_the_next_loss_tells_of_such_a_gradient_too(toy: ModuleType, counts: tuple[int, ...]) -> None:
+    with spoiling(toy, lambda call: call >= 4 * math.prod(counts), *counts) as runtime:
+        trainer = runtime.trainer(toy.solver(toy.classifier()), precision="f64")
+        with pytest.raises(NumericsError) as caught:
+            trainer.step(9)
+    told = rf"{LOST}the first layer whose gradient is not finite is {CULPRIT}{END}"
+    assert re.fullmatch(rf"iteration 5: the loss is nan; {told}", str(caught.value))
+
+
+@pytest.mark.parametrize("counts", [(), (2,)], ids=str)
+def test_of_a_gradient_that_is_finite_again_what_is_left_tells(
+    toy: ModuleType, counts: tuple[int, ...]
+) -> None:
+    """They are kept for snapshots; a walk over the next samples shows nothing."""
+    with spoiling(toy, lambda call: call // math.prod(counts) == 0, *counts) as runtime:
+        trainer = runtime.trainer(toy.solver(toy.classifier(), snapshot_gradients=True), precision="f64")
+        with pytest.raises(NumericsError) as caught:
+            trainer.step(9)
+    left = r"the first gradient of the last update that is not finite is of 'first' \(\w+, computed by "
+    assert re.fullmatch(rf"iteration 0: {LOST}{left}reference\){END}", str(caught.value))
 
 
 def test_the_message_is_told_once_for_each_worker_that_saw_it(toy: ModuleType, train: Train) -> None:

@@ -70,6 +70,9 @@ def test_the_plugin_and_the_method_are_named(
     [
         ({"bucket_bytes": "1 MB"}, "Strange has bucket_bytes '1 MB' (valid: a whole number)"),
         ({"notes": "near"}, "Strange has notes 'near' (valid: a list of texts)"),
+        ({"notes": 5}, "Strange has notes 5 (valid: a list of texts)"),
+        ({"notes": None}, "Strange has notes None (valid: a list of texts)"),
+        ({"notes": ["near", 5]}, "Strange has notes ['near', 5] (valid: a list of texts)"),
     ],
 )
 def test_attributes_of_a_wrong_type_are_told(toy: ModuleType, given: dict[str, Any], told: str) -> None:

@@ -57,9 +57,8 @@ class Layout:
 
         array, rank = logical, logical.ndim
         for dimension in {dimension for dimension, _ in self.blocks}:
-            whole = math.prod(size for d, size in self.blocks if d == dimension)
-            padding = [(0, 0)] * rank
-            padding[dimension] = (0, -array.shape[dimension] % whole)
+            more = -array.shape[dimension] % math.prod(n for d, n in self.blocks if d == dimension)
+            padding = [(0, more if d == dimension else 0) for d in range(rank)]
             array = np.pad(array, padding)
         for dimension, size in reversed(self.blocks):
             cut = (*array.shape[:dimension], -1, size, *array.shape[dimension + 1 :])
@@ -122,7 +121,7 @@ class TensorSpec:
 
     @property
     def plain(self) -> TensorSpec:
-        """The same tensor as a candidate is given it that asks for no layouts."""
+        """The tensor as a candidate without layouts is given it."""
         return TensorSpec(self.shape, self.dtype)
 
     def __str__(self) -> str:

@@ -2,47 +2,104 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from demitasse import Buffer, Slot, Step
+from demitasse import Buffer, Entry, Slot, Step, TensorSpec
 from demitasse_training import parameters
+
+if TYPE_CHECKING:
+    from demitasse_training.worker import Worker
+
+DIVERGED = "the last updates diverged, or samples are not finite; lower the learning rate"
 
 
 def lost_parameter(slots: Sequence[Slot], flat: Any) -> str:
     """Which parameter is no longer finite, in words; empty where all are."""
-    for slot in slots:
-        if not np.isfinite(parameters.view(slot, flat)).all():
-            layer, number = slot.owners[0]
-            return (
-                f"parameter {number} of layer {layer!r} is no longer finite: the last updates "
-                f"diverged, or samples are not finite; lower the learning rate"
-            )
+    for slot in _lost(slots, flat):
+        layer, number = slot.owners[0]
+        return f"parameter {number} of layer {layer!r} is no longer finite"
     return ""
 
 
-def diagnose(step: Step, flat: Any) -> str:
-    """Which parameter is no longer finite, or else which layer first makes a number that is not.
+def _lost(slots: Sequence[Slot], flat: Any) -> list[Slot]:
+    return [slot for slot in slots if not np.isfinite(parameters.view(slot, flat)).all()]
+
+
+def diagnose(step: Step) -> str:
+    """Which layer first makes a number that is not finite.
 
     Walks forward once more, entry by entry, over the samples that the step has read: a loss is
     checked before it can reach a parameter, and random numbers depend only on the iteration.
     """
-    if told := lost_parameter(step.plan.slots, flat):
-        return told
-    for entry, work in step.works:
-        if entry.phase != "forward":
+    return _first(step, "forward") or "no layer's output shows it"
+
+
+def causes(workers: Sequence[Worker]) -> list[str]:
+    """Why parameters of workers that have stopped are no longer finite, as far as a walk shows it."""
+    found = [cause for worker in workers if worker.step is not None and (cause := _cause(worker))]
+    return found or [DIVERGED]
+
+
+def _cause(worker: Worker) -> str:
+    """Which layer first makes a gradient that is not finite; empty where none shows it.
+
+    Walks forward and backward once more, with the parameters that are lost filled anew for so long: as
+    they are nothing would be finite. At the first iteration that is what they were, later such as they
+    may be. Where that shows nothing, what is left of the gradients of the last update does.
+    """
+    step, flat, left = worker.step, worker.flat, ""
+    assert step is not None
+    for entry, _ in step.works:
+        if any(b and b.region == "gradients" and not _finite(step, b) for b in _outputs(entry)):
+            left = f"the first gradient of the last update that is not finite is of {_named(entry)}"
             break
+    lost = _lost(worker.plan.slots, flat.parameters)
+    spans = [slice(slot.span.start, slot.span.stop) for slot in lost]
+    before = [np.array(flat.parameters[span]) for span in spans]
+    worker.statistics.keep()
+    try:
+        parameters.fill(worker.graph, worker.plan, flat.parameters, worker.graph.seed, lost)
+        flat.gradients[...] = 0  # to which a walk may add
+        for entry, work in step.works:
+            if entry.phase == "forward":
+                work()
+        return (_first(step, "backward") if math.isfinite(step.loss()) else "") or left
+    finally:
+        worker.statistics.restore()
+        for span, array in zip(spans, before, strict=True):
+            flat.parameters[span] = array
+
+
+def _first(step: Step, phase: str) -> str:
+    """The first layer of a phase whose result is not finite, in words, by doing that phase's works."""
+    for entry, work in step.works:
+        if entry.phase != phase:
+            continue
         bad = [b.name for b in entry.inputs if b is not None and not _finite(step, b)]
         work()
-        if bad or not all(_finite(step, b) for b in entry.outputs if b is not None):
+        if bad or not all(_finite(step, b) for b in _outputs(entry) if b is not None):
             cause = f"; its input {bad[0]!r} already is not" if bad else ""
-            return (
-                f"the first layer whose output is not finite is {entry.layer!r} "
-                f"({entry.operation}, computed by {entry.plugin}){cause}"
-            )
-    return "no layer's output shows it"
+            result = "output" if phase == "forward" else "gradient"
+            return f"the first layer whose {result} is not finite is {_named(entry)}{cause}"
+    return ""
+
+
+def _named(entry: Entry) -> str:
+    return f"{entry.layer!r} ({entry.operation}, computed by {entry.plugin})"
+
+
+def _outputs(entry: Entry) -> tuple[Buffer | None, ...]:
+    """Where the results of an entry are once it is done: of stretches, the last one's place."""
+    first, *others = entry.outputs or (None,)
+    if first is not None and entry.stretches:
+        spec = TensorSpec((len(entry.stretches[0]),), first.spec.dtype)
+        first = replace(first, spec=spec)
+    return first, *others
 
 
 def _finite(step: Step, buffer: Buffer) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from demitasse import DemitasseError, Event, PluginError
+from demitasse import DemitasseError, Event, PluginError, raised
 
 
 def listener_of(plugin: str, hook: Callable[[], Any]) -> Callable[[Event], None] | None:
@@ -23,10 +23,8 @@ def listener_of(plugin: str, hook: Callable[[], Any]) -> Callable[[Event], None]
         except DemitasseError:
             raise
         except Exception as error:
-            raise PluginError(
-                f"plugin {plugin!r}: its listener raised {type(error).__name__} at event "
-                f"{event.kind!r}: {error}"
-            ) from error
+            told = raised(error, f"at event {event.kind!r}")
+            raise PluginError(f"plugin {plugin!r}: its listener raised {told}") from error
 
     return listen
 

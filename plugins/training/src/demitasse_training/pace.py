@@ -11,7 +11,7 @@ import numpy as np
 from demitasse import DataError, NumericsError, Processes, Solver, Step, WorkerError
 from demitasse_training.accord import Accord
 from demitasse_training.crew import Crew
-from demitasse_training.diagnosis import diagnose
+from demitasse_training.diagnosis import causes, diagnose, lost_parameter
 from demitasse_training.passes import Passes
 from demitasse_training.stretch import Stretch, in_order
 
@@ -149,9 +149,9 @@ class Pace:
             self._failed(error)
             if self._processes.size == 1:
                 crew.quiesce()
-            if isinstance(error, NumericsError) and not crew.asynchronous:
+            if isinstance(error, NumericsError):
                 for number, worker in enumerate(workers):
-                    if kept.get(number) != self.iteration:
+                    if crew.asynchronous or kept.get(number) != self.iteration:
                         worker.statistics.keep()
                 raise self._explained(error) from None
             raise
@@ -166,9 +166,10 @@ class Pace:
         number of what is none (a maximum of it and 0 is 0 to some processors)."""
         if told := self._crew.lost_parameter():
             self.whole = False
-            error = NumericsError(f"iteration {iteration}: {told}; {self._kept()}")
+            error = NumericsError(f"iteration {iteration}: {told}")
             self._failed(error)
-            raise error
+            self._crew.keep_statistics()
+            raise self._explained(error)
 
     def _unread(self, error: BaseException) -> bool:
         """Whether it is samples that could not be read, or taken."""
@@ -183,15 +184,21 @@ class Pace:
 
     def _explained(self, error: NumericsError) -> NumericsError:
         """The error with what a look at the nets finds; statistics are as they were kept."""
-        self._crew.restore_statistics()
-        found = [
-            diagnose(worker.step, worker.flat.parameters)
-            for worker in self._crew.workers
-            if worker.step is not None and not math.isfinite(worker.step.loss())
-        ]
-        self._crew.restore_statistics()
+        crew, told, found = self._crew, str(error), list[str]()
+        crew.restore_statistics()
+        first = crew.workers[0]
+        if lost := lost_parameter(first.plan.slots, first.flat.parameters):
+            apart = crew.asynchronous and self._processes.size > 1  # others may be at work on them
+            found = [*([] if lost in told else [lost]), *causes([] if apart else crew.workers)]
+        elif not crew.asynchronous:
+            found = [
+                diagnose(worker.step)
+                for worker in crew.workers
+                if worker.step is not None and not math.isfinite(worker.step.loss())
+            ]
+            crew.restore_statistics()
         rate = f"learning rate {self._solver.rate(self.iteration):g}"
-        return NumericsError("; ".join([str(error), *found, rate, self._kept()]))
+        return NumericsError("; ".join([told, *dict.fromkeys(found), rate, self._kept()]))
 
 
 def _ask(question: Ask | None) -> bool:

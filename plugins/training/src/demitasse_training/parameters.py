@@ -76,11 +76,12 @@ def _in_order(plan: Plan) -> list[str]:
     return list(dict.fromkeys([*(layer for layer in steps if layer in known), *named]))
 
 
-def fill(graph: Graph, plan: Plan, flat: Any, seed: int) -> None:
-    """Fill parameters as their layers ask: each from a random stream of its own, so that the result
-    does not depend on the number of workers or the order of memory. Raises PluginError that names the
-    layer where a filler makes another shape."""
-    slots = {owner: slot for slot in plan.slots for owner in slot.owners}
+def fill(graph: Graph, plan: Plan, flat: Any, seed: int, chosen: Sequence[Slot] | None = None) -> None:
+    """Fill parameters, all or those ``chosen``, as their layers ask: each from a random stream of its
+    own, so that the result does not depend on the number of workers or the order of memory. Raises
+    PluginError that names the layer where a filler makes another shape."""
+    filled = plan.slots if chosen is None else chosen
+    slots = {owner: slot for slot in filled for owner in slot.owners}
     for number, parameter in enumerate(graph.parameters):
         slot = slots.get(parameter.owners[0])
         if slot is not None:

@@ -109,8 +109,9 @@ def check_level(plugin: str, level: object, group: Group) -> None:
         value: object = getattr(level, name)
         if type(value) is bool or not hasattr(value, "__index__"):
             raise PluginError(f"{who} has {name} {value!r} (valid: a whole number)")
-    if isinstance(level.notes, str):
-        raise PluginError(f"{who} has notes {level.notes!r} (valid: a list of texts)")
+    notes: object = level.notes
+    if not isinstance(notes, list | tuple) or not all(isinstance(note, str) for note in notes):
+        raise PluginError(f"{who} has notes {notes!r:.99} (valid: a list of texts)")
     siblings = group.team.size if group.team is not None else 1
     if level.size < siblings:
         raise PluginError(

@@ -8,7 +8,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from demitasse import PLAIN, Candidate, DemitasseError, PluginError, Request, TensorSpec, Work, prepare
+from demitasse import (
+    PLAIN,
+    Candidate,
+    DemitasseError,
+    PluginError,
+    Request,
+    TensorSpec,
+    Work,
+    prepare,
+    raised,
+)
 from demitasse_tuning.scratch import Operands, Scratch, operand, wanted
 
 log = logging.getLogger("demitasse.tuning")
@@ -123,8 +133,8 @@ def _trying(plugin: str, request: Request, candidate: Candidate) -> Iterator[Non
     except Exception as error:
         shapes = ", ".join(str(spec) for spec in request.inputs if spec is not None)
         what = f"kernel {candidate.kernel!r} of {request.operation.name} of {shapes}"
-        told = f"raised {type(error).__name__} when it was tried: {error}"
-        raise PluginError(f"plugin {plugin!r}, {what}: {told}") from error
+        told = raised(error, "when it was tried")
+        raise PluginError(f"plugin {plugin!r}, {what}: raised {told}") from error
 
 
 def _bound(candidate: Candidate, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
