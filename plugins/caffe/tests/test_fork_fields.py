@@ -107,11 +107,6 @@ def test_what_changes_a_solvers_results_is_refused_by_name(read: Any, field: str
         ),
         ("Convolution", "convolution_param { num_output: 1 relu: true }", r"relu .* Intel's fork"),
         (
-            "Convolution",
-            "convolution_param { num_output: 1 hole: 2 }",
-            r"DeepLab's .* Caffe calls dilation",
-        ),
-        (
             "Data",
             "transform_param { noise_param { prob: 1 } }",
             r"'l': Trans.* noise_param .*SSD's fork",
@@ -191,11 +186,6 @@ def test_a_type_that_a_plugin_has_is_nobody_elses(read: Any) -> None:
             "layer.c.cudnn_math_override",
             "1",
             r"is a field of NVIDIA's fork, not of Caffe, and is without",
-        ),
-        (
-            "layer.c.convolution_param.hole",
-            "2",
-            r"hole is a field of DeepLab's fork, .* calls dilation$",
         ),
         (
             "layer.c.convolution_param.engine",

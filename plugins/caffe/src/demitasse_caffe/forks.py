@@ -338,14 +338,6 @@ FORKS = (
         ),
     ),
     Fork(
-        "DeepLab's fork",
-        fields=(
-            Fields(
-                "ConvolutionParameter", "hole hole_h hole_w", "it is what Caffe calls dilation", idle="1"
-            ),
-        ),
-    ),
-    Fork(
         "caffe-windows",
         fields=(
             Fields(
