@@ -128,6 +128,24 @@ def settle_forks(layer: Any, place: object) -> None:
     with ``place``, where both are given and differ."""
     _settle_rounding(layer, place)
     _settle_holes(layer, place)
+    _settle_labels(layer, place)
+
+
+def _settle_labels(layer: Any, place: object) -> None:
+    """Turn the ``has_label`` that DeepLab's fork had first into ``label_type``, in place. With a label
+    it said nothing of its kind, and so that of ``label_type`` stays."""
+    data = layer.image_data_param
+    if not data.HasField("has_label"):
+        return
+    if data.HasField("label_type") and data.has_label == (data.label_type == data.NONE):
+        told, kind = str(data.has_label).lower(), data.LabelType.Name(data.label_type)
+        raise ModelError(
+            f"{place}: layer {layer.name!r}: has_label: {told} and label_type: {kind} differ; "
+            f"give label_type alone"
+        )
+    if not data.has_label:
+        data.label_type = data.NONE
+    data.ClearField("has_label")
 
 
 def _settle_holes(layer: Any, place: object) -> None:
