@@ -165,11 +165,26 @@ def test_an_old_type_of_a_fork_is_told_as_that(read: Any) -> None:
         ("CTCGreedyDecoder", "the forks with CTC"),
         ("ResizeBilinear", "Synopsys's fork"),
         ("Insanity", "caffe-windows"),
+        ("BoxData", "the fork of caffe-yolo"),
+        ("RegionLoss", "Intel's fork and the forks for YOLO"),
+        ("ROIAlign", "several detection forks"),
+        ("DataHeatmap", "the fork of Pfister's heatmaps"),
     ],
 )
 def test_a_type_is_told_with_the_forks_that_have_it(kind: str, owner: str, read: Any) -> None:
     text = INPUT + f'layer {{ name: "n" type: "{kind}" bottom: "data" top: "n" }}'
     assert read(text).net("test").foreign == {kind: owner}
+
+
+def test_an_aligned_pooling_of_regions_is_not_taken_for_the_other(tmp_path: Path) -> None:
+    path = tmp_path / "net.prototxt"
+    path.write_text(INPUT + 'layer { name: "r" type: "ROIAlign" bottom: "data" top: "r" }')
+    with (
+        compose(plugins=["-tuning"]) as runtime,
+        pytest.raises(ModelError, match=r"'ROIAlign', which is of several detection forks,") as told,
+    ):
+        runtime.net(path)
+    assert "ROIPooling" not in str(told.value)
 
 
 def test_a_type_that_a_plugin_has_is_nobody_elses(read: Any) -> None:
