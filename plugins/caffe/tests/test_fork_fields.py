@@ -107,11 +107,6 @@ def test_what_changes_a_solvers_results_is_refused_by_name(read: Any, field: str
         ),
         ("Convolution", "convolution_param { num_output: 1 relu: true }", r"relu .* Intel's fork"),
         (
-            "Convolution",
-            "convolution_param { num_output: 1 hole: 2 }",
-            r"DeepLab's .* Caffe calls dilation",
-        ),
-        (
             "Data",
             "transform_param { noise_param { prob: 1 } }",
             r"'l': Trans.* noise_param .*SSD's fork",
@@ -170,11 +165,26 @@ def test_an_old_type_of_a_fork_is_told_as_that(read: Any) -> None:
         ("CTCGreedyDecoder", "the forks with CTC"),
         ("ResizeBilinear", "Synopsys's fork"),
         ("Insanity", "caffe-windows"),
+        ("BoxData", "the fork of caffe-yolo"),
+        ("RegionLoss", "Intel's fork and the forks for YOLO"),
+        ("ROIAlign", "several detection forks"),
+        ("DataHeatmap", "the fork of Pfister's heatmaps"),
     ],
 )
 def test_a_type_is_told_with_the_forks_that_have_it(kind: str, owner: str, read: Any) -> None:
     text = INPUT + f'layer {{ name: "n" type: "{kind}" bottom: "data" top: "n" }}'
     assert read(text).net("test").foreign == {kind: owner}
+
+
+def test_an_aligned_pooling_of_regions_is_not_taken_for_the_other(tmp_path: Path) -> None:
+    path = tmp_path / "net.prototxt"
+    path.write_text(INPUT + 'layer { name: "r" type: "ROIAlign" bottom: "data" top: "r" }')
+    with (
+        compose(plugins=["-tuning"]) as runtime,
+        pytest.raises(ModelError, match=r"'ROIAlign', which is of several detection forks,") as told,
+    ):
+        runtime.net(path)
+    assert "ROIPooling" not in str(told.value)
 
 
 def test_a_type_that_a_plugin_has_is_nobody_elses(read: Any) -> None:
@@ -191,11 +201,6 @@ def test_a_type_that_a_plugin_has_is_nobody_elses(read: Any) -> None:
             "layer.c.cudnn_math_override",
             "1",
             r"is a field of NVIDIA's fork, not of Caffe, and is without",
-        ),
-        (
-            "layer.c.convolution_param.hole",
-            "2",
-            r"hole is a field of DeepLab's fork, .* calls dilation$",
         ),
         (
             "layer.c.convolution_param.engine",

@@ -89,6 +89,23 @@ def test_a_module_that_is_asked_for_more_is_another(more: str, read: Read) -> No
 
 
 @pytest.mark.parametrize(
+    ("named", "text"),
+    [
+        (PROPOSAL, "'feat_stride': 4,8,16,32,64"),
+        (PROPOSAL, "{'feat_stride': [4, 8, 16, 32, 64]}"),
+        (PROPOSAL, "{'feat_stride': 16, 'scales': [[8], [16]]}"),
+        (DROPOUT, "{'phase': 'TRAIN', 'p': [0.1, 0.2]}"),
+    ],
+)
+def test_a_value_of_another_kind_is_another_modules(
+    named: tuple[str, str], text: str, read: Read
+) -> None:
+    layer, notes = read(PYTHON.format(PROPOSED, *named, text))
+    assert layer.type == "Python" and not notes
+    assert not layer.parameters.HasField("proposal_param")
+
+
+@pytest.mark.parametrize(
     ("named", "text", "message"),
     [
         (PROPOSAL, "feat_stride", "cannot do with param_str 'feat_stride'"),

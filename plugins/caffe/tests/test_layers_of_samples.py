@@ -123,3 +123,47 @@ def test_without_a_source_samples_are_what_the_caller_holds(
 def test_data_that_cannot_be_says_why(build: Any, text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         build(text)
+
+
+def segments(parameters: str) -> str:
+    return (
+        'name: "d" type: "ImageSegData" top: "data" top: "label" '
+        f'image_data_param {{ source: "list.txt" batch_size: 2 {parameters} }}'
+    )
+
+
+@pytest.mark.parametrize(
+    ("said", "classes"),
+    [
+        ("", "image"),
+        ("has_label: false", "none"),
+        ("has_label: false label_type: NONE", "none"),
+        ("has_label: true", "image"),
+        ("has_label: true label_type: PIXEL", "pixels"),
+    ],
+)
+def test_deeplabs_older_word_for_no_label_is_taken(
+    said: str, classes: str, build: Any, read: Any
+) -> None:
+    assert build(segments(said)).sources[0][0].options["classes"] == classes
+    message = read(f"layer {{ {segments(said)} }}").net("train").layers[0].parameters
+    assert not message.image_data_param.HasField("has_label")
+
+
+def test_deeplabs_older_word_is_taken_in_the_form_before_2014(read: Any) -> None:
+    text = f"layers {{ {segments('has_label: false')} }}".replace('"ImageSegData"', "IMAGE_SEG_DATA")
+    data = read(text).net("train").layers[0].parameters.image_data_param
+    assert data.label_type == data.NONE and data.HasField("label_type")
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ("has_label: false label_type: PIXEL", "has_label: false and label_type: PIXEL differ"),
+        ("has_label: false label_type: IMAGE", "has_label: false and label_type: IMAGE differ"),
+        ("has_label: true label_type: NONE", "has_label: true and label_type: NONE differ"),
+    ],
+)
+def test_a_label_that_is_there_and_is_not_is_told(said: str, message: str, read: Any) -> None:
+    with pytest.raises(ModelError, match=rf":1: layer 'd': {message}; give label_type alone$"):
+        read(f"layer {{ {segments(said)} }}")

@@ -175,6 +175,9 @@ def test_ceil_mode_of_forks_is_the_present_round_mode(read: Any, written: str, r
     assert pooling.RoundMode.Name(pooling.round_mode) == rounding
     assert not pooling.HasField("ceil_mode")
     assert read(text + f" round_mode: {rounding} }} }}").net("test")
+    bare = text.removesuffix(f"ceil_mode: {written}") + " } }"
+    *_, layer = read(bare).net("test", {"layer.p.pooling_param.ceil_mode": written}).layers
+    assert layer.parameters.pooling_param == pooling
     other = "FLOOR" if rounding == "CEIL" else "CEIL"
     with pytest.raises(ModelError, match=f"layer 'p': ceil_mode: {written} and round_mode: {other}"):
         read(text + f" round_mode: {other} }} }}").net("test")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -249,6 +250,42 @@ def test_a_type_that_is_newer_than_the_old_form_is_told_by_its_name(
     told = rf":1:20: layer 'p' \({old}\): the type {new} is newer .* layer \{{ type: '{new}' \}}"
     with pytest.raises(ModelError, match=told):
         read(f'layers {{ name: "p" type: {old} }}')
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "hole"),
+    [
+        ("base_lr: {lr}", "1:10: base_lr", "{lr}"),
+        ("base_lr: {}", "1:10: base_lr", "{}"),
+        ("base_lr: {0:.3f}", "1:10: base_lr", "{0:.3f}"),
+        ("base_lr: {rates[0]!r}", "1:10: base_lr", "{rates[0]!r}"),
+        ("base_lr: %f", "1:10: base_lr", "%f"),
+        ("base_lr: %(lr).3f", "1:10: base_lr", "%(lr).3f"),
+        ("base_lr: $RATE", "1:10: base_lr", "$RATE"),
+        ("base_lr: ${RATE}", "1:10: base_lr", "${RATE}"),
+        ("net: {net}", "1:6: net", "{net}"),
+        ("solver_mode: {mode}", "1:14: solver_mode", "{mode}"),
+        ('layer {\n type: "Input" {shape} }', "2:16", "{shape}"),
+        ('layer [ { type: "Input" {shape} } ]', "1:25", "{shape}"),
+        ('layer { type: "ReLU" }\n{more}\n', "2:1", "{more}"),
+        ('layer { type: "ReLU" }\n{{ more }}\n', "2:1", "{{ more }}"),
+        ('{% if deep %}\nlayer { type: "ReLU" }\n', "1:1", "{% if deep %}"),
+        ('layer {{ name: "a" }}\nlayer {{ name: "b" }}', "1:8", "{{"),
+        ('name: "a"\nlayers {{\n name: "{name}"\n relu_param {{\n }}\n}}\n', "2:9", "{{"),
+    ],
+)
+def test_what_a_template_leaves_open_is_told_as_that(
+    text: str, place: str, hole: str, read: Any
+) -> None:
+    told = re.escape(f"; {hole!r} is a template's, for whose tool to fill in")
+    with pytest.raises(ModelError, match=rf"net\.prototxt:{place}: [A-Z].*{told}$"):
+        read(text)
+
+
+@pytest.mark.parametrize("value", ["{ 1 }", "{ value: 1 }", "%"])
+def test_what_is_no_templates_is_not_told_as_that(value: str, read: Any) -> None:
+    with pytest.raises(ModelError, match=r":1:10: base_lr: Couldn't parse float: [{%]$"):
+        read(f"base_lr: {value}")
 
 
 def test_a_field_without_a_value_is_named_though_the_next_line_is_in_its_place(read: Any) -> None:

@@ -122,7 +122,7 @@ FORKS = (
                 "ReshapeParameter", "pixelshuffler", "it moves channels into rows and columns", idle="1"
             ),
         ),
-        types="EvalDetection MKLConvolution MKLLRN MKLPooling MKLReLU RegionLoss",
+        types="EvalDetection MKLConvolution MKLLRN MKLPooling MKLReLU",
         engines="MKL2017 MKLDNN",
     ),
     Fork(
@@ -338,14 +338,6 @@ FORKS = (
         ),
     ),
     Fork(
-        "DeepLab's fork",
-        fields=(
-            Fields(
-                "ConvolutionParameter", "hole hole_h hole_w", "it is what Caffe calls dilation", idle="1"
-            ),
-        ),
-    ),
-    Fork(
         "caffe-windows",
         fields=(
             Fields(
@@ -426,6 +418,9 @@ FORKS = (
     ),
     Fork("the forks of MS-CNN and caffe-yolo", types="DetectionLoss"),
     Fork("the fork of caffe-yolo", types="BoxData"),
+    Fork("Intel's fork and the forks for YOLO", types="RegionLoss"),
+    Fork("several detection forks", types="ROIAlign"),
+    Fork("the fork of Pfister's heatmaps", types="DataHeatmap"),
     Fork("MNC's fork", types="MaskPooling MaskResize ROIWarping"),
     Fork("the fork of CRF-RNN", types="MultiStageMeanfield"),
     Fork("the fork of video-caffe", types="NdConvolution NdPooling"),

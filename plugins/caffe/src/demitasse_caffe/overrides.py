@@ -20,6 +20,7 @@ from demitasse_caffe.fork_fields import engine_word, fork_field
 from demitasse_caffe.net import NetFile
 from demitasse_caffe.paths import given
 from demitasse_caffe.schema import is_repeated
+from demitasse_caffe.upgrade import settle_forks
 
 _PREFIXES = {"net": ("train", "test"), "train_net": ("train",), "test_net": ("test",)}
 _FILES = ("net", "train_net", "test_net", "source", "mean_file")
@@ -72,6 +73,8 @@ class Overrides:
                 _set_in_layers(message, path.removeprefix("layer."), value, where)
             else:
                 _set(message, path, value, where)
+        for layer in message.layer:
+            settle_forks(layer, f"{net.location}: overrides")
         return replace(net, message=message)
 
 

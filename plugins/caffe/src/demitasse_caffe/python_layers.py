@@ -50,7 +50,9 @@ def _with_known_type(message: Any, place: Location, schema: Schema, phase: str) 
         if not given.keys() <= names:
             return message  # a module of the same name that can do more
         fill(made, given, phase)
-    except (ValueError, SyntaxError, LookupError, TypeError, ArithmeticError) as error:
+    except TypeError:
+        return message  # as FPN's proposals, whose feat_stride is one for each level
+    except (ValueError, SyntaxError, LookupError, ArithmeticError) as error:
         why = f"it has no {error}" if isinstance(error, KeyError) else error
         raise ModelError(
             f"{place}: layer {message.name!r} (Python): {'.'.join(named)} cannot do with param_str "

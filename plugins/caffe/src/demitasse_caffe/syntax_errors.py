@@ -9,6 +9,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from demitasse_caffe.text import Block, Outline
 
+_HOLE = re.compile(
+    r"""\$\#.*?\#\$ | \{\{.*?\}\} | \{%.*?%\}           # of tools for texts
+    | \$\{.*?\} | \$\w+                               # of shells, and Python's string.Template
+    | \{[\w.\[\]]*(?:![ars])?(?::[^\s{}]*)?\}           # of Python's str.format
+    | %(?:\(\w+\))?[-+.\d]*[a-zA-Z]                     # of printf, and Python's %""",
+    re.VERBOSE,
+)
+"""What a template has in a value's place."""
+
 
 def unknown_escape(path: Path, text: str, error: Warning) -> str:
     """The sentence for a backslash before what is no escape, most often in a path of Windows."""
@@ -56,13 +65,16 @@ def syntax_error(path: Path, text: str, outline: Outline, error: Any) -> str:
     before = [e for e in outline.entries if (e.line, e.column) <= here]
     # A field that has no value takes the next line's first word for it.
     own = before and (before[-1].line == line or reason.startswith("Couldn't parse"))
-    if hole := re.match(r"\$#.*?#\$|\{\{.*?\}\}|\$\{.*?\}", rest):
+    if rest.startswith("{") and written[: (column or 1) - 1].endswith("{"):
+        reason += "; '{{' is a template's, for whose tool to fill in"
+    elif hole := _HOLE.match(rest):
         reason += f"; {hole[0]!r} is a template's, for whose tool to fill in"
     elif reason.startswith("Expected string") and re.match(r"[\w./\\~-]", rest):
         reason = f"a text is written in quotes: {_bare(rest)}"
     elif re.match(r":[\\/]", rest) and (drive := re.search(r":\s*([A-Za-z])$", written[: column - 1])):
         reason = f"a text is written in quotes: {_bare(drive[1] + rest)}"
-    return f"{path}:{line}:{column}: {f'{before[-1].name}: ' if own else ''}{reason}"
+    field = f"{before[-1].name}: " if own and before[-1].name else ""
+    return f"{path}:{line}:{column}: {field}{reason}"
 
 
 def _bare(rest: str) -> str:

@@ -109,7 +109,7 @@ class Outline:
     def _read(self, text: str) -> None:
         block, name, line, line_start, end = self.root, "", 1, 0, 0
         position = (1, 1)
-        after_colon = False
+        named = after_colon = False
         lists: list[tuple[Block, str]] = []
         for match in _TOKEN.finditer(text):
             token, start = match.group(), match.start()
@@ -119,8 +119,9 @@ class Outline:
             if token[0] == "#":
                 continue
             if token in _OPEN:
-                if lists and lists[-1][0] is block:
-                    name, position = lists[-1][1], (line, start - line_start + 1)
+                if not named:  # an element of a list, or a brace that a template has
+                    name = lists[-1][1] if lists and lists[-1][0] is block else ""
+                    position = (line, start - line_start + 1)
                 inner = Block(name, line, block, depth=block.depth + 1)
                 if inner.depth + len(lists) > _DEEPEST:
                     self.too_deep = self.too_deep or line
@@ -145,7 +146,10 @@ class Outline:
                     block.quoted.add(name)
             elif token not in ":;," and not (lists and lists[-1][0] is block):
                 name, position = token, (line, start - line_start + 1)
+                named, after_colon = True, False
+                continue
             after_colon = token == ":"
+            named = named and after_colon
         if block is not self.root:
             self.unclosed = block
 

@@ -111,18 +111,74 @@ def upgrade_net(
         layers, own = upgrade_v0(net.layers, places[first:], schema)
         result.layer.extend(_upgrade_v1(*pair, schema) for pair in zip(layers, own, strict=True))
         places[first:] = own
-        align_crops(result.layer, places)
-    align_crops(result.layer, places, "AutoCrop")
     for layer, place in zip(result.layer, places, strict=True):
-        _settle_rounding(layer, place)
+        settle_forks(layer, place)
         # Older BatchNorms asked for three multipliers; they hold statistics, which nothing trains.
         if layer.type == "BatchNorm" and len(layer.param) == 3:
             for spec in layer.param:
                 spec.lr_mult = spec.decay_mult = 0
+    if net.layers:
+        align_crops(result.layer, places)
+    align_crops(result.layer, places, "AutoCrop")
     return result, places
 
 
-def _settle_rounding(layer: Any, place: Location) -> None:
+def settle_forks(layer: Any, place: object) -> None:
+    """Turn forks' words for what Caffe has too into Caffe's, in place. Raises ModelError, which begins
+    with ``place``, where both are given and differ."""
+    _settle_rounding(layer, place)
+    _settle_holes(layer, place)
+    _settle_labels(layer, place)
+
+
+def _settle_labels(layer: Any, place: object) -> None:
+    """Turn the ``has_label`` that DeepLab's fork had first into ``label_type``, in place. With a label
+    it said nothing of its kind, and so that of ``label_type`` stays."""
+    data = layer.image_data_param
+    if not data.HasField("has_label"):
+        return
+    if data.HasField("label_type") and data.has_label == (data.label_type == data.NONE):
+        told, kind = str(data.has_label).lower(), data.LabelType.Name(data.label_type)
+        raise ModelError(
+            f"{place}: layer {layer.name!r}: has_label: {told} and label_type: {kind} differ; "
+            f"give label_type alone"
+        )
+    if not data.has_label:
+        data.label_type = data.NONE
+    data.ClearField("has_label")
+
+
+def _settle_holes(layer: Any, place: object) -> None:
+    """Turn DeepLab's ``hole``, or ``hole_h`` and ``hole_w``, into ``dilation``, in place."""
+    for convolution in (layer.convolution_param, layer.convolution3d_param):
+        given = [name for name in ("hole", "hole_h", "hole_w") if convolution.HasField(name)]
+        if not given:
+            continue
+        told = ", ".join(f"{name}: {getattr(convolution, name)}" for name in given)
+        if "hole" in given and len(given) > 1:
+            raise ModelError(
+                f"{place}: layer {layer.name!r}: {told}: hole is of both axes; give dilation"
+            )
+        axes = ["hole"] if "hole" in given else ["hole_h", "hole_w"]
+        holes, dilation = [getattr(convolution, name) for name in axes], list(convolution.dilation)
+        count = max(len(holes), len(dilation))
+        if not dilation:
+            convolution.dilation.extend(holes)
+        elif _for_each(holes, count) != _for_each(dilation, count):
+            raise ModelError(
+                f"{place}: layer {layer.name!r}: {told} and dilation: {', '.join(map(str, dilation))} "
+                f"differ; give dilation alone"
+            )
+        for name in given:
+            convolution.ClearField(name)
+
+
+def _for_each(extents: list[int], count: int) -> list[int]:
+    """A number for each of ``count`` axes, where one is for all."""
+    return extents * count if len(extents) == 1 else extents
+
+
+def _settle_rounding(layer: Any, place: object) -> None:
     """Turn the forks' ``ceil_mode`` and ``torch_pooling`` into ``round_mode``, in place."""
     pooling = layer.pooling_param
     for name, down in (("ceil_mode", False), ("torch_pooling", True)):
