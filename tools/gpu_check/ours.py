@@ -140,6 +140,8 @@ class Training:
         """The plan's entries, the longest first: layer, operation, kernel, the microseconds that each
         takes by itself, again and again, and one after the other in a step, and the floating-point
         operations and bytes that the plan counts for it."""
+        from demitasse_gpu.launch import Row
+
         (worker,) = self.trainer._workers
         driver, stream = self.device.driver, self.device.stream
         events = [driver.event() for _ in range(len(worker.step.works) + 1)]
@@ -149,6 +151,8 @@ class Training:
             driver.record(event, stream)
         driver.wait(events[-1])
         in_step = [driver.seconds_between(*pair) for pair in pairwise(events)]
+        # A row's own graph is not to be had in another, and its check would wait for the device.
+        alone = [work._enqueue if isinstance(work, Row) else work for _, work in worker.step.works]
         found = [
             [
                 *(entry.layer, entry.operation, entry.kernel),
@@ -156,7 +160,7 @@ class Training:
                 round(1e6 * seconds, 2),
                 *(entry.flops, entry.bytes),
             ]
-            for (entry, work), seconds in zip(worker.step.works, in_step, strict=True)
+            for (entry, _), work, seconds in zip(worker.step.works, alone, in_step, strict=True)
         ]
         return sorted(found, key=lambda each: -each[3])
 

@@ -37,7 +37,7 @@ def ways(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]:
     for form in ("points",) if stand_in else FORMS:
         if form in without:
             continue
-        yield {"begun": form, "limit": 60}
+        yield {"begun": form, "limit": 120}
         for precision in WITHIN:
             for kind in KINDS:
                 yield from _tried(found, form, kind, precision)

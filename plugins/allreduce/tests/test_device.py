@@ -16,7 +16,7 @@ import pytest
 from demitasse import PlanError
 from demitasse_allreduce import library
 from demitasse_allreduce.algorithms import schedule
-from demitasse_allreduce.stages.device import collective
+from demitasse_allreduce.stages.device import Reached, collective
 
 NET = """
 layer { name: "digits" type: "Data" top: "data" top: "label" include { phase: TRAIN }
@@ -45,6 +45,37 @@ SYNCS: list[dict[str, Any]] = [
     {"stage": "packed", "algorithm": "chain"},
     {"stage": "packed", "chain": 2, "lower": "chain", "upper": "binomial"},
 ]
+
+
+class Enqueued:
+    """An array of a device whose copies are made once somebody waits, as what MPI does is not."""
+
+    dtype, itemsize = np.dtype(np.float32), 4
+
+    def __init__(self, shape: tuple[int, ...], pending: list[Any]) -> None:
+        self.shape, self.made, self._pending = shape, True, pending
+
+    def __getitem__(self, part: slice) -> Enqueued:
+        return Enqueued((part.stop,), self._pending)
+
+    def copy(self) -> Enqueued:
+        copy = Enqueued(self.shape, self._pending)
+        copy.made = False
+        self._pending.append(copy)
+        return copy
+
+
+def test_spare_memory_is_made_before_mpi_may_write_to_it() -> None:
+    pending: list[Any] = []
+
+    def wait() -> None:
+        while pending:
+            pending.pop().made = True
+
+    stream = SimpleNamespace(record=lambda: SimpleNamespace(wait=wait))
+    engine: Any = SimpleNamespace(default=stream)
+    spare = Reached(Enqueued((8,), pending), engine).spare(5)
+    assert spare.shape == (5,) and spare.made
 
 
 def trained(ranks: int, folder: Path, jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -51,7 +51,8 @@ class Described(cudnn.Cudnn):
     """cuDNN for a device that is described, and has no handle."""
 
     def __init__(self) -> None:
-        self.device: Any = SimpleNamespace(space="described", turn=threading.RLock())
+        driver = SimpleNamespace(later=lambda end, handle: end(handle))
+        self.device: Any = SimpleNamespace(space="described", turn=threading.RLock(), driver=driver)
         self._library = library("cudnn")
         assert self._library is not None
         self._library.cudnnGetErrorString.restype = ctypes.c_char_p

@@ -226,7 +226,7 @@ def test_works_that_no_graph_can_have_are_launched_one_by_one(
 def test_a_device_that_another_thread_has_left_is_captured_again(device: Device, leaves: str) -> None:
     total, x = empty(device, (5,), "float64"), empty(device, (5,), "float64")
     elsewhere = [in_order([adding(device, total, x), adding(device, total, x)])]
-    called, end = threading.Event(), threading.Event()
+    called, end, over = threading.Event(), threading.Event(), threading.Event()
 
     def use() -> None:
         elsewhere[0]()
@@ -243,11 +243,15 @@ def test_a_device_that_another_thread_has_left_is_captured_again(device: Device,
     if leaves == "it ends":
         end.set()
         thread.join()
+        later = [threading.Thread(target=over.wait, args=(20,)) for _ in range(4)]
+        for other in later:  # one of which has the number that the first one had
+            other.start()
     else:
         elsewhere.clear()
     row()
     assert device.driver.told["graph"] == 1  # type: ignore[attr-defined]
     end.set()
+    over.set()
     thread.join()
 
 

@@ -189,12 +189,16 @@ def test_on_a_device_that_another_thread_uses_nothing_is_captured(device: Device
     total, x = empty(device, (5,), "float64"), empty(device, (5,), "float64")
     add = array_function(device, "add_float64")
     row = in_order([Launch(device, add, 1, 32, (total, x, np.int64(5)))] * 2)
-    thread = threading.Thread(target=row)
+    called, end = threading.Event(), threading.Event()
+    thread = threading.Thread(target=lambda: (row(), called.set(), end.wait(20)))
     thread.start()
-    thread.join()
+    called.wait(20)
     assert quickest(device, [way(device, 9e-6), way(device, 7e-6)]) == 1
     assert clocked(device).replayed == []
-    del row, thread
+    end.set()
+    thread.join()
+    assert quickest(device, [way(device, 9e-6), way(device, 7e-6)]) == 1
+    assert len(clocked(device).replayed) == 2 * (ROUNDS + 1)
 
 
 def test_a_way_that_fails_is_left(device: Device) -> None:

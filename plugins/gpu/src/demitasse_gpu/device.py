@@ -66,8 +66,8 @@ class Device:
     def is_shared(self) -> bool:
         """Whether another thread than this one, which has not ended, has run works in line here."""
         with self._lock:
-            threads = {row.thread for row in self._rows} - {threading.get_ident()}
-        return bool(threads) and any(thread.ident in threads for thread in threading.enumerate())
+            threads = {row.thread for row in self._rows} - {None, threading.current_thread()}
+        return any(thread is not None and thread.is_alive() for thread in threads)
 
     def keep_graph(self, owner: object, graph: Handle) -> None:
         """Forget ``graph`` when its owner is gone."""

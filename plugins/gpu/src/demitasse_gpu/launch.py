@@ -85,7 +85,7 @@ class Row:
     def __init__(self, device: Device, works: Sequence[Launch | Call]) -> None:
         self.join, self.device, self.works = _join, device, tuple(_united(works))
         self._calls, self._graph, self._ungraphed = 0, 0, False
-        self.thread = 0
+        self.thread: threading.Thread | None = None
 
     def __call__(self) -> None:
         with self.device.turn:
@@ -98,7 +98,7 @@ class Row:
             return
         if not self._calls:
             self.device.keep_row(self)
-        self.thread = threading.get_ident()
+        self.thread = threading.current_thread()  # itself: a number is another one's once it has ended
         self._calls += 1
         ready = self._calls > _WARM and self.device.graphs and not self._ungraphed
         if not ready or self.device.is_shared():

@@ -159,6 +159,8 @@ class EmulatedDriver:
         return handle
 
     def launch_graph(self, graph: int, stream: int) -> None:
+        if stream in self._captured:
+            raise WorkerError("launch graph: cudaErrorStreamCaptureUnsupported: not permitted")
         for work in self._graphs[graph]:
             self._do(stream, work)
 

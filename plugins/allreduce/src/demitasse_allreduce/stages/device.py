@@ -175,8 +175,11 @@ class Reached(Memory):
         self._engine, self._changed, self._enqueued = engine, True, engine.default.record()
 
     def spare(self, elements: int) -> Any:
-        """Memory of the device."""
-        return self.array[:elements].copy()
+        """Memory of the device, as MPI may write to it: what makes it may be in a stream, where MPI is
+        not, and come after what was received."""
+        made = self.array[:elements].copy()
+        self._engine.default.record().wait()
+        return made
 
     def begin(self) -> None:
         """Kernels may still be at it."""
