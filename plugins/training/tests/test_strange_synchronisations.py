@@ -55,7 +55,7 @@ def fail(*given: Any) -> Any:
 def test_the_plugin_and_the_method_are_named(
     toy: ModuleType, method: str, made: Callable[..., Any], told: str
 ) -> None:
-    kind = type("Strange", (Strange,), {method: made})
+    kind = type("Strange", (Strange,), {"end": lambda self: None, method: made})
     strange = serving(toy, kind)
     plugins = [strange, "reference", "training", "snapshots", toy.toy()]
     with compose(toy.machine(2, sync=("stranger",)), plugins) as runtime:
@@ -83,6 +83,32 @@ def test_attributes_of_a_wrong_type_are_told(toy: ModuleType, given: dict[str, A
     with compose(machine, plugins) as runtime, pytest.raises(PluginError) as caught:
         runtime.trainer(toy.solver(toy.classifier()), precision="f64")
     assert str(caught.value) == f"plugin 'stranger': {told}"
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({}, "apart (valid: some of reduce, distribute, begin, "),
+        ({"bind": lambda self, memory: None, "helper": 3}, "apart (valid: some of reduce, distribute, "),
+        (
+            {"reduse": fail},
+            "apart; it has 'reduse' (reduce?) (valid: some of reduce, distribute, begin,",
+        ),
+        ({"_reduce": fail, "Distribute": fail}, "apart; it has 'Distribute' (distribute?) (valid: some"),
+    ],
+)
+def test_siblings_for_whom_nothing_is_done_are_no_siblings(
+    toy: ModuleType, given: dict[str, Any], told: str
+) -> None:
+    """They would train each for himself, and no loss would show it."""
+    kind = type("Strange", (Strange,), given)
+    strange = serving(toy, kind)
+    plugins = [strange, "reference", "training", "snapshots", toy.toy()]
+    machine = toy.machine(2, sync=("stranger",))
+    with compose(machine, plugins) as runtime, pytest.raises(PluginError) as caught:
+        runtime.trainer(toy.solver(toy.classifier()), precision="f64")
+    words = "Strange has size 2 and nothing to do, so that siblings would train "
+    assert str(caught.value).startswith(f"plugin 'stranger': {words}{told}")
 
 
 @pytest.mark.timeout(60, method="thread")

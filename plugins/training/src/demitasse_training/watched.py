@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from demitasse import Bucket, FlatMemory, GradientSync, Group, PluginError, Span, Work, blamed
+from demitasse import Bucket, FlatMemory, GradientSync, Group, PluginError, Span, Work, blamed, nearest
+
+WORKS = ("reduce", "distribute", "begin", "before_forward", "schedule", "end", "update_memory")
+"""The methods of which at least one changes what a worker computes from its own samples alone."""
 
 
 class Watched(GradientSync):
@@ -98,8 +101,9 @@ def _blaming(who: str, doing: str, work: Callable[[], None]) -> Work:
     return run
 
 
-def check_level(plugin: str, level: object, group: Group) -> None:
-    """Raise PluginError for what is no synchronisation of a worker with all of its group's siblings."""
+def check_level(plugin: str, level: object, group: Group, simulated: bool = False) -> None:
+    """Raise PluginError for what is no synchronisation of a worker with all of its group's siblings. For
+    ``simulated`` ones there is nothing to do."""
     if not isinstance(level, GradientSync):
         raise PluginError(
             f"plugin {plugin!r}: gradient_sync returned {level!r}, which is no GradientSync"
@@ -118,3 +122,18 @@ def check_level(plugin: str, level: object, group: Group) -> None:
             f"{who} has size {level.size} where there are {siblings} siblings, which would train apart; "
             f"set its index and size (group.index and group.team.size)"
         )
+    if simulated or level.size == 1 or level.shares_parameters:
+        return
+    if not any(_has(level, name) for name in WORKS):
+        own = {name for name in dir(type(level)) if not name.startswith("_")} - {*dir(GradientSync)}
+        near = sorted(f"{name!r} ({guess}?)" for name in own if (guess := nearest(name, WORKS)))
+        meant = f"; it has {', '.join(near)}" if near else ""
+        raise PluginError(
+            f"{who} has size {level.size} and nothing to do, so that siblings would train apart{meant} "
+            f"(valid: some of {', '.join(WORKS)})"
+        )
+
+
+def _has(level: GradientSync, method: str) -> bool:
+    """Whether it has a method of its own, and not only GradientSync's."""
+    return getattr(getattr(level, method), "__func__", None) is not getattr(GradientSync, method)

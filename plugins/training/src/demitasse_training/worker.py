@@ -146,7 +146,7 @@ class Worker:
             given = composition.offered("collectives") if group.remote else {}
             group = replace(group, engine=self.engine, collectives=given)
             level = composition.modules[plugin].gradient_sync(group=group)
-            check_level(plugin, level, group)
+            check_level(plugin, level, group, self.place.place.simulated)
             if level.size > 1:
                 self.levels.append(level)
                 self.watched.append(Watched(plugin, level))
