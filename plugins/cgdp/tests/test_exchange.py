@@ -7,6 +7,7 @@ other, of those that could go on the one that the test wants.
 from __future__ import annotations
 
 import random
+import re
 import threading
 import time
 from collections import deque
@@ -33,6 +34,7 @@ from demitasse import (
     chain,
 )
 from demitasse_cgdp.accumulation import LEAST, slices
+from demitasse_cgdp.exchange import told_of
 from demitasse_cgdp.gradient_sync import sync_of
 from demitasse_cgdp.loops import BLOCK, add_up
 from demitasse_cgdp.replica import CpuGpuSync
@@ -329,6 +331,16 @@ def test_a_copy_that_fails_ends_all_and_names_replica_and_layer(
     run.driver.broken = f"gpu:1 {way}"
     with pytest.raises(WorkerError, match=f"replica 1: the gradients of layer layer0 .*{words}.*link"):
         run.run()
+
+
+def test_what_an_engine_raises_is_told_with_whose_it_is_and_where() -> None:
+    engine: Any = Engine("gpu:0", Driver(0))
+    assert told_of(WorkerError("gpu:0: the link is down"), engine) == "gpu:0: the link is down"
+    try:
+        engine.stream("d2h").copy(None, None, None, None)
+    except TypeError as error:
+        told = told_of(error, engine)
+    assert re.match(r"Engine of \S*test_exchange: raised TypeError: .*copy\(\) takes", told)
 
 
 @pytest.mark.parametrize("options", [{}, {"scheme": "typical"}], ids=str)

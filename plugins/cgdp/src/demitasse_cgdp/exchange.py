@@ -9,7 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from demitasse import Bucket, FlatMemory, Span, StreamEngine, Team, WorkerError
+from demitasse import (
+    Bucket,
+    DemitasseError,
+    FlatMemory,
+    Span,
+    StreamEngine,
+    Team,
+    WorkerError,
+    raised,
+    whose,
+)
 from demitasse_cgdp.accumulation import Adder, compiled_for
 from demitasse_cgdp.board import Board
 from demitasse_cgdp.chunks import ChunkSearch, chunks
@@ -150,7 +160,7 @@ class Exchange(Board):
                 stream.copy(gradients[span.start : span.stop], total[span.start : span.stop])
             return before, stream.record()
         except Exception as error:
-            raise lost(index, chunk, "back to the accelerator", error) from error
+            raise lost(index, chunk, "back to the accelerator", error, self.engines[index]) from error
 
     def settle_sums(self) -> None:
         """Wait until all that has come is added up, and on its way back."""
@@ -183,8 +193,16 @@ def merged(spans: Sequence[Span]) -> list[Span]:
     return found
 
 
-def lost(index: int, chunk: Chunk, way: str, error: BaseException) -> WorkerError:
+def told_of(error: BaseException, engine: StreamEngine) -> str:
+    """An error of a copy: in its own words, or if these are not of ours with whose engine raised it."""
+    if isinstance(error, DemitasseError | MemoryError):
+        return str(error)
+    return f"{whose(engine)}: raised {raised(error)}"
+
+
+def lost(index: int, chunk: Chunk, way: str, error: BaseException, engine: StreamEngine) -> WorkerError:
     """What a replica says whose copy failed."""
+    told = told_of(error, engine)
     return WorkerError(
-        f"replica {index}: the gradients of layer {chunk.name} could not be copied {way}: {error}"
+        f"replica {index}: the gradients of layer {chunk.name} could not be copied {way}: {told}"
     )

@@ -188,7 +188,7 @@ class CpuGpuSync(GradientSync):
             self._sent[number] = before, stream.record()
             stream.call(lambda: exchange.arrived(now, chunk, index))
         except Exception as error:
-            raise lost(index, chunk, "to the host", error) from error
+            raise lost(index, chunk, "to the host", error, self.engine) from error
 
     def _await(self, number: int) -> None:
         """Steps B-5-1 and B-5-2 for a chunk: the default stream goes on when its sum is back."""
@@ -200,7 +200,7 @@ class CpuGpuSync(GradientSync):
         try:
             self.engine.default.wait(chunk.returned[self.index][1])
         except Exception as error:
-            raise lost(self.index, chunk, "back to the accelerator", error) from error
+            raise lost(self.index, chunk, "back to the accelerator", error, self.engine) from error
 
     def _check(self, number: int, chunk: Chunk) -> None:
         """Raise what kept a chunk from coming to the host, if it is of this replica."""
@@ -209,7 +209,7 @@ class CpuGpuSync(GradientSync):
         try:
             self._sent[number][1].wait()
         except Exception as error:
-            raise lost(self.index, chunk, "to the host", error) from error
+            raise lost(self.index, chunk, "to the host", error, self.engine) from error
 
     def _end(self) -> None:
         check_all(len(self._chains), len(self._scheduled))

@@ -18,7 +18,7 @@ from demitasse import (
     WorkerError,
 )
 from demitasse_cgdp.board import Board, board_of, check_all
-from demitasse_cgdp.exchange import merged
+from demitasse_cgdp.exchange import merged, told_of
 
 
 def pairs(count: int) -> list[tuple[int, int]]:
@@ -184,7 +184,7 @@ class TypicalSync(GradientSync):
             self.engine.default.copy(target, source)
         except Exception as error:
             which = f"replica {self.index}: a copy from its accelerator to that of replica {other}"
-            raise WorkerError(f"{which} failed: {error}") from error
+            raise WorkerError(f"{which} failed: {told_of(error, self.engine)}") from error
 
     def _noted(self, name: str, start: Any) -> Any:
         """The point in the default stream that is here now, kept for the timeline."""
