@@ -207,6 +207,29 @@ print(f"rank {rank} shares its cores with {with_all.sharing - 1} others on {host
 """
 
 
+APART = """
+import time
+from demitasse import PluginError
+from demitasse_allreduce.processes import MpiProcesses
+
+with_all = MpiProcesses()
+if rank == 0:
+    try:
+        with_all.gather({"loss": 1.5})
+    except PluginError as error:
+        print(error, flush=True)
+    MPI.COMM_WORLD.Abort(0)
+with_all.total([2.5])
+time.sleep(60)
+"""
+
+
+def test_processes_that_exchange_different_things_are_told(mpiexec: Callable[..., str]) -> None:
+    """A number of one exchange is no size of the other, for which memory would be asked."""
+    told = mpiexec(2, APART, fails=None)
+    assert "processes are at different exchanges: rank 0 gathers what each has, rank 1 does not" in told
+
+
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 def test_all_have_what_each_gives_and_the_same_sums(mpiexec: Callable[..., str], ranks: int) -> None:
     told = mpiexec(ranks, EXCHANGE)

@@ -47,6 +47,9 @@ process has a core, and where the one that is waited for may be waiting for this
 PAUSES = 50e-6, 1e-3
 """Seconds of the first pause and the longest."""
 
+LARGEST = 2**40
+"""Bytes that no process gathers: what tells of more is a number of another exchange."""
+
 GRACE = 0.2
 """Seconds in which a request may still be done when somebody has failed."""
 
@@ -144,14 +147,19 @@ class MpiProcesses(Processes):
 
     def gather(self, value: Any) -> list[Any]:
         """What each process gives, by rank, None of one that is lost: numbers, text, bytes, lists and
-        mappings (tuples come as lists). Raises PluginError for anything else, WorkerError when a process
-        has failed."""
+        mappings (tuples come as lists). Raises PluginError for anything else and where others are at
+        another exchange, WorkerError when a process has failed."""
         if self._star is not None:
             parts = self._star.gather(b"g", _packed(value))
             return [part and msgpack.unpackb(part, strict_map_key=False) for part in parts]
         body = np.frombuffer(_packed(value), np.uint8)
         sizes = np.empty(self.size, np.int64)
         self.wait(self._own.Iallgather(np.array([body.size], np.int64), sizes))
+        for rank in np.flatnonzero((sizes < 0) | (sizes > LARGEST)):  # another exchange's numbers
+            raise PluginError(
+                f"processes are at different exchanges: rank {self.rank} gathers what each has, rank "
+                f"{rank} does not; a plugin calls gather or total in some of the processes alone"
+            )
         starts = np.concatenate([[0], np.cumsum(sizes)])
         bodies = np.empty(int(starts[-1]), np.uint8)
         places = [bodies, sizes.tolist(), starts[:-1].tolist(), self._MPI.BYTE]
