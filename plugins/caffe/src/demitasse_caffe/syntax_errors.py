@@ -66,9 +66,9 @@ def syntax_error(path: Path, text: str, outline: Outline, error: Any) -> str:
     # A field that has no value takes the next line's first word for it.
     own = before and (before[-1].line == line or reason.startswith("Couldn't parse"))
     if rest.startswith("{") and written[: (column or 1) - 1].endswith("{"):
-        reason += "; '{{' is a template's, for whose tool to fill in"
+        reason = f"{reason.rstrip('.')}; '{{{{' is a template's, for whose tool to fill in"
     elif hole := _HOLE.match(rest):
-        reason += f"; {hole[0]!r} is a template's, for whose tool to fill in"
+        reason = f"{reason.rstrip('.')}; {hole[0]!r} is a template's, for whose tool to fill in"
     elif reason.startswith("Expected string") and re.match(r"[\w./\\~-]", rest):
         reason = f"a text is written in quotes: {_bare(rest)}"
     elif re.match(r":[\\/]", rest) and (drive := re.search(r":\s*([A-Za-z])$", written[: column - 1])):
