@@ -119,8 +119,10 @@ def test_a_core_group_is_the_one_described(name: str) -> None:
 
 
 def test_core_group_0_sums_and_the_others_copy() -> None:
-    size = 4
-    team = Team(size, [FlatMemory(np.full(9, float(i)), np.full(9, i + 1.0)) for i in range(size)])
+    """In double precision where gradients are."""
+    size, little = 4, 2.0**-40
+    gradients = [np.full(9, i + 1 + little) for i in range(size)]
+    team = Team(size, [FlatMemory(np.full(9, float(i)), g) for i, g in enumerate(gradients)])
     syncs = [HandshakeSum(Group(("cg",), i, team, "float64", {})) for i in range(size)]
     span = Span(2, 7)
     bucket = Bucket(0, span, ("layer",))
@@ -142,7 +144,8 @@ def test_core_group_0_sums_and_the_others_copy() -> None:
     for thread in threads:
         thread.join(20)
     # Each round adds 2 + 3 + 4 to what core group 0 has.
-    assert team.memory[0].gradients.tolist() == [1, 1, *[28] * 5, 1, 1]
+    one, sum_of_all = 1 + little, 28 + 10 * little
+    assert team.memory[0].gradients.tolist() == [one, one, *[sum_of_all] * 5, one, one]
     for i in range(1, size):
         assert team.memory[i].parameters.tolist() == [i, i, *[-3] * 5, i, i]
     assert [len(sync.owned(span)) for sync in syncs] == [5, 0, 0, 0]

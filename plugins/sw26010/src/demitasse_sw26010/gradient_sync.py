@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -28,7 +29,11 @@ SCHEMES = ("handshake",)
 PATIENCE = 0.05
 """Seconds between looks at whether a sibling failed, while one waits for its semaphore."""
 
-SUM = Ldm("gradient sum", (X, Z))
+SUMS = {
+    dtype: Ldm("gradient sum", (replace(X, dtype=dtype), replace(Z, dtype=dtype)))
+    for dtype in ("float32", "float64")
+}
+"""By the gradients' element type: a sum is as precise as they are."""
 
 
 class Handshake:
@@ -113,11 +118,12 @@ class HandshakeSum(GradientSync):
         add_to = machine_code(add_scaled)
         part, counters = slice(span.start, span.stop), np.zeros(COUNTERS)
         first, *others = (memory.gradients[part] for memory in self.team.memory)
+        ldm = SUMS[str(first.dtype)]
 
         def add() -> None:
             handshake.gather()
             for other in others:
-                x, z = PLACES.arrays(SUM)
+                x, z = PLACES.arrays(ldm)
                 add_to(counters, True, x, z, other, first, len(span), 1.0, False)
             handshake.confirm()
 
@@ -166,7 +172,7 @@ def exchange_seconds(elements: int, core_groups: int) -> tuple[float, float]:
     if core_groups == 1 or not elements:
         return 0.0, 0.0
     operands, numbers = ("float32", "float32"), (elements, 1.0, False)
-    add = Program("gradient sum", ("elementwise", "add_scaled"), SUM, operands, numbers)
+    add = Program("gradient sum", ("elementwise", "add_scaled"), SUMS["float32"], operands, numbers)
     places = (1, elements, 0, elements, 0, elements)
     copy = Program("parameter copy", ("elementwise", "copy_blocks"), Ldm("copy", (X,)), operands, places)
     return (core_groups - 1) * count(add).seconds, count(copy).seconds

@@ -1,0 +1,73 @@
+"""Algorithms of collectives: each is proved, and does what it proves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from demitasse import Algorithm, Schedule, check, run_threads
+from demitasse_conformance.promises import WITHIN, differing, hold
+
+RANKS = (*range(1, 10), 12, 13, 16, 31)
+RUN = (2, 3, 5, 8)
+"""Ranks that are also run, each a thread."""
+
+
+def check_collective(algorithm: Algorithm) -> int:
+    """Prove an algorithm's schedules for each of its goals, some numbers of ranks, few elements and
+    many, its options and a rank map, without buffers too, and have threads run some: each contribution
+    arrives once where the goal says, with the same bits at all ranks of an allreduce. Returns how many
+    were proved. Raises PlanError, or BrokenPromiseError for one that does otherwise when it is run."""
+    proved = 0
+    for made in _schedules(algorithm):
+        check(made)
+        check(made, buffered=False)
+        proved += 1
+        if made.ranks in RUN and made.size > made.ranks:
+            _hold_run(made)
+    return proved
+
+
+def _schedules(algorithm: Algorithm) -> Iterator[Schedule]:
+    for goal in algorithm.goals:
+        for ranks in RANKS:
+            for size in sorted({0, 1, ranks - 1, 97}):
+                yield algorithm.schedule(ranks, size, goal, root=ranks // 2)
+            if "chunks" in algorithm.options:
+                yield algorithm.schedule(ranks, 97, goal, chunks=5)
+            if "groups" in algorithm.options:
+                yield algorithm.schedule(ranks, 97, goal, groups=min(3, ranks))
+            else:
+                yield algorithm.schedule(ranks, 97, goal, order=reversed(range(ranks)))
+
+
+def _hold_run(made: Schedule) -> None:
+    """Have threads run it, and compare what they hold with sums in double precision."""
+    vectors = np.random.default_rng(made.ranks).standard_normal((made.ranks, made.size))
+    total, held = vectors.sum(axis=0), list(vectors.copy())
+    run_threads(made, held)
+    what = f"{made.algorithm}: {made.goal} of {made.size} by {made.ranks}"
+    for rank, buffer in enumerate(held):
+        mine = slice(*made.owner(made, rank))
+        if made.goal == "allreduce":
+            far = differing(buffer, total, WITHIN["f64"], "the sum's")
+            hold(not far, f"{what}: rank {rank}: {far}")
+            hold(
+                buffer.tobytes() == held[0].tobytes(), f"{what}: rank {rank} has other bits than rank 0"
+            )
+        elif made.goal == "reduce" and rank == made.root:
+            far = differing(buffer, total, WITHIN["f64"], "the sum's")
+            hold(not far, f"{what}: the root: {far}")
+        elif made.goal == "reduce_scatter":
+            far = differing(buffer[mine], total[mine], WITHIN["f64"], "the sum's")
+            hold(not far, f"{what}: rank {rank}: {far}")
+        elif made.goal == "broadcast":
+            hold(
+                np.array_equal(buffer, vectors[made.root]), f"{what}: rank {rank} has not what was sent"
+            )
+        elif made.goal == "allgather":
+            for owner in range(made.ranks):
+                part = slice(*made.owner(made, owner))
+                same = np.array_equal(buffer[part], vectors[owner, part])
+                hold(same, f"{what}: rank {rank} has not the part of rank {owner}")

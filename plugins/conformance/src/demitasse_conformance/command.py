@@ -1,0 +1,134 @@
+"""``demitasse check``: a plugin held to what its roles promise."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tomllib
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from demitasse import write_text
+
+if TYPE_CHECKING:
+    from demitasse_conformance.inquiry import Outcome
+
+PRECISIONS = ("f64", "f32", "tf32", "bf16")
+PROMISES = ("exact", "agreeing", "learning")
+HELP = """Hold PLUGIN to what its roles promise.
+
+Kernels are compared with the reference plugin's, on arrays between guards; gradients of layers with
+slopes; siblings of a synchronisation with one worker; collectives are proved and run; streams, memory,
+samples and files are held to their protocols. The exit status is 1 if a promise is broken."""
+
+
+def setting(text: str) -> tuple[str, Any]:
+    """``KEY=VALUE`` as a pair, where the value is TOML or else a text. Raises click's BadParameter."""
+    key, sign, value = text.partition("=")
+    if not sign or not key.strip():
+        raise click.BadParameter(f"{text!r} is not KEY=VALUE")
+    try:
+        return key.strip(), tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return key.strip(), value.strip()
+
+
+file = click.Path(dir_okay=False, path_type=Path)
+
+
+@click.command("check", help=HELP)
+@click.argument("plugin")
+@click.option(
+    "--hw", metavar="FILE", help="A machine that has what the plugin is for; else one is made up."
+)
+@click.option(
+    "--plugins",
+    metavar="A,B",
+    help="Whom it is composed with, besides what it requires.",
+)
+@click.option(
+    "--option", "options", multiple=True, type=setting, metavar="KEY=VALUE", help="One of its own."
+)
+@click.option(
+    "--sync", "sync", multiple=True, type=setting, metavar="KEY=VALUE", help="One of its sync's."
+)
+@click.option(
+    "--promise",
+    type=click.Choice(PROMISES),
+    default="exact",
+    show_default=True,
+    help="Of its synchronisation: one worker's parameters, the same ones at all, or a loss that falls.",
+)
+@click.option(
+    "--precision",
+    "precisions",
+    multiple=True,
+    type=click.Choice(PRECISIONS),
+    help="Of kernels; may be repeated.  [default: f64, f32, bf16]",
+)
+@click.option(
+    "--net", "nets", multiple=True, type=file, metavar="FILE", help="A further net; may be repeated."
+)
+@click.option("--source", "sources", multiple=True, metavar="PATH", help="Samples that it reads.")
+@click.option(
+    "--json", "json_path", metavar="FILE", help="Write the outcomes as JSON; - is standard output."
+)
+def check(
+    plugin: str,
+    hw: str | None,
+    plugins: str | None,
+    options: tuple[tuple[str, Any], ...],
+    sync: tuple[tuple[str, Any], ...],
+    promise: str,
+    precisions: tuple[str, ...],
+    nets: tuple[Path, ...],
+    sources: tuple[str, ...],
+    json_path: str | None,
+) -> int:
+    """Tell of each outcome when it is known, and of all in the end."""
+    from demitasse_conformance.inquiry import BROKEN, KEPT, Inquiry, composed_with
+    from demitasse_conformance.roles import outcomes
+
+    names = None if plugins is None else [n.strip() for n in plugins.split(",") if n.strip()]
+    asked = Inquiry(
+        plugin,
+        composed_with(plugin, names),
+        hw,
+        dict(options),
+        dict(sync),
+        precisions or PRECISIONS[:2] + PRECISIONS[3:],
+        nets,
+        sources,
+        promise,
+    )
+    found = []
+    for outcome in outcomes(asked):
+        found.append(outcome)
+        if json_path != "-":
+            click.echo(_row(outcome))
+    counts = Counter(outcome.status for outcome in found)
+    if json_path is not None:
+        _write(
+            json_path, {"plugin": plugin, "broken": counts[BROKEN], "outcomes": [*map(asdict, found)]}
+        )
+    if json_path != "-":
+        untried = counts.total() - counts[KEPT] - counts[BROKEN]
+        click.echo(f"{counts[KEPT]} kept, {counts[BROKEN]} broken, {untried} untried")
+    return 1 if counts[BROKEN] else 0
+
+
+def _row(outcome: Outcome) -> str:
+    row = f"{outcome.status:8} {outcome.role:14} {outcome.subject:32} {outcome.detail}"
+    return row.rstrip()
+
+
+def _write(path: str, value: Any) -> None:
+    text = json.dumps(value, indent=1) + "\n"
+    if path == "-":
+        sys.stdout.write(text)
+    else:
+        write_text(path, text)

@@ -1,0 +1,55 @@
+"""Stream engines, held to the core's protocol with arrays in the plugin's own memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from demitasse import Machine, PlanError, arrange, check_engine, compose
+from demitasse_conformance.machines import machine_of
+from demitasse_conformance.promises import hold
+
+
+def check_streams(
+    plugins: Sequence[Any],
+    name: str,
+    hw: str | Path | Machine | None = None,
+    bound: float = 20.0,
+    **options: Any,
+) -> str:
+    """Hold the engine that plugin ``name`` gives to the first worker of ``hw`` (by default of a machine
+    with the first space that it serves) to ``demitasse.check_engine``, which proves the protocol
+    sentence by sentence. ``options`` are the plugin's. Returns the space. Raises AssertionError with
+    the sentence that does not hold."""
+    machine = hw or machine_of(plugins, name)
+    with compose(machine, plugins, {name: options} if options else None) as runtime:
+        worker = arrange(runtime.machine, "float32")[0]
+        hooks = dict(runtime.serving("stream_engine", space=worker.place.space))
+        hold(name in hooks, f"it serves no streams in {worker.place.space!r}")
+
+        def make() -> Any:
+            engine = hooks[name](space=worker.space, machine=runtime.machine)
+            if engine is None:
+                raise PlanError(f"it gives no engine for {worker.space!r}: it is not there")
+            return engine
+
+        try:
+            allocator = runtime.allocator(worker.space)
+        except PlanError:
+            allocator = runtime.allocator("host")
+        blocks = []
+
+        def array(values: np.ndarray) -> Any:
+            values = np.ascontiguousarray(values)
+            blocks.append(allocator.allocate(max(1, values.nbytes)))
+            made = blocks[-1].view(0, values.shape, values.dtype.name)
+            made[...] = values
+            return made
+
+        check_engine(make, array, bound=bound)
+        for block in blocks:
+            block.close()
+    return worker.space

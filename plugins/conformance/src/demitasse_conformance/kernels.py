@@ -1,0 +1,338 @@
+"""Kernels, each held to what a plan relies on: every candidate for every operation of a net."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import demitasse
+from demitasse import (
+    Candidate,
+    DemitasseError,
+    Machine,
+    Place,
+    Request,
+    TensorSpec,
+    arrange,
+    compose,
+)
+from demitasse_conformance.machines import PLAINEST, machine_of
+from demitasse_conformance.nets import HALVES, around, opened, rounded, starting_values
+from demitasse_conformance.operands import operands
+from demitasse_conformance.promises import WITHIN, BrokenPromiseError, differing, hold
+
+if TYPE_CHECKING:
+    from demitasse import Allocator, Graph, Node, Runtime, Tensor
+
+ORACLE = "reference"
+Values = dict["Tensor", np.ndarray]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A candidate that was tried in a precision, by ``threads`` threads. ``wrong`` says which promise it
+    breaks, "" none; ``compared`` whether somebody else computes the same."""
+
+    operation: str
+    kernel: str
+    precision: str
+    threads: int
+    wrong: str = ""
+    compared: bool = True
+
+
+class Judge:
+    """What a plugin offers in a precision where the first worker of ``runtime`` computes, tried."""
+
+    def __init__(self, runtime: Runtime, plugin: str, precision: str) -> None:
+        worker = arrange(runtime.machine, "float64")[0]
+        self.runtime, self.plugin, self.precision = runtime, plugin, precision
+        self.place, self.allocator = worker.place, runtime.allocator(worker.space)
+        self._hook = dict(runtime.serving("kernels", space=self.place.space)).get(plugin)
+
+    def offers(self, request: Request) -> Iterator[tuple[Request, Candidate | Exception]]:
+        """Its candidates for ``request``, of one thread and of as many as the place has, or what its
+        hook raised, each with what was asked."""
+        for threads in sorted({1, self.place.threads}):
+            if self._hook is None:
+                return
+            asked = replace(request, place=replace(self.place, threads=threads))
+            try:
+                yield from [(asked, candidate) for candidate in self._hook(request=asked)]
+            except Exception as error:  # noqa: BLE001  whatever it is, it is one trial's
+                yield asked, error
+
+    def trials(self, request: Request, values: Sequence[Any], expected: Any) -> Iterator[Trial]:
+        """Each of them, given ``values`` of the inputs, beside what is ``expected``, or None."""
+        for asked, offered in self.offers(request):
+            about = self.precision, asked.place.threads
+            if isinstance(offered, Exception):
+                yield Trial(request.operation.name, "", *about, f"its hook raised {_told(offered)}")
+                continue
+            wrong = self._wrong(offered, asked, values, expected)
+            compared = expected is not None
+            yield Trial(request.operation.name, str(offered.kernel), *about, wrong, compared)
+
+    def _wrong(
+        self, candidate: Candidate, request: Request, values: Sequence[Any], expected: Any
+    ) -> str:
+        try:
+            demitasse.check_candidate(candidate, request, f"plugin {self.plugin!r}")
+            if any(layout.stored.startswith("V") for layout in candidate.input_layouts):
+                return ""  # in bits of its own, which its own reorder makes
+            within = WITHIN[self.precision]
+            made = applied(candidate, request, values, self.allocator)
+            if expected is not None:
+                _compare(request, made, expected, within)
+            for position, each in enumerate(made if expected is None else ()):
+                finite = each.dtype.kind != "f" or bool(np.isfinite(each).all())
+                told = "has numbers that are not finite; what nobody wrote is NaN here"
+                hold(finite, f"{_named(request, position)} {told}")
+            _in_place(candidate, request, values, self.allocator, made, within)
+            _in_parts(candidate, request, values, self.allocator)
+        except (BrokenPromiseError, DemitasseError) as error:
+            return str(error)
+        except Exception as error:  # noqa: BLE001  a kernel may raise anything
+            return f"it raised {_told(error)}"
+        return ""
+
+
+def check_kernels(
+    plugins: Sequence[Any],
+    name: str,
+    net: str | Path,
+    shape: Sequence[int] | None = None,
+    hw: str | Path | Machine | None = None,
+    precision: str = "f64",
+    values: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> list[str]:
+    """Hold all that plugin ``name``, one of ``plugins``, offers for the operations of a net, there and
+    back, to what a plan relies on: it writes all of its outputs and nothing beside them, not its inputs,
+    stays within its workspace, may be bound and called again, in place where it says so, and computes
+    what the reference plugin does in double precision. ``net`` is a prototxt's path, or the text of
+    layers behind a blob ``x`` of ``shape``; ``values`` are of inputs by name, else random. ``hw`` is a
+    machine whose workers compute where the plugin does; ``options`` are the plugin's. Returns what was
+    tried. Raises BrokenPromiseError (an AssertionError) for the first that is not so, and where the
+    plugin computes nothing of the net."""
+    tried = []
+    given = {name: options}
+    with (
+        compose(PLAINEST, plugins, given) as host,
+        compose(hw or machine_of(plugins, name), plugins, given) as runtime,
+    ):
+        for trial in tries(host, runtime, name, net, shape, precision, values or {}):
+            what = f"plugin {name!r}, kernel {trial.kernel!r} of {trial.operation} in {precision}"
+            hold(not trial.wrong, f"{what}: {trial.wrong}")
+            tried.append(f"{trial.kernel} of {trial.operation}")
+    hold(tried, f"plugin {name!r} computes nothing of this net in {precision}: {net}")
+    return sorted(set(tried))
+
+
+def tries(
+    host: Runtime,
+    runtime: Runtime,
+    name: str,
+    net: str | Path,
+    shape: Sequence[int] | None,
+    precision: str,
+    values: Mapping[str, Any],
+    phase: str = "train",
+    asked: set[Any] | None = None,
+) -> Iterator[Trial]:
+    """What plugin ``name`` offers in ``runtime`` for each operation of a net, tried; ``host`` has the
+    same plugins where the host computes. What was ``asked`` for already, in this net or before, is not
+    tried again."""
+    judge = Judge(runtime, name, precision)
+    with around(net, shape) as path, opened((host, runtime), path, phase, precision) as graph:
+        known = starting_values(graph, values, precision)
+        yield from _along(judge, graph, known, set() if asked is None else asked)
+
+
+def _along(judge: Judge, graph: Graph, known: Values, asked: set[Any]) -> Iterator[Trial]:
+    """The operations of a graph in order, each given what those before it make; none of them where
+    nothing is offered that was not asked for."""
+    requests = {
+        node: _request(node, judge.place, judge.precision)
+        for node in graph.nodes
+        if not node.operation.view
+    }
+    new = {node: key for node, request in requests.items() if (key := _key(request)) not in asked}
+    asked |= set(new.values())
+    offered = {node for node in new if next(judge.offers(requests[node]), None) is not None}
+    tried = set[Any]()
+    for node in graph.nodes if offered else ():
+        if any(tensor is not None and tensor not in known for tensor in node.inputs):
+            continue  # nobody here computes what it reads
+        values = [tensor and known[tensor] for tensor in node.inputs]
+        if node.operation.view:
+            known[node.outputs[0]] = values[0].reshape(node.outputs[0].shape)  # type: ignore[index,union-attr]
+            continue
+        request = requests[node]
+        expected = expected_of(judge.runtime, request, values)
+        if node in offered and new[node] not in tried:
+            tried.add(new[node])
+            yield from judge.trials(request, values, expected)
+        made = expected or _anybodys(judge, request, values)
+        if made is None:
+            continue
+        outputs = [tensor for tensor in node.outputs if tensor is not None]
+        changed = [t for t, o in zip(node.inputs, node.operation.inputs, strict=False) if o.updated]
+        for tensor, value in zip((*outputs, *changed), made, strict=True):
+            if tensor is not None:
+                known[tensor] = rounded(tensor, value, judge.precision)
+
+
+def _key(request: Request) -> Any:
+    """What makes one request another: its operation first."""
+    about = request.operation.name, request.inputs, request.outputs, request.precision
+    return (*about, repr(dict(request.attributes)))
+
+
+def _request(node: Node, place: Place, precision: str) -> Request:
+    """What a plan asks for: in bf16 what passes between layers lies in half of the bits."""
+
+    def spec(tensor: Tensor | None, halves: bool) -> TensorSpec | None:
+        if tensor is None:
+            return None
+        passing = tensor.kind in ("activation", "gradient") and tensor.dtype == "float32"
+        layout = HALVES if halves and passing and precision == "bf16" else demitasse.PLAIN
+        return TensorSpec(tensor.shape, tensor.dtype, layout)
+
+    inputs = tuple(spec(tensor, True) for tensor in node.inputs)
+    outputs = tuple(spec(tensor, False) for tensor in node.outputs)
+    return Request(node.operation, inputs, outputs, node.attributes, place, precision)
+
+
+def expected_of(runtime: Runtime, request: Request, values: Sequence[Any]) -> list[np.ndarray] | None:
+    """What the reference plugin makes of ``values`` in double precision; None where it does not compute
+    the operation."""
+    serving = dict(runtime.serving("kernels", space="host"))
+    if ORACLE not in serving:
+        return None
+    inputs, outputs = ([_wide(spec) for spec in side] for side in (request.inputs, request.outputs))
+    about = request.operation, tuple(inputs), tuple(outputs), request.attributes, Place("host"), "f64"
+    wide = [spec and value.astype(spec.dtype) for spec, value in zip(inputs, values, strict=True)]
+    for candidate in serving[ORACLE](request=Request(*about)):
+        return applied(candidate, Request(*about), wide, runtime.allocator("host"))
+    return None
+
+
+def _wide(spec: TensorSpec | None) -> TensorSpec | None:
+    real = spec is not None and spec.dtype == "float32"
+    return spec and TensorSpec(spec.shape, "float64" if real else spec.dtype)
+
+
+def _anybodys(judge: Judge, request: Request, values: Sequence[Any]) -> list[np.ndarray] | None:
+    """What the first kernel that can makes of ``values``, for operations behind it; None for none."""
+    for _, hook in judge.runtime.serving("kernels", space=judge.place.space):
+        try:
+            for candidate in hook(request=request):
+                return applied(candidate, request, values, judge.allocator)
+        except Exception:  # noqa: BLE001  what it raised was told of as a trial's
+            continue
+    return None
+
+
+def applied(
+    candidate: Candidate, request: Request, values: Sequence[Any], allocator: Allocator
+) -> list[np.ndarray]:
+    """The outputs, and the inputs that are updated, in logical order, of a candidate that is bound
+    twice, to arrays of its own each time, and called twice. Raises BrokenPromiseError for what it must
+    not do."""
+    with (
+        operands(candidate, request, values, allocator) as first,
+        operands(candidate, request, values, allocator) as second,
+    ):
+        works = [candidate.bind(*each.arrays) for each in (first, second)]
+        demitasse.prepare(works)
+        for work, arrays in zip(works, (first, second), strict=True):
+            hold(callable(work), f"bind gave {work!r:.60}, which is no function")
+            work()
+            work()  # each step calls it again
+            arrays.check()
+        made = first.made()
+        for position, (one, other) in enumerate(zip(made, second.made(), strict=True)):
+            far = differing(other, one, 1e-3, "what it made when it was bound first")
+            hold(not far, f"bound again, in {_named(request, position)} {far}")
+        return made
+
+
+def _compare(request: Request, made: Sequence[Any], expected: Sequence[Any], within: float) -> None:
+    for position, (ours, theirs) in enumerate(zip(made, expected, strict=True)):
+        far = differing(ours, theirs, within)
+        lacking = "; what nobody wrote is NaN here" if "nan" in far else ""
+        hold(not far, f"in {_named(request, position)} {far}{lacking}")
+
+
+def _in_place(
+    candidate: Candidate,
+    request: Request,
+    values: Sequence[Any],
+    allocator: Allocator,
+    made: Sequence[Any],
+    within: float,
+) -> None:
+    """Hold it to ``in_place``: its first output may take over the memory of an input that is named as
+    its alias, where the two lie alike."""
+    names = [operand.name for operand in request.operation.inputs]
+    for output, given in request.operation.aliases if candidate.in_place else ():
+        position = names.index(given)
+        if output != request.operation.outputs[0].name or request.outputs[0] is None:
+            continue
+        with operands(candidate, request, values, allocator) as apart:
+            source, target = apart.inputs[position], apart.outputs[0]
+            if source is None or target is None or source.spec != target.spec:
+                continue
+        with operands(candidate, request, values, allocator, sharing=position) as arrays:
+            work = candidate.bind(*arrays.arrays)
+            demitasse.prepare([work])
+            work()
+            arrays.check()
+            far = differing(arrays.made()[0], made[0], within, "what it makes elsewhere")
+            hold(not far, f"{output} in the memory of {given} (in_place is true): {far}")
+
+
+def _in_parts(
+    candidate: Candidate, request: Request, values: Sequence[Any], allocator: Allocator
+) -> None:
+    """Hold it to ``bind_part``: the stretches of its first output, one after the other in one place, are
+    those of the whole."""
+    parts = candidate.parts
+    with operands(candidate, request, values, allocator) as arrays:
+        whole = arrays.outputs[0] if arrays.outputs else None
+        if parts == 1 or whole is None or whole.array.size % parts or candidate.bind_part is None:
+            return
+        inputs, outputs, scratch = arrays.arrays
+        work = candidate.bind(inputs, outputs, scratch)
+        demitasse.prepare([work])
+        work()
+        expected = np.array(np.asarray(whole.array)).reshape(parts, -1)
+        stretch = whole.array.reshape(-1)[: whole.array.size // parts]
+        works = [
+            candidate.bind_part(number, inputs, [stretch, *outputs[1:]], scratch)
+            for number in range(parts)
+        ]
+        demitasse.prepare(works)
+        for number, work in enumerate(works):
+            work()
+            arrays.check()
+            same = np.array(np.asarray(stretch)).tobytes() == expected[number].tobytes()
+            hold(same, f"part {number} of {parts} is not that of the whole")
+
+
+def _named(request: Request, position: int) -> str:
+    """The operand that the number ``position`` of what was made is: outputs, then updated inputs."""
+    kinds = [*request.operation.outputs]
+    kinds += kinds[-1:] * (len(request.outputs) - len(kinds))
+    names = [o.name for o, spec in zip(kinds, request.outputs, strict=False) if spec is not None]
+    names += [operand.name for operand in request.operation.inputs if operand.updated]
+    return names[position] if position < len(names) else "an output"
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

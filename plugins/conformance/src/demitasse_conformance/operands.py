@@ -1,0 +1,147 @@
+"""Arrays of a kernel's operands as a plan gives them, each between guards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from demitasse import PLAIN, TensorSpec
+from demitasse_conformance.promises import hold
+
+if TYPE_CHECKING:
+    from demitasse import Allocator, Candidate, Layout, Request
+
+GUARD = 64
+"""Bytes on either side of an array: what memory is aligned to."""
+PATTERN = 0xA5
+UNWRITTEN = {"bfloat16": 0x7FC0}
+"""What an output has before it is written, where that is no NaN of NumPy's: the bits of one."""
+
+
+class Guarded:
+    """An array of ``spec`` in new memory of ``allocator``, with a guard on either side."""
+
+    def __init__(self, allocator: Allocator, spec: TensorSpec) -> None:
+        self.spec = spec
+        self._block = allocator.allocate(spec.nbytes + 2 * GUARD)
+        self._whole = self._block.view(0, (spec.nbytes + 2 * GUARD,), "uint8")
+        self.array = self._block.view(GUARD, spec.physical, spec.array_type)
+        self._whole[...] = PATTERN
+
+    def fill(self, value: np.ndarray) -> None:
+        """The logical ``value``, packed."""
+        self.array[...] = self.spec.layout.pack(value).reshape(self.spec.physical)
+
+    def spoil(self) -> None:
+        """What nobody wrote: NaN, or a number that is no sum of anything."""
+        real = np.dtype(self.spec.array_type).kind == "f"
+        self.array[...] = UNWRITTEN.get(self.spec.stored, np.nan if real else 77)
+
+    @property
+    def value(self) -> np.ndarray:
+        """A copy in logical order."""
+        return np.array(self.spec.layout.unpack(np.asarray(self.array), self.spec.shape))
+
+    @property
+    def intact(self) -> bool:
+        """Whether nobody wrote beside the array."""
+        bytes_ = np.asarray(self._whole)
+        return bool((bytes_[:GUARD] == PATTERN).all() and (bytes_[-GUARD:] == PATTERN).all())
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self._block.close()
+
+
+def laid_out(specs: Sequence[TensorSpec | None], layouts: Sequence[Layout]) -> list[TensorSpec | None]:
+    """Specifications of tensors in a candidate's layouts, plain where it names none."""
+    chosen = layouts or (PLAIN,) * len(specs)
+    return [
+        spec and TensorSpec(spec.shape, spec.dtype, layout)
+        for spec, layout in zip(specs, chosen, strict=True)
+    ]
+
+
+class Operands:
+    """The arrays that a candidate is bound to; ``values`` are of its inputs, in logical order. Where
+    ``sharing`` has the position of an input, that is also the memory of the first output."""
+
+    def __init__(
+        self,
+        candidate: Candidate,
+        request: Request,
+        values: Sequence[np.ndarray | None],
+        allocator: Allocator,
+        sharing: int | None = None,
+    ) -> None:
+        self._values = values
+        self.updated = _updated(request)
+        taken = laid_out(request.inputs, candidate.input_layouts)
+        self.inputs = [None if spec is None else Guarded(allocator, spec) for spec in taken]
+        shared = None if sharing is None else self.inputs[sharing]
+        self.outputs = [
+            None if spec is None else shared if shared and not i else Guarded(allocator, spec)
+            for i, spec in enumerate(laid_out(request.outputs, candidate.output_layouts))
+        ]
+        self.workspace = Guarded(allocator, TensorSpec((candidate.workspace,), "uint8"))
+        self.renew()
+
+    def renew(self) -> None:
+        """The values of the inputs, and outputs that nobody wrote."""
+        for each in self.outputs:
+            if each is not None:
+                each.spoil()
+        for each, value in zip(self.inputs, self._values, strict=True):
+            if each is not None and value is not None:
+                each.fill(value)
+        self.before = [
+            None if each is None else np.array(np.asarray(each.array)) for each in self.inputs
+        ]
+
+    @property
+    def arrays(self) -> tuple[list[Any], list[Any], Any]:
+        """Inputs, outputs and workspace as ``bind`` takes them."""
+        scratch = self.workspace.array if self.workspace.spec.shape[0] else None
+        ins, outs = ([each and each.array for each in side] for side in (self.inputs, self.outputs))
+        return ins, outs, scratch
+
+    def check(self) -> None:
+        """Raise BrokenPromiseError where something else was written than outputs and updated inputs."""
+        for each, before, may in zip(self.inputs, self.before, self.updated, strict=True):
+            if each is None or before is None or may or any(each is other for other in self.outputs):
+                continue
+            hold(np.asarray(each.array).tobytes() == before.tobytes(), "it writes to an input")
+        for each in self.inputs + self.outputs:
+            hold(each is None or each.intact, "it writes beside an array")
+        size = self.workspace.spec.nbytes
+        hold(self.workspace.intact, f"it writes beside its workspace of {size} bytes")
+
+    def made(self) -> list[np.ndarray]:
+        """Copies of the outputs, and of the inputs that are updated, in logical order."""
+        changed = [each for each, may in zip(self.inputs, self.updated, strict=True) if may]
+        return [each.value for each in self.outputs + changed if each is not None]
+
+    def close(self) -> None:
+        """Give all memory back."""
+        for each in dict.fromkeys([*self.inputs, *self.outputs, self.workspace]):
+            if each is not None:
+                each.close()
+
+
+@contextmanager
+def operands(*about: Any, **more: Any) -> Iterator[Operands]:
+    """``Operands`` whose memory is given back."""
+    arrays = Operands(*about, **more)
+    try:
+        yield arrays
+    finally:
+        arrays.close()
+
+
+def _updated(request: Request) -> list[bool]:
+    """Whether each input is updated; those of a variadic operand stand in line."""
+    named = [operand.updated for operand in request.operation.inputs]
+    return named + named[-1:] * (len(request.inputs) - len(named))

@@ -1,0 +1,113 @@
+"""Synchronisations: siblings that train as one worker does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from demitasse import Level, Machine, SyncSpec, compose
+from demitasse_conformance.machines import PLAINEST
+from demitasse_conformance.nets import NETS
+from demitasse_conformance.promises import hold
+
+PROMISES = ("exact", "agreeing", "learning")
+"""What a synchronisation may promise: the parameters of one worker to rounding; the same parameters at
+all siblings (one that compresses); a loss that falls (one that lets siblings be at different
+iterations)."""
+WITHIN = 1e-9
+"""How far a parameter may be from one worker's, of the largest: sums may be added in another order."""
+ITERATIONS = 10
+LEARNING = 40
+"""Iterations of one that is to learn."""
+EPOCH = 4
+"""Losses that are averaged: those of an epoch of the kit's samples."""
+LEARNT = 0.9
+"""What part of the first losses is left, at most, of one that falls."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What some workers came to: parameters by layer and number, the flat parameters of each worker,
+    and the loss of each iteration."""
+
+    parameters: Mapping[str, np.ndarray]
+    siblings: Sequence[np.ndarray]
+    losses: Sequence[float]
+
+
+def check_sync(
+    plugins: Sequence[Any],
+    plugin: str,
+    solver: str | Path | None = None,
+    data: Mapping[str, Any] | None = None,
+    workers: int = 3,
+    promise: str = "exact",
+    hw: Machine | str | Path | None = None,
+    **options: Any,
+) -> float:
+    """Hold what synchronises ``workers`` threads to its ``promise``, one of ``exact``, ``agreeing`` and
+    ``learning``, by ten iterations (forty, to learn) of ``solver`` on ``data``: by default of a small
+    net of the kit's own in double precision. ``options`` are those of a description's ``sync``; ``hw``
+    is a machine that has one, in place of threads. Returns the largest difference of a parameter from
+    one worker's, of the largest of its array. Raises BrokenPromiseError."""
+    if promise not in PROMISES:
+        raise ValueError(f"promise {promise!r} (valid: {', '.join(PROMISES)})")
+    path = NETS / "synchronised_solver.prototxt" if solver is None else Path(solver)
+    given = data or {"train": _samples()}
+    level = Level("node", count=workers, cores=1, workers="threads", sync=SyncSpec(plugin, options))
+    several = hw or Machine(f"{workers} threads", (level,), fingerprint="any")
+    iterations = LEARNING if promise == "learning" else ITERATIONS
+    alone, found = (_run(machine, plugins, path, given, iterations) for machine in (PLAINEST, several))
+    if promise == "learning":
+        first, last = float(np.mean(found.losses[:EPOCH])), float(np.mean(found.losses[-EPOCH:]))
+        told = f"the loss is {first:.4g} at first and {last:.4g} after {iterations} iterations"
+        hold(last <= LEARNT * first, told)
+    else:
+        for number, other in enumerate(found.siblings):
+            differing = int((other != found.siblings[0]).sum())
+            hold(
+                not differing,
+                f"after {iterations} iterations {differing} of {other.size} parameters of sibling "
+                f"{number} are not those of sibling 0",
+            )
+    apart, name = max(
+        (float(np.abs(found.parameters[name] - array).max(initial=0.0)) / _largest(array), name)
+        for name, array in alone.parameters.items()
+    )
+    hold(
+        promise != "exact" or apart <= WITHIN,
+        f"after {iterations} iterations {name} is {apart:.2g} of its largest number from what one "
+        f"worker has; a synchronisation adds gradients up, which come weighted, and does not divide",
+    )
+    return apart
+
+
+def _run(
+    machine: Any, plugins: Sequence[Any], solver: Path, data: Mapping[str, Any], iterations: int
+) -> Run:
+    with compose(machine, plugins) as runtime:
+        trainer = runtime.trainer(solver, data=data, precision="f64")
+        losses = [trainer.step().loss for _ in range(iterations)]
+        parameters = {
+            f"parameter {number} of layer {layer!r}": array.copy()
+            for layer, row in trainer.net.params.items()
+            for number, array in enumerate(row)
+        }
+        siblings = [np.array(np.asarray(a)) for _, name, a in trainer.arrays() if name == "parameters"]
+        trainer.close()
+    return Run(parameters, siblings, losses)
+
+
+def _largest(array: np.ndarray) -> float:
+    return float(np.abs(array).max(initial=0.0)) or 1.0
+
+
+def _samples() -> dict[str, np.ndarray]:
+    """Points of three classes, each a half-space's."""
+    random = np.random.default_rng(1)
+    points = random.normal(size=(96, 5))
+    return {"data": points, "label": (points @ random.normal(size=(5, 3))).argmax(axis=1)}

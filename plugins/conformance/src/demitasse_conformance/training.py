@@ -1,0 +1,109 @@
+"""A small net as a plan makes it, trained by a plugin's kernels and by the reference's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from demitasse import Machine, compose
+from demitasse_conformance.machines import PLAINEST, machine_of
+from demitasse_conformance.nets import NETS
+from demitasse_conformance.promises import hold
+
+WITHIN = {"f64": 1e-8, "f32": 1e-3, "tf32": 2e-2, "bf16": 5e-2}
+"""How far the losses may be from the reference's in double precision, of each: where two numbers are
+nearly alike, or one is nearly 0, a net of maxima and rectifiers goes another way, and a hundredth of the
+loss with it."""
+CHANGED = {"f64": 1e-6, "f32": 1e-2}
+"""How far a parameter may be from the reference's, of the largest change of its array: gradients too are
+what they should be. Of lower precisions it is the losses that tell."""
+STILL = 1e-3
+"""What part of the largest change of all counts as one: a bias before a normalisation stays where it is,
+but for roundings."""
+ITERATIONS = 4
+"""Before roundings have grown."""
+ORACLES = ("caffe", "datasets", "training", "reference")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A training's losses, and its parameters by layer and number, at first and in the end."""
+
+    losses: Sequence[float]
+    before: Mapping[str, np.ndarray]
+    after: Mapping[str, np.ndarray]
+
+
+def check_training(
+    plugins: Sequence[Any],
+    name: str,
+    precision: str = "f32",
+    hw: str | Path | Machine | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> float:
+    """Hold plugin ``name``, the first of ``plugins`` that computes, to the losses and the parameters of
+    four iterations of a small net as the reference plugin trains it in double precision: in the plan's
+    layouts, with operations that it does together, in memory that tensors share. Returns the largest
+    difference of a loss, of that loss. Raises BrokenPromiseError."""
+    expected = _run(PLAINEST, ORACLES, "f64", {})
+    machine = hw or machine_of(plugins, name)
+    found = _run(machine, plugins, precision, {name: options} if options else {})
+    far = 0.0
+    for number, (ours, theirs) in enumerate(zip(found.losses, expected.losses, strict=True)):
+        far = max(far, abs(ours - theirs) / abs(theirs))
+        hold(
+            far <= WITHIN[precision],
+            f"the loss of iteration {number} is {ours:.6g}, the reference's is {theirs:.6g}",
+        )
+    if precision in CHANGED:
+        _hold_parameters(found, expected, CHANGED[precision])
+    return far
+
+
+def _hold_parameters(found: Run, expected: Run, within: float) -> None:
+    """Compare what the iterations have changed."""
+    changes = {
+        name: float(np.abs(expected.after[name] - before).max(initial=0.0))
+        for name, before in expected.before.items()
+    }
+    least = STILL * max(changes.values())
+    for name, change in changes.items():
+        far = float(np.abs(found.after[name] - expected.after[name]).max(initial=0.0))
+        far /= max(change, least)
+        hold(
+            far <= within,
+            f"after {ITERATIONS} iterations {name} is {far:.2g} of its change from the reference's",
+        )
+
+
+def _run(machine: Any, plugins: Sequence[Any], precision: str, options: Mapping[str, Any]) -> Run:
+    with compose(machine, plugins, options) as runtime:
+        solver = NETS / "trained_solver.prototxt"
+        trainer = runtime.trainer(solver, data={"train": _samples()}, precision=precision)
+        before = _parameters(trainer)
+        losses = [trainer.step().loss for _ in range(ITERATIONS)]
+        after = _parameters(trainer)
+        trainer.close()
+    return Run(losses, before, after)
+
+
+def _parameters(trainer: Any) -> dict[str, np.ndarray]:
+    return {
+        f"parameter {number} of layer {layer!r}": np.array(array, np.float64)
+        for layer, row in trainer.net.params.items()
+        for number, array in enumerate(row)
+    }
+
+
+def _samples() -> dict[str, np.ndarray]:
+    """Images of three classes, each brighter in a part of its own."""
+    random = np.random.default_rng(2)
+    label = np.arange(60) % 3
+    images = random.normal(size=(60, 3, 9, 9))
+    for number, which in enumerate(label):
+        images[number, which, 3 * which : 3 * which + 3] += 1.0
+    return {"data": images, "label": label}

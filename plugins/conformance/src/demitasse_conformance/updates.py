@@ -1,0 +1,56 @@
+"""Solvers' updates, asked for as a plan asks: on flat memory, in segments with rates of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from demitasse import Place, Request, TensorSpec
+from demitasse.operations import REQUIRED, Operation
+from demitasse_conformance.nets import SEED
+
+SIZE = 61
+SEGMENTS = ((0, 5, 1.0, 1.0), (5, 48, 2.0, 0.0), (48, 61, 0.5, 3.0))
+"""(start, stop, rate multiplier, decay multiplier) of each parameter."""
+NUMBERS = {"decay": 0.01, "regularization": "L2", "clip": False}
+"""Attributes that have no default, other than numbers between 0 and 1."""
+
+
+def update_requests(
+    vocabulary: Mapping[str, Operation], place: Place, precision: str
+) -> Iterator[tuple[Request, list[Any]]]:
+    """A request for each update in a vocabulary, with values of its inputs: gradients as they are, and
+    scaled as they are where they are clipped."""
+    real = "float64" if precision == "f64" else "float32"
+    for word in vocabulary.values():
+        if word.family != "update":
+            continue
+        given = {
+            name: NUMBERS.get(name, 0.9) if value is REQUIRED else value
+            for name, value in word.attributes.items()
+        }
+        given |= {"segments": SEGMENTS} if "segments" in given else {}
+        optional = [operand.name for operand in word.inputs if operand.optional]
+        for absent in (optional, []) if optional else ([],):
+            values = [
+                None if operand.name in absent else _value(operand.name, operand.dtype or real)
+                for operand in word.inputs
+            ]
+            specs = tuple(v if v is None else TensorSpec(v.shape, v.dtype.name) for v in values)
+            yield Request(word, specs, (), given, place, precision), values
+
+
+def _value(name: str, dtype: str) -> np.ndarray:
+    """What an operand has: a number of its own, sizes of segments, or flat memory, where what solvers
+    keep is not negative."""
+    random = np.random.default_rng([SEED, *name.encode()])
+    alone = {"rate": 0.05, "iteration": 4, "scale": 0.3}
+    if name in alone:
+        kind = {"rate": "float64", "iteration": "uint64"}.get(name, dtype)
+        return np.array([alone[name]], kind)
+    if name == "squares":
+        return random.uniform(1, 2, 2 * len(SEGMENTS)).astype(dtype)
+    value = random.standard_normal(SIZE)
+    return (value if name in ("parameter", "gradient") else np.abs(value)).astype(dtype)

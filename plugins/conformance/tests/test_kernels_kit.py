@@ -1,0 +1,266 @@
+"""The kit finds each way in which a kernel can be wrong, and passes those that are right."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import mish
+import numpy as np
+import pytest
+from remote_memory import Giver, kernels_inside
+
+import demitasse
+from demitasse import Candidate, Layout, Request
+from demitasse_conformance import BrokenPromiseError, check_kernels
+
+PRODUCT = (
+    'layer { name: "p" type: "InnerProduct" bottom: "x" top: "y" inner_product_param { num_output: 2 } }'
+)
+NORMALISED = 'layer { name: "n" type: "LRN" bottom: "x" top: "y" lrn_param { alpha: 0.1 } }'
+CLASSES = """
+layer { name: "l" type: "Input" top: "label" input_param { shape { dim: 6 } } }
+layer { name: "s" type: "SoftmaxWithLoss" bottom: "x" bottom: "label" top: "y" }
+"""
+
+
+def odd(work: Callable[[Any, Any, Callable[[], None]], Any], **more: Any) -> Candidate:
+    """A kernel that does ``work`` on its input and output, given what the right one does."""
+
+    def bind(inputs: Any, outputs: Any, workspace: Any) -> Callable[[], None]:
+        right = mish.forward(inputs, outputs, workspace)
+        return lambda: work(inputs[0], outputs[0], right)
+
+    return Candidate("odd", bind, **more)
+
+
+def scribble(array: Any, at: int) -> None:
+    """Write to a byte beside an array."""
+    ctypes.memset(array.ctypes.data + at, 0, 1)
+
+
+def check(candidate: Candidate, precision: str = "f64", layer: str = mish.LAYER) -> list[str]:
+    return check_kernels(
+        [*mish.BASE, mish.Mish(mish=candidate)], "mish", layer, (2, 5), precision=precision
+    )
+
+
+@pytest.mark.parametrize("precision", ["f64", "f32", "tf32", "bf16"])
+def test_right_kernels_are_right_in_every_precision(precision: str) -> None:
+    tried = check_kernels([*mish.BASE, mish.Mish()], "mish", mish.BEHIND, (2, 5), precision=precision)
+    assert tried == ["NumPy of mish", "NumPy of mish_backward"]
+
+
+@pytest.mark.parametrize("precision", ["f64", "bf16"])
+@pytest.mark.parametrize(
+    ("work", "told"),
+    [
+        (lambda x, y, right: None, "y has numbers that are not finite; what nobody wrote is NaN"),
+        (lambda x, y, right: y[:1].fill(0.5), "y has numbers that are not finite"),
+        (lambda x, y, right: (right(), scribble(y, y.nbytes)), "writes beside an array"),
+        (lambda x, y, right: (right(), scribble(y, -1)), "writes beside an array"),
+        (lambda x, y, right: (right(), x.fill(0)), "writes to an input"),
+        (lambda x, y, right: np.copyto(y, x / 0), "raised FloatingPointError"),
+    ],
+    ids=["nothing", "not all", "behind", "before", "input", "error"],
+)
+def test_what_a_kernel_must_not_do_is_found(work: Any, told: str, precision: str) -> None:
+    def strict(x: Any, y: Any, right: Callable[[], None]) -> None:
+        with np.errstate(divide="raise", invalid="raise"):
+            work(x, y, right)
+
+    with pytest.raises(BrokenPromiseError, match=f"kernel 'odd' of mish in {precision}: .*{told}"):
+        check(odd(strict), precision)
+
+
+@pytest.mark.parametrize("precision", ["f64", "f32", "tf32", "bf16"])
+def test_numbers_that_are_wrong_by_little_are_found(precision: str) -> None:
+    """By ten times what roundings come to."""
+    wrong = {"f64": 1e-7, "f32": 3e-3, "tf32": 0.05, "bf16": 0.2}[precision]
+    relu = 'layer { name: "m" type: "ReLU" bottom: "x" top: "y" }'
+    taken: list[str] = []
+
+    class Nearly:
+        manifest = {"name": "nearly", "api": ">=0.1,<0.2", "roles": {"kernels": {}}}
+
+        @demitasse.hookimpl
+        def kernels(self, request: Request) -> list[Candidate]:
+            if request.operation.name != "relu":
+                return []
+            taken.append(request.precision)
+            return [Candidate("relu", self.bind)]
+
+        def bind(self, inputs: Any, outputs: Any, workspace: Any) -> Callable[[], None]:
+            return lambda: np.maximum(inputs[0] * (1 + wrong), 0, out=outputs[0])
+
+    with pytest.raises(BrokenPromiseError, match=r"in y \d of 10 numbers differ from the reference's"):
+        check_kernels([*mish.BASE, Nearly()], "nearly", relu, (2, 5), precision=precision)
+    assert precision in taken
+
+
+def test_a_workspace_has_an_end() -> None:
+    def bind(inputs: Any, outputs: Any, workspace: Any) -> Callable[[], None]:
+        right = mish.forward(inputs, outputs, None)
+        return lambda: (right(), scribble(workspace, 24))[0]
+
+    with pytest.raises(BrokenPromiseError, match="writes beside its workspace of 24 bytes"):
+        check(Candidate("odd", bind, workspace=24))
+
+
+def test_a_kernel_is_bound_more_than_once() -> None:
+    bound: list[Any] = []
+
+    def bind(inputs: Any, outputs: Any, workspace: Any) -> Callable[[], None]:
+        bound.append((inputs, outputs))  # and computes for whom it was bound to first
+        return mish.forward(*bound[0], workspace)
+
+    with pytest.raises(BrokenPromiseError, match="bound again, in y 10 of 10 numbers differ"):
+        check(Candidate("odd", bind))
+
+
+def test_working_in_place_is_tried_where_it_is_promised() -> None:
+    def work(x: Any, y: Any, right: Callable[[], None]) -> None:
+        y[...] = 0  # which is x
+        right()
+
+    with pytest.raises(BrokenPromiseError, match=r"y in the memory of x \(in_place is true\): "):
+        check(odd(work))
+    assert "odd of mish" in check(odd(work, in_place=False))
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_parts_are_those_of_the_whole(right: bool) -> None:
+    def part(number: int, inputs: Any, outputs: Any, workspace: Any) -> Callable[[], None]:
+        x, y = inputs[0], np.empty(inputs[0].shape)
+        work, count = mish.forward([x], [y], workspace), outputs[0].size
+        number = number if right else 0
+
+        def run() -> None:
+            work()
+            outputs[0][...] = y.reshape(-1)[number * count : (number + 1) * count]
+
+        return run
+
+    candidate = Candidate("odd", mish.forward, parts=5, bind_part=part)
+    if right:
+        assert "odd of mish" in check(candidate)
+        return
+    with pytest.raises(BrokenPromiseError, match="part 1 of 5 is not that of the whole"):
+        check(candidate)
+
+
+def test_what_a_candidate_says_is_checked_first() -> None:
+    with pytest.raises(demitasse.PluginError, match=r"workspace = -1 \(valid: bytes, a whole number"):
+        check(Candidate("odd", mish.forward, workspace=-1))
+
+
+def test_candidates_are_given_the_layouts_that_they_ask_for() -> None:
+    turned = Layout("turned", (1, 0))
+
+    def bind(inputs: Any, outputs: Any, workspace: Any) -> Callable[[], None]:
+        assert inputs[0].shape == (5, 2)
+        return mish.forward(inputs, outputs, workspace)
+
+    layouts: Any = {"input_layouts": (turned,), "output_layouts": (turned,)}
+    assert "odd of mish" in check(Candidate("odd", bind, **layouts))
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_kernels_are_asked_for_as_a_plan_of_bf16_does(plain: bool) -> None:
+    """A workspace for a tensor as it lies is half of what it takes as it is given."""
+
+    def bind(inputs: Any, outputs: Any, workspace: Any) -> Callable[[], None]:
+        between = workspace.view(inputs[0].dtype).reshape(inputs[0].shape)
+        right = mish.forward(inputs, [between], None)
+        return lambda: (right(), np.copyto(outputs[0], between))[0]
+
+    class Sized(mish.Mish):
+        @demitasse.hookimpl
+        def kernels(self, request: Request) -> list[Candidate]:
+            x = request.inputs[-1].plain if plain else request.inputs[-1]
+            offered = super().kernels(request=request)
+            return [
+                replace(each, bind=bind, workspace=x.nbytes) if each.bind is mish.forward else each
+                for each in offered
+            ]
+
+    plugins = [*mish.BASE, Sized()]
+    if plain:
+        assert check_kernels(plugins, "mish", mish.BEHIND, (2, 5), precision="bf16")
+        return
+    with pytest.raises(BrokenPromiseError, match="raised ValueError: cannot reshape array"):
+        check_kernels(plugins, "mish", mish.BEHIND, (2, 5), precision="bf16")
+
+
+def test_labels_are_classes_whoever_gives_them() -> None:
+    plugins = [*mish.BASE]
+    assert "numpy softmax_loss of softmax_loss" in check_kernels(plugins, "reference", CLASSES, (6, 3))
+    values = {"label": [0, 1, 2, 2, 1, 0]}
+    assert check_kernels(plugins, "reference", CLASSES, (6, 3), values=values)
+    with pytest.raises(demitasse.ModelError, match="'lable'; did you mean 'label'"):
+        check_kernels(plugins, "reference", CLASSES, (6, 3), values={"lable": [0] * 6})
+
+
+def test_a_plugin_that_computes_nothing_of_a_net_is_told_of() -> None:
+    with pytest.raises(BrokenPromiseError, match="plugin 'mish' computes nothing of this net in f64"):
+        check_kernels([*mish.BASE, mish.Mish()], "mish", PRODUCT, (2, 3))
+
+
+class Npu:
+    """A device: memory that a host does not address, and the reference's kernels in it; that for ``odd``
+    updates nothing, or makes nothing but zeros."""
+
+    manifest = {
+        "name": "npu",
+        "api": ">=0.1,<0.2",
+        "roles": {"allocator": {"spaces": ["npu:*"]}, "kernels": {"spaces": ["npu"]}},
+    }
+
+    def __init__(self, odd: str = "") -> None:
+        self.odd = odd
+
+    @demitasse.hookimpl
+    def allocator(self, space: str) -> Giver:
+        return Giver(space)
+
+    @demitasse.hookimpl
+    def kernels(self, request: Request) -> list[Candidate]:
+        found = kernels_inside(request)
+        if request.operation.name != self.odd:
+            return found
+        if self.odd == "accumulate":
+            return [replace(each, bind=lambda *arrays: lambda: None) for each in found]
+        return [replace(each, bind=lambda i, o, w: _zeroed(o)) for each in found]
+
+
+def _zeroed(outputs: Any) -> Callable[[], None]:
+    def work() -> None:
+        for output in filter(lambda each: each is not None, outputs):
+            output[...] = 0
+
+    return work
+
+
+@pytest.mark.parametrize("precision", ["f32", "f64"])
+def test_kernels_in_a_devices_memory_are_tried_with_values_that_belong_together(precision: str) -> None:
+    plugins = [*mish.BASE, Npu()]
+    tried = check_kernels(plugins, "npu", NORMALISED, (2, 6, 3, 4), precision=precision)
+    assert [each.partition(" of ")[2] for each in tried] == [
+        "lrn_across_channels",
+        "lrn_across_channels_backward",
+    ]
+
+
+def test_what_a_kernel_updates_is_compared() -> None:
+    with pytest.raises(BrokenPromiseError, match=r"of accumulate in f64: in total .* differ"):
+        check_kernels([*mish.BASE, Npu("accumulate")], "npu", PRODUCT, (2, 3))
+
+
+@pytest.mark.parametrize("which", ["", "_backward_data", "_backward_weights"])
+def test_no_kernel_makes_zeros_unnoticed(which: str) -> None:
+    """A gradient arrives from where nobody reads a blob."""
+    name = f"inner_product{which}"
+    with pytest.raises(BrokenPromiseError, match=f"of {name} in f64: in d?[xyw] .* is 0, not"):
+        check_kernels([*mish.BASE, Npu(name)], "npu", PRODUCT, (2, 3))

@@ -1,0 +1,39 @@
+"""The plugin on a stand-in for a GPU, held to what its roles promise by the kit that strangers use."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from cuda_on_cpu.driver import EmulatedDriver
+from threaded_driver import ThreadedDriver
+
+from demitasse_conformance.inquiry import KEPT, Inquiry
+from demitasse_conformance.roles import HELD
+
+
+def held(role: str, driver: Any, *precisions: str) -> dict[str, str]:
+    """What is told of each subject of a role that is not as promised, and in the end of all."""
+    plugins = ("gpu", "caffe", "datasets", "training", "reference")
+    asked = Inquiry("gpu", plugins, options={"driver": driver}, precisions=precisions)
+    outcomes = list(HELD[role](asked))
+    assert outcomes
+    wrong = [each for each in outcomes if each.status != KEPT]
+    assert not wrong, wrong
+    return {each.subject: each.detail for each in outcomes}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["f32", "tf32", "bf16", "f64"])
+def test_every_kernel_in_a_precision(precision: str) -> None:
+    """Other tests try each of them on shapes of its own; here all are asked for as plans do, between
+    guards, twice, in place and in parts."""
+    told = held("kernels", EmulatedDriver, precision)
+    served, asked = (int(word) for word in told["in all"].split() if word.isdigit())
+    assert served >= 89 > 0.9 * asked
+    assert f"a net trained in {precision}" in told
+
+
+def test_memory_and_streams() -> None:
+    assert held("allocator", EmulatedDriver) == {"gpu:0": "blocks, and arrays over them"}
+    assert held("stream_engine", ThreadedDriver) == {"gpu:0": "each sentence of the protocol"}
