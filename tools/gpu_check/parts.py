@@ -246,10 +246,29 @@ def kernels(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]:
         yield {"wrong": [f"pytest ended with {status}, not all passed", *last]}
 
 
+def promises(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]:
+    """The plugin held to what ``demitasse check`` holds kernels to, in each precision: every candidate
+    as plans ask for it, between guards, bound twice, in place and in parts, and a net trained."""
+    from demitasse_conformance.computing import kernels
+    from demitasse_conformance.inquiry import BROKEN, Inquiry
+
+    named = tuple(ours.plugins("gpu", "caffe", "datasets", "training", "reference"))
+    for precision in ("f32",) if stand_in else ("f32", "bf16", "tf32", "f64"):
+        if precision in without:
+            continue
+        yield {"begun": precision, "limit": 60}
+        asked = Inquiry("gpu", named, options=ours.driver(stand_in), precisions=(precision,))
+        for outcome in kernels(asked):
+            if outcome.status == BROKEN:
+                yield {"wrong": [f"{precision}: {outcome.subject}: {outcome.detail[:400]}"]}
+            elif outcome.subject == "in all" or "trained" in outcome.subject:
+                yield {"notes": [f"{precision}: {outcome.subject}: {outcome.detail}"]}
+
+
 RUN: dict[str, Callable[[float, bool, Cases], Iterator[Table]]] = {
     each.__name__: each
     for each in (
-        *(about, engine, agreement, kernels, ways, memory, mistakes, command, preparing),
+        *(about, engine, agreement, kernels, promises, ways, memory, mistakes, command, preparing),
         *(copies, speed, small),
     )
 }
