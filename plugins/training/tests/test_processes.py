@@ -103,6 +103,27 @@ class Sum(GradientSync):
         self.quiet += 1
 
 
+class HalfSum(Sum):
+    """Adds up the first half of each bucket."""
+
+    def reduce(self, bucket: Bucket, span: Span) -> Work:
+        return super().reduce(bucket, Span(span.start, span.start + len(span) // 2))
+
+
+class Rounded(Sum):
+    """Sums that are not the same bits everywhere."""
+
+    def reduce(self, bucket: Bucket, span: Span) -> Work:
+        work = super().reduce(bucket, span)
+        gradients = self.memory.gradients[span.start : span.stop]
+
+        def add() -> None:
+            work()
+            gradients[...] *= 1 + self.index * 1e-9
+
+        return add
+
+
 class Free(Sum):
     """Nobody waits for anybody."""
 
@@ -235,6 +256,25 @@ def test_a_loss_that_is_no_number_in_one_process_ends_all(toy: ModuleType, toget
     assert isinstance(first, WorkerError) and "rank 1: iteration 0: the loss is nan" in str(first)
 
 
+@pytest.mark.parametrize("kind", [Sum, HalfSum, Rounded, Free])
+def test_processes_that_train_apart_are_told_of_once(
+    kind: type[Sum], toy: ModuleType, together: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    def job(runtime: Any, rank: int) -> None:
+        with runtime.trainer(toy.solver(toy.classifier()), precision="f64") as trainer:
+            trainer.step(3)
+
+    assert together(3, job, sync=kind) == [None] * 3
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == (kind is HalfSum)
+    for message in told:
+        assert re.fullmatch(
+            r"processes 0 and 1 train apart: after an iteration they have another parameter \d of layer "
+            r"'\w+' \(synchronised by \w+; see demitasse check \w+\)",
+            message,
+        )
+
+
 def test_the_first_process_writes_snapshots_and_any_may_be_asked_to_stop(
     toy: ModuleType, together: Any, tmp_path: Any
 ) -> None:
@@ -251,7 +291,8 @@ def test_the_first_process_writes_snapshots_and_any_may_be_asked_to_stop(
             )
             return result.iteration, trainer._workers[0].levels[0].quiet
 
-    assert together(2, job) == [(4, 2), (4, 2)]
+    # For the look at whether siblings train apart, and for each of two snapshots.
+    assert together(2, job) == [(4, 3), (4, 3)]
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "by0_iter_2.demitasse",
         "by0_iter_4.demitasse",

@@ -132,3 +132,40 @@ def test_errors_of_ours_pass_and_siblings_who_waited_are_not_blamed(toy: ModuleT
         trainer = runtime.trainer(toy.solver(toy.classifier()), precision="f64")
         with pytest.raises(PlanError, match=r"^the link is down$"):
             trainer.step(1)
+
+
+class Parts(GradientSync):
+    """Siblings' gradients summed by each of them, but for the last of a bucket, ``left`` of them."""
+
+    left = 0
+
+    def __init__(self, group: Any) -> None:
+        self.team, self.index, self.size = group.team, group.index, group.team.size
+
+    def reduce(self, bucket: Any, span: Span) -> Callable[[], None]:
+        part, wait = slice(span.start, span.stop - self.left), self.team.barrier.wait
+
+        def add() -> None:
+            wait()
+            total = sum(memory.gradients[part] for memory in self.team.memory)
+            wait()
+            self.team.memory[self.index].gradients[part] = total
+
+        return add
+
+
+@pytest.mark.parametrize("left", [0, 20])
+def test_threads_that_train_apart_are_told_of_once(
+    toy: ModuleType, left: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    strange = serving(toy, type("Parts", (Parts,), {"left": left}))
+    plugins = [strange, "reference", "training", "snapshots", toy.toy()]
+    with compose(toy.machine(2, sync=("stranger",)), plugins) as runtime:
+        runtime.trainer(toy.solver(toy.classifier()), precision="f64").step(3)
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == (left > 0)
+    for message in told:
+        assert message.startswith(
+            "workers 0 and 1 train apart: after an iteration they have another parameter "
+        )
+        assert message.endswith(" (synchronised by stranger; see demitasse check stranger)")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +14,10 @@ from demitasse_training.accord import Accord
 from demitasse_training.crew import Crew
 from demitasse_training.diagnosis import causes, diagnose, lost_parameter
 from demitasse_training.passes import Passes
+from demitasse_training.siblings import parted
 from demitasse_training.stretch import Stretch, in_order
+
+log = logging.getLogger("demitasse.training")
 
 LOOK = 20
 """Iterations from one look at the parameters to the next: it takes as long as to read them."""
@@ -43,6 +47,7 @@ class Pace:
         self.whole = True  # whether parameters are as a whole iteration has left them, that is known
         self._crew, self._processes, self._solver = crew, processes, solver
         self._told, self._kept, self._keep, self._accord = told, kept, keep, accord
+        self._compared = False  # whether siblings' parameters were looked at
 
     def advance(self, end: int, stop: Ask | None = None, save: Ask | None = None) -> float:
         """Train on, as far as ``end`` at most; the last iteration's loss, smoothed. Raises NumericsError
@@ -84,6 +89,7 @@ class Pace:
                 told = np.array([loss, _ask(stop), _ask(save)], np.float64)
                 loss, stops, saves = self._processes.total(told).tolist()
                 asked = stops > 0, saves > 0
+            self._compare()
         except BaseException as error:
             unread = self._unread(error)
             if len(done) == len(steps) or all(worker.finished for worker in workers):
@@ -160,6 +166,17 @@ class Pace:
             asked = [wish > 0 for wish in self._processes.total(np.array(asked, np.float64)).tolist()]
         self.asked = asked[0], asked[1]
         return smoothed
+
+    def _compare(self) -> None:
+        """Warn, after the first iteration, where siblings train apart: a synchronisation that is to have
+        them agree and does so in part is seen in nothing else."""
+        alone = len(self._crew.workers) == self._processes.size == 1
+        if self._compared or alone or self._crew.asynchronous:
+            return
+        self._compared = True
+        self._crew.quiesce()
+        if told := parted(self._crew.workers, self._processes):
+            log.warning(told)
 
     def _look(self, iteration: int) -> None:
         """Raise NumericsError if parameters are no longer finite while the loss is: a layer may make a
