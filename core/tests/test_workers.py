@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextvars
 import itertools
 import queue
+import re
 import threading
+import time
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
@@ -40,6 +42,55 @@ def test_results_come_in_the_order_of_workers_each_from_a_thread_of_its_own(thre
     for _ in range(50):
         found = threads.run(lambda worker: (worker, threading.current_thread().name))
         assert found == [(worker, f"demitasse-worker-{worker}") for worker in range(3)]
+
+
+def test_threads_that_wait_for_each_other_are_told_of_once(
+    threads: Workers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("demitasse_host.threads.STILL", 0.3)
+    reached, go_on = threading.Event(), threading.Event()
+
+    def wait_for_two() -> None:
+        reached.wait(20)
+
+    def task(worker: int) -> None:
+        if worker == 0:
+            wait_for_two()
+        elif worker == 1:
+            go_on.wait(20)
+            reached.set()
+
+    def end() -> None:
+        while not caplog.records:
+            time.sleep(0.05)
+        time.sleep(0.5)
+        go_on.set()
+
+    ending = threading.Thread(target=end)
+    ending.start()
+    threads.run(task)
+    ending.join()
+    (told,) = [record.getMessage() for record in caplog.records]
+    here = re.escape(__file__)
+    assert re.fullmatch(
+        rf"nobody has computed for \d s: worker 0 waits in wait_for_two \({here}:\d+\), "
+        rf"worker 1 waits in task \({here}:\d+\)",
+        told,
+    )
+
+
+def test_threads_that_compute_are_not_told_of(
+    threads: Workers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("demitasse_host.threads.STILL", 0.3)
+    until = time.monotonic() + 1
+
+    def task(worker: int) -> None:
+        while time.monotonic() < until:
+            sum(range(1000))
+
+    threads.run(task)
+    assert not caplog.records
 
 
 def test_an_interrupt_leaves_no_barrier_broken(

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import itertools
+import logging
+import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from contextvars import Context, copy_context
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import BrokenBarrierError
+from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -18,8 +22,16 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+log = logging.getLogger("demitasse.host")
+
 LISTEN = 0.1
 """Seconds after which who waits listens anew: what comes just before a wait begins does not end it."""
+
+
+STILL = 30.0
+"""Seconds without work after which one is told where threads are."""
+IDLE = 0.1
+"""What part of a processor's time is none: who shows progress takes some."""
 
 
 class Workers:
@@ -46,9 +58,12 @@ class Workers:
         are woken from their barriers, and its error is raised once all have stopped."""
         asked, done = _Task(task, copy_context(), len(self._asked)), None
         self._asked[0].put(asked)  # at once, or not at all: the first tells the others
+        watch = _Watch(self._threads)
         while done is not asked:  # what nobody waited for may come first
-            with contextlib.suppress(Empty):
+            try:
                 done = self._done.get(timeout=LISTEN)
+            except Empty:
+                watch.look(asked)
         errors = [error for error in asked.errors if error is not None]
         if errors:
             raise next((e for e in errors if not isinstance(e, BrokenBarrierError)), errors[0])
@@ -68,10 +83,47 @@ class Workers:
                 thread.join()
 
 
+class _Watch:
+    """Tells once where threads are when for a while nobody in this process has computed: some that wait
+    for each other at different places do so for ever, and would silently."""
+
+    def __init__(self, threads: Sequence[threading.Thread]) -> None:
+        self._threads, self._told = threads, False
+        self._since, self._used = time.monotonic(), time.process_time()
+
+    def look(self, task: _Task) -> None:
+        """See whether somebody has computed since it was looked last."""
+        now, used = time.monotonic(), time.process_time()
+        if used - self._used > IDLE * (now - self._since):
+            self._since, self._used = now, used
+        elif now - self._since > STILL and not self._told:
+            self._told = True
+            frames = sys._current_frames()
+            where = [
+                f"worker {number} {_where(frames.get(thread.ident or 0))}"
+                for number, thread in enumerate(self._threads)
+                if not task.done[number]
+            ]
+            log.warning(f"nobody has computed for {now - self._since:.0f} s: {', '.join(where)}")
+
+
+def _where(frame: FrameType | None) -> str:
+    """The place in a program that a thread is at, above what that calls of Python's library."""
+    while frame is not None and Path(frame.f_code.co_filename).parent == _LIBRARY:
+        frame = frame.f_back
+    if frame is None:
+        return "is in Python's library"
+    return f"waits in {frame.f_code.co_name} ({frame.f_code.co_filename}:{frame.f_lineno})"
+
+
+_LIBRARY = Path(threading.__file__).parent
+
+
 class _Task:
     def __init__(self, task: Callable[[int], Any], context: Context, workers: int) -> None:
         self.task, self.context, self.ended = task, context, itertools.count(1)
         self.results: list[Any] = [None] * workers
+        self.done = [False] * workers
         self.errors: list[BaseException | None] = [None] * workers
 
 
@@ -88,6 +140,7 @@ def _work(
             task.errors[worker] = error
             for team in teams:
                 team.barrier.abort()
+        task.done[worker] = True
         if next(task.ended) == len(asked):
             for team in (each for each in teams if each.barrier.broken):
                 team.barrier.reset()
