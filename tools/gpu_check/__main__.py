@@ -40,7 +40,7 @@ CHECKS: dict[str, float] = {
     "engine": 60,
     "agreement": 150,
     "kernels": 150,
-    "promises": 150,
+    "promises": 180,
     "ways": 120,
     "memory": 60,
     "mistakes": 60,

@@ -256,7 +256,7 @@ def promises(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]:
     for precision in ("f32",) if stand_in else ("f32", "bf16", "tf32", "f64"):
         if precision in without:
             continue
-        yield {"begun": precision, "limit": 60}
+        yield {"begun": precision, "limit": 120}
         asked = Inquiry("gpu", named, options=ours.driver(stand_in), precisions=(precision,))
         for outcome in kernels(asked):
             if outcome.status == BROKEN:
