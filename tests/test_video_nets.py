@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from small_nets import WORKERS, inputs, net_below
 
 import demitasse
-from demitasse import DataError, Runtime
+from demitasse import DataError, ModelError, Runtime
 
 
 @pytest.fixture(scope="module", params=["reference", "cpu"])
@@ -72,12 +72,17 @@ def test_pooling_of_volumes_is_what_a_loop_over_windows_gives(
         f" {name}: {list(values)}"
         for name, values in (("kernel_size", kernel), ("stride", stride), ("pad", pad))
     )
-    text = (
-        f'layer {{ type: "PoolingND" bottom: "x" top: "y" pooling_nd_param {{ pool: {how}{words} }} }}'
+    shapes = "".join(
+        f" {name}_shape {{ {' '.join(f'dim: {v}' for v in values)} }}"
+        for name, values in (("kernel", kernel), ("stride", stride), ("pad", pad))
     )
+    text = f"""
+    layer {{ type: "PoolingND" bottom: "x" top: "y" pooling_nd_param {{ pool: {how}{words} }} }}
+    layer {{ type: "NdPooling" bottom: "x" top: "z" pooling_param {{ pool: {how}{shapes} }} }}"""
     x = dice.normal(size=(2, 2, *space))
-    found = net_below(runtime, tmp_path, text, "f64", x=x.shape).forward(x=x)["y"]
-    np.testing.assert_allclose(found, pooled(x, how, kernel, stride, pad), rtol=1e-12, atol=1e-12)
+    found = net_below(runtime, tmp_path, text, "f64", x=x.shape).forward(x=x)
+    for each in found.values():
+        np.testing.assert_allclose(each, pooled(x, how, kernel, stride, pad), rtol=1e-12, atol=1e-12)
 
 
 def test_a_convolution_of_videos_is_what_a_loop_over_windows_gives(
@@ -104,6 +109,56 @@ def test_a_convolution_of_videos_is_what_a_loop_over_windows_gives(
         part = np.einsum("no,ocdhw->ncdhw", y[:, :, i, j, k], v)
         spread[:, :, 2 * i : 2 * i + 3, 2 * j : 2 * j + 4, 2 * k : 2 * k + 4] += part
     np.testing.assert_allclose(blobs["z"], spread[:, :, :, 1:-1, 1:-1], rtol=1e-10, atol=1e-10)
+
+
+def test_windows_may_be_given_by_shapes(runtime: Runtime, tmp_path: Path) -> None:
+    """A convolution as Caffe's own, which takes lists for its axes, and pooling of all of them."""
+    text = """layer { name: "c" type: "KIND" bottom: "x" top: "y" convolution_param {
+      num_output: 4 group: 2 WINDOWS weight_filler { type: "gaussian" std: 1 } } }
+    layer { name: "p" type: "NdPooling" bottom: "y" top: "z"
+      pooling_param { pool: AVE global_pooling: true kernel_shape { dim: 1 dim: 1 dim: 1 } } }"""
+    lists = "kernel_size: [2, 3, 3] stride: [1, 2, 1] pad: [1, 0, 2]"
+    shapes = """kernel_shape { dim: 2 dim: 3 dim: 3 } stride_shape { dim: 1 dim: 2 dim: 1 }
+      pad_shape { dim: 1 dim: 0 dim: 2 }"""
+    x = np.random.default_rng(3).normal(size=(2, 2, 4, 7, 6))
+    made = []
+    for kind, windows in (("Convolution", lists), ("NdConvolution", shapes)):
+        given = text.replace("KIND", kind).replace("WINDOWS", windows)
+        net = net_below(runtime, tmp_path, given, "f64", x=x.shape)
+        net.params["c"][0][...] = np.random.default_rng(4).normal(size=net.params["c"][0].shape)
+        made.append((net.forward(x=x)["z"], net.params["c"][0].shape, np.array(net.blobs["y"].shape)))
+    (z, w, y), (nd_z, nd_w, nd_y) = made
+    assert w == nd_w == (4, 1, 2, 3, 3)
+    np.testing.assert_array_equal(nd_y, y)
+    np.testing.assert_array_equal(nd_z, z)
+    assert z.shape == (2, 4, 1, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "told"),
+    [
+        ("NdConvolution", "kernel_size: 3", r"needs a kernel_shape \{ dim: ... \}"),
+        (
+            "NdConvolution",
+            "kernel_shape { dim: 2 dim: 2 dim: 2 } pad_shape { dim: 1 }",
+            "pad_shape has 1 numbers, and kernel_shape 3",
+        ),
+        ("NdConvolution", "kernel_shape { dim: 2 dim: -2 dim: 2 }", "has a number below 0"),
+        ("NdConvolution", "kernel_shape { dim: 2 dim: 2 }", "has 2 numbers for 3 spatial axes"),
+        (
+            "Convolution",
+            "kernel_shape { dim: 2 dim: 2 dim: 2 }",
+            "kernel_shape is for the layer types NdConvolution and NdPooling; give a kernel_size",
+        ),
+    ],
+)
+def test_shapes_of_windows_that_are_none(
+    runtime: Runtime, tmp_path: Path, kind: str, words: str, told: str
+) -> None:
+    text = f"""layer {{ name: "c" type: "{kind}" bottom: "x" top: "y"
+      convolution_param {{ num_output: 2 {words} }} }}"""
+    with pytest.raises(ModelError, match=rf"layer 'c' \({kind}\): .*{told}"):
+        net_below(runtime, tmp_path, text, "f64", x=(1, 2, 4, 5, 5))
 
 
 NET = """

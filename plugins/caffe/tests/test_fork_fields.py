@@ -151,8 +151,8 @@ def test_in_a_net_with_unknown_types_the_error_is_about_the_type(read: Any) -> N
 def test_an_old_type_of_a_fork_is_told_as_that(read: Any) -> None:
     with pytest.raises(ModelError, match=r"'v' \(BOX_DATA\): .* which is of the fork of caffe-yolo;"):
         read('layers { name: "v" type: BOX_DATA top: "v" }')
-    with pytest.raises(ModelError, match=r"type 'NDPOOLING', which is of the fork of video-caffe;"):
-        read('layers { name: "c" type: NDPOOLING pooling_param { pool: MAX } }')
+    with pytest.raises(ModelError, match=r"type 'ROIALIGN', which is of several detection forks;"):
+        read('layers { name: "c" type: ROIALIGN pooling_param { pool: MAX } }')
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_an_old_type_of_a_fork_is_told_as_that(read: Any) -> None:
         ("ImageGtData", "MS-CNN's fork"),
         ("DetectionLoss", "the forks of MS-CNN and caffe-yolo"),
         ("ROIWarping", "MNC's fork"),
-        ("NdConvolution", "the fork of video-caffe"),
+        ("MultiStageMeanfield", "the fork of CRF-RNN"),
         ("CTCGreedyDecoder", "the forks with CTC"),
         ("ResizeBilinear", "Synopsys's fork"),
         ("Insanity", "caffe-windows"),

@@ -423,6 +423,5 @@ FORKS = (
     Fork("the fork of Pfister's heatmaps", types="DataHeatmap"),
     Fork("MNC's fork", types="MaskPooling MaskResize ROIWarping"),
     Fork("the fork of CRF-RNN", types="MultiStageMeanfield"),
-    Fork("the fork of video-caffe", types="NdConvolution NdPooling"),
     Fork("the fork of DeepSkeleton", types="ImageMultLabelData Quantize Rescale"),
 )

@@ -28,9 +28,9 @@ _MEMBERS = {
     "data": "AnnotatedData ContinuationIndicator Data DenseImageData DummyData HDF5Data HDF5Output "
     "ImageData ImageLabelmapData ImageSegData Input MemoryData Parameter VideoData WindowData",
     "convolution": "Convolution Convolution3D ConvolutionDepthwise Deconvolution Deconvolution3D "
-    "DepthwiseConvolution Im2col",
+    "DepthwiseConvolution Im2col NdConvolution",
     "inner product": "InnerProduct MarginInnerProduct Embed",
-    "pooling": "PSROIPooling Pooling Pooling3D PoolingND Proposal ROIPooling SPP",
+    "pooling": "NdPooling PSROIPooling Pooling Pooling3D PoolingND Proposal ROIPooling SPP",
     "activation": "AbsVal BNLL Clip Dropout ELU Exp Log PReLU Power ReLU ReLU6 Sigmoid Softmax "
     "SpatialDropout Swish TanH Threshold",
     "normalization": "BN BatchNorm Bias LRN MVN Normalize Scale",
@@ -44,9 +44,11 @@ _MEMBERS = {
 }
 _FAMILY = {kind: family for family, kinds in _MEMBERS.items() for kind in kinds.split()}
 _BORROWED = dict.fromkeys(
-    ("ConvolutionDepthwise", "Deconvolution", "DepthwiseConvolution", "Im2col"), "convolution_param"
+    ("ConvolutionDepthwise", "Deconvolution", "DepthwiseConvolution", "Im2col", "NdConvolution"),
+    "convolution_param",
 ) | {
     "AnnotatedData": "data_param",
+    "NdPooling": "pooling_param",
     "ImageLabelmapData": "image_data_param",
     "WarpCTCLoss": "ctc_loss_param",
     "ImageSegData": "image_data_param",
@@ -106,6 +108,8 @@ def _pooling(message: Any) -> list[str]:
 def _by_axis(message: Any, field: str, stem: str) -> str:
     """``3×3``, ``3×1``: from the field's number or numbers, or from its ``_h`` and ``_w``; of videos,
     whose frames come first, ``2×3×3``."""
+    if (shape := f"{stem}_shape") in message.DESCRIPTOR.fields_by_name and message.HasField(shape):
+        return "×".join(map(str, getattr(message, shape).dim))
     if of_first_axis(message):
         return "×".join(map(str, window_extents(message, field, stem, 3, int(field == "stride"))))
     if f"{stem}_h" in message.DESCRIPTOR.fields_by_name:
@@ -190,6 +194,8 @@ _DESCRIBED: dict[str, Callable[[Any], list[str]]] = {
     "ConvolutionDepthwise": _convolution,
     "Deconvolution": _convolution,
     "DepthwiseConvolution": _convolution,
+    "NdConvolution": _convolution,
+    "NdPooling": _pooling,
     "Im2col": lambda message: _convolution(message)[:-1],
     "Convolution3D": _convolution,
     "Deconvolution3D": _convolution,

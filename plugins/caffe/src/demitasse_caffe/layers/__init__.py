@@ -78,7 +78,14 @@ from demitasse_caffe.layers.sequences import (
 )
 from demitasse_caffe.layers.shape import Flatten, Reshape, Silence, Split
 from demitasse_caffe.layers.video import VideoData
-from demitasse_caffe.layers.volumes import Convolution3D, Deconvolution3D, Pooling3D, PoolingND
+from demitasse_caffe.layers.volumes import (
+    Convolution3D,
+    Deconvolution3D,
+    NdConvolution,
+    NdPooling,
+    Pooling3D,
+    PoolingND,
+)
 
 LAYER_TYPES: tuple[CaffeLayer, ...] = (
     Accuracy(),
@@ -134,6 +141,8 @@ LAYER_TYPES: tuple[CaffeLayer, ...] = (
     Permute(),
     Pooling(),
     Pooling3D(),
+    NdConvolution(),
+    NdPooling(),
     PoolingND(),
     Power(),
     RNN(),

@@ -321,6 +321,9 @@ def window_extents(
 ) -> Shape:
     """A number for each spatial axis: from ``field`` (one for all, or one each), or from the pair
     ``<stem>_h`` and ``<stem>_w``. Raises ValueError where Caffe would stop."""
+    shape = f"{stem}_shape"
+    if shape in message.DESCRIPTOR.fields_by_name and message.HasField(shape):
+        raise ValueError(f"{shape} is for the layer types NdConvolution and NdPooling; give a {field}")
     if field in _FIRST_AXIS and (named := of_first_axis(message)):
         if spatial != 3:
             raise ValueError(f"{named[0]} is for 3 spatial axes, here are {spatial}")

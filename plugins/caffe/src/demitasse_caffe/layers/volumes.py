@@ -1,6 +1,7 @@
 """Windows over the three axes of videos and volumes, by the names that forks have for them: C3D's and
-P3D's, which say the first axis apart, and PoolingND. Tran et al. 2015, *Learning Spatiotemporal Features
-with 3D Convolutional Networks*, section 3; Qiu et al. 2017, *Pseudo-3D Residual Networks*."""
+P3D's, which say the first axis apart, PoolingND, and video-caffe's, which have shapes. Tran et al. 2015,
+*Learning Spatiotemporal Features with 3D Convolutional Networks*, section 3; Qiu et al. 2017,
+*Pseudo-3D Residual Networks*."""
 
 from __future__ import annotations
 
@@ -68,6 +69,62 @@ class PoolingND(Pooling):
 
     def _rounding(self, pooling: Any) -> str:
         return "ceil"
+
+
+class NdConvolution(Convolution):
+    """A convolution over as many axes as its kernel_shape has numbers."""
+
+    name = "NdConvolution"
+
+    def _parameters(self, message: Any) -> Any:
+        convolution = message.convolution_param
+        return _by_shapes(convolution, _without_shapes(convolution))
+
+
+class NdPooling(Pooling):
+    """Pooling over as many axes as its kernel_shape has numbers, or all of them."""
+
+    name = "NdPooling"
+    tops = (1, 1)
+
+    def _parameters(self, message: Any) -> Any:
+        pooling = message.pooling_param
+        if pooling.global_pooling:
+            return _without_shapes(pooling)
+        return _by_shapes(pooling, type(message.pooling_nd_param)(pool=pooling.pool))
+
+    def _is_global(self, pooling: Any) -> bool:
+        return bool(getattr(pooling, "global_pooling", False))
+
+    def _rounding(self, pooling: Any) -> str:
+        return "ceil"
+
+
+def _without_shapes(parameters: Any) -> Any:
+    """A copy with all but the shapes."""
+    made = type(parameters)()
+    made.CopyFrom(parameters)
+    for field in ("kernel_shape", "stride_shape", "pad_shape"):
+        made.ClearField(field)
+    return made
+
+
+def _by_shapes(parameters: Any, made: Any) -> Any:
+    """``made``, a message whose sizes are lists, with the numbers of the shapes of ``parameters``.
+    Raises ValueError where there are none, or not of as many axes."""
+    kernel = list(parameters.kernel_shape.dim)
+    if not kernel:
+        raise ValueError("needs a kernel_shape { dim: ... }")
+    for stem, default in (("kernel", 0), ("stride", 1), ("pad", 0)):
+        given = list(getattr(parameters, f"{stem}_shape").dim) or [default] * len(kernel)
+        if len(given) != len(kernel):
+            raise ValueError(f"{stem}_shape has {len(given)} numbers, and kernel_shape {len(kernel)}")
+        if min(given) < 0:
+            raise ValueError(f"{stem}_shape {given} has a number below 0")
+        field = "kernel_size" if stem == "kernel" else stem
+        made.ClearField(field)
+        getattr(made, field).extend(given)
+    return made
 
 
 def _deep(message: Any, own: str, shared: str, depths: tuple[str, ...]) -> Any:
