@@ -34,9 +34,8 @@ def test_a_wheel_of_the_example_trains_a_net_with_its_layer_type(tmp_path):
     assert (elsewhere / "out" / "digits_softcap_iter_300.demitasse").is_file()
     accuracy = float(run.stdout.rsplit("accuracy", 1)[1].split()[0])
     assert accuracy > 0.9
-    short = ["--precision", "bf16", "--set", "max_iter=5", "--set", "test_initialization=false"]
-    halves = subprocess.run(
-        [sys.executable, "-m", "demitasse_cli", "train", "digits_softcap_solver.prototxt", *short],
+    held = subprocess.run(
+        [sys.executable, "-m", "demitasse_cli", "check", "softcap"],
         cwd=elsewhere,
         env={**os.environ, "PYTHONPATH": str(site)},
         capture_output=True,
@@ -44,7 +43,11 @@ def test_a_wheel_of_the_example_trains_a_net_with_its_layer_type(tmp_path):
         timeout=120,
         check=False,
     )
-    assert halves.returncode == 0, halves.stderr
+    assert held.returncode == 0, held.stdout + held.stderr
+    assert "0 broken, 0 untried" in held.stdout
+    for word in ("softcap ", "softcap_backward "):
+        (line,) = [line for line in held.stdout.splitlines() if f"kernels        {word}" in line]
+        assert line.startswith("kept") and "(f64, f32, bf16)" in line
 
 
 def test_without_the_package_its_layer_type_is_named_as_missing(tmp_path):
