@@ -19,7 +19,7 @@ class Remote:
     def __init__(self, inside: np.ndarray) -> None:
         self.inside = inside
         self.shape, self.dtype, self.size = inside.shape, inside.dtype, inside.size
-        self.nbytes, self.itemsize, self.ndim = inside.nbytes, inside.itemsize, inside.ndim
+        self.nbytes = inside.nbytes
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         assert copy is not False, "a host has no view of a device's memory"

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 ROUNDING = 1e-6
 """How far a parameter may be from a sibling's, of the largest of its array: sums in another order."""
+STRETCH = 4096
+"""Numbers that processes compare by their sums, where their digests differ."""
 
 
 def parted(workers: Sequence[Worker], processes: Processes) -> str:
@@ -23,24 +25,28 @@ def parted(workers: Sequence[Worker], processes: Processes) -> str:
     with nothing under way."""
     first = workers[0]
     mine = _trained(first)
-    for worker in workers[1:]:
-        other = _trained(worker)
-        if other is not mine and (slot := _differing(first, mine, other)):
-            return _told(first, slot, f"workers {first.place.index} and {worker.place.index}")
+    told = _among_threads(workers, mine)
     if processes.size > 1:
-        digest = f"{zlib.crc32(np.ascontiguousarray(mine).view(np.uint8).data):08x}"
-        told = processes.gather([digest, *_sums(first, mine)])
-        (ours, *totals), *others = told if processes.rank == 0 else told[:1]
-        for rank, (theirs, *sums) in enumerate(others, 1):
-            if theirs != ours and (slot := _unlike(first, totals, sums)):
-                return _told(first, slot, f"processes 0 and {rank}")
-    return ""
+        digests = processes.gather(f"{zlib.crc32(np.ascontiguousarray(mine).view(np.uint8).data):08x}")
+        if len(set(digests)) > 1:
+            ours, *others = processes.gather(_sums(first, mine))
+            for rank, sums in enumerate(others, 1) if processes.rank == 0 else ():
+                if not told and (slot := _unlike(first, ours, sums)):
+                    told = _told(first, slot, f"processes 0 and {rank}")
+    return told
 
 
 def _trained(worker: Worker) -> np.ndarray:
-    """What a worker's updates have changed; of siblings that share one memory, the same object."""
-    array = worker.flat.parameters[: worker.plan.trainable]
-    return np.asarray(array)
+    """What a worker's updates have changed."""
+    return np.asarray(worker.flat.parameters[: worker.plan.trainable])
+
+
+def _among_threads(workers: Sequence[Worker], mine: np.ndarray) -> str:
+    first = workers[0]
+    for worker in workers[1:]:
+        if slot := _differing(first, mine, _trained(worker)):
+            return _told(first, slot, f"workers {first.place.index} and {worker.place.index}")
+    return ""
 
 
 def _differing(worker: Worker, mine: np.ndarray, other: np.ndarray) -> Any:
@@ -49,21 +55,26 @@ def _differing(worker: Worker, mine: np.ndarray, other: np.ndarray) -> Any:
     for slot in _slots(worker):
         part = slice(slot.span.start, slot.span.stop)
         largest = float(np.abs(mine[part]).max(initial=0.0))
-        if float(np.abs(mine[part] - other[part]).max(initial=0.0)) > ROUNDING * largest:
+        if not float(np.abs(mine[part] - other[part]).max(initial=0.0)) <= ROUNDING * largest:
             return slot
     return None
 
 
-def _sums(worker: Worker, mine: np.ndarray) -> list[float]:
-    """Of each parameter the sum of its numbers, and of their sizes."""
-    parts = (mine[slot.span.start : slot.span.stop].astype(np.float64) for slot in _slots(worker))
-    return [float(total) for part in parts for total in (part.sum(), np.abs(part).sum())]
+def _sums(worker: Worker, mine: np.ndarray) -> list[list[float]]:
+    """Of each parameter the sums of its numbers, and of their sizes, by stretches of a few thousand."""
+    found = []
+    for slot in _slots(worker):
+        part = mine[slot.span.start : slot.span.stop].astype(np.float64)
+        starts = np.arange(0, len(part), STRETCH)
+        both = np.add.reduceat(part, starts), np.add.reduceat(np.abs(part), starts)
+        found.append(np.stack(both, axis=1).reshape(-1).tolist())
+    return found
 
 
-def _unlike(worker: Worker, ours: Sequence[float], theirs: Sequence[float]) -> Any:
-    pairs = zip(_slots(worker), ours[::2], ours[1::2], theirs[::2], strict=True)
-    for slot, total, size, other in pairs:
-        if abs(total - other) > ROUNDING * size:
+def _unlike(worker: Worker, ours: Sequence[Any], theirs: Sequence[Any]) -> Any:
+    for slot, mine, other in zip(_slots(worker), ours, theirs, strict=True):
+        sums, sizes, others = (np.array(each) for each in (mine[::2], mine[1::2], other[::2]))
+        if not (np.abs(sums - others) <= ROUNDING * sizes).all():
             return slot
     return None
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from demitasse import Buffer, Memory, Plan, Span
 from demitasse.operations import Operation
 from demitasse_training.shared_parameters import SharedParameters
@@ -36,7 +38,7 @@ class Statistics:
     ) -> None:
         self._buffers, self._memory = buffers, memory
         self.arrays = [memory.view(b.offset, b.spec.physical, b.spec.array_type) for b in buffers]
-        places = {buffer.offset // flat.itemsize for buffer in buffers}
+        places = {buffer.offset // np.dtype(flat.dtype).itemsize for buffer in buffers}
         self._now = (
             self.arrays  # where all else is the lender's
             if isinstance(memory, SharedParameters)
