@@ -90,9 +90,13 @@ def check(
     json_path: str | None,
 ) -> int:
     """Tell of each outcome when it is known, and of all in the end."""
+    from demitasse import ModelError, nearest_path
     from demitasse_conformance.inquiry import BROKEN, KEPT, Inquiry, composed_with
     from demitasse_conformance.roles import outcomes
 
+    for path in nets:
+        if not path.is_file():
+            raise ModelError(f"no such file: {path}{nearest_path(path)}")
     names = None if plugins is None else [n.strip() for n in plugins.split(",") if n.strip()]
     asked = Inquiry(
         plugin,

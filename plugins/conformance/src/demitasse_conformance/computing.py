@@ -9,20 +9,40 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from demitasse import CompositionError, ModelError, PlanError, ShapeError, compose
+from demitasse import DemitasseError, compose
 from demitasse.operations import Shape
-from demitasse_conformance.inquiry import BROKEN, KEPT, SHAPE, UNTRIED, Inquiry, Outcome, line
+from demitasse_conformance.inquiry import (
+    BROKEN,
+    KEPT,
+    SHAPE,
+    UNTRIED,
+    Inquiry,
+    Outcome,
+    UntriedError,
+    line,
+    outcome,
+)
 from demitasse_conformance.kernels import Judge, Trial, expected_of, tries
 from demitasse_conformance.machines import PLAINEST
 from demitasse_conformance.nets import NETS
-from demitasse_conformance.training import check_training
+from demitasse_conformance.training import beside_the_reference
 from demitasse_conformance.updates import update_requests
 
 if TYPE_CHECKING:
     from demitasse import Runtime
 
 LABELS: Mapping[str, Mapping[str, Any]] = {
-    "loss": {"label": [0, 1, 2, 3, 4, 1], "kept": np.arange(30).reshape(6, 5) % 2},
+    "combination": {
+        "kept": [1, 0, 1],
+        "rows": [2, 0, 0, 1, 2],
+        "regions": [[0, 0, 1, 5, 7], [2, 1, 0, 6, 8]],
+    },
+    "loss": {
+        "label": [0, 1, 2, 3, 4, 1],
+        "kept": np.arange(30).reshape(6, 5) % 2,
+        "pixel_label": np.arange(40).reshape(2, 4, 5) % 3,
+        "alike": [1, 0, 0, 1, 1, 0],
+    },
     "sequences": {"goes_on": [[0, 0, 0], [1, 1, 1], [1, 1, 1], [1, 0, 1], [1, 1, 1]]},
 }
 """Inputs of the kit's nets that are no random numbers."""
@@ -36,7 +56,6 @@ def kernels(asked: Inquiry) -> Iterator[Outcome]:
     nets: list[tuple[str | Path, Shape | None, Mapping[str, Any]]] = [
         (NETS / f"{name}.prototxt", None, LABELS.get(name, {})) for name in OURS
     ]
-    nets += [(path, None, {}) for path in asked.nets]
     found = _Found()
     with compose(PLAINEST, asked.plugins) as host, asked.runtime() as runtime:
         known: set[Any] = set()
@@ -53,8 +72,13 @@ def kernels(asked: Inquiry) -> Iterator[Outcome]:
 
         for about in nets:
             yield from found.told(tried(*about))
+        for path in asked.nets:
+            try:
+                yield from found.told(tried(path, None, {}))
+            except (DemitasseError, MemoryError) as error:
+                yield Outcome("kernels", path.name, UNTRIED, line(error))
         for layer in asked.layers(runtime):
-            with contextlib.suppress(ModelError, ShapeError, PlanError):  # of more than one blob
+            with contextlib.suppress(DemitasseError):  # of more than one blob
                 yield from found.told(tried(layer, SHAPE, {}))
         trials = [
             trial for precision in asked.precisions for trial in _updates(runtime, asked, precision)
@@ -66,8 +90,10 @@ def kernels(asked: Inquiry) -> Iterator[Outcome]:
             if name not in words and not runtime.vocabulary[name].view:
                 told = "no net here has it; --net FILE names one that does"
                 yield Outcome("kernels", name, UNTRIED, told)
-    computes = f"computes {len(found.names)} of the {len(words)} operations that were tried"
-    yield Outcome("kernels", "in all", KEPT if found.names else UNTRIED, computes)
+        others = {word.name for word in runtime.vocabulary.values() if not word.view} - words
+    computes = f"computes {len(found.names)} of the {len(words)} operations that were asked for"
+    more = f"; {len(others)} more are in no net here (--net FILE)" if others else ""
+    yield Outcome("kernels", "in all", KEPT if found.names else UNTRIED, computes + more)
     if found.names:
         yield from _trained(asked)
 
@@ -76,7 +102,11 @@ def _updates(runtime: Runtime, asked: Inquiry, precision: str) -> Iterator[Trial
     judge = Judge(runtime, asked.name, precision)
     for request, values in update_requests(runtime.vocabulary, judge.place, precision):
         if next(judge.offers(request), None) is not None:
-            yield from judge.trials(request, values, expected_of(runtime, request, values))
+            expected = expected_of(runtime, request, values)
+            yield from judge.trials(request, values, expected, changes=True)
+
+
+_BESIDE = {"": "; nobody to compare it with", "its own in f64": "; compared with its own in f64"}
 
 
 class _Found:
@@ -90,21 +120,26 @@ class _Found:
         for operation in dict.fromkeys(trial.operation for trial in trials):
             those = [trial for trial in trials if trial.operation == operation]
             new = operation not in self.names
-            names = self.names.setdefault(operation, set())
-            names |= {trial.kernel for trial in those}
+            if any(not trial.untried for trial in those):
+                names = self.names.setdefault(operation, set())
+                names |= {trial.kernel for trial in those if not trial.untried}
             wrong: dict[str, list[Trial]] = {}
+            untried: dict[str, list[Trial]] = {}
             for trial in those:
-                if trial.wrong:
-                    wrong.setdefault(trial.kernel, []).append(trial)
+                if trial.wrong or trial.untried:
+                    (wrong if trial.wrong else untried).setdefault(trial.kernel, []).append(trial)
             for kernel, each in wrong.items():
                 first = each[0]
                 threads = f"{first.threads} thread{'s' * (first.threads > 1)}"
                 told = f"{kernel} ({_precisions(each)}): {threads}: {first.wrong}"
                 yield Outcome("kernels", operation, BROKEN, told)
-            if not wrong and new:
-                alone = "" if those[0].compared else "; nobody to compare it with"
-                told = f"{'; '.join(sorted(names))} ({_precisions(those)}){alone}"
-                yield Outcome("kernels", operation, KEPT, told)
+            for kernel, each in untried.items():
+                told = f"{kernel} ({_precisions(each)}): {each[0].untried}"
+                yield Outcome("kernels", operation, UNTRIED, told)
+            right = [trial for trial in those if not trial.wrong and not trial.untried]
+            if not wrong and right and new:
+                told = f"{'; '.join(sorted(self.names[operation]))} ({_precisions(right)})"
+                yield Outcome("kernels", operation, KEPT, told + _BESIDE.get(right[0].beside, ""))
 
 
 def _precisions(trials: Sequence[Trial]) -> str:
@@ -113,16 +148,15 @@ def _precisions(trials: Sequence[Trial]) -> str:
 
 def _trained(asked: Inquiry) -> Iterator[Outcome]:
     for precision in asked.precisions:
-        subject = f"a net trained in {precision}"
-        try:
-            far = check_training(asked.plugins, asked.name, precision, asked.hw, asked.options)
-        except AssertionError as error:
-            yield Outcome("kernels", subject, BROKEN, line(error))
-        except (CompositionError, PlanError) as error:
-            yield Outcome("kernels", subject, UNTRIED, line(error))
-        else:
-            told = f"losses are {far:.1g} from the reference's"
-            yield Outcome("kernels", subject, KEPT, told)
+
+        def tried(precision: str = precision) -> str:
+            about = asked.plugins, asked.name, precision, asked.hw, asked.options
+            far, operations = beside_the_reference(*about)
+            if not operations:
+                raise UntriedError("it computes nothing of it")
+            return f"losses are {far:.1g} from the reference's; it does {operations} of its operations"
+
+        yield outcome("kernels", f"a net trained in {precision}", tried)
 
 
 def _own_words(asked: Inquiry, runtime: Runtime) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -40,16 +41,15 @@ def check_streams(
             allocator = runtime.allocator(worker.space)
         except PlanError:
             allocator = runtime.allocator("host")
-        blocks = []
+        with contextlib.ExitStack() as stack:
 
-        def array(values: np.ndarray) -> Any:
-            values = np.ascontiguousarray(values)
-            blocks.append(allocator.allocate(max(1, values.nbytes)))
-            made = blocks[-1].view(0, values.shape, values.dtype.name)
-            made[...] = values
-            return made
+            def array(values: np.ndarray) -> Any:
+                values = np.ascontiguousarray(values)
+                block = allocator.allocate(max(1, values.nbytes))
+                stack.callback(block.close)
+                made = block.view(0, values.shape, values.dtype.name)
+                made[...] = values
+                return made
 
-        check_engine(make, array, bound=bound)
-        for block in blocks:
-            block.close()
+            check_engine(make, array, bound=bound)
     return worker.space

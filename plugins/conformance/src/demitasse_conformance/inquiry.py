@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from demitasse import CompositionError, Machine, Runtime, compose, discover, unknown
+from demitasse import (
+    CompositionError,
+    DemitasseError,
+    Machine,
+    PluginError,
+    Runtime,
+    compose,
+    discover,
+    unknown,
+)
 from demitasse_conformance.machines import machine_of, roles_of
 
 BASE = ("caffe", "datasets", "training", "reference")
@@ -18,6 +27,10 @@ SHAPE = (2, 4, 5, 3)
 """What a layer is tried on that takes one blob."""
 
 KEPT, BROKEN, UNTRIED = "kept", "BROKEN", "untried"
+
+
+class UntriedError(Exception):
+    """Why something could not be tried."""
 
 
 @dataclass(frozen=True)
@@ -95,3 +108,18 @@ def composed_with(name: str, others: Sequence[str] | None = None) -> tuple[str, 
 def line(error: BaseException) -> str:
     """What an error says in one line, without the path of a net that was made up."""
     return re.sub(r"\S*/tmp\w+/net\.prototxt:\d+: ", "", " ".join(str(error).split()))
+
+
+def outcome(role: str, subject: str, tried: Callable[[], str]) -> Outcome:
+    """What comes of trying one thing, which gives a detail: a promise that an AssertionError breaks, or
+    whatever else comes out of a plugin's code; or that could not be tried, for what is not there."""
+    try:
+        return Outcome(role, subject, KEPT, tried())
+    except UntriedError as why:
+        return Outcome(role, subject, UNTRIED, line(why))
+    except (AssertionError, PluginError) as error:
+        return Outcome(role, subject, BROKEN, line(error))
+    except (DemitasseError, MemoryError) as error:
+        return Outcome(role, subject, UNTRIED, line(error))
+    except Exception as error:  # noqa: BLE001  a plugin may raise anything
+        return Outcome(role, subject, BROKEN, f"it raised {type(error).__name__}: {line(error)}")

@@ -12,6 +12,7 @@ import numpy as np
 import demitasse
 from demitasse import (
     Candidate,
+    DataError,
     DemitasseError,
     Machine,
     Place,
@@ -22,7 +23,7 @@ from demitasse import (
 )
 from demitasse_conformance.machines import PLAINEST, machine_of
 from demitasse_conformance.nets import HALVES, around, opened, rounded, starting_values
-from demitasse_conformance.operands import operands
+from demitasse_conformance.operands import laid_out, operands
 from demitasse_conformance.promises import WITHIN, BrokenPromiseError, differing, hold
 
 if TYPE_CHECKING:
@@ -34,15 +35,17 @@ Values = dict["Tensor", np.ndarray]
 
 @dataclass(frozen=True)
 class Trial:
-    """A candidate that was tried in a precision, by ``threads`` threads. ``wrong`` says which promise it
-    breaks, "" none; ``compared`` whether somebody else computes the same."""
+    """A candidate that was asked for in a precision, by ``threads`` threads. ``wrong`` says which
+    promise it breaks, "" none; ``untried`` why it was not tried; ``beside`` whose numbers its own were
+    compared with: the reference's, its plugin's in f64, or "" nobody's."""
 
     operation: str
     kernel: str
     precision: str
     threads: int
     wrong: str = ""
-    compared: bool = True
+    untried: str = ""
+    beside: str = ORACLE
 
 
 class Judge:
@@ -66,39 +69,73 @@ class Judge:
             except Exception as error:  # noqa: BLE001  whatever it is, it is one trial's
                 yield asked, error
 
-    def trials(self, request: Request, values: Sequence[Any], expected: Any) -> Iterator[Trial]:
-        """Each of them, given ``values`` of the inputs, beside what is ``expected``, or None."""
+    def trials(
+        self,
+        request: Request,
+        values: Sequence[Any],
+        expected: Sequence[np.ndarray] | None,
+        changes: bool = False,
+    ) -> Iterator[Trial]:
+        """Each of them, given ``values`` of the inputs, beside what is ``expected``, or, for None, what
+        the plugin itself makes in double precision. Of what is updated the ``changes`` count, and in
+        single precision."""
+        beside = ORACLE
+        if expected is None:
+            expected = self._own(request, values)
+            beside = "its own in f64" if expected is not None else ""
+        within = WITHIN["f32" if changes and self.precision == "bf16" else self.precision]
         for asked, offered in self.offers(request):
-            about = self.precision, asked.place.threads
-            if isinstance(offered, Exception):
-                yield Trial(request.operation.name, "", *about, f"its hook raised {_told(offered)}")
-                continue
-            wrong = self._wrong(offered, asked, values, expected)
-            compared = expected is not None
-            yield Trial(request.operation.name, str(offered.kernel), *about, wrong, compared)
+            about = request.operation.name, str(getattr(offered, "kernel", "")), self.precision
+            try:
+                if isinstance(offered, Exception):
+                    raise offered
+                demitasse.check_candidate(offered, asked, f"plugin {self.plugin!r}")
+                if any(layout.stored.startswith("V") for layout in offered.input_layouts):
+                    told = "it takes bits of its own, which a reorder of its own makes"
+                    yield Trial(*about, asked.place.threads, untried=told, beside=beside)
+                    continue
+                self._hold(offered, asked, values, expected, within, changes)
+            except (DataError, MemoryError) as error:
+                told = f"{type(error).__name__}: {error}"
+                yield Trial(*about, asked.place.threads, untried=told, beside=beside)
+            except (BrokenPromiseError, DemitasseError) as error:
+                yield Trial(*about, asked.place.threads, str(error), beside=beside)
+            except Exception as error:  # noqa: BLE001  a kernel may raise anything
+                told = f"it raised {type(error).__name__}: {error}"
+                yield Trial(*about, asked.place.threads, told, beside=beside)
+            else:
+                yield Trial(*about, asked.place.threads, beside=beside)
 
-    def _wrong(
-        self, candidate: Candidate, request: Request, values: Sequence[Any], expected: Any
-    ) -> str:
-        try:
-            demitasse.check_candidate(candidate, request, f"plugin {self.plugin!r}")
-            if any(layout.stored.startswith("V") for layout in candidate.input_layouts):
-                return ""  # in bits of its own, which its own reorder makes
-            within = WITHIN[self.precision]
-            made = applied(candidate, request, values, self.allocator)
-            if expected is not None:
-                _compare(request, made, expected, within)
-            for position, each in enumerate(made if expected is None else ()):
+    def _hold(
+        self,
+        candidate: Candidate,
+        request: Request,
+        values: Sequence[Any],
+        expected: Sequence[np.ndarray] | None,
+        within: float,
+        changes: bool,
+    ) -> None:
+        made = applied(candidate, request, values, self.allocator)
+        if expected is not None:
+            before = _updated(request, values) if changes else [0.0] * len(made)
+            _compare(request, made, expected, before, within)
+        else:
+            for position, each in enumerate(made):
                 finite = each.dtype.kind != "f" or bool(np.isfinite(each).all())
                 told = "has numbers that are not finite; what nobody wrote is NaN here"
                 hold(finite, f"{_named(request, position)} {told}")
-            _in_place(candidate, request, values, self.allocator, made, within)
-            _in_parts(candidate, request, values, self.allocator)
-        except (BrokenPromiseError, DemitasseError) as error:
-            return str(error)
-        except Exception as error:  # noqa: BLE001  a kernel may raise anything
-            return f"it raised {_told(error)}"
-        return ""
+        _in_place(candidate, request, values, self.allocator, made, within)
+        _in_parts(candidate, request, values, self.allocator)
+
+    def _own(self, request: Request, values: Sequence[Any]) -> list[np.ndarray] | None:
+        """What the plugin's first kernel of one thread makes in double precision, or None."""
+        exact = _exact(request, replace(self.place, threads=1))
+        try:
+            for candidate in self._hook(request=exact) if self._hook is not None else ():
+                return applied(candidate, exact, _wide(exact, values), self.allocator)
+        except Exception:  # noqa: BLE001  what it raised is told of as a trial in f64
+            return None
+        return None
 
 
 def check_kernels(
@@ -128,6 +165,8 @@ def check_kernels(
         for trial in tries(host, runtime, name, net, shape, precision, values or {}):
             what = f"plugin {name!r}, kernel {trial.kernel!r} of {trial.operation} in {precision}"
             hold(not trial.wrong, f"{what}: {trial.wrong}")
+            if trial.untried:
+                continue
             tried.append(f"{trial.kernel} of {trial.operation}")
     hold(tried, f"plugin {name!r} computes nothing of this net in {precision}: {net}")
     return sorted(set(tried))
@@ -210,21 +249,32 @@ def _request(node: Node, place: Place, precision: str) -> Request:
 
 def expected_of(runtime: Runtime, request: Request, values: Sequence[Any]) -> list[np.ndarray] | None:
     """What the reference plugin makes of ``values`` in double precision; None where it does not compute
-    the operation."""
+    the operation, or refuses them."""
     serving = dict(runtime.serving("kernels", space="host"))
-    if ORACLE not in serving:
-        return None
-    inputs, outputs = ([_wide(spec) for spec in side] for side in (request.inputs, request.outputs))
-    about = request.operation, tuple(inputs), tuple(outputs), request.attributes, Place("host"), "f64"
-    wide = [spec and value.astype(spec.dtype) for spec, value in zip(inputs, values, strict=True)]
-    for candidate in serving[ORACLE](request=Request(*about)):
-        return applied(candidate, Request(*about), wide, runtime.allocator("host"))
+    exact = _exact(request, Place("host"))
+    for candidate in serving[ORACLE](request=exact) if ORACLE in serving else ():
+        try:
+            return applied(candidate, exact, _wide(exact, values), runtime.allocator("host"))
+        except DataError:
+            return None
     return None
 
 
-def _wide(spec: TensorSpec | None) -> TensorSpec | None:
-    real = spec is not None and spec.dtype == "float32"
-    return spec and TensorSpec(spec.shape, "float64" if real else spec.dtype)
+def _exact(request: Request, place: Place) -> Request:
+    """The same in double precision, in plain layouts."""
+    inputs, outputs = (
+        tuple(
+            spec and TensorSpec(spec.shape, "float64" if spec.dtype == "float32" else spec.dtype)
+            for spec in side
+        )
+        for side in (request.inputs, request.outputs)
+    )
+    return Request(request.operation, inputs, outputs, request.attributes, place, "f64")
+
+
+def _wide(request: Request, values: Sequence[Any]) -> list[Any]:
+    """Values in the element types of what is asked for."""
+    return [s and value.astype(s.dtype) for s, value in zip(request.inputs, values, strict=True)]
 
 
 def _anybodys(judge: Judge, request: Request, values: Sequence[Any]) -> list[np.ndarray] | None:
@@ -242,31 +292,69 @@ def applied(
     candidate: Candidate, request: Request, values: Sequence[Any], allocator: Allocator
 ) -> list[np.ndarray]:
     """The outputs, and the inputs that are updated, in logical order, of a candidate that is bound
-    twice, to arrays of its own each time, and called twice. Raises BrokenPromiseError for what it must
-    not do."""
+    twice, to arrays of its own each time, and is called on other values first, as in the step before.
+    Raises BrokenPromiseError for what it must not do."""
     with (
-        operands(candidate, request, values, allocator) as first,
-        operands(candidate, request, values, allocator) as second,
+        operands(candidate, request, allocator) as first,
+        operands(candidate, request, allocator) as second,
     ):
-        works = [candidate.bind(*each.arrays) for each in (first, second)]
+        earlier = [_other(value) for value in values]
+        for arrays in (first, second):
+            arrays.renew(earlier)
+        works = [candidate.bind(*arrays.arrays) for arrays in (first, second)]
+        for work in works:
+            hold(callable(work), f"bind gave {work!r:.60}, which is no function")
         demitasse.prepare(works)
         for work, arrays in zip(works, (first, second), strict=True):
-            hold(callable(work), f"bind gave {work!r:.60}, which is no function")
             work()
-            work()  # each step calls it again
+            arrays.check()
+            arrays.renew(values)
+            work()
             arrays.check()
         made = first.made()
+        if not any(first.updated):
+            works[1]()  # nothing has changed
+            second.check()
         for position, (one, other) in enumerate(zip(made, second.made(), strict=True)):
             far = differing(other, one, 1e-3, "what it made when it was bound first")
             hold(not far, f"bound again, in {_named(request, position)} {far}")
         return made
 
 
-def _compare(request: Request, made: Sequence[Any], expected: Sequence[Any], within: float) -> None:
-    for position, (ours, theirs) in enumerate(zip(made, expected, strict=True)):
-        far = differing(ours, theirs, within)
+def _other(value: np.ndarray | None) -> np.ndarray | None:
+    """Other values that go together as these do: those of the next sample, or channel."""
+    if value is None:
+        return None
+    axis = next((axis for axis, extent in enumerate(value.shape) if extent > 1), None)
+    if axis is not None:
+        return np.roll(value, 1, axis)
+    if value.dtype.kind == "f":
+        return np.asarray(value * value.dtype.type(0.5))
+    return np.asarray(value + value.dtype.type(1)) if value.dtype == np.uint64 else value
+
+
+def _updated(request: Request, values: Sequence[Any]) -> list[Any]:
+    """The values of those inputs that are updated."""
+    return [v for v, o in zip(values, request.operation.inputs, strict=False) if o.updated]
+
+
+def _compare(
+    request: Request,
+    made: Sequence[Any],
+    expected: Sequence[Any],
+    before: Sequence[Any],
+    within: float,
+) -> None:
+    """What was made beside what is expected, less what was there ``before``."""
+    for position, (ours, theirs, was) in enumerate(zip(made, expected, before, strict=True)):
+        far = (
+            differing(ours - was, theirs - was, within)
+            if np.any(was)
+            else differing(ours, theirs, within)
+        )
         lacking = "; what nobody wrote is NaN here" if "nan" in far else ""
-        hold(not far, f"in {_named(request, position)} {far}{lacking}")
+        changed = "the change of " if np.any(was) else ""
+        hold(not far, f"in {changed}{_named(request, position)} {far}{lacking}")
 
 
 def _in_place(
@@ -284,11 +372,12 @@ def _in_place(
         position = names.index(given)
         if output != request.operation.outputs[0].name or request.outputs[0] is None:
             continue
-        with operands(candidate, request, values, allocator) as apart:
-            source, target = apart.inputs[position], apart.outputs[0]
-            if source is None or target is None or source.spec != target.spec:
-                continue
-        with operands(candidate, request, values, allocator, sharing=position) as arrays:
+        sources = laid_out(request.inputs, candidate.input_layouts)
+        targets = laid_out(request.outputs, candidate.output_layouts)
+        if sources[position] is None or sources[position] != targets[0]:
+            continue
+        with operands(candidate, request, allocator, sharing=position) as arrays:
+            arrays.renew(values)
             work = candidate.bind(*arrays.arrays)
             demitasse.prepare([work])
             work()
@@ -303,7 +392,8 @@ def _in_parts(
     """Hold it to ``bind_part``: the stretches of its first output, one after the other in one place, are
     those of the whole."""
     parts = candidate.parts
-    with operands(candidate, request, values, allocator) as arrays:
+    with operands(candidate, request, allocator) as arrays:
+        arrays.renew(values)
         whole = arrays.outputs[0] if arrays.outputs else None
         if parts == 1 or whole is None or whole.array.size % parts or candidate.bind_part is None:
             return
@@ -332,7 +422,3 @@ def _named(request: Request, position: int) -> str:
     names = [o.name for o, spec in zip(kinds, request.outputs, strict=False) if spec is not None]
     names += [operand.name for operand in request.operation.inputs if operand.updated]
     return names[position] if position < len(names) else "an output"
-
-
-def _told(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"

@@ -63,9 +63,11 @@ def check_layer(
         kept = {name: array for name, array in kept.items() if name in moved}
         hold(kept, f"of inputs and parameters, {NO_GRADIENT}")
 
+        start = {name: walk.data(name).copy() for name in weights}
+
         def objective() -> float:
-            walk.forward(first)
-            return float(sum((walk.data(name) * w).sum() for name, w in weights.items()))
+            walk.forward(first)  # less what was: of large numbers little would be left of a step
+            return float(sum(((walk.data(n) - start[n]) * w).sum() for n, w in weights.items()))
 
         for name, gradient in kept.items():
             _hold_to_slopes(name, moved[name], gradient, objective, random)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,37 +12,54 @@ from demitasse_conformance.promises import hold
 if TYPE_CHECKING:
     from demitasse import Allocator
 
-SIZES = (1, 64, 100_000)
+SIZES = (1, 64, 1000, 4096, 100_000)
+REAL, WHOLE = ("float32", "float64"), ("int32", "uint16", "int64", "uint8")
+"""Element types of arrays; those of whole numbers are only moved."""
 
 
 def check_allocator(allocator: Allocator, too_many: int = 1 << 60) -> None:
-    """Hold an allocator to its protocol: blocks are as large as asked for, zero, and aligned to 64 bytes
-    where the host addresses them; views are of one memory; what is given is counted; ``too_many`` bytes
-    are refused by a MemoryError that says so; and arrays do what a runtime asks of an accelerator's.
-    Raises BrokenPromiseError."""
+    """Hold an allocator to its protocol: blocks are as large as asked for, zero (used ones too), aligned
+    to 64 bytes where the host addresses them, and each its own memory; views are of one memory; what is
+    given is counted; ``too_many`` bytes are refused by a MemoryError that says so; and arrays do what a
+    runtime asks of an accelerator's. Raises BrokenPromiseError."""
     counted = allocator.allocations, allocator.bytes
-    for nbytes in SIZES:
-        block = allocator.allocate(nbytes)
-        hold(block.nbytes >= nbytes, f"{nbytes} bytes were asked for, {block.nbytes} given")
-        array = block.view(0, (nbytes,), "uint8")
-        hold(not np.asarray(array).any(), "a new block is not zero")
-        near = not isinstance(array, np.ndarray) or array.ctypes.data % 64 == 0
-        hold(near, "a block is not aligned to 64 bytes")
-        array[...] = 7
-        same = (np.asarray(block.view(0, (nbytes,), "uint8")) == 7).all()
-        hold(same, "two views of a block are not of one memory")
-        block.close()
-    again = allocator.allocate(SIZES[-1])
-    hold(not np.asarray(again.view(0, SIZES[-1:], "uint8")).any(), "a block that was used is not zero")
-    again.close()
-    given = allocator.allocations - counted[0]
-    hold(given >= len(SIZES) + 1, f"{len(SIZES) + 1} blocks were given, {given} counted")
-    more = allocator.bytes - counted[1]
-    hold(more >= sum(SIZES), f"{sum(SIZES)} bytes and more were given, {more} counted")
-    for dtype in ("float32", "float64"):
-        block = allocator.allocate(4096)
-        _check_arrays(block, dtype)
-        block.close()
+    with contextlib.ExitStack() as stack:
+
+        def given(nbytes: int) -> Any:
+            block = allocator.allocate(nbytes)
+            stack.callback(block.close)
+            hold(block.nbytes >= nbytes, f"{nbytes} bytes were asked for, {block.nbytes} given")
+            return block
+
+        arrays = []
+        for number, nbytes in enumerate(SIZES, 1):
+            block = given(nbytes)
+            array = block.view(0, (nbytes,), "uint8")
+            hold(not np.asarray(array).any(), f"a new block of {nbytes} bytes is not zero")
+            near = not isinstance(array, np.ndarray) or array.ctypes.data % 64 == 0
+            hold(near, f"a block of {nbytes} bytes is not aligned to 64")
+            array[...] = number
+            same = (np.asarray(block.view(0, (nbytes,), "uint8")) == number).all()
+            hold(same, "two views of a block are not of one memory")
+            arrays.append(array)
+        for number, (nbytes, array) in enumerate(zip(SIZES, arrays, strict=True), 1):
+            kept = (np.asarray(array) == number).all()
+            hold(kept, f"another block was written, and one of {nbytes} bytes has changed")
+    with contextlib.ExitStack() as stack:
+        for nbytes in SIZES:
+            again = np.asarray(given(nbytes).view(0, (nbytes,), "uint8"))
+            hold(not again.any(), f"a block of {nbytes} bytes that was used before is not zero")
+        blocks, size = 2 * len(SIZES), 2 * sum(SIZES)
+        told = allocator.allocations - counted[0], allocator.bytes - counted[1]
+        hold(told[0] >= blocks, f"{blocks} blocks were given, {told[0]} counted")
+        hold(told[1] >= size, f"{size} bytes and more were given, {told[1]} counted")
+        for dtype in REAL:
+            _check_arrays(given(4096), dtype)
+        for dtype in WHOLE:
+            expected = np.arange(24, dtype=dtype).reshape(4, 6)
+            array = given(4096).view(64, (4, 6), dtype)
+            array[...] = expected
+            _same(array.copy(), expected, f"after {dtype} was assigned and copied")
     try:
         allocator.allocate(too_many)
     except MemoryError as error:

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 GUARD = 64
 """Bytes on either side of an array: what memory is aligned to."""
-PATTERN = 0xA5
+PATTERN = (0xF5, 0xFF)
+"""The bytes of a number that is none, in two bytes as in four and eight: who reads beside an array, or
+what is left in a workspace, has it in his sums."""
 UNWRITTEN = {"bfloat16": 0x7FC0}
 """What an output has before it is written, where that is no NaN of NumPy's: the bits of one."""
 
@@ -26,10 +28,12 @@ class Guarded:
 
     def __init__(self, allocator: Allocator, spec: TensorSpec) -> None:
         self.spec = spec
-        self._block = allocator.allocate(spec.nbytes + 2 * GUARD)
-        self._whole = self._block.view(0, (spec.nbytes + 2 * GUARD,), "uint8")
+        size = spec.nbytes + 2 * GUARD
+        self._pattern = np.resize(np.array(PATTERN, np.uint8), size)
+        self._block = allocator.allocate(size)
+        self._whole = self._block.view(0, (size,), "uint8")
         self.array = self._block.view(GUARD, spec.physical, spec.array_type)
-        self._whole[...] = PATTERN
+        self._whole[...] = self._pattern
 
     def fill(self, value: np.ndarray) -> None:
         """The logical ``value``, packed."""
@@ -40,6 +44,10 @@ class Guarded:
         real = np.dtype(self.spec.array_type).kind == "f"
         self.array[...] = UNWRITTEN.get(self.spec.stored, np.nan if real else 77)
 
+    def scribble(self) -> None:
+        """What others leave in a workspace between two calls."""
+        self._whole[...] = self._pattern
+
     @property
     def value(self) -> np.ndarray:
         """A copy in logical order."""
@@ -48,8 +56,8 @@ class Guarded:
     @property
     def intact(self) -> bool:
         """Whether nobody wrote beside the array."""
-        bytes_ = np.asarray(self._whole)
-        return bool((bytes_[:GUARD] == PATTERN).all() and (bytes_[-GUARD:] == PATTERN).all())
+        differing = np.flatnonzero(np.asarray(self._whole) != self._pattern)
+        return not ((differing < GUARD) | (differing >= GUARD + self.spec.nbytes)).any()
 
     def close(self) -> None:
         """Give the memory back."""
@@ -66,37 +74,49 @@ def laid_out(specs: Sequence[TensorSpec | None], layouts: Sequence[Layout]) -> l
 
 
 class Operands:
-    """The arrays that a candidate is bound to; ``values`` are of its inputs, in logical order. Where
-    ``sharing`` has the position of an input, that is also the memory of the first output."""
+    """The arrays that a candidate is bound to, without values. Where ``sharing`` has the position of an
+    input, that is also the memory of the first output."""
 
     def __init__(
         self,
         candidate: Candidate,
         request: Request,
-        values: Sequence[np.ndarray | None],
         allocator: Allocator,
         sharing: int | None = None,
     ) -> None:
-        self._values = values
         self.updated = _updated(request)
-        taken = laid_out(request.inputs, candidate.input_layouts)
-        self.inputs = [None if spec is None else Guarded(allocator, spec) for spec in taken]
-        shared = None if sharing is None else self.inputs[sharing]
-        self.outputs = [
-            None if spec is None else shared if shared and not i else Guarded(allocator, spec)
-            for i, spec in enumerate(laid_out(request.outputs, candidate.output_layouts))
-        ]
-        self.workspace = Guarded(allocator, TensorSpec((candidate.workspace,), "uint8"))
-        self.renew()
+        self.before: list[np.ndarray | None] = []
+        self._all: list[Guarded] = []
+        try:
+            taken = laid_out(request.inputs, candidate.input_layouts)
+            self.inputs = [self._made(allocator, spec) for spec in taken]
+            shared = None if sharing is None else self.inputs[sharing]
+            self.outputs = [
+                shared if shared and not i and spec is not None else self._made(allocator, spec)
+                for i, spec in enumerate(laid_out(request.outputs, candidate.output_layouts))
+            ]
+            self.workspace = Guarded(allocator, TensorSpec((candidate.workspace,), "uint8"))
+            self._all.append(self.workspace)
+        except BaseException:
+            self.close()
+            raise
 
-    def renew(self) -> None:
-        """The values of the inputs, and outputs that nobody wrote."""
-        for each in self.outputs:
-            if each is not None:
-                each.spoil()
-        for each, value in zip(self.inputs, self._values, strict=True):
-            if each is not None and value is not None:
-                each.fill(value)
+    def _made(self, allocator: Allocator, spec: TensorSpec | None) -> Guarded | None:
+        if spec is None:
+            return None
+        self._all.append(Guarded(allocator, spec))
+        return self._all[-1]
+
+    def renew(self, values: Sequence[np.ndarray | None]) -> None:
+        """Give the inputs their ``values``, in logical order; nobody wrote the outputs, and somebody
+        else the workspace."""
+        for output in self.outputs:
+            if output is not None:
+                output.spoil()
+        for given, value in zip(self.inputs, values, strict=True):
+            if given is not None and value is not None:
+                given.fill(value)
+        self.workspace.scribble()
         self.before = [
             None if each is None else np.array(np.asarray(each.array)) for each in self.inputs
         ]
@@ -126,9 +146,8 @@ class Operands:
 
     def close(self) -> None:
         """Give all memory back."""
-        for each in dict.fromkeys([*self.inputs, *self.outputs, self.workspace]):
-            if each is not None:
-                each.close()
+        for each in self._all:
+            each.close()
 
 
 @contextmanager

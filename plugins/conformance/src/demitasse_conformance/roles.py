@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping
 from numbers import Real
+from pathlib import Path
 from typing import Any
 
 from demitasse import (
     CompositionError,
+    DataError,
     DataSpec,
-    DemitasseError,
-    DescriptionError,
     Finding,
     ModelError,
     PlanError,
@@ -23,12 +24,22 @@ from demitasse import (
 from demitasse_conformance.collectives import check_collective
 from demitasse_conformance.computing import kernels
 from demitasse_conformance.engines import check_streams
-from demitasse_conformance.inquiry import BROKEN, KEPT, SHAPE, UNTRIED, Inquiry, Outcome, line
+from demitasse_conformance.inquiry import (
+    BROKEN,
+    KEPT,
+    SHAPE,
+    UNTRIED,
+    Inquiry,
+    Outcome,
+    UntriedError,
+    line,
+    outcome,
+)
 from demitasse_conformance.layers import NO_GRADIENT, check_layer
 from demitasse_conformance.machines import PLAINEST
 from demitasse_conformance.memory import check_allocator
-from demitasse_conformance.promises import BrokenPromiseError
-from demitasse_conformance.samples import check_source
+from demitasse_conformance.promises import BrokenPromiseError, hold
+from demitasse_conformance.samples import check_epochs, check_shuffling, check_source
 from demitasse_conformance.synchronisation import check_sync
 from demitasse_conformance.training import check_training
 from demitasse_conformance.weights import check_weights
@@ -39,22 +50,34 @@ LEVELS = ("ok", "note", "problem")
 
 def outcomes(asked: Inquiry) -> Iterator[Outcome]:
     """Every role that the plugin's manifest names, in turn; of one that cannot be composed, only that.
-    An error that is no broken promise, as of a device that is not there, leaves the rest of that role
-    untried. Raises CompositionError and DescriptionError for plugins and a machine that do not go
-    together."""
+    What comes out of its code ends the role that it comes out of, and no other. Raises CompositionError
+    and DescriptionError for plugins and a machine that do not go together."""
     try:
         with asked.runtime():
             pass
     except PluginError as error:
+        if repr(asked.name) not in str(error):  # another's, that it was to be composed with
+            raise
         yield Outcome("manifest", asked.name, BROKEN, line(error))
         return
     for role in asked.roles:
-        try:
-            yield from HELD.get(role, _nothing(role))(asked)
-        except (AssertionError, PluginError) as error:
-            yield Outcome(role, asked.name, BROKEN, line(error))
-        except DemitasseError as error:
-            yield Outcome(role, asked.name, UNTRIED, line(error))
+        held = HELD.get(role, _nothing(role))(asked)
+        while (found := _next(role, asked, held)) is not None:
+            yield found
+
+
+def _next(role: str, asked: Inquiry, held: Iterator[Outcome]) -> Outcome | None:
+    """The next outcome of a role; in place of one, what ends it."""
+    found: list[Outcome] = []
+
+    def tried() -> str:
+        found.extend([each] if (each := next(held, None)) is not None else [])
+        return ""
+
+    ended = outcome(role, asked.name, tried)
+    if ended.status == KEPT:
+        return found[0] if found else None
+    return ended
 
 
 def _nothing(role: str) -> Callable[[Inquiry], Iterator[Outcome]]:
@@ -70,20 +93,29 @@ def layer_types(asked: Inquiry) -> Iterator[Outcome]:
     with asked.runtime() as runtime:
         layers = asked.layers(runtime)
     for path in asked.nets:
-        yield _gradients(asked, path.name, path)
+
+        def tried(path: Path = path) -> str:
+            return _gradients(asked, path)
+
+        yield outcome("layer_types", path.name, tried)
     for layer, name in layers.items():
-        yield _gradients(asked, name, layer, SHAPE)
+
+        def alone(layer: str = layer) -> str:
+            try:
+                return _gradients(asked, layer, SHAPE)
+            except (ModelError, ShapeError) as error:
+                raise UntriedError(f"{line(error)}; --net FILE names a net with it") from error
+
+        yield outcome("layer_types", name, alone)
 
 
-def _gradients(asked: Inquiry, subject: str, *about: Any) -> Outcome:
+def _gradients(asked: Inquiry, *about: Any) -> str:
     try:
-        found = check_layer(asked.plugins, *about)
+        return f"gradients are slopes: {', '.join(check_layer(asked.plugins, *about))}"
     except BrokenPromiseError as error:
-        status = UNTRIED if str(error).endswith(NO_GRADIENT) else BROKEN
-        return Outcome("layer_types", subject, status, line(error))
-    except (ModelError, ShapeError, PlanError) as error:
-        return Outcome("layer_types", subject, UNTRIED, f"{line(error)}; --net FILE names a net with it")
-    return Outcome("layer_types", subject, KEPT, f"gradients are slopes: {', '.join(found)}")
+        if str(error).endswith(NO_GRADIENT):
+            raise UntriedError(str(error)) from error
+        raise
 
 
 def allocator(asked: Inquiry) -> Iterator[Outcome]:
@@ -93,73 +125,69 @@ def allocator(asked: Inquiry) -> Iterator[Outcome]:
         workers = arrange(runtime.machine, "float64")
         declared = [each.replace("*", "0") for each in asked.facts("allocator", "spaces")]
         for space in declared or dict.fromkeys(worker.space for worker in workers):
-            try:
+
+            def tried(space: str = space) -> str:
                 made = hook(space=space)
                 if made is None:
-                    raise PlanError(
-                        f"it gives none for {space!r}; --hw FILE describes a machine with one"
-                    )
+                    none = f"it gives none for {space!r}; --hw FILE describes a machine with one"
+                    raise UntriedError(none)
                 check_allocator(made)
-            except BrokenPromiseError as error:
-                yield Outcome("allocator", space, BROKEN, line(error))
-            except DemitasseError as error:
-                yield Outcome("allocator", space, UNTRIED, line(error))
-            else:
-                yield Outcome("allocator", space, KEPT, "blocks, and arrays over them")
+                return "blocks, and arrays over them"
+
+            yield outcome("allocator", space, tried)
 
 
 def stream_engine(asked: Inquiry) -> Iterator[Outcome]:
     """The protocol of streams, sentence by sentence."""
-    space = check_streams(asked.plugins, asked.name, asked.hw, **asked.options)
-    yield Outcome("stream_engine", space, KEPT, "each sentence of the protocol")
+
+    def tried() -> str:
+        space = check_streams(asked.plugins, asked.name, asked.hw, **asked.options)
+        return f"each sentence of the protocol, in {space}"
+
+    yield outcome("stream_engine", asked.name, tried)
 
 
 def gradient_sync(asked: Inquiry) -> Iterator[Outcome]:
     """Siblings beside one worker."""
     for workers in asked.workers if asked.hw is None else (0,):
         subject = f"{workers} threads" if workers else str(asked.hw)
-        about = asked.plugins, asked.name, None, None, workers, asked.promise, asked.hw
-        try:
-            apart = check_sync(*about, **asked.sync)
-        except (CompositionError, PlanError, DescriptionError) as error:
-            told = f"{line(error)}; --hw FILE describes a machine that it synchronises"
-            yield Outcome("gradient_sync", subject, UNTRIED, told)
-            return
-        except AssertionError as error:
-            yield Outcome("gradient_sync", subject, BROKEN, line(error))
-        else:
-            told = f"{asked.promise}: {apart:.1g} from one worker's parameters"
-            yield Outcome("gradient_sync", subject, KEPT, told)
+
+        def tried(workers: int = workers) -> str:
+            about = asked.plugins, asked.name, None, None, workers, asked.promise, asked.hw
+            try:
+                apart = check_sync(*about, **asked.sync)
+            except (CompositionError, PlanError) as error:
+                told = f"{line(error)}; --hw FILE describes a machine that it synchronises"
+                raise UntriedError(told) from error
+            return f"{asked.promise}: {apart:.1g} from one worker's parameters"
+
+        yield outcome("gradient_sync", subject, tried)
 
 
 def collectives(asked: Inquiry) -> Iterator[Outcome]:
     """Each algorithm, proved and run."""
     with asked.runtime() as runtime:
-        made = runtime.composition.offered("collectives")
-        mine = {
-            name: each for name, each in made.items() if name in asked.asked_of(runtime, "collectives")()
-        }
-    for name, algorithm in mine.items():
-        try:
-            proved = check_collective(algorithm)
-        except (AssertionError, PlanError) as error:
-            yield Outcome("collectives", name, BROKEN, line(error))
-        else:
-            goals = ", ".join(algorithm.goals)
-            yield Outcome("collectives", name, KEPT, f"{proved} schedules proved: {goals}")
+        made = dict(asked.asked_of(runtime, "collectives")())
+    for name, algorithm in made.items():
+
+        def tried(algorithm: Any = algorithm) -> str:
+            try:
+                proved = check_collective(algorithm)
+            except PlanError as error:
+                raise BrokenPromiseError(str(error)) from error
+            return f"{proved} schedules proved: {', '.join(algorithm.goals)}"
+
+        yield outcome("collectives", name, tried)
 
 
 def model_writer(asked: Inquiry) -> Iterator[Outcome]:
     """What is written in each format, read again."""
     for suffix in asked.facts("model_writer", "suffixes"):
-        try:
-            has = check_weights(asked.plugins, suffix)
-        except AssertionError as error:
-            yield Outcome("model_writer", suffix, BROKEN, line(error))
-        except ModelError as error:
-            yield Outcome("model_writer", suffix, UNTRIED, line(error))
-        else:
-            yield Outcome("model_writer", suffix, KEPT, f"what it wrote is read: {', '.join(has)}")
+
+        def tried(suffix: str = suffix) -> str:
+            return f"what it wrote is read: {', '.join(check_weights(asked.plugins, suffix))}"
+
+        yield outcome("model_writer", suffix, tried)
 
 
 def model_reader(asked: Inquiry) -> Iterator[Outcome]:
@@ -170,9 +198,12 @@ def model_reader(asked: Inquiry) -> Iterator[Outcome]:
         told = f"no such file was named: --net FILE ({', '.join(suffixes)})"
         yield Outcome("model_reader", asked.name, UNTRIED, told)
     for path in mine:
-        with asked.runtime() as runtime:
-            layers = runtime.read(path).net("test").layers
-            yield Outcome("model_reader", path.name, KEPT, f"{len(layers)} layers")
+
+        def tried(path: Path = path) -> str:
+            with asked.runtime() as runtime:
+                return f"{len(runtime.read(path).net('test').layers)} layers"
+
+        yield outcome("model_reader", path.name, tried)
 
 
 def data_source(asked: Inquiry) -> Iterator[Outcome]:
@@ -180,34 +211,55 @@ def data_source(asked: Inquiry) -> Iterator[Outcome]:
     if not asked.sources:
         yield Outcome("data_source", asked.name, UNTRIED, "no samples were named: --source PATH")
     for source in asked.sources:
-        with asked.runtime() as runtime:
-            opened = asked.asked_of(runtime, "data_source")(spec=DataSpec(source))
-            if opened is None:
-                told = "it says that these are another's samples"
-                yield Outcome("data_source", source, UNTRIED, told)
-                continue
-            try:
+
+        def tried(source: str = source) -> str:
+            with asked.runtime() as runtime:
+                hook = asked.asked_of(runtime, "data_source")
+                opened = hook(spec=DataSpec(source))
+                if opened is None:
+                    raise UntriedError("it says that these are another's samples")
+                if getattr(opened, "varies", False):
+                    raise UntriedError("its samples have shapes of their own")
                 check_source(opened)
-            except BrokenPromiseError as error:
-                yield Outcome("data_source", source, BROKEN, line(error))
-            else:
+                check_epochs(opened)
                 told = f"{opened.size:,} samples of {', '.join(opened.fields)}, in one order"
-                yield Outcome("data_source", source, KEPT, f"{told} however they are shared")
-            finally:
+                told += " however they are shared"
+                with contextlib.suppress(DataError):  # not every kind can be shuffled
+                    shuffled = hook(spec=DataSpec(source, shuffle=True, seed=1))
+                    check_source(shuffled)
+                    shuffled.close()
+                    told += "; shuffled, too"
+                    if check_shuffling(
+                        lambda seed: hook(spec=DataSpec(source, shuffle=True, seed=seed)), opened
+                    ):
+                        told += ", each once in an epoch"
                 opened.close()
+                return told
+
+        yield outcome("data_source", source, tried)
 
 
 def tuner(asked: Inquiry) -> Iterator[Outcome]:
     """A net trained with what it chose."""
-    far = check_training(asked.plugins, asked.name, "f64", asked.hw or PLAINEST, asked.options)
-    told = f"with what it chose, losses are {far:.1g} from the reference's"
-    yield Outcome("tuner", "a net trained in f64", KEPT, told)
+
+    def tried() -> str:
+        far = check_training(asked.plugins, asked.name, "f64", asked.hw or PLAINEST, asked.options)
+        return f"with what it chose, losses are {far:.1g} from the reference's"
+
+    yield outcome("tuner", "a net trained in f64", tried)
 
 
 def observe(asked: Inquiry) -> Iterator[Outcome]:
     """A training that it listens to."""
-    far = check_training(asked.plugins, asked.name, "f64", PLAINEST, asked.options)
-    yield Outcome("observe", "a training", KEPT, f"heard, losses are {far:.1g} from the reference's")
+
+    def tried() -> str:
+        with asked.runtime() as runtime:
+            if asked.asked_of(runtime, "observe")() is None:
+                raise UntriedError("it has nothing to hear, with the options that it was given")
+        check_training(asked.plugins, asked.name, "f64", PLAINEST, asked.options)
+        return "heard, and trained as ever"
+
+    yield outcome("observe", "a training", tried)
 
 
 def probe(asked: Inquiry) -> Iterator[Outcome]:
@@ -281,16 +333,22 @@ def reproductions(asked: Inquiry) -> Iterator[Outcome]:
     with asked.runtime() as runtime:
         hook = dict(runtime.composition.serving("reproductions"))[asked.name]
         for paper in asked.facts("reproductions", "papers"):
-            cells = list((hook(paper=paper) or {}).get("cells", ()))
-            wrong = "" if cells else "there are no cells"
-            for cell in cells:
-                if lacking := sorted(CELL - set(cell)):
-                    wrong = f"a cell has no {', '.join(lacking)}: {cell!r:.99}"
-                for key in ("paper", "predicted"):
-                    if not _finite(cell.get(key)):
-                        wrong = f"{key} is neither a finite number nor None: {cell!r:.99}"
-            status = BROKEN if wrong else KEPT
-            yield Outcome("reproductions", paper, status, wrong or f"{len(cells)} cells")
+
+            def tried(paper: str = paper) -> str:
+                made = hook(paper=paper)
+                hold(isinstance(made, Mapping), f"it gave {made!r:.99}, which is no mapping")
+                cells = list(made.get("cells", ()))
+                hold(cells, "there are no cells")
+                for cell in cells:
+                    hold(isinstance(cell, Mapping), f"a cell is no mapping: {cell!r:.99}")
+                    lacking = sorted(CELL - set(cell))
+                    hold(not lacking, f"a cell has no {', '.join(lacking)}: {cell!r:.99}")
+                    for key in ("paper", "predicted"):
+                        told = f"{key} is neither a finite number nor None: {cell!r:.99}"
+                        hold(_finite(cell[key]), told)
+                return f"{len(cells)} cells"
+
+            yield outcome("reproductions", paper, tried)
 
 
 def _finite(value: Any) -> bool:

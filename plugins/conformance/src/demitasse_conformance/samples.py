@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,50 +12,100 @@ from demitasse_conformance.promises import hold
 if TYPE_CHECKING:
     from demitasse import DataSource
 
-Runs = list[dict[str, np.ndarray]]
+Run = dict[str, np.ndarray]
+RUNS = 8
+"""Runs that are compared at the beginning, and around the end of an epoch: a set may be large."""
+LARGEST = 64 << 20
+"""Bytes of a set whose epochs are looked at whole."""
 
 
 def check_source(source: DataSource, count: int = 7) -> None:
-    """Hold a source to its order: one stream of runs of ``count`` samples, two that share each run, and
-    one that is opened later read the same samples, through the end of an epoch. Raises
-    BrokenPromiseError."""
-    runs, half = 2 * source.size // count + 2, count // 2
-    whole = _read(source, 0, count, count, runs)
-    first = _read(source, 0, half, count, runs)
-    second = _read(source, half, count - half, count, runs)
-    later = _read(source, count, count, count, runs - 1)
-    again = _read(source, 0, count, count, 1)
-    for name in source.fields:
-        for number, batch in enumerate(whole):
-            shared = np.concatenate([first[number][name], second[number][name]])
-            about = f"{name} of samples {number * count} to {(number + 1) * count}"
-            _same(batch[name], shared, f"{about} differs where two streams share each run")
+    """Hold a source to its order, at the beginning and around the end of an epoch: one stream of runs of
+    ``count`` samples, two that share each run, and one that is opened later read the same samples, and a
+    second stream the same again. Raises BrokenPromiseError."""
+    around_the_end = max(0, (source.size // count - RUNS // 2) * count)
+    for first in dict.fromkeys((0, around_the_end)):
+        half = count // 2
+        streams = (
+            _runs(source, first, count, count),
+            _runs(source, first, half, count),
+            _runs(source, first + half, count - half, count),
+            _runs(source, first, count, count),
+        )
+        later = _runs(source, first + count, count, count)
+        for number, (whole, front, back, again) in enumerate(zip(*streams, strict=True)):
+            start = first + number * count
+            for name, given in whole.items():
+                about = f"{name} of samples {start} to {start + count}"
+                shared = np.concatenate([front[name], back[name]])
+                _same(given, shared, f"{about} differs where two streams share each run")
+                _same(given, again[name], f"{about} differs in a second stream")
             if number:
-                _same(
-                    batch[name], later[number - 1][name], f"{about} differs in a stream from {count} on"
-                )
-            else:
-                _same(batch[name], again[0][name], f"{about} differs in a second stream")
+                for name, given in next(later).items():
+                    about = f"{name} of samples {start} to {start + count}"
+                    _same(whole[name], given, f"{about} differs in a stream from {first + count} on")
 
 
-def _read(source: DataSource, first: int, count: int, step: int, runs: int) -> Runs:
+def check_epochs(source: DataSource) -> None:
+    """Hold a source without shuffling to the order of its epochs: sample ``size`` is the first one
+    again. Raises BrokenPromiseError."""
+    for start in {0, source.size // 2}:
+        one, other = (next(_runs(source, at, 2, 2)) for at in (start, start + source.size))
+        for name, given in one.items():
+            about = f"{name} of sample {start + source.size} is not that of sample {start}"
+            _same(given, other[name], f"{about}, of {source.size} that there are")
+
+
+def check_shuffling(opened: Callable[[int], DataSource], plain: DataSource) -> bool:
+    """Hold a source that is ``opened`` with a seed to what shuffling is: the same order by the same
+    seed, another one by another, in another epoch another, and in each the samples of ``plain``, once.
+    Returns whether it could be looked at: not of less than ten samples, nor of a large set. Raises
+    BrokenPromiseError."""
+    bytes_ = sum(int(np.prod(f.shape)) * np.dtype(f.dtype).itemsize for f in plain.fields.values())
+    if plain.size < 10 or bytes_ * plain.size > LARGEST:
+        return False
+    kept = _epochs(plain)[0]
+    if len(set(kept)) < 10:
+        return False  # alike as they are, orders are too
+    orders = [_epochs(opened(seed)) for seed in (1, 1, 2)]
+    hold(orders[0] == orders[1], "shuffled twice by one seed, the orders differ")
+    hold(orders[0] != orders[2], "shuffled by two seeds, the orders are the same")
+    hold(orders[0][0] != orders[0][1], "shuffled, two epochs have the same order")
+    for number, epoch in enumerate(orders[0]):
+        hold(
+            sorted(epoch) == sorted(kept),
+            f"shuffled, epoch {number} has not each of the {plain.size} samples once",
+        )
+    return True
+
+
+def _epochs(source: DataSource) -> tuple[list[bytes], list[bytes]]:
+    """What each sample of the first two epochs has."""
+    runs = _runs(source, 0, source.size, source.size, 2)
+    first, second = (
+        [b"".join(array[i].tobytes() for array in run.values()) for i in range(source.size)]
+        for run in runs
+    )
+    source.close()
+    return first, second
+
+
+def _runs(source: DataSource, first: int, count: int, step: int, runs: int = RUNS) -> Iterator[Run]:
     stream = source.stream(first, count, step)
-    taken = []
     try:
         hold(stream.cursor == first, f"a stream from {first} has cursor {stream.cursor}")
-        for _ in range(runs):
+        for number in range(1, runs + 1):
             fields = source.fields.items()
             out: dict[str, Any] = {name: np.empty((count, *f.shape), f.dtype) for name, f in fields}
             stream.read(out)
-            taken.append(out)
-        reached = first + runs * step
-        hold(
-            stream.cursor == reached,
-            f"after {runs} runs a stream from {first} has cursor {stream.cursor}, not {reached}",
-        )
+            reached = first + number * step
+            hold(
+                stream.cursor == reached,
+                f"after {number} runs a stream from {first} has cursor {stream.cursor}, not {reached}",
+            )
+            yield out
     finally:
         stream.close()
-    return taken
 
 
 def _same(one: np.ndarray, other: np.ndarray, wrong: str) -> None:

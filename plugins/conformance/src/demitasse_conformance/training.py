@@ -31,8 +31,10 @@ ORACLES = ("caffe", "datasets", "training", "reference")
 
 @dataclass(frozen=True)
 class Run:
-    """A training's losses, and its parameters by layer and number, at first and in the end."""
+    """A training's losses, its parameters by layer and number, at first and in the end, and the plugins
+    that compute the operations of its plan."""
 
+    owners: Sequence[str]
     losses: Sequence[float]
     before: Mapping[str, np.ndarray]
     after: Mapping[str, np.ndarray]
@@ -49,6 +51,17 @@ def check_training(
     four iterations of a small net as the reference plugin trains it in double precision: in the plan's
     layouts, with operations that it does together, in memory that tensors share. Returns the largest
     difference of a loss, of that loss. Raises BrokenPromiseError."""
+    return beside_the_reference(plugins, name, precision, hw, options)[0]
+
+
+def beside_the_reference(
+    plugins: Sequence[Any],
+    name: str,
+    precision: str,
+    hw: str | Path | Machine | None,
+    options: Mapping[str, Any] | None,
+) -> tuple[float, int]:
+    """What ``check_training`` does and returns, and how many operations of the plan the plugin does."""
     expected = _run(PLAINEST, ORACLES, "f64", {})
     machine = hw or machine_of(plugins, name)
     found = _run(machine, plugins, precision, {name: options} if options else {})
@@ -61,7 +74,7 @@ def check_training(
         )
     if precision in CHANGED:
         _hold_parameters(found, expected, CHANGED[precision])
-    return far
+    return far, found.owners.count(name)
 
 
 def _hold_parameters(found: Run, expected: Run, within: float) -> None:
@@ -87,8 +100,9 @@ def _run(machine: Any, plugins: Sequence[Any], precision: str, options: Mapping[
         before = _parameters(trainer)
         losses = [trainer.step().loss for _ in range(ITERATIONS)]
         after = _parameters(trainer)
+        owners = [entry.plugin for entry in trainer.plan.entries]
         trainer.close()
-    return Run(losses, before, after)
+    return Run(owners, losses, before, after)
 
 
 def _parameters(trainer: Any) -> dict[str, np.ndarray]:

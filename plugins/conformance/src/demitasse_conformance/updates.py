@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -11,35 +12,45 @@ from demitasse import Place, Request, TensorSpec
 from demitasse.operations import REQUIRED, Operation
 from demitasse_conformance.nets import SEED
 
-SIZE = 61
-SEGMENTS = ((0, 5, 1.0, 1.0), (5, 48, 2.0, 0.0), (48, 61, 0.5, 3.0))
+SIZE = 74
+SEGMENTS = ((0, 5, 1.0, 1.0), (5, 48, 2.0, 0.0), (48, 61, 0.5, 3.0), (61, 74, 0.0, 1.0))
 """(start, stop, rate multiplier, decay multiplier) of each parameter."""
-NUMBERS = {"decay": 0.01, "regularization": "L2", "clip": False}
-"""Attributes that have no default, other than numbers between 0 and 1."""
+TRIED: Mapping[str, tuple[Any, ...]] = {
+    "momentum": (0.9,),
+    "momentum2": (0.99,),
+    "decay": (0.05,),
+    "regularization": ("L2", "L1"),
+    "clip": (False, True),
+    "trust": (0.5,),
+    "delta": (1e-3,),
+    "segments": (SEGMENTS,),
+}
+"""What attributes are asked for with; others have their default, or 0.9 for none."""
 
 
 def update_requests(
     vocabulary: Mapping[str, Operation], place: Place, precision: str
 ) -> Iterator[tuple[Request, list[Any]]]:
-    """A request for each update in a vocabulary, with values of its inputs: gradients as they are, and
-    scaled as they are where they are clipped."""
+    """Requests for each update in a vocabulary, with values of its inputs: every choice of its
+    attributes, gradients as they are, and scaled as they are where they are clipped."""
     real = "float64" if precision == "f64" else "float32"
     for word in vocabulary.values():
         if word.family != "update":
             continue
-        given = {
-            name: NUMBERS.get(name, 0.9) if value is REQUIRED else value
+        choices = {
+            name: TRIED.get(name, (0.9 if value is REQUIRED else value,))
             for name, value in word.attributes.items()
         }
-        given |= {"segments": SEGMENTS} if "segments" in given else {}
         optional = [operand.name for operand in word.inputs if operand.optional]
-        for absent in (optional, []) if optional else ([],):
-            values = [
-                None if operand.name in absent else _value(operand.name, operand.dtype or real)
-                for operand in word.inputs
-            ]
-            specs = tuple(v if v is None else TensorSpec(v.shape, v.dtype.name) for v in values)
-            yield Request(word, specs, (), given, place, precision), values
+        for row in itertools.product(*choices.values()):
+            for absent in (optional, []) if optional else ([],):
+                values = [
+                    None if operand.name in absent else _value(operand.name, operand.dtype or real)
+                    for operand in word.inputs
+                ]
+                specs = tuple(v if v is None else TensorSpec(v.shape, v.dtype.name) for v in values)
+                given = dict(zip(choices, row, strict=True))
+                yield Request(word, specs, (), given, place, precision), values
 
 
 def _value(name: str, dtype: str) -> np.ndarray:
