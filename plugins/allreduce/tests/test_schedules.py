@@ -32,12 +32,12 @@ LOGARITHMIC = [
     for name, goal in GOALS
     if name in ("recursive-halving-doubling", "rabenseifner", "recursive-doubling", "binomial", "tree")
 ]
+SLOW = pytest.mark.slow
 
 
 def _long(goals: list[tuple[str, str]]) -> list[Any]:
     """Each takes to 2 s alone, and all together too long: other goals than allreduce are slow tests."""
-    slow = pytest.mark.slow
-    return [pytest.param(*each, marks=() if each[1] == "allreduce" else slow) for each in goals]
+    return [pytest.param(*each, marks=() if each[1] == "allreduce" else SLOW) for each in goals]
 
 
 def test_the_plugin_offers_its_algorithms_by_the_public_hook() -> None:
@@ -46,9 +46,19 @@ def test_the_plugin_offers_its_algorithms_by_the_public_hook() -> None:
         assert offers["allreduce"]() == ALGORITHMS
 
 
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        pytest.param([*range(1, 19), 31, 32, 33, 48, 63, 64], id="few and those at edges"),
+        pytest.param([*range(19, 31), *range(34, 48), *range(49, 63)], id="others", marks=SLOW),
+    ],
+)
 @pytest.mark.parametrize(("name", "goal"), GOALS)
-def test_each_is_proved_for_1_to_64_ranks_with_and_without_buffers(name: str, goal: str) -> None:
-    for ranks in range(1, 65):
+def test_each_is_proved_for_1_to_64_ranks_with_and_without_buffers(
+    name: str, goal: str, numbers: list[int]
+) -> None:
+    """Up to 18 each number, and later those beside powers of two; the slow ones are all between them."""
+    for ranks in numbers:
         for size in {ranks - 1, 100}:
             made = schedule(name, ranks, size, goal=goal, root=ranks // 2)
             assert check(made).identical == (goal == "allreduce")
