@@ -62,8 +62,8 @@ def shared() -> Path:
 
 @pytest.fixture(scope="session")
 def unpacked_cifar(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """``unpacked_cifar(name)``: a file of the real CIFAR-10, such as ``test_batch``, unpacked once for all
-    processes that share the tests: that takes seconds."""
+    """``unpacked_cifar(name)``: a file of the real CIFAR-10, such as ``test_batch``, unpacked once for
+    all processes that share the tests: that takes seconds."""
     from real_files import DATA
 
     import demitasse

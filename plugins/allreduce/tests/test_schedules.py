@@ -35,9 +35,13 @@ LOGARITHMIC = [
 SLOW = pytest.mark.slow
 
 
-def _long(goals: list[tuple[str, str]]) -> list[Any]:
-    """Each takes to 2 s alone, and all together too long: other goals than allreduce are slow tests."""
-    return [pytest.param(*each, marks=() if each[1] == "allreduce" else SLOW) for each in goals]
+def _long(goals: list[tuple[str, str]], *left_out: str) -> list[Any]:
+    """Each takes to 2 s alone, and all together too long: other goals than allreduce are slow tests, and
+    algorithms that have the longest or are like another."""
+    return [
+        pytest.param(name, goal, marks=() if goal == "allreduce" and name not in left_out else SLOW)
+        for name, goal in goals
+    ]
 
 
 def test_the_plugin_offers_its_algorithms_by_the_public_hook() -> None:
@@ -75,12 +79,19 @@ def test_each_is_proved_for_few_elements_many_chunks_and_odd_groups(name: str, g
 
 
 @pytest.mark.parametrize(("name", "goal"), _long(GOALS))
+def test_each_is_proved_for_256_ranks(name: str, goal: str) -> None:
+    proof = check(schedule(name, 256, 10_000_000, goal=goal, root=250))
+    assert proof.messages >= 255
+
+
+@pytest.mark.parametrize(("name", "goal"), _long(GOALS, "ring", "two-level"))
 def test_each_is_proved_for_1024_ranks(name: str, goal: str) -> None:
+    """The slow ones have a round for each rank."""
     proof = check(schedule(name, 1024, 10_000_000, goal=goal, root=1000))
     assert proof.messages >= 1023
 
 
-@pytest.mark.parametrize(("name", "goal"), _long(LOGARITHMIC))
+@pytest.mark.parametrize(("name", "goal"), _long(LOGARITHMIC, "rabenseifner", "tree"))
 def test_logarithmic_ones_are_proved_for_all_of_taihulight(name: str, goal: str) -> None:
     proof = check(schedule(name, 40_960, 10_000_000, goal=goal, root=40_000))
     assert proof.messages >= 40_959
