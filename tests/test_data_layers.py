@@ -180,13 +180,13 @@ def test_training_from_lmdbs_of_cifar_and_of_photos_learns(
     runtime: Any, unpacked_cifar: Callable[[str], Path], tmp_path: Path
 ) -> None:
     source = tmp_path / "data_batch_1.bin"
-    source.write_bytes(unpacked_cifar("data_batch_1").read_bytes()[: 4_000 * 3073])
+    source.write_bytes(unpacked_cifar("data_batch_1").read_bytes()[: 2_000 * 3073])
     runtime.program("convert_samples", source, tmp_path / "cifar", encoded="png")
     runtime.program("compute_image_mean", tmp_path / "cifar", tmp_path / "mean.binaryproto")
     cifar = """layer { name: "d" type: "Data" top: "data" top: "label"
       data_param { source: "cifar" backend: LMDB batch_size: 64 shuffle: true }
       transform_param { mean_file: "mean.binaryproto" crop_size: 28 mirror: true scale: 0.02 } }"""
-    told = losses(tmp_path, cifar, 120)
+    told = losses(tmp_path, cifar, 60)
     assert np.mean(told[-20:]) < np.mean(told[:5]) - 0.3
     files = sorted(PHOTOS.glob("*.JPEG"))[:30]
     (tmp_path / "list.txt").write_text("".join(f"{f} {n % 10}\n" for n, f in enumerate(files)))
@@ -196,7 +196,7 @@ def test_training_from_lmdbs_of_cifar_and_of_photos_learns(
     photos = f"""layer {{ name: "d" type: "Data" top: "data" top: "label"
       data_param {{ source: "photos" backend: LMDB batch_size: 16 shuffle: true }}
       transform_param {{ {MEAN} crop_size: 36 mirror: true scale: 0.02 }} }}"""
-    told = losses(tmp_path, photos, 80)
+    told = losses(tmp_path, photos, 40)
     assert np.mean(told[-5:]) < np.mean(told[:5]) - 0.5
 
 
