@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import lzma
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -56,6 +58,29 @@ def shared() -> Path:
     if not DATA.is_dir():
         pytest.skip(f"no real files at {DATA}; DEMITASSE_SHARED names the folder that `data` is in")
     return DATA
+
+
+@pytest.fixture(scope="session")
+def unpacked_cifar(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """``unpacked_cifar(name)``: a file of the real CIFAR-10, such as ``test_batch``, unpacked once for
+    all processes that share the tests: that takes seconds."""
+    from real_files import DATA
+
+    import demitasse
+
+    folder = tmp_path_factory.getbasetemp()
+    folder = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+
+    def unpacked(name: str) -> Path:
+        path = folder / f"{name}.bin"
+        with demitasse.locked(folder / f"{name}.lock"):
+            if not path.exists():
+                packed = (DATA / "cifar10" / f"{name}.bin.xz").read_bytes()
+                with demitasse.replacing(path) as file:
+                    file.write_bytes(lzma.decompress(packed))
+        return path
+
+    return unpacked
 
 
 @pytest.fixture(scope="session")

@@ -86,7 +86,7 @@ def trained(folder: Path) -> dict[str, Any]:
     with demitasse.compose(plugins=["-tuning"]) as runtime:
         trainer = runtime.trainer(folder / "solver.prototxt")
         before = trainer.test()
-        losses = [trainer.step().loss for _ in range(250)]
+        losses = [trainer.step().loss for _ in range(100)]
         assert np.mean(losses[-20:]) < 0.5 * np.mean(losses[:5])
         after = trainer.test()
         weights = demitasse.Weights(dict(trainer.net.params))

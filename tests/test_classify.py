@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -148,10 +149,12 @@ EVERPEACE = DATA / "caffemodel/everpeace+caffe/examples/cifar10"
 
 
 @pytest.mark.skipif(not EVERPEACE.is_dir(), reason=f"no real caffemodel in {EVERPEACE}")
-def test_pictures_of_cifar_are_classified_as_well_as_its_batches_are(tmp_path: Path) -> None:
+def test_pictures_of_cifar_are_classified_as_well_as_its_batches_are(
+    tmp_path: Path, unpacked_cifar: Callable[[str], Path]
+) -> None:
     """75% of the test set are right (tests/test_real_weights.py); of 300 pictures, 69 to 81%."""
     with demitasse.compose() as runtime:
-        source = runtime.open_source(DataSpec(str(DATA / "cifar10") + "?split=test"))
+        source = runtime.open_source(DataSpec(unpacked_cifar("test_batch")))
         batch = {"data": np.empty((300, 3, 32, 32), np.uint8), "label": np.empty(300, np.int32)}
         source.stream(0, 300, 300).read(batch)
         images = [tmp_path / f"{number}.png" for number in range(300)]

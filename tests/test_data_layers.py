@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -118,14 +118,15 @@ def test_images_without_labels_do_where_no_layer_asks_for_labels(runtime: Any, t
 
 @needs_data
 def test_a_batch_of_cifar_from_an_lmdb_has_its_mean_subtracted_where_the_crop_lies(
-    runtime: Any, tmp_path: Path
+    runtime: Any, unpacked_cifar: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    source = CIFAR / "test_batch.bin.xz"
-    assert runtime.program("convert_samples", source, tmp_path / "db") == 10_000
+    source, count = tmp_path / "test_batch.bin", 2_000
+    source.write_bytes(unpacked_cifar("test_batch").read_bytes()[: count * 3073])
+    assert runtime.program("convert_samples", source, tmp_path / "db") == count
     mean = runtime.program("compute_image_mean", tmp_path / "db", tmp_path / "mean.binaryproto")
     opened = runtime.open_source(demitasse.DataSpec(str(source)))
-    stored = {"data": np.empty((10_000, 3, 32, 32), np.uint8), "label": np.empty(10_000, np.uint8)}
-    stream = opened.stream(0, 10_000, 1)
+    stored = {"data": np.empty((count, 3, 32, 32), np.uint8), "label": np.empty(count, np.uint8)}
+    stream = opened.stream(0, count, 1)
     stream.read(stored)
     stream.close()
     np.testing.assert_allclose(mean, stored["data"].mean(axis=0, dtype=np.float64), rtol=1e-6)
@@ -135,7 +136,7 @@ def test_a_batch_of_cifar_from_an_lmdb_has_its_mean_subtracted_where_the_crop_li
     text = """layer { name: "cifar" type: "Data" top: "data" top: "label"
       data_param { source: "db" backend: LMDB batch_size: 32 shuffle: true }
       transform_param { mean_file: "mean.binaryproto" crop_size: 28 mirror: true } }"""
-    numbers = demitasse.permutation(3, 0, 10_000)[:32]
+    numbers = demitasse.permutation(3, 0, count)[:32]
     for phase in ("train", "test"):
         found = net(runtime, tmp_path, text, phase=phase, seed=3).forward()
         places = demitasse.crop_and_mirror(3, 0, 0, 0, 32, 4, 4)
@@ -175,13 +176,17 @@ def losses(folder: Path, text: str, iterations: int, hw: str = "auto") -> list[f
 
 
 @needs_data
-def test_training_from_lmdbs_of_cifar_and_of_photos_learns(runtime: Any, tmp_path: Path) -> None:
-    runtime.program("convert_samples", CIFAR / "data_batch_1.bin.xz", tmp_path / "cifar", encoded="png")
+def test_training_from_lmdbs_of_cifar_and_of_photos_learns(
+    runtime: Any, unpacked_cifar: Callable[[str], Path], tmp_path: Path
+) -> None:
+    source = tmp_path / "data_batch_1.bin"
+    source.write_bytes(unpacked_cifar("data_batch_1").read_bytes()[: 2_000 * 3073])
+    runtime.program("convert_samples", source, tmp_path / "cifar", encoded="png")
     runtime.program("compute_image_mean", tmp_path / "cifar", tmp_path / "mean.binaryproto")
     cifar = """layer { name: "d" type: "Data" top: "data" top: "label"
       data_param { source: "cifar" backend: LMDB batch_size: 64 shuffle: true }
       transform_param { mean_file: "mean.binaryproto" crop_size: 28 mirror: true scale: 0.02 } }"""
-    told = losses(tmp_path, cifar, 120)
+    told = losses(tmp_path, cifar, 60)
     assert np.mean(told[-20:]) < np.mean(told[:5]) - 0.3
     files = sorted(PHOTOS.glob("*.JPEG"))[:30]
     (tmp_path / "list.txt").write_text("".join(f"{f} {n % 10}\n" for n, f in enumerate(files)))
@@ -191,7 +196,7 @@ def test_training_from_lmdbs_of_cifar_and_of_photos_learns(runtime: Any, tmp_pat
     photos = f"""layer {{ name: "d" type: "Data" top: "data" top: "label"
       data_param {{ source: "photos" backend: LMDB batch_size: 16 shuffle: true }}
       transform_param {{ {MEAN} crop_size: 36 mirror: true scale: 0.02 }} }}"""
-    told = losses(tmp_path, photos, 80)
+    told = losses(tmp_path, photos, 40)
     assert np.mean(told[-5:]) < np.mean(told[:5]) - 0.5
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import subprocess
 import tomllib
@@ -62,13 +63,30 @@ def tracked() -> list[Path]:
     return [ROOT / name for name in done.stdout.splitlines() if (ROOT / name).is_file()]
 
 
-def imports(path: Path) -> Iterator[tuple[str, str | None, int]]:
-    """(module, name, line) of each import in a file; name is None for ``import module``."""
+@functools.cache
+def parsed(path: Path) -> tuple[list[tuple[str, str | None, int]], list[tuple[str, int]]]:
+    """What a file imports, and where it runs what it is given. Each is parsed once for all rules."""
+    imported: list[tuple[str, str | None, int]] = []
+    run: list[tuple[str, int]] = []
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            yield from ((alias.name, None, node.lineno) for alias in node.names)
+            imported += ((alias.name, None, node.lineno) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and not node.level:
-            yield from ((node.module or "", alias.name, node.lineno) for alias in node.names)
+            imported += ((node.module or "", alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.Call):
+            if isinstance(node.func, ast.Name) and node.func.id in ("eval", "exec"):
+                run.append((f"{node.func.id}()", node.lineno))
+            if any(
+                keyword.arg == "allow_pickle" and ast.unparse(keyword.value) != "False"
+                for keyword in node.keywords
+            ):
+                run.append(("allow_pickle", node.lineno))
+    return imported, run
+
+
+def imports(path: Path) -> Iterator[tuple[str, str | None, int]]:
+    """(module, name, line) of each import in a file; name is None for ``import module``."""
+    yield from parsed(path)[0]
 
 
 def test_every_package_of_the_core_s_wheel_tells_type_checkers_that_it_is_typed() -> None:
@@ -251,16 +269,7 @@ def test_untrusted_data_is_never_run() -> None:
         for module, _, line in imports(path):
             if module.split(".")[0] in ("pickle", "cPickle", "dill", "marshal", "shelve"):
                 found.append(f"{located(path, line)}: import {module}")
-        for node in ast.walk(ast.parse(path.read_text())):
-            if not isinstance(node, ast.Call):
-                continue
-            if isinstance(node.func, ast.Name) and node.func.id in ("eval", "exec"):
-                found.append(f"{located(path, node.lineno)}: {node.func.id}()")
-            if any(
-                keyword.arg == "allow_pickle" and ast.unparse(keyword.value) != "False"
-                for keyword in node.keywords
-            ):
-                found.append(f"{located(path, node.lineno)}: allow_pickle")
+        found += (f"{located(path, line)}: {what}" for what, line in parsed(path)[1])
     assert not found, "\n".join(found)
 
 

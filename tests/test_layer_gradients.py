@@ -186,7 +186,7 @@ def test_the_gradient_is_the_slope_of_the_loss(tmp_path: Path, name: str, kernel
                     continue
                 moved = moving.net.params[layer][number]
                 gradient = (before[layer][number] - moved).reshape(-1)
-                for i in np.random.default_rng(3).permutation(array.size)[:8]:
+                for i in np.random.default_rng(3).permutation(array.size)[:5]:
                     slope = difference(standing, array, np.unravel_index(i, array.shape))
                     assert gradient[i] == pytest.approx(slope, rel=1e-5, abs=2e-9), (layer, number, i)
                     checked += 1

@@ -1,6 +1,7 @@
 """Real nets on real data: weights that others trained score what they are known to, and training
 learns. The files are not the project's; DEMITASSE_SHARED names their folder."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -36,10 +37,12 @@ SCORES = {
 
 @needs_data
 @pytest.mark.parametrize("name", SCORES)
-def test_weights_that_others_trained_score_what_another_reader_gives(name: str) -> None:
+def test_weights_that_others_trained_score_what_another_reader_gives(
+    name: str, unpacked_cifar: Callable[[str], Path]
+) -> None:
     """The accuracies are OpenCV 4's on the whole test sets."""
     net, weights, file, accuracy = SCORES[name]
-    layer, source = ("mnist", MNIST / file) if file else ("cifar", CIFAR / "test_batch.bin.xz")
+    layer, source = ("mnist", MNIST / file) if file else ("cifar", unpacked_cifar("test_batch"))
     overrides = {f"layer.{layer}.data_param.source": str(source)}
     if not file:
         mean = DATA / "mean" / "cifar10_mean.binaryproto"

@@ -3,7 +3,7 @@ the whole test sets, in every form, and a training run goes on from them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -52,6 +52,20 @@ def runtime() -> Iterator[Runtime]:
         yield composed
 
 
+Unpacked = Callable[[Mapping[str, str]], dict[str, str]]
+
+
+@pytest.fixture
+def unpacked(unpacked_cifar: Callable[[str], Path]) -> Unpacked:
+    """Overrides whose files of CIFAR-10 are those that are unpacked once for all tests."""
+
+    def path(value: str) -> str:
+        name = Path(value).name
+        return str(unpacked_cifar(name.removesuffix(".bin.xz"))) if name.endswith(".bin.xz") else value
+
+    return lambda overrides: {key: path(value) for key, value in overrides.items()}
+
+
 def whole_test_set(net: Path) -> dict[str, str]:
     """Overrides that name the test set where ours lies."""
     if "lenet" in net.name:
@@ -62,25 +76,30 @@ def whole_test_set(net: Path) -> dict[str, str]:
     }
 
 
-def accuracy(runtime: Runtime, net: Path, weights: Path) -> float:
+def accuracy(runtime: Runtime, net: Path, weights: Path, unpacked: Unpacked) -> float:
     path = net.with_suffix(".prototxt")
-    made = runtime.net(path, weights=weights, overrides=whole_test_set(net))
+    made = runtime.net(path, weights=weights, overrides=unpacked(whole_test_set(net)))
     return float(made.test(100)["accuracy"])
 
 
 @pytest.mark.parametrize("name", SCORES)
-def test_a_caffemodel_scores_what_another_reader_gives(runtime: Runtime, name: str) -> None:
+def test_a_caffemodel_scores_what_another_reader_gives(
+    runtime: Runtime, unpacked: Unpacked, name: str
+) -> None:
     net, weights, expected = SCORES[name]
-    found = accuracy(runtime, net, net.with_name(f"{weights}.caffemodel"))
+    found = accuracy(runtime, net, net.with_name(f"{weights}.caffemodel"), unpacked)
     assert found == pytest.approx(expected, abs=0.0005)
 
 
-def test_every_form_of_weights_scores_the_same(runtime: Runtime, tmp_path: Path) -> None:
+def test_every_form_of_weights_scores_the_same(
+    runtime: Runtime, unpacked: Unpacked, tmp_path: Path
+) -> None:
     net, name, expected = SCORES["LeNet, V1"]
     weights = runtime.read(net.with_name(f"{name}.solverstate")).weights()
     for suffix in ("caffemodel", "caffemodel.h5", "solverstate", "solverstate.h5", "demitasse"):
         path = runtime.write(tmp_path / f"w.{suffix}", weights)
-        assert accuracy(runtime, net, path) == pytest.approx(expected, abs=0.0005), suffix
+        found = accuracy(runtime, net, path, unpacked)
+        assert found == pytest.approx(expected, abs=0.0005), suffix
 
 
 DIMENSIONS = "layer.data.input_param.shape.0.dim"
@@ -134,6 +153,7 @@ QUICK = {
 )
 def test_a_run_goes_on_from_a_real_state_with_the_loss_that_it_had(
     runtime: Runtime,
+    unpacked: Unpacked,
     solver: Path,
     state: str,
     overrides: dict[str, str],
@@ -141,7 +161,7 @@ def test_a_run_goes_on_from_a_real_state_with_the_loss_that_it_had(
     expected: float,
     fresh: float,
 ) -> None:
-    path = solver.with_suffix(".prototxt")
+    path, overrides = solver.with_suffix(".prototxt"), unpacked(overrides)
     trainer = runtime.trainer(path, resume=solver.with_name(state), overrides=overrides)
     assert trainer.iteration == iteration
     losses = [trainer.step(1).loss for _ in range(20)]

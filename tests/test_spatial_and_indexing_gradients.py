@@ -143,7 +143,7 @@ def test_the_gradient_is_the_slope_of_the_loss(
     for layer, arrays in standing.net.params.items():
         for number, array in enumerate(arrays):
             gradient = (before[layer][number] - moving.net.params[layer][number]).reshape(-1)
-            for i in np.random.default_rng(3).permutation(array.size)[:6]:
+            for i in np.random.default_rng(3).permutation(array.size)[:4]:
                 slope = difference(standing, array, np.unravel_index(i, array.shape))
                 assert gradient[i] == pytest.approx(slope, rel=1e-5, abs=2e-9), (layer, number, i)
 

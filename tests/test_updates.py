@@ -441,12 +441,12 @@ SOLVERS: Mapping[str, Mapping[str, Any]] = {
 
 @pytest.mark.parametrize("kind", SOLVERS)
 def test_every_solver_learns_the_digits(kind: str) -> None:
-    """In 300 iterations from 10% of the held-out digits to 90% and more (measured: 93% to 97%)."""
+    """In 100 iterations from 10% of the held-out digits to 80% and more (measured: 85% to 95%)."""
     pytest.importorskip("sklearn")
     path = Path(__file__).parents[1] / "examples/digits/digits_solver.prototxt"
     with demitasse.compose() as runtime:
         trainer = runtime.trainer(path, overrides={"type": kind, **SOLVERS[kind]})
         first = trainer.step(1).loss
-        last = trainer.step(299).loss
-        assert trainer.test()["accuracy"] >= 0.9
+        last = trainer.step(99).loss
+        assert trainer.test()["accuracy"] >= 0.8
     assert last < 0.25 * first

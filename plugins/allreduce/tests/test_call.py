@@ -12,15 +12,16 @@ from demitasse_allreduce import allreduce
 from demitasse_allreduce.algorithms import ALGORITHMS
 draw = np.random.default_rng(9)
 world = comm.Split(rank // 2 if sys.argv[1] == "split" else 0, -rank)
-for algorithm in ("auto", "shared", "mpi", *ALGORITHMS):
-    for shape, dtype in (((), "f4"), ((0,), "f8"), ((3, 5), "i8"), ((4_000,), "f4"), ((300, 301), "f8"),
-                         ((7,), "u1"), ((600_001,), "f4")):
-        everyone = draw.integers(0, 25, (comm.size, *shape)).astype(dtype)
-        members = [r for r in range(comm.size) if sys.argv[1] != "split" or r // 2 == rank // 2]
+members = [r for r in range(comm.size) if sys.argv[1] != "split" or r // 2 == rank // 2]
+for shape, dtype in (((), "f4"), ((0,), "f8"), ((3, 5), "i8"), ((4_000,), "f4"), ((300, 301), "f8"),
+                     ((7,), "u1"), ((600_001,), "f4")):
+    everyone = draw.integers(0, 25, (comm.size, *shape)).astype(dtype)
+    expected = everyone[members].sum(0)
+    for algorithm in ("auto", "shared", "mpi", *ALGORITHMS):
         for turn in range(2):
             array = everyone[rank].copy() if shape else np.array(everyone[rank])
             assert allreduce(array, world, algorithm) is None
-            assert (array == everyone[members].sum(0)).all(), (algorithm, shape, dtype)
+            assert (array == expected).all(), (algorithm, shape, dtype)
 print("right")
 """
 
@@ -36,31 +37,30 @@ def test_sub_communicators_sum_for_themselves(on_ranks: Callable[..., str]) -> N
 
 NODES = """
 from demitasse_allreduce import allreduce, call
-homes = {"pairs": [0, 0, 2, 2], "uneven": [0, 1, 0, 0]}[sys.argv[1]]
-call.homes = lambda comm: homes
-draw, tried = np.random.default_rng(9), []
-quickest = call._State._quickest
-def noted(self, names, trial, check):
-    tried.append(names)
-    return quickest(self, names, trial, check)
-call._State._quickest = noted
-for algorithm in ("auto", "nodes", "two-level", "chain-chain", "chain-binomial"):
-    for shape, dtype in (((3, 5), "i8"), ((70, 301), "f8"), ((0,), "f8")):
-        everyone = draw.integers(0, 25, (comm.size, *shape)).astype(dtype)
-        for turn in range(2):
-            array = everyone[rank].copy()
-            allreduce(array, comm, algorithm)
-            assert (array == everyone.sum(0)).all(), (algorithm, shape, dtype)
-assert {"nodes", "two-level", "chain-chain", "chain-binomial", "mpi", "ring"} <= {*tried[0]}, tried
+quickest, homes = call._State._quickest, call.homes
+for places in ([0, 0, 2, 2], [0, 1, 0, 0]):  # pairs, and one by itself
+    world = comm.Dup()  # of which nothing is remembered
+    call.homes = lambda comm: places
+    draw, tried = np.random.default_rng(9), []
+    def noted(self, names, trial, check):
+        tried.append(names)
+        return quickest(self, names, trial, check)
+    call._State._quickest = noted
+    for algorithm in ("auto", "nodes", "two-level", "chain-chain", "chain-binomial"):
+        for shape, dtype in (((3, 5), "i8"), ((70, 301), "f8"), ((0,), "f8")):
+            everyone = draw.integers(0, 25, (comm.size, *shape)).astype(dtype)
+            for turn in range(2):
+                array = everyone[rank].copy()
+                allreduce(array, world, algorithm)
+                assert (array == everyone.sum(0)).all(), (algorithm, shape, dtype)
+    assert {"nodes", "two-level", "chain-chain", "chain-binomial", "mpi", "ring"} <= {*tried[0]}, tried
+    call._State._quickest, call.homes = quickest, homes
 print("right")
 """
 
 
-@pytest.mark.parametrize("nodes", ["pairs", "uneven"])
-def test_ranks_of_several_nodes_have_two_levels_to_choose_from(
-    mpiexec: Callable[..., str], nodes: str
-) -> None:
-    assert mpiexec(4, NODES, nodes).count("right") == 4
+def test_ranks_of_several_nodes_have_two_levels_to_choose_from(on_ranks: Callable[..., str]) -> None:
+    assert on_ranks(4, NODES).count("right") == 4
 
 
 def test_strides_and_element_types_of_all_kinds(on_ranks: Callable[..., str]) -> None:
@@ -107,7 +107,7 @@ def test_what_is_remembered_of_a_communicator_is_for_it_alone(on_ranks: Callable
     assert on_ranks(4, script).count("freed") == 4
 
 
-def test_an_array_may_move_between_sums(mpiexec: Callable[..., str]) -> None:
+def test_an_array_may_move_between_sums(on_ranks: Callable[..., str]) -> None:
     script = """
     from demitasse import DataError
     from demitasse_allreduce import allreduce
@@ -115,7 +115,8 @@ def test_an_array_may_move_between_sums(mpiexec: Callable[..., str]) -> None:
     from demitasse_allreduce.node import work
     memory = node_of(comm).allocate(100_000).mappings[rank].view(0, (9_000,), np.float32)
     bytes_ = np.zeros(36_001, np.uint8)
-    for data in (work.DATA, -1):  # -1: NumPy is asked where an array is
+    known = work.DATA
+    for data in (known, -1):  # -1: NumPy is asked where an array is
         work.DATA = data
         for n in (50, 9_000):
             plain, fixed = np.empty(n, np.float32), np.empty(n, np.float32)
@@ -136,8 +137,9 @@ def test_an_array_may_move_between_sums(mpiexec: Callable[..., str]) -> None:
             moved[:] = rank
             allreduce(moved, algorithm="shared")
             assert (moved == size * (size - 1) / 2).all()
+    work.DATA = known
     """
-    assert mpiexec(2, script).count("True") == 8
+    assert on_ranks(2, script).count("True") == 8
 
 
 def test_arrays_in_shared_memory_are_summed_where_they_lie(on_ranks: Callable[..., str]) -> None:
@@ -276,7 +278,7 @@ def test_ranks_with_different_arrays_are_named(on_ranks: Callable[..., str], alg
     assert output.count("9 float32") == 2
 
 
-def test_what_a_communicator_keeps_goes_with_it(mpiexec: Callable[..., str]) -> None:
+def test_what_a_communicator_keeps_goes_with_it(on_ranks: Callable[..., str]) -> None:
     script = """
     import gc, os
     from demitasse_allreduce import allreduce
@@ -291,14 +293,15 @@ def test_what_a_communicator_keeps_goes_with_it(mpiexec: Callable[..., str]) -> 
         first = first or open_now()
     assert open_now() == first, (first, open_now())
     """
-    mpiexec(2, script)
+    on_ranks(2, script)
 
 
-def test_short_integers_wrap_around_whatever_is_quickest(mpiexec: Callable[..., str]) -> None:
+def test_short_integers_wrap_around_whatever_is_quickest(on_ranks: Callable[..., str]) -> None:
     script = """
     from demitasse_allreduce import allreduce
     from demitasse_allreduce.call import _attach
-    state = _attach(comm)
+    world = comm.Dup()
+    state = _attach(world)
     state._chosen = {bits: "mpi" for bits in range(40)}
     kinds = {"int8": "shared", "uint16": "shared", "int32": "mpi", "float32": "mpi"}
     for dtype, way in kinds.items():
@@ -306,11 +309,11 @@ def test_short_integers_wrap_around_whatever_is_quickest(mpiexec: Callable[..., 
     for dtype in ("int8", "uint8", "int16", "uint16"):
         largest = np.iinfo(dtype).max
         array = np.full(33, largest, dtype)
-        allreduce(array)
+        allreduce(array, world)
         assert (array == np.full(33, largest, dtype) + np.full(33, largest, dtype)).all(), array
     print("wraps")
     """
-    assert mpiexec(2, script).count("wraps") == 2
+    assert on_ranks(2, script).count("wraps") == 2
 
 
 def test_the_librarys_sum_is_tried_again_after_some_calls(mpiexec: Callable[..., str]) -> None:

@@ -69,7 +69,7 @@ layer { name: "loss" type: "SoftmaxWithLoss" bottom: "score" bottom: "label" top
 
 SOLVER = """
 net: "net.prototxt" base_lr: %s lr_policy: "fixed" momentum: 0.9 max_iter: 100000000
-display: 0 snapshot: 200 snapshot_prefix: "out"
+display: 0 snapshot: 50 snapshot_prefix: "out"
 """
 
 

@@ -32,12 +32,16 @@ LOGARITHMIC = [
     for name, goal in GOALS
     if name in ("recursive-halving-doubling", "rabenseifner", "recursive-doubling", "binomial", "tree")
 ]
+SLOW = pytest.mark.slow
 
 
-def _long(goals: list[tuple[str, str]]) -> list[Any]:
-    """Each takes to 2 s alone, and all together too long: other goals than allreduce are slow tests."""
-    slow = pytest.mark.slow
-    return [pytest.param(*each, marks=() if each[1] == "allreduce" else slow) for each in goals]
+def _long(goals: list[tuple[str, str]], *left_out: str) -> list[Any]:
+    """Each takes to 2 s alone, and all together too long: other goals than allreduce are slow tests, and
+    algorithms that have the longest or are like another."""
+    return [
+        pytest.param(name, goal, marks=() if goal == "allreduce" and name not in left_out else SLOW)
+        for name, goal in goals
+    ]
 
 
 def test_the_plugin_offers_its_algorithms_by_the_public_hook() -> None:
@@ -46,9 +50,19 @@ def test_the_plugin_offers_its_algorithms_by_the_public_hook() -> None:
         assert offers["allreduce"]() == ALGORITHMS
 
 
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        pytest.param([*range(1, 19), 31, 32, 33, 48, 63, 64], id="few and those at edges"),
+        pytest.param([*range(19, 31), *range(34, 48), *range(49, 63)], id="others", marks=SLOW),
+    ],
+)
 @pytest.mark.parametrize(("name", "goal"), GOALS)
-def test_each_is_proved_for_1_to_64_ranks_with_and_without_buffers(name: str, goal: str) -> None:
-    for ranks in range(1, 65):
+def test_each_is_proved_for_1_to_64_ranks_with_and_without_buffers(
+    name: str, goal: str, numbers: list[int]
+) -> None:
+    """Up to 18 each number, and later those beside powers of two; the slow ones are all between them."""
+    for ranks in numbers:
         for size in {ranks - 1, 100}:
             made = schedule(name, ranks, size, goal=goal, root=ranks // 2)
             assert check(made).identical == (goal == "allreduce")
@@ -65,12 +79,19 @@ def test_each_is_proved_for_few_elements_many_chunks_and_odd_groups(name: str, g
 
 
 @pytest.mark.parametrize(("name", "goal"), _long(GOALS))
+def test_each_is_proved_for_256_ranks(name: str, goal: str) -> None:
+    proof = check(schedule(name, 256, 10_000_000, goal=goal, root=250))
+    assert proof.messages >= 255
+
+
+@pytest.mark.parametrize(("name", "goal"), _long(GOALS, "ring", "two-level"))
 def test_each_is_proved_for_1024_ranks(name: str, goal: str) -> None:
+    """The slow ones have a round for each rank."""
     proof = check(schedule(name, 1024, 10_000_000, goal=goal, root=1000))
     assert proof.messages >= 1023
 
 
-@pytest.mark.parametrize(("name", "goal"), _long(LOGARITHMIC))
+@pytest.mark.parametrize(("name", "goal"), _long(LOGARITHMIC, "rabenseifner", "tree"))
 def test_logarithmic_ones_are_proved_for_all_of_taihulight(name: str, goal: str) -> None:
     proof = check(schedule(name, 40_960, 10_000_000, goal=goal, root=40_000))
     assert proof.messages >= 40_959

@@ -87,19 +87,19 @@ def command(ranks: int, *words: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("ranks", "words", "told"),
     [
-        (["train", SOLVER, "--nosuch"], "unknown option '--nosuch'"),
-        (["train", "nosuch.prototxt"], "no such file: nosuch.prototxt"),
-        (["train", "solver.prototxt"], "unknown field 'num_outpt'"),
+        (3, ["train", SOLVER, "--nosuch"], "unknown option '--nosuch'"),
+        (2, ["train", "nosuch.prototxt"], "no such file: nosuch.prototxt"),
+        (2, ["train", "solver.prototxt"], "unknown field 'num_outpt'"),
     ],
 )
-def test_a_mistake_of_all_is_one_line(words: list[str], told: str, tmp_path: Path) -> None:
+def test_a_mistake_of_all_is_one_line(ranks: int, words: list[str], told: str, tmp_path: Path) -> None:
     """Of the command, before processes have met, and of the net, when they have."""
     (tmp_path / "solver.prototxt").write_text(NAMELESS)
     layer = 'layer { name: "a" type: "InnerProduct" inner_product_param { num_outpt: 3 } }'
     (tmp_path / "net.prototxt").write_text(layer)
-    status, lines = run(command(3, *words), folder=tmp_path)
+    status, lines = run(command(ranks, *words), folder=tmp_path)
     assert status == 2
     assert len(lines) == 1, lines
     assert lines[0].startswith("demitasse: ")
@@ -107,19 +107,18 @@ def test_a_mistake_of_all_is_one_line(words: list[str], told: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("ranks", "words", "told"),
     [
-        (["train", SOLVER, "--set", "layer.digits.data_param.batch_size=2"], "a batch of 2 does not"),
-        (
-            ["train", SOLVER, "--set", "layer.digits.data_param.source=far"],
-            "no such file or folder",
-        ),
-        (["simulate", "nosuch.prototxt"], "no such file: nosuch.prototxt"),
+        (3, ["train", SOLVER, "--set", "layer.digits.data_param.batch_size=2"], "a batch of 2 does not"),
+        (2, ["train", SOLVER, "--set", "layer.digits.data_param.source=far"], "no such file or folder"),
+        (2, ["simulate", "nosuch.prototxt"], "no such file: nosuch.prototxt"),
     ],
 )
-def test_all_who_meet_one_mistake_end_together(words: list[str], told: str, tmp_path: Path) -> None:
+def test_all_who_meet_one_mistake_end_together(
+    ranks: int, words: list[str], told: str, tmp_path: Path
+) -> None:
     """Nobody is killed before MPI has ended, so the status is that of the mistake."""
-    status, lines = run(command(3, *words), folder=tmp_path, cleanup=True)
+    status, lines = run(command(ranks, *words), folder=tmp_path, cleanup=True)
     assert status == 2
     assert len(lines) == 1 and lines[0].startswith("demitasse: ") and told in lines[0], lines
 

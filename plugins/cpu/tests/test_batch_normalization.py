@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from agreement import make_request, run
+from combined import in_pairs
 
 from demitasse import PLAIN, Layout, Place, Request, TensorSpec
 from demitasse.operations import VOCABULARY
@@ -32,7 +33,8 @@ SHAPES = [
     (7, 128, 15, 13),
 ]
 VECTORS = [(1, 3), (33, 97), (600, 50)]
-PLACES = [(shape, layout) for shape in SHAPES for layout in LAYOUTS]
+Lying = tuple[tuple[int, ...], Layout]
+PLACES: list[Lying] = [(shape, layout) for shape in SHAPES for layout in LAYOUTS]
 PLACES += [(shape, PLAIN) for shape in VECTORS]
 FORMS = ["alone", "w", "w b", "w b relu", "relu"]
 
@@ -132,10 +134,9 @@ def away_from_kink(dy: Any, z: Any) -> Any:
     return np.where(np.abs(z) < 1e-4, 0, dy).astype(dy.dtype)
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("dtype", sorted(TOLERANCE))
-@pytest.mark.parametrize(("shape", "layout"), PLACES)
-def test_a_batch_is_normalised(shape: tuple[int, ...], layout: Layout, dtype: str, form: str) -> None:
+@pytest.mark.parametrize(("place", "dtype", "form"), in_pairs(PLACES, sorted(TOLERANCE), FORMS))
+def test_a_batch_is_normalised(place: Lying, dtype: str, form: str) -> None:
+    shape, layout = place
     (x,) = draw(shape, dtype, 1, mean=3)
     mean, variance = statistics(shape[1], dtype)
     inputs = [x, mean, variance, np.array([1.5], dtype), *learned(form, shape[1], dtype)]
@@ -173,12 +174,9 @@ def test_what_is_averaged_is_a_moving_average_of_batches(
         close(ours, np.asarray(theirs), dtype)
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("dtype", sorted(TOLERANCE))
-@pytest.mark.parametrize(("shape", "layout"), PLACES)
-def test_the_gradient_through_a_batchs_statistics(
-    shape: tuple[int, ...], layout: Layout, dtype: str, form: str
-) -> None:
+@pytest.mark.parametrize(("place", "dtype", "form"), in_pairs(PLACES, sorted(TOLERANCE), FORMS))
+def test_the_gradient_through_a_batchs_statistics(place: Lying, dtype: str, form: str) -> None:
+    shape, layout = place
     dy, x = draw(shape, dtype, 2, mean=0.5)
     average, inverse = statistics(shape[1], dtype)
     w, b = learned(form, shape[1], dtype)
@@ -201,13 +199,11 @@ def test_the_gradient_through_a_batchs_statistics(
             assert ours is None if i in absent else np.array_equal(ours, same)
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("factor", [2.5, 0.0])
-@pytest.mark.parametrize("dtype", sorted(TOLERANCE))
-@pytest.mark.parametrize(("shape", "layout"), PLACES)
-def test_kept_statistics(
-    shape: tuple[int, ...], layout: Layout, dtype: str, factor: float, form: str
-) -> None:
+@pytest.mark.parametrize(
+    ("place", "dtype", "factor", "form"), in_pairs(PLACES, sorted(TOLERANCE), [2.5, 0.0], FORMS)
+)
+def test_kept_statistics(place: Lying, dtype: str, factor: float, form: str) -> None:
+    shape, layout = place
     x, dy = draw(shape, dtype, 2, mean=3)
     mean, variance = statistics(shape[1], dtype)
     w, b = learned(form, shape[1], dtype)

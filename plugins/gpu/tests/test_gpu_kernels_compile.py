@@ -80,11 +80,20 @@ def compile_source(path: Path, options: Sequence[str], folder: Path) -> int:
 
 
 @needs_compiler
+@pytest.mark.parametrize(
+    "more",
+    [
+        pytest.param(["--device-debug"], id="as written"),
+        pytest.param([], id="optimised", marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("path", SOURCES, ids=str)
-def test_kernels_compile(path: Path, tmp_path: Path) -> None:
+def test_kernels_compile(path: Path, more: list[str], tmp_path: Path) -> None:
+    """All that is wrong in a text is told before it is optimised, which takes most of the time: only the
+    slow tests have that done, too."""
     for number, form in enumerate(forms(path)):
         target = OTHERS.get(path.name, TARGETS[number % 2])
-        options = [f"--gpu-architecture={target}", "--std=c++17", _SUPPRESSED, *form]
+        options = [f"--gpu-architecture={target}", "--std=c++17", _SUPPRESSED, *form, *more]
         assert compile_source(CUDA.parent / path, options, tmp_path) > 1000
 
 

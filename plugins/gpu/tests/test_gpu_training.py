@@ -19,8 +19,10 @@ from demitasse import Level, Machine, MemorySpace, SyncSpec, fingerprint
 
 ROOT = Path(__file__).resolve().parents[3]
 ORDER_BACK = "order: 1 order: 3 order: 0 order: 2"
-SOLVER = ROOT / "examples" / "digits" / "digits_solver.prototxt"
+EXAMPLE = ROOT / "examples" / "digits" / "digits_solver.prototxt"
+BATCH = 16
 PLUGINS = ["caffe", "training", "datasets", "gpu", "cpu", "reference", "snapshots"]
+SLOW = pytest.mark.slow
 
 
 def machine(**about: Any) -> Machine:
@@ -43,10 +45,24 @@ def losses(trainer: Any, iterations: int) -> list[float]:
 
 
 @pytest.fixture(scope="module")
-def reference() -> list[float]:
+def solver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The example's, with small batches: one of 64 takes a stand-in four times as long."""
+    folder, net = tmp_path_factory.mktemp("digits"), "digits_train_test.prototxt"
+    text = (EXAMPLE.parent / net).read_text()
+    for size, smaller in ((64, BATCH), (359, 4 * BATCH)):
+        assert f"batch_size: {size} " in text
+        text = text.replace(f"batch_size: {size} ", f"batch_size: {smaller} ")
+    (folder / net).write_text(text)
+    path = folder / EXAMPLE.name
+    path.write_text(EXAMPLE.read_text())
+    return path
+
+
+@pytest.fixture(scope="module")
+def reference(solver: Path) -> list[float]:
     """Losses of the same training by the readable kernels."""
     with on_cpu("reference") as runtime:
-        return losses(runtime.trainer(SOLVER), 4)
+        return losses(runtime.trainer(solver), 4)
 
 
 @pytest.fixture
@@ -57,9 +73,11 @@ def gpu() -> Iterator[demitasse.Runtime]:
 
 
 @pytest.mark.parametrize("driver", [EmulatedDriver, ThreadedDriver])
-def test_losses_agree_with_the_reference_kernels(driver: Any, reference: list[float]) -> None:
+def test_losses_agree_with_the_reference_kernels(
+    solver: Path, driver: Any, reference: list[float]
+) -> None:
     with on_gpu(driver) as runtime:
-        trainer = runtime.trainer(SOLVER)
+        trainer = runtime.trainer(solver)
         assert np.allclose(losses(trainer, 4), reference, rtol=1e-5)
         (worker,) = trainer._workers
         assert {entry.plugin for entry in worker.plan.entries} == {"gpu"}
@@ -100,25 +118,25 @@ def test_images_of_their_own_sizes_are_learned_from_as_on_a_host(
 
 
 @pytest.mark.parametrize("scheme", ["cgdp", "typical"])
-def test_two_devices_train_as_one(scheme: str, reference: list[float]) -> None:
+def test_two_devices_train_as_one(solver: Path, scheme: str, reference: list[float]) -> None:
     sync = SyncSpec("cgdp", {"scheme": scheme})
     two = machine(count=2, sync=sync)
     with demitasse.compose(two, [*PLUGINS, "cgdp"], {"gpu": {"driver": ThreadedDriver}}) as runtime:
-        assert np.allclose(losses(runtime.trainer(SOLVER), 4), reference, rtol=1e-5)
+        assert np.allclose(losses(runtime.trainer(solver), 4), reference, rtol=1e-5)
 
 
-def test_without_graphs_a_step_gives_the_same_bits(gpu: demitasse.Runtime) -> None:
-    trainer = gpu.trainer(SOLVER)
+def test_without_graphs_a_step_gives_the_same_bits(solver: Path, gpu: demitasse.Runtime) -> None:
+    trainer = gpu.trainer(solver)
     graphs = losses(trainer, 4)
     with on_gpu(EmulatedDriver, graphs=False) as runtime:
-        assert losses(runtime.trainer(SOLVER), 4) == graphs
+        assert losses(runtime.trainer(solver), 4) == graphs
 
 
-def test_scores_and_parameters_are_those_of_the_host(gpu: demitasse.Runtime) -> None:
-    trainer = gpu.trainer(SOLVER)
+def test_scores_and_parameters_are_those_of_the_host(solver: Path, gpu: demitasse.Runtime) -> None:
+    trainer = gpu.trainer(solver)
     losses(trainer, 2)
     with on_cpu("cpu") as runtime:
-        other = runtime.trainer(SOLVER)
+        other = runtime.trainer(solver)
         losses(other, 2)
         mine, theirs = trainer.net.params, other.net.params
         assert mine.keys() == theirs.keys()
@@ -132,38 +150,40 @@ def test_scores_and_parameters_are_those_of_the_host(gpu: demitasse.Runtime) -> 
 
 
 def test_a_training_goes_on_from_its_snapshot_as_if_it_had_not_stopped(
-    gpu: demitasse.Runtime, tmp_path: Path
+    solver: Path, gpu: demitasse.Runtime, tmp_path: Path
 ) -> None:
-    first = gpu.trainer(SOLVER)
+    first = gpu.trainer(solver)
     losses(first, 2)
     path = first.snapshot(tmp_path / "digits")
     expected = losses(first, 2)
     with on_gpu(EmulatedDriver) as runtime:
-        assert losses(runtime.trainer(SOLVER, resume=path), 2) == expected
+        assert losses(runtime.trainer(solver, resume=path), 2) == expected
 
 
-def test_a_snapshot_of_a_gpu_goes_on_on_the_host(tmp_path: Path) -> None:
+def test_a_snapshot_of_a_gpu_goes_on_on_the_host(solver: Path, tmp_path: Path) -> None:
     with on_gpu(EmulatedDriver) as runtime:
-        trainer = runtime.trainer(SOLVER)
+        trainer = runtime.trainer(solver)
         losses(trainer, 2)
         path = trainer.snapshot(tmp_path / "digits")
         expected = losses(trainer, 2)
     with on_cpu("cpu") as runtime:
-        assert np.allclose(losses(runtime.trainer(SOLVER, resume=path), 2), expected, rtol=1e-4)
+        assert np.allclose(losses(runtime.trainer(solver, resume=path), 2), expected, rtol=1e-4)
 
 
-def test_half_precision_trains_close_to_single(gpu: demitasse.Runtime, reference: list[float]) -> None:
-    trainer = gpu.trainer(SOLVER, precision="bf16")
+def test_half_precision_trains_close_to_single(
+    solver: Path, gpu: demitasse.Runtime, reference: list[float]
+) -> None:
+    trainer = gpu.trainer(solver, precision="bf16")
     assert np.allclose(losses(trainer, 4), reference, rtol=2e-2)
 
 
 @pytest.mark.parametrize("precision", ["f32", "bf16"])
 @pytest.mark.parametrize("driver", [EmulatedDriver, ThreadedDriver])
 def test_what_it_has_no_kernel_for_is_computed_by_the_hosts_on_copies(
-    driver: Any, precision: str, reference: list[float], tmp_path: Path
+    solver: Path, driver: Any, precision: str, reference: list[float], tmp_path: Path
 ) -> None:
     """Axes are exchanged there and back between the layers of digits: two words of plugin onnx."""
-    text = (SOLVER.parent / "digits_train_test.prototxt").read_text()
+    text = (solver.parent / "digits_train_test.prototxt").read_text()
     before, after = text.split('layer {\n  name: "conv2"')
     for name, bottom in (("there", "pool1"), ("back", "there")):
         order = "order: 2 order: 0 order: 3 order: 1" if name == "there" else ORDER_BACK
@@ -171,7 +191,7 @@ def test_what_it_has_no_kernel_for_is_computed_by_the_hosts_on_copies(
         before += f"permute_param {{ {order} }} }}\n"
     after = after.replace('bottom: "pool1"', 'bottom: "back"', 1)
     (tmp_path / "digits_train_test.prototxt").write_text(f'{before}layer {{\n  name: "conv2"{after}')
-    (tmp_path / "solver.prototxt").write_text(SOLVER.read_text())
+    (tmp_path / "solver.prototxt").write_text(solver.read_text())
     options = {"gpu": {"driver": driver}}
     with demitasse.compose(machine(), [*PLUGINS, "onnx"], options) as runtime:
         trainer = runtime.trainer(tmp_path / "solver.prototxt", precision=precision)
@@ -181,8 +201,8 @@ def test_what_it_has_no_kernel_for_is_computed_by_the_hosts_on_copies(
     assert np.allclose(found, reference, rtol=2e-2 if precision == "bf16" else 1e-5)
 
 
-def test_a_net_runs_forward_with_arrays_of_the_host(gpu: demitasse.Runtime) -> None:
-    path = SOLVER.parent / "digits_train_test.prototxt"
+def test_a_net_runs_forward_with_arrays_of_the_host(solver: Path, gpu: demitasse.Runtime) -> None:
+    path = solver.parent / "digits_train_test.prototxt"
     net = gpu.net(path)
     with on_cpu("reference") as runtime:
         other = runtime.net(path)
@@ -191,7 +211,7 @@ def test_a_net_runs_forward_with_arrays_of_the_host(gpu: demitasse.Runtime) -> N
             break
 
 
-def test_memory_is_given_back_when_a_runtime_is_closed() -> None:
+def test_memory_is_given_back_when_a_runtime_is_closed(solver: Path) -> None:
     drivers: list[EmulatedDriver] = []
 
     def make(number: int) -> EmulatedDriver:
@@ -199,7 +219,7 @@ def test_memory_is_given_back_when_a_runtime_is_closed() -> None:
         return drivers[-1]
 
     with demitasse.compose(machine(), PLUGINS, {"gpu": {"driver": make}}) as runtime:
-        trainer = runtime.trainer(SOLVER)
+        trainer = runtime.trainer(solver)
         losses(trainer, 1)
         pool = runtime.allocator("gpu:0").device.pool
         assert pool.statistics.used > 0
@@ -209,13 +229,24 @@ def test_memory_is_given_back_when_a_runtime_is_closed() -> None:
     assert pool.statistics.used == 0
 
 
-@pytest.mark.parametrize("graphs", [True, False])
-@pytest.mark.parametrize("type_", ["SGD", "Nesterov", "AdaGrad", "RMSProp", "AdaDelta", "Adam"])
-def test_a_loss_that_is_no_number_reaches_no_parameter(type_: str, graphs: bool) -> None:
+SOLVERS = ["SGD", "Nesterov", "AdaGrad", "RMSProp", "AdaDelta", "Adam"]
+
+
+@pytest.mark.parametrize(
+    ("type_", "graphs"),
+    [
+        pytest.param(name, graphs, marks=() if name == "SGD" or graphs == (number % 2 == 0) else SLOW)
+        for number, name in enumerate(SOLVERS)
+        for graphs in (True, False)
+    ],
+)
+def test_a_loss_that_is_no_number_reaches_no_parameter(solver: Path, type_: str, graphs: bool) -> None:
+    """The first has both in the fast tests, of the others every other one has graphs; the slow tests are
+    the rest."""
     asked = {"type": type_, "momentum": 0.9 if type_ in ("SGD", "Nesterov", "AdaDelta", "Adam") else 0.0}
     asked |= {"rms_decay": 0.9} if type_ == "RMSProp" else {}
     with on_gpu(ThreadedDriver, graphs=graphs) as runtime:
-        trainer = runtime.trainer(SOLVER, overrides={**asked, "delta": 1e-6})
+        trainer = runtime.trainer(solver, overrides={**asked, "delta": 1e-6})
         trainer.step(3)
         (worker,) = trainer._workers
         good = trainer.net.params["ip2"][1].copy()
@@ -234,13 +265,13 @@ def test_a_loss_that_is_no_number_reaches_no_parameter(type_: str, graphs: bool)
 
 
 @pytest.mark.parametrize("graphs", [True, False])
-def test_a_label_that_is_no_class_is_named_with_its_sample(graphs: bool) -> None:
+def test_a_label_that_is_no_class_is_named_with_its_sample(solver: Path, graphs: bool) -> None:
     draw = np.random.default_rng(5)
-    data = draw.normal(size=(192, 1, 8, 8)).astype(np.float32)
-    label = draw.integers(0, 10, size=192).astype(np.float32)
-    label[128 + 7] = 12
+    data = draw.normal(size=(4 * BATCH, 1, 8, 8)).astype(np.float32)
+    label = draw.integers(0, 10, size=4 * BATCH).astype(np.float32)
+    label[2 * BATCH + 7] = 12
     with on_gpu(ThreadedDriver, graphs=graphs) as runtime:
-        trainer = runtime.trainer(SOLVER, data={"train": {"data": data, "label": label}})
+        trainer = runtime.trainer(solver, data={"train": {"data": data, "label": label}})
         trainer.step(2)
         (worker,) = trainer._workers
         before = np.array(worker.flat.parameters)
@@ -325,7 +356,7 @@ class Watched(ThreadedDriver):
 
     def copy(self, target: int, source: int, nbytes: int, kind: str, stream: int) -> None:
         super().copy(target, source, nbytes, kind, stream)
-        if kind == "h2d" and nbytes == BATCH:
+        if kind == "h2d" and nbytes == IMAGES:
             self.batches.append(stream)
 
     def launch_graph(self, graph: int, stream: int) -> None:
@@ -335,11 +366,11 @@ class Watched(ThreadedDriver):
         super().launch_graph(graph, stream)
 
 
-BATCH = 64 * 8 * 8
+IMAGES = BATCH * 8 * 8
 """Bytes of the digits' images of one step, as they are in the source."""
 
 
-def test_samples_of_the_next_step_come_beside_this_one(reference: list[float]) -> None:
+def test_samples_of_the_next_step_come_beside_this_one(solver: Path, reference: list[float]) -> None:
     made: list[Watched] = []
 
     def make(number: int) -> Watched:
@@ -347,7 +378,7 @@ def test_samples_of_the_next_step_come_beside_this_one(reference: list[float]) -
         return made[-1]
 
     with on_gpu(make) as runtime:
-        trainer = runtime.trainer(SOLVER)
+        trainer = runtime.trainer(solver)
         found = losses(trainer, 2)
         (driver,), default = made, runtime.allocator("gpu:0").device.stream
         for step in (3, 4):  # a graph is launched, and goes on once the next step's are there
@@ -374,9 +405,11 @@ class Failing:
         self.stream.close()
 
 
-def test_samples_that_fail_ahead_fail_the_step_that_needs_them(reference: list[float]) -> None:
+def test_samples_that_fail_ahead_fail_the_step_that_needs_them(
+    solver: Path, reference: list[float]
+) -> None:
     with on_gpu(ThreadedDriver) as runtime:
-        trainer = runtime.trainer(SOLVER)
+        trainer = runtime.trainer(solver)
         found = losses(trainer, 1)
         (worker,) = trainer._workers
         worker.streams[:] = [Failing(stream, 1) for stream in worker.streams]
@@ -388,9 +421,9 @@ def test_samples_that_fail_ahead_fail_the_step_that_needs_them(reference: list[f
     assert np.allclose(found, reference, rtol=1e-5)
 
 
-def test_tests_and_looks_read_samples_of_their_own(reference: list[float]) -> None:
+def test_tests_and_looks_read_samples_of_their_own(solver: Path, reference: list[float]) -> None:
     with on_gpu(ThreadedDriver) as runtime, on_cpu("reference") as host:
-        trainer, other = runtime.trainer(SOLVER), host.trainer(SOLVER)
+        trainer, other = runtime.trainer(solver), host.trainer(solver)
         found = []
         for _ in range(4):
             found += losses(trainer, 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -42,12 +42,21 @@ def exchange(algorithms: Mapping[str, Algorithm]) -> Exchanges:
     return seconds
 
 
-@pytest.mark.parametrize("q", [4, 16, 64, 256])
+@pytest.mark.parametrize(
+    ("q", "powers"),
+    [
+        *((q, range(3, 13)) for q in (4, 16, 64, 256)),
+        (256, [15]),
+        pytest.param(256, [13, 14], marks=pytest.mark.slow),
+        *(pytest.param(q, range(13, 16), marks=pytest.mark.slow) for q in (4, 16, 64)),
+    ],
+)
 @pytest.mark.parametrize("order", ["natural", "round-robin"])
 def test_the_simulation_equals_equations_2_to_6_for_powers_of_two(
-    exchange: Exchanges, q: int, order: str
+    exchange: Exchanges, q: int, powers: Sequence[int], order: str
 ) -> None:
-    for power in range(3, 16):
+    """Of the largest, of up to 32,768 nodes, all but one are slow tests."""
+    for power in powers:
         p = 1 << power
         closed = Exchange(p, q, 4.0 * SIZE, ALPHA, 1 / BANDWIDTH, 4 / BANDWIDTH, GAMMA)
         assert exchange(p, q, order) == pytest.approx(closed.allreduce(order), rel=0.001), (p, q)

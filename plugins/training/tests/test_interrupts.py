@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from combined import in_pairs
 from interrupted import Interrupted
 
 from demitasse import WorkerError
@@ -21,9 +22,10 @@ def once_at(trainer: Any, iteration: int, act: Callable[[], None]) -> Callable[[
     return lambda: left.pop()() if left and trainer.iteration == iteration else None
 
 
-@pytest.mark.parametrize("counts", [(), (2,), (2, 2)])
-@pytest.mark.parametrize("row", ["begin", "reads", "first", "last", "end"])
-@pytest.mark.parametrize("place", [0, 1, -1])
+@pytest.mark.parametrize(
+    ("counts", "row", "place"),
+    in_pairs([(), (2,), (2, 2)], ["begin", "reads", "first", "last", "end"], [0, 1, -1]),
+)
 def test_an_interrupt_at_any_place_of_an_iteration_leaves_it_whole(
     train: Any,
     copied: Any,
