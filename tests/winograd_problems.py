@@ -16,7 +16,7 @@ Passes = tuple[Any, Any, Any, Any]
 Problem = tuple[Any, Any, Any, Any, dict[str, Any]]
 
 ROUNDING = 2.0**-24
-GROWTH = {3: 12, 5: 72}
+GROWTH = {3: 12, 5: 90}
 """By how much a sum's rounding errors may grow in the transforms, by the taps in a line."""
 INTEGERS = 2.0**-14
 """The rounding of numbers that become 16-bit integers, of the largest that share a scale."""
