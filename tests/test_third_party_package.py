@@ -44,7 +44,7 @@ def test_a_wheel_of_the_example_trains_a_net_with_its_layer_type(tmp_path):
         check=False,
     )
     assert held.returncode == 0, held.stdout + held.stderr
-    assert "0 broken, 0 untried" in held.stdout
+    assert "0 broken, 3 untried" in held.stdout  # the kit's own net in each precision has no such layer
     for word in ("softcap ", "softcap_backward "):
         (line,) = [line for line in held.stdout.splitlines() if f"kernels        {word}" in line]
         assert line.startswith("kept") and "(f64, f32, bf16)" in line

@@ -64,8 +64,8 @@ def test_every_operation_of_the_reference_is_tried_in_each_precision() -> None:
     told = run("reference")
     assert told.return_value == 0
     (summary,) = [line for line in told.output.splitlines() if "kernels        in all " in line]
-    served, asked = (int(word) for word in summary.split() if word.isdigit())
-    assert served == asked > 90
+    served, asked, _ = (int(word) for word in summary.split() if word.isdigit())
+    assert served == asked > 110
     assert told.output.count("(f64, f32, bf16)") == served
 
 
@@ -80,6 +80,25 @@ def test_a_plugin_that_is_not_there_is_told_with_the_nearest() -> None:
 )
 def test_settings_are_toml_or_texts(text: str, pair: tuple[str, Any]) -> None:
     assert setting(text) == pair
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--source", "x"], "--source means nothing to 'snapshots', which has no role data_source"),
+        (["--promise", "learning"], "--promise means nothing to 'snapshots'"),
+        (["--precision", "f64"], "--precision means nothing to 'snapshots', which has no role kernels"),
+    ],
+)
+def test_an_option_that_means_nothing_to_a_plugin_is_told(words: list[str], told: str) -> None:
+    done = CliRunner().invoke(check, ["snapshots", *words])
+    assert (done.exit_code, told in done.output) == (2, True)
+
+
+def test_a_net_that_is_not_there_is_told_before_anything_is_tried(tmp_path: Path) -> None:
+    (tmp_path / "net.prototxt").touch()
+    with pytest.raises(demitasse.ModelError, match=r"no such file: .*nett.prototxt; did you mean"):
+        run("cpu", "--net", tmp_path / "nett.prototxt")
 
 
 @pytest.mark.parametrize("text", ["cap", "=3"])
@@ -112,12 +131,14 @@ def test_samples_are_read_by_whose_they_are(tmp_path: Path) -> None:
 
 def test_a_plugin_of_layers_words_and_kernels() -> None:
     got = found(mish.Mish())
-    assert {each.status for each in got} == {KEPT}
+    assert {each.subject for each in got if each.status != KEPT} == {
+        f"a net trained in {precision}" for precision in ("f64", "f32", "bf16")
+    }
     assert of(got, "layer_types") == [("Mish", KEPT)]
     assert of(got, "operations") == [("mish", KEPT)]
     kernels = {each.subject: each.detail for each in got if each.role == "kernels"}
-    assert kernels["mish"] == "NumPy (f64, f32, bf16); nobody to compare it with"
-    assert kernels["a net trained in f32"]
+    assert kernels["mish"] == "NumPy (f64, f32, bf16); compared with its own in f64"
+    assert kernels["a net trained in f32"] == "it computes nothing of it"
 
 
 def test_the_example_of_a_strangers_package(tmp_path: Path) -> None:
@@ -229,6 +250,47 @@ def test_the_other_roles() -> None:
     assert wrong["reproductions"][1].startswith("predicted is neither a finite number nor None")
     assert wrong["observe"][0] == BROKEN
     assert "deaf" in wrong["observe"][1]
+
+
+class Raising:
+    """Of its hooks' code one part raises after the other."""
+
+    manifest: dict[str, Any] = {
+        "name": "raising",
+        "api": ">=0.1,<0.2",
+        "roles": {"allocator": {"spaces": ["a", "b"]}, "diagnose": {}, "probe": {}},
+    }
+
+    @demitasse.hookimpl
+    def allocator(self, space: str) -> Any:
+        class Odd:
+            allocations = bytes = 0
+
+            def allocate(self, nbytes: int) -> Any:
+                raise MemoryError("full") if space == "a" else RuntimeError("the driver is gone")
+
+        Odd.space = space  # type: ignore[attr-defined]
+        return Odd()
+
+    @demitasse.hookimpl
+    def diagnose(self) -> list[Any]:
+        raise IndexError("there")
+
+    @demitasse.hookimpl
+    def probe(self, levels: Any) -> Any:
+        return levels
+
+
+def test_what_one_thing_raises_hides_nothing_behind_it() -> None:
+    got = [(each.role, each.subject, each.status, each.detail) for each in found(Raising())]
+    assert got[:2] == [
+        ("allocator", "a", UNTRIED, "full"),
+        ("allocator", "b", BROKEN, "it raised RuntimeError: the driver is gone"),
+    ]
+    diagnose, probe = got[2:]
+    assert diagnose[:3] == ("diagnose", "raising", BROKEN)
+    assert "IndexError" in diagnose[3]
+    assert probe[:3] == ("probe", "this machine", KEPT)
 
 
 def test_a_plugin_that_cannot_be_composed_is_one_line() -> None:

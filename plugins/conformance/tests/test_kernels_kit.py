@@ -15,6 +15,8 @@ from remote_memory import Giver, kernels_inside
 import demitasse
 from demitasse import Candidate, Layout, Request
 from demitasse_conformance import BrokenPromiseError, check_kernels
+from demitasse_conformance.computing import updates
+from demitasse_conformance.inquiry import Inquiry
 
 PRODUCT = (
     'layer { name: "p" type: "InnerProduct" bottom: "x" top: "y" inner_product_param { num_output: 2 } }'
@@ -57,8 +59,11 @@ def test_right_kernels_are_right_in_every_precision(precision: str) -> None:
 @pytest.mark.parametrize(
     ("work", "told"),
     [
-        (lambda x, y, right: None, "y has numbers that are not finite; what nobody wrote is NaN"),
-        (lambda x, y, right: y[:1].fill(0.5), "y has numbers that are not finite"),
+        (lambda x, y, right: None, "in y 10 of 10 numbers differ from its own in f64: .* is nan"),
+        (
+            lambda x, y, right: (right(), y[1:].fill(np.nan)),
+            "in y 5 of 10 numbers differ from its own in f64: .* is nan",
+        ),
         (lambda x, y, right: (right(), scribble(y, y.nbytes)), "writes beside an array"),
         (lambda x, y, right: (right(), scribble(y, -1)), "writes beside an array"),
         (lambda x, y, right: (right(), x.fill(0)), "writes to an input"),
@@ -98,6 +103,93 @@ def test_numbers_that_are_wrong_by_little_are_found(precision: str) -> None:
     with pytest.raises(BrokenPromiseError, match=r"in y \d of 10 numbers differ from the reference's"):
         check_kernels([*mish.BASE, Nearly()], "nearly", relu, (2, 5), precision=precision)
     assert precision in taken
+
+
+def test_what_was_there_when_it_was_bound_is_not_what_is_computed() -> None:
+    def bind(inputs: Any, outputs: Any, workspace: Any) -> Callable[[], None]:
+        return mish.forward([inputs[0].copy()], outputs, workspace)
+
+    with pytest.raises(BrokenPromiseError, match="in y 10 of 10 numbers differ"):
+        check(Candidate("odd", bind))
+
+
+def test_the_step_before_is_not_what_is_given() -> None:
+    def bind(inputs: Any, outputs: Any, workspace: Any) -> Callable[[], None]:
+        made = np.zeros(outputs[0].shape)
+        right = mish.forward(inputs, [made], workspace)
+
+        def work() -> None:
+            outputs[0][...] = made
+            right()
+
+        return work
+
+    with pytest.raises(BrokenPromiseError, match="in y 10 of 10 numbers differ"):
+        check(Candidate("odd", bind))
+
+
+@pytest.mark.parametrize("precision", ["f64", "f32", "bf16"])
+def test_what_is_left_in_a_workspace_is_no_number(precision: str) -> None:
+    def bind(inputs: Any, outputs: Any, workspace: Any) -> Callable[[], None]:
+        right = mish.forward(inputs, outputs, workspace)
+
+        def work() -> None:
+            right()
+            outputs[0][0, 0] += workspace.view(outputs[0].dtype)[0]
+
+        return work
+
+    with pytest.raises(BrokenPromiseError, match=r"in y 1 of 10 .* that at \[0, 0\] is nan"):
+        check(Candidate("odd", bind, workspace=64), precision)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_kernel_of_ones_own_is_compared_with_itself_in_double_precision(threads: int) -> None:
+    class Odd(mish.Mish):
+        @demitasse.hookimpl
+        def kernels(self, request: Request) -> list[Candidate]:
+            offered = super().kernels(request=request)
+            wrong = request.place.threads == threads and request.precision == "f32"
+            if wrong and request.operation.name == "mish_backward":
+                return [replace(each, bind=lambda i, o, w: _zeroed(o)) for each in offered]
+            return offered
+
+    with pytest.raises(BrokenPromiseError, match=r"in dx 10 of 10 numbers differ from its own in f64"):
+        check_kernels([*mish.BASE, Odd()], "mish", mish.LAYER, (2, 5), precision="f32")
+
+
+UPDATES = {
+    "decay": {"decay": 0.0},
+    "momentum": {"momentum": 0.0},
+    "regularization": {"regularization": "L2"},
+    "delta": {"delta": 1e-8},
+    "segments": {"segments": ((0, 74, 1.0, 1.0),)},
+}
+
+
+@pytest.mark.parametrize("ignored", UPDATES)
+def test_what_an_update_ignores_is_found(ignored: str) -> None:
+    class Odd:
+        manifest = {"name": "odd", "api": ">=0.1,<0.2", "roles": {"kernels": {"spaces": ["host"]}}}
+
+        @demitasse.hookimpl
+        def kernels(self, request: Request) -> Any:
+            from demitasse_reference import plugin as reference
+
+            if request.operation.family != "update" or ignored not in request.attributes:
+                return []
+            attributes = {**request.attributes, **UPDATES[ignored]}
+            return reference.kernels(request=replace(request, attributes=attributes))
+
+    asked = Inquiry("odd", ("odd", *mish.BASE), precisions=("f32",))
+    with demitasse.compose("auto", [Odd(), *mish.BASE]) as runtime:
+        told = {trial.operation: trial.wrong for trial in updates(runtime, asked, "f32") if trial.wrong}
+    having = {"momentum": {"momentum_update", "nesterov_update", "lars_update", "adam_update"}}
+    expected = having.get(ignored, set(told))
+    assert expected and expected <= set(told)
+    assert all(
+        "numbers differ from the reference's" in told[each] for each in expected - {"lars_update"}
+    )
 
 
 def test_a_workspace_has_an_end() -> None:

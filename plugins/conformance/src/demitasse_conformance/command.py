@@ -109,6 +109,14 @@ def check(
         sources,
         promise,
     )
+    for option, given, role in (
+        ("--source", sources, "data_source"),
+        ("--sync", sync, "gradient_sync"),
+        ("--promise", promise != PROMISES[0], "gradient_sync"),
+        ("--precision", precisions, "kernels"),
+    ):
+        if given and role not in asked.roles:
+            raise click.UsageError(f"{option} means nothing to {plugin!r}, which has no role {role}")
     found = []
     for outcome in outcomes(asked):
         found.append(outcome)

@@ -22,7 +22,7 @@ from demitasse_conformance.inquiry import (
     line,
     outcome,
 )
-from demitasse_conformance.kernels import Judge, Trial, expected_of, tries
+from demitasse_conformance.kernels import ITS_OWN, Judge, Trial, expected_of, tries
 from demitasse_conformance.machines import PLAINEST
 from demitasse_conformance.nets import NETS
 from demitasse_conformance.training import beside_the_reference
@@ -81,7 +81,7 @@ def kernels(asked: Inquiry) -> Iterator[Outcome]:
             with contextlib.suppress(DemitasseError):  # of more than one blob
                 yield from found.told(tried(layer, SHAPE, {}))
         trials = [
-            trial for precision in asked.precisions for trial in _updates(runtime, asked, precision)
+            trial for precision in asked.precisions for trial in updates(runtime, asked, precision)
         ]
         yield from found.told(trials)
         words = {key[0] for key in known}
@@ -98,15 +98,25 @@ def kernels(asked: Inquiry) -> Iterator[Outcome]:
         yield from _trained(asked)
 
 
-def _updates(runtime: Runtime, asked: Inquiry, precision: str) -> Iterator[Trial]:
+def updates(runtime: Runtime, asked: Inquiry, precision: str) -> Iterator[Trial]:
+    """Updates beside the reference's; and, where the plugin's memory guards a step by a negative rate
+    (``Allocator.guard``), that such a rate changes nothing."""
     judge = Judge(runtime, asked.name, precision)
+    guarded = set[str]() if hasattr(judge.allocator, "guard") else None
     for request, values in update_requests(runtime.vocabulary, judge.place, precision):
-        if next(judge.offers(request), None) is not None:
-            expected = expected_of(runtime, request, values)
-            yield from judge.trials(request, values, expected, changes=True)
+        if next(judge.offers(request), None) is None:
+            continue
+        expected = expected_of(runtime, request, values)
+        yield from judge.trials(request, values, expected, changes=True)
+        word = request.operation
+        if guarded is not None and word.name not in guarded:
+            guarded.add(word.name)
+            named = list(zip(word.inputs, values, strict=True))
+            spared = [-value if operand.name == "rate" else value for operand, value in named]
+            yield from judge.trials(request, spared, [v for o, v in named if o.updated])
 
 
-_BESIDE = {"": "; nobody to compare it with", "its own in f64": "; compared with its own in f64"}
+_BESIDE = {"": "; nobody to compare it with", ITS_OWN: f"; compared with {ITS_OWN}"}
 
 
 class _Found:

@@ -23,13 +23,17 @@ UNWRITTEN = {"bfloat16": 0x7FC0}
 """What an output has before it is written, where that is no NaN of NumPy's: the bits of one."""
 
 
+def _pattern(size: int) -> np.ndarray:
+    return np.tile(np.array(PATTERN, np.uint8), -(-size // len(PATTERN)))[:size]
+
+
 class Guarded:
     """An array of ``spec`` in new memory of ``allocator``, with a guard on either side."""
 
     def __init__(self, allocator: Allocator, spec: TensorSpec) -> None:
         self.spec = spec
         size = spec.nbytes + 2 * GUARD
-        self._pattern = np.resize(np.array(PATTERN, np.uint8), size)
+        self._pattern = _pattern(size)
         self._block = allocator.allocate(size)
         self._whole = self._block.view(0, (size,), "uint8")
         self.array = self._block.view(GUARD, spec.physical, spec.array_type)
@@ -56,8 +60,10 @@ class Guarded:
     @property
     def intact(self) -> bool:
         """Whether nobody wrote beside the array."""
-        differing = np.flatnonzero(np.asarray(self._whole) != self._pattern)
-        return not ((differing < GUARD) | (differing >= GUARD + self.spec.nbytes)).any()
+        whole, behind = np.asarray(self._whole), GUARD + self.spec.nbytes
+        return np.array_equal(whole[:GUARD], self._pattern[:GUARD]) and np.array_equal(
+            whole[behind:], self._pattern[behind:]
+        )
 
     def close(self) -> None:
         """Give the memory back."""
