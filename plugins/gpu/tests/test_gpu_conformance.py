@@ -36,4 +36,4 @@ def test_every_kernel_in_a_precision(precision: str) -> None:
 
 def test_memory_and_streams() -> None:
     assert held("allocator", EmulatedDriver) == {"gpu:0": "blocks, and arrays over them"}
-    assert held("stream_engine", ThreadedDriver) == {"gpu:0": "each sentence of the protocol"}
+    assert held("stream_engine", ThreadedDriver) == {"gpu": "each sentence of the protocol, in gpu:0"}

@@ -14,7 +14,7 @@ from demitasse_training.accord import Accord
 from demitasse_training.crew import Crew
 from demitasse_training.diagnosis import causes, diagnose, lost_parameter
 from demitasse_training.passes import Passes
-from demitasse_training.siblings import parted
+from demitasse_training.siblings import may_go_on, parted
 from demitasse_training.stretch import Stretch, in_order
 
 log = logging.getLogger("demitasse.training")
@@ -174,7 +174,8 @@ class Pace:
         if self._compared or alone or self._crew.asynchronous:
             return
         self._compared = True
-        self._crew.quiesce()
+        if any(may_go_on(level) for level in self._crew.workers[0].levels):
+            self._crew.quiesce()
         if told := parted(self._crew.workers, self._processes):
             log.warning(told)
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from demitasse import Processes
+from demitasse import GradientSync, Processes
+from demitasse_training.watched import has_own
 
 if TYPE_CHECKING:
     from demitasse_training.worker import Worker
@@ -17,6 +18,12 @@ ROUNDING = 1e-6
 """How far a parameter may be from a sibling's, of the largest of its array: sums in another order."""
 STRETCH = 4096
 """Numbers that processes compare by their sums, where their digests differ."""
+
+
+def may_go_on(level: GradientSync) -> bool:
+    """Whether a synchronisation may be under way when an iteration has ended: it begins or ends what it
+    does elsewhere."""
+    return has_own(level, "schedule") or has_own(level, "before_forward")
 
 
 def parted(workers: Sequence[Worker], processes: Processes) -> str:

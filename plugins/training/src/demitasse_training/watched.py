@@ -124,7 +124,7 @@ def check_level(plugin: str, level: object, group: Group, simulated: bool = Fals
         )
     if simulated or level.size == 1 or level.shares_parameters:
         return
-    if not any(_has(level, name) for name in WORKS):
+    if not any(has_own(level, name) for name in WORKS):
         own = {name for name in dir(type(level)) if not name.startswith("_")} - {*dir(GradientSync)}
         near = sorted(f"{name!r} ({guess}?)" for name in own if (guess := nearest(name, WORKS)))
         meant = f"; it has {', '.join(near)}" if near else ""
@@ -134,6 +134,6 @@ def check_level(plugin: str, level: object, group: Group, simulated: bool = Fals
         )
 
 
-def _has(level: GradientSync, method: str) -> bool:
+def has_own(level: GradientSync, method: str) -> bool:
     """Whether it has a method of its own, and not only GradientSync's."""
     return getattr(getattr(level, method), "__func__", None) is not getattr(GradientSync, method)
