@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sklearn.metrics import average_precision_score
 
 import demitasse
 from demitasse_detection.evaluation import VERSIONS, average_precisions, evaluated
@@ -98,6 +97,8 @@ def test_each_object_is_found_once_by_the_most_confident(
 @given(st.integers(0, 10**6))
 def test_average_precisions_are_scikit_learns_and_a_slow_readings(seed: int) -> None:
     """Of two batches together; scikit-learn counts the objects that are found alone."""
+    from sklearn.metrics import average_precision_score  # two seconds of whoever collects tests
+
     batches = []
     for part in range(2):
         found, objects = problem(2 * seed + part)

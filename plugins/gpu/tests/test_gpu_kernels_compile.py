@@ -81,19 +81,16 @@ def compile_source(path: Path, options: Sequence[str], folder: Path) -> int:
 
 @needs_compiler
 @pytest.mark.parametrize(
-    ("path", "more"),
+    "more",
     [
-        pytest.param(path, more, id=f"{path}{'' if more else ', optimised'}", marks=marks)
-        for path in SOURCES
-        for more, marks in (
-            ((), ()) if path.name in OTHERS else (("--device-debug",), ()),
-            *([] if path.name in OTHERS else [((), pytest.mark.slow)]),
-        )
+        pytest.param(("--device-debug",), id="as written"),
+        pytest.param((), id="optimised", marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.parametrize("path", SOURCES, ids=str)
 def test_kernels_compile(path: Path, more: tuple[str, ...], tmp_path: Path) -> None:
-    """Those with assembler in them, or much shared memory, as they are shipped. What is wrong in others
-    is told before they are optimised, which takes most of the time: the slow tests do that, too."""
+    """All that is wrong in a text, assembler in it too, and shared memory that no device has, is told
+    without optimising it, which takes most of the time: the slow tests do that, too."""
     for number, form in enumerate(forms(path)):
         target = OTHERS.get(path.name, TARGETS[number % 2])
         options = [f"--gpu-architecture={target}", "--std=c++17", _SUPPRESSED, *form, *more]
