@@ -114,6 +114,18 @@ def test_a_synchronisation_is_held_to_what_is_promised_of_it() -> None:
     assert "kept     gradient_sync  3 threads                        learning: " in told.output
 
 
+def test_an_option_of_a_synchronisation_that_is_none_is_told_as_whoevers_mistake() -> None:
+    with pytest.raises(demitasse.DescriptionError, match="unknown option 'modle'; did you mean 'model'"):
+        run("parameter_server", "--sync", "modle=asp")
+
+
+def test_plugins_that_a_description_lists_are_composed(tmp_path: Path) -> None:
+    described = Path(__file__).parents[3] / "hwdesc" / "two-accelerators.toml"
+    told = run("cgdp", "--hw", described)
+    assert told.return_value == 0
+    assert f"kept     gradient_sync  {described}" in told.output, told.output
+
+
 def test_samples_are_read_by_whose_they_are(tmp_path: Path) -> None:
     from gzip import compress
 

@@ -90,14 +90,17 @@ def check(
     json_path: str | None,
 ) -> int:
     """Tell of each outcome when it is known, and of all in the end."""
-    from demitasse import ModelError, nearest_path
-    from demitasse_conformance.inquiry import BROKEN, KEPT, Inquiry, composed_with
+    from demitasse import ModelError, load_machine, nearest_path
+    from demitasse_conformance.inquiry import BASE, BROKEN, KEPT, Inquiry, composed_with
     from demitasse_conformance.roles import outcomes
 
     for path in nets:
         if not path.is_file():
             raise ModelError(f"no such file: {path}{nearest_path(path)}")
-    names = None if plugins is None else [n.strip() for n in plugins.split(",") if n.strip()]
+    if plugins is not None:
+        names = [name.strip() for name in plugins.split(",") if name.strip()]
+    else:
+        names = [*BASE, *((load_machine(hw).plugins or ()) if hw is not None else ())]
     asked = Inquiry(
         plugin,
         composed_with(plugin, names),

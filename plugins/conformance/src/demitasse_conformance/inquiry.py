@@ -110,11 +110,16 @@ def line(error: BaseException) -> str:
     return re.sub(r"\S*/tmp\w+/net\.prototxt:\d+: ", "", " ".join(str(error).split()))
 
 
-def outcome(role: str, subject: str, tried: Callable[[], str]) -> Outcome:
+def outcome(
+    role: str, subject: str, tried: Callable[[], str], passing: type[Exception] | tuple[()] = ()
+) -> Outcome:
     """What comes of trying one thing, which gives a detail: a promise that an AssertionError breaks, or
-    whatever else comes out of a plugin's code; or that could not be tried, for what is not there."""
+    whatever else comes out of a plugin's code; or that could not be tried, for what is not there. Errors
+    of the type ``passing``, which are whoever's that asks, are raised."""
     try:
         return Outcome(role, subject, KEPT, tried())
+    except passing:
+        raise
     except UntriedError as why:
         return Outcome(role, subject, UNTRIED, line(why))
     except (AssertionError, PluginError) as error:

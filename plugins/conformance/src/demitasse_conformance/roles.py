@@ -13,6 +13,7 @@ from demitasse import (
     CompositionError,
     DataError,
     DataSpec,
+    DescriptionError,
     Finding,
     ModelError,
     PlanError,
@@ -74,7 +75,7 @@ def _next(role: str, asked: Inquiry, held: Iterator[Outcome]) -> Outcome | None:
         found.extend([each] if (each := next(held, None)) is not None else [])
         return ""
 
-    ended = outcome(role, asked.name, tried)
+    ended = outcome(role, asked.name, tried, DescriptionError)
     if ended.status == KEPT:
         return found[0] if found else None
     return ended
@@ -157,11 +158,11 @@ def gradient_sync(asked: Inquiry) -> Iterator[Outcome]:
             try:
                 apart = check_sync(*about, **asked.sync)
             except (CompositionError, PlanError) as error:
-                told = f"{line(error)}; --hw FILE describes a machine that it synchronises"
-                raise UntriedError(told) from error
+                more = "; --hw FILE describes a machine that it synchronises" if asked.hw is None else ""
+                raise UntriedError(line(error) + more) from error
             return f"{asked.promise}: {apart:.1g} from one worker's parameters"
 
-        yield outcome("gradient_sync", subject, tried)
+        yield outcome("gradient_sync", subject, tried, DescriptionError if asked.sync else ())
 
 
 def collectives(asked: Inquiry) -> Iterator[Outcome]:
