@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from demitasse import write_text
+from demitasse_conformance.machines import BASE, PROMISES
 
 if TYPE_CHECKING:
     from demitasse_conformance.inquiry import Outcome
 
-PRECISIONS = ("f64", "f32", "tf32", "bf16")
-PROMISES = ("exact", "agreeing", "learning")
 HELP = """Hold PLUGIN to what its roles promise.
 
 Kernels are compared with the reference plugin's, on arrays between guards; gradients of layers with
@@ -67,7 +66,7 @@ file = click.Path(dir_okay=False, path_type=Path)
     "--precision",
     "precisions",
     multiple=True,
-    type=click.Choice(PRECISIONS),
+    type=click.Choice(["f64", "f32", "tf32", "bf16"]),
     help="Of kernels; may be repeated.  [default: f64, f32, bf16]",
 )
 @click.option(
@@ -91,7 +90,7 @@ def check(
 ) -> int:
     """Tell of each outcome when it is known, and of all in the end."""
     from demitasse import ModelError, load_machine, nearest_path
-    from demitasse_conformance.inquiry import BASE, BROKEN, KEPT, Inquiry, composed_with
+    from demitasse_conformance.inquiry import BROKEN, KEPT, PRECISIONS, Inquiry, composed_with
     from demitasse_conformance.roles import outcomes
 
     for path in nets:
@@ -107,7 +106,7 @@ def check(
         hw,
         dict(options),
         dict(sync),
-        precisions or PRECISIONS[:2] + PRECISIONS[3:],
+        precisions or PRECISIONS,
         nets,
         sources,
         promise,

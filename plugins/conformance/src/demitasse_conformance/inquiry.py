@@ -18,10 +18,10 @@ from demitasse import (
     discover,
     unknown,
 )
-from demitasse_conformance.machines import machine_of, roles_of
+from demitasse_conformance.machines import BASE, machine_of, roles_of
 
-BASE = ("caffe", "datasets", "training", "reference")
-"""What a plugin is composed with: readers, layers, samples, and what its numbers are compared with."""
+PRECISIONS = ("f64", "f32", "bf16")
+"""Of kernels, unless some are named."""
 
 SHAPE = (2, 4, 5, 3)
 """What a layer is tried on that takes one blob."""
@@ -54,7 +54,7 @@ class Inquiry:
     hw: str | Path | Machine | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     sync: Mapping[str, Any] = field(default_factory=dict)
-    precisions: Sequence[str] = ("f64", "f32", "bf16")
+    precisions: Sequence[str] = PRECISIONS
     nets: Sequence[Path] = ()
     sources: Sequence[str] = ()
     promise: str = "exact"

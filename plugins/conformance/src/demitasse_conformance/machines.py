@@ -1,4 +1,5 @@
-"""Machines on which a plugin is tried where no description is given."""
+"""Machines on which a plugin is tried where no description is given, what it is composed with, and what
+workers on them may promise."""
 
 from __future__ import annotations
 
@@ -7,6 +8,12 @@ from typing import Any
 
 from demitasse import CompositionError, Level, Machine, MemorySpace, discover, unknown
 
+BASE = ("caffe", "datasets", "training", "reference")
+"""What a plugin is composed with: readers, layers, samples, and what its numbers are compared with."""
+PROMISES = ("exact", "agreeing", "learning")
+"""What a synchronisation may promise: the parameters of one worker; the same parameters at all siblings,
+and a loss that falls (one that compresses); a loss that falls (one that lets siblings be at different
+iterations)."""
 STAND_IN = "accelerator:*"
 """Where a stand-in for a device has its memory, which is the host's."""
 

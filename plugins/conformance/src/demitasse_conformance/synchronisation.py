@@ -10,14 +10,10 @@ from typing import Any
 import numpy as np
 
 from demitasse import Level, Machine, SyncSpec, compose
-from demitasse_conformance.machines import PLAINEST
+from demitasse_conformance.machines import PLAINEST, PROMISES
 from demitasse_conformance.nets import NETS
 from demitasse_conformance.promises import hold
 
-PROMISES = ("exact", "agreeing", "learning")
-"""What a synchronisation may promise: the parameters of one worker; the same parameters at all siblings,
-and a loss that falls (one that compresses); a loss that falls (one that lets siblings be at different
-iterations)."""
 WITHIN = 1e-9
 """How far a parameter may be from one worker's, or a sibling's, of the largest: sums may be added in
 another order."""
