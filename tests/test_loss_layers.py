@@ -319,6 +319,26 @@ LAYERS = {
         None,
         "smooth_l1_loss_param { sigma: 3 }",
     ),
+    "smooth, over a number that is given": Case(
+        "SmoothL1LossOHEM",
+        lambda a, b, inside: smooth(inside.reshape(5, 4) * (a - b), 1).sum() / 128,
+        [real(5, 4), real(5, 4)],
+        real(5, 4),
+        "loss_param { normalization: PRE_FIXED pre_fixed_normalizer: 128 }",
+    ),
+    "smooth, over places": Case(
+        "SmoothL1LossOHEM",
+        lambda a, b, _: smooth(a - b, 1).sum() / 30,
+        [real(5, 4, 2, 3), real(5, 4, 2, 3)],
+        None,
+    ),
+    "softmax over a number that is given": Case(
+        "SoftmaxWithLoss",
+        lambda x, t: -np.log(picked(softmax(x, 1), t, 1))[t != 1].sum() / 2.5,
+        [real(5, 4, 2, 3)],
+        PLANES,
+        "loss_param { normalization: PRE_FIXED pre_fixed_normalizer: 2.5 ignore_label: 1 }",
+    ),
     "smooth, weighted inside": Case(
         "SmoothL1Loss",
         lambda a, b, inside: smooth(inside.reshape(5, 4) * (a - b), 1).sum() / 5,

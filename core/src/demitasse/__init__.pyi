@@ -136,6 +136,7 @@ from demitasse_models.programs import (
     TrainedNet as TrainedNet,
     Trainer as Trainer,
     TrainerOptions as TrainerOptions,
+    WeightsFiles as WeightsFiles,
 )
 from demitasse.operations.graph import (
     Feed as Feed,

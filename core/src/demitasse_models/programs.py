@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, TypedDict
 
-from demitasse_models import NetDefinition, Solver
+from demitasse_models import NetDefinition, Solver, Weights
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,11 +21,15 @@ SolverFile: TypeAlias = str | Path | Solver
 NetFile: TypeAlias = str | Path | NetDefinition
 """A net: its file, or what was read from one."""
 
+WeightsFiles: TypeAlias = str | Path | Weights | Sequence[str | Path | Weights]
+"""Parameters to begin with: a file of them, what was read from one, or several of these, of which the
+later ones count; a string may have commas between files."""
+
 
 class TrainerOptions(TypedDict, total=False):
     """Keywords of ``runtime.trainer``."""
 
-    weights: str | Path | Sequence[str | Path] | None
+    weights: WeightsFiles | None
     resume: str | Path | None
     overrides: Mapping[str, Any] | None
     data: Mapping[str, Mapping[str, Any]] | None
@@ -38,7 +42,7 @@ class TrainerOptions(TypedDict, total=False):
 class NetOptions(TypedDict, total=False):
     """Keywords of ``runtime.net``."""
 
-    weights: str | Path | Sequence[str | Path] | None
+    weights: WeightsFiles | None
     phase: str
     precision: str | None
     retain: str | None

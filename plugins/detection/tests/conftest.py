@@ -16,7 +16,7 @@ INPUT = "layer {{ name: 'in_{0}' type: 'Input' top: '{0}' input_param {{ shape {
 
 @pytest.fixture(scope="module")
 def runtime() -> Iterator[demitasse.Runtime]:
-    plugins = ["caffe", "training", "detection", "reference"]
+    plugins = ["caffe", "onnx", "training", "detection", "reference"]
     with demitasse.compose(plugins=plugins) as runtime:
         yield runtime
 

@@ -105,12 +105,6 @@ FORKS = (
             Fields("ImageDataParameter", "min_height min_width", _RESIZED, idle="0"),
             Fields("InnerProductParameter", "negative_slope", _RELU),
             Fields("InnerProductParameter", "relu", _RELU, idle="false"),
-            Fields(
-                "LossParameter",
-                "pre_fixed_normalizer",
-                "it divides the loss; give 1 / it as loss_weight, with NONE",
-                idle="1",
-            ),
             Fields("PoolingParameter", "avg_include_pad", "means leave out the padding", idle="true"),
             Fields("PoolingParameter", "axis", "it pools other axes than the last two", idle="1"),
             Fields(
@@ -381,7 +375,6 @@ FORKS = (
             Fields("ResizeParameter", "max_angle", "it turns samples at random", idle="0"),
         ),
     ),
-    Fork("R-FCN's fork", types="BoxAnnotatorOHEM SmoothL1LossOHEM SoftmaxWithLossOHEM"),
     Fork("OpenPose's fork", types="CPMData ImResize Nms"),
     Fork(
         "the forks of LRCN and Intel",

@@ -38,9 +38,10 @@ _MEMBERS = {
     "shape": "ArgMax BatchReindex Crop Filter Flatten Interp Permute Reduction Reorg Reshape "
     "Reverse ShuffleChannel Silence Tile Transpose Unpooling Upsample",
     "recurrent": "LSTM LSTMUnit Lstm RNN",
-    "loss": "Accuracy CenterLoss ContrastiveLoss CtcLoss DiceCoefLoss EuclideanLoss HingeLoss "
-    "InfogainLoss L1Loss LabelsequenceAccuracy MultiBoxLoss MultinomialLogisticLoss SegAccuracy "
-    "SigmoidCrossEntropyBalanceLoss SigmoidCrossEntropyLoss SmoothL1Loss SoftmaxWithLoss WarpCTCLoss",
+    "loss": "Accuracy BoxAnnotatorOHEM CenterLoss ContrastiveLoss CtcLoss DiceCoefLoss EuclideanLoss "
+    "HingeLoss InfogainLoss L1Loss LabelsequenceAccuracy MultiBoxLoss MultinomialLogisticLoss "
+    "SegAccuracy SigmoidCrossEntropyBalanceLoss SigmoidCrossEntropyLoss SmoothL1Loss SmoothL1LossOHEM "
+    "SoftmaxWithLoss SoftmaxWithLossOHEM WarpCTCLoss",
 }
 _FAMILY = {kind: family for family, kinds in _MEMBERS.items() for kind in kinds.split()}
 _BORROWED = dict.fromkeys(

@@ -10,6 +10,7 @@ import numpy as np
 from demitasse import Candidate, Request, Work
 from demitasse_detection.detections import detections
 from demitasse_detection.evaluation import evaluated
+from demitasse_detection.mining import hardest, label_losses
 from demitasse_detection.multibox import multibox_loss
 from demitasse_detection.proposals import proposals
 from demitasse_detection.regions import pooled, pooled_backward
@@ -117,6 +118,26 @@ def _pooling_positions_backward(request: Request, inputs: Sequence[Any], outputs
     return work
 
 
+def _label_losses(request: Request, inputs: Sequence[Any], outputs: Sequence[Any]) -> Work:
+    (probability, label), (losses,) = inputs, outputs
+
+    def work() -> None:
+        losses[...] = label_losses(probability, label, request.attributes)
+
+    return work
+
+
+def _hardest_regions(request: Request, inputs: Sequence[Any], outputs: Sequence[Any]) -> Work:
+    regions, losses, label, weights = inputs
+
+    def work() -> None:
+        made = hardest(regions, losses, label, weights, request.attributes)
+        for result, value in zip(outputs, made, strict=True):
+            result[...] = value.reshape(result.shape)
+
+    return work
+
+
 _WORKS: dict[str, Bind] = {
     "detections": _detections,
     "detections_in_maps": _detections_in_maps,
@@ -124,6 +145,8 @@ _WORKS: dict[str, Bind] = {
     "multibox_loss_backward": _multibox_loss_backward,
     "evaluate_detections": _evaluate_detections,
     "proposals": _proposals,
+    "label_losses": _label_losses,
+    "hardest_regions": _hardest_regions,
     "pooling_positions": _pooling_positions,
     "pooling_positions_backward": _pooling_positions_backward,
 }

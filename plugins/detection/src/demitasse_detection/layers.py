@@ -13,6 +13,7 @@ from demitasse import GraphBuilder, Layer, Tensor, unknown
 from demitasse_detection.base import DetectionLayer, decimal, place, rows_found
 from demitasse_detection.boxes import CODES
 from demitasse_detection.evaluation import VERSIONS, average_precisions
+from demitasse_detection.mining_layers import BoxAnnotatorOHEM, SoftmaxWithLossOHEM
 from demitasse_detection.priors import PriorBox
 from demitasse_detection.yolo_layers import YoloDetectionOutput, Yolov3DetectionOutput
 
@@ -134,6 +135,8 @@ def _counted(message: Any, graph: GraphBuilder) -> tuple[bool, bool]:
 
 
 def _normalization(loss: Any) -> str:
+    if loss.normalization == loss.PRE_FIXED:
+        raise ValueError("normalization PRE_FIXED is not for this type; VALID, FULL, BATCH_SIZE or NONE")
     if loss.HasField("normalize") and not loss.HasField("normalization"):
         return "valid" if loss.normalize else "batch_size"
     return str(loss.NormalizationMode.Name(loss.normalization)).lower()
@@ -257,12 +260,14 @@ class Proposal(DetectionLayer):
 
 
 LAYER_TYPES = (
+    BoxAnnotatorOHEM(),
     DetectionEvaluate(),
     DetectionOutput(),
     MultiBoxLoss(),
     PSROIPooling(),
     PriorBox(),
     Proposal(),
+    SoftmaxWithLossOHEM(),
     YoloDetectionOutput(),
     Yolov3DetectionOutput(),
 )

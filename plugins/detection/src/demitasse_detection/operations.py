@@ -1,4 +1,4 @@
-"""The words of the plugin: what is found in images, the loss of it, and means over parts of regions."""
+"""The words of the plugin: what is found in images, the loss of it, the regions that it is of."""
 
 from __future__ import annotations
 
@@ -113,6 +113,26 @@ def _proposed(shapes: Shapes, attributes: Attributes) -> Sequence[Shape]:
         raise ValueError(f"images {images} are not rows of height, width and by what it was enlarged")
     count = scores[0] * regions_of(each * prod(scores[2:]), attributes)
     return (count, REGION), (count, 1)
+
+
+def _label_losses(shapes: Shapes, attributes: Attributes) -> Sequence[Shape]:
+    x, label, axis = shapes["probability"], shapes["label"], attributes["axis"]
+    if not 0 <= axis < len(x) or prod(x) != prod(label) * x[axis]:
+        raise ValueError(f"label {label} has not one number for each place of probability {x}")
+    return (label,)
+
+
+def _hardest(shapes: Shapes, attributes: Attributes) -> Sequence[Shape]:
+    regions, weights = shapes["regions"], shapes["weights"]
+    if len(regions) < 2 or regions[1] != 5:
+        raise ValueError(f"regions {regions} are not rows of 5 numbers: an image and two corners")
+    places = regions[0] * prod(regions[2:])
+    for name in ("losses", "label"):
+        if prod(shapes[name]) != places:
+            raise ValueError(f"{name} {shapes[name]} has not one number for each of {places} regions")
+    if len(weights) < 2 or weights[0] != regions[0] or prod(weights[2:]) != prod(regions[2:]):
+        raise ValueError(f"weights {weights} are not a row for each of regions {regions}")
+    return (shapes["label"], weights)
 
 
 OPERATIONS = (
@@ -267,5 +287,27 @@ OPERATIONS = (
         shapes=shape_attribute,
         flops=per_element("dy"),
         attributes={"size": REQUIRED, "scale": REQUIRED, "source": "", "shape": None},
+    ),
+    _define(
+        "label_losses",
+        "losses = -log of the probability, along axis, of each label, at least the least normal number "
+        "of 32 bits; 0 where the label is ignore_label. What is no class is an error, which says that "
+        "it was in source",
+        inputs="probability label",
+        outputs="losses",
+        shapes=_label_losses,
+        flops=per_element("label", 10.0),
+        attributes={"axis": 1, "ignore_label": None, "source": ""},
+    ),
+    _define(
+        "hardest_regions",
+        "labels = label and kept = weights at the count regions of each image whose losses are the "
+        "largest (of equals the first), ignored and 0 at the others: regions are an image's number and "
+        "two corners along axis 1. One of no image is an error, which says that it was in source",
+        inputs="regions losses label weights",
+        outputs="labels kept",
+        shapes=_hardest,
+        flops=per_element("losses", 10.0),
+        attributes={"count": REQUIRED, "ignored": -1, "source": ""},
     ),
 )

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from numbers import Integral
 from pathlib import Path
 from typing import Any
 
-from demitasse import PRECISIONS, CompositionError, ModelError, Runtime, unknown
+import numpy as np
+
+from demitasse import PRECISIONS, CompositionError, ModelError, Runtime, Weights, WeightsFiles, unknown
 
 PHASES = ("train", "test")
 BACKWARD = (None, "objective", "every blob")
@@ -64,10 +67,24 @@ def check_data(data: Mapping[str, Mapping[str, Any]] | None) -> None:
             raise ModelError(f"{form}; given {type(arrays).__name__} for {phase!r}")
 
 
-def listed(weights: str | Path | Sequence[str | Path] | None) -> list[str | Path]:
-    """Weights files given as one path, a comma-separated list, or a sequence."""
+def read_weights(runtime: Runtime, weights: WeightsFiles | None) -> list[tuple[str, Weights]]:
+    """Weights given as one path, a comma-separated list of paths, Weights, or a sequence of these: what
+    each is called, and its arrays. Raises ModelError for what is none of them."""
     if weights is None:
         return []
-    if isinstance(weights, str):
-        return list(weights.split(","))
-    return [weights] if isinstance(weights, Path) else list(weights)
+    several = weights.split(",") if isinstance(weights, str) else weights
+    given = list(several) if isinstance(several, Sequence) else [several]
+    for each in given:
+        if not isinstance(each, str | Path | Weights):
+            raise ModelError(
+                f"weights are a file's path, demitasse.Weights, or a list of these; given "
+                f"{type(each).__name__}"
+            )
+    return [_read(runtime, each) for each in given]
+
+
+def _read(runtime: Runtime, given: str | Path | Weights) -> tuple[str, Weights]:
+    if not isinstance(given, Weights):
+        return str(given), runtime.read(given).weights()
+    arrays = {layer: [np.asarray(a) for a in each] for layer, each in given.parameters.items()}
+    return "the weights given", replace(given, parameters=arrays)

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from demitasse import Runtime, Weights
+from demitasse import Runtime, Weights, WeightsFiles
 from demitasse_training import agreement, parameters
+from demitasse_training.arguments import read_weights
 from demitasse_training.resume import resume
 from demitasse_training.worker import Worker
 
@@ -19,21 +20,21 @@ def begun(
     workers: Sequence[Worker],
     *,
     seed: int,
-    weights: Sequence[str | Path],
+    weights: WeightsFiles | None,
     partial: bool,
     saved: Weights | None,
     path: str | Path | None,
     setting: Mapping[str, Any],
 ) -> dict[str, parameters.Loaded]:
     """Fill all workers' parameters, read ``weights`` over them, and go on from what was ``saved`` in the
-    file ``path`` by a run with the same ``setting``. What each file of weights gave, by its name."""
+    file ``path`` by a run with the same ``setting``. What each of the weights gave, by its name."""
     loaded: dict[str, parameters.Loaded] = {}
-    given = [(each, runtime.read(each).weights()) for each in weights]
+    given = read_weights(runtime, weights)
     for worker in (worker for worker in workers if not worker.borrows):
         flat = worker.flat.parameters
         parameters.fill(worker.graph, worker.plan, flat, seed)
         for each, record in given:
-            loaded[str(each)] = parameters.load(
+            loaded[each] = parameters.load(
                 *(worker.plan, flat, record.parameters, each), partial=partial, notes=record.notes
             )
         if saved is not None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from demitasse import CompositionError, NumericsError, Runtime, Solver, Work
+from demitasse import CompositionError, NumericsError, Runtime, Solver, WeightsFiles, Work
 from demitasse_training.crew import one_at_a_time
 from demitasse_training.net import Net
 from demitasse_training.resume import resume
@@ -32,7 +32,7 @@ class InteractiveTrainer(Trainer):
         runtime: Runtime,
         solver: str | Path | Solver,
         *,
-        weights: str | Path | Sequence[str | Path] | None = None,
+        weights: WeightsFiles | None = None,
         overrides: Mapping[str, Any] | None = None,
         backward: str = "objective",
     ) -> None:

@@ -25,6 +25,7 @@ from demitasse import (
     Slot,
     Step,
     Stream,
+    WeightsFiles,
     WorkerError,
     WorkerPlace,
     arrange,
@@ -37,7 +38,7 @@ from demitasse_training.arguments import (
     check_backward,
     check_retain,
     chosen_precision,
-    listed,
+    read_weights,
 )
 from demitasse_training.entrance import Entrance
 from demitasse_training.folding import FOLD
@@ -61,10 +62,10 @@ Told: TypeAlias = Callable[[int, Mapping[str, np.ndarray]], object]
 class Net(Rooted):
     """A net that runs forward.
 
-    ``path`` is a model file (or a definition), ``weights`` a path or several; ``retain="all"`` keeps
-    every blob. ``forward`` takes arrays by input name and plans again, once for each set of shapes
-    (the latest few are kept). A retained net can also be walked layer by layer (``walk``), and backward
-    if it is asked for: from the objective, or with gradients of every blob.
+    ``path`` is a model file (or a definition), ``weights`` a file's path, Weights, or several;
+    ``retain="all"`` keeps every blob. ``forward`` takes arrays by input name and plans again, once for
+    each set of shapes (the latest few are kept). A retained net can also be walked layer by layer
+    (``walk``), and backward if it is asked for: from the objective, or with gradients of every blob.
     """
 
     elsewhere = "make another there, by runtime.net(path, weights=...)"
@@ -74,7 +75,7 @@ class Net(Rooted):
         runtime: Runtime,
         path: str | Path | NetDefinition,
         *,
-        weights: str | Path | Sequence[str | Path] | None = None,
+        weights: WeightsFiles | None = None,
         phase: str = "test",
         precision: str | None = None,
         retain: str | None = None,
@@ -144,9 +145,8 @@ class Net(Rooted):
         if flat is None:
             self._own_parameters()
             parameters.fill(self.graph, self.plan, self._flat, self.seed)
-            for each in listed(weights):
-                record = runtime.read(each).weights()
-                self.loaded[str(each)] = parameters.load(
+            for each, record in read_weights(runtime, weights):
+                self.loaded[each] = parameters.load(
                     *(self.plan, self._flat, record.parameters, each),
                     partial=partial,
                     notes=record.notes,

@@ -6,7 +6,7 @@ import math
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,7 @@ from demitasse import (
     SnapshotError,
     Solver,
     Weights,
+    WeightsFiles,
     WorkerError,
     arrange,
 )
@@ -35,7 +36,6 @@ from demitasse_training.arguments import (
     check_retain,
     check_scaling,
     chosen_precision,
-    listed,
 )
 from demitasse_training.beginning import begun, in_common
 from demitasse_training.crew import Crew, one_at_a_time
@@ -94,7 +94,7 @@ class Trainer(Rooted):
         runtime: Runtime,
         solver: str | Path | Solver,
         *,
-        weights: str | Path | Sequence[str | Path] | None = None,
+        weights: WeightsFiles | None = None,
         resume: str | Path | None = None,
         overrides: Mapping[str, Any] | None = None,
         data: Mapping[str, Mapping[str, Any]] | None = None,
@@ -139,7 +139,7 @@ class Trainer(Rooted):
                 runtime,
                 self._workers,
                 seed=self.seed,
-                weights=listed(weights),
+                weights=weights,
                 partial=partial,
                 saved=saved,
                 path=resume,

@@ -69,7 +69,7 @@ from demitasse_caffe.layers.loss import (
 from demitasse_caffe.layers.normalization import LRN, MVN, BatchNorm, Bias, Scale
 from demitasse_caffe.layers.recurrent import LSTM, RNN, Lstm, LSTMUnit
 from demitasse_caffe.layers.reduction import ArgMax, Reduction
-from demitasse_caffe.layers.regions import L1Loss, ROIPooling, SmoothL1Loss
+from demitasse_caffe.layers.regions import L1Loss, ROIPooling, SmoothL1Loss, SmoothL1LossOHEM
 from demitasse_caffe.layers.sequences import (
     ContinuationIndicator,
     CtcLoss,
@@ -160,6 +160,7 @@ LAYER_TYPES: tuple[CaffeLayer, ...] = (
     Silence(),
     Slice(),
     SmoothL1Loss(),
+    SmoothL1LossOHEM(),
     CenterLoss(),
     ContinuationIndicator(),
     CtcLoss(),

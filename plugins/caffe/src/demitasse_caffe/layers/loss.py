@@ -46,15 +46,16 @@ class SoftmaxWithLoss(Loss):
             )
         # A matrix of the weights alone gains nothing from other classes.
         matrix = (graph.constant(f"{layer.name}.weights", np.diag(weights)),) if weighted else ()
+        over, fixed = normalization(message.loss_param, "valid")
         loss, probability = graph.apply(
             "infogain_loss" if weighted else "softmax_loss",
             *bottoms,
             *matrix,
             axis=axis,
             ignore_label=_ignored(message.loss_param),
-            normalization=_normalization(message.loss_param, "valid"),
+            normalization=over,
         )
-        return [loss, probability][: max(1, len(layer.tops))]
+        return [_divided(loss, fixed, graph), probability][: max(1, len(layer.tops))]
 
 
 class InfogainLoss(Loss):
@@ -73,6 +74,7 @@ class InfogainLoss(Loss):
             raise ValueError("loss_param { normalize } is not for this type; write normalization")
         x, label, *given = bottoms
         axis = canonical(message.infogain_loss_param.axis, x)
+        over, fixed = normalization(message.loss_param, "valid")
         loss, probability = graph.apply(
             "infogain_loss",
             x,
@@ -82,9 +84,9 @@ class InfogainLoss(Loss):
             else _infogain_matrix(layer, message.infogain_loss_param, x.shape[axis], graph),
             axis=axis,
             ignore_label=_ignored(message.loss_param),
-            normalization=_normalization(message.loss_param, "valid"),
+            normalization=over,
         )
-        return [loss, probability][: max(1, len(layer.tops))]
+        return [_divided(loss, fixed, graph), probability][: max(1, len(layer.tops))]
 
 
 class SigmoidCrossEntropyLoss(Loss):
@@ -95,14 +97,14 @@ class SigmoidCrossEntropyLoss(Loss):
     def expand(
         self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
     ) -> Sequence[Tensor]:
-        return [
-            graph.apply(
-                "sigmoid_cross_entropy_loss",
-                *bottoms,
-                ignore_label=_ignored(message.loss_param),
-                normalization=_normalization(message.loss_param, "batch_size"),
-            )
-        ]
+        over, fixed = normalization(message.loss_param, "batch_size")
+        loss = graph.apply(
+            "sigmoid_cross_entropy_loss",
+            *bottoms,
+            ignore_label=_ignored(message.loss_param),
+            normalization=over,
+        )
+        return [_divided(loss, fixed, graph)]
 
 
 class MultinomialLogisticLoss(Loss):
@@ -249,13 +251,21 @@ def _ignored(message: Any) -> int | None:
     return message.ignore_label if message.HasField("ignore_label") else None
 
 
-def _normalization(loss: Any, default: str) -> str:
-    """What the loss is divided by; ``normalize`` is the older way to say it."""
+def normalization(loss: Any, default: str) -> tuple[str, float]:
+    """What the loss is a mean over, in the operations' words, and what it is divided by besides: 1, or
+    the number of PRE_FIXED, at least 1. ``normalize`` is the older way to say the former."""
     if loss.HasField("normalization"):
-        return str(loss.NormalizationMode.Name(loss.normalization).lower())
+        if loss.normalization == loss.PRE_FIXED:
+            return "none", max(1.0, number(loss.pre_fixed_normalizer))
+        return str(loss.NormalizationMode.Name(loss.normalization).lower()), 1.0
     if loss.HasField("normalize"):
-        return "valid" if loss.normalize else "batch_size"
-    return default
+        return "valid" if loss.normalize else "batch_size", 1.0
+    return default, 1.0
+
+
+def _divided(loss: Tensor, divisor: float, graph: GraphBuilder) -> Tensor:
+    made: Tensor = loss if divisor == 1 else graph.apply("sum", loss, coefficients=(1 / divisor,))
+    return made
 
 
 def _infogain_matrix(layer: Layer, infogain: Any, classes: int, graph: GraphBuilder) -> Tensor:

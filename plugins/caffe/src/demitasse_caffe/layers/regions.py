@@ -10,8 +10,9 @@ from typing import Any
 
 from demitasse import GraphBuilder, Layer, Tensor
 from demitasse_caffe.layers.base import CaffeLayer
+from demitasse_caffe.layers.forks import rearranged
 from demitasse_caffe.layers.indexing import place_of
-from demitasse_caffe.layers.loss import Loss
+from demitasse_caffe.layers.loss import Loss, normalization
 from demitasse_caffe.schema import number
 
 
@@ -55,18 +56,45 @@ class SmoothL1Loss(Loss):
             raise ValueError(
                 f"sigma {number(message.smooth_l1_loss_param.sigma):g} is not a number above 0"
             )
-        x, target, *weights = (alike(each, x, graph) for each in bottoms)
-        d = graph.apply("sum", x, target, coefficients=(1.0, -1.0))
-        if weights:
-            d = graph.apply("product", weights[0], d)
-        size = graph.apply("absolute", d)
-        # With c = min(|d|, 1 / sigma^2) both cases are sigma^2 c (|d| - c / 2).
-        near = graph.apply("clip", size, least=0.0, most=1 / square)
-        term = graph.apply("product", near, graph.apply("sum", size, near, coefficients=(1.0, -0.5)))
-        if len(weights) > 1:
-            term = graph.apply("product", weights[1], term)
+        term = _smooth(bottoms, 1 / square, graph)
         mean = {"coefficient": square / x.shape[0], "normalization": "full"}
         return [graph.apply("total", term, axis=0, **mean)]
+
+
+class SmoothL1LossOHEM(Loss):
+    """SmoothL1Loss with a sigma of 1, over what loss_param says: as many as the samples have places,
+    unless it says more. A second top has the loss of each place, N x 1 x H x W, by which nothing is
+    learned. Of R-FCN's fork; Shrivastava et al. 2016, *Training Region-based Object Detectors with
+    Online Hard Example Mining*, section 4."""
+
+    name = "SmoothL1LossOHEM"
+    bottoms = (2, 3)
+    tops = (0, 2)
+    no_gradient = MappingProxyType({2: "weights"})
+
+    def expand(
+        self, layer: Layer, message: Any, bottoms: Sequence[Tensor], graph: GraphBuilder
+    ) -> Sequence[Tensor]:
+        x = bottoms[0]
+        if not 2 <= len(x.shape) <= 4:
+            raise ValueError(f"its bottom {x!r} is not of samples, channels, rows and columns")
+        term = _smooth(bottoms, 1.0, graph)
+        samples, channels, *plane = x.shape
+        over, fixed = normalization(message.loss_param, "valid")
+        places = samples if over == "batch_size" else samples * math.prod(plane)
+        mean = {"coefficient": 1 / fixed, "normalization": "none"}
+        if over != "none":
+            mean = {"coefficient": 1 / max(1, places), "normalization": "full"}
+        loss = graph.apply("total", term, axis=0, **mean)
+        if len(layer.tops) < 2:
+            return [loss]
+        lines = graph.apply("reshape", term, shape=(samples, channels, math.prod(plane)))
+        if math.prod(plane) > 1:
+            lines = rearranged(graph, "permute", lines, order=(0, 2, 1))
+        lines = graph.apply("reshape", lines, shape=(samples * math.prod(plane), channels))
+        each = graph.apply("stop_gradient", graph.apply("total", lines, axis=1))
+        shape = (samples, 1, *plane, *(1,) * (2 - len(plane)))
+        return [loss, graph.apply("reshape", each, shape=shape)]
 
 
 class L1Loss(Loss):
@@ -82,6 +110,20 @@ class L1Loss(Loss):
         d = graph.apply("sum", x, alike(bottoms[1], x, graph), coefficients=(1.0, -1.0))
         mean = {"coefficient": 1 / x.shape[0], "normalization": "full"}
         return [graph.apply("total", graph.apply("absolute", d), axis=0, **mean)]
+
+
+def _smooth(bottoms: Sequence[Tensor], bound: float, graph: GraphBuilder) -> Tensor:
+    """d^2 / 2 where |d| is below the bound, else bound * (|d| - bound / 2): d is the difference of the
+    first two bottoms, times the third where there is one; a fourth multiplies what is made."""
+    x, target, *weights = (alike(each, bottoms[0], graph) for each in bottoms)
+    d = graph.apply("sum", x, target, coefficients=(1.0, -1.0))
+    if weights:
+        d = graph.apply("product", weights[0], d)
+    size = graph.apply("absolute", d)
+    # With c = min(|d|, bound) both cases are c (|d| - c / 2).
+    near = graph.apply("clip", size, least=0.0, most=bound)
+    term: Tensor = graph.apply("product", near, graph.apply("sum", size, near, coefficients=(1.0, -0.5)))
+    return graph.apply("product", weights[1], term) if len(weights) > 1 else term
 
 
 def alike(other: Tensor, x: Tensor, graph: GraphBuilder) -> Tensor:

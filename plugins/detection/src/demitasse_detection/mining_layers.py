@@ -1,0 +1,92 @@
+"""R-FCN's layer types that find the hardest regions of each image. Shrivastava et al. 2016, *Training
+Region-based Object Detectors with Online Hard Example Mining*; Dai et al. 2016, *R-FCN*."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from demitasse import GraphBuilder, Layer, Tensor
+from demitasse_detection.base import DetectionLayer, place
+
+
+class SoftmaxWithLossOHEM(DetectionLayer):
+    """The mean of -log softmax(x)[label], as SoftmaxWithLoss is; a second top is the softmax, a third
+    the loss of each label, in the labels' shape, 0 where it is ignored. Nothing is learned by those."""
+
+    name = "SoftmaxWithLossOHEM"
+    bottoms = 2
+    tops = (0, 1, 2, 3)
+    loss_weight = 1.0
+
+    def build(self, layer: Layer, bottoms: Sequence[Tensor], graph: GraphBuilder) -> Sequence[Tensor]:
+        """Emit the layer's operations: the loss, and what its tops ask for. Raises ValueError."""
+        self.check_counts(layer)
+        message, (x, label) = layer.parameters, bottoms
+        reached = _reached(layer, graph)
+        axis = message.softmax_param.axis
+        if not -len(x.shape) <= axis < len(x.shape):
+            raise ValueError(f"axis {axis} is not one of the {len(x.shape)} axes of {x!r}")
+        about: dict[str, Any] = {"axis": axis % len(x.shape), "ignore_label": None}
+        if message.loss_param.HasField("ignore_label"):
+            about["ignore_label"] = message.loss_param.ignore_label
+        over, divisor = _normalization(message.loss_param)
+        given = x if reached else graph.apply("stop_gradient", x)
+        loss, probability = graph.apply("softmax_loss", given, label, normalization=over, **about)
+        if divisor != 1:
+            loss = graph.apply("sum", loss, coefficients=(1 / divisor,))
+        made = [loss, probability][: max(1, len(layer.tops))]
+        if len(layer.tops) > 2:
+            fixed = graph.apply("stop_gradient", probability)
+            made.append(graph.apply("label_losses", fixed, label, source=place(layer), **about))
+        return made
+
+
+class BoxAnnotatorOHEM(DetectionLayer):
+    """Labels (the third bottom) and weights of places (the fourth) of the ``roi_per_img`` regions (the
+    first) of each image whose losses (the second) are the largest; ``ignore_label`` and 0 for the
+    others. No gradient passes."""
+
+    name = "BoxAnnotatorOHEM"
+    bottoms = 4
+    tops = (2,)
+
+    def build(self, layer: Layer, bottoms: Sequence[Tensor], graph: GraphBuilder) -> Sequence[Tensor]:
+        """Emit the layer's operation: labels and weights. Raises ValueError."""
+        self.check_counts(layer)
+        about = layer.parameters.box_annotator_ohem_param
+        if about.roi_per_img < 1:
+            raise ValueError("box_annotator_ohem_param { roi_per_img } is not given, or 0; 1 or more")
+        if graph.phase == "train" and any(layer.parameters.propagate_down):
+            raise ValueError(
+                "propagate_down is true, but no gradient passes; write false for each bottom"
+            )
+        made: Sequence[Tensor] = graph.apply(
+            "hardest_regions",
+            *(graph.apply("stop_gradient", each) for each in bottoms),
+            count=about.roi_per_img,
+            ignored=about.ignore_label,
+            source=place(layer),
+        )
+        return made
+
+
+def _reached(layer: Layer, graph: GraphBuilder) -> bool:
+    """Whether a gradient reaches the first bottom. Raises ValueError for a propagate_down that is not of
+    two bottoms, or wants one of labels."""
+    wanted = list(layer.parameters.propagate_down) or [True, False]
+    if len(wanted) != 2 or (graph.phase == "train" and wanted[1]):
+        raise ValueError("has a propagate_down that is not one for each of 2 bottoms, false for labels")
+    return bool(wanted[0]) or graph.phase != "train"
+
+
+def _normalization(loss: Any) -> tuple[str, float]:
+    """What the loss is a mean over, and what it is divided by besides."""
+    if loss.HasField("normalize") and not loss.HasField("normalization"):
+        return "valid" if loss.normalize else "batch_size", 1.0
+    if loss.normalization == loss.PRE_FIXED:
+        if not math.isfinite(loss.pre_fixed_normalizer):
+            raise ValueError(f"pre_fixed_normalizer {loss.pre_fixed_normalizer} is not a finite number")
+        return "none", max(1.0, loss.pre_fixed_normalizer)
+    return str(loss.NormalizationMode.Name(loss.normalization)).lower(), 1.0
