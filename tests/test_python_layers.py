@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 from pycaffe_nets import scripts_run_with
@@ -147,6 +148,23 @@ MODULE = """
         def backward(self, top, propagate_down, bottom):
             bottom[0].diff[...] = 0
             bottom[0].diff[self.chosen] = top[0].diff
+
+    class Targets(caffe.Layer):
+        "A target for each place of its bottom, whose shape it tells when it makes them."
+        def setup(self, bottom, top):
+            top[0].reshape(*bottom[0].shape)
+            self.calls = 0
+
+        def reshape(self, bottom, top):
+            pass
+
+        def forward(self, bottom, top):
+            self.calls += 1
+            top[0].reshape(*bottom[0].shape)
+            top[0].data[...] = np.arange(bottom[0].count).reshape(bottom[0].shape) / 10
+
+        def backward(self, top, propagate_down, bottom):
+            pass
 
     class Nothing:
         pass
@@ -311,6 +329,101 @@ def test_a_training_follows_a_layer_that_finds_another_number_of_rows(
         w -= 0.01 * gradient
         np.testing.assert_allclose(solver.net.params["score"][0].data[0], w, rtol=1e-5)
     assert solver.net.layers[0].number == len(samples)
+
+
+def test_a_training_follows_targets_for_each_place_of_images_of_many_sizes(
+    allowed: demitasse.Runtime, module: str
+) -> None:
+    """As Faster R-CNN's layers make them: a layer behind them cannot take an image of another size until
+    they have run. Each runs once for an image; running means move once."""
+    n = caffe.NetSpec()
+    n.image = L.Python(module=module, layer="Fed")
+    n.bn = L.BatchNorm(n.image, moving_average_fraction=0.5)
+    n.score = L.Convolution(
+        n.image, num_output=1, kernel_size=1, bias_term=False, weight_filler={"type": "constant"}
+    )
+    n.target = L.Python(n.score, module=module, layer="Targets")
+    n.more = L.Python(n.target, module=module, layer="Targets")
+    n.apart = L.EuclideanLoss(n.score, n.target, propagate_down=[True, False])
+    n.further = L.EuclideanLoss(n.score, n.more, propagate_down=[True, False])
+    Path("net.prototxt").write_text(str(n.to_proto()))
+    Path("solver.prototxt").write_text(
+        'train_net: "net.prototxt" base_lr: 0.01 lr_policy: "fixed" iter_size: 2 max_iter: 4'
+    )
+    solver = caffe.SGDSolver("solver.prototxt")
+    random = np.random.default_rng(2)
+    samples = [random.normal(size=(1, 1, size, 4)) for size in (6, 9, 9, 3)]
+    layers = dict(zip(solver.net._layer_names, solver.net.layers, strict=True))
+    layers["image"].give(samples)
+    w, mean = 0.0, 0.0
+    for first in (0, 2):
+        solver.step(1)
+        gradient = 0.0
+        for sample in samples[first : first + 2]:
+            target = np.arange(sample.size).reshape(sample.shape) / 10
+            gradient += 2 * (sample * (w * sample - target)).sum() / 2
+            mean = mean / 2 + sample.mean()
+        w -= 0.01 * gradient
+        np.testing.assert_allclose(solver.net.params["score"][0].data.item(), w, rtol=1e-4)
+        np.testing.assert_allclose(solver.net.params["bn"][0].data.item(), mean, rtol=1e-4)
+        assert solver.net.blobs["target"].shape == samples[first + 1].shape
+    assert layers["image"].number == len(samples)
+    assert [layers[name].calls for name in ("target", "more")] == [4, 4]
+
+
+def test_samples_are_there_again_where_a_pass_begins_again(
+    make: Callable[..., caffe.Net], module: str
+) -> None:
+    x = np.random.default_rng(0).normal(size=(40, 2)).astype(np.float32)
+    with h5py.File("x.h5", "w") as file:
+        file["data"] = x
+    Path("list.txt").write_text("x.h5\n")
+    n = caffe.NetSpec()
+    n.data = L.HDF5Data(source="list.txt", batch_size=8)
+    n.bn = L.BatchNorm(n.data)
+    n.chosen = L.Python(n.data, module=module, layer="Choosing", param_str="1")
+    net = make(n)
+    for number in range(4):
+        made = net.forward()
+        rows = x[8 * number : 8 * number + 8]
+        np.testing.assert_array_equal(made["chosen"], rows[rows[:, 0] > 0])
+        np.testing.assert_array_equal(net.blobs["data"].data, rows)
+        np.testing.assert_allclose(made["bn"].mean(0), 0, atol=1e-6)
+    weight = sum(0.999**number for number in range(4))
+    assert net.params["bn"][2].data.item() == pytest.approx(weight), "means moved four times"
+
+
+def test_what_an_older_script_imports_is_there(
+    make: Callable[..., caffe.Net], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``import caffe`` in a layer's own file, and what is in it, where no other caffe is installed."""
+    (tmp_path / "as_published.py").write_text(
+        textwrap.dedent("""
+            import caffe
+            from caffe import layers as L
+            from caffe.proto import caffe_pb2
+            import caffe.io
+
+            class Twice(caffe.Layer):
+                def setup(self, bottom, top):
+                    assert caffe.io.load_image and L.ReLU and caffe_pb2.NetParameter
+                def reshape(self, bottom, top):
+                    top[0].reshape(*bottom[0].shape)
+                def forward(self, bottom, top):
+                    top[0].data[...] = 2 * bottom[0].data
+                def backward(self, top, propagate_down, bottom):
+                    bottom[0].diff[...] = 2 * top[0].diff
+        """)
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    n = caffe.NetSpec()
+    n.data = L.Input(shape={"dim": [2, 3]})
+    n.own = L.Python(n.data, module="as_published", layer="Twice")
+    made = make(n).forward(data=np.ones((2, 3)))
+    assert (made["own"] == 2).all()
+    import as_published
+
+    assert as_published.caffe is caffe, "one module by two names"
 
 
 def test_a_layer_that_settles_on_a_shape_is_followed(
@@ -507,9 +620,12 @@ def test_mistakes_say_file_layer_and_reason(
         net(module=module)
     with pytest.raises(ModelError, match=where + r".*'no_such_module', which cannot be imported"):
         net(module="no_such_module", layer="X")
-    (tmp_path / "ported_layers.py").write_text("import caffe\n\nclass X(caffe.Layer): pass\n")
-    with pytest.raises(ModelError, match=r"No module named 'caffe'; .* is here demitasse_caffe.pycaffe"):
+    (tmp_path / "ported_layers.py").write_text("import caffe.nothing\n")
+    with pytest.raises(ModelError, match=where + ".* No module named 'caffe.nothing'; it is looked for"):
         net(module="ported_layers", layer="X")
+    (tmp_path / "older_layers.py").write_text("import caffe\nprint 'Python 2'\n")
+    with pytest.raises(ModelError, match=r"older_layers.py:2: Missing paren.*; it has to be Python 3"):
+        net(module="older_layers", layer="X")
     with pytest.raises(ModelError, match=where + r"module .* has no class 'Slopes'"):
         net(module=module, layer="Slopes")
     with pytest.raises(ModelError, match=where + r".*Nothing has no reshape, forward, backward"):

@@ -11,6 +11,7 @@ import numpy as np
 
 from demitasse import ShapeError
 from demitasse_python_layer.blob import LayerBlob, ParameterBlobs
+from demitasse_python_layer.stand_ins import stand_in
 
 Shape = tuple[int, ...]
 _METHODS = ("reshape", "forward", "backward")
@@ -150,15 +151,19 @@ def _attach(blobs: Any, arrays: Sequence[Any], diffs: Sequence[Any] = ()) -> Non
 
 
 def _instance(module: str, layer: str) -> Any:
+    stand_in()
+    about = f"python_param names module {module!r}, which cannot be imported"
     try:
         found = importlib.import_module(module)
     except ImportError as error:
         remedy = "it is looked for where import looks (PYTHONPATH, the script's folder)"
-        if error.name == "caffe":
-            remedy = "what is imported as caffe is here demitasse_caffe.pycaffe"
-        raise ValueError(
-            f"python_param names module {module!r}, which cannot be imported: {error}; {remedy}"
-        ) from error
+        raise ValueError(f"{about}: {error}; {remedy}") from error
+    except SyntaxError as error:
+        where, remedy = (
+            f"{error.filename}:{error.lineno}",
+            "it has to be Python 3 (2to3 rewrites Python 2)",
+        )
+        raise ValueError(f"{about}: {where}: {error.msg}; {remedy}") from error
     made = getattr(found, layer, None)
     if made is None or not callable(made):
         raise ValueError(f"module {module!r} of python_param has no class {layer!r}")

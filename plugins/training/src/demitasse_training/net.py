@@ -13,6 +13,7 @@ import numpy as np
 
 from demitasse import (
     PRECISIONS,
+    DataError,
     DataSource,
     DataSpec,
     Entry,
@@ -26,6 +27,7 @@ from demitasse import (
     Step,
     Stream,
     WeightsFiles,
+    Work,
     WorkerError,
     WorkerPlace,
     arrange,
@@ -50,6 +52,7 @@ from demitasse_training.planner import Planner, Shapes
 from demitasse_training.profiling import timed
 from demitasse_training.samples import Destination, close_stream, destinations, open_stream, opener
 from demitasse_training.shares import Share
+from demitasse_training.statistics import changed_parameters, joined
 from demitasse_training.tally import Tally
 from demitasse_training.terms import loss_weights
 from demitasse_training.views import Blob, Named, Views, extents
@@ -279,6 +282,34 @@ class Net(Rooted):
                 self._prepare(self._made.shapes, samples)
         return self.step
 
+    def follow_first(self, samples: SampleShapes, first: int | None) -> None:
+        """As ``follow``, with only that many of the layers, or with all of them for None. Plans that
+        were made are forgotten, samples that were taken are kept. Raises DataError, and is then as it
+        was."""
+        before, self._first = (self._planner, self._first), first
+        self._planner = replace(self._planner, tries=False)
+        try:
+            with explained(self.graph, self.streams, samples):
+                self._prepare(self._made.shapes, samples, again=True)
+        except DataError:
+            self._planner, self._first = before
+            raise
+
+    def statistics_kept(self) -> Work:
+        """Remember what forward passes change of parameters, as running means. What is given has them as
+        they were then."""
+        starts = {b.offset for b in changed_parameters(self.plan, self.runtime.vocabulary)}
+        item = np.dtype(self.dtype).itemsize
+        spans = [slot.span for slot in self.plan.slots if slot.span.start * item in starts]
+        arrays = [self._flat[span.start : span.stop] for span in joined(spans)]
+        kept = [(array, array.copy()) for array in arrays]
+
+        def restore() -> None:
+            for now, before in kept:
+                now[...] = before
+
+        return restore
+
     def read(self, ahead: bool = False) -> None:
         """Take the next samples; with ``ahead`` those after them are then on their way."""
         for stream, out in zip(self.streams, self._made.outs, strict=True):
@@ -308,7 +339,7 @@ class Net(Rooted):
         check_backward(backward, self._retain)
         made, again = backward or self.backward, backward is None
         self._planner = replace(self._planner, backward=made, tries=not again)
-        self._prepare(self._made.shapes, self._made.samples)
+        self._prepare(self._made.shapes, self._made.samples, again=True)
 
     def adopt(self, slots: Sequence[Slot], flat: Any) -> None:
         """Have the parameters in common with another net, where they lie in ``flat``. Raises ShapeError
@@ -488,18 +519,21 @@ class Net(Rooted):
             )
             raise ShapeError(f"{self.definition.location}: {asked}: {error}") from error
 
-    def _prepare(self, shapes: Shapes, samples: SampleShapes) -> None:
+    def _prepare(self, shapes: Shapes, samples: SampleShapes, again: bool = False) -> None:
         """Plan for shapes of inputs and samples; parameters stay where they are, and so do inputs that
-        keep their shape."""
+        keep their shape, and samples that were taken, for a pass ``again`` on them."""
         made = self._planner.planned(shapes, self._first, samples)
         self._made.forget()
-        before = self._inputs()
+        before, taken = self._inputs(), self._taken() if again else {}
         self._made = made
         if before and self.backward:
             self._arena.view(0, (self._arena.nbytes,), "uint8")[...] = 0  # what others left in gradients
         for name, array in before.items():
             if name in self.graph.inputs and array.shape == (mine := self._input(name)).shape:
                 mine[...] = array
+        for key, array in self._taken().items() if taken and self.step else ():
+            if key in taken and array.shape == taken[key].shape:
+                array[...] = taken[key]
 
     def _unfold(self) -> None:
         """Where layers are folded into the weights before them: plan without that, parameters laid as
@@ -524,6 +558,11 @@ class Net(Rooted):
         if self._made.step is None:
             return {}
         return {name: np.asarray(self._input(name)) for name in self.graph.inputs}
+
+    def _taken(self) -> dict[tuple[str, str], Any]:
+        """The memory of samples by layer and field, once there is some."""
+        fed = zip(self.graph.feeds, self._made.outs, strict=False)
+        return {(feed.layer, key): array for feed, out in fed for key, array in out.arrays.items()}
 
     def _own_parameters(self) -> None:
         count, item = max(1, self.plan.parameters), np.dtype(self.dtype).itemsize

@@ -22,12 +22,17 @@ def varying(graph: NetGraph) -> list[str]:
     return list(dict.fromkeys([*(f.layer for f in graph.feeds if f.layer in graph.varying), *made]))
 
 
-def makers(graph: NetGraph) -> Iterator[tuple[str, Any]]:
-    """What runs a user's code in layers without bottoms, by the layer's name."""
+def users(graph: NetGraph) -> Iterator[tuple[str, Any]]:
+    """What runs a user's code, by its layer's name."""
     for node in graph.nodes:
         for part in node.attributes.values():
-            if node.phase == "forward" and hasattr(part, "reshaped") and not part.bottoms:
+            if node.phase == "forward" and hasattr(part, "reshaped"):
                 yield node.layer, part
+
+
+def makers(graph: NetGraph) -> Iterator[tuple[str, Any]]:
+    """What runs a user's code in layers without bottoms, by the layer's name."""
+    return ((layer, part) for layer, part in users(graph) if not part.bottoms)
 
 
 def made(graph: NetGraph) -> SampleShapes:

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from demitasse import Candidate, Entry, NumericsError, Plan, Step, Work
+from demitasse import Candidate, DataError, Entry, NumericsError, Plan, Step, Work
 from demitasse_training.net import Net
-from demitasse_training.own_shapes import SampleShapes
+from demitasse_training.own_shapes import SampleShapes, users
 
 if TYPE_CHECKING:
     from demitasse_training.worker import Worker
@@ -92,7 +92,16 @@ class Passes:
 
     def next(self, samples: SampleShapes, iteration: int, rate: float, number: int = 0) -> Step:
         """The step of an iteration's pass of that ``number``, planned for its ``samples``."""
-        self.step = step = self.net.follow(samples)
+        try:
+            self.step = step = self.net.follow(samples)
+        except DataError as error:
+            within = [layer for layer, part in users(self.net.graph) if part.bottoms]
+            if not within:
+                raise
+            raise DataError(
+                f"{error}; layer {within[0]!r} runs a user's code, which may tell its shapes only as it "
+                f"runs: pycaffe's solvers follow such layers"
+            ) from error
         step.phases = self.phases
         step.scalars(iteration, rate)
         step.tell("sample", number * self._batch + self._offset)

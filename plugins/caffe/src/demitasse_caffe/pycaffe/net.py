@@ -5,12 +5,13 @@ from __future__ import annotations
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from demitasse import ModelError, NetDefinition, Runtime, ShapeError, Weights, unknown
+from demitasse import DataError, ModelError, NetDefinition, Runtime, ShapeError, Weights, unknown
 from demitasse_caffe.pycaffe.batches import batches
 from demitasse_caffe.pycaffe.blob import BlobVec, NetBlob
 from demitasse_caffe.pycaffe.callbacks import Callbacks
@@ -69,6 +70,7 @@ class Net(Callbacks):
     def _begin(self, engine: Any, runtime: Runtime) -> None:
         Callbacks.__init__(self)
         self._engine, self._runtime = engine, runtime
+        self._begun = False  # a pass on the samples that were taken
         weakref.finalize(self, engine.close)  # ends its reading ahead of samples
         self._definition: NetDefinition = engine.definition
         self._samples: list[tuple[dict[str, np.ndarray], int]] = []
@@ -184,25 +186,64 @@ class Net(Callbacks):
         self._values.settle(last)
         self._next_samples(first)
         whole = last in (None, len(self._layer_names) - 1)
+        self._begun = False
         if first == 0:
-            self._engine.follow(self._engine.coming(layers=whole))
+            samples = self._engine.coming(layers=whole)
+            try:
+                self._engine.follow(samples)
+            except DataError as error:
+                if not whole:
+                    raise
+                self._plan_by_running(samples, error)
         if first > 0 or not whole:
             self._follow_layers(first, last)
+
+    def _plan_by_running(self, samples: Any, error: DataError) -> None:
+        """Plan for samples of shapes that some layer cannot take: run what is before it, as far as a
+        layer with bottoms that runs a user's code. That may tell the shapes of its tops only then, as
+        those do that make targets for each place of an image. Raises the ``error`` where that does not
+        help."""
+        behind = [(layer, part) for layer, part in self._users_parts() if part.bottoms]
+        if not behind:
+            raise error
+        made = [part for _, part in self._users_parts() if not part.bottoms]
+        restore = self._engine.statistics_kept()
+        for layer, part in behind:
+            self._engine.follow_first(samples, self._layer_names.index(layer) + 1)
+            walk = self._engine.walk
+            try:
+                walk.forward(0, len(walk.layers) - 1, again=self._begun)
+            except ShapeError:
+                if part.unplanned != "forward":
+                    raise
+            self._begun = True
+            restore()
+            made.append(part)
+            for each in made:
+                each.keep()
+            with suppress(DataError):  # a later layer may tell, too
+                self._engine.follow_first(samples, None)
+                return
+        raise error
 
     def following(self, run: Callable[[bool], None]) -> None:
         """Run a forward pass from the first layer on, which is told whether it is ``again`` on the same
         samples: where a layer with bottoms gives its tops other shapes in its user's code, as layers
         that propose regions do, plan again and begin again on what users' layers have made."""
         parts = [part for _, part in self._users_parts()]
+        begun, self._begun = self._begun, False
+        within = any(part.bottoms for part in parts)
+        restore = self._engine.statistics_kept() if within else lambda: None
         try:
-            for attempt in range(len(parts) + 1):
+            for attempt in range(2 * len(parts) + 1):  # each may tell by reshape, then by forward
                 try:
-                    run(attempt > 0)
+                    run(begun or attempt > 0)
                     return
                 except ShapeError:
                     changed = next((n for n, part in enumerate(parts) if part.unplanned), None)
-                    if changed is None or attempt == len(parts):
+                    if changed is None or attempt == 2 * len(parts):
                         raise
+                    restore()
                     self._plan_on(parts[: changed + (parts[changed].unplanned == "forward")])
         finally:
             for part in parts:
