@@ -5,16 +5,19 @@ from __future__ import annotations
 import importlib
 import threading
 from collections.abc import Sequence
+from importlib.metadata import entry_points
 from typing import Any
 
 import numpy as np
 
 from demitasse import ShapeError
 from demitasse_python_layer.blob import LayerBlob, ParameterBlobs
-from demitasse_python_layer.stand_ins import stand_in
 
 Shape = tuple[int, ...]
 _METHODS = ("reshape", "forward", "backward")
+STAND_INS = "demitasse.stand_ins"
+"""Entry points of functions without arguments, by the name of a module that users' code imports: each has
+imports of it find something, where nobody has installed it."""
 
 
 class UserLayer:
@@ -151,7 +154,8 @@ def _attach(blobs: Any, arrays: Sequence[Any], diffs: Sequence[Any] = ()) -> Non
 
 
 def _instance(module: str, layer: str) -> Any:
-    stand_in()
+    for point in entry_points(group=STAND_INS):
+        point.load()()
     about = f"python_param names module {module!r}, which cannot be imported"
     try:
         found = importlib.import_module(module)

@@ -1,48 +1,38 @@
-"""Modules that stand in for some that users' code imports and nobody has installed: what a distribution
-names as an entry point of the group ``demitasse.stand_ins`` is imported by the entry's name, with all
-that is in it. So a layer's file that begins with ``import caffe`` is used as it is."""
+"""Imports of ``caffe`` find the facade, where no other one is installed: ``import caffe``, ``from
+caffe.proto import caffe_pb2`` and the like, each the same module as under ``demitasse_caffe.pycaffe``."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
-from importlib.metadata import entry_points
 from types import ModuleType
 
-GROUP = "demitasse.stand_ins"
-
-
-def offered() -> dict[str, str]:
-    """The modules that stand in for others, by the name that is imported."""
-    return {point.name: point.value for point in entry_points(group=GROUP)}
+_FACADE = "demitasse_caffe.pycaffe"
 
 
 def stand_in() -> None:
-    """Have imports find them from now on, after all that is installed."""
+    """Have imports find it from now on, after all that is installed."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.append(_Finder(offered()))
+        sys.meta_path.append(_Finder())
 
 
 class _Finder(MetaPathFinder):
-    def __init__(self, modules: Mapping[str, str]) -> None:
-        self._modules = modules
-
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         root, dot, rest = name.partition(".")
-        if root not in self._modules:
+        if root != "caffe":
             return None
-        real = self._modules[root] + dot + rest
+        real = _FACADE + dot + rest
         try:
-            found = importlib.util.find_spec(real) is not None
+            found = importlib.util.find_spec(real)
         except ModuleNotFoundError:  # within what is no package
             return None
-        return ModuleSpec(name, _Loader(real)) if found else None
+        return ModuleSpec(name, _Loader(real)) if found is not None else None
 
 
 class _Loader(Loader):
