@@ -1,5 +1,5 @@
 """Imports of ``caffe`` find the facade, where no other one is installed: ``import caffe``, ``from
-caffe.proto import caffe_pb2`` and the like, each the same module as under ``demitasse_caffe.pycaffe``."""
+caffe.proto import caffe_pb2`` and the like, each the same module as in ``demitasse_caffe.pycaffe``."""
 
 from __future__ import annotations
 

@@ -16,8 +16,8 @@ from demitasse_python_layer.blob import LayerBlob, ParameterBlobs
 Shape = tuple[int, ...]
 _METHODS = ("reshape", "forward", "backward")
 STAND_INS = "demitasse.stand_ins"
-"""Entry points of functions without arguments, by the name of a module that users' code imports: each has
-imports of it find something, where nobody has installed it."""
+"""Entry points of functions without arguments, by the name of a module that users' code imports: each
+has imports of it find something, where nobody has installed it."""
 
 
 class UserLayer:
