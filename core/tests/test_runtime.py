@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 import pytest
 
-from demitasse import Level, Machine, Processes, Runtime, compose
+from demitasse import Level, Machine, Processes, Runtime, arrange, compose
 
 SEVERAL = Machine("desk", (Level("process", workers="mpi"), Level("core")), fingerprint="any")
 
@@ -74,3 +77,55 @@ def test_processes_are_looked_for_where_a_real_machine_has_a_level_of_them(
     with composed(toy, told, machine) as runtime:
         assert (runtime.processes.rank, runtime.processes.size) == (0, 1)
     assert told == []
+
+
+def test_threads_that_ask_at_once_are_given_the_same(toy: ModuleType) -> None:
+    """A second tuner would keep other kernels, second streams and processes be closed by nobody."""
+    made = list[str]()
+
+    def slowly(what: str, given: Callable[[], Any]) -> Callable[..., Any]:
+        def make(**asked: Any) -> Any:
+            made.append(what)
+            time.sleep(0.02)
+            return given()
+
+        return make
+
+    class Tuner:
+        choices = prefer = pick = staticmethod(lambda *given: None)
+
+    class Engine:
+        place = default = stream = None
+
+    tuner, engine = slowly("tuner", Tuner), slowly("streams", Engine)
+    found = slowly("processes", lambda: Company([]))
+    hooks = {
+        "tuner": lambda allocator, versions: tuner(),
+        "stream_engine": lambda space, machine: engine(),
+        "processes": lambda machine: found(),
+    }
+    levels = Level("process", workers="mpi"), Level("stream", workers="streams")
+    machine = Machine("desk", levels, fingerprint="any")
+    with compose(machine, [toy.plugin("all", **hooks), "null"]) as runtime:
+        (worker,) = arrange(machine, "float32")
+        asked = [
+            lambda: runtime.processes,
+            lambda: runtime.engine(worker),
+            lambda: runtime.kernels(worker).tuner,
+        ]
+        answers = [list[Any]() for _ in asked]
+
+        def ask() -> None:
+            for number, call in enumerate(asked):
+                answers[number].append(call())
+
+        threads = [threading.Thread(target=ask) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert sorted(made) == ["processes", "streams", "tuner"]
+    for given in answers:
+        assert len(given) == len(threads)
+        assert given[0] is not None
+        assert all(each is given[0] for each in given)

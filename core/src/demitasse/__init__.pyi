@@ -10,6 +10,7 @@ from demitasse_contracts import (
     blamed_inside as blamed_inside,
     broken_contract as broken_contract,
     check_candidate as check_candidate,
+    check_file as check_file,
     check_given as check_given,
     check_program as check_program,
     check_word as check_word,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -37,6 +38,7 @@ class Runtime(errors.Rooted):
         self.layer_types: dict[str, demitasse.LayerType] = demitasse.gathered_layer_types(composition)
         self._programs = composition.offered("programs")
         self._open: list[Any] = []
+        self._making = threading.RLock()  # one of each, whichever thread asks first
         self._processes: Processes | None = None
         self._tuners: dict[str, Tuner] = {}
         self._engines: dict[str, demitasse.StreamEngine] = {}
@@ -80,14 +82,7 @@ class Runtime(errors.Rooted):
     def read(self, path: str | Path) -> demitasse.ModelReader:
         """A model file, opened by the plugin whose format it is. Raises ModelError."""
         path = Path(path)
-        if demitasse.is_folder(path):
-            raise errors.ModelError(f"{path} is a folder; a file is needed here: name one in it")
-        if demitasse.is_there(path) and not demitasse.is_file(path):
-            raise errors.ModelError(
-                f"{path} is a pipe or a device; a file is needed here: copy it to one"
-            )
-        if not demitasse.is_file(path):
-            raise errors.ModelError(f"no such file: {path}{errors.nearest_path(path)}")
+        demitasse.check_file(path)
         named, others, known = self._by_suffix("model_reader", path)
         for hook in named or others:  # where the name tells nothing, whose content is it?
             if (reader := hook(path=path, layer_types=self.layer_types)) is not None:
@@ -130,7 +125,8 @@ class Runtime(errors.Rooted):
         serving = self.serving("kernels", space=worker.place.space)
         first = sorted(serving, key=lambda item: item[0] != worker.kernels)
         others = demitasse.kernels_elsewhere(self.composition, self.serving, worker.place.space)
-        return Kernels([*first, *others], self._tuner(worker), demitasse.check_candidate)
+        with self._making:
+            return Kernels([*first, *others], self._tuner(worker), demitasse.check_candidate)
 
     def _tuner(self, worker: WorkerPlace) -> Tuner | None:
         space = worker.place.space
@@ -145,12 +141,15 @@ class Runtime(errors.Rooted):
     @property
     def processes(self) -> Processes:
         """The processes of which this one is; found at first use."""
-        if self._processes is None:
-            some = not self.machine.simulated and any(x.workers == "mpi" for x in self.machine.levels)
-            asked = (hook(machine=self.machine) for _, hook in self.serving("processes") if some)
-            self._processes = next(filter(None, asked), ALONE)
-            self._open.insert(0, self._processes)  # parted from when all else is closed
-        return self._processes
+        with self._making:
+            if self._processes is None:
+                some = not self.machine.simulated and any(
+                    x.workers == "mpi" for x in self.machine.levels
+                )
+                asked = (hook(machine=self.machine) for _, hook in self.serving("processes") if some)
+                self._processes = next(filter(None, asked), ALONE)
+                self._open.insert(0, self._processes)  # parted from when all else is closed
+            return self._processes
 
     def allocator(self, space: str) -> Allocator:
         """The allocator of a memory space. Raises PlanError when no plugin serves it."""
@@ -161,13 +160,14 @@ class Runtime(errors.Rooted):
 
     def engine(self, worker: WorkerPlace) -> demitasse.StreamEngine | None:
         """A worker's streams, made when first asked for, or None. Raises CompositionError."""
-        if not worker.streams or worker.space in self._engines:
-            return self._engines.get(worker.space)
-        for _, hook in self.serving("stream_engine", space=worker.place.space):
-            if (engine := hook(space=worker.space, machine=self.machine)) is not None:
-                self._open.append(engine)
-                return self._engines.setdefault(worker.space, engine)
-        raise errors.CompositionError(demitasse.unstreamed(self.machine, self.composition, worker))
+        with self._making:
+            if not worker.streams or worker.space in self._engines:
+                return self._engines.get(worker.space)
+            for _, hook in self.serving("stream_engine", space=worker.place.space):
+                if (engine := hook(space=worker.space, machine=self.machine)) is not None:
+                    self._open.append(engine)
+                    return self._engines.setdefault(worker.space, engine)
+            raise errors.CompositionError(demitasse.unstreamed(self.machine, self.composition, worker))
 
     def close(self) -> None:
         """Close what was made, the latest first, and all of it whatever one of them raises."""

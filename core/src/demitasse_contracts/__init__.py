@@ -1,5 +1,5 @@
-"""What plugins give, held against the contracts of the hooks: errors name the plugin and what is
-valid. A package beside the kernel."""
+"""What plugins give, held against the contracts of the hooks, and the files that users name: errors
+name the plugin or the file and what is valid. A package beside the kernel."""
 
 from demitasse_contracts.candidates import check_candidate as check_candidate
 from demitasse_contracts.elsewhere import kernels_elsewhere as kernels_elsewhere
@@ -13,6 +13,7 @@ from demitasse_contracts.given import disagreement as disagreement
 from demitasse_contracts.given import no_package as no_package
 from demitasse_contracts.given import unfit as unfit
 from demitasse_contracts.given import unreadable as unreadable
+from demitasse_contracts.model_files import check_file as check_file
 from demitasse_contracts.owners import blamed as blamed
 from demitasse_contracts.owners import blamed_inside as blamed_inside
 from demitasse_contracts.owners import closed as closed

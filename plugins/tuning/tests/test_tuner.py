@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import importlib.metadata
+import threading
+import time
 import tomllib
 import weakref
 from dataclasses import replace
@@ -17,6 +19,7 @@ from hypothesis import strategies as st
 
 import demitasse
 from demitasse import (
+    Candidate,
     CompositionError,
     Layout,
     Place,
@@ -31,6 +34,7 @@ from demitasse_tuning import plugin
 from demitasse_tuning import tuner as tuner_module
 from demitasse_tuning.scratch import KEPT
 from demitasse_tuning.trial import COPY, reorder_seconds
+from demitasse_tuning.tuner import CandidateTuner
 
 NHWC = Layout("NHWC", (0, 2, 3, 1))
 NHWC_BF16 = Layout("NHWC bf16", (0, 2, 3, 1), stored="bfloat16")
@@ -131,6 +135,36 @@ def test_the_best_call_counts_and_the_first_does_not(bench, relu):
     two = bench.kernel("two", 1.6, 1.7, 1.6, 1.5)
     position, reason = bench.tuner().pick("fast", relu(), [one, two])
     assert (position, reason) == (0, "tried: 1.4 ms, next 1.5")
+
+
+def test_threads_take_turns_and_are_given_the_same_choice(bench, relu):
+    """Trials have one memory and would time each other: a service's threads plan as requests come."""
+    inside, met = [0], []
+
+    def bind(inputs, outputs, workspace):
+        def work():
+            inside[0] += 1
+            time.sleep(0.001)
+            met.append(inside[0])
+            inside[0] -= 1
+
+        return work
+
+    candidates = [Candidate(name, bind) for name in ("one", "two", "three")]
+    tuner = CandidateTuner(bench.allocator, {}, {"cache": "off"})
+    picked = []
+    threads = [
+        threading.Thread(target=lambda: picked.append(tuner.pick("fast", relu(), candidates)))
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert set(met) == {1}, "one trial at a time"
+    assert len(picked) == len(threads)
+    assert len({position for position, _ in picked}) == 1
+    assert [reason[:10] for _, reason in picked].count("remembered") == 3
 
 
 @pytest.mark.parametrize(("other", "chosen"), [(0.98, 0), (0.96, 1), (1.0, 0), (1.02, 0)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
@@ -35,8 +36,8 @@ class CandidateTuner:
     (first is the same) for the first candidate; ``cache`` a folder for the file, or off. ``clock``
     returns seconds. Raises CompositionError for other options.
 
-    Not for several threads at once: plans are made one after the other, so that the workers of a
-    process are given the same choice."""
+    Threads that pick at once take turns: each trial has the memory for itself, and who comes later is
+    given the same choice."""
 
     def __init__(
         self,
@@ -66,6 +67,7 @@ class CandidateTuner:
         self._met: set[str] = set()
         self._choices: dict[str, str] = {}
         self._preferred: dict[str, str] = {}
+        self._turn = threading.RLock()
 
     def pick(self, plugin: str, request: Request, candidates: Sequence[Candidate]) -> tuple[int, str]:
         """The position of the candidate to use, and how that is known: preferred by ``prefer``,
@@ -73,23 +75,27 @@ class CandidateTuner:
         if request.place.simulated:
             return 0, "not tried: simulated"
         key, names = request_key(plugin, request), labels(candidates)
-        position, reason = self._pick(plugin, key, names, request, candidates)
-        self._choices[key] = names[position]
+        with self._turn:
+            position, reason = self._pick(plugin, key, names, request, candidates)
+            self._choices[key] = names[position]
         return position, reason
 
     def choices(self) -> dict[str, str]:
         """The kernel of each pick so far, by the key of its request; plain text, for a snapshot."""
-        return dict(self._choices)
+        with self._turn:
+            return dict(self._choices)
 
     def prefer(self, choices: Mapping[str, str]) -> None:
         """Have later picks follow what ``choices`` of another run returned, so that this one computes
         the same bits. Requests that are not among them are picked as usual."""
-        self._preferred = dict(choices)
+        with self._turn:
+            self._preferred = dict(choices)
 
     def close(self) -> None:
         """Save what was chosen, and give the memory for trials back; the next trial takes some again."""
-        self._cache.save()
-        self._scratch.close()
+        with self._turn:
+            self._cache.save()
+            self._scratch.close()
 
     def _pick(
         self,
