@@ -67,10 +67,11 @@ class Topology:
 
     def messages(self, source: Array, target: Array, moved: Array) -> tuple[Array, Array]:
         """(latency, seconds on the wire) of each of the messages of ``moved`` bytes from endpoint
-        source[i] to target[i] that go at once. A message is of the outermost tier where its ends differ.
-        It takes as long as all do that it shares something with: the trunks out of and into the siblings
-        of a tier with ``oversubscription``, and its ends, which send and receive at once; a latency for
-        each message of an end, too."""
+        source[i] to target[i] that go at once. A message has the latency of the outermost tier where its
+        ends differ, and passes what joins siblings of that and of all tiers within. It takes as long as
+        all do that it shares something with: the trunks out of and into the siblings of each such tier
+        with ``oversubscription``, and its ends, which send and receive at once; a latency for each
+        message of an end, too."""
         latency, bandwidth = np.zeros(len(source)), np.full(len(source), np.inf)
         seconds = np.zeros(len(source))
         found = np.zeros(len(source), bool)
@@ -79,18 +80,17 @@ class Topology:
             ours, theirs = source // size, target // size
             # A message passes this tier's links where it leaves one of its siblings.
             passes = ours != theirs
-            crosses = passes & ~found
-            latency = np.where(crosses, tier.latency, latency)
-            found |= crosses
+            latency = np.where(passes & ~found, tier.latency, latency)
+            found |= passes
             bandwidth = np.where(passes, np.minimum(bandwidth, tier.bandwidth), bandwidth)
-            if tier.oversubscription > 1 and crosses.any():
+            if tier.oversubscription > 1 and passes.any():
                 room = size * tier.bandwidth / tier.oversubscription
                 if size == 1:  # the siblings share what joins them
                     ours, theirs = source // tier.count, target // tier.count
                     room *= tier.count
                 for side in (ours, theirs):
-                    total = np.bincount(side[crosses], moved[crosses], int(side.max()) + 1)
-                    seconds = np.where(crosses, np.maximum(seconds, total[side] / room), seconds)
+                    total = np.bincount(side[passes], moved[passes], int(side.max()) + 1)
+                    seconds = np.where(passes, np.maximum(seconds, total[side] / room), seconds)
         own = moved / bandwidth
         waits = latency
         for end in (source, target):
@@ -115,13 +115,14 @@ def _needed(machine: Machine, level: Level, key: str, value: Quantity | None, wh
 
 
 def topology(machine: Machine, levels: Sequence[Level]) -> Topology:
-    """The network that joins the siblings of some of a machine's levels, outermost first. Levels with
-    one sibling are none. Raises DescriptionError for a link or number that is not there."""
-    tiers, sources = [], []
+    """The network that joins the siblings of some of a machine's levels, outermost first. A level with
+    one sibling is none, but where it is within another and has a link, by which that one's messages
+    leave it. Raises DescriptionError for a link or number that is not there."""
+    tiers, sources = list[Tier](), list[str]()
     for level in levels:
-        if level.count == 1:
-            continue
         link = level.link
+        if level.count == 1 and not (tiers and link and link.latency and link.bandwidth):
+            continue
         if link is None:
             raise missing_number(
                 machine, level, "link", "the cost of messages between its siblings needs"

@@ -206,8 +206,8 @@ def mpi_levels(machine: Machine) -> tuple[Level, ...]:
 def network_of(machine: Machine) -> Topology:
     """The network that joins a machine's processes. Raises CompositionError for one without any,
     DescriptionError for a link or number that is not there."""
-    levels = [level for level in mpi_levels(machine) if level.count > 1]
-    if not levels:
+    levels = mpi_levels(machine)
+    if all(level.count == 1 for level in levels):
         raise CompositionError(
             f"{machine.origin}: no level with workers = 'mpi' and a count above 1, so no network to cost"
         )

@@ -77,9 +77,7 @@ class Link:
     @property
     def inner(self) -> GradientSync | None:
         """The composed plugin's own synchronisation among threads; None where there is one thread."""
-        sync = self.chain.sync
-        own = sync.inner if isinstance(sync, Beyond) else sync
-        return own if own is not None and own.size > 1 else None
+        return _inner(self.chain.sync)
 
     @property
     def staged(self) -> Any:
@@ -138,11 +136,12 @@ class Link:
         moved = elements * self.item
         return (siblings + 1) * moved / bandwidth, 2 * (siblings - 1) * moved / bandwidth
 
-    def kept(self, span: Span) -> Span:
-        """What the first worker holds of a span, once it is summed."""
+    def kept(self, span: Span, worker: int = 0) -> Span:
+        """What a worker of the process, by default the first, holds of a span once it is summed."""
         if self.near > 1:
             return span if self.leads else Span(span.start, span.start - -len(span) // self.near)
-        return self.inner.owned(span) if self.inner is not None else span
+        inner = _inner(self.chain.syncs[worker])
+        return inner.owned(span) if inner is not None else span
 
     @property
     def endpoints(self) -> int:
@@ -237,6 +236,11 @@ class Link:
         return cost(rounds, self.network, self.network.place(nodes, order), self.item, self.gamma)
 
 
+def _inner(sync: GradientSync) -> GradientSync | None:
+    own = sync.inner if isinstance(sync, Beyond) else sync
+    return own if own is not None and own.size > 1 else None
+
+
 def _near(made: Link) -> tuple[int, bool]:
     """The ranks of a node that add in its memory, and whether the first has everything, as the plugin
     that speaks for itself says."""
@@ -250,6 +254,13 @@ def _around(levels: Sequence[Level], ranks: int) -> Sequence[Level]:
     while count and math.prod(level.count for level in levels[count:]) < ranks:
         count -= 1
     return levels[:count]
+
+
+def _joined(machine: Machine, levels: Sequence[Level]) -> Sequence[Level]:
+    """Those levels, and those of one sibling between them, whose links messages pass, too."""
+    inside = [number for number, level in enumerate(machine.levels) if level in levels]
+    between = machine.levels[inside[0] : inside[-1]] if inside else ()
+    return [each for each in machine.levels if each in levels or (each in between and each.count == 1)]
 
 
 def _of_nodes(network: Topology, inside: int, leads: bool) -> Topology:
@@ -351,7 +362,7 @@ def link(
         )
     if made.endpoints == 1:
         return made
-    made.network = topology(machine, _around(chain.network, made.near))
+    made.network = topology(machine, _joined(machine, _around(chain.network, made.near)))
     if made.near > 1:
         made.network = _of_nodes(made.network, made.near, made.leads)
     given: Mapping[str, Any] = chain.options

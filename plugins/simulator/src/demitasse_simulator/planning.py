@@ -180,7 +180,8 @@ class _Plugin:
 @dataclass(frozen=True)
 class Chain:
     """One group of siblings of the first worker: the levels of the ``network`` part of it, of which so
-    many ``nodes`` take part, its plugin's ``sync`` and the description's options."""
+    many ``nodes`` take part, its plugin's ``sync`` and the description's options; ``syncs`` are those of
+    all workers of the process in its place, the first one's first."""
 
     plugin: str
     levels: tuple[Level, ...]
@@ -188,6 +189,7 @@ class Chain:
     nodes: int
     sync: GradientSync
     options: Mapping[str, Any]
+    syncs: tuple[GradientSync, ...]
 
 
 @dataclass(frozen=True)
@@ -335,6 +337,7 @@ def draft(
         plan: Plan = trainer.plan
         workers = len(places)
         requests = {k: v for made in drawing.recorders for k, v in made.requests.items()}
+        around = len(places[0].groups)  # of each worker, one worker after the other
         chains = tuple(
             Chain(
                 plugin,
@@ -343,8 +346,9 @@ def draft(
                 count,
                 made,
                 group.options,
+                tuple(each[2] for each in drawing.syncs[number::around]),
             )
-            for plugin, group, made, count in drawing.syncs[: len(places[0].groups)]
+            for number, (plugin, group, made, count) in enumerate(drawing.syncs[:around])
         )
         total = sum(each.held for each in drawing.counters.values())
         memory = _memory(plan, total, workers, precision or machine.precision)

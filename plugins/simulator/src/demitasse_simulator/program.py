@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from demitasse import (
     Request,
     Runtime,
     Solver,
+    Span,
     TensorSpec,
 )
 from demitasse_simulator.exchange import Link, link
@@ -174,9 +175,7 @@ def simulate(
         fits=None if capacity is None else need <= capacity,
         timeline=tuple(player.happenings),
         sources=(*lazily.describe(), *told, *fed.lines, *filter(None, [lost])),
-        exchange=_exchange(
-            walk.links, made, {str(m.goal) for m in player.messages if isinstance(m.goal, str)}
-        ),
+        exchange=_exchange(player, made),
         data={**fed.facts, "wait": player.waited} if fed.facts else {},
     )
 
@@ -425,11 +424,13 @@ def _capacity(machine: Machine, place: Place, sharing: Mapping[str, int]) -> flo
     return float(memory.capacity.value * memory.count / shared)
 
 
-def _exchange(links: Sequence[Link], made: Draft, goals: Collection[str]) -> dict[str, float]:
-    """The collectives of all parameters among nodes (``goals``; an allreduce where none is told), in
+def _exchange(player: Player, made: Draft) -> dict[str, float]:
+    """The collectives of all parameters among nodes (an allreduce where a plugin does not say which), in
     seconds by part."""
-    for each in links:
-        costs = [each.over_network(made.plan.trainable, goal) for goal in sorted(goals) or ["allreduce"]]
+    goals = {each.goal for each in player.messages if isinstance(each.goal, str)} or {"allreduce"}
+    for number, each in enumerate(player.links):
+        elements = player.leaving(Span(0, made.plan.trainable), number)
+        costs = [each.over_network(elements, goal) for goal in sorted(goals)]
         if found := [cost for cost in costs if cost is not None]:
             return {
                 "seconds": sum(cost.seconds for cost in found),

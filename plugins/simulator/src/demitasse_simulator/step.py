@@ -227,26 +227,32 @@ class Player:
             if each.wait == now and each.until is not None:
                 self._arrived(each)
 
-    def _spans(self, message: Message) -> list[tuple[Bucket, Span]]:
-        """A message's buckets, and what is left of each for what is around the levels inside."""
-        found = []
-        for bucket in self.draft.plan.buckets:
-            if bucket.index in message.buckets:
-                span = bucket.span
-                for link in self.links[: self.spoken]:
-                    span = self._kept(link, span)
-                found.append((bucket, span))
-        return found
+    def leaving(self, span: Span, number: int) -> int:
+        """The elements of a span that all workers of the process send by link ``number``: each those
+        that the levels inside have left to it. They leave by the process's one endpoint."""
+        total = 0
+        for worker in range(len(self.links[number].chain.syncs)):
+            mine = span
+            for link in self.links[:number]:
+                mine = link.kept(mine, worker)
+            total += len(mine)
+        return total
+
+    def _buckets(self, message: Message) -> list[Bucket]:
+        return [bucket for bucket in self.draft.plan.buckets if bucket.index in message.buckets]
 
     def _send(self, message: Message) -> None:
         assert self.spoken is not None
-        spans, now = self._spans(message), self.clock.get("compute", 0.0)
-        layers = [layer for bucket, _ in spans for layer in bucket.layers]
+        buckets, now = self._buckets(message), self.clock.get("compute", 0.0)
+        layers = [layer for bucket in buckets for layer in bucket.layers]
         name = layers[0] if len({*layers}) == 1 else f"{layers[0]} to {layers[-1]}" if layers else ""
         if isinstance(message.goal, str):
-            elements, link = sum(len(span) for _, span in spans), self.links[self.spoken]
+            elements, link = (
+                sum(self.leaving(b.span, self.spoken) for b in buckets),
+                self.links[self.spoken],
+            )
             if link.near > 1:
-                add = link.among_threads(spans[0][0], Span(0, elements))[0]
+                add = link.among_threads(buckets[0], Span(0, elements))[0]
                 now = self._do("network", f"add {name} in the node", "synchronise", add, "memory", now)
             message.until = self._message(self.links[self.spoken], elements, name, now, message.goal)
         else:
@@ -256,12 +262,12 @@ class Player:
 
     def _arrived(self, message: Message) -> None:
         """The worker has waited for a message; what was summed by it is updated."""
-        layers = [layer for bucket, _ in self._spans(message) for layer in bucket.layers]
+        layers = [layer for bucket in self._buckets(message) for layer in bucket.layers]
         assert message.until is not None
         self._wait(message.until, f"wait for {layers[0] if layers else 'nothing'}")
         message.until = None
         if message.goal != "broadcast" and not self.measuring:
-            for bucket, _ in self._spans(message):
+            for bucket in self._buckets(message):
                 self._renew(bucket)
 
     def _renew(self, bucket: Bucket) -> None:
@@ -270,7 +276,7 @@ class Player:
         start, span, back, name = self.clock["compute"], bucket.span, 0.0, ", ".join(bucket.layers)
         for link in self.links:
             back += link.among_threads(bucket, span)[1]
-            span = self._kept(link, span)
+            span = link.kept(span)
         self._update("compute", name, span, 0.0)
         self._do("compute", f"give {name}", "synchronise", back, "memory")
         self.phases["synchronise"] += self.clock["compute"] - start
@@ -281,7 +287,7 @@ class Player:
         for link in self.links[: self.spoken]:
             reduce, _ = link.among_threads(bucket, span)
             self._do("compute", f"reduce {name}", "synchronise", reduce, "memory")
-            span = self._kept(link, span)
+            span = link.kept(span)
         self.phases["synchronise"] += self.clock["compute"] - start
         self._moment(("final", bucket.index))
         self._measure(bucket)
@@ -343,27 +349,28 @@ class Player:
 
     def _staged_end(self) -> None:
         """After backward all buckets are awaited, then passed on to what is around, and updated."""
-        around = self.links[(self.staged or 0) + 1 :]
-        packed = next((each for each in around if each.network is not None and each.packed), None)
+        around = range((self.staged or 0) + 1, len(self.links))
+        packed = next((n for n in around if self.links[n].network and self.links[n].packed), None)
         self._wait(max([0.0, *self.ready.values()]), "wait for gradients")
         self.ready.clear()
         if packed is not None:
-            self._passed_on(packed, self.draft.plan.trainable, "all gradients")
+            self._passed_on(packed, Span(0, self.draft.plan.trainable), "all gradients")
         for each in self.rounds:
             for bucket in [b for b in self.draft.plan.buckets if b.index in each.buckets]:
                 name, span = ", ".join(bucket.layers), bucket.span
-                for link in self.links:
+                for number, link in enumerate(self.links):
                     if link.network is not None and not link.packed:
-                        self._passed_on(link, len(span), name)
-                    span = self._kept(link, span)
+                        self._passed_on(number, bucket.span, name)
+                    span = link.kept(span)
                 start = self.clock["compute"]
                 self._update("compute", name, span, 0.0)
                 self.phases["synchronise"] += self.clock["compute"] - start
             self._stages(each.after, self.clock["compute"])
 
-    def _passed_on(self, link: Link, elements: int, name: str) -> None:
-        """A message among nodes, which the worker awaits."""
-        self._wait(self._message(link, elements, name, self.clock["compute"]), f"wait for {name}")
+    def _passed_on(self, number: int, span: Span, name: str) -> None:
+        """What the process has of a span as a message among nodes, which the worker awaits."""
+        elements, now = self.leaving(span, number), self.clock["compute"]
+        self._wait(self._message(self.links[number], elements, name, now), f"wait for {name}")
 
     def _chain(self, bucket: Bucket) -> None:
         """Reduce outwards, update, distribute inwards, as ``demitasse.chain`` binds them."""
@@ -371,13 +378,13 @@ class Player:
         where = "sync" if self.overlaps else "compute"
         start = self.clock["compute"]
         span, inwards, moment = bucket.span, [0.0], start
-        for link in self.links:
+        for number, link in enumerate(self.links):
             reduce, distribute = link.among_threads(bucket, span)
             moment = self._do(where, f"reduce {name}", "synchronise", reduce, "memory", after=moment)
             inwards.append(distribute)
             if link.network is not None and not link.packed:
-                moment = self._message(link, len(span), name, moment)
-            span = self._kept(link, span)
+                moment = self._message(link, self.leaving(bucket.span, number), name, moment)
+            span = link.kept(span)
         if self.deferred:
             if where == "compute":
                 self._wait(moment, f"wait for {name}", counted=False)
@@ -392,9 +399,6 @@ class Player:
         elif self.links:
             self.clock["compute"] = max(self.clock["compute"], moment)
             self.phases["synchronise"] += self.clock["compute"] - start
-
-    def _kept(self, link: Link, span: Span) -> Span:
-        return link.kept(span)
 
     def _message(
         self, link: Link, elements: int, name: str, after: float, goal: str = "allreduce"
@@ -434,7 +438,7 @@ class Player:
         this worker owns of it is summed."""
         span = bucket.span
         for link in self.links:
-            span = self._kept(link, span)
+            span = link.kept(span)
         if not self.measuring or not span:
             return
         costed, phase = self.update.measure(len(span)), "synchronise" if self.links else "backward"
@@ -446,9 +450,10 @@ class Player:
         start = self.clock["compute"]
         moment = max(start, self.clock.get("sync", 0.0))
         buckets = self.draft.plan.buckets
-        for link in self.links:
+        for number, link in enumerate(self.links):
             if link.network is not None and link.packed:
-                moment = self._message(link, self.draft.plan.trainable, "all gradients", moment)
+                elements = self.leaving(Span(0, self.draft.plan.trainable), number)
+                moment = self._message(link, elements, "all gradients", moment)
         self.clock["compute"] = max(self.clock["compute"], moment)
         self.phases["synchronise"] += self.clock["compute"] - start
         for bucket in buckets if self.packed else ():
@@ -458,7 +463,7 @@ class Player:
             span, back = bucket.span, 0.0
             for link in self.links:
                 back += link.among_threads(bucket, span)[1]
-                span = self._kept(link, span)
+                span = link.kept(span)
             name = ", ".join(bucket.layers)
             self._update("compute", name, span, 0.0)
             self._do("compute", f"give {name}", "synchronise", back, "memory")
