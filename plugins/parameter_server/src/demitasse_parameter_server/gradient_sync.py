@@ -66,7 +66,7 @@ def _across(group: Group, options: Options, where: str) -> GradientSync:
             f"{where}: sync: delay has {len(options.delay)} numbers, and the run {size} processes"
         )
     if size == 1:
-        return AloneServer()
+        return AloneServer(group, options)
     if options.servers > group.processes.size:
         raise DescriptionError(
             f"{where}: sync: servers = {options.servers}, and the run has {group.processes.size} "

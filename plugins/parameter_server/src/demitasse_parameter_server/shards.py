@@ -25,9 +25,18 @@ BUCKET_BYTES = 1 << 22
 
 
 class AloneServer(GradientSync):
-    """One process: nothing to do."""
+    """One process: nothing to do. In a simulation ``described`` stands for the first of several."""
 
     notes = ("one process: nothing is synchronised",)
+
+    def __init__(self, group: Group, options: Options) -> None:
+        self._group, self._options = group, options
+
+    def described(self) -> GradientSync:
+        """What says what the messages of several processes would take."""
+        from demitasse_parameter_server.foreseen import ForeseenServer
+
+        return ForeseenServer(self._group, self._options)
 
 
 class Sharded(GradientSync):

@@ -140,8 +140,9 @@ class Link:
         """What a worker of the process, by default the first, holds of a span once it is summed."""
         if self.near > 1:
             return span if self.leads else Span(span.start, span.start - -len(span) // self.near)
-        inner = _inner(self.chain.syncs[worker])
-        return inner.owned(span) if inner is not None else span
+        inner, spoken = _inner(self.chain.syncs[worker]), self.spoken
+        span = inner.owned(span) if inner is not None else span
+        return spoken.owned(span) if spoken is not None else span
 
     @property
     def endpoints(self) -> int:
@@ -368,6 +369,9 @@ def link(
     given: Mapping[str, Any] = chain.options
     if made.spoken is not None:
         given = getattr(made.spoken, "collective", given)
+        if given is None:  # no collective: the plugin says the seconds of what it sends
+            made.network, made.packed = None, False
+            return made
         made.pieces = CHUNKS if made.endpoints <= FEW else ()
     known = offered(composition, where)
     if made.spoken is not None and "lower" in given:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import numpy as np
 from demitasse import (
     PRECISIONS,
     Candidate,
+    CompositionError,
     DataError,
     DataSource,
     DataSpec,
@@ -39,6 +41,9 @@ from demitasse_simulator.described import AMONG_NODES, Described
 OWN = ("threads", "streams")
 """Whose siblings are workers of one process; others are endpoints of the network."""
 
+
+REACHED = ("mpi", "simulated")
+"""Whose siblings are such endpoints that work."""
 
 SQUARES = "squares"
 """The operation that measures gradients, and the operand of an update that reads what it gave."""
@@ -249,6 +254,11 @@ class Drawing(Runtime):
             else:
                 alone = replace(asked, team=Team(1), remote=False, processes=Processes())
                 made = module.gradient_sync(group=alone)
+                if group.remote and not hasattr(made, "described"):  # as a process, not a thread?
+                    with suppress(CompositionError):
+                        process = module.gradient_sync(group=replace(alone, team=None, remote=True))
+                        if hasattr(process, "described"):
+                            alone, made = replace(alone, team=None, remote=True), process
                 if hasattr(made, "described"):  # by its own options it says itself what it sends when
                     made.close()
                     made = module.gradient_sync(group=replace(alone, options=group.options))
@@ -291,7 +301,7 @@ def network_levels(machine: Machine) -> tuple[Level, ...]:
     """Levels with siblings that are not threads of one process, outermost first."""
     inner = [i for i, level in enumerate(machine.levels) if level.workers in OWN]
     first = inner[0] if inner else len(machine.levels)
-    reached = [i for i, level in enumerate(machine.levels) if level.workers in ("mpi", "simulated")]
+    reached = [i for i, level in enumerate(machine.levels) if level.workers in REACHED]
     last = max(reached, default=-1)
     return tuple(
         level
@@ -323,14 +333,13 @@ def draft(
     given = solver if isinstance(solver, Solver) else runtime.read(solver).solver(overrides)
     bare = replace(given, tests=(), test_interval=0, weights=())
     machine = runtime.machine
-    names = [level.name for level in network_levels(machine)]
-    # The product over a group's levels is the number of endpoints: the outermost stands for all.
-    sizes = {name: nodes if i == 0 else 1 for i, name in enumerate(names)}
+    network = network_levels(machine)
+    agreeing = _agreeing(machine, nodes)
     fields = {
         name: Field(tuple(shape), "float32" if shape else "int64")
         for name, shape in (samples or {}).items()
     }
-    with Drawing(runtime, machine, sizes, fields) as drawing:
+    with Drawing(runtime, machine, dict.fromkeys(agreeing[:1], nodes), fields) as drawing:
         trained = {phase: arrays for phase, arrays in (data or {}).items() if phase != "test"}
         trainer = drawing.trainer(bare, precision=precision, scaling=scaling, data=trained or None)
         places = arrange(machine, trainer.dtype)
@@ -342,7 +351,7 @@ def draft(
             Chain(
                 plugin,
                 tuple(machine.level(name) for name in group.levels),
-                tuple(machine.level(name) for name in group.levels if name in names),
+                network if agreeing == group.levels else (),
                 count,
                 made,
                 group.options,
@@ -372,6 +381,22 @@ def draft(
             memory=memory,
             vocabulary=drawing.vocabulary,
         )
+
+
+def _agreeing(machine: Machine, nodes: int) -> tuple[str, ...]:
+    """The levels of the group in which ``nodes`` endpoints of the network agree: the innermost one that
+    has processes, as in a training. Raises CompositionError where there is none."""
+    reached = [level for level in machine.levels if level.workers in REACHED]
+    for _, levels in machine.sync_groups():
+        if any(level in reached for level in levels):
+            return tuple(level.name for level in levels)
+    if nodes > 1:
+        level = network_levels(machine)[-1]
+        raise CompositionError(
+            f"{level.location or machine.origin}: level {level.name!r} has {nodes:,} workers and no "
+            f'plugin to synchronise them; add sync = {{ plugin = "..." }}'
+        )
+    return ()
 
 
 def _workspace(sync: GradientSync, elements: int) -> int:

@@ -1,0 +1,146 @@
+"""A parameter server across processes that a description has and nobody runs: what its messages take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from demitasse import (
+    Bucket,
+    CompositionError,
+    DescriptionError,
+    FlatMemory,
+    GradientSync,
+    Group,
+    Level,
+    Machine,
+    Span,
+    Topology,
+    missing_number,
+    sync_place,
+    topology,
+)
+from demitasse_parameter_server.apart import BUCKET_BYTES as BYTES_APART
+from demitasse_parameter_server.bulk import slices
+from demitasse_parameter_server.options import Options
+from demitasse_parameter_server.shards import BUCKET_BYTES
+
+Moment: TypeAlias = "str | tuple[str, int]"
+"""``begin`` and ``end`` of an iteration; ``final`` with a bucket's index, when its gradients are."""
+
+Message: TypeAlias = tuple[float, tuple[int, ...], Moment, Moment]
+"""Seconds, the indices of the buckets, when it may begin, and where the worker waits for it."""
+
+ADDITION = 3
+"""Passes over memory: an addition reads two numbers and writes one."""
+
+
+class ForeseenServer(GradientSync):
+    """The first of several processes, which is a server, in a simulation. Under BSP each bucket is
+    pushed, added and pulled when it is final. Under SSP and ASP what is on its way goes on beside the
+    computation; no iteration takes less than the servers' endpoints need for what all push and pull."""
+
+    collective = None
+    """No collective's algorithm: ``messages`` say seconds."""
+
+    def __init__(self, group: Group, options: Options) -> None:
+        assert group.machine is not None
+        self.index, self.options = group.index, options
+        self._machine: Machine = group.machine
+        self._names, self._where = group.levels, sync_place(group)
+        self._item = np.dtype(group.dtype).itemsize
+        self._pushed: dict[int, float] = {}
+        self.bucket_bytes = options.bucket_bytes or (BUCKET_BYTES if self._bulk else BYTES_APART)
+        self.ranks = 1
+
+    @property
+    def _bulk(self) -> bool:
+        return self.options.model == "bsp"
+
+    def taking_part(self, ranks: int) -> None:
+        """How many do. Raises DescriptionError for more servers than that."""
+        if self.options.servers > ranks:
+            raise DescriptionError(
+                f"{self._where}: sync: servers = {self.options.servers}, and the run has {ranks} "
+                f"processes; each server is one of them"
+            )
+        self.ranks = ranks
+
+    @property
+    def sources(self) -> list[str]:
+        """What is sent, and where the numbers are from."""
+        servers, model = self.options.servers, self.options.model
+        how = "each bucket is pushed, added and pulled when it is final"
+        if model != "bsp":
+            how = "beside the computation, as much as the servers' endpoints carry"
+        return [
+            *self._network.sources,
+            f"{servers} of {self.ranks:,} processes hold a shard of the parameters each; {model}: {how}",
+        ]
+
+    def bind(self, memory: FlatMemory) -> None:
+        """Raises CompositionError: the other processes are not there."""
+        raise CompositionError(
+            "plugin 'parameter_server' only predicts what this takes: its processes are described"
+        )
+
+    def owned(self, span: Span) -> Span:
+        """The first server's shard."""
+        return slices(span, self.options.servers, self._item)[0]
+
+    def messages(self, buckets: Sequence[Bucket], reads: Sequence[int]) -> list[Message]:
+        """In the order in which they are sent; ``buckets`` are in the order in which backward ends
+        them."""
+        if self._bulk:
+            return [
+                (self._exchanged(len(each.span)), (each.index,), *(("final", each.index),) * 2)
+                for each in buckets
+            ]
+        every = tuple(bucket.index for bucket in buckets)
+        whole = self._exchanged(sum(len(bucket.span) for bucket in buckets))
+        return [(whole, every, "begin", "end")]
+
+    def _exchanged(self, elements: int) -> float:
+        """Seconds in which all push so many elements, the servers add them, and all pull."""
+        if elements not in self._pushed:
+            servers = np.arange(self.options.servers)
+            shards = slices(Span(0, elements), self.options.servers, self._item)
+            source, target = (
+                each.ravel() for each in np.meshgrid(np.arange(self.ranks), servers, indexing="ij")
+            )
+            apart = source != target
+            source, target = source[apart], target[apart]
+            moved = np.array([len(shard) for shard in shards], float)[target] * self._item
+            place = self._network.place(self.ranks)
+            ways = (place[source], place[target]), (place[target], place[source])
+            push, pull = (
+                float(np.add(*self._network.messages(*way, moved)).max(initial=0.0)) for way in ways
+            )
+            added = (self.ranks - 1) * len(shards[0]) * self._item * ADDITION / self._bandwidth
+            # Under BSP one is behind the other; else an endpoint sends and receives at once.
+            self._pushed[elements] = push + added + pull if self._bulk else max(push, pull, added)
+        return self._pushed[elements]
+
+    @cached_property
+    def _network(self) -> Topology:
+        """What joins the processes."""
+        around, at = list[Level](), self._machine.level(self._names[-1])
+        while True:
+            around.append(at)
+            if at.parent is None:
+                return topology(self._machine, around[::-1])
+            at = self._machine.level(at.parent)
+
+    @cached_property
+    def _bandwidth(self) -> float:
+        """Bytes a second of the memory in which a server adds."""
+        inside = self._machine.levels[self._machine.levels.index(self._machine.level(self._names[-1])) :]
+        memories: list[Any] = [memory for level in inside for memory in level.memory]
+        found = next((each for each in memories if each.bandwidth is not None), None)
+        if found is None:
+            why = "adding what others push needs"
+            raise missing_number(self._machine, inside[0], "memory.bandwidth", why)
+        return float(found.bandwidth.value * found.count)
