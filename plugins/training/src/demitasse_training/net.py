@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -154,6 +155,8 @@ class Net(Rooted):
                     partial=partial,
                     notes=record.notes,
                 )
+            level = logging.WARNING if phase == "test" else logging.INFO
+            parameters.tell_missing(level, self.definition.location, self.loaded)
 
     # What a user calls.
 

@@ -125,9 +125,12 @@ class Loaded:
             ("not finite", self.not_finite),
         ):
             if layers:
-                shown = ", ".join(layers[:6]) + (f" and {len(layers) - 6} more" if layers[6:] else "")
-                parts.append(f"{what}: {shown}")
+                parts.append(f"{what}: {_some(layers)}")
         return "; ".join(parts)
+
+
+def _some(layers: Sequence[str]) -> str:
+    return ", ".join(layers[:6]) + (f" and {len(layers) - 6} more" if layers[6:] else "")
 
 
 def load(
@@ -189,6 +192,23 @@ def load(
     )
 
 
+def tell_missing(level: int, net: object, loaded: Mapping[str, Loaded]) -> None:
+    """Log the layers that none of the weights has: they keep what they were filled with."""
+    if not loaded:
+        return
+    missing = set.intersection(*(set(each.missing) for each in loaded.values()))
+    if missing:
+        unused = [layer for each in loaded.values() for layer in each.unused]
+        log.log(
+            level,
+            "%s: not in %s: %s, with parameters that stay as they were filled%s",
+            net,
+            ", ".join(loaded),
+            _some(sorted(missing)),
+            f"; there, and not in the net: {_some(unused)}" if unused else "",
+        )
+
+
 def unreal(arrays: Sequence[np.ndarray]) -> str:
     """What of a layer's arrays are no real numbers, in words; empty for none."""
     wrong = [f"{a.dtype} in parameter {i}" for i, a in enumerate(arrays) if a.dtype.kind not in "biuf"]
@@ -227,8 +247,7 @@ def _unfit(plan: Plan, unfit: Mapping[str, str]) -> str:
     first, *others = (layer for layer in _in_order(plan) if layer in unfit)
     also = ""
     if others:
-        more = f" and {len(others) - 6} more" if others[6:] else ""
-        also = f"; others do not fit either: {', '.join(others[:6])}{more}"
+        also = f"; others do not fit either: {_some(others)}"
     out = (
         "rename a layer to start it anew, or train with what does not fit as the net has it (--partial)"
     )
