@@ -210,13 +210,23 @@ class Net(Rooted):
         """The weights of the blobs that count in the loss."""
         return dict(loss_weights(self.definition, self.runtime.layer_types))
 
-    def tally(self, iterations: int, first: int = 0, every: int = 1, told: Told | None = None) -> Tally:
+    def tally(
+        self,
+        iterations: int,
+        first: int = 0,
+        every: int = 1,
+        told: Told | None = None,
+        stop: Callable[[], bool] | None = None,
+    ) -> Tally:
         """What the outputs come to over batches number ``first`` and each ``every`` after it, of
-        ``iterations`` from the start of the data."""
+        ``iterations`` from the start of the data; of fewer once ``stop``, asked between two of them, is
+        true."""
         with self._one_at_a_time:
             self.rewind(first, every)
             tally = self.empty_tally(iterations)
             for number in range(first, iterations, every):
+                if stop is not None and number > first and stop():
+                    break
                 outputs = self._forward({}, number + every < iterations, planned=True)
                 tally.add(number, outputs)
                 if told is not None:
