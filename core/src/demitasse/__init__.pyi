@@ -103,6 +103,7 @@ from demitasse_descriptions import (
     describe as describe,
     gathered_options as gathered_options,
     load_machine as load_machine,
+    no_file as no_file,
     option_place as option_place,
     sync_place as sync_place,
     unallocated as unallocated,

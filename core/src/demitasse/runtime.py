@@ -36,6 +36,7 @@ class Runtime(errors.Rooted):
         self.vocabulary: Mapping[str, Operation] = demitasse.gathered_words(composition)
         self.layer_types: dict[str, demitasse.LayerType] = demitasse.gathered_layer_types(composition)
         self._programs = composition.offered("programs")
+        self.closed = False
         self._open: list[Any] = []
         self._processes: Processes | None = None
         self._tuners: dict[str, Tuner] = {}
@@ -68,26 +69,25 @@ class Runtime(errors.Rooted):
         return self.program("simulate", solver, **options)
 
     def program(self, name: str, *arguments: Any, **options: Any) -> Any:
-        """What a plugin's program makes of this runtime. Raises CompositionError for none."""
+        """What a plugin's program makes of this runtime. Raises CompositionError for none, and
+        WorkerError once the runtime is closed."""
+        if self.closed:
+            raise errors.WorkerError("this runtime is closed; compose another")
         if name not in self._programs:
             raise errors.CompositionError(demitasse.unoffered(name, self._programs))
         made = self._programs[name](self, *arguments, **options)
         demitasse.check_program(name, self._programs[name], made)
         if hasattr(made, "close"):
             self._open.append(weakref.ref(made, self._open.remove))  # who drops a net has it freed
+            if self.closed:  # by another thread, meanwhile
+                made.close()  # type: ignore[unreachable]
         return made
 
     def read(self, path: str | Path) -> demitasse.ModelReader:
         """A model file, opened by the plugin whose format it is. Raises ModelError."""
         path = Path(path)
-        if demitasse.is_folder(path):
-            raise errors.ModelError(f"{path} is a folder; a file is needed here: name one in it")
-        if demitasse.is_there(path) and not demitasse.is_file(path):
-            raise errors.ModelError(
-                f"{path} is a pipe or a device; a file is needed here: copy it to one"
-            )
         if not demitasse.is_file(path):
-            raise errors.ModelError(f"no such file: {path}{errors.nearest_path(path)}")
+            raise errors.ModelError(demitasse.no_file(path))
         named, others, known = self._by_suffix("model_reader", path)
         for hook in named or others:  # where the name tells nothing, whose content is it?
             if (reader := hook(path=path, layer_types=self.layer_types)) is not None:
@@ -171,6 +171,7 @@ class Runtime(errors.Rooted):
 
     def close(self) -> None:
         """Close what was made, the latest first, and all of it whatever one of them raises."""
+        self.closed = True
         with contextlib.ExitStack() as stack:
             for made in list(self._open):
                 made = made() if isinstance(made, weakref.ref) else made

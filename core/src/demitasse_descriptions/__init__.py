@@ -29,6 +29,7 @@ from demitasse_descriptions.quantity import Quantity as Quantity
 from demitasse_descriptions.sync import check_host_memory as check_host_memory
 from demitasse_descriptions.sync import check_sync_options as check_sync_options
 from demitasse_descriptions.sync import sync_place as sync_place
+from demitasse_descriptions.unserved import no_file as no_file
 from demitasse_descriptions.unserved import unallocated as unallocated
 from demitasse_descriptions.unserved import unoffered as unoffered
 from demitasse_descriptions.unserved import unread as unread

@@ -1,15 +1,26 @@
-"""What is said where no composed plugin serves what is asked for: who would, and what is called what."""
+"""What is said where what is asked for is not there, or no composed plugin serves it: who would, and
+what is called what."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from demitasse import discover, nearest, unknown
+from demitasse import discover, is_folder, is_there, nearest, nearest_path, unknown
 
 if TYPE_CHECKING:
     from demitasse import Composition, DataSpec, Machine, Manifest, WorkerPlace
+
+
+def no_file(path: Path) -> str:
+    """The sentence for a path that is no file's."""
+    if is_folder(path):
+        return f"{path} is a folder; a file is needed here: name one in it"
+    if is_there(path):
+        return f"{path} is a pipe or a device; a file is needed here: copy it to one"
+    return f"no such file: {path}{nearest_path(path)}"
 
 
 def unallocated(machine: Machine, composition: Composition, space: str) -> str:

@@ -95,6 +95,35 @@ def test_a_net_that_was_closed_computes_nothing_of_old_samples(
     assert all(np.isfinite(array).all() for arrays in reading.params.values() for array in arrays)
 
 
+def test_a_closed_runtime_makes_nothing(
+    toy: ModuleType, runtime: Callable[..., Any], deployed: Any
+) -> None:
+    composed = runtime()
+    trainer = composed.trainer(toy.solver(toy.classifier()))
+    composed.close()
+    solver = toy.solver(toy.classifier())
+    for make in (lambda: composed.net(deployed), lambda: composed.trainer(solver)):
+        with pytest.raises(WorkerError, match=r"^this runtime is closed; compose another$"):
+            make()
+    with pytest.raises(WorkerError, match="this trainer is closed"):
+        trainer.step()
+    composed.close()
+
+
+def test_what_is_made_while_another_thread_closes_the_runtime_is_closed(
+    toy: ModuleType, runtime: Callable[..., Any]
+) -> None:
+    made: list[Any] = []
+
+    class Made:
+        def close(self) -> None:
+            made.append(self)
+
+    plugin = toy.plugin("slow", programs=lambda: {"slow": lambda runtime: (runtime.close(), Made())[1]})
+    found = runtime(plugins=[plugin]).program("slow")
+    assert made == [found]
+
+
 def test_with_closes_a_net(toy: ModuleType, runtime: Callable[..., Any], deployed: Any) -> None:
     composed = runtime()
     with composed.net(toy.classifier(), phase="train") as reading, composed.net(deployed) as given:
