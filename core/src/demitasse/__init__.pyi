@@ -11,6 +11,7 @@ from demitasse_contracts import (
     broken_contract as broken_contract,
     check_candidate as check_candidate,
     check_given as check_given,
+    check_level as check_level,
     check_program as check_program,
     check_word as check_word,
     closed as closed,

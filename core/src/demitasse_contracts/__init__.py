@@ -13,6 +13,7 @@ from demitasse_contracts.given import disagreement as disagreement
 from demitasse_contracts.given import no_package as no_package
 from demitasse_contracts.given import unfit as unfit
 from demitasse_contracts.given import unreadable as unreadable
+from demitasse_contracts.levels import check_level as check_level
 from demitasse_contracts.owners import blamed as blamed
 from demitasse_contracts.owners import blamed_inside as blamed_inside
 from demitasse_contracts.owners import closed as closed

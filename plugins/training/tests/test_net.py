@@ -298,6 +298,37 @@ def test_what_is_no_array_for_an_input_is_refused_by_its_name(
     assert np.array_equal(net.forward(data=data)["probability"], before)
 
 
+def test_numbers_that_the_nets_element_type_does_not_have_are_refused_by_the_inputs_name(
+    toy: ModuleType, runtime: Callable[..., Any], deployed: Any
+) -> None:
+    data = toy.images(4)["data"].astype(np.float64)
+    net = runtime().net(deployed)
+    before = net.forward(data=data)["probability"]
+    large = data.copy()
+    large.flat[-1] = -1e39
+    message = r"toy\.net: input 'data' has numbers of float64 beyond 3\.4e\+38, .* float32; scale them"
+    with pytest.raises(ModelError, match=message):
+        net.forward(data=large)
+    assert np.array_equal(net.forward()["probability"], before)
+    runtime().net(deployed, precision="f64").forward(data=large)
+    large.flat[-1] = -np.inf
+    net.forward(data=large)
+
+
+@pytest.mark.parametrize("seed", [1.5, "a", None, 2**64, -(2**63) - 1])
+def test_a_seed_that_is_no_whole_number_of_64_bits_is_refused(
+    toy: ModuleType, runtime: Callable[..., Any], deployed: Any, seed: Any
+) -> None:
+    made = runtime()
+    with pytest.raises(ModelError, match=r"^seed must be a whole number .*; given"):
+        made.net(deployed, seed=seed)
+    if seed is not None:
+        with pytest.raises(ModelError, match=r"^seed must be a whole number .*; given"):
+            made.trainer(toy.solver(toy.classifier(), seed=seed))
+    for whole in (np.int32(3), -1, 2**64 - 1):
+        assert isinstance(made.net(deployed, seed=whole).seed, int)
+
+
 def test_a_blob_that_a_data_source_fills_is_no_input(
     toy: ModuleType, runtime: Callable[..., Any]
 ) -> None:

@@ -159,6 +159,18 @@ def test_a_run_goes_on_from_where_the_trainer_is(running: Any) -> None:
     assert told(events, "snapshot") == []
 
 
+def test_a_rate_that_is_no_number_is_refused_with_its_iteration(toy: ModuleType, runtime: Any) -> None:
+    def solver(rate: Any) -> Any:
+        return dataclasses.replace(toy.solver(toy.classifier()), rate=rate)
+
+    with pytest.raises(ModelError, match="the solver's rate of iteration 0 is None; valid is a number"):
+        runtime().trainer(solver(lambda iteration: None))
+    later = runtime().trainer(solver(lambda iteration: "a" if iteration == 2 else np.float32(0.5)))
+    with pytest.raises(ModelError, match="the solver's rate of iteration 2 is 'a'"):
+        later.step(3)
+    assert later.iteration == 2
+
+
 def test_events_tell_losses_rates_and_samples(running: Any) -> None:
     trainer, events = running(average_loss=3, snapshot_last=False)
     result = trainer.run()

@@ -42,6 +42,7 @@ from demitasse_training.arguments import (
     check_retain,
     chosen_precision,
     read_weights,
+    whole_seed,
 )
 from demitasse_training.entrance import Entrance
 from demitasse_training.folding import FOLD
@@ -98,7 +99,8 @@ class Net(Rooted):
         share: Share | None = None,
         regions: Mapping[str, Any] | None = None,
     ) -> None:
-        self.runtime, self.phase, self.seed, self._retain = runtime, phase, seed, retain
+        self.runtime, self.phase, self._retain = runtime, phase, retain
+        self.seed = seed = whole_seed(seed)
         self._one_at_a_time = threading.RLock()
         self.loaded: dict[str, parameters.Loaded] = {}
         self.precision = chosen_precision(runtime, precision)
@@ -167,7 +169,7 @@ class Net(Rooted):
         Raises ModelError for what is no input or no numbers, ShapeError when the net cannot take a
         shape, the net being then as it was; WorkerError where its samples' reading was closed.
         """
-        about = self.definition, self.graph, self._declared
+        about = self.definition, self.graph, self._declared, self.dtype
         arrays = {name: given_input(*about, name, value) for name, value in inputs.items()}
         return self._forward(arrays)
 

@@ -37,8 +37,9 @@ def view(slot: Slot, flat: Any) -> np.ndarray:
 
 
 def assign(slot: Slot, flat: Any, value: np.ndarray) -> None:
-    """Write a parameter given in logical order."""
-    packed = slot.spec.layout.pack(np.asarray(value, dtype=slot.spec.dtype))
+    """Write a parameter given in logical order; numbers beyond its element type become infinite."""
+    with np.errstate(over="ignore"):
+        packed = slot.spec.layout.pack(np.asarray(value, dtype=slot.spec.dtype))
     flat[slot.span.start : slot.span.start + packed.size] = packed.reshape(-1)
 
 
@@ -180,7 +181,7 @@ def load(
             assign(slot, flat, array)
     mine = [layer for slot in plan.slots for layer, _ in slot.owners]
     unused = [layer for layer in arrays if layer not in mine]
-    not_finite = [layer for layer in loaded if not all(_is_finite(array) for _, array in found[layer])]
+    not_finite = [layer for layer in loaded if not all(_is_finite(*each) for each in found[layer])]
     if not_finite:
         log.warning(
             "%s: parameters that are not finite numbers in %s: a net that diverged?",
@@ -215,9 +216,14 @@ def unreal(arrays: Sequence[np.ndarray]) -> str:
     return f"{wrong[0]}, where real numbers are needed" if wrong else ""
 
 
-def _is_finite(array: np.ndarray) -> bool:
-    """Whether all numbers are, without an array of answers: a NaN is its array's least and largest."""
-    return array.size == 0 or bool(np.isfinite(array.min()) and np.isfinite(array.max()))
+def _is_finite(slot: Slot, array: np.ndarray) -> bool:
+    """Whether all numbers are in the parameter's element type, without an array of answers: a NaN is its
+    array's least and largest."""
+    if array.size == 0:
+        return True
+    with np.errstate(over="ignore"):
+        ends = np.array([array.min(), array.max()]).astype(slot.spec.dtype)
+    return bool(np.isfinite(ends).all())
 
 
 def _counts(plan: Plan) -> dict[str, int]:

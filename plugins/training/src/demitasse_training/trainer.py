@@ -36,6 +36,8 @@ from demitasse_training.arguments import (
     check_retain,
     check_scaling,
     chosen_precision,
+    rate_of,
+    whole_seed,
 )
 from demitasse_training.beginning import begun, in_common
 from demitasse_training.crew import Crew, one_at_a_time
@@ -114,7 +116,7 @@ class Trainer(Rooted):
         if weights is None and resume is None:
             weights = self.solver.weights
         saved = saved_run(runtime, resume)
-        self.seed = seed_of(saved, self.solver.seed, resume)
+        self.seed = whole_seed(seed_of(saved, self.solver.seed, resume))
         # What is the same in all processes is told once.
         observing = runtime.serving("observe") if self.processes.rank == 0 else ()
         found = (listener_of(plugin, hook) for plugin, hook in observing)
@@ -193,7 +195,7 @@ class Trainer(Rooted):
     @property
     def rate(self) -> float:
         """The learning rate of the next iteration."""
-        return self.solver.rate(self.iteration)
+        return rate_of(self.solver, self.iteration)
 
     @one_at_a_time
     def step(self, iterations: int = 1) -> Result:
@@ -405,7 +407,7 @@ class Trainer(Rooted):
                 {
                     "loss": loss,
                     "smoothed": smoothed,
-                    "rate": self.solver.rate(self.iteration - 1),
+                    "rate": rate_of(self.solver, self.iteration - 1),
                     "seconds": seconds,
                     "samples": self.batch,
                     "phases": phases,
