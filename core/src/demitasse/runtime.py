@@ -137,9 +137,8 @@ class Runtime(errors.Rooted):
         for _, hook in self.serving("tuner", space=space):
             if self._tuners.get(space) is None:
                 allocator = self.allocator(worker.space if worker.streams else space)
-                made = hook(allocator=allocator, versions=self.composition.versions)
-                self._tuners[space] = made
-                self._open.append(made)
+                self._tuners[space] = hook(allocator=allocator, versions=self.composition.versions)
+                self._open.append(self._tuners[space])
         return self._tuners.get(space)
 
     @property
