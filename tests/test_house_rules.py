@@ -103,6 +103,19 @@ def test_the_kernel_fits_in_one_sitting() -> None:
     assert lines_of(CORE) - lines_of(VOCABULARY) < 2000
 
 
+def test_all_loggers_are_below_demitasse() -> None:
+    """An application that sets up the logger ``demitasse`` has set up all of them."""
+    asked = re.compile(r"getLogger\((.*?)\)|\blogging\.(?:debug|info|warning|error|exception)\(")
+    wrong = [
+        located(path, text[: found.start()].count("\n") + 1)
+        for path in SOURCES
+        for text in [path.read_text()]
+        for found in asked.finditer(text)
+        if not re.fullmatch(r"\"demitasse\.\w+\"", found[1] or "")
+    ]
+    assert wrong == []
+
+
 def test_the_vocabulary_stays_small() -> None:
     assert lines_of(VOCABULARY) < 1200
 

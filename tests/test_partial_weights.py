@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
 from pathlib import Path
@@ -48,6 +49,30 @@ def test_layers_of_other_names_keep_their_own_and_are_told(tmp_path: Path, weigh
         loaded = found.loaded[str(weights)]
         assert (loaded.loaded, loaded.missing, loaded.unused) == (("first",), ("newlast",), ("last",))
         assert str(loaded) == "1 layers; not in the file: newlast; not in the net: last"
+
+
+def test_layers_that_no_weights_have_are_warned_of_in_a_net_that_serves(
+    tmp_path: Path, weights: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with demitasse.compose(plugins=PLUGINS) as runtime:
+        path = net(tmp_path, "newlast", 12)
+        told = (
+            f"{path}: not in {weights}: newlast, with parameters that stay as they were filled; there, "
+            f"and not in the net: last"
+        )
+        with caplog.at_level("INFO", "demitasse"):
+            lacking = runtime.net(path, weights=weights)
+            assert caplog.record_tuples == [("demitasse.training", logging.WARNING, told)]
+            caplog.clear()
+            other = demitasse.Weights({"newlast": list(lacking.params["newlast"])})
+            runtime.net(path, weights=[weights, other])
+            runtime.net(net(tmp_path, "last", 10), weights=weights)
+            runtime.net(path)
+            assert not caplog.records
+            solver = tmp_path / "solver.prototxt"
+            solver.write_text(f'net: "{path}" base_lr: 0.01 lr_policy: "fixed"')
+            runtime.trainer(solver, weights=weights)
+        assert caplog.record_tuples == [("demitasse.training", logging.INFO, told)]
 
 
 def test_other_shapes_are_loaded_around_only_when_that_is_asked_for(

@@ -395,6 +395,24 @@ def test_an_option_that_a_plugin_does_not_take_is_refused(toy: ModuleType) -> No
         assert runtime.options == {"abacus": {"rods": 3}}
 
 
+def test_a_value_that_an_option_does_not_have_is_refused(toy: ModuleType) -> None:
+    about: dict[str, Any] = {"options": ["beads", "rods"], "values": {"beads": ["round", "flat"]}}
+    given = toy.plugin("abacus", kernels=lambda request: (), manifest=about)
+    words = r"^options.abacus: unknown beads 'flt'; did you mean 'flat'\? \(valid: flat, round\)$"
+    for wrong in ("flt", None, ["flat"]):
+        with pytest.raises(CompositionError, match=words if wrong == "flt" else "unknown beads"):
+            compose(MACHINE, [given, "null"], {"abacus": {"beads": wrong}})
+    with compose(MACHINE, [given, "null"], {"abacus": {"beads": "flat", "rods": 3}}) as runtime:
+        assert runtime.options["abacus"] == {"beads": "flat", "rods": 3}
+    for values, told in (
+        ({"bead": ["round"]}, "values: unknown option 'bead'; did you mean 'beads'"),
+        ({"beads": "round"}, r"values: beads = 'round' \(valid: a list of texts\)"),
+    ):
+        broken = toy.plugin("abacus", kernels=lambda request: (), manifest=about | {"values": values})
+        with pytest.raises(PluginError, match=told):
+            compose(MACHINE, [broken, "null"])
+
+
 def test_a_plugin_that_names_no_options_is_given_any(toy: ModuleType) -> None:
     given = toy.plugin("abacus", kernels=lambda request: ())
     with compose(MACHINE, [given], {"abacus": {"beads": 3}}) as runtime:

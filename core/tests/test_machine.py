@@ -234,6 +234,15 @@ count = 0
         read(tmp_path, text)
 
 
+@pytest.mark.parametrize("key", ["count", "cores", "threads_per_core"])
+@pytest.mark.parametrize("value", [0, -3, 1.5])
+def test_a_level_in_memory_counts_from_one(key: str, value: Any) -> None:
+    with pytest.raises(DescriptionError, match=rf"machine 'm': level 'a': {key} = {value} \(valid: "):
+        Machine("m", (Level("a", **{key: value}),))
+    with pytest.raises(DescriptionError, match=r"level 'a', caches 'L2': count = 0 \(valid: a whole"):
+        Machine("m", (Level("a", caches=(MemorySpace("L2", count=0),)),))
+
+
 def test_lines_are_found_within_a_list_of_tables(tmp_path: Path) -> None:
     entries = 'memory = [\n  { space = "x", capacity = "1 B", source = "paper" },\n  { '
     text = TAIHULIGHT.replace("memory = [{ ", entries, 1).replace("28 GB/s", "28 GB")

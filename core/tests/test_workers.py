@@ -214,8 +214,10 @@ def test_workers_of_a_node_share_its_cores(node: int, thread: int, sharing: int,
     company = Company()
     company.sharing = sharing
     levels = (
-        demitasse.Level("node", cores=node),
-        demitasse.Level("thread", 4, workers="threads", cores=thread, sync=demitasse.SyncSpec("any")),
+        demitasse.Level("node", cores=node or None),
+        demitasse.Level(
+            "thread", 4, workers="threads", cores=thread or None, sync=demitasse.SyncSpec("any")
+        ),
     )
     machine = demitasse.Machine("desk", levels, fingerprint="any")
     places = demitasse.arrange(machine, "float32", company)

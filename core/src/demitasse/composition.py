@@ -22,7 +22,7 @@ from demitasse.machine import Machine
 
 HOOKS = tuple(n for n, value in vars(hookspecs).items() if hasattr(value, "demitasse_spec"))
 _KEYS: dict[str, Any] = {"name": "", "summary": "", "api": "", "automatic": False}
-_KEYS |= {"requires": (), "conflicts": (), "options": ("*",), "roles": {}}
+_KEYS |= {"requires": (), "conflicts": (), "options": ("*",), "values": {}, "roles": {}}
 _FACTS: dict[str, Any] = {"priority": 0, "commands": {}, "topics": {}, "converts": {}, "otherwise": ""}
 _FACTS |= dict.fromkeys(
     ("spaces", "suffixes", "types", "programs", "papers", "kinds", "with_weights"), ()
@@ -42,8 +42,8 @@ _KINDS |= {tuple: "a list of texts", dict: "a table"}
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a plugin says of itself, not imported: the ``options`` that it takes (``*``: any); ``roles``,
-    each hook that it serves to the facts that choose it (priority, ...); why it cannot be used."""
+    """What a plugin says of itself, not imported: the ``options`` that it takes (``*``: any), ``values``
+    of some; ``roles``, each hook that it serves to the facts that choose it; why it cannot be used."""
 
     name: str
     distribution: str = field(default="", repr=False)
@@ -54,6 +54,7 @@ class Manifest:
     requires: tuple[str, ...] = field(default=(), repr=False)
     conflicts: tuple[str, ...] = field(default=(), repr=False)
     options: tuple[str, ...] = field(default=("*",), repr=False)
+    values: Mapping[str, Sequence[str]] = field(default_factory=dict, hash=False, repr=False)
     roles: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False, repr=False)
     module: Any = field(default=None, repr=False)
     problem: str = ""
@@ -162,8 +163,10 @@ def _manifest(data: Mapping[str, Any], bare: Manifest, where: str) -> Manifest:
 
 
 def _malformed(given: Mapping[str, Any], where: str) -> str:
-    problem = _wrong(given, _KEYS, "key", where)
-    for role, facts in () if problem else given["roles"].items():
+    if problem := _wrong(given, _KEYS, "key", where):
+        return problem
+    problem = _wrong(given["values"], dict.fromkeys(given["options"], ()), "option", f"{where}: values")
+    for role, facts in given["roles"].items():
         if role not in HOOKS:
             return unknown("role", role, HOOKS, where)
         at = f"{where}: role {role}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -79,7 +78,7 @@ class Level:
 class Machine:
     """Levels, outermost first, the plugins to compose (None: the automatic ones), their options, the
     precision of a run that names none. Prints as its description. Raises DescriptionError for levels
-    that make no tree."""
+    that make no tree, and for numbers that count nothing."""
 
     name: str
     levels: tuple[Level, ...] = field(metadata={"key": "level"})  # as the file names it
@@ -98,8 +97,7 @@ class Machine:
                 raise DescriptionError(unknown("parent (a level before it)", parent, levels, where))
             if level.name in levels:
                 raise DescriptionError(f"{where} is there twice; give each level its own name")
-            if level.mesh and math.prod(level.mesh) != level.count:
-                raise DescriptionError(f"{where}: mesh {[*level.mesh]} is not count {level.count}")
+            demitasse.check_level(level, where)
             levels[level.name] = replace(level, parent=parent)
         object.__setattr__(self, "levels", tuple(levels.values()))
         self.sync_groups()

@@ -37,6 +37,7 @@ class Runtime(errors.Rooted):
         self.vocabulary: Mapping[str, Operation] = demitasse.gathered_words(composition)
         self.layer_types: dict[str, demitasse.LayerType] = demitasse.gathered_layer_types(composition)
         self._programs = composition.offered("programs")
+        self.closed = False
         self._open: list[Any] = []
         self._making = threading.RLock()  # one of each, whichever thread asks first
         self._processes: Processes | None = None
@@ -70,20 +71,25 @@ class Runtime(errors.Rooted):
         return self.program("simulate", solver, **options)
 
     def program(self, name: str, *arguments: Any, **options: Any) -> Any:
-        """What a plugin's program makes of this runtime. Raises CompositionError for none."""
+        """What a plugin's program makes of this runtime. Raises CompositionError for none, and
+        WorkerError once the runtime is closed."""
+        if self.closed:
+            raise errors.WorkerError("this runtime is closed; compose another")
         if name not in self._programs:
             raise errors.CompositionError(demitasse.unoffered(name, self._programs))
         made = self._programs[name](self, *arguments, **options)
         demitasse.check_program(name, self._programs[name], made)
         if hasattr(made, "close"):
             self._open.append(weakref.ref(made, self._open.remove))  # who drops a net has it freed
+            if self.closed:  # by another thread, meanwhile
+                made.close()  # type: ignore[unreachable]
         return made
 
     def read(self, path: str | Path) -> demitasse.ModelReader:
         """A model file, opened by the plugin whose format it is. Raises ModelError."""
         path = Path(path)
         demitasse.check_file(path)
-        named, others, known = self._by_suffix("model_reader", path)
+        named, others, known = demitasse.by_suffix(self.composition, "model_reader", path)
         for hook in named or others:  # where the name tells nothing, whose content is it?
             if (reader := hook(path=path, layer_types=self.layer_types)) is not None:
                 return reader  # type: ignore[no-any-return]
@@ -92,7 +98,7 @@ class Runtime(errors.Rooted):
     def write(self, path: str | Path, weights: demitasse.Weights) -> Path:
         """Write weights and state in the format of the path's suffix, whole or not at all."""
         path = Path(path)
-        writers, _, known = self._by_suffix("model_writer", path)
+        writers, _, known = demitasse.by_suffix(self.composition, "model_writer", path)
         if not writers:
             raise errors.ModelError(f"{path}: no composed plugin writes such a file (suffixes: {known})")
         try:
@@ -101,15 +107,6 @@ class Runtime(errors.Rooted):
             raise errors.ModelError(f"{path}: cannot be written: {error.strerror}") from error
         writers[0](path=path, weights=weights)
         return path
-
-    def _by_suffix(self, role: str, path: Path) -> tuple[list[Any], list[Any], str]:
-        """The hooks of plugins that declare the path's suffix, those of all, and what is declared."""
-        plugins = [plugin for plugin in self.composition.plugins if role in plugin.roles]
-        suffixes = {plugin.name: tuple(plugin.roles[role].get("suffixes", ())) for plugin in plugins}
-        serving = list(self.composition.serving(role))
-        named = [hook for name, hook in serving if path.name.endswith(suffixes[name])]
-        known = ", ".join(sorted({suffix for each in suffixes.values() for suffix in each}))
-        return named, [hook for _, hook in serving], known or "none"
 
     def open_source(self, spec: demitasse.DataSpec) -> demitasse.DataSource:
         """The samples of a specification, from the first plugin that knows them."""
@@ -133,9 +130,8 @@ class Runtime(errors.Rooted):
         for _, hook in self.serving("tuner", space=space):
             if self._tuners.get(space) is None:
                 allocator = self.allocator(worker.space if worker.streams else space)
-                made = hook(allocator=allocator, versions=self.composition.versions)
-                self._tuners[space] = made
-                self._open.append(made)
+                self._tuners[space] = hook(allocator=allocator, versions=self.composition.versions)
+                self._open.append(self._tuners[space])
         return self._tuners.get(space)
 
     @property
@@ -171,6 +167,7 @@ class Runtime(errors.Rooted):
 
     def close(self) -> None:
         """Close what was made, the latest first, and all of it whatever one of them raises."""
+        self.closed = True
         with contextlib.ExitStack() as stack:
             for made in list(self._open):
                 made = made() if isinstance(made, weakref.ref) else made

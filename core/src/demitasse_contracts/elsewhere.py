@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Hook = Callable[..., Iterable[Candidate]]
 Serving = Callable[..., Iterator[tuple[str, Hook]]]
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("demitasse.contracts")
 _told = set[tuple[str, str]]()
 
 

@@ -1,14 +1,31 @@
-"""What probes say of a machine: numbers are quantities in the units that descriptions have."""
+"""What is said of a machine's levels: numbers are quantities in the units that descriptions have."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
-from demitasse import PluginError
+from demitasse import DescriptionError, PluginError
 
 UNITS = {"capacity": "B", "bandwidth": "B/s", "latency": "s", "clock": "Hz"}
 UNITS |= {"peak": "FLOP/s", "sustained": "FLOP/s"}
+
+
+COUNTS = ("count", "cores", "threads_per_core")
+
+
+def check_level(level: Any, where: str) -> None:
+    """Raise DescriptionError for a count of a level, or of its memories, that is no whole number from 1,
+    and for a mesh of another count."""
+    for what, record in _records(level):
+        for name in COUNTS:
+            value = getattr(record, name, None)
+            if value is not None and (not isinstance(value, int) or value < 1):
+                told = f"{where}{what}: {name} = {value!r} (valid: a whole number from 1)"
+                raise DescriptionError(told)
+    if level.mesh and math.prod(level.mesh) != level.count:
+        raise DescriptionError(f"{where}: mesh {[*level.mesh]} is not count {level.count}")
 
 
 def check_probed(plugin: str, level: Any) -> None:

@@ -31,11 +31,13 @@ def gathered_options(
     machine: Machine, composition: Composition, given: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, PluginOptions]:
     """Each composed plugin's options: the description's, and those ``given`` beside it in their place.
-    Raises CompositionError for a plugin that is not composed, and for an option that is none."""
+    Raises CompositionError for a plugin that is not composed, for an option that is none, and for a
+    value that is none of those that the plugin's manifest lists."""
     _check_mapping(given)
     for options in given.values():
         _check_mapping(options)
     known = {manifest.name: manifest.options for manifest in composition.plugins}
+    values = {manifest.name: manifest.values for manifest in composition.plugins}
     for name, options in (*machine.options.items(), *given.items()):
         place = option_place(options, name)
         if name not in known:
@@ -48,6 +50,10 @@ def gathered_options(
             raise CompositionError(told)
         for key in () if "*" in known[name] else sorted({*options} - {*known[name]}):
             raise CompositionError(unknown("option", key, known[name], option_place(options, name, key)))
+        for key, valid in values[name].items():
+            if key in options and options[key] not in valid:
+                told = unknown(key, str(options[key]), valid, option_place(options, name, key))
+                raise CompositionError(told)
     return {name: _joined(machine.options.get(name, {}), given.get(name, {})) for name in known}
 
 

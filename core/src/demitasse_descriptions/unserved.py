@@ -1,4 +1,5 @@
-"""What is said where no composed plugin serves what is asked for: who would, and what is called what."""
+"""What is said where what is asked for is not there, or no composed plugin serves it: who would, and
+what is called what."""
 
 from __future__ import annotations
 

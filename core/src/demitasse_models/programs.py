@@ -199,7 +199,9 @@ class Trainer(Protocol):
         save: Callable[[], bool] | None = None,
         until: Callable[[Mapping[str, Any]], bool] | None = None,
     ) -> Result:
-        """Train to the solver's last iteration, with its tests and snapshots."""
+        """Train to the solver's last iteration, with its tests and snapshots. ``stop`` is asked after
+        each iteration and between the batches of a test, whose scores are then dropped: once it is true,
+        a snapshot of what was trained is written and the run ends."""
 
     def test(self) -> dict[str, Any]:
         """The mean scores of the test nets, by blob name."""

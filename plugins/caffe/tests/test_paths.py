@@ -52,6 +52,22 @@ def test_what_a_user_gives_is_the_working_directorys(tree: Path) -> None:
     assert given("digits:train") == "digits:train"
 
 
+def test_a_working_directory_that_was_deleted_is_left_out(tree: Path) -> None:
+    here = Path.cwd()
+    here.rmdir()
+    try:
+        net = str(solver(tree).with_name("net.prototxt"))
+        assert find("net.prototxt", solver(tree))[0] == net
+        assert given(net) == located(net, solver(tree)) == net
+        assert given("digits:train") == "digits:train"
+        with pytest.raises(ModelError, match=r"'n.prototxt' is not there; .*; the working directory is"):
+            find_file("n.prototxt", solver(tree), "net")
+        with pytest.raises(ModelError, match="; the working directory is no longer there"):
+            find_file("n.prototxt", "solver.prototxt", "net")
+    finally:
+        here.mkdir()
+
+
 def test_the_folder_of_the_file_comes_next(tree: Path) -> None:
     assert find("net.prototxt", solver(tree))[0] == str(solver(tree).with_name("net.prototxt"))
 

@@ -95,6 +95,35 @@ def test_a_net_that_was_closed_computes_nothing_of_old_samples(
     assert all(np.isfinite(array).all() for arrays in reading.params.values() for array in arrays)
 
 
+def test_a_closed_runtime_makes_nothing(
+    toy: ModuleType, runtime: Callable[..., Any], deployed: Any
+) -> None:
+    composed = runtime()
+    trainer = composed.trainer(toy.solver(toy.classifier()))
+    composed.close()
+    solver = toy.solver(toy.classifier())
+    for make in (lambda: composed.net(deployed), lambda: composed.trainer(solver)):
+        with pytest.raises(WorkerError, match=r"^this runtime is closed; compose another$"):
+            make()
+    with pytest.raises(WorkerError, match="this trainer is closed"):
+        trainer.step()
+    composed.close()
+
+
+def test_what_is_made_while_another_thread_closes_the_runtime_is_closed(
+    toy: ModuleType, runtime: Callable[..., Any]
+) -> None:
+    made: list[Any] = []
+
+    class Made:
+        def close(self) -> None:
+            made.append(self)
+
+    plugin = toy.plugin("slow", programs=lambda: {"slow": lambda runtime: (runtime.close(), Made())[1]})
+    found = runtime(plugins=[plugin]).program("slow")
+    assert made == [found]
+
+
 def test_with_closes_a_net(toy: ModuleType, runtime: Callable[..., Any], deployed: Any) -> None:
     composed = runtime()
     with composed.net(toy.classifier(), phase="train") as reading, composed.net(deployed) as given:
@@ -267,6 +296,37 @@ def test_what_is_no_array_for_an_input_is_refused_by_its_name(
     with pytest.raises(ModelError, match=rf"toy\.net: input 'data' .*{message}|input 'data' {message}"):
         net.forward(data=value)
     assert np.array_equal(net.forward(data=data)["probability"], before)
+
+
+def test_numbers_that_the_nets_element_type_does_not_have_are_refused_by_the_inputs_name(
+    toy: ModuleType, runtime: Callable[..., Any], deployed: Any
+) -> None:
+    data = toy.images(4)["data"].astype(np.float64)
+    net = runtime().net(deployed)
+    before = net.forward(data=data)["probability"]
+    large = data.copy()
+    large.flat[-1] = -1e39
+    message = r"toy\.net: input 'data' has numbers of float64 beyond 3\.4e\+38, .* float32; scale them"
+    with pytest.raises(ModelError, match=message):
+        net.forward(data=large)
+    assert np.array_equal(net.forward()["probability"], before)
+    runtime().net(deployed, precision="f64").forward(data=large)
+    large.flat[-1] = -np.inf
+    net.forward(data=large)
+
+
+@pytest.mark.parametrize("seed", [1.5, "a", None, 2**64, -(2**63) - 1])
+def test_a_seed_that_is_no_whole_number_of_64_bits_is_refused(
+    toy: ModuleType, runtime: Callable[..., Any], deployed: Any, seed: Any
+) -> None:
+    made = runtime()
+    with pytest.raises(ModelError, match=r"^seed must be a whole number .*; given"):
+        made.net(deployed, seed=seed)
+    if seed is not None:
+        with pytest.raises(ModelError, match=r"^seed must be a whole number .*; given"):
+            made.trainer(toy.solver(toy.classifier(), seed=seed))
+    for whole in (np.int32(3), -1, 2**64 - 1):
+        assert isinstance(made.net(deployed, seed=whole).seed, int)
 
 
 def test_a_blob_that_a_data_source_fills_is_no_input(

@@ -182,6 +182,13 @@ def test_numbers_that_are_not_finite_are_told_with_their_layers(
     assert "not finite: " in str(found)
 
 
+def test_numbers_beyond_the_element_type_are_not_finite(train: Train) -> None:
+    trainer = train(precision="f32")
+    arrays = {k: [a.astype(np.float64) for a in v] for k, v in trainer.net.params.items()}
+    arrays["first"][0].flat[3] = 1e39
+    assert load(trainer, arrays).not_finite == ("first",)
+
+
 def test_layers_of_other_shapes_are_left_only_when_asked(train: Train) -> None:
     trainer = train()
     arrays = {k: [np.full(a.shape, 2.0) for a in v] for k, v in trainer.net.params.items()}

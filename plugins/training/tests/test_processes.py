@@ -299,6 +299,38 @@ def test_the_first_process_writes_snapshots_and_any_may_be_asked_to_stop(
     assert [iteration for kind, iteration in told if kind == "snapshot"] == [2, 4]
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_any_process_may_be_asked_to_stop_within_a_test(
+    toy: ModuleType, together: Any, tmp_path: Any, threads: int
+) -> None:
+    told: list[tuple[str, int]] = []
+
+    def job(runtime: Any, rank: int) -> Any:
+        nets = toy.classifier(), toy.classifier(10, "test"), toy.classifier(10, "test")
+        counts = {"test_interval": 2, "test_iterations": (16, 16), "test_first": False}
+        solver = toy.solver(*nets, snapshot_prefix=str(tmp_path / "by"), **counts)
+        with runtime.trainer(solver, precision="f64") as trainer:
+            if rank == 0:
+                trainer.listeners.append(lambda event: told.append((event.kind, event.iteration)))
+            asked: list[int] = []
+
+            def stop() -> bool:
+                asked.append(trainer.iteration)
+                return rank == 1 and asked.count(4) == 3
+
+            result = trainer.run(stop=stop)
+            return result.iteration, trainer.stopped, asked.count(4)
+
+    batches = 16 // (2 * threads)
+    assert together(2, job, threads=threads) == [(4, True, batches), (4, True, 3)]
+    assert [each for each in told if each[0] != "iteration"] == [
+        ("start", 0),
+        ("test", 2),
+        ("snapshot", 4),
+        ("end", 4),
+    ]
+
+
 Failing = Callable[..., Any]
 
 

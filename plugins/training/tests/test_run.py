@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -17,6 +18,7 @@ from demitasse import (
     NumericsError,
     PluginError,
     SnapshotError,
+    WorkerError,
     compose,
 )
 
@@ -96,12 +98,77 @@ def test_a_run_that_is_stopped_saves_what_it_has(running: Any, tmp_path: Path) -
     assert (tmp_path / "toy_iter_6.demitasse").is_file()
 
 
+@pytest.mark.parametrize("first", [True, False])
+def test_a_run_that_is_stopped_in_a_test_drops_it(running: Any, tmp_path: Path, first: bool) -> None:
+    trainer, events = running(test_interval=3, test_iterations=(5,), test_first=first)
+    asked: list[int] = []
+
+    def in_second_test() -> bool:
+        asked.append(trainer.iteration)
+        return asked.count(6) == 3  # once behind the iteration, then between batches
+
+    before = [0] * 4 * first
+    result = trainer.run(stop=in_second_test)
+    assert result.iteration == 6
+    assert asked == [*before, 1, 2, 3, 3, 3, 3, 3, 4, 5, 6, 6, 6]
+    assert trainer.stopped
+    assert told(events, "test") == [*[0][:first], 3]
+    assert told(events, "snapshot") == told(events, "end") == [6]
+    assert (tmp_path / "toy_iter_6.demitasse").is_file()
+    del events[:]
+    trainer.run()
+    assert not trainer.stopped
+    assert told(events, "test") == [*[6][:first], 9, 11]
+
+
+def test_a_run_may_be_stopped_in_its_first_test_and_in_its_last(running: Any) -> None:
+    trainer, events = running(
+        max_iterations=4, test_interval=9, test_iterations=(2,), snapshot_last=False
+    )
+    asked: list[int] = []
+
+    def always() -> bool:
+        asked.append(trainer.iteration)
+        return True
+
+    assert trainer.run(stop=always).iteration == 0
+    assert (asked, told(events, "test"), told(events, "snapshot")) == ([0], [], [])
+    trainer.step(3)
+    del asked[:]
+    trainer.solver = dataclasses.replace(trainer.solver, test_first=False)
+    assert trainer.run(stop=lambda: len(asked) == 1 or asked.append(4)).iteration == 4
+    assert (told(events, "test"), told(events, "snapshot")) == ([], [4])
+    trainer.run()
+    assert (told(events, "test"), told(events, "snapshot")) == ([4], [4])
+
+
+def test_a_trainer_that_is_closed_in_a_test_ends_it(running: Any, monkeypatch: Any) -> None:
+    trainer, events = running(test_iterations=(50,))
+    monkeypatch.setattr("demitasse_training.trainer.BETWEEN", 0.0)
+    trainer.listeners.append(lambda event: trainer.close())
+    with pytest.raises(WorkerError, match="this trainer is closed"):
+        trainer.test()
+    assert len(told(events, "testing")) == 1
+
+
 def test_a_run_goes_on_from_where_the_trainer_is(running: Any) -> None:
     trainer, events = running(snapshot_last=False)
     trainer.step(9)
     trainer.run()
     assert told(events, "iteration") == [*range(1, 12)]
     assert told(events, "snapshot") == []
+
+
+def test_a_rate_that_is_no_number_is_refused_with_its_iteration(toy: ModuleType, runtime: Any) -> None:
+    def solver(rate: Any) -> Any:
+        return dataclasses.replace(toy.solver(toy.classifier()), rate=rate)
+
+    with pytest.raises(ModelError, match="the solver's rate of iteration 0 is None; valid is a number"):
+        runtime().trainer(solver(lambda iteration: None))
+    later = runtime().trainer(solver(lambda iteration: "a" if iteration == 2 else np.float32(0.5)))
+    with pytest.raises(ModelError, match="the solver's rate of iteration 2 is 'a'"):
+        later.step(3)
+    assert later.iteration == 2
 
 
 def test_events_tell_losses_rates_and_samples(running: Any) -> None:

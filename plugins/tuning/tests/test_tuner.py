@@ -459,7 +459,6 @@ def test_without_tuning_the_first_candidate_is_taken(bench, relu, tune, cache_ho
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"tune": "of"}, "unknown tune 'of'; did you mean 'off'"),
         ({"cash": "off"}, "unknown option 'cash'; did you mean 'cache'"),
         ({"cache": 3}, "cache = 3 (valid: a folder, or 'off')"),
     ],

@@ -44,10 +44,11 @@ def find_file(name: str, beside: str | Path, what: str) -> Path:
     if found is not None and Path(found).is_dir():
         raise ModelError(f"{what} {name!r} is a folder; a file is needed here: name one in it")
     if found is None:
-        folder = Path(beside).absolute().parent
+        folder = _folder(Path(beside))
         places = Path(name), folder / name, folder / Path(name).name
         guess = next((told for each in places if (told := _guess(each, Path(beside)))), "")
-        raise ModelError(f"{what} {name!r} is not there; {attempts(tried)}{guess}")
+        gone = "" if _working_directory() else "; the working directory is no longer there"
+        raise ModelError(f"{what} {name!r} is not there; {attempts(tried)}{guess}{gone}")
     return Path(found)
 
 
@@ -110,7 +111,8 @@ def located(source: str, beside: str | Path) -> str:
 def given(source: str) -> str:
     """What a user gives, not a file: paths are the working directory's, made absolute."""
     names, query = _apart(source)
-    parts = [Path.cwd() / part.strip() for part in names.split(",")]
+    here = _working_directory() or Path()
+    parts = [here / part.strip() for part in names.split(",")]
     return ",".join(map(str, parts)) + query if all(map(_exists, parts)) else source
 
 
@@ -127,7 +129,7 @@ def _candidates(name: str, beside: Path) -> Iterator[Path]:
         path = Path(name := name.replace("\\", "/"))
     if name.startswith("~/"):
         path = path.expanduser()
-    folder = beside.parent.resolve()
+    folder = _folder(beside)
     folders = (folder, *folder.parents)
     if path.is_absolute() or _WINDOWS.match(name):
         yield path
@@ -137,9 +139,26 @@ def _candidates(name: str, beside: Path) -> Iterator[Path]:
         yield from (folder / part for part in parts[-1:])
         return
     around = [each / path for each in folders]
-    below = folder.is_relative_to(Path.cwd())
-    yield from (path, *around) if below else (*around, path)
+    here = _working_directory()
+    own = [path] if here else []
+    yield from (*own, *around) if here and folder.is_relative_to(here) else (*around, *own)
     yield folder / path.name
+
+
+def _working_directory() -> Path | None:
+    """None where it was deleted."""
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        return None
+
+
+def _folder(file: Path) -> Path:
+    """The folder of a file; as it is named where that is relative to a deleted working directory."""
+    try:
+        return file.parent.resolve()
+    except FileNotFoundError:
+        return file.parent
 
 
 def _exists(path: Path) -> bool:

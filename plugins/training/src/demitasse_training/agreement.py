@@ -23,6 +23,7 @@ from demitasse import (
     Tuner,
     WorkerError,
 )
+from demitasse_training.arguments import rate_of
 
 OWN = ("snapshot_prefix", "display_interval")
 """Settings of a solver that only process 0 follows."""
@@ -70,7 +71,7 @@ def composition(
         if isinstance(value, int | float | str | bool) and setting.name not in OWN:
             facts[f"the solver's {setting.name}"] = str(value)
     facts["the solver's learning rates"] = " ".join(
-        f"{solver.rate(i):.9g}" for i in (0, 1, solver.max_iterations // 2, solver.max_iterations)
+        f"{rate_of(solver, i):.9g}" for i in (0, 1, solver.max_iterations // 2, solver.max_iterations)
     )
     facts["the net's layers"] = " ".join(layer.name for layer in solver.train.layers)
     for layer in solver.train.layers:

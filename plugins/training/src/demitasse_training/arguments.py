@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from numbers import Integral
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from demitasse import PRECISIONS, CompositionError, ModelError, Runtime, Weights, WeightsFiles, unknown
+from demitasse import (
+    PRECISIONS,
+    CompositionError,
+    ModelError,
+    Runtime,
+    Solver,
+    Weights,
+    WeightsFiles,
+    unknown,
+)
 
 PHASES = ("train", "test")
 BACKWARD = (None, "objective", "every blob")
@@ -53,6 +62,23 @@ def at_least_one(iterations: Any) -> None:
     """Raise ModelError for a number of iterations that is no number of times."""
     if not isinstance(iterations, Integral) or iterations < 1:
         raise ModelError(f"iterations must be a whole number, at least 1; given {iterations!r}")
+
+
+def whole_seed(seed: Any) -> int:
+    """A random seed as an int. Raises ModelError for what is no whole number of 64 bits: random numbers
+    depend on no more of it."""
+    if not isinstance(seed, Integral) or not -(2**63) <= int(seed) < 2**64:
+        raise ModelError(f"seed must be a whole number from -2**63 to 2**64 - 1; given {seed!r}")
+    return int(seed)
+
+
+def rate_of(solver: Solver, iteration: int) -> float:
+    """A solver's learning rate for an iteration. Raises ModelError where it gives no number."""
+    rate: Any = solver.rate(iteration)
+    if not isinstance(rate, Real):
+        told = f"the solver's rate of iteration {iteration} is {rate!r}; valid is a number"
+        raise ModelError(f"{solver.location}: {told}" if solver.location else told)
+    return float(rate)
 
 
 def check_data(data: Mapping[str, Mapping[str, Any]] | None) -> None:

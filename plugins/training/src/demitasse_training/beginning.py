@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,7 @@ def begun(
             )
         if saved is not None:
             resume(worker, saved, path, setting)
+    parameters.tell_missing(logging.INFO, workers[0].solver.train.location, loaded)
     for worker in workers:
         worker.statistics.take()
     return loaded

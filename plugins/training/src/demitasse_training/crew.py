@@ -99,8 +99,13 @@ class Crew:
         if self.at_work not in (None, threading.get_ident()):
             raise WorkerError(
                 "this trainer is at work in another thread: it is one thread's at a time; what run() is "
-                "given as stop= and save= it asks between iterations"
+                "given as stop= and save= it asks between iterations (stop= also in tests)"
             )
+
+    def check_open(self) -> None:
+        """Raise WorkerError once closed."""
+        if self.closed:
+            raise WorkerError("this trainer is closed; make another (resume= goes on from a snapshot)")
 
     def run(self, task: Callable[[int], T], interrupted: Callable[[], object] | None = None) -> list[T]:
         """``task(worker)`` by each worker, in its own thread where there are several, which is told
@@ -109,8 +114,7 @@ class Crew:
         Python raises what interrupts a program in its main thread, wherever that is. With
         ``interrupted`` this is never within a task, but once all are done; it is called when that
         comes."""
-        if self.closed:
-            raise WorkerError("this trainer is closed; make another (resume= goes on from a snapshot)")
+        self.check_open()
         self.check()
         task = self._watched(task)
         alone = len(self.workers) == 1

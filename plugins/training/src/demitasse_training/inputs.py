@@ -14,11 +14,13 @@ def given_input(
     definition: NetDefinition,
     graph: Graph,
     declared: Mapping[str, tuple[int, ...]],
+    dtype: str,
     name: str,
     value: Any,
 ) -> np.ndarray:
-    """An input's value as an array of real numbers of the declared rank. Raises ModelError for what is
-    no input or no numbers, ShapeError for another rank and for no elements."""
+    """An input's value as an array of real numbers of the declared rank, in the range of the net's
+    element type. Raises ModelError for what is no input, no numbers or too large ones, ShapeError for
+    another rank and for no elements."""
     where = definition.location
     if name not in graph.inputs:
         raise ModelError(_no_input(definition, graph, name))
@@ -34,7 +36,17 @@ def given_input(
         raise ShapeError(f"{where}: {against(name, array.shape, declared[name])}: the ranks must agree")
     if not array.size:
         raise ShapeError(f"{where}: {against(name, array.shape, declared[name])}: it is empty")
-    return array
+    if array.dtype.kind != "f" or array.dtype.itemsize <= np.dtype(dtype).itemsize:
+        return array
+    try:
+        with np.errstate(over="raise"):
+            return array.astype(dtype)
+    except FloatingPointError:
+        largest = np.finfo(dtype).max
+        raise ModelError(
+            f"{where}: input {name!r} has numbers of {array.dtype} beyond {largest:.3g}, the largest of "
+            f"the net's {dtype}; scale them, or plan the net with precision='f64'"
+        ) from None
 
 
 def against(name: str, shape: tuple[int, ...], declared: tuple[int, ...]) -> str:

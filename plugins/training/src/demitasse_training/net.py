@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -41,6 +42,7 @@ from demitasse_training.arguments import (
     check_retain,
     chosen_precision,
     read_weights,
+    whole_seed,
 )
 from demitasse_training.entrance import Entrance
 from demitasse_training.folding import FOLD
@@ -97,7 +99,8 @@ class Net(Rooted):
         share: Share | None = None,
         regions: Mapping[str, Any] | None = None,
     ) -> None:
-        self.runtime, self.phase, self.seed, self._retain = runtime, phase, seed, retain
+        self.runtime, self.phase, self._retain = runtime, phase, retain
+        self.seed = seed = whole_seed(seed)
         self._one_at_a_time = threading.RLock()
         self.loaded: dict[str, parameters.Loaded] = {}
         self.precision = chosen_precision(runtime, precision)
@@ -154,6 +157,8 @@ class Net(Rooted):
                     partial=partial,
                     notes=record.notes,
                 )
+            level = logging.WARNING if phase == "test" else logging.INFO
+            parameters.tell_missing(level, self.definition.location, self.loaded)
 
     # What a user calls.
 
@@ -164,7 +169,7 @@ class Net(Rooted):
         Raises ModelError for what is no input or no numbers, ShapeError when the net cannot take a
         shape, the net being then as it was; WorkerError where its samples' reading was closed.
         """
-        about = self.definition, self.graph, self._declared
+        about = self.definition, self.graph, self._declared, self.dtype
         arrays = {name: given_input(*about, name, value) for name, value in inputs.items()}
         return self._forward(arrays)
 
@@ -207,13 +212,23 @@ class Net(Rooted):
         """The weights of the blobs that count in the loss."""
         return dict(loss_weights(self.definition, self.runtime.layer_types))
 
-    def tally(self, iterations: int, first: int = 0, every: int = 1, told: Told | None = None) -> Tally:
+    def tally(
+        self,
+        iterations: int,
+        first: int = 0,
+        every: int = 1,
+        told: Told | None = None,
+        stop: Callable[[], bool] | None = None,
+    ) -> Tally:
         """What the outputs come to over batches number ``first`` and each ``every`` after it, of
-        ``iterations`` from the start of the data."""
+        ``iterations`` from the start of the data; of fewer once ``stop``, asked between two of them, is
+        true."""
         with self._one_at_a_time:
             self.rewind(first, every)
             tally = self.empty_tally(iterations)
             for number in range(first, iterations, every):
+                if stop is not None and number > first and stop():
+                    break
                 outputs = self._forward({}, number + every < iterations, planned=True)
                 tally.add(number, outputs)
                 if told is not None:

@@ -11,6 +11,7 @@ import numpy as np
 
 from demitasse import DataError, NumericsError, Processes, Solver, Step, WorkerError
 from demitasse_training.accord import Accord
+from demitasse_training.arguments import rate_of
 from demitasse_training.crew import Crew
 from demitasse_training.diagnosis import causes, diagnose, lost_parameter
 from demitasse_training.passes import Passes
@@ -59,7 +60,7 @@ class Pace:
     def _together(
         self, steps: Sequence[Step | Passes], end: int, stop: Ask | None, save: Ask | None
     ) -> float:
-        iteration, rate = self.iteration, self._solver.rate(self.iteration)
+        iteration, rate = self.iteration, rate_of(self._solver, self.iteration)
         before, start = self._crew.clock(), time.perf_counter()
         self._crew.keep_statistics()
         workers, done = self._crew.workers, set[int]()
@@ -140,7 +141,7 @@ class Pace:
             workers[worker].goes_on = iteration + 1 < stretch.last
             try:
                 return steps[worker].run(
-                    iteration, self._solver.rate(iteration) * workers[worker].portion
+                    iteration, rate_of(self._solver, iteration) * workers[worker].portion
                 )
             except Exception as error:
                 if self._unread(error):
@@ -215,7 +216,7 @@ class Pace:
                 if worker.step is not None and not math.isfinite(worker.step.loss())
             ]
             crew.restore_statistics()
-        rate = f"learning rate {self._solver.rate(self.iteration):g}"
+        rate = f"learning rate {rate_of(self._solver, self.iteration):g}"
         return NumericsError("; ".join([told, *dict.fromkeys(found), rate, self._kept()]))
 
 

@@ -37,8 +37,9 @@ def view(slot: Slot, flat: Any) -> np.ndarray:
 
 
 def assign(slot: Slot, flat: Any, value: np.ndarray) -> None:
-    """Write a parameter given in logical order."""
-    packed = slot.spec.layout.pack(np.asarray(value, dtype=slot.spec.dtype))
+    """Write a parameter given in logical order; numbers beyond its element type become infinite."""
+    with np.errstate(over="ignore"):
+        packed = slot.spec.layout.pack(np.asarray(value, dtype=slot.spec.dtype))
     flat[slot.span.start : slot.span.start + packed.size] = packed.reshape(-1)
 
 
@@ -125,9 +126,12 @@ class Loaded:
             ("not finite", self.not_finite),
         ):
             if layers:
-                shown = ", ".join(layers[:6]) + (f" and {len(layers) - 6} more" if layers[6:] else "")
-                parts.append(f"{what}: {shown}")
+                parts.append(f"{what}: {_some(layers)}")
         return "; ".join(parts)
+
+
+def _some(layers: Sequence[str]) -> str:
+    return ", ".join(layers[:6]) + (f" and {len(layers) - 6} more" if layers[6:] else "")
 
 
 def load(
@@ -177,7 +181,7 @@ def load(
             assign(slot, flat, array)
     mine = [layer for slot in plan.slots for layer, _ in slot.owners]
     unused = [layer for layer in arrays if layer not in mine]
-    not_finite = [layer for layer in loaded if not all(_is_finite(array) for _, array in found[layer])]
+    not_finite = [layer for layer in loaded if not all(_is_finite(*each) for each in found[layer])]
     if not_finite:
         log.warning(
             "%s: parameters that are not finite numbers in %s: a net that diverged?",
@@ -189,15 +193,37 @@ def load(
     )
 
 
+def tell_missing(level: int, net: object, loaded: Mapping[str, Loaded]) -> None:
+    """Log the layers that none of the weights has: they keep what they were filled with."""
+    if not loaded:
+        return
+    missing = set.intersection(*(set(each.missing) for each in loaded.values()))
+    if missing:
+        unused = [layer for each in loaded.values() for layer in each.unused]
+        log.log(
+            level,
+            "%s: not in %s: %s, with parameters that stay as they were filled%s",
+            net,
+            ", ".join(loaded),
+            _some(sorted(missing)),
+            f"; there, and not in the net: {_some(unused)}" if unused else "",
+        )
+
+
 def unreal(arrays: Sequence[np.ndarray]) -> str:
     """What of a layer's arrays are no real numbers, in words; empty for none."""
     wrong = [f"{a.dtype} in parameter {i}" for i, a in enumerate(arrays) if a.dtype.kind not in "biuf"]
     return f"{wrong[0]}, where real numbers are needed" if wrong else ""
 
 
-def _is_finite(array: np.ndarray) -> bool:
-    """Whether all numbers are, without an array of answers: a NaN is its array's least and largest."""
-    return array.size == 0 or bool(np.isfinite(array.min()) and np.isfinite(array.max()))
+def _is_finite(slot: Slot, array: np.ndarray) -> bool:
+    """Whether all numbers are in the parameter's element type, without an array of answers: a NaN is its
+    array's least and largest."""
+    if array.size == 0:
+        return True
+    with np.errstate(over="ignore"):
+        ends = np.array([array.min(), array.max()]).astype(slot.spec.dtype)
+    return bool(np.isfinite(ends).all())
 
 
 def _counts(plan: Plan) -> dict[str, int]:
@@ -227,8 +253,7 @@ def _unfit(plan: Plan, unfit: Mapping[str, str]) -> str:
     first, *others = (layer for layer in _in_order(plan) if layer in unfit)
     also = ""
     if others:
-        more = f" and {len(others) - 6} more" if others[6:] else ""
-        also = f"; others do not fit either: {', '.join(others[:6])}{more}"
+        also = f"; others do not fit either: {_some(others)}"
     out = (
         "rename a layer to start it anew, or train with what does not fit as the net has it (--partial)"
     )

@@ -37,10 +37,12 @@ class Scores:
         iterations: Sequence[int],
         run: Callable[[Callable[[int], Tally]], list[Tally]],
         progress: Progress,
-    ) -> dict[str, Any]:
+        stop: Callable[[], bool],
+    ) -> dict[str, Any] | None:
         """The mean scores over each net's iterations, from the start of its data; a second net's have
         its number in front. ``run`` does a task on every worker; ``progress`` hears of the batches of
-        the first one here, which calls it."""
+        the first one here, which calls it, and asks ``stop`` between them: once that is true, in any
+        process, there are no scores. Other processes do their part of the present net first."""
         scores: dict[str, Any] = {}
         before, total = 0, sum(count for count, _ in zip(iterations, self.nets, strict=False))
         if self._alone and self._processes.rank > 0:
@@ -48,7 +50,10 @@ class Scores:
         with self._first_statistics():
             for number, (nets, count) in enumerate(zip(self.nets, iterations, strict=False)):
                 told = partial(_told, progress, before, total)
-                for name, value in self._tally(nets, count, run, told).scores().items():
+                tally = self._tally(nets, count, run, told, stop)
+                if tally is None:
+                    return None
+                for name, value in tally.scores().items():
                     scores[name if number == 0 else f"{number}.{name}"] = value
                 before += count
         return scores
@@ -64,14 +69,30 @@ class Scores:
         iterations: int,
         run: Callable[[Callable[[int], Tally]], list[Tally]],
         told: Told,
-    ) -> Tally:
-        share = self._workers[0].share
+        stop: Callable[[], bool],
+    ) -> Tally | None:
+        share, ended = self._workers[0].share, False
         first, workers = (0, len(nets)) if self._alone else (share.index, share.workers)
 
+        def asked() -> bool:
+            nonlocal ended
+            try:
+                ended = ended or stop()
+            except BaseException:
+                ended = True  # for the other workers
+                raise
+            return ended
+
         def of_worker(w: int) -> Tally:
-            return nets[w].tally(iterations, first + w, workers, None if w else told)
+            if w == 0:
+                return nets[w].tally(iterations, first, workers, told, asked)
+            return nets[w].tally(iterations, first + w, workers, stop=lambda: ended)
 
         mine, *others = self._agreed(lambda: run(of_worker))
+        if not self._alone:
+            ended = bool(self._processes.total(np.array([float(ended)]))[0] > 0)
+        if ended:
+            return None
         mine.merge(others)
         return mine if self._alone else mine.total(self._processes)
 

@@ -36,6 +36,8 @@ from demitasse_training.arguments import (
     check_retain,
     check_scaling,
     chosen_precision,
+    rate_of,
+    whole_seed,
 )
 from demitasse_training.beginning import begun, in_common
 from demitasse_training.crew import Crew, one_at_a_time
@@ -114,7 +116,7 @@ class Trainer(Rooted):
         if weights is None and resume is None:
             weights = self.solver.weights
         saved = saved_run(runtime, resume)
-        self.seed = seed_of(saved, self.solver.seed, resume)
+        self.seed = whole_seed(seed_of(saved, self.solver.seed, resume))
         # What is the same in all processes is told once.
         observing = runtime.serving("observe") if self.processes.rank == 0 else ()
         found = (listener_of(plugin, hook) for plugin, hook in observing)
@@ -177,7 +179,7 @@ class Trainer(Rooted):
 
     @property
     def stopped(self) -> bool:
-        """Whether the last iteration ended with a wish to stop, in any process."""
+        """Whether the last iteration, or a run's test, ended with a wish to stop, in any process."""
         return self._pace.asked[0]
 
     @property
@@ -193,7 +195,7 @@ class Trainer(Rooted):
     @property
     def rate(self) -> float:
         """The learning rate of the next iteration."""
-        return self.solver.rate(self.iteration)
+        return rate_of(self.solver, self.iteration)
 
     @one_at_a_time
     def step(self, iterations: int = 1) -> Result:
@@ -214,11 +216,19 @@ class Trainer(Rooted):
     def test(self) -> dict[str, Any]:
         """The mean scores of the test nets over their iterations, from the start of their data; a
         second net's scores have its number in front. Workers have a part of the iterations each, in
-        all processes; where these are at iterations of their own, process 0's have all of them."""
+        all processes; where these are at iterations of their own, process 0's have all of them. Raises
+        WorkerError where it is closed meanwhile."""
+        return self._scores(None) or {}
+
+    def _scores(self, stop: Ask | None) -> dict[str, Any] | None:
+        def asked() -> bool:
+            self._crew.check_open()
+            return stop is not None and stop()
+
         self._crew.quiesce()
         self._next_told = time.monotonic() + BETWEEN
         try:
-            return self._tests(self.solver.test_iterations, self._crew.run, self._testing)
+            return self._tests(self.solver.test_iterations, self._crew.run, self._testing, asked)
         except Exception as error:
             if not self._accord.stopped:
                 raise
@@ -266,11 +276,13 @@ class Trainer(Rooted):
         until: Callable[[Mapping[str, Any]], bool] | None = None,
     ) -> Result:
         """Train to the solver's last iteration, with tests and snapshots at its intervals. ``stop``
-        is asked after each iteration; once it is true, in any process, a snapshot is written and the
-        run ends. Where ``save`` is true, one is written and the run goes on. ``until`` is asked after
-        each test, with its scores: once it is true, the run ends as at its last iteration. Where samples
-        cannot be read, in any process, or a listener fails, a snapshot keeps what was trained so far.
-        Listeners are told of the end of a run that fails too, with its ``error``."""
+        is asked after each iteration and between the batches of a test, whose scores are then dropped;
+        once it is true, in any process, a snapshot of what was trained is written and the run ends. A
+        later run goes on there, with a test first where the solver asks for one at its beginning. Where
+        ``save`` is true, a snapshot is written and the run goes on. ``until`` is asked after each test,
+        with its scores: once it is true, the run ends as at its last iteration. Where samples cannot be
+        read, in any process, or a listener fails, a snapshot keeps what was trained so far. Listeners
+        are told of the end of a run that fails too, with its ``error``."""
         if self.processes.rank == 0:
             self.check_snapshots()
         self._saved, self._keeps = self.iteration, True
@@ -298,23 +310,21 @@ class Trainer(Rooted):
         about: dict[str, Any] = {"batch": self.batch, "workers": self.workers, "rate": self.rate}
         nets = nets_told(solver, self.runtime.layer_types)
         self._tell("start", {**about, **nets, "arrays": self.arrays})
+        self._pace.asked = False, False
         if solver.test_first and solver.test_interval and self._tests.nets:
-            tested, good = self.iteration, self._run_test(until)
-        while self.iteration < solver.max_iterations and not good:
+            tested, good = self.iteration, self._run_test(stop, until)
+        while self.iteration < solver.max_iterations and not (good or self.stopped):
             loss = self._pace.advance(self._next_pause(), stop, save)
-            stopping, saving = self._pace.asked
-            if solver.test_interval and self.iteration % solver.test_interval == 0 and not stopping:
-                tested, good = self.iteration, self._run_test(until)
+            _, saving = self._pace.asked
+            if solver.test_interval and self.iteration % solver.test_interval == 0 and not self.stopped:
+                tested, good = self.iteration, self._run_test(stop, until)
             due = solver.snapshot_interval and self.iteration % solver.snapshot_interval == 0
-            if due or stopping or saving:
+            if due or saving or self.stopped:
                 self.snapshot()
-            if stopping:
-                break
-        else:
-            if self._tests.nets and tested != self.iteration:
-                self._run_test(until)
-            if solver.snapshot_last and self._saved != self.iteration:
-                self.snapshot()
+        if self._tests.nets and tested != self.iteration and not self.stopped:
+            self._run_test(stop, until)
+        if (solver.snapshot_last or self.stopped) and self._saved != self.iteration:
+            self.snapshot()
         result = Result(
             self.iteration, loss, time.perf_counter() - start, self._crew.clock().taken(before)
         )
@@ -397,7 +407,7 @@ class Trainer(Rooted):
                 {
                     "loss": loss,
                     "smoothed": smoothed,
-                    "rate": self.solver.rate(self.iteration - 1),
+                    "rate": rate_of(self.solver, self.iteration - 1),
                     "seconds": seconds,
                     "samples": self.batch,
                     "phases": phases,
@@ -423,15 +433,20 @@ class Trainer(Rooted):
         if self._keeps and self._saved != self.iteration:
             keep(error, self.iteration, self.snapshot, self.processes)
 
-    def _run_test(self, until: Callable[[Mapping[str, Any]], bool] | None) -> bool:
+    def _run_test(self, stop: Ask | None, until: Callable[[Mapping[str, Any]], bool] | None) -> bool:
         """Test, and whether its scores are what is trained for."""
         if not self._tests.nets:
             return False
-        scores = self.test()
-        self._tell("test", {"scores": scores})
-        good = until is not None and bool(scores) and until(scores)
+        scores, good = self._scores(stop), False
+        if scores is not None:
+            self._tell("test", {"scores": scores})
+            good = until is not None and bool(scores) and until(scores)
+        ended = scores is None
         if self.processes.size > 1:  # where processes are apart only the first has scores
-            good = bool(self.processes.total(np.array([float(good)]))[0] > 0)
+            total = self.processes.total(np.array([good, ended], np.float64))
+            good, ended = (total > 0).tolist()
+        if ended:
+            self._pace.asked = True, self._pace.asked[1]
         return good
 
     def _testing(self, done: int, total: int) -> None:

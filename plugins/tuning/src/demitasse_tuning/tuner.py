@@ -19,7 +19,6 @@ from demitasse_tuning.trial import compare, reorder_seconds
 log = logging.getLogger("demitasse.tuning")
 
 OPTIONS = ("tune", "cache")
-TUNE = ("on", "off", "first")
 TINY, SMALL, LITTLE = 32 * 2**10, 256 * 2**10, 2**20
 """Bytes of all operands together, the same with few operations, and how many those are; with fewer a
 kernel takes microseconds, and to make one for the trial takes thousands of them: for LeNet's smallest
@@ -50,9 +49,6 @@ class CandidateTuner:
             if name not in OPTIONS:
                 where = option_place(options, "tuning", name)
                 raise CompositionError(unknown("option", name, OPTIONS, where))
-        if (tune := options.get("tune", "on")) not in TUNE:
-            where = option_place(options, "tuning", "tune")
-            raise CompositionError(unknown("tune", str(tune), TUNE, where))
         folder = options.get("cache", "")
         if not isinstance(folder, str):
             where = option_place(options, "tuning", "cache")
@@ -60,7 +56,7 @@ class CandidateTuner:
         self.seconds_spent = 0.0
         """Seconds that trials took so far, with binding and the filling of memory."""
 
-        self._tune = tune == "on"
+        self._tune = options.get("tune", "on") == "on"
         self._versions, self._clock = dict(versions), clock
         self._scratch = Scratch(allocator)
         self._cache = _cache(folder if self._tune else "off")
