@@ -15,6 +15,7 @@ import pytest
 import demitasse
 from demitasse import (
     CompositionError,
+    DataError,
     DataSpec,
     Manifest,
     ModelError,
@@ -311,8 +312,6 @@ def test_numbers_that_the_nets_element_type_does_not_have_are_refused_by_the_inp
         net.forward(data=large)
     assert np.array_equal(net.forward()["probability"], before)
     runtime().net(deployed, precision="f64").forward(data=large)
-    large.flat[-1] = -np.inf
-    net.forward(data=large)
 
 
 @pytest.mark.parametrize("seed", [1.5, "a", None, 2**64, -(2**63) - 1])
@@ -499,3 +498,45 @@ def test_a_data_source_hook_that_returns_none_or_raises_is_said(
         runtime(source=lambda spec: NoSource()).net(toy.classifier(20, "test"))
     with pytest.raises(PluginError, match="plugin 'toy': hook data_source raised KeyError: 'toy'"):
         runtime(source=fail).net(toy.classifier(20, "test"))
+
+
+@pytest.mark.parametrize(
+    ("number", "place", "told"),
+    [
+        (np.nan, (2, 0, 3, 1), r"input 'data': sample 2 has nan at \(0, 3, 1\); valid are finite"),
+        (np.inf, (0, 0, 0, 0), r"sample 0 has inf at \(0, 0, 0\)"),
+        (-np.inf, (3, 0, 5, 5), r"sample 3 has -inf at \(0, 5, 5\)"),
+    ],
+)
+def test_numbers_that_are_not_finite_are_told_before_a_kernel_hides_them(
+    toy: ModuleType,
+    runtime: Callable[..., Any],
+    deployed: Any,
+    number: float,
+    place: tuple[int, ...],
+    told: str,
+) -> None:
+    net = runtime().net(deployed)
+    data = toy.images(4)["data"]
+    before = net.forward(data=data)
+    data[place] = number
+    for given in (data, data.astype("f8"), data.astype("f2"), np.asfortranarray(data)):
+        with pytest.raises(ModelError, match=told):
+            net.forward(data=given)
+    with pytest.raises(ModelError, match=told):
+        net.forward(data=np.tile(data, (400, 1, 1, 1)))
+    data[place] = 0
+    large = np.full_like(data, 3e38)
+    net.forward(data=large)  # whose sum is not finite
+    assert net.forward(data=toy.images(4)["data"]).keys() == before.keys()
+
+
+def test_samples_that_are_not_finite_end_a_test_that_reads_them(
+    toy: ModuleType, runtime: Callable[..., Any]
+) -> None:
+    arrays = toy.images(40)
+    arrays["data"][23, 0, 1, 2] = np.nan
+    net = runtime(arrays=arrays).net(toy.classifier(20, "test"))
+    assert net.test(1)
+    with pytest.raises(DataError, match=r"layer 'samples': data: sample 3 has nan at \(0, 1, 2\)"):
+        net.test(2)

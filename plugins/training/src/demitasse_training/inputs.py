@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from demitasse import Graph, ModelError, NetDefinition, ShapeError, host_array, unknown
+from demitasse_training.finite import not_finite
 
 
 def given_input(
@@ -19,8 +20,8 @@ def given_input(
     value: Any,
 ) -> np.ndarray:
     """An input's value as an array of real numbers of the declared rank, in the range of the net's
-    element type. Raises ModelError for what is no input, no numbers or too large ones, ShapeError for
-    another rank and for no elements."""
+    element type. Raises ModelError for what is no input, no numbers, too large or not finite ones,
+    ShapeError for another rank and for no elements."""
     where = definition.location
     if name not in graph.inputs:
         raise ModelError(_no_input(definition, graph, name))
@@ -36,6 +37,8 @@ def given_input(
         raise ShapeError(f"{where}: {against(name, array.shape, declared[name])}: the ranks must agree")
     if not array.size:
         raise ShapeError(f"{where}: {against(name, array.shape, declared[name])}: it is empty")
+    if told := not_finite(array):
+        raise ModelError(f"{where}: input {name!r}: {told}")
     if array.dtype.kind != "f" or array.dtype.itemsize <= np.dtype(dtype).itemsize:
         return array
     try:

@@ -45,6 +45,7 @@ from demitasse_training.arguments import (
     whole_seed,
 )
 from demitasse_training.entrance import Entrance
+from demitasse_training.finite import not_finite
 from demitasse_training.folding import FOLD
 from demitasse_training.graph import NetGraph
 from demitasse_training.inputs import against, given_input
@@ -166,8 +167,9 @@ class Net(Rooted):
         """Run all layers; ``inputs`` by blob name replace what is there. Copies of the outputs. Threads
         that call at once are served one after the other.
 
-        Raises ModelError for what is no input or no numbers, ShapeError when the net cannot take a
-        shape, the net being then as it was; WorkerError where its samples' reading was closed.
+        Raises ModelError for what is no input or no finite numbers, ShapeError when the net cannot take
+        a shape, the net being then as it was; DataError for samples that it reads and that are not
+        finite; WorkerError where its samples' reading was closed.
         """
         about = self.definition, self.graph, self._declared, self.dtype
         arrays = {name: given_input(*about, name, value) for name, value in inputs.items()}
@@ -188,6 +190,7 @@ class Net(Rooted):
             for name, array in arrays.items():
                 self._input(name)[...] = array
             self.read(ahead and not self._follows)
+            self._check_samples()
             if self._lent or self._once is not step:
                 self._do_once(step)
             for work in step.forward:
@@ -510,6 +513,14 @@ class Net(Rooted):
     def _outs(self, step: Step) -> list[Destination]:
         engine = self.runtime.engine(self.worker)
         return destinations(self.graph, self.plan, step.array, engine, self._allocator)
+
+    def _check_samples(self) -> None:
+        """Raise DataError for samples that were read and are not finite; those that went to a device are
+        not looked at."""
+        for feed, out in zip(self.graph.feeds, self._made.outs, strict=True):
+            for field, array in out.arrays.items():
+                if isinstance(array, np.ndarray) and (told := not_finite(array)):
+                    raise DataError(f"layer {feed.layer!r}: {field}: {told}")
 
     def _read(self, number: int) -> None:
         self._made.outs[number].take(self.streams[number])
