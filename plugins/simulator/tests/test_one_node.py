@@ -143,6 +143,18 @@ peak = "100 GFLOP/s (assumed)"
 memory = [{ space = "host", capacity = "1 GB", bandwidth = "10 GB/s", source = "assumed" }]
 """
 
+SOCKETS = """
+[[level]]
+name = "socket"
+count = 2
+
+[[level]]
+name = "die"
+count = 4
+peak = "100 GFLOP/s (assumed)"
+memory = [{ space = "host", count = 2, capacity = "1 GB", bandwidth = "10 GB/s", source = "assumed" }]
+"""
+
 
 def test_siblings_that_nobody_says_work_are_not_passed_over_in_silence(
     solver: Path, machine: Callable[[str], Path]
@@ -164,3 +176,30 @@ def test_a_memory_below_a_worker_is_its_own(solver: Path, machine: Callable[[str
         if "flops" in each.facts:
             least = max(each.facts["flops"] / 100e9, each.facts["bytes"] / 10e9)
             assert each.seconds == pytest.approx(least)
+
+
+def test_all_that_is_below_a_worker_is_its_own(solver: Path, machine: Callable[[str], Path]) -> None:
+    """Eight dies: their peaks and their sixteen memories, and no more workers than processes."""
+    text = BELOW[: BELOW.rindex("[[level]]")] + SOCKETS
+    with demitasse.compose(machine(text)) as runtime:
+        done = runtime.simulate(solver, samples=SAMPLES)
+    assert (done.workers, done.capacity, done.notes) == (4, 16e9, ())
+    assert "memory 'host' 10 GB/s (assumed) x 16" in done.sources
+    assert "peak 100 GFLOP/s (assumed) x 8 at level 'process'" in done.sources
+    assert any(line.startswith("additions 53.3 GB/s") for line in done.sources)
+    for each in done.timeline:
+        if "flops" in each.facts:
+            least = max(each.facts["flops"] / 800e9, each.facts["bytes"] / 160e9)
+            assert each.seconds == pytest.approx(least)
+
+
+def test_a_peak_around_a_worker_is_not_multiplied_by_what_is_below(
+    solver: Path, machine: Callable[[str], Path]
+) -> None:
+    lanes = '[[level]]\nname = "lane"\ncount = 16\n'
+    with demitasse.compose(
+        machine(NODES.format(nodes=1, link="", options="", inside="") + lanes)
+    ) as runtime:
+        done = runtime.simulate(solver, samples=SAMPLES)
+    assert done.workers == 4
+    assert "peak 100 GFLOP/s (assumed) x 1 / 4 workers at level 'rank'" in done.sources

@@ -300,7 +300,7 @@ class Drawing(Runtime):
 def network_levels(machine: Machine) -> tuple[Level, ...]:
     """Levels with siblings that are not threads of one process, outermost first."""
     inner = [i for i, level in enumerate(machine.levels) if level.workers in OWN]
-    first = inner[0] if inner else len(machine.levels)
+    first = inner[0] if inner else 0  # without threads, what is below processes is theirs
     reached = [i for i, level in enumerate(machine.levels) if level.workers in REACHED]
     last = max(reached, default=-1)
     return tuple(

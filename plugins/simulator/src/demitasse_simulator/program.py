@@ -13,7 +13,6 @@ import numpy as np
 
 from demitasse import (
     CompositionError,
-    Level,
     Machine,
     Place,
     Request,
@@ -25,7 +24,17 @@ from demitasse import (
 from demitasse_simulator.exchange import Link, link
 from demitasse_simulator.planning import OWN, SQUARES, Draft, draft, endpoints, network_levels
 from demitasse_simulator.precision import fallen_back
-from demitasse_simulator.rates import Call, Costed, Measured, Rates, Roofline, Table, table_file
+from demitasse_simulator.rates import (
+    Call,
+    Costed,
+    Home,
+    Measured,
+    Rates,
+    Roofline,
+    Table,
+    home_of,
+    table_file,
+)
 from demitasse_simulator.reading import Reading, reading
 from demitasse_simulator.step import Happening, Player
 from demitasse_simulator.trials import Bench
@@ -147,7 +156,7 @@ def simulate(
         if isinstance(rates, Measured):
             rates.bench.end()
     taken = precision or machine.precision
-    capacity = _capacity(machine, place, sharing)
+    capacity = _capacity(_home(machine, place, sharing))
     memory, lost = {**made.memory, "runtime": 0}, ""
     if isinstance(rates, Measured):
         memory["runtime"] = _process(rates)
@@ -205,10 +214,11 @@ def _walk(
     costs, update = _costs(made, rates, tell)
     if isinstance(rates, Measured) and rates.again():
         costs, update = _costs(made, rates, tell)
-    bandwidth = _bandwidth(machine, place, sharing, rates)
+    home, apart = _home(machine, place, sharing), _home(machine, place, _processes(machine, count))
+    bandwidth = _bandwidth(home, rates)
     # Of those who share its memory, threads of one process add together, processes by themselves.
-    others = _memory_of(machine, place, _processes(machine, count))[2]
-    shared = _memory_of(machine, place, sharing)[2] // others
+    others = apart.sharing if apart else 1
+    shared = home.sharing // others if home else 1
     bandwidth = None if bandwidth is None else bandwidth / others
     item = np.dtype(made.plan.dtype).itemsize
     measuring, composition = made.measuring, runtime.composition
@@ -394,34 +404,24 @@ def _processes(machine: Machine, nodes: int) -> dict[str, int]:
     return found
 
 
-def _memory_of(machine: Machine, place: Place, sharing: Mapping[str, int]) -> tuple[Level, Any, int]:
-    """The level and memory that a worker's tensors lie in, and how many workers share it."""
-    level, shared = machine.level(place.level), 1
-    while not level.memory and level.parent is not None:
-        shared *= sharing.get(level.name, 1)
-        level = machine.level(level.parent)
-    if not level.memory:  # what is below a worker is its own
-        below = machine.levels[machine.levels.index(machine.level(place.level)) + 1 :]
-        level, shared = next((each for each in below if each.memory), level), 1
-    return level, level.memory[0] if level.memory else None, shared
+def _home(machine: Machine, place: Place, sharing: Mapping[str, int]) -> Home | None:
+    return home_of(machine, machine.level(place.level), sharing)
 
 
-def _bandwidth(machine: Machine, place: Place, sharing: Mapping[str, int], rates: Rates) -> float | None:
+def _bandwidth(home: Home | None, rates: Rates) -> float | None:
     """Bytes a second of the memory that a worker's tensors lie in, as the description has it or as
     copies measure it here."""
-    _, memory, _ = _memory_of(machine, place, sharing)
     if isinstance(rates, Measured):
         return rates.bench.copies()
-    if memory is not None and memory.bandwidth is not None:
-        return float(memory.bandwidth.value * memory.count)
+    if home is not None and home.memory.bandwidth is not None:
+        return float(home.memory.bandwidth.value * home.memories)
     return None
 
 
-def _capacity(machine: Machine, place: Place, sharing: Mapping[str, int]) -> float | None:
-    _, memory, shared = _memory_of(machine, place, sharing)
-    if memory is None or memory.capacity is None:
+def _capacity(home: Home | None) -> float | None:
+    if home is None or home.memory.capacity is None:
         return None
-    return float(memory.capacity.value * memory.count / shared)
+    return float(home.memory.capacity.value * home.memories / home.sharing)
 
 
 def _exchange(player: Player, made: Draft) -> dict[str, float]:

@@ -14,6 +14,7 @@ from demitasse import (
     Candidate,
     Level,
     Machine,
+    MemorySpace,
     Place,
     Quantity,
     Request,
@@ -85,6 +86,42 @@ def _rate(level: Level) -> tuple[str, Quantity] | None:
     return None
 
 
+def beneath(machine: Machine, level: Level) -> list[tuple[Level, int]]:
+    """The levels below a level, outermost first, with how many of each one sibling has in all."""
+    counts, found = {level.name: 1}, []
+    for inner in machine.levels:
+        if inner.parent in counts:
+            counts[inner.name] = counts[inner.parent] * inner.count
+            found.append((inner, counts[inner.name]))
+    return found
+
+
+class Home(NamedTuple):
+    """The memory that a worker's tensors lie in: the level that has it, how many ``memories`` of its
+    kind there are together, and how many workers share these."""
+
+    level: Level
+    memory: MemorySpace
+    memories: int
+    sharing: int
+
+
+def home_of(machine: Machine, level: Level, sharing: Mapping[str, int]) -> Home | None:
+    """Where the tensors of a worker at a level lie: at it, around it, or below it, which is all its
+    own. ``sharing`` are the workers by level. None where no memory is described."""
+    outer: Level | None = level
+    shared = 1
+    while outer is not None:
+        if outer.memory:
+            return Home(outer, outer.memory[0], outer.memory[0].count, shared)
+        shared *= sharing.get(outer.name, 1)
+        outer = machine.level(outer.parent) if outer.parent is not None else None
+    for inner, count in beneath(machine, level):
+        if inner.memory:
+            return Home(inner, inner.memory[0], inner.memory[0].count * count, 1)
+    return None
+
+
 class Roofline:
     """A level's rate and its memory's bandwidth. The rate is what the description says that layers
     sustain, else its peak: no kernel is quicker. Raises DescriptionError that names the key where the
@@ -94,11 +131,8 @@ class Roofline:
         level = machine.level(place.level)
         self._lines = []
         why = "the cost of operations at it needs, where kernels do not say theirs"
-        rate, below, index = _rate(level), 1, machine.levels.index(level)
-        for inner in machine.levels[index + 1 :]:
-            if rate is None:
-                below *= inner.count
-                rate = _rate(inner)
+        has = ((_rate(inner), count) for inner, count in [(level, 1), *beneath(machine, level)])
+        rate, below = next((found for found in has if found[0] is not None), (None, 1))
         around, shared = [level], 1
         while around[-1].parent is not None:
             around.append(machine.level(around[-1].parent))
@@ -112,23 +146,14 @@ class Roofline:
         word, quantity = rate
         self.rate = quantity.value * below / shared
         self._lines.append(f"{word} {quantity} x {below}{_shared(shared)} at level {level.name!r}")
-        shared = 1
-        below_it = [each for each in machine.levels[index + 1 :] if each.memory][:1]
-        above = any(outer.memory for outer in around)
-        for outer in around if above else below_it:  # what is below a worker is its own
-            if outer.memory:
-                memory = outer.memory[0]
-                if memory.bandwidth is None:
-                    key = f"memory.bandwidth of space {memory.space!r}"
-                    raise missing_number(machine, outer, key, why)
-                self.bandwidth = memory.bandwidth.value * memory.count / shared
-                self._lines.append(
-                    f"memory {memory.space!r} {memory.bandwidth} x {memory.count}{_shared(shared)}"
-                )
-                break
-            shared *= sharing.get(outer.name, 1)
-        else:
+        home = home_of(machine, level, sharing)
+        if home is None:
             raise missing_number(machine, level, "memory", why)
+        space, bandwidth = home.memory.space, home.memory.bandwidth
+        if bandwidth is None:
+            raise missing_number(machine, home.level, f"memory.bandwidth of space {space!r}", why)
+        self.bandwidth = bandwidth.value * home.memories / home.sharing
+        self._lines.append(f"memory {space!r} {bandwidth} x {home.memories}{_shared(home.sharing)}")
 
     def cost(
         self, plugin: str, candidate: Candidate, request: Request, flops: float, moved: float
