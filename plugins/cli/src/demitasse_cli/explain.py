@@ -13,7 +13,10 @@ from demitasse_cli import options as shared
 from demitasse_cli.models import notes_of, solver_of, state_of, tell_notes
 
 if TYPE_CHECKING:
-    from demitasse import Buffer, Entry, Plan
+    from demitasse import Buffer, Entry, Plan, Runtime
+
+PLANNED = "planned"
+"""The program of a plugin that plans for a machine that is not this one."""
 
 
 @click.command(
@@ -52,8 +55,12 @@ def command(
         parts = [str(runtime.explain())]
         record: dict[str, Any] = {"composition": runtime.composition.to_dict()}
         trained = {**flags.state(level, stage, "train_net.state", "train_state"), **given}
+        planner = runtime if model is None else planner_of(runtime)
+        if model is not None and runtime.machine.simulated:
+            parts.append(f"planned for a described machine, {runtime.machine.name}; nothing runs")
+            record["described"] = True
         if model is not None and phase != "TEST" and solver_of(runtime, model, trained) is not None:
-            trainer = runtime.trainer(model, overrides=trained, precision=precision)
+            trainer = planner.trainer(model, overrides=trained, precision=precision)
             plan = trainer.plan
             workers = report.counted(trainer.workers, "worker")
             parts.append(f"batch {trainer.batch} on {workers}; the first worker's plan:")
@@ -67,7 +74,7 @@ def command(
         elif model is not None:
             named = (phase or "TEST").lower()
             overrides = {**flags.state(level, stage, state_of(runtime, model, f"{named}_net.")), **given}
-            net = runtime.net(model, phase=named, overrides=overrides, precision=precision)
+            net = planner.net(model, phase=named, overrides=overrides, precision=precision)
             plan = net.plan
             record["varying"] = list(getattr(net, "varying", ()))
             record["notes"] = notes_of(net.definition)
@@ -95,6 +102,16 @@ def command(
         report.write_json(json_path, record)
     if json_path != "-":
         click.echo("\n\n".join(parts))
+
+
+def planner_of(runtime: Runtime) -> Runtime:
+    """Who plans: where a machine is not this one, a plugin that does without its memory and streams, if
+    one is composed; else the runtime itself."""
+    able = runtime.composition.serving("programs", program=PLANNED)
+    if not runtime.machine.simulated or not any(True for _ in able):
+        return runtime
+    made: Runtime = runtime.program(PLANNED)
+    return made
 
 
 def show(plan: Plan) -> str:

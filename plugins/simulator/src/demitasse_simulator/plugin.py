@@ -29,14 +29,20 @@ def gradient_sync(group: Group) -> GradientSync:
 
 @hookimpl
 def programs() -> Mapping[str, Callable[..., Any]]:
-    """``simulate``: the predicted time and memory of a solver's step."""
+    """``simulate``: the predicted time and memory of a solver's step. ``planned``: a runtime that plans
+    for the same machine, on memory that is only counted."""
 
     def simulate(runtime: Any, solver: Any, **options: Any) -> Any:
         from demitasse_simulator.program import simulate as predict
 
         return predict(runtime, solver, **options)
 
-    return {"simulate": simulate}
+    def planned(runtime: Any) -> Any:
+        from demitasse_simulator.planned import Planned
+
+        return Planned(runtime)
+
+    return {"simulate": simulate, "planned": planned}
 
 
 @hookimpl
