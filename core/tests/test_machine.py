@@ -193,6 +193,13 @@ MISTAKES = [
     ('"11.6 GFLOP/s"', '"11.6 GFLOPS"', 29, "did you mean 'GFLOP/s'", "valid:"),
     ('"11.6 GFLOP/s"', '"fast"', 29, "peak = 'fast'", "like '2 GFLOP/s'"),
     ('"11.6 GFLOP/s"', '"2 GFLOP/s (guess)"', 29, "unknown source 'guess'", "assumed"),
+    (
+        'peak = "11.6 GFLOP/s"',
+        'peak = "11.6 GFLOP/s"\nsustained = "0.1 TFLOP/s (paper)"',
+        25,
+        "level 'cpe': sustained 100 GFLOP/s (paper) is above its peak 11.6 GFLOP/s (assumed)",
+        "at most that",
+    ),
     ("mesh = [8, 8]", "mesh = [8, 8", 28, "array", ""),
     ('"taihulight"', '"taihulight', 2, "", ""),
     ("[[level]]", "[[levels]]", 5, "unknown key 'levels'", "did you mean 'level'"),
@@ -430,6 +437,9 @@ def machines(draw: st.DrawFn) -> Machine:
     levels: list[Level] = []
     for name in draw(st.lists(names, min_size=1, max_size=4, unique=True)):
         mesh = tuple(draw(st.lists(st.integers(1, 9), max_size=3)))
+        sustained, peak = draw(quantity("FLOP/s")), draw(quantity("FLOP/s"))
+        if sustained and peak and sustained.value > peak.value:
+            sustained, peak = peak, sustained
         level = Level(
             name,
             count=math.prod(mesh) if mesh else draw(counts),
@@ -442,8 +452,8 @@ def machines(draw: st.DrawFn) -> Machine:
             ),
             sync=draw(st.none() | st.builds(SyncSpec, texts, tables)),
             kernels=draw(st.none() | texts),
-            peak=draw(quantity("FLOP/s")),
-            sustained=draw(quantity("FLOP/s")),
+            peak=peak,
+            sustained=sustained,
             clock=draw(quantity("Hz")),
             cores=draw(st.none() | counts),
             threads_per_core=draw(st.none() | counts),

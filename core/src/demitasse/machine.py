@@ -78,7 +78,7 @@ class Level:
 class Machine:
     """Levels, outermost first, the plugins to compose (None: the automatic ones), their options, the
     precision of a run that names none. Prints as its description. Raises DescriptionError for levels
-    that make no tree, and for numbers that count nothing."""
+    that make no tree, and for numbers that cannot be."""
 
     name: str
     levels: tuple[Level, ...] = field(metadata={"key": "level"})  # as the file names it

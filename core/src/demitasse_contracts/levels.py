@@ -17,7 +17,7 @@ COUNTS = ("count", "cores", "threads_per_core")
 
 def check_level(level: Any, where: str) -> None:
     """Raise DescriptionError for a count of a level, or of its memories, that is no whole number from 1,
-    and for a mesh of another count."""
+    for a mesh of another count, and for layers that sustain more than the peak."""
     for what, record in _records(level):
         for name in COUNTS:
             value = getattr(record, name, None)
@@ -26,6 +26,10 @@ def check_level(level: Any, where: str) -> None:
                 raise DescriptionError(told)
     if level.mesh and math.prod(level.mesh) != level.count:
         raise DescriptionError(f"{where}: mesh {[*level.mesh]} is not count {level.count}")
+    peak, sustained = level.peak, level.sustained
+    if peak is not None and sustained is not None and sustained.value > peak.value:
+        told = f"sustained {sustained} is above its peak {peak}"
+        raise DescriptionError(f"{where}: {told} (valid: what layers reach of the peak, at most that)")
 
 
 def check_probed(plugin: str, level: Any) -> None:
