@@ -183,6 +183,13 @@ MISTAKES = [
     ('"mpi"', '["mpi"]', 13, "unknown workers", "threads"),
     ('plugin = "allreduce", ', "", 15, "a SyncSpec needs 'plugin'", ""),
     ('plugin = "allreduce"', "plugin = 3", 15, "plugin = 3", "a text"),
+    (
+        '"mpi"',
+        '"streams"\n[[level]]\nname = "rank"\nworkers = "mpi"',
+        15,
+        "level 'rank' has processes (workers = \"mpi\") inside level 'node', whose streams are",
+        "valid: processes around threads or streams",
+    ),
     ('"threads"', '"thread"', 20, "unknown workers 'thread'", "did you mean 'threads'"),
     ('memory = [{ space = "ddr3",', "memory = [{", 21, "a MemorySpace needs 'space'", ""),
     ("memory = [{", "memory = [3, {", 21, "memory = 3", "a table"),
@@ -464,8 +471,8 @@ def machines(draw: st.DrawFn) -> Machine:
         )
         try:
             Machine("m", (*levels, level))
-        except DescriptionError:  # the branches share a level that has no sync of its own
-            level = replace(level, sync=None)
+        except DescriptionError:  # branches share a level without a sync, or processes are in threads
+            level = replace(level, sync=None, workers=None)
         levels.append(level)
     return Machine(
         draw(texts),
@@ -487,6 +494,16 @@ def test_a_machine_prints_as_a_description_that_reads_as_the_same_machine(
 ) -> None:
     assert read(tmp_path, str(machine)) == machine
     assert hash(read(tmp_path, str(machine))) == hash(machine)
+
+
+@pytest.mark.parametrize("between", [(), (Level("socket", 2),)])
+def test_processes_are_around_threads(between: tuple[Level, ...]) -> None:
+    node, rank = Level("node", 4, workers="threads"), Level("rank", 2, workers="mpi")
+    Machine("m", (rank, *between, node))
+    with pytest.raises(
+        DescriptionError, match=r"level 'rank' has .* inside level 'node', whose threads"
+    ):
+        Machine("m", (node, *between, rank))
 
 
 # Which machine this is.

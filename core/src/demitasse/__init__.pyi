@@ -13,7 +13,7 @@ from demitasse_contracts import (
     by_suffix as by_suffix,
     check_file as check_file,
     check_given as check_given,
-    check_level as check_level,
+    check_levels as check_levels,
     check_program as check_program,
     check_word as check_word,
     closed as closed,

@@ -78,7 +78,7 @@ class Level:
 class Machine:
     """Levels, outermost first, the plugins to compose (None: the automatic ones), their options, the
     precision of a run that names none. Prints as its description. Raises DescriptionError for levels
-    that make no tree, and for numbers that cannot be."""
+    that make no tree, and for what they cannot be."""
 
     name: str
     levels: tuple[Level, ...] = field(metadata={"key": "level"})  # as the file names it
@@ -97,9 +97,9 @@ class Machine:
                 raise DescriptionError(unknown("parent (a level before it)", parent, levels, where))
             if level.name in levels:
                 raise DescriptionError(f"{where} is there twice; give each level its own name")
-            demitasse.check_level(level, where)
             levels[level.name] = replace(level, parent=parent)
         object.__setattr__(self, "levels", tuple(levels.values()))
+        demitasse.check_levels(self)
         self.sync_groups()
 
     @property

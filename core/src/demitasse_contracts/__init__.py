@@ -13,7 +13,7 @@ from demitasse_contracts.given import disagreement as disagreement
 from demitasse_contracts.given import no_package as no_package
 from demitasse_contracts.given import unfit as unfit
 from demitasse_contracts.given import unreadable as unreadable
-from demitasse_contracts.levels import check_level as check_level
+from demitasse_contracts.levels import check_levels as check_levels
 from demitasse_contracts.model_files import by_suffix as by_suffix
 from demitasse_contracts.model_files import check_file as check_file
 from demitasse_contracts.owners import blamed as blamed

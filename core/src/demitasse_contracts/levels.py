@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from demitasse import DescriptionError, PluginError
+
+if TYPE_CHECKING:
+    from demitasse import Machine
 
 UNITS = {"capacity": "B", "bandwidth": "B/s", "latency": "s", "clock": "Hz"}
 UNITS |= {"peak": "FLOP/s", "sustained": "FLOP/s"}
@@ -15,9 +18,28 @@ UNITS |= {"peak": "FLOP/s", "sustained": "FLOP/s"}
 COUNTS = ("count", "cores", "threads_per_core")
 
 
-def check_level(level: Any, where: str) -> None:
+def check_levels(machine: Machine) -> None:
     """Raise DescriptionError for a count of a level, or of its memories, that is no whole number from 1,
-    for a mesh of another count, and for layers that sustain more than the peak."""
+    for a mesh of another count, for layers that sustain more than the peak, and for processes inside
+    threads or streams."""
+    one_process: dict[str | None, str] = {}  # by level: the outermost around it with threads, or streams
+    for level in machine.levels:
+        where = f"{level.location or machine.origin}: level {level.name!r}"
+        _check_numbers(level, where)
+        outer = one_process.get(level.parent)
+        if outer is None and level.workers in ("threads", "streams"):
+            outer = level.name
+        elif outer is not None and level.workers == "mpi":
+            told = f'has processes (workers = "mpi") inside level {outer!r}, whose'
+            raise DescriptionError(
+                f"{where} {told} {machine.level(outer).workers} are of one process (valid: processes "
+                f"around threads or streams)"
+            )
+        if outer is not None:
+            one_process[level.name] = outer
+
+
+def _check_numbers(level: Any, where: str) -> None:
     for what, record in _records(level):
         for name in COUNTS:
             value = getattr(record, name, None)
