@@ -151,6 +151,18 @@ def test_what_layers_sustain_takes_the_place_of_the_peak(
     assert any(line.startswith("peak 10 MFLOP/s (assumed)") for line in bound.sources)
 
 
+def test_a_time_by_a_peak_alone_is_called_a_bound(solver: Path, machine: Callable[[str], Path]) -> None:
+    slow = NODE.replace("100 GFLOP/s", "10 MFLOP/s")
+    bound = simulated(solver, machine(slow))
+    (note,) = bound.notes
+    assert note.startswith("this time is a lower bound") and "peak 10 MFLOP/s (assumed)" in note
+    assert "`sustained`" in note
+    assert f"note: {note}" in show(bound).splitlines() and note in bound.to_dict()["notes"]
+    assert not simulated(solver, machine(slow + 'sustained = "2 MFLOP/s"\n')).notes
+    quick = NODE.replace("100 GFLOP/s", "1 EFLOP/s")  # where the memory's bandwidth alone counts
+    assert not simulated(solver, machine(quick)).notes
+
+
 def test_an_absurd_batch_takes_no_memory_to_predict(
     solver: Path, machine: Callable[[str], Path]
 ) -> None:

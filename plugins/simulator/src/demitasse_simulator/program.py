@@ -170,7 +170,7 @@ def simulate(
         machine=machine.name,
         net=made.solver.train.name,
         precision=taken,
-        notes=(*fallen_back(taken, made, walk.costs), *_idle(machine, place)),
+        notes=(*fallen_back(taken, made, walk.costs), *_idle(machine, place), *_bound(lazily)),
         passed_over=tuple(dict.fromkeys((*made.solver.notes, *made.solver.train.notes))),
         batch=made.batch,
         share=made.share,
@@ -299,9 +299,19 @@ class _Lazy:
             self._roofline = Roofline(*self._about)
         return self._roofline.cost(plugin, candidate, request, flops, moved)
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The roofline's."""
+        return self._roofline.notes if self._roofline else ()
+
     def describe(self) -> list[str]:
         said = [f"{self._said} operations as their kernels say"] if self._said else []
         return [*said, *(self._roofline.describe() if self._roofline else [])]
+
+
+def _bound(rates: Rates) -> tuple[str, ...]:
+    """What rates that are bounds have to say."""
+    return rates.notes if isinstance(rates, _Lazy | Roofline) else ()
 
 
 def _measured(runtime: Runtime, made: Draft, tell: Callable[[str], None]) -> Measured:

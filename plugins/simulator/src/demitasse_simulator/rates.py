@@ -41,6 +41,12 @@ no figure of the system showed it), and by later simulations while they are dist
 
 ONCE = 0.5
 
+BOUND = (
+    "this time is a lower bound: arithmetic is costed by the peak {}, of which most layers reach a "
+    "fifth to two thirds, and none all; say beside it what they reach (`sustained`)"
+)
+"""What is said where kernels do not say their time and a description has a peak alone."""
+
 UNSIZED = ("shape", "shapes", "segments", "stream", "seed")
 """Attributes that do not change what a kernel does to a byte."""
 
@@ -145,6 +151,7 @@ class Roofline:
             raise missing_number(machine, level, "peak", why)
         word, quantity = rate
         self.rate = quantity.value * below / shared
+        self._peak, self._counts = quantity if word == "peak" else None, False
         self._lines.append(f"{word} {quantity} x {below}{_shared(shared)} at level {level.name!r}")
         home = home_of(machine, level, sharing)
         if home is None:
@@ -161,10 +168,17 @@ class Roofline:
         """The kernel's own word, or the larger of arithmetic and memory."""
         if candidate.seconds is not None:
             return Costed(candidate.seconds, "kernel")
-        return Costed(max(flops / self.rate, moved / self.bandwidth), "roofline")
+        arithmetic, memory = flops / self.rate, moved / self.bandwidth
+        self._counts |= arithmetic > memory
+        return Costed(max(arithmetic, memory), "roofline")
 
     def describe(self) -> list[str]:
         return self._lines
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """That the time is a bound, where a peak alone is described and arithmetic counts."""
+        return (BOUND.format(self._peak),) if self._peak is not None and self._counts else ()
 
 
 class Sample(NamedTuple):
