@@ -207,6 +207,18 @@ def test_a_number_of_the_network_that_lacks_is_named(
         simulated(solver, machine(left), scaling="weak")
 
 
+def test_a_latency_between_threads_that_nothing_reads_is_not_asked_for(
+    solver: Path, machine: Callable[[str], Path]
+) -> None:
+    def done(latency: str) -> Simulation:
+        link = f'link = {{ {latency}bandwidth = "5 GB/s", source = "assumed" }}\n'
+        return simulated(solver, machine(NESTED.replace('peak = "100', link + 'peak = "100')))
+
+    without = done("")
+    assert "core link: bandwidth 5 GB/s (assumed)" in without.sources
+    assert without.seconds == done('latency = "200 ns", ').seconds
+
+
 def test_only_nodes_that_are_there_take_part(solver: Path, machine: Callable[[str], Path]) -> None:
     with pytest.raises(
         CompositionError, match=r"17 nodes .*valid: 1 to 16; its network: rack x 2, node"

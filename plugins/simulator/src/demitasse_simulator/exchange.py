@@ -342,7 +342,8 @@ def link(
             if level.link is not None and level not in chain.network:
                 # What siblings read of each other comes over what joins them.
                 why = "what siblings read of each other needs"
-                if level.link.latency is None:
+                own = made.staged is not None or hasattr(inner, "costs")  # which may read it
+                if level.link.latency is None and own:
                     raise missing_number(machine, level, "link.latency", why)
                 if level.link.bandwidth is None:
                     raise missing_number(machine, level, "link.bandwidth", why)
