@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -88,6 +89,22 @@ def test_data_of_a_protocol_are_properties(protocol: type) -> None:
     """A type checker refuses a ``dict[str, Field]`` for an attribute ``fields: Mapping[str, Field]``,
     which others could set."""
     assert not getattr(protocol, "__annotations__", {})
+
+
+@pytest.mark.parametrize("kind", [demitasse.TrainerOptions, demitasse.NetOptions])
+def test_each_keyword_is_explained(kind: Any) -> None:
+    assert [name for name in kind.__annotations__ if f"- ``{name}``: " not in kind.__doc__] == []
+
+
+@pytest.mark.parametrize(
+    "protocol",
+    [demitasse.Trainer, demitasse.Net, demitasse.TrainedNet, demitasse.Blob, demitasse.Result],
+    ids=lambda protocol: str(protocol.__name__),
+)
+def test_help_explains_all_that_a_runtimes_programs_have(protocol: type) -> None:
+    assert not getattr(protocol, "__annotations__", {}), "which help() shows without a word"
+    members = {name: member for name, member in vars(protocol).items() if name[0] != "_"}
+    assert [name for name, member in members.items() if not member.__doc__] == []
 
 
 @pytest.mark.slow
