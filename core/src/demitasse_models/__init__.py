@@ -196,10 +196,14 @@ class GraphBuilder(Protocol):
 class LayerType(Protocol):
     """What a layer of one type means in operations."""
 
-    name: str
-    parameters: Mapping[str, Any]
-    """Names and defaults of what the type itself declares; empty for none. A reader accepts them in its
-    own form (a message ``swish_param { beta: 2 }`` for a type Swish)."""
+    @property
+    def name(self) -> str:
+        """The type, as files name it."""
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        """Names and defaults of what the type itself declares; empty for none. A reader accepts them in
+        its own form (a message ``swish_param { beta: 2 }`` for a type Swish)."""
 
     def build(self, layer: Layer, bottoms: Sequence[Tensor], graph: GraphBuilder) -> Sequence[Tensor]:
         """Emit the layer's operations with ``graph.apply`` and return a tensor for each top."""
@@ -221,7 +225,9 @@ class ModelReader(Protocol):
 class Stream(Protocol):
     """Every ``step``-th run of ``count`` samples of the global order, read ahead by who serves it."""
 
-    cursor: int  # the number, in the endless global order, of the next run's first sample
+    @property
+    def cursor(self) -> int:
+        """The number, in the endless global order, of the next run's first sample."""
 
     def read(self, out: Mapping[str, np.ndarray]) -> None:
         """Write the next run into ``out`` (by field name, arrays of count samples, cast to their types)
@@ -235,8 +241,13 @@ class DataSource(Protocol):
     """Samples in one global order, the same for any number of workers: epoch after epoch, each a
     permutation of all samples when the specification says shuffle."""
 
-    fields: Mapping[str, Field]
-    size: int
+    @property
+    def fields(self) -> Mapping[str, Field]:
+        """The parts of a sample by name."""
+
+    @property
+    def size(self) -> int:
+        """How many samples there are; an epoch is so many."""
 
     def stream(self, first: int, count: int, step: int) -> Stream:
         """A stream that starts at sample number ``first``; count and step are at least 1."""

@@ -27,7 +27,22 @@ later ones count; a string may have commas between files."""
 
 
 class TrainerOptions(TypedDict, total=False):
-    """Keywords of ``runtime.trainer``."""
+    """Keywords of ``runtime.trainer``.
+
+    - ``weights``: parameters to begin with, matched by layer name; without them and ``resume`` those
+      that the solver names, else what the layers' fillers make.
+    - ``resume``: the path of a snapshot to go on from, with its solver state, iteration and place in the
+      data. Raises SnapshotError where it is another net's or another setting's.
+    - ``overrides``: fields of the solver in its file's own words, ``{"base_lr": 0.1}``; not for a
+      ``Solver``.
+    - ``data``: by phase (``train``, ``test``) arrays by the names of the samples' fields, samples first,
+      in place of the files that the layers name.
+    - ``scaling``: ``strong`` (default): the file's batch is that of all workers; ``weak``: each one's.
+    - ``precision``: ``f32``, ``tf32``, ``bf16`` or ``f64``; by default the machine's.
+    - ``retain``: ``"all"`` has every blob keep memory of its own, values and gradient.
+    - ``partial``: layers whose shapes the weights do not fit keep theirs, where that is a ShapeError
+      otherwise.
+    """
 
     weights: WeightsFiles | None
     resume: str | Path | None
@@ -40,7 +55,22 @@ class TrainerOptions(TypedDict, total=False):
 
 
 class NetOptions(TypedDict, total=False):
-    """Keywords of ``runtime.net``."""
+    """Keywords of ``runtime.net``.
+
+    - ``weights``: parameters, matched by layer name; others are what the layers' fillers make. In phase
+      ``test`` a warning names the layers that none of several weights has.
+    - ``phase``: ``test`` (default) or ``train``: which layers there are, and what they compute.
+    - ``precision``: ``f32``, ``tf32``, ``bf16`` or ``f64``; by default the machine's.
+    - ``retain``: ``"all"`` has every blob keep memory of its own.
+    - ``backward``: ``"objective"`` plans gradients of the loss, ``"every blob"`` those of any blob, too;
+      both need ``retain="all"``, and are computed by ``walk``.
+    - ``data``: by phase arrays by the names of the samples' fields, for layers that read samples.
+    - ``overrides``: fields of the net in its file's own words; not for a ``NetDefinition``.
+    - ``seed``: of fillers and random numbers, a whole number of 64 bits; 0 by default.
+    - ``passes``: of so many passes the sum of gradients is the mean; 1 by default.
+    - ``partial``: layers whose shapes the weights do not fit keep theirs, where that is a ShapeError
+      otherwise.
+    """
 
     weights: WeightsFiles | None
     phase: str
@@ -58,21 +88,27 @@ class Blob(Protocol):
     """A named tensor of a net; NumPy takes it as an array of its ``data``."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """As the net's layers call it."""
 
     @property
-    def shape(self) -> tuple[int, ...]: ...
+    def shape(self) -> tuple[int, ...]:
+        """The extents that are planned, the batch's first; images are NCHW."""
 
     @property
-    def dtype(self) -> np.dtype[Any]: ...
+    def dtype(self) -> np.dtype[Any]:
+        """The type of its elements."""
 
     @property
     def data(self) -> np.ndarray:
-        """The values. Raises ModelError where the plan lets other blobs use the memory."""
+        """The values in logical order: a live array where the layout is plain. Raises ModelError where
+        the plan lets other blobs use the memory, as it does of all but inputs and outputs without
+        ``retain="all"``."""
 
     @property
     def diff(self) -> np.ndarray:
-        """The gradient of the objective, where the net was planned with ``retain="all"``."""
+        """The gradient of the objective, in the shape of ``data``. Raises ModelError where no such
+        gradient is planned and kept (``retain="all"``)."""
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray: ...
 
@@ -82,7 +118,9 @@ class TrainedNet(Protocol):
 
     @property
     def params(self) -> dict[str, list[np.ndarray]]:
-        """Parameters by layer name."""
+        """Parameters by layer name, each layer's in its order (weights, then biases; weights of a
+        convolution are output channels x input channels of a group x height x width): live arrays where
+        layouts are plain, else copies that cannot be written to; with ``retain="all"`` all are live."""
 
     @property
     def blobs(self) -> Mapping[str, Blob]:
@@ -96,13 +134,34 @@ class TrainedNet(Protocol):
 class Net(TrainedNet, Protocol):
     """What ``runtime.net`` gives: a net that runs forward; ``with`` closes it."""
 
-    definition: NetDefinition
-    phase: str
-    precision: str
-    loaded: dict[str, Any]
+    @property
+    def definition(self) -> NetDefinition:
+        """Its layers, as they were read."""
+
+    @property
+    def phase(self) -> str:
+        """``test`` or ``train``."""
+
+    @property
+    def precision(self) -> str:
+        """``f32``, ``tf32``, ``bf16`` or ``f64``."""
+
+    @property
+    def loaded(self) -> dict[str, Any]:
+        """What each of the weights gave, by file (``the weights given`` for those in memory): names of
+        layers, ``loaded``, ``missing`` in the file, ``unfit`` (of other shapes there), ``unused`` in the
+        net and ``not_finite``, and the ``notes`` of the file's reader."""
 
     def forward(self, **inputs: Any) -> dict[str, np.ndarray]:
-        """Run all layers; copies of the outputs by blob name."""
+        """Run all layers; copies of the outputs by blob name, which are the caller's.
+
+        ``inputs`` are arrays by the names of the net's inputs, in logical order (NCHW), of the declared
+        rank and any batch size; what NumPy takes is cast to the net's real numbers. An input that is not
+        given stays as it was, zero at first. The net is planned again for shapes that it was not planned
+        for. Raises ModelError for what is no input, is no real numbers or beyond the element type,
+        ShapeError where the net cannot take a shape, DataError where samples cannot be read, and
+        WorkerError where they are to be and the net is closed.
+        """
 
     def outputs(self) -> dict[str, np.ndarray]:
         """Copies of the outputs, as the last forward left them."""
@@ -110,28 +169,35 @@ class Net(TrainedNet, Protocol):
     def test(
         self, iterations: int = 1, told: Callable[[int, Mapping[str, np.ndarray]], object] | None = None
     ) -> dict[str, Any]:
-        """The mean of each output over batches from the start of the data. ``told`` is called with each
-        batch's number, from 0, and its outputs."""
+        """The mean of each output over so many batches from the start of the data, by blob name: a
+        number, or a list for an output of several. ``told`` is called with each batch's number, from 0,
+        and its outputs."""
 
     @property
     def loss_weights(self) -> dict[str, float]:
         """The weights of the blobs that count in the loss."""
 
     def reshape(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
-        """Plan for other shapes of inputs."""
+        """Plan for other shapes of inputs, whole and with the batch, by name; others keep theirs. Raises
+        ShapeError where the net cannot take them, and is then as it was."""
 
     def profile(self, iterations: int = 10) -> list[tuple[Entry, float]]:
-        """The mean seconds of each entry of the plan that every pass runs."""
+        """The mean seconds of each entry of the plan that every pass runs, over forward passes."""
 
     @property
-    def plan(self) -> Plan: ...
+    def plan(self) -> Plan:
+        """The operations with their kernels and memory, for the present shapes; ``str()`` of it is a
+        table. Its activations and scratch memory take ``arena_bytes``, inputs and constants
+        ``fixed_bytes``, and there are ``parameters`` numbers."""
 
     @property
     def walk(self) -> Any:
-        """The net as one walks it layer by layer; needs ``retain="all"``."""
+        """The net as one walks it layer by layer, and backward; needs ``retain="all"``, else raises
+        ModelError."""
 
     def close(self) -> None:
-        """End the reading ahead."""
+        """End the reading ahead. A net that reads samples runs no more; what it has can be looked at,
+        and one that is given its inputs still runs."""
 
     def __enter__(self) -> Self: ...
 
@@ -142,34 +208,69 @@ class Result(Protocol):
     """What some iterations came to."""
 
     @property
-    def iteration(self) -> int: ...
+    def iteration(self) -> int:
+        """How many iterations the trainer has done, those before included."""
 
     @property
-    def loss(self) -> float: ...
+    def loss(self) -> float:
+        """The loss of the last iteration, or its mean over the solver's ``average_loss``; NaN where
+        there was none."""
 
     @property
-    def seconds(self) -> float: ...
+    def seconds(self) -> float:
+        """How long they took by the clock, a run's tests and snapshots included."""
 
     @property
-    def phases(self) -> Mapping[str, float]: ...
+    def phases(self) -> Mapping[str, float]:
+        """Of that, the first worker's seconds by phase: ``read`` (waiting for samples), ``forward``,
+        ``backward`` and ``synchronise``."""
 
 
 class Trainer(Protocol):
-    """What ``runtime.trainer`` gives; ``with`` closes it."""
+    """What ``runtime.trainer`` gives; ``with`` closes it. It is one thread's at a time: a second one
+    gets a WorkerError."""
 
-    solver: Solver
-    precision: str
-    dtype: str
-    processes: Processes
-    batch: int
-    workers: int
-    plan: Plan
-    listeners: list[Callable[[Event], None]]
-    loaded: dict[str, Any]
+    @property
+    def solver(self) -> Solver:
+        """How it trains; nets, rates and intervals."""
+
+    @property
+    def precision(self) -> str:
+        """``f32``, ``tf32``, ``bf16`` or ``f64``."""
+
+    @property
+    def dtype(self) -> str:
+        """NumPy's name of the element type of parameters, sums and losses."""
+
+    @property
+    def processes(self) -> Processes:
+        """The processes that train together, of which this one is number ``rank`` of ``size``."""
+
+    @property
+    def batch(self) -> int:
+        """Samples of an iteration, of all workers and passes; 0 where no layer reads any."""
+
+    @property
+    def workers(self) -> int:
+        """How many train together, in all processes."""
+
+    @property
+    def plan(self) -> Plan:
+        """The first worker's plan; its sizes are as a net's."""
+
+    @property
+    def listeners(self) -> list[Callable[[Event], None]]:
+        """Called with every event, in turn, by the thread that trains; append yours. What one raises
+        comes out of what was called."""
+
+    @property
+    def loaded(self) -> dict[str, Any]:
+        """What each of the weights gave, by file; see ``Net.loaded``."""
 
     @property
     def iteration(self) -> int:
-        """How many iterations were done; it may be set."""
+        """How many iterations were done. Where it is set, the next ones are those that follow: their
+        rate and random numbers and, where it is set before the first one, their samples."""
 
     @iteration.setter
     def iteration(self, iteration: int) -> None: ...
@@ -180,18 +281,20 @@ class Trainer(Protocol):
 
     @property
     def net(self) -> TrainedNet:
-        """The net being trained."""
+        """The net being trained, as the first worker has it."""
 
     @property
     def notes(self) -> list[str]:
-        """How gradients are synchronised."""
+        """How the first worker's gradients are synchronised, innermost level first."""
 
     @property
     def stopped(self) -> bool:
-        """Whether the last iteration ended with a wish to stop."""
+        """Whether the last iteration, or a run's test, ended with a wish to stop, in any process."""
 
     def step(self, iterations: int = 1) -> Result:
-        """Train for some iterations."""
+        """Train for so many iterations, at least 1, without tests and snapshots. Raises NumericsError
+        where a loss or parameter is no finite number, DataError where samples cannot be read, and
+        WorkerError where another thread is at work or it is closed."""
 
     def run(
         self,
@@ -201,25 +304,34 @@ class Trainer(Protocol):
     ) -> Result:
         """Train to the solver's last iteration, with its tests and snapshots. ``stop`` is asked after
         each iteration and between the batches of a test, whose scores are then dropped: once it is true,
-        a snapshot of what was trained is written and the run ends."""
+        a snapshot of what was trained is written and the run ends. Where ``save`` is true after an
+        iteration, a snapshot is written and the run goes on. ``until`` is asked after each test, with
+        its scores: once it is true, the run ends as at its last iteration. Raises what ``step`` raises,
+        and SnapshotError, before it begins where that can be known."""
 
     def test(self) -> dict[str, Any]:
-        """The mean scores of the test nets, by blob name."""
+        """The mean scores of the test nets over the solver's test iterations, by blob name: numbers, or
+        lists for outputs of several. A second net's have its number in front, ``1.accuracy``."""
 
     def snapshot(self, prefix: str | Path | None = None) -> Path:
-        """Write weights and state; the path."""
+        """Write weights, solver state and the place in the data to ``PREFIX_iter_ITERATION.demitasse``,
+        and to the formats that the solver asks for, each whole or not at all; the first one's path. The
+        prefix is by default the solver's. Raises SnapshotError, and NumericsError where parameters are
+        not finite."""
 
     def check_snapshots(self) -> None:
-        """Raise where the solver's snapshots could not be written."""
+        """Raise SnapshotError where the solver's snapshots could not be written, CompositionError where
+        no plugin writes them."""
 
     def profile(self, iterations: int = 10) -> list[tuple[Entry, float]]:
         """The mean seconds of each entry of the first worker's plan; nothing is updated."""
 
     def arrays(self) -> Iterator[tuple[int, str, Any]]:
-        """(worker, name, array) of all that has memory."""
+        """(worker, name, array) of all that has memory in this process, as it lies there."""
 
     def close(self) -> None:
-        """End workers and reading."""
+        """End workers and reading; what it has can be looked at, and a snapshot written. Where another
+        thread is at work, this waits for the iteration under way, or a test's batch."""
 
     def __enter__(self) -> Self: ...
 

@@ -40,7 +40,9 @@ class EngineEvent(Protocol):
 class EngineStream(Protocol):
     """Work that is done in order, beside the caller."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """As it was asked for."""
 
     def copy(self, target: Any, source: Any) -> None:
         """Copy ``source`` to ``target``: contiguous arrays of equal size and element type, each in
@@ -67,12 +69,16 @@ class EngineStream(Protocol):
 
 
 class StreamEngine(Protocol):
-    """The streams of one accelerator. ``default`` is the one in which kernels at its place run, and
-    ``place`` the memory space of that place (``gpu:0``). The default stream is one worker's; in others
-    any thread may enqueue, several at a time, and wait for their events."""
+    """The streams of one accelerator. The default stream is one worker's; in others any thread may
+    enqueue, several at a time, and wait for their events."""
 
-    place: str
-    default: EngineStream
+    @property
+    def place(self) -> str:
+        """The memory space of the place whose kernels run in its streams (``gpu:0``)."""
+
+    @property
+    def default(self) -> EngineStream:
+        """The stream in which kernels at its place run."""
 
     def stream(self, name: str) -> EngineStream:
         """The stream of that name, made when it is first asked for."""

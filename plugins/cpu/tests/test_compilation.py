@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -115,9 +116,14 @@ def test_nothing_is_compiled_before_it_is_needed(loops: ModuleType) -> None:
     assert not compilation._WANTED
 
 
-def test_helpers_compile_what_this_process_then_reads(loops: ModuleType, helpers: Any) -> None:
+def test_helpers_compile_what_this_process_then_reads(
+    loops: ModuleType, helpers: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     keys = wanted(loops, NAMES, "float32", "float64")
-    settle()
+    with caplog.at_level("INFO", "demitasse"):
+        settle()
+    told = "3 more loops are compiled where they are new to this machine, and kept on disk"
+    assert caplog.record_tuples == [("demitasse.cpu", logging.INFO, told)]
     assert len(helpers.alive()) == 2
     assert missed(loops) < len(NAMES)
     assert len({address(key) for key in keys}) == len(keys)

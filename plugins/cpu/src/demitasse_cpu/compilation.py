@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -23,6 +24,8 @@ import numpy as np
 
 from demitasse import cache_folder, compile_once, locked
 from demitasse_cpu.compile_helper import told
+
+log = logging.getLogger("demitasse.cpu")
 
 _Key = tuple[Any, ...]
 _Wanted = list[tuple[_Key, tuple[Any, ...]]]
@@ -80,6 +83,8 @@ def settle() -> None:
             if not _compiled(*each):
                 others.append(each)
             elif len(left) > 1 and _misses(each[0]) > before:
+                words = "%d more loops are compiled where they are new to this machine, and kept on disk"
+                log.info(words, len(left))
                 with _helpers.taking(left) as done:
                     others += [each for each in _taken(left) if not _compiled(*each)]
                 others += done

@@ -287,12 +287,12 @@ class Drawing(Runtime):
     def open_source(self, spec: DataSpec) -> DataSource:
         """The samples, or their shapes where these were given instead."""
         if self._fields:
-            return Samples(self._fields)  # type: ignore[return-value]
+            return Samples(self._fields)
         try:
             return super().open_source(spec)
         except DataError as error:
             if declared := spec.options.get("declared"):  # what the layer makes of any samples
-                return Samples(declared)  # type: ignore[return-value]
+                return Samples(declared)
             remedy = "a simulation needs only their shapes: give them (--samples 3x224x224)"
             raise DataError(f"{error}; {remedy}") from error
 

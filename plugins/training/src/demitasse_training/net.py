@@ -69,9 +69,10 @@ class Net(Rooted):
     """A net that runs forward.
 
     ``path`` is a model file (or a definition), ``weights`` a file's path, Weights, or several;
-    ``retain="all"`` keeps every blob. ``forward`` takes arrays by input name and plans again, once for
-    each set of shapes (the latest few are kept). A retained net can also be walked layer by layer
-    (``walk``), and backward if it is asked for: from the objective, or with gradients of every blob.
+    ``demitasse.NetOptions`` explains the keywords. ``forward`` takes arrays by input name and plans
+    again, once for each set of shapes (the latest few are kept). A net with ``retain="all"`` can also be
+    walked layer by layer (``walk``), and backward if it is asked for: from the objective, or with
+    gradients of every blob.
     """
 
     elsewhere = "make another there, by runtime.net(path, weights=...)"

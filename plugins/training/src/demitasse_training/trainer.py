@@ -83,7 +83,8 @@ def _weakly(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Trainer(Rooted):
-    """Trains the net of a solver file on a runtime's workers. See the plugin's README for options.
+    """Trains the net of a solver file on a runtime's workers; ``demitasse.TrainerOptions`` explains the
+    keywords.
 
     Raises ModelError, ShapeError, DataError or SnapshotError before the first step for whatever
     cannot work.
