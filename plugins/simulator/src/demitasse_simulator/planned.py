@@ -26,7 +26,7 @@ class Planned(Drawing):
             return Runtime.open_source(self, spec)
         except DataError:
             if declared := spec.options.get("declared"):
-                return Samples(declared)  # type: ignore[return-value]
+                return Samples(declared)
             raise
 
 
