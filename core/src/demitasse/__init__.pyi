@@ -54,6 +54,7 @@ from demitasse.hookspecs import (
 )
 from demitasse_host.compiler import (
     compile_once as compile_once,
+    compiled_callback as compiled_callback,
     compiled_loop as compiled_loop,
     load_numba as load_numba,
 )
@@ -78,6 +79,9 @@ from demitasse_host.installed import (
 from demitasse_host.kernel_files import (
     KernelFiles as KernelFiles,
     listed_numbers as listed_numbers,
+)
+from demitasse_host.kept_loops import (
+    damaged_loops as damaged_loops,
 )
 from demitasse_host.memory import (
     HostMemory as HostMemory,

@@ -11,6 +11,7 @@ import tomllib
 from importlib.metadata import entry_points
 from importlib.resources import files
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -91,3 +92,13 @@ def test_diagnosis_tells_where_compiled_kernels_are_kept() -> None:
     assert subjects["vectors"].level == "ok"
     kept = subjects["numba cache"]
     assert kept.level == "ok" or kept.remedy
+
+
+def test_diagnosis_tells_of_damaged_kernels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = tmp_path / f"tiles.tile-1.py{sys.version_info[0]}{sys.version_info[1]}.nbi"
+    file.write_bytes(b"")
+    relu = SimpleNamespace(stats=SimpleNamespace(cache_path=str(tmp_path)))
+    monkeypatch.setattr("demitasse_cpu.loops.elementwise.relu", relu)
+    told = {finding.subject: finding for finding in findings()}["numba cache"]
+    assert told.level == "note" and file.name in told.message
+    assert told.remedy == f"or delete: rm {file}"
