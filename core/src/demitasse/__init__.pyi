@@ -58,6 +58,9 @@ from demitasse_host.compiler import (
     compiled_loop as compiled_loop,
     load_numba as load_numba,
 )
+from demitasse_host.echoes import (
+    shortened as shortened,
+)
 from demitasse_host.files import (
     cache_folder as cache_folder,
     expanded as expanded,
