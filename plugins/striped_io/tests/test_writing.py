@@ -237,6 +237,37 @@ def test_a_shard_that_is_none_or_has_no_image_is_named(tmp_path: Path, runtime: 
             convert_to_striped(runtime, tmp_path / "c.tar", tmp_path / "set")
 
 
+@pytest.mark.parametrize("size", [1 << 60, (1 << 63) + 4096, 1 << 70])
+@pytest.mark.parametrize("kind", [tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE])
+def test_a_shard_whose_header_promises_more_than_there_can_be_is_named(
+    tmp_path: Path, runtime: Any, kind: bytes, size: int
+) -> None:
+    about = tarfile.TarInfo("long")
+    about.type, about.size = kind, size
+    (tmp_path / "a.tar").write_bytes(about.tobuf(tarfile.GNU_FORMAT) + bytes(1024))
+    with pytest.raises(DataError, match=r"a\.tar: is (damaged|no tar file)"):
+        convert_to_striped(runtime, tmp_path / "a.tar", tmp_path / "set")
+
+
+def test_labels_beyond_32_bits_are_told_with_their_sample(
+    tmp_path: Path, runtime: Any, listed: Path
+) -> None:
+    for label in ("5000000000", '{"label": -3000000000}', "9" * 3000):
+        ending = "json" if label.startswith("{") else "cls"
+        with tarfile.open(tmp_path / "a.tar", "w") as archive:
+            for name, content in ((f"7.{ending}", label.encode()), ("7.jpg", image(1, ".jpg"))):
+                about = tarfile.TarInfo(name)
+                about.size = len(content)
+                archive.addfile(about, io.BytesIO(content))
+        told = r"a\.tar: 7\.jpg: its label does not fit 32 bits: [-0-9]{10,100}(\.\.\.|$)"
+        with pytest.raises(DataError, match=told):
+            convert_to_striped(runtime, tmp_path / "a.tar", tmp_path / "set")
+    name = listed.read_text().split("\n")[0].rpartition(" ")[0]
+    listed.write_text(f"{name} 5000000000\n")
+    with pytest.raises(DataError, match=r":1: .* its label does not fit 32 bits: 5000000000"):
+        convert_to_striped(runtime, listed, tmp_path / "set")
+
+
 @pytest.mark.parametrize(
     "entry",
     [

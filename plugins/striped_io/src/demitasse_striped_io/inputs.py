@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from demitasse import DataError, DataSpec, Field, is_folder, is_there
+from demitasse import DataError, DataSpec, Field, is_folder, is_there, shortened
 from demitasse_striped_io import loops
 from demitasse_striped_io.contents import Contents, Item
 from demitasse_striped_io.decoding import ENDINGS, decode
@@ -130,7 +130,7 @@ class FilesInput:
             raise DataError(f"{name}: there are no images in it")
         for item in items:
             if not -(1 << 31) <= item.label < 1 << 31:
-                raise DataError(f"{item.where}: its label does not fit 32 bits: {item.label}")
+                raise DataError(f"{item.where}: its label does not fit 32 bits: {shortened(item.label)}")
         self.name, self.size, self._items, self._form = name, len(items), items, form
         self.form = "encoded" if form.encoded else "raw"
         self.small: Mapping[str, Field] = {"label": Field((), "int32")}
