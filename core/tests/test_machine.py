@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import timeit
 from dataclasses import replace
@@ -136,6 +137,13 @@ def test_the_two_workers_are_synchronised_by_one_group() -> None:
     assert not machine.simulated
     [(sync, levels)] = machine.sync_groups()
     assert (sync.plugin, [level.name for level in levels]) == ("reference", ["worker"])
+
+
+def test_what_may_never_end_is_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero")):
+        with pytest.raises(DescriptionError, match="is a pipe or a device; a file is needed here"):
+            load_machine(path)
 
 
 def test_bytes_that_are_no_text_are_told_with_their_line(tmp_path: Path) -> None:

@@ -17,7 +17,10 @@ from demitasse import (
     Location,
     Machine,
     MemorySpace,
+    ModelError,
     SyncSpec,
+    check_file,
+    is_folder,
     is_there,
     nearest_path,
     shortened,
@@ -68,6 +71,11 @@ def load_machine(path: str | Path) -> Machine:
     except TypeError as error:
         valid = "valid: 'auto', a description's path, or a Machine"
         raise DescriptionError(f"{path!r} is no machine ({valid})") from error
+    if is_there(path) and not is_folder(path):
+        try:
+            check_file(path)
+        except ModelError as error:
+            raise DescriptionError(str(error)) from error
     try:
         text = path.read_text(encoding="utf-8")
         table = tomllib.loads(text)
