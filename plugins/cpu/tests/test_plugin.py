@@ -16,10 +16,11 @@ from typing import Any
 
 import pytest
 
-from demitasse import Place, Request, TensorSpec
+from demitasse import CompositionError, Place, Request, TensorSpec
 from demitasse.operations import VOCABULARY
 from demitasse_cpu.diagnosis import findings
 from demitasse_cpu.kernels import candidates
+from demitasse_cpu.plugin import kernels
 
 
 def plugin() -> Any:
@@ -85,6 +86,17 @@ def test_kernels_for_other_processors(features: str) -> None:
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "11 passed" in done.stdout
+
+
+@pytest.mark.parametrize("threads", ["0", "-2"])
+def test_a_number_of_threads_that_numba_refuses_is_told_with_its_variable(
+    monkeypatch: pytest.MonkeyPatch, threads: str
+) -> None:
+    monkeypatch.setenv("NUMBA_NUM_THREADS", threads)
+    spec = TensorSpec((4, 4), "float32")
+    relu = VOCABULARY["relu"]
+    with pytest.raises(CompositionError, match=f"NUMBA_NUM_THREADS is {threads} in the environment"):
+        kernels(Request(relu, (spec,), (spec,), relu.attributes, Place("here", "host")))
 
 
 def test_diagnosis_tells_where_compiled_kernels_are_kept() -> None:
