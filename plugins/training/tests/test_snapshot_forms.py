@@ -127,6 +127,16 @@ def test_debugging_without_a_display_tells_no_sizes(folder: Path) -> None:
         assert ["sizes" in event.values for event in told if event.kind == "iteration"] == [False] * 2
 
 
+def test_a_name_that_no_file_can_have_is_told_before_anything_is_trained(folder: Path) -> None:
+    with demitasse.compose(plugins=PLUGINS) as runtime:
+        solver = runtime.read(folder / "solver.prototxt").solver()
+        named = replace(solver, snapshot_prefix=str(folder / ("x" * 250)))
+        trainer = runtime.trainer(named, data=DATA)
+        with pytest.raises(SnapshotError, match="File name too long; change snapshot_prefix"):
+            trainer.run()
+        assert trainer.iteration == 0
+
+
 def test_of_a_snapshot_that_is_whole_in_one_form_only_the_error_says_so(folder: Path) -> None:
     (folder / "kept_iter_4.caffemodel").mkdir()  # where no file can be written
     with demitasse.compose(plugins=PLUGINS) as runtime:

@@ -32,7 +32,7 @@ SNAPSHOT = ".demitasse"
 
 def check_writable(runtime: Runtime, solver: Solver) -> None:
     """Raise CompositionError when no plugin writes a snapshot that the solver asks for, SnapshotError
-    when its folder cannot be made (it is) or written."""
+    when its folder cannot be made (it is) or written, or no file can have its name."""
     if not (solver.snapshot_interval or solver.snapshot_last):
         return
     plugins = runtime.composition.plugins
@@ -50,6 +50,8 @@ def check_writable(runtime: Runtime, solver: Solver) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
+        for path in paths_of(solver, solver.max_iterations):
+            path.exists()  # raises for a name that is too long for a file
     except OSError as error:
         raise SnapshotError(
             f"snapshots with prefix {prefix!r} could not be written: folder {folder}: "
