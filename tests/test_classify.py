@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,8 +13,8 @@ import pytest
 from real_files import DATA
 
 import demitasse
-from demitasse import DataSpec, Weights
-from demitasse_caffe.classifying import read_mean
+from demitasse import DataError, DataSpec, ModelError, Weights
+from demitasse_caffe.mean import read_mean, write_blob
 from demitasse_cli.main import main
 
 cv2 = pytest.importorskip("cv2", reason="OpenCV 4 is not installed (opencv-python-headless<5)")
@@ -120,6 +122,8 @@ def test_the_middle_of_a_resized_image_is_less_the_means_pixels(case: Case) -> N
         (["{net}", "{weights}", "{folder}/broken.png"], "broken.png: is no image of a format that"),
         (["{net}", "{weights}", "{image}", "--mean", "1,2"], "a mean of shape (2,) does not fit 3"),
         (["{net}", "{weights}", "{image}", "--mean", "1,x"], "--mean 1,x: give numbers"),
+        (["{net}", "{weights}", "{image}", "--mean", "1,2,nan"], "--mean 1,2,nan: give numbers"),
+        (["{net}", "{weights}", "{image}", "--resize", "99999999"], "99999999 x 99999999 pixels take"),
         (["{net}", "{weights}", "{image}", "--blob", "prop"], "unknown output 'prop'; did you mean"),
         (["{net}", "{weights}", "{image}", "--resize", "14"], "takes (12, 16) pixels, more than (14"),
         (
@@ -143,6 +147,55 @@ def test_mistakes_are_one_line(
     error = capsys.readouterr().err
     assert said in error
     assert error.count("\n") == 1
+
+
+def npy(array: object) -> bytes:
+    file = io.BytesIO()
+    np.save(file, np.asarray(array))
+    return file.getvalue()
+
+
+GOOD = npy(np.ones((3, 12, 16), np.float32))
+
+
+def shaped(text: bytes) -> bytes:
+    """The same numbers, of which the header says another shape."""
+    assert GOOD.count(b"(3, 12, 16), }".ljust(40)) == 1
+    return GOOD.replace(b"(3, 12, 16), }".ljust(40), text.ljust(40))
+
+
+MEANS = {
+    "empty": (b"", "is no NumPy file of numbers"),
+    "text": (b"104,117,123", "is no NumPy file of numbers"),
+    "words": (npy(["a", "b", "c"]), "is no NumPy file of real numbers: they are <U1"),
+    "dates": (npy(np.zeros(3, "datetime64[s]")), "real numbers: they are datetime64"),
+    "complex": (npy(np.zeros(3, complex)), "real numbers: they are complex128"),
+    "fields": (npy(np.zeros(3, [("a", "f4"), ("b", "f4")])), "real numbers: they are [('a', "),
+    "objects": (GOOD.replace(b"'<f4'", b"'|O' "), "is no NumPy file of numbers"),
+    "not finite": (npy([1.0, np.nan, np.inf]), "is no mean: it has 2 of 3 numbers that are not finite"),
+    "too large for single precision": (npy([1.0, 1e300, 2.0]), "it has 1 of 3 numbers"),
+    "cut off": (GOOD[:-4], "is no NumPy file of numbers"),
+    "more than it says": (GOOD + b"1234", "has 4 bytes more than numbers of shape (3, 12, 16)"),
+    "huge": (shaped(b"(999999999999,), }"), "is no NumPy file of numbers"),
+    "beyond 64 bits": (shaped(b"(1%020d,), }" % 0), "is no NumPy file of numbers"),
+    "a header that does not end": (shaped(b"(3, 12, 16),"), "is no NumPy file of numbers"),
+}
+
+
+@pytest.mark.parametrize(("content", "told"), MEANS.values(), ids=MEANS)
+def test_a_file_of_numpys_that_is_no_mean_is_named(tmp_path: Path, content: bytes, told: str) -> None:
+    path = tmp_path / "mean.npy"
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=f"mean.npy: .*{re.escape(told)}|mean.npy: {re.escape(told)}"):
+        read_mean(path)
+
+
+def test_means_in_files_of_numpys_and_caffes(tmp_path: Path) -> None:
+    (tmp_path / "mean.npy").write_bytes(GOOD)
+    assert read_mean(tmp_path / "mean.npy").shape == (3, 12, 16)
+    write_blob(tmp_path / "mean.binaryproto", np.array([[[1.0]], [[np.nan]], [[2.0]]]))
+    with pytest.raises(ModelError, match=r"mean.binaryproto: is no mean: it has 1 of 3 numbers"):
+        read_mean(tmp_path / "mean.binaryproto")
 
 
 EVERPEACE = DATA / "caffemodel/everpeace+caffe/examples/cifar10"

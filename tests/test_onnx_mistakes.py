@@ -192,6 +192,40 @@ def test_a_table_that_no_machine_holds_is_refused(
         read(runtime, model([node], constants, opset=18), tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("node", "said"),
+    [
+        (helper.make_node("MatMul", ["x"], ["y"]), "MatMul: the second matrix .* must be constants"),
+        (helper.make_node("Gemm", [], ["y"]), "Gemm: the second matrix .* must be constants"),
+    ],
+)
+def test_weights_of_a_node_with_too_few_inputs_are_missed(
+    runtime: Runtime, node: Any, said: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model([node], {}).SerializeToString())
+    with pytest.raises(ModelError, match=said):
+        runtime.read(path).weights()
+
+
+def test_a_node_that_makes_constants_has_no_weights(runtime: Runtime, tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    nodes = [helper.make_node("Range", ["x", "x", "x"], ["y"])]
+    path.write_bytes(model(nodes, {}).SerializeToString())
+    assert runtime.read(path).weights().parameters == {}
+
+
+def test_operators_and_modes_of_thousands_of_letters_are_shortened(
+    runtime: Runtime, tmp_path: Path
+) -> None:
+    long = "x" * 5000
+    pad = helper.make_node("Pad", ["x", "p"], ["y"], mode=long)
+    for node in (helper.make_node(long, ["x"], ["y"]), pad):
+        with pytest.raises(ModelError) as error:
+            read(runtime, model([node], {"p": np.array([0, 0, 1, 1] * 2)}), tmp_path)
+        assert len(str(error.value)) < 1000
+
+
 def test_an_operators_name_of_several_lines_is_told_on_one(runtime: Runtime, tmp_path: Path) -> None:
     with pytest.raises(ModelError) as error:
         read(runtime, model([helper.make_node("Re\nlu", ["x"], ["y"])], {}), tmp_path)

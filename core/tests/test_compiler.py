@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from demitasse import damaged_loops
+
 pytest.importorskip("numba")
 pytest.importorskip("scipy")
 
@@ -229,3 +231,63 @@ for part in (with_literals, without):
     (tmp_path / "program.py").write_text(program)
     out, err = python(tmp_path, "import program").communicate(timeout=60)
     assert (out.split(), err) == (["2", "1"], "")
+
+
+PRINTS = """
+import logging
+logging.basicConfig(format="%(name)s: %(message)s")
+import loops
+assert loops.double(2) == 4
+assert loops.add.ctypes(2, 3) == 5
+print(len(loops.double.stats.cache_misses), loops.add.cache_hits)
+"""
+CALLBACK = """
+from numba import types
+from demitasse import compiled_callback
+
+@compiled_callback(types.int64(types.int64, types.int64))
+def add(x, y):
+    return x + y
+"""
+
+
+def damage(content: bytes, kind: str) -> bytes:
+    at = len(content) * 2 // 3
+    changed = bytes([content[at] ^ 16])
+    kinds = {"empty": b"", "cut off": content[:at], "a bit": content[:at] + changed + content[at + 1 :]}
+    return kinds[kind]
+
+
+@pytest.mark.parametrize(
+    ("suffix", "kind"), [("nbi", "empty"), ("nbi", "cut off"), ("nbc", "empty"), ("nbc", "a bit")]
+)
+def test_a_damaged_loop_is_forgotten_and_compiled_again(tmp_path: Path, suffix: str, kind: str) -> None:
+    """A flipped bit too, also where it is in machine code, which numba alone would run."""
+    (tmp_path / "loops.py").write_text(LOOP + CALLBACK)
+    assert python(tmp_path, PRINTS).communicate(timeout=60) == ("1 0\n", "")
+    files = list((tmp_path / "__pycache__").glob(f"*.{suffix}"))
+    assert len(files) == 2 and damaged_loops(tmp_path / "__pycache__") == ()
+    for file in files:
+        file.write_bytes(damage(file.read_bytes(), kind))
+    assert damaged_loops(tmp_path / "__pycache__") == tuple(sorted(files))
+
+    out, err = python(tmp_path, PRINTS).communicate(timeout=60)
+    assert out == "1 0\n"
+    names = [f"{name}-" in line for name, line in zip(("add", "double"), err.splitlines(), strict=True)]
+    assert names == [True, True] and err.count("demitasse.host: a compiled loop is damaged") == 2
+    assert python(tmp_path, PRINTS).communicate(timeout=60) == ("0 1\n", "")
+    assert damaged_loops(tmp_path / "__pycache__") == ()
+
+
+def test_a_loop_that_a_full_disk_does_not_keep_is_used_all_the_same(tmp_path: Path) -> None:
+    program = """
+import errno, os
+from numba.core.caching import IndexDataCacheFile
+def full(*_): raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+IndexDataCacheFile._save_data = full
+import loops
+assert (loops.double(2), loops.double(2.5)) == (4, 5)
+"""
+    out, err = python(tmp_path, program).communicate(timeout=60)
+    folder = tmp_path / "__pycache__"
+    assert (out, err) == ("", f"compiled loops cannot be kept in {folder}: No space left on device\n")

@@ -26,6 +26,10 @@ def test_few_valid_names_are_all_listed() -> None:
     assert unknown("phase", "tets", []) == "unknown phase 'tets' (valid: none)"
 
 
+def test_names_of_thousands_of_letters_are_shortened() -> None:
+    assert len(unknown("layer", "a" * 5000, ["b" * 5000, "c"])) < 300
+
+
 def test_of_many_valid_names_the_nearest_are_listed_and_the_others_counted() -> None:
     names = [f"Layer{number}" for number in range(70)] + ["Convolution", "Deconvolution"]
     told = unknown("layer type", "Convolutoin", names)

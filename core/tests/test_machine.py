@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import timeit
 from dataclasses import replace
@@ -138,6 +139,19 @@ def test_the_two_workers_are_synchronised_by_one_group() -> None:
     assert (sync.plugin, [level.name for level in levels]) == ("reference", ["worker"])
 
 
+def test_what_may_never_end_is_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero")):
+        with pytest.raises(DescriptionError, match="is a pipe or a device; a file is needed here"):
+            load_machine(path)
+
+
+def test_bytes_that_are_no_text_are_told_with_their_line(tmp_path: Path) -> None:
+    (tmp_path / "machine.toml").write_bytes(b"schema = 1\n# a\n# \xff\nname = 'x'\n")
+    with pytest.raises(DescriptionError, match=r"machine.toml:3: 'utf-8' codec can't decode byte 0xff"):
+        load_machine(tmp_path / "machine.toml")
+
+
 # What is refused, and the words and line of the message.
 
 MISTAKES = [
@@ -146,6 +160,8 @@ MISTAKES = [
     ("schema  = 1", "schema = 1\nlink = {}", 2, "unknown key 'link'", "stands behind its [[level]]"),
     ("count = 160", "precision = 'f32'", 7, "unknown key 'precision'", "before the first [[level]]"),
     ("count = 160", "mesh = " + "[" * 5000, 31, "nested too deep", ""),
+    ("count = 160", "count = 1" + "0" * 5000, 7, ": 10000000000000000000...", "is no number"),
+    ("count = 160", f"mesh = '{'x' * 5000}'", 7, "(5,002 characters)", "a list"),
     ("schema  = 1", "schema = true", 1, "schema = True", "valid: 1"),
     ('"taihulight"', '""', 2, "name = ''", "a text"),
     ('name    = "taihulight"', "", 3, "needs 'name'", ""),
@@ -299,7 +315,7 @@ def test_folders_and_binary_files_are_refused(tmp_path: Path) -> None:
         load_machine(tmp_path)
     binary = tmp_path / "weights.bin"
     binary.write_bytes(bytes(range(256)))
-    with pytest.raises(DescriptionError, match=r"weights\.bin:1: "):
+    with pytest.raises(DescriptionError, match=r"weights\.bin:2: "):
         load_machine(binary)
     binary.write_bytes(b"schema = 1\n\0")
     with pytest.raises(DescriptionError, match=r"weights\.bin:2: "):

@@ -56,8 +56,12 @@ from demitasse.hookspecs import (
 )
 from demitasse_host.compiler import (
     compile_once as compile_once,
+    compiled_callback as compiled_callback,
     compiled_loop as compiled_loop,
     load_numba as load_numba,
+)
+from demitasse_host.echoes import (
+    shortened as shortened,
 )
 from demitasse_host.files import (
     cache_folder as cache_folder,
@@ -80,6 +84,9 @@ from demitasse_host.installed import (
 from demitasse_host.kernel_files import (
     KernelFiles as KernelFiles,
     listed_numbers as listed_numbers,
+)
+from demitasse_host.kept_loops import (
+    damaged_loops as damaged_loops,
 )
 from demitasse_host.memory import (
     HostMemory as HostMemory,

@@ -106,9 +106,9 @@ def nearest_path(path: str | Path) -> str:
 def unknown(kind: str, name: str, valid: Iterable[str], where: object = None, rest: str = "") -> str:
     """The sentence for a name that is not known: echoes it, suggests the nearest, lists the valid; of
     many the nearest few, how many more there are and, with ``rest``, what shows them."""
-    names = sorted(set(valid))
+    names = sorted({f"{each:.99}" for each in valid})
     prefix = f"{where}: " if where is not None else ""
     hint = f"; did you mean {guess!r}?" if (guess := nearest(name, names)) else ""
     few = names if len(names) <= MANY else _close(name, names, FEW, 0)
     more = f" and {len(names) - len(few)} more{rest and f', {rest}'}" if few is not names else ""
-    return f"{prefix}unknown {kind} {name!r}{hint} (valid: {', '.join(few) or 'none'}{more})"
+    return f"{prefix}unknown {kind} {name!r:.99}{hint} (valid: {', '.join(few) or 'none'}{more})"

@@ -17,9 +17,13 @@ from demitasse import (
     Location,
     Machine,
     MemorySpace,
+    ModelError,
     SyncSpec,
+    check_file,
+    is_folder,
     is_there,
     nearest_path,
+    shortened,
     unknown,
 )
 from demitasse_descriptions.options import PluginOptions as PluginOptions
@@ -37,6 +41,8 @@ from demitasse_descriptions.unserved import unstreamed as unstreamed
 WORKERS = ("threads", "mpi", "streams", "simulated")
 _UNITS = {"latency": "s", "capacity": "B", "bandwidth": "B/s", "clock": "Hz"}
 _UNITS |= {"peak": "FLOP/s", "sustained": "FLOP/s"}
+_LONG = re.compile(r"\d[\d_]{4000,}")
+"""Digits of which Python makes no whole number."""
 _STRINGS = r'"""[^\0]*?"""|\'\'\'[^\0]*?\'\'\'|"(?:\\.|[^"\\\n])*"|\'[^\'\n]*\'|#[^\n]*'
 
 
@@ -65,6 +71,11 @@ def load_machine(path: str | Path) -> Machine:
     except TypeError as error:
         valid = "valid: 'auto', a description's path, or a Machine"
         raise DescriptionError(f"{path!r} is no machine ({valid})") from error
+    if is_there(path) and not is_folder(path):
+        try:
+            check_file(path)
+        except ModelError as error:
+            raise DescriptionError(str(error)) from error
     try:
         text = path.read_text(encoding="utf-8")
         table = tomllib.loads(text)
@@ -72,15 +83,27 @@ def load_machine(path: str | Path) -> Machine:
         hint = "" if is_there(path) else nearest_path(path)
         raise DescriptionError(f"{path}: {error.strerror}{hint}") from error
     except (ValueError, RecursionError) as error:
-        line = [*re.findall(r"at line (\d+)", str(error)), text.count("\n") + 1][0]
-        told = "nested too deep" if isinstance(error, RecursionError) else error
-        raise DescriptionError(f"{path}:{line}: {told}") from error
+        raise DescriptionError(f"{path}:{_told(error, text)}") from error
     reader = _Reader(path, text)
     if (schema := table.pop("schema", None)) != 1 or schema is True:
         line = reader.lines.get("schema", [1])[0]
-        told = "needs 'schema'" if schema is None else f"schema = {schema!r}"
+        told = "needs 'schema'" if schema is None else f"schema = {shortened(repr(schema))}"
         raise DescriptionError(f"{path}:{line}: {told} (valid: 1)")
     return replace(reader.record(Machine, table), path=path)  # type: ignore[no-any-return]
+
+
+def _told(error: ValueError | RecursionError, text: str) -> str:
+    """The line of a file where it is no TOML, and why."""
+    if isinstance(error, UnicodeDecodeError):
+        line = error.object.count(b"\n", 0, error.start) + 1
+        return f"{line}: {error}"
+    line = [*re.findall(r"at line (\d+)", str(error)), text.count("\n") + 1][0]
+    if isinstance(error, RecursionError):
+        return f"{line}: nested too deep"
+    if not isinstance(error, tomllib.TOMLDecodeError) and (long := _LONG.search(text)):
+        line = text.count("\n", 0, long.start()) + 1
+        return f"{line}: {shortened(long[0], 20)} is no number"
+    return f"{line}: {error}"
 
 
 def _elsewhere(kind: Any, key: str) -> str:
@@ -142,7 +165,7 @@ class _Reader:
         fits = kind.startswith("Mapping") and all(isinstance(table, dict) for table in tables)
         fits, valid = rules.get(kind, (fits, "a list" if kind.startswith("tuple") else "a table"))
         if not fits:
-            raise DescriptionError(f"{where}: {key} = {value!r} (valid: {valid})")
+            raise DescriptionError(f"{where}: {key} = {shortened(repr(value))} (valid: {valid})")
         if key == "options":
             return {name: self.options(name, table) for name, table in value.items()}
         return value

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from demitasse import CompositionError, discover, unknown
+from demitasse import CompositionError, discover, shortened, unknown
 
 if TYPE_CHECKING:
     from demitasse import Composition, Machine
@@ -60,7 +60,7 @@ def gathered_options(
 def _check_mapping(given: Any) -> None:
     if not isinstance(given, Mapping):
         valid = "valid: {plugin: {option: value}}"
-        raise CompositionError(f"options: {given!r} is no mapping ({valid})")
+        raise CompositionError(f"options: {shortened(repr(given))} is no mapping ({valid})")
 
 
 def _joined(described: Mapping[str, Any], given: Mapping[str, Any]) -> PluginOptions:

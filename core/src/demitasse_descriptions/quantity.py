@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Self
 
-from demitasse import DescriptionError, nearest, unknown
+from demitasse import DescriptionError, nearest, shortened, unknown
 
 SOURCES = ("measured", "assumed", "vendor", "paper")
 _EXAMPLES = {"s": "1 us", "B": "8 GiB", "B/s": "12 GB/s", "FLOP/s": "2 GFLOP/s", "Hz": "3 GHz"}
@@ -39,9 +39,11 @@ class Quantity:
             close = None if found else nearest(symbol, valid)
             hint = f"; did you mean {close!r}?" if close else ""
             example = f"a number above 0 with its unit, like {_EXAMPLES[unit or found or 'B/s']!r}"
-            raise DescriptionError(f"{where}{text!r}{hint} (valid: {example})")
+            raise DescriptionError(f"{where}{shortened(repr(text))}{hint} (valid: {example})")
         if (own or source) not in SOURCES:
-            raise DescriptionError(unknown("source", str(own or source), SOURCES, f"{where}{text!r}"))
+            raise DescriptionError(
+                unknown("source", str(own or source), SOURCES, f"{where}{shortened(repr(text))}")
+            )
         return cls(value, found, own or source)
 
     def __str__(self) -> str:

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from demitasse_host.files import locked
 from demitasse_host.inlining import quick_compiler
+from demitasse_host.kept_loops import forget, seal, tell_lost
 
 Loop = TypeVar("Loop", bound=Callable[..., Any])
 
@@ -76,12 +77,33 @@ def compiled_loop(loop: Loop, *, literals: bool = True, **options: Any) -> Loop:
         made = numba.njit(**settings)(loop)
     if not literals:
         _of_types_alone(made, numba.types.unliteral)
-    kept = getattr(made, "_cache", None)
-    known = all(hasattr(kept, name) for name in ("load_overload", "save_overload", "flush"))
-    if known and getattr(kept, "cache_path", None):
-        made._cache = _Kept(kept)
+    if (kept := _kept(made)) is not None:
+        made._cache = kept
         made.compile = partial(_compile_where_called, made, made.compile)
     return made  # type: ignore[no-any-return]
+
+
+def compiled_callback(signature: Any, **options: Any) -> Callable[[Callable[..., Any]], Any]:
+    """``numba.cfunc`` of a function: its ``address`` is what C calls. It is kept on disk as a compiled
+    loop is, and made at once. Raises ImportError where numba is not installed."""
+    numba = load_numba()
+
+    def decorate(loop: Callable[..., Any]) -> Any:
+        try:
+            from numba.core.ccallback import CFunc
+
+            normalized = numba.core.sigutils.normalize_signature(signature)
+            made: Any = CFunc(loop, normalized, locals={}, options=options)
+        except (ImportError, AttributeError, TypeError):  # another numba has it elsewhere
+            return numba.cfunc(signature, **options)(loop)
+        with suppress(RuntimeError):  # no folder for the cache can be written
+            made.enable_caching()
+            made._cache = _kept(made) or made._cache
+        with _set("only_reads", False):  # a loop that is read may have this one's module imported
+            made.compile()
+        return made
+
+    return decorate
 
 
 def compile_once(loop: Any, types: tuple[Any, ...], wait: float = 0.0) -> bool:
@@ -131,14 +153,21 @@ def _by_one(loop: Any, compile_here: Callable[[], Any], wait: float) -> Any:
 
 
 @contextlib.contextmanager
-def _set(flag: str) -> Iterator[None]:
-    """Something holds of this thread meanwhile."""
+def _set(flag: str, value: bool = True) -> Iterator[None]:
+    """Something holds of this thread meanwhile, or does not."""
     before = getattr(_this, flag, False)
-    setattr(_this, flag, True)
+    setattr(_this, flag, value)
     try:
         yield
     finally:
         setattr(_this, flag, before)
+
+
+def _kept(made: Any) -> _Kept | None:
+    """The files on disk of what numba has made; None where it has none, or in another way."""
+    files = getattr(made, "_cache", None)
+    known = all(hasattr(files, name) for name in ("load_overload", "save_overload", "flush"))
+    return _Kept(files) if known and getattr(files, "cache_path", None) else None
 
 
 def _of_types_alone(made: Any, unliteral: Callable[[Any], Any]) -> None:
@@ -156,15 +185,23 @@ class _Kept:
 
     def __init__(self, files: Any) -> None:
         self._files = files
+        seal(files)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(vars(self)["_files"], name)
 
     def load_overload(self, signature: Any, context: Any) -> Any:
         """What was kept for a signature, or None: what was kept for another one under its name, by a
-        process that did not wait, is forgotten."""
-        with self._held(shared=True):
-            found = self._files.load_overload(signature, context)
+        process that did not wait, is forgotten, and so are files that are damaged."""
+        try:
+            with self._held(shared=True):
+                found = self._files.load_overload(signature, context)
+        except _NotKept:  # of a loop that this one has loaded
+            raise
+        except Exception as error:  # noqa: BLE001 - unpickling raises anything, and so does LLVM
+            found = None
+            with self._held():
+                forget(self._files, error)
         if found is not None and isinstance(signature, tuple) and found.signature.args != signature:
             found = None
             with self._held():
@@ -174,8 +211,12 @@ class _Kept:
         return found
 
     def save_overload(self, signature: Any, made: Any) -> None:
-        with self._held():
-            self._files.save_overload(signature, made)
+        """Keep it, where there is room for it."""
+        try:
+            with self._held():
+                self._files.save_overload(signature, made)
+        except OSError as error:
+            tell_lost(self._files.cache_path, error)
 
     @contextlib.contextmanager
     def compiling(self, name: str) -> Iterator[bool]:

@@ -118,6 +118,9 @@ def test_a_value_of_another_kind_is_another_modules(
         (PROPOSAL, "{'feat_stride': -1}", "cannot do with param_str"),
         (DROPOUT, "{'phase': 'TEST', 'p': '1'}", "cannot do with param_str"),
         (DROPOUT, "[1]", "cannot do with param_str"),
+        (PROPOSAL, "{'feat_stride': " + "[" * 3000, r"\(3,018 characters\): .*nested"),
+        (PROPOSAL, '{\\"feat_stride\\": ' + "[" * 3000, r"\(3,018 characters\): .*nested"),
+        (PROPOSAL, "'feat_stride': " + "-" * 100_000 + "1", "it is nested too deep"),
     ],
 )
 def test_parameters_that_the_module_could_not_read_are_told(

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from demitasse import ModelError
+from demitasse_caffe.mean import write_blob
 
 
 def test_input_gives_the_declared_shapes(build: Any) -> None:
@@ -72,6 +73,12 @@ def test_a_mean_is_one_number_or_one_a_channel(build: Any) -> None:
     assert three.constants["d.mean"].shape == (3, 1, 1)
     with pytest.raises(ValueError, match="2 mean_value for 3 channels; give 1 or 3"):
         build(data(transform="transform_param { mean_value: 1 mean_value: 2 }"))
+
+
+def test_a_mean_file_that_is_not_finite_is_named(build: Any, tmp_path: Path) -> None:
+    write_blob(tmp_path / "mean.binaryproto", np.array([[[1.0]], [[np.inf]], [[2.0]]]))
+    with pytest.raises(ModelError, match=r"mean.binaryproto: is no mean: it has 1 of 3 numbers that"):
+        build(data(transform="transform_param { mean_file: 'mean.binaryproto' }"))
 
 
 def test_a_mean_file_lies_beside_the_net_or_is_missed_by_name(

@@ -272,6 +272,33 @@ def test_a_shape_that_the_numbers_do_not_fill_is_refused(tmp_path: Path, shape: 
         read_message(tmp_path, net)
 
 
+def test_what_a_damaged_file_says_is_told_in_a_line_that_can_be_read(tmp_path: Path) -> None:
+    text = b"\xff\xfe" * 9000
+    length = bytes([len(text) & 0x7F | 0x80, len(text) >> 7 & 0x7F | 0x80, len(text) >> 14])
+    layer = b"\x0a" + length + text
+    size = len(layer)
+    head = bytes([0xA2, 0x06, size & 0x7F | 0x80, size >> 7 & 0x7F | 0x80, size >> 14])
+    path = tmp_path / "bad.caffemodel"
+    path.write_bytes(head + layer)
+    with pytest.raises(ModelError, match=r"bad\.caffemodel: is damaged: .* is not text") as caught:
+        weights_of(path)
+    assert len(str(caught.value)) < 400
+
+    net = net_of(f"layer {{ name: 'x' blobs {{ shape {{ {'dim: 97 ' * 500} }} data: [1, 2] }} }}")
+    with pytest.raises(ModelError, match=r"8 bytes of f4 numbers do not make the shape \(97") as caught:
+        read_message(tmp_path, net)
+    assert len(str(caught.value)) < 400
+
+
+def test_numbers_that_are_damaged_and_not_packed_are_told_with_their_layer(tmp_path: Path) -> None:
+    blob = b"\x3a\x02\x08\x02" + b"\x4a\x03abc"  # shape (7) of 2, double_diff (9) of three bytes
+    layer = b"\x0a\x01x" + b"\x3a" + bytes([len(blob)]) + blob
+    path = tmp_path / "bad.caffemodel"
+    path.write_bytes(b"\xa2\x06" + bytes([len(layer)]) + layer)
+    with pytest.raises(ModelError, match=r"layer 'x', parameter 0: is damaged: its numbers cannot"):
+        weights_of(path)
+
+
 @pytest.mark.parametrize(
     ("name", "stored", "kept"),
     [("DOUBLE", "<f8", "f8"), ("FLOAT", "<f4", "f4"), ("FLOAT16", "<f2", "f4"), ("INT", "<i4", "f4")],

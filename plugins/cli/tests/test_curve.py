@@ -101,6 +101,7 @@ def test_a_picture_that_finds_no_room_is_named_and_nothing_stays(
         {"history": [[1, "2"]]},
         {"history": [[1e999, 2.0]]},
         {"history": [[10**30, 2.0]]},
+        {"history": [[0, 1.0], [(1 << 63) - 1, 2.0]]},
         {"history": [[1, 10**400]]},
         {"tests": [{"iteration": 1, "scores": {"accuracy": 10**400}}]},
         {"tests": [{"iteration": 1, "scores": {"accuracy": "0.5"}}]},
@@ -146,6 +147,7 @@ def test_the_mean_is_of_the_last_values_that_are_numbers() -> None:
     ("words", "said"),
     [
         (["run.jsn"], "run.jsn: cannot be read: No such file or directory; did you mean"),
+        (["pipe"], "pipe is a pipe or a device; a file is needed here"),
         (["text.json"], "text.json: is no JSON: "),
         (["other.json"], "other.json: is no training's record, as train --json writes it"),
         (["empty.json"], "empty.json: the training has no iteration"),
@@ -161,6 +163,7 @@ def test_mistakes_are_one_line(
     record(Path("run.json"))
     record(Path("empty.json"), history=[])
     Path("text.json").write_text("no")
+    os.mkfifo("pipe")
     Path("other.json").write_text('{"history": 3}')
     assert main(["curve", *words]) == 2
     error = capsys.readouterr().err

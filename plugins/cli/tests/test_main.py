@@ -104,6 +104,8 @@ def test_a_wrong_option_is_answered_with_the_nearest(capsys: pytest.CaptureFixtu
         (["train"], "SOLVER is missing"),
         (["train", "s", "--scaling", "medium"], "(valid: strong, weak)"),
         (["train", "s", "--set", "base_lr"], "'base_lr' is not KEY=VALUE"),
+        (["train", "s", "--option", f"a.b={'[' * 5000}"], "(5,000 characters) is nested too deep"),
+        (["train", "s", "--option", f"a.b={'9' * 5000}"], "(5,000 characters) is no number"),
         (["train", "s", "--option", "lr=1"], "'lr=1' is not PLUGIN.KEY=VALUE"),
         (["test", "net"], "--weights"),
     ],

@@ -7,6 +7,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
+import click
 import demitasse_softcap.plugin as softcap
 import mish
 import numpy as np
@@ -80,6 +81,12 @@ def test_a_plugin_that_is_not_there_is_told_with_the_nearest() -> None:
 )
 def test_settings_are_toml_or_texts(text: str, pair: tuple[str, Any]) -> None:
     assert setting(text) == pair
+
+
+@pytest.mark.parametrize(("text", "told"), [("[" * 5000, "nested too deep"), ("9" * 5000, "no number")])
+def test_settings_that_are_too_long_are_refused(text: str, told: str) -> None:
+    with pytest.raises(click.BadParameter, match=rf"\(5,000 characters\) is {told}"):
+        setting(f"cap={text}")
 
 
 @pytest.mark.parametrize(

@@ -11,14 +11,16 @@ import tomllib
 from importlib.metadata import entry_points
 from importlib.resources import files
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from demitasse import Place, Request, TensorSpec
+from demitasse import CompositionError, Place, Request, TensorSpec
 from demitasse.operations import VOCABULARY
 from demitasse_cpu.diagnosis import findings
 from demitasse_cpu.kernels import candidates
+from demitasse_cpu.plugin import kernels
 
 
 def plugin() -> Any:
@@ -86,8 +88,29 @@ def test_kernels_for_other_processors(features: str) -> None:
     assert "11 passed" in done.stdout
 
 
+@pytest.mark.parametrize("threads", ["0", "-2"])
+def test_a_number_of_threads_that_numba_refuses_is_told_with_its_variable(
+    monkeypatch: pytest.MonkeyPatch, threads: str
+) -> None:
+    monkeypatch.setenv("NUMBA_NUM_THREADS", threads)
+    spec = TensorSpec((4, 4), "float32")
+    relu = VOCABULARY["relu"]
+    with pytest.raises(CompositionError, match=f"NUMBA_NUM_THREADS is {threads} in the environment"):
+        kernels(Request(relu, (spec,), (spec,), relu.attributes, Place("here", "host")))
+
+
 def test_diagnosis_tells_where_compiled_kernels_are_kept() -> None:
     subjects = {finding.subject: finding for finding in findings()}
     assert subjects["vectors"].level == "ok"
     kept = subjects["numba cache"]
     assert kept.level == "ok" or kept.remedy
+
+
+def test_diagnosis_tells_of_damaged_kernels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = tmp_path / f"tiles.tile-1.py{sys.version_info[0]}{sys.version_info[1]}.nbi"
+    file.write_bytes(b"")
+    relu = SimpleNamespace(stats=SimpleNamespace(cache_path=str(tmp_path)))
+    monkeypatch.setattr("demitasse_cpu.loops.elementwise.relu", relu)
+    told = {finding.subject: finding for finding in findings()}["numba cache"]
+    assert told.level == "note" and file.name in told.message
+    assert told.remedy == f"or delete: rm {file}"

@@ -173,6 +173,10 @@ def test_proportions_are_kept(height: int, width: int, shorter: int, longest: in
 
 BOX = "<bndbox><xmin>1</xmin><ymin>2</ymin><xmax>3</xmax><ymax>4</ymax></bndbox>"
 
+SIZED = (
+    f"<a><size><width>{{}}</width><height>{{}}</height></size><object><name>62</name>{BOX}</object></a>"
+)
+
 
 @pytest.mark.parametrize(
     ("form", "text", "told"),
@@ -196,6 +200,16 @@ BOX = "<bndbox><xmin>1</xmin><ymin>2</ymin><xmax>3</xmax><ymax>4</ymax></bndbox>
         ("txt", "1 2 3 4", "about/0.txt:1: '1 2 3 4' is not a label and xmin ymin xmax ymax"),
         ("txt", "\n1.5 2 3 4 5", "about/0.txt:2: '1.5 2 3 4 5' is not a label"),
         ("txt", "nan 2 3 4 5", "about/0.txt:1: 'nan 2 3 4 5' is not a label"),
+        ("xml", SIZED.format("inf", 9), r"0.xml: the image is inf x 9 there"),
+        ("xml", SIZED.format(9, "nan"), r"0.xml: the image is 9 x nan there"),
+        ("xml", SIZED.format("1" + "0" * 400, 9), r"0.xml: the image is inf x 9 there"),
+        ("json", '{"image": {"width": 1e999}, "annotation": []}', "is no JSON of an .*OverflowError"),
+        (
+            "json",
+            f'{{"annotation": [{{"category_id": 62, "bbox": [{"9" * 400}, 1, 1, 1]}}]}}',
+            "is no JSON of an image, .*OverflowError",
+        ),
+        ("txt", "5000000000 1 2 3 4", "about/0.txt:1: the label 5e\\+09 does not fit 32 bits"),
         ("txt", "1 2 3 4 inf", "about/0.txt:1: is no box: .*ymax inf"),
     ],
 )

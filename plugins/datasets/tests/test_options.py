@@ -62,6 +62,9 @@ def test_a_list_of_files_that_are_not_there_misses_them_with_the_nearest_name(tm
     (tmp_path / "list.txt").write_text(f"{tmp_path}/trian.h5\n")
     with pytest.raises(DataError, match=r"list\.txt:1: no such file: .*; did you mean '.*/train\.h5'"):
         data_source(spec=DataSpec(tmp_path / "list.txt", "hdf5"))
+    (tmp_path / "list.txt").write_text("x" * 50_000)
+    with pytest.raises(DataError, match=r"list\.txt:1: no such file: 'xxx.* \(50,002 characters\)$"):
+        data_source(spec=DataSpec(tmp_path / "list.txt", "hdf5"))
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 
 from demitasse import DataError
 from demitasse_striped_io.checking import check_set
-from demitasse_striped_io.index import INDEX, read_index
+from demitasse_striped_io.index import INDEX, _crc, read_index
 from demitasse_striped_io.measuring import slow_stripes
 from demitasse_striped_io.source import Source
 from demitasse_striped_io.stripe_queues import RateLimit
@@ -198,6 +199,17 @@ def test_a_damaged_index_or_table_is_not_believed(made: Any, opened: Opened, nam
 def test_an_index_that_is_nested_too_deep_is_damaged(made: Any) -> None:
     (made.path / INDEX).write_text("[" * 100_000)
     with pytest.raises(DataError, match=r"index.json: is damaged: it is no JSON"):
+        read_index(made.path)
+
+
+@pytest.mark.parametrize("key", ["samples", "block", "record", "run"])
+def test_an_index_of_numbers_without_end_is_no_whole_one(made: Any, key: str) -> None:
+    body = json.loads((made.path / INDEX).read_text())
+    body.pop("crc32")
+    body[key] = math.inf
+    body["crc32"] = f"{_crc(body):08x}"
+    (made.path / INDEX).write_text(json.dumps(body))
+    with pytest.raises(DataError, match=r"index.json: is no whole index: OverflowError"):
         read_index(made.path)
 
 

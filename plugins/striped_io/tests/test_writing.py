@@ -24,7 +24,7 @@ from demitasse_striped_io import journal as journals
 from demitasse_striped_io import writer as writing
 from demitasse_striped_io.checking import check_set
 from demitasse_striped_io.convert import convert_to_striped
-from demitasse_striped_io.index import JOURNAL, read_index, write_index
+from demitasse_striped_io.index import INDEX, JOURNAL, read_index, write_index
 from demitasse_striped_io.layout import Layout
 from demitasse_striped_io.parallel_fs import (
     Striping,
@@ -237,6 +237,37 @@ def test_a_shard_that_is_none_or_has_no_image_is_named(tmp_path: Path, runtime: 
             convert_to_striped(runtime, tmp_path / "c.tar", tmp_path / "set")
 
 
+@pytest.mark.parametrize("size", [1 << 60, (1 << 63) + 4096, 1 << 70])
+@pytest.mark.parametrize("kind", [tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE])
+def test_a_shard_whose_header_promises_more_than_there_can_be_is_named(
+    tmp_path: Path, runtime: Any, kind: bytes, size: int
+) -> None:
+    about = tarfile.TarInfo("long")
+    about.type, about.size = kind, size
+    (tmp_path / "a.tar").write_bytes(about.tobuf(tarfile.GNU_FORMAT) + bytes(1024))
+    with pytest.raises(DataError, match=r"a\.tar: is (damaged|no tar file)"):
+        convert_to_striped(runtime, tmp_path / "a.tar", tmp_path / "set")
+
+
+def test_labels_beyond_32_bits_are_told_with_their_sample(
+    tmp_path: Path, runtime: Any, listed: Path
+) -> None:
+    for label in ("5000000000", '{"label": -3000000000}', "9" * 3000):
+        ending = "json" if label.startswith("{") else "cls"
+        with tarfile.open(tmp_path / "a.tar", "w") as archive:
+            for name, content in ((f"7.{ending}", label.encode()), ("7.jpg", image(1, ".jpg"))):
+                about = tarfile.TarInfo(name)
+                about.size = len(content)
+                archive.addfile(about, io.BytesIO(content))
+        told = r"a\.tar: 7\.jpg: its label does not fit 32 bits: [-0-9]{10,100}(\.\.\.|$)"
+        with pytest.raises(DataError, match=told):
+            convert_to_striped(runtime, tmp_path / "a.tar", tmp_path / "set")
+    name = listed.read_text().split("\n")[0].rpartition(" ")[0]
+    listed.write_text(f"{name} 5000000000\n")
+    with pytest.raises(DataError, match=r":1: .* its label does not fit 32 bits: 5000000000"):
+        convert_to_striped(runtime, listed, tmp_path / "set")
+
+
 @pytest.mark.parametrize(
     "entry",
     [
@@ -385,6 +416,38 @@ def test_a_killed_writer_is_followed_by_one_that_goes_on(
     assert 90 <= done["resumed"] <= 170 and done["samples"] == 300
     same(str(source), target)
     assert not (target / JOURNAL).exists()
+
+
+@pytest.mark.parametrize("header", ["", '{"source', "[1]\n", "{}\n", '{"tag": "*", "folders": 3}\n'])
+def test_a_damaged_journal_is_told_and_force_begins_anew(
+    tmp_path: Path, header: str, columns: Any, write: Any, opened: Any, read: Any
+) -> None:
+    given, making = columns(20), {"stripes": 2, "block": 2000}
+    before = write(tmp_path / "set", columns(10), **making)
+    (tmp_path / "set" / "stripe-00-abcdef.bin").touch()  # of the one that was broken off
+    (tmp_path / "set" / JOURNAL).write_text(header)
+    with pytest.raises(DataError, match=r"the journal .*force begins anew"):
+        write(tmp_path / "set", given, **making)
+    assert all(path.exists() for path in before.stripes)
+    made = write(tmp_path / "set", given, force=True, **making)
+    assert (read(opened(tmp_path / "set"), 0, 20)["data"] == given["data"]).all()
+    names = {path.name for path in (tmp_path / "set").iterdir()}
+    assert names == {INDEX, made.table, *(path.name for path in made.stripes)}
+
+
+def test_a_disk_that_is_full_as_the_journal_begins_leaves_none(
+    tmp_path: Path, columns: Any, write: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(DataError, match="set: cannot be written: No space left on device"):
+            write(tmp_path / "set", columns(20), stripes=2, block=2000)
+    assert list((tmp_path / "set").iterdir()) == []
+    (tmp_path / "set" / f".{JOURNAL}.1-12345678.partial").touch()  # what a kill would leave
+    write(tmp_path / "set", columns(20), stripes=2, block=2000)
 
 
 def test_a_writer_that_died_once_the_set_was_whole_is_followed_by_one_that_keeps_it(

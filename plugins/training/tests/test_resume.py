@@ -155,6 +155,7 @@ def test_weights_without_an_iteration_are_not_resumed(
         ({"iteration": -1}, r"was made at iteration -1; valid are 0 to 2,147,483,647"),
         ({"iteration": 1 << 40}, r"was made at iteration 1099511627776; valid are 0 to"),
         ({"record": {"seed": "x"}}, r"its record has the random seed 'x', not a whole number"),
+        ({"record": {"seed": "x" * 5000}}, r"its record has the random seed 'x{99}\.\.\. \(5,002 ch"),
         ({"record": {"seed": 0.5}}, r"its record has the random seed 0.5, not a whole number"),
         ({"record": {"kernels": 1.5}}, r"its record has kernels that are no names by request"),
         ({"record": {"kernels": {"a": 3}}}, r"its record has kernels that are no names by request"),

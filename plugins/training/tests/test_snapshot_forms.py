@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import demitasse
-from demitasse import CompositionError, Event
+from demitasse import CompositionError, Event, SnapshotError
 
 PLUGINS = ["caffe", "training", "datasets", "reference", "snapshots"]
 NET = """
@@ -125,3 +125,26 @@ def test_debugging_without_a_display_tells_no_sizes(folder: Path) -> None:
         trainer.listeners.append(told.append)
         trainer.step(2)
         assert ["sizes" in event.values for event in told if event.kind == "iteration"] == [False] * 2
+
+
+def test_a_name_that_no_file_can_have_is_told_before_anything_is_trained(folder: Path) -> None:
+    with demitasse.compose(plugins=PLUGINS) as runtime:
+        solver = runtime.read(folder / "solver.prototxt").solver()
+        named = replace(solver, snapshot_prefix=str(folder / ("x" * 250)))
+        trainer = runtime.trainer(named, data=DATA)
+        with pytest.raises(SnapshotError, match="File name too long; change snapshot_prefix"):
+            trainer.run()
+        assert trainer.iteration == 0
+
+
+def test_of_a_snapshot_that_is_whole_in_one_form_only_the_error_says_so(folder: Path) -> None:
+    (folder / "kept_iter_4.caffemodel").mkdir()  # where no file can be written
+    with demitasse.compose(plugins=PLUGINS) as runtime:
+        forms = (".demitasse", ".caffemodel")
+        solver = replace(runtime.read(folder / "solver.prototxt").solver(), snapshot_suffixes=forms)
+        with pytest.raises(SnapshotError) as caught:
+            runtime.trainer(solver, data=DATA).run()
+        told = str(caught.value)
+        assert told.startswith(f"{folder}/kept_iter_4.caffemodel")
+        assert told.endswith("; of this iteration kept_iter_4.demitasse is there")
+        assert runtime.read(folder / "kept_iter_4.demitasse").weights().iteration == 4

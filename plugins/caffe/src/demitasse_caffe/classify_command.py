@@ -58,6 +58,7 @@ def command(
 ) -> None:
     """Print a line for each class of each image, images in their order."""
     from demitasse_caffe import classifying
+    from demitasse_caffe.mean import read_mean
 
     net, weights, mean_file, labels_file, images = _sorted_out(given)
     if mean is not None and mean_file is not None:
@@ -65,7 +66,7 @@ def command(
     labels = [] if labels_file is None else classifying.read_labels(Path(labels_file))
     averages = None if mean is None else _numbers(mean)
     if mean_file is not None:
-        averages = classifying.read_mean(Path(mean_file))
+        averages = read_mean(Path(mean_file))
     records: list[dict[str, Any]] = []
     with compose(hw, plugins.split(",") if plugins else None) as runtime:
         classifier = classifying.Classifier(
@@ -135,9 +136,12 @@ def _images(word: str) -> list[str]:
 
 def _numbers(text: str) -> np.ndarray:
     try:
-        return np.array([float(number) for number in text.split(",")], np.float32)
+        numbers = np.array([float(number) for number in text.split(",")], np.float32)
+        if not np.isfinite(numbers).all():
+            raise ValueError
     except ValueError as error:
         raise click.UsageError(f"--mean {text}: give numbers, as 104,117,123") from error
+    return numbers
 
 
 def _print(image: str, classes: list[dict[str, Any]]) -> None:

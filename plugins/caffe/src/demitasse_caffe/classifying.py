@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from demitasse import DataError, ModelError, ShapeError, nearest_path, unknown
+from demitasse import DataError, ModelError, ShapeError, available_bytes, nearest_path, unknown
 from demitasse_caffe.opencv import decoded, opencv
-from demitasse_caffe.weights import read_blob
 
 TOGETHER = 32
 """Images that a net is given at once."""
+
+_AT_ONCE = 9
+"""Bytes of a pixel's number in a resized image: as it is decoded, as it becomes a real number, less a
+mean."""
 
 
 class Classifier:
@@ -66,6 +70,13 @@ class Classifier:
         self.resized = (resize, resize) if resize else self.size
         if self.resized[0] < self.size[0] or self.resized[1] < self.size[1]:
             raise ShapeError(f"{where}: the net takes {self.size} pixels, more than {self.resized}")
+        needed, there = math.prod((*self.resized, self.channels, _AT_ONCE)), available_bytes()
+        if there is not None and needed > there:
+            told = " x ".join(map(str, self.resized))
+            raise ShapeError(
+                f"images of {told} pixels take {needed / 2**30:,.1f} GiB each, available are "
+                f"{there / 2**30:.1f} GiB: resize to less"
+            )
         self.rgb, self.scale = rgb, np.float32(scale)
         self.mean = None if mean is None else self._mean(np.asarray(mean, np.float32))
 
@@ -111,17 +122,6 @@ def classify(
     classifier = Classifier(runtime, net, weights, **options)
     parts = [images[start : start + TOGETHER] for start in range(0, len(images), TOGETHER)]
     return np.concatenate([classifier.scores(part) for part in parts])
-
-
-def read_mean(path: Path) -> np.ndarray:
-    """A mean image: a binaryproto, or a NumPy file of numbers. Raises ModelError and DataError."""
-    if path.suffix != ".npy":
-        return read_blob(path)
-    try:
-        mean: np.ndarray = np.load(path, allow_pickle=False)
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path}: is no NumPy file of numbers ({error}){nearest_path(path)}") from error
-    return mean
 
 
 def read_labels(path: Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""The mean of a source's images, and binaryproto files, in which Caffe keeps it."""
+"""The mean of a source's images, and the files in which it is kept: Caffe's binaryproto, NumPy's."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from demitasse import DataError, DataSpec, ModelError, is_file
+from demitasse import DataError, DataSpec, ModelError, is_file, nearest_path, shortened
 from demitasse_caffe.schema import wire_classes
+from demitasse_caffe.weights import read_blob
 from demitasse_caffe.whole_file import write_whole
 
 TOGETHER = 256
@@ -26,6 +27,42 @@ def write_blob(path: Path, array: np.ndarray) -> None:
     blob.num, blob.channels, blob.height, blob.width = extents
     blob.data.append(array.astype("<f4", order="C").tobytes())
     write_whole(path, blob.SerializeToString())
+
+
+def read_mean_image(path: Path) -> np.ndarray:
+    """A mean image of a binaryproto file. Raises ModelError for what is none."""
+    mean = read_blob(path)
+    if problem := _unreal(mean):
+        raise ModelError(f"{path}: is no mean: it has {problem}")
+    return mean
+
+
+def read_mean(path: Path) -> np.ndarray:
+    """A mean of a binaryproto, or of a NumPy file of real numbers. Raises ModelError and DataError."""
+    if path.suffix != ".npy":
+        return read_mean_image(path)
+    try:
+        stored: np.ndarray = np.lib.format.open_memmap(path, mode="r")
+        extra = path.stat().st_size - stored.offset - stored.nbytes  # type: ignore[attr-defined]
+    except Exception as error:  # NumPy's reader of a header raises anything
+        reason = getattr(error, "strerror", None) or shortened(error) or type(error).__name__
+        hint = nearest_path(path) if isinstance(error, FileNotFoundError) else ""
+        raise DataError(f"{path}: is no NumPy file of numbers ({reason}){hint}") from error
+    if stored.dtype.kind not in "biuf":
+        raise DataError(f"{path}: is no NumPy file of real numbers: they are {shortened(stored.dtype)}")
+    if extra:
+        raise DataError(f"{path}: has {extra:,} bytes more than numbers of shape {stored.shape}")
+    with np.errstate(over="ignore"):
+        mean: np.ndarray = np.array(stored, np.float32)
+    if problem := _unreal(mean):
+        raise DataError(f"{path}: is no mean: it has {problem}")
+    return mean
+
+
+def _unreal(mean: np.ndarray) -> str:
+    """How many numbers of a mean are none that can be subtracted; nothing where all can."""
+    count = mean.size - int(np.count_nonzero(np.isfinite(mean)))
+    return f"{count:,} of {mean.size:,} numbers that are not finite" if count else ""
 
 
 def compute_image_mean(

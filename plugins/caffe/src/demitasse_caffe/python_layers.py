@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from demitasse import Location, ModelError
+from demitasse import Location, ModelError, shortened
 from demitasse_caffe.schema import Schema
 
 Given = Mapping[str, Any]
@@ -56,7 +56,7 @@ def _with_known_type(message: Any, place: Location, schema: Schema, phase: str) 
         why = f"it has no {error}" if isinstance(error, KeyError) else error
         raise ModelError(
             f"{place}: layer {message.name!r} (Python): {'.'.join(named)} cannot do with param_str "
-            f"{message.python_param.param_str!r}: {why}"
+            f"{shortened(repr(message.python_param.param_str))}: {shortened(why)}"
         ) from error
     return made
 
@@ -68,14 +68,21 @@ def _given(text: str) -> Given:
     if text.startswith("{"):
         try:
             found = json.loads(text)
-        except ValueError:
-            found = ast.literal_eval(text)
+        except (ValueError, RecursionError):
+            found = _literal(text)
     else:
         lines = (line.partition(":") for line in text.splitlines() if line.strip())
-        found = {name.strip().strip("'\""): ast.literal_eval(value.strip()) for name, _, value in lines}
+        found = {name.strip().strip("'\""): _literal(value.strip()) for name, _, value in lines}
     if not isinstance(found, dict):
         raise ValueError("it is no dictionary")
     return found
+
+
+def _literal(text: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except (MemoryError, RecursionError) as error:  # Python's parser raises either
+        raise ValueError("it is nested too deep") from error
 
 
 def _proposal(layer: Any, given: Given, phase: str) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from google.protobuf.message import DecodeError, EncodeError
 
-from demitasse import ModelError, Weights
+from demitasse import ModelError, Weights, shortened
 from demitasse_caffe.schema import schema, video_width, wire_classes
 from demitasse_caffe.unknown_fields import told, unknown_fields
 from demitasse_caffe.upgrade import v1_type
@@ -46,7 +46,12 @@ def read_caffemodel(path: Path) -> Weights:
     weights = Weights(notes=told(path, unknown_fields(net)))
     for name, kind, blobs in found:
         arrays = [
-            _logical(array_of(blob, path, f"layer {name!r}, parameter {index}"), blob, kind, index)
+            _logical(
+                array_of(blob, path, f"layer {shortened(repr(name))}, parameter {index}"),
+                blob,
+                kind,
+                index,
+            )
             for index, blob in enumerate(blobs)
         ]
         if arrays:
@@ -114,7 +119,7 @@ def parse_message(path: Path, name: str) -> Any:
 def text_of(value: Any, path: Path) -> str:
     """A string of the file; protobuf hands out bytes where it is no UTF-8."""
     if not isinstance(value, str):
-        raise ModelError(f"{path}: is damaged: {value!r} is not text")
+        raise ModelError(f"{path}: is damaged: {shortened(value)} is not text")
     return value
 
 
@@ -123,11 +128,12 @@ def array_of(blob: Any, path: Path, what: str) -> np.ndarray:
     shape = _shape(blob)
     data, kind = numbers_of(blob, "data", f"{path}: {what}")
     if not data:
-        data, kind = _unpacked(blob)
+        data, kind = _unpacked(blob, f"{path}: {what}")
     count = math.prod(shape)
     if any(extent < 0 for extent in shape) or len(data) != count * np.dtype(kind).itemsize:
         raise ModelError(
-            f"{path}: {what}: {len(data)} bytes of {kind[1:]} numbers do not make the shape {shape}"
+            f"{path}: {what}: {len(data)} bytes of {kind[1:]} numbers do not make the shape "
+            f"{shortened(shape)}"
         )
     return np.frombuffer(data, dtype=kind).reshape(shape).astype(KEPT.get(kind, "f4"))
 
@@ -160,7 +166,7 @@ def _gradients(
     """The gradients of a layer's parameters, an empty array where one has none."""
     result = []
     for index, (blob, array) in enumerate(zip(blobs, arrays, strict=True)):
-        where = f"{path}: layer {name!r}, gradient of parameter {index}"
+        where = f"{path}: layer {shortened(repr(name))}, gradient of parameter {index}"
         data, kind = numbers_of(blob, "diff", where)
         if data and len(data) != array.size * np.dtype(kind).itemsize:
             raise ModelError(
@@ -171,10 +177,14 @@ def _gradients(
     return result
 
 
-def _unpacked(blob: Any) -> tuple[bytes, str]:
-    """The numbers of a blob whose writer did not pack them, read the slow way."""
+def _unpacked(blob: Any, where: str) -> tuple[bytes, str]:
+    """The numbers of a blob whose writer did not pack them, read the slow way. Raises ModelError that
+    begins with ``where``."""
     slow = schema({}).message("BlobProto")
-    slow.ParseFromString(blob.SerializeToString())
+    try:
+        slow.ParseFromString(blob.SerializeToString())
+    except (DecodeError, ValueError) as error:
+        raise ModelError(f"{where}: is damaged: its numbers cannot be read ({error})") from error
     values, kind = (slow.double_data, "<f8") if slow.double_data else (slow.data, "<f4")
     return np.array(values, dtype=kind).tobytes(), kind
 

@@ -18,6 +18,8 @@ FORMATS = (".png", ".svg", ".pdf")
 GREY, COLOURS = "#8d99ae", ("#2a6f97", "#d1495b", "#2b9348", "#e09f3e", "#7b2cbf", "#3d405b")
 _POINTS = 50
 """Of so many parts of a run a point of the loss's line is the mean."""
+_LAST = 1 << 31
+"""Iterations that a training may have; an axis has no ticks for those of 64 bits."""
 
 
 @click.command(
@@ -63,9 +65,11 @@ class Run:
 
     @classmethod
     def read(cls, path: Path) -> Run:
-        """One of ``demitasse train --json``. Raises DataError for another file."""
-        from demitasse import DataError, nearest_path
+        """One of ``demitasse train --json``. Raises DataError for another file, ModelError for none."""
+        from demitasse import DataError, check_file, is_there, nearest_path
 
+        if is_there(path):
+            check_file(path)
         try:
             record = json.loads(path.read_text(encoding="utf-8"))
         except OSError as error:
@@ -153,7 +157,7 @@ def draw(runs: Sequence[Run], target: Path, score: str, title: str | None) -> No
 
 def _whole(value: Any) -> int:
     """An iteration. Raises ValueError for what is none."""
-    if type(value) is not int or not 0 <= value < 1 << 63:
+    if type(value) is not int or not 0 <= value < _LAST:
         raise ValueError(f"{value!r} is no iteration")
     return value
 

@@ -38,11 +38,17 @@ def plugin_setting(text: str) -> tuple[str, str, Any]:
 
 
 def plain(text: str) -> Any:
-    """What a value means: a TOML number, truth value, list or quoted text, else the text itself."""
+    """What a value means: a TOML number, truth value, list or quoted text, else the text itself.
+    Raises click's BadParameter for a list or a number that is too long."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
+    except (ValueError, RecursionError) as error:
+        from demitasse import shortened
+
+        wrong = "is nested too deep" if isinstance(error, RecursionError) else "is no number"
+        raise click.BadParameter(f"{shortened(text, 20)} {wrong}") from error
 
 
 def plugins_option(function: F) -> F:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from demitasse import write_text
+from demitasse import shortened, write_text
 from demitasse_conformance.machines import BASE, PROMISES
 
 if TYPE_CHECKING:
@@ -34,6 +34,9 @@ def setting(text: str) -> tuple[str, Any]:
         return key.strip(), tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
         return key.strip(), value.strip()
+    except (ValueError, RecursionError) as error:
+        wrong = "is nested too deep" if isinstance(error, RecursionError) else "is no number"
+        raise click.BadParameter(f"{shortened(value.strip(), 20)} {wrong}") from error
 
 
 file = click.Path(dir_okay=False, path_type=Path)

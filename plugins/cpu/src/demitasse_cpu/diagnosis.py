@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from demitasse import Finding
+from demitasse import Finding, damaged_loops
 
 
 def findings() -> Iterable[Finding]:
@@ -37,5 +37,9 @@ def findings() -> Iterable[Finding]:
             "compiled kernels cannot be kept: every process compiles them anew, some 10 s for a net",
             "set NUMBA_CACHE_DIR to a folder that can be written",
         )
+    elif damaged := damaged_loops(path):
+        found = f"{len(damaged)} damaged, as {damaged[0].name}: made anew when it is used"
+        files = damaged[0] if len(damaged) == 1 else f"{path}/*.nb[ic]"
+        yield Finding("note", "numba cache", f"files in {path}: {found}", f"or delete: rm {files}")
     else:
         yield Finding("ok", "numba cache", f"compiled kernels are kept in {path}")

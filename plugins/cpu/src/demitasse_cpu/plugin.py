@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from demitasse import hookimpl
+from demitasse import CompositionError, hookimpl
 
 if TYPE_CHECKING:
     from demitasse import Allocator, Candidate, Finding, Request
@@ -13,7 +15,14 @@ if TYPE_CHECKING:
 
 @hookimpl
 def kernels(request: Request) -> Iterable[Candidate]:
-    """A compiled kernel for each operation of a training step on images, in host memory."""
+    """A compiled kernel for each operation of a training step on images, in host memory. Raises
+    CompositionError where numba cannot be imported for what the environment says."""
+    threads = os.environ.get("NUMBA_NUM_THREADS", "").strip()
+    if re.fullmatch(r"0+|-\d+", threads):
+        raise CompositionError(
+            f"NUMBA_NUM_THREADS is {threads} in the environment, with which numba cannot be imported: "
+            f"unset it, or give it a number of threads"
+        )
     from demitasse_cpu.kernels import candidates
 
     return candidates(request)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from demitasse import DataError, Field, is_file, nearest_path, unknown
+from demitasse import DataError, Field, is_file, nearest_path, shortened, unknown
 from demitasse_datasets.files import physical_memory
 from demitasse_datasets.image_list import beside, lines
 from demitasse_datasets.samples import naming
@@ -53,7 +53,9 @@ def listed_files(path: Path) -> list[Path]:
     for number, line in lines(path):
         file = beside(line, path)
         if not is_file(file):
-            raise DataError(f"{path}:{number}: no such file: {line!r}{nearest_path(file)}")
+            raise DataError(
+                f"{path}:{number}: no such file: {shortened(repr(line))}{nearest_path(file)}"
+            )
         files.append(file)
     if not files:
         raise DataError(f"{path}: lists no HDF5 files")

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from demitasse import GraphBuilder, Layer, RandomStream, Tensor, unknown
+from demitasse import GraphBuilder, Layer, RandomStream, Tensor, shortened, unknown
 
 Shape = tuple[int, ...]
 Made = Tensor | np.ndarray
@@ -138,7 +138,8 @@ class Operator:
                 raise ValueError(unknown("attribute", name, self.defaults))
             default = self.defaults[name]
             if default is not None and _kind(value) != _kind(default):
-                raise ValueError(f"attribute {name} is {value!r}; its kind is that of {default!r}")
+                told = shortened(repr(value))
+                raise ValueError(f"attribute {name} is {told}; its kind is that of {default!r}")
             given[name] = value
         return given
 

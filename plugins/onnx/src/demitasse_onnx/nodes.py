@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from demitasse import Layer, Location, ModelError, unknown
+from demitasse import Layer, Location, ModelError, shortened, unknown
 from demitasse_onnx.call import Call, Shape
 from demitasse_onnx.constants import MADE, made_of
 from demitasse_onnx.operators import OPERATORS
@@ -64,10 +64,11 @@ class Nodes:
         for number, node in enumerate(self._nodes):
             if number not in needed:
                 continue
-            operator = repr(node.op_type)[1:-1]  # on one line, whatever it is
-            where = f"{self._path}: node {number} {node.name!r} ({operator})"
-            operands = [self._operand(name, where) for name in node.input]
-            about = f"node {node.name!r} ({operator})"
+            operator = shortened(repr(node.op_type)[1:-1])  # on one line, whatever it is
+            name = shortened(repr(node.name))
+            where = f"{self._path}: node {number} {name} ({operator})"
+            operands = [self._operand(each, where) for each in node.input]
+            about = f"node {name} ({operator})"
             attributes = {each.name: attribute(each, self._path, about) for each in node.attribute}
             self._check_new(node, where)
             if node.op_type in MADE and not any(isinstance(operand, str) for operand in operands):
@@ -79,7 +80,7 @@ class Nodes:
                 self._padded[node.output[0]] = (str(operands[0]), zeros)
                 continue
             yield self._layer(node, operands, attributes, number)
-            self._made.update(name for name in node.output if name)
+            self._made.update(each for each in node.output if each)
         yield from self._outputs({name for number in needed for name in self._nodes[number].input})
 
     def _work_out(
@@ -130,7 +131,7 @@ class Nodes:
     def _check_new(self, node: onnx.NodeProto, where: str) -> None:
         before = {*self._made, *self._constants, *self._initializers}
         if taken := {name for name in node.output if name} & before:
-            raise ModelError(f"{where}: {sorted(taken)[0]!r} has been made before")
+            raise ModelError(f"{where}: {shortened(repr(min(taken)))} has been made before")
 
     def _layer(
         self,

@@ -64,6 +64,8 @@ class OnnxReader:
         result = Weights()
         for layer in self._layers():
             operator = layer.parameters.operator
+            if operator not in OPERATORS:  # it makes constants, of shapes perhaps, and learns nothing
+                continue
             try:
                 arrays = OPERATORS[operator].learned(layer.parameters)
             except ValueError as error:

@@ -156,7 +156,7 @@ def read_index(path: Path) -> Index:
         raise DataError(f"{file}: is damaged: its checksum is {_crc(body):08x}, it says {said}")
     try:
         index = _parsed(body, folder)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
         raise DataError(f"{file}: is no whole index: {type(error).__name__}: {error}") from error
     _check(index, file)
     return index

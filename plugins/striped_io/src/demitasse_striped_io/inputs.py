@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from demitasse import DataError, DataSpec, Field, is_folder, is_there
+from demitasse import DataError, DataSpec, Field, is_folder, is_there, shortened
 from demitasse_striped_io import loops
 from demitasse_striped_io.contents import Contents, Item
 from demitasse_striped_io.decoding import ENDINGS, decode
@@ -125,9 +125,12 @@ class FilesInput:
     """Image files, or members of tar shards, with a label each."""
 
     def __init__(self, name: str, items: Sequence[Item], form: Form) -> None:
-        """Raises DataError when there are none, or the first is no image."""
+        """Raises DataError when there are none, the first is no image, or a label is no int32."""
         if not items:
             raise DataError(f"{name}: there are no images in it")
+        for item in items:
+            if not -(1 << 31) <= item.label < 1 << 31:
+                raise DataError(f"{item.where}: its label does not fit 32 bits: {shortened(item.label)}")
         self.name, self.size, self._items, self._form = name, len(items), items, form
         self.form = "encoded" if form.encoded else "raw"
         self.small: Mapping[str, Field] = {"label": Field((), "int32")}

@@ -19,6 +19,7 @@ from typing import IO, Any
 import numpy as np
 
 from demitasse import DataError
+from demitasse_striped_io.index import written_whole
 
 Rows = dict[str, np.ndarray]
 Columns = list[tuple[str, np.dtype[Any], tuple[int, ...]]]
@@ -61,11 +62,8 @@ def empty_table(columns: Columns) -> Rows:
 
 
 def begin(path: Path, header: Mapping[str, Any], columns: Columns) -> Journal:
-    """A journal in which nothing is written yet. Raises OSError."""
-    with path.open("wb") as file:
-        file.write(json.dumps(dict(header)).encode() + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
+    """A journal in which nothing is written yet, whole or not there. Raises OSError."""
+    written_whole(path, json.dumps(dict(header)).encode() + b"\n")
     return Journal(path, dict(header), empty_table(columns))
 
 

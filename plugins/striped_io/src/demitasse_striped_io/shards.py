@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from demitasse import DataError
+from demitasse import DataError, shortened
 from demitasse_striped_io.contents import BROKEN, Item, opener
 from demitasse_striped_io.decoding import ENDINGS
 
@@ -67,6 +67,9 @@ def _items(file: Path) -> Iterator[Item]:
     except tarfile.ReadError as error:
         known = "" if unpack or file.suffix == ".tar" else "; compressed ones are gzip, bzip2 or xz"
         raise DataError(f"{file}: is no tar file that can be read: {error}{known}") from error
+    except (MemoryError, OverflowError, RecursionError) as error:
+        told = "is damaged: a header promises more than a file can hold"
+        raise DataError(f"{file}: {told}") from error
     except BROKEN as error:
         reason = getattr(error, "strerror", None) or error
         raise DataError(f"{file}: cannot be read: {reason}") from error
@@ -95,7 +98,8 @@ def _samples(file: Path, archive: tarfile.TarFile) -> Iterator[Item]:
 
 def _whole(file: Path, key: str, image: Item | None, label: int) -> Item:
     if image is None:
-        raise DataError(f"{file}: the sample {key.lstrip('/')!r} has no image ({', '.join(ENDINGS)})")
+        name = shortened(repr(key.lstrip("/")))
+        raise DataError(f"{file}: the sample {name} has no image ({', '.join(ENDINGS)})")
     return Item(image.file, image.where, label, image.offset, image.length)
 
 
@@ -109,4 +113,4 @@ def _label(file: Path, archive: tarfile.TarFile, member: tarfile.TarInfo, ending
         found = [told[name] for name in ("label", *LABELS) if name in told]
         return int(found[0]) if found else 0
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
-        raise DataError(f"{file}: {member.name} is no label: {text[:40]!r}") from error
+        raise DataError(f"{file}: {shortened(member.name)} is no label: {text[:40]!r}") from error

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import secrets
 import threading
 from collections.abc import Callable, Mapping
@@ -46,6 +47,10 @@ CHUNK = 8 << 20
 MOST_IN_CHUNK = 4096
 KEPT_SAFE = 256 << 20
 """Bytes after which what is written is made safe on the disks, and entered in the journal."""
+
+_TAG = re.compile("[0-9a-f]{6}")
+_STRIPE = re.compile(rf"stripe-\d+-{_TAG.pattern}\.bin")
+"""The names of a set's stripes in its own folder, and what stands in all names of one conversion's."""
 
 
 @dataclass(frozen=True)
@@ -175,13 +180,24 @@ class Writer:
 
     def _tag_to_go_on(self, path: Path, settings: Mapping[str, Any]) -> str | None:
         """What stands in the names of the stripes that a conversion of the same settings has begun; None
-        where there is none. Another one's stripes are removed, if that is forced."""
-        found = journals.header_of(path) if path.exists() else None
-        if found is None:
+        where there is none. Another one's stripes are removed, if that is forced, and those here of one
+        whose journal is damaged."""
+        if not path.exists():
             return None
-        if {**found, "tag": None} == {**settings, "tag": None}:
-            return str(found["tag"])
+        try:
+            found = journals.header_of(path)
+            if not _TAG.fullmatch(str(found.get("tag"))):
+                raise DataError(
+                    f"{path}: the journal is damaged: it names no stripes; force begins anew"
+                )
+        except DataError:
+            if not self._force:
+                raise
+            self._remove_unknown()
+            return None
         differ = [name for name in settings if found.get(name) != settings[name]]
+        if not differ:
+            return str(found["tag"])
         if not self._force:
             raise DataError(
                 f"{self.target}: another conversion was broken off here ({', '.join(differ)} differ: "
@@ -192,7 +208,8 @@ class Writer:
 
     def _check_free(self) -> None:
         """Raise DataError where a set, or anything else, is at the target."""
-        if all(path.name == JOURNAL for path in self.target.iterdir()):
+        names = [path.name for path in self.target.iterdir()]
+        if all(name == JOURNAL or name.endswith(".partial") for name in names):
             return
         if not (self.target / INDEX).exists():
             raise DataError(f"{self.target}: is a folder with other things in it; name a new one")
@@ -228,9 +245,22 @@ class Writer:
 
     def _remove(self, header: dict[str, Any]) -> None:
         """Remove the stripes of a conversion that nobody goes on with."""
-        for folder in [self.target, *(Path(str(f)) for f in header.get("folders", ()))]:
+        folders = header.get("folders", ())
+        for folder in [self.target, *map(Path, folders if isinstance(folders, list) else ())]:
             for path in folder.glob(f"*stripe-*-{header['tag']}.bin"):
                 path.unlink()
+        (self.target / JOURNAL).unlink()
+
+    def _remove_unknown(self) -> None:
+        """Remove a damaged journal, and the stripes in the set's folder that no index names."""
+        with suppress(DataError):
+            if not (self.target / INDEX).exists():
+                kept = frozenset[Path]()
+            else:
+                kept = frozenset(read_index(self.target).stripes)
+            for path in self.target.iterdir():
+                if _STRIPE.fullmatch(path.name) and path not in kept:
+                    path.unlink()
         (self.target / JOURNAL).unlink()
 
     def _opened(self, stripe: int, path: Path) -> int:

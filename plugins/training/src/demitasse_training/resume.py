@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from demitasse import Runtime, Slot, SnapshotError, Weights
+from demitasse import Runtime, Slot, SnapshotError, Weights, shortened
 from demitasse_training import parameters
 from demitasse_training.worker import Worker
 
@@ -33,10 +33,11 @@ def saved_run(runtime: Runtime, path: str | Path | None) -> Weights | None:
     for arrays in (saved.parameters, *saved.state.values()):
         for layer, each in arrays.items():
             if problem := parameters.unreal(each):
-                raise SnapshotError(f"{path}: layer {layer!r} has {problem}")
+                raise SnapshotError(f"{path}: layer {shortened(repr(layer))} has {problem}")
     seed, kernels = saved.record.get("seed", 0), saved.record.get("kernels", {})
     if type(seed) is not int:
-        raise SnapshotError(f"{path}: its record has the random seed {seed!r}, not a whole number")
+        there = shortened(repr(seed))
+        raise SnapshotError(f"{path}: its record has the random seed {there}, not a whole number")
     if not isinstance(kernels, Mapping) or not all(isinstance(k, str) for k in kernels.values()):
         raise SnapshotError(f"{path}: its record has kernels that are no names by request")
     return saved
@@ -65,15 +66,17 @@ def resume(worker: Worker, saved: Weights, path: object, run: Mapping[str, Any])
             f"{path} has weights but no iteration and solver state; give it as weights instead"
         )
     if saved.state and set(saved.state) != set(worker.flat.state):
+        there = shortened(", ".join(saved.state))
         raise SnapshotError(
-            f"{path} has solver state {', '.join(saved.state)}; {worker.solver.update} keeps "
+            f"{path} has solver state {there}; {worker.solver.update} keeps "
             f"{', '.join(worker.flat.state)}"
         )
     compare(worker, saved.parameters, path)
     state = {name: _state(worker, arrays, f"{path} ({name})") for name, arrays in saved.state.items()}
     for name, here in run.items():
         if saved.record.get(name, here) != here:
-            raise SnapshotError(f"{path} was made with {name} {saved.record[name]}; this run has {here}")
+            there = shortened(saved.record[name])
+            raise SnapshotError(f"{path} was made with {name} {there}; this run has {here}")
     parameters.load(worker.plan, worker.flat.parameters, saved.parameters, path)
     for name, arrays in state.items():
         for slot, array in arrays:

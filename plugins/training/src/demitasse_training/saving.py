@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import glob
+import re
 import tempfile
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ import numpy as np
 from demitasse import (
     CompositionError,
     DemitasseError,
+    ModelError,
     NumericsError,
     Processes,
     Runtime,
@@ -28,7 +32,7 @@ SNAPSHOT = ".demitasse"
 
 def check_writable(runtime: Runtime, solver: Solver) -> None:
     """Raise CompositionError when no plugin writes a snapshot that the solver asks for, SnapshotError
-    when its folder cannot be made (it is) or written."""
+    when its folder cannot be made (it is) or written, or no file can have its name."""
     if not (solver.snapshot_interval or solver.snapshot_last):
         return
     plugins = runtime.composition.plugins
@@ -46,6 +50,8 @@ def check_writable(runtime: Runtime, solver: Solver) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
+        for path in paths_of(solver, solver.max_iterations):
+            path.exists()  # raises for a name that is too long for a file
     except OSError as error:
         raise SnapshotError(
             f"snapshots with prefix {prefix!r} could not be written: folder {folder}: "
@@ -61,13 +67,16 @@ def paths_of(solver: Solver, iteration: int, prefix: str | Path | None = None) -
 
 
 def write(runtime: Runtime, path: Path, weights: Weights) -> Path:
-    """Write one snapshot, whole or not at all; its path. Raises SnapshotError that names it and the
-    reason."""
+    """Write one snapshot, whole or not at all; its path. Raises SnapshotError that names it, the reason,
+    and in which other formats the iteration is there."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         return runtime.write(path, weights)
-    except OSError as error:
-        raise SnapshotError(f"{path}: the snapshot could not be written: {_reason(error)}") from error
+    except (OSError, ModelError, SnapshotError) as error:
+        told = str(error)
+        if isinstance(error, OSError):
+            told = f"{path}: the snapshot could not be written: {_reason(error)}"
+        raise SnapshotError(f"{told}{_there_already(path)}") from error
 
 
 def keep(
@@ -125,6 +134,20 @@ def _suffixes(solver: Solver) -> tuple[str, ...]:
 
 def _prefix(solver: Solver) -> str:
     return solver.snapshot_prefix or "snapshot"
+
+
+def _there_already(path: Path) -> str:
+    """What there is of an iteration beside one of its files, for an error."""
+    iteration = re.match(r".*_iter_\d+(?=\.)", path.name, re.DOTALL)
+    if iteration is None:
+        return ""
+    with suppress(OSError):
+        beside = path.parent.glob(f"{glob.escape(iteration[0])}.*")
+        if names := sorted(each.name for each in beside if each != path):
+            return (
+                f"; of this iteration {' and '.join(names)} {'is' if len(names) == 1 else 'are'} there"
+            )
+    return ""
 
 
 def _reason(error: OSError) -> str:

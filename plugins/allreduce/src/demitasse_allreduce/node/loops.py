@@ -16,7 +16,7 @@ from typing import Any
 
 from numba import types
 
-from demitasse import compiled_loop, load_numba
+from demitasse import compiled_callback, compiled_loop
 from demitasse_allreduce.node.words import (
     LINE,
     add_element,
@@ -33,8 +33,6 @@ from demitasse_allreduce.node.words import (
     publish,
     put,
 )
-
-numba = load_numba()
 
 RANK, SIZE, CONTROL, ROUND, TURN, TICKET, CALLS, SPINS, YIELDS, SYSCALL, FUTEX, YIELD, SECONDS = range(
     13
@@ -216,17 +214,8 @@ def _compare(state: int, record: int) -> int:
     return outcome
 
 
-def _c_function(loop: Any) -> Any:
-    """Compiled as a C function of seven words, which is called by its address: what calls it is compiled
-    without it, all of it in 3 seconds instead of 12."""
-    signature = types.void(*[types.int64] * 7)
-    try:
-        return numba.cfunc(signature, cache=True, error_model="numpy")(loop)
-    except RuntimeError:  # no folder for the cache can be written
-        return numba.cfunc(signature, error_model="numpy")(loop)
-
-
-@_c_function
+# A C function is called by its address: what calls it is compiled without it, all of it in 3 s, not 12.
+@compiled_callback(types.void(*[types.int64] * 7), error_model="numpy")
 def add(record: int, sources: int, count: int, targets: int, stores: int, start: int, stop: int) -> None:
     """Bytes ``start`` to ``stop`` of the sum, in whole lines of the first target (rank 0's, where there
     are several) as far as there are."""

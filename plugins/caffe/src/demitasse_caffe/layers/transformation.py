@@ -10,9 +10,9 @@ import numpy as np
 
 from demitasse import GraphBuilder, Layer, Tensor
 from demitasse_caffe.layers.base import in_training
+from demitasse_caffe.mean import read_mean_image
 from demitasse_caffe.paths import find, find_file
 from demitasse_caffe.schema import number
-from demitasse_caffe.weights import read_blob
 
 _INTELS = ("random_resize_param", "random_aspect_ratio_param")
 _STRETCHES = ("vertical_stretch", "horizontal_stretch")
@@ -239,7 +239,7 @@ def subtracted(
         if counted is not None and find(parameters.mean_file, layer.location.file)[0] is None:
             return np.broadcast_to(np.float32(0), counted)
         what = f"{layer.location}: layer {layer.name!r} ({layer.type}): mean_file"
-        mean = read_blob(find_file(parameters.mean_file, layer.location.file, what))
+        mean = read_mean_image(find_file(parameters.mean_file, layer.location.file, what))
         return mean[0] if mean.ndim > 3 and mean.shape[0] == 1 else mean
     if not values:
         return None

@@ -15,7 +15,8 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from demitasse_cpu.loops.compiled import Array, called_from_c, compiled
+from demitasse import compiled_callback
+from demitasse_cpu.loops.compiled import Array, compiled
 
 WIDTHS = (6, 16, 40, 80, 160)
 """How many words a call passes: the smallest of these that its arguments fit in."""
@@ -126,7 +127,7 @@ def _call(record: int) -> Any:
     return _CALL_160(record)
 
 
-@called_from_c(types.void(types.int64))
+@compiled_callback(types.void(types.int64))
 def share(team: int) -> None:
     """One thread's part of a team's calls. A team: the addresses of omp_get_thread_num and
     omp_get_num_threads, a status, the number of calls, and their records."""

@@ -41,18 +41,6 @@ def compiled(*, reassociate: bool = False, literals: bool = True) -> Callable[[L
     return decorate
 
 
-def called_from_c(signature: Any) -> Callable[[Loop], Any]:
-    """Compile a loop as a C function: its ``address`` is what C calls."""
-
-    def decorate(loop: Loop) -> Any:
-        try:
-            return numba.cfunc(signature, cache=True)(loop)
-        except RuntimeError:  # no folder for the cache can be written
-            return numba.cfunc(signature)(loop)
-
-    return decorate
-
-
 def inlined(loop: Loop) -> Loop:
     """A part of other loops that is compiled into each of them: for what is called so often that a
     call, which passes seven words for each array, would cost as much as the work."""

@@ -53,7 +53,9 @@ def from_xml(path: Path, size: Size, labels: Mapping[str, int]) -> Boxes:
         root = ElementTree.fromstring(text_of(path))
     except ElementTree.ParseError as error:
         raise DataError(f"{path}: is no XML: {error}") from error
-    said = [_number(root.find(f"size/{side}"), 0.0) for side in ("width", "height")]
+    said = [_number(root.find(f"size/{side}"), 0.0) or 0.0 for side in ("width", "height")]
+    if not np.isfinite(said).all():
+        raise DataError(f"{path}: the image is {said[0]:g} x {said[1]:g} there")
     width, height = said if all(said) else size
     rows = []
     for number, thing in enumerate(root.iter("object"), 1):
@@ -66,7 +68,7 @@ def from_xml(path: Path, size: Size, labels: Mapping[str, int]) -> Boxes:
             raise DataError(f"{where} ({name}): has no bndbox of numbers {', '.join(_SIDES)}")
         difficult = _number(thing.find("difficult"), 0.0)
         rows.append((where, labels[name], corners, difficult))
-    return _boxes(rows, (int(width or 0), int(height or 0)))
+    return _boxes(rows, (int(width), int(height)))
 
 
 def from_json(path: Path, size: Size, labels: Mapping[str, int]) -> Boxes:
@@ -75,7 +77,7 @@ def from_json(path: Path, size: Size, labels: Mapping[str, int]) -> Boxes:
     try:
         said = json.loads(text_of(path))
         image, things = said.get("image", {}), said["annotation"]
-        size = int(image.get("width", size[0])), int(image.get("height", size[1]))
+        size = int(float(image.get("width", size[0]))), int(float(image.get("height", size[1])))
         rows = []
         for number, thing in enumerate(things, 1):
             where = f"{path}: annotation {number}"
@@ -85,7 +87,7 @@ def from_json(path: Path, size: Size, labels: Mapping[str, int]) -> Boxes:
             x, y, width, height = map(float, thing["bbox"])
             corners = [x, y, x + width, y + height]
             rows.append((where, labels[name], corners, float(thing.get("iscrowd", 0))))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         told = f"{type(error).__name__}: {error}"
         raise DataError(
             f"{path}: is no JSON of an image, {{image: {{width, height}}, annotation: [{{category_id, "
@@ -107,6 +109,8 @@ def from_text(path: Path, size: Size, labels: Mapping[str, int]) -> Boxes:
         except (ValueError, OverflowError) as error:
             told = f"{line[:80]!r} is not a label and xmin ymin xmax ymax"
             raise DataError(f"{path}:{number}: {told}") from error
+        if not -(1 << 31) <= label < 1 << 31:  # an int32 in the record
+            raise DataError(f"{path}:{number}: the label {label:g} does not fit 32 bits")
         rows.append((f"{path}:{number}", int(label), corners, 0.0))
     return _boxes(rows, size)
 

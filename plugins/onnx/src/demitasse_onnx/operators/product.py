@@ -52,7 +52,8 @@ def _gemm(given: Operands) -> Sequence[Tensor]:
 
 def _matmul_arrays(call: Call, attributes: Mapping[str, Any]) -> Sequence[np.ndarray]:
     """Of two blobs none is learned."""
-    return [] if isinstance(call.operands[1], int) else [_matrix(call)]
+    second = call.operands[1] if len(call.operands) > 1 else None
+    return [] if isinstance(second, int) else [_matrix(call)]
 
 
 def _matmul(given: Operands) -> Sequence[Tensor]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from demitasse import Tensor
+from demitasse import Tensor, shortened
 from demitasse_onnx.call import Call, Operands, Operator, constant_of
 from demitasse_onnx.constants import bounded, slice_of
 
@@ -73,7 +73,7 @@ def _pad(given: Operands) -> Sequence[Tensor]:
     if mode == "constant":
         return [_with_constant(given, x, around, filler)]
     if mode not in _EDGES:
-        raise ValueError(f"mode {mode!r} is none of constant, {', '.join(_EDGES)}")
+        raise ValueError(f"mode {shortened(repr(mode))} is none of constant, {', '.join(_EDGES)}")
     for axis, (before, behind) in around.items():
         bounded(before + x.shape[axis] + behind, "table of places")
         x = taken(
@@ -220,8 +220,8 @@ def _coordinates(mode: str, size: int, extent: int, scale: float) -> np.ndarray:
         centre = extent / 2 * (1 - size / (scale * extent))
         return centre + (places + 0.5) / scale - 0.5
     raise ValueError(
-        f"coordinate_transformation_mode {mode!r} is none of align_corners, asymmetric, half_pixel, "
-        f"half_pixel_symmetric, pytorch_half_pixel"
+        f"coordinate_transformation_mode {shortened(repr(mode))} is none of align_corners, asymmetric, "
+        f"half_pixel, half_pixel_symmetric, pytorch_half_pixel"
     )
 
 
@@ -230,11 +230,13 @@ def _table(given: Operands, at: np.ndarray, extent: int, scale: float, older: bo
     if mode == "nearest":
         rounding = "floor" if older else given["nearest_mode"]
         if rounding not in _ROUNDINGS:
-            raise ValueError(f"nearest_mode {rounding!r} is none of {', '.join(_ROUNDINGS)}")
+            raise ValueError(
+                f"nearest_mode {shortened(repr(rounding))} is none of {', '.join(_ROUNDINGS)}"
+            )
         places = np.clip(_ROUNDINGS[rounding](at), 0, extent - 1).astype(np.int64)
         return places[:, None], np.ones((len(at), 1))
     if mode not in ("linear", "bilinear", "trilinear", "cubic"):
-        raise ValueError(f"mode {mode!r} is none of nearest, linear, cubic")
+        raise ValueError(f"mode {shortened(repr(mode))} is none of nearest, linear, cubic")
     cubic = mode == "cubic"
     stretch = 1 / scale if thinned else 1.0
     reach = math.ceil((2 if cubic else 1) * stretch)

@@ -1,0 +1,109 @@
+"""Loops as numba has them on disk: with a checksum, and forgotten where their files are damaged."""
+
+from __future__ import annotations
+
+import logging
+import re
+import struct
+import sys
+import zlib
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+log = logging.getLogger("demitasse.host")
+
+_SEAL = b"demitasse"
+"""What stands at a file's end, before the length of what it is of and its checksum: whoever unpickles
+that stops before."""
+
+_CURRENT = re.compile(rf"\.py{sys.version_info[0]}{sys.version_info[1]}[a-z]*\.(nbi|\d+\.nbc)$")
+"""Names of the files that this version of Python reads."""
+
+_told: set[str] = set()
+"""Folders of which it was said that nothing can be kept in them."""
+
+
+class DamageError(Exception):
+    """A file is not as it was written."""
+
+
+def seal(files: Any) -> None:
+    """Have numba's files of a loop written with a checksum, and machine code checked before it is used:
+    numba alone would run what a flipped bit has made of it. Files without one are used as they are."""
+    kept: Any = getattr(files, "_cache_file", None)
+    if not all(hasattr(kept, name) for name in ("_dump", "_load_data", "_data_path")):
+        return  # another numba has it elsewhere
+    dump, load, path_of = kept._dump, kept._load_data, kept._data_path
+
+    def load_whole(name: str) -> Any:
+        _check(Path(path_of(name)).read_bytes())
+        return load(name)
+
+    kept._dump = lambda content: _sealed(dump(content))
+    kept._load_data = load_whole
+
+
+def forget(files: Any, error: Exception) -> None:
+    """Remove numba's files of a loop, which could not be loaded."""
+    index = Path(getattr(getattr(files, "_cache_file", None), "_index_path", ""))
+    if index.suffix == ".nbi":
+        for path in _of_loop(index):
+            with suppress(OSError):
+                path.unlink()
+    else:  # another numba names them in another way
+        files.flush()
+    log.warning("a compiled loop is damaged, and compiled anew: %s (%s)", index, _said(error))
+
+
+def tell_lost(folder: str, error: OSError) -> None:
+    """Say once of a folder that a loop could not be kept in it."""
+    if folder not in _told:
+        _told.add(folder)
+        log.warning("compiled loops cannot be kept in %s: %s", folder, error.strerror or error)
+
+
+def damaged_loops(folder: str | Path) -> tuple[Path, ...]:
+    """Files of a folder in which compiled loops are kept that are not as they were written."""
+    return tuple(path for path in sorted(Path(folder).glob("*.nb[ic]")) if _is_damaged(path))
+
+
+def _sealed(content: bytes) -> bytes:
+    return content + _SEAL + struct.pack(">QI", len(content), zlib.crc32(content))
+
+
+def _check(data: bytes) -> None:
+    """Raises DamageError where a file's content is not as it was written."""
+    end = len(data) - len(_SEAL) - struct.calcsize(">QI")
+    if data[end : end + len(_SEAL)] == _SEAL:
+        length, checksum = struct.unpack(">QI", data[end + len(_SEAL) :])
+        if length > end or zlib.crc32(data[end - length : end]) != checksum:
+            raise DamageError("its checksum is another one")
+    elif not data.endswith(b"."):  # with which all that is pickled ends
+        raise DamageError("it is cut off")
+
+
+def _of_loop(index: Path) -> Iterable[Path]:
+    """The files of a loop, of whose types each has one."""
+    data = re.compile(re.escape(index.stem) + r"\.\d+\.nbc")
+    with suppress(OSError):
+        yield from [path for path in index.parent.iterdir() if data.fullmatch(path.name)]
+    yield index
+
+
+def _is_damaged(path: Path) -> bool:
+    if not _CURRENT.search(path.name):
+        return False
+    try:
+        _check(path.read_bytes())
+    except FileNotFoundError:  # somebody forgot it meanwhile
+        return False
+    except (OSError, DamageError):
+        return True
+    return False
+
+
+def _said(error: Exception) -> str:
+    lines = f"{error}".strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

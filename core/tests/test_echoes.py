@@ -1,0 +1,26 @@
+"""Errors are lines that can be read, whatever a file says."""
+
+from __future__ import annotations
+
+import pytest
+
+from demitasse import shortened
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ("short", "short"),
+        (b"\0" * 3, r"b'\x00\x00\x00'"),
+        ("x" * 5000, "x" * 100 + "... (5,000 characters)"),
+        ((7,) * 1000, "(" + "7, " * 33 + "... (3,000 characters)"),
+        (10**5000, "a number of thousands of digits"),
+    ],
+    ids=["short", "bytes", "text", "a shape", "a number"],
+)
+def test_what_is_long_is_shortened(value: object, told: str) -> None:
+    assert shortened(value) == told
+
+
+def test_as_much_is_shown_as_is_asked() -> None:
+    assert shortened("abcdef", 3) == "abc... (6 characters)"
