@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 import textwrap
@@ -426,6 +427,9 @@ def test_what_an_older_script_imports_is_there(
     import as_published
 
     assert as_published.caffe is caffe, "one module by two names"
+    for name in ("io", "net_spec", "proto", "proto.caffe_pb2"):
+        mine = importlib.import_module(f"demitasse_caffe.pycaffe.{name}")
+        assert importlib.import_module(f"caffe.{name}") is mine
 
 
 def test_a_script_runs_as_it_is(tmp_path: Path) -> None:
@@ -656,7 +660,7 @@ def test_mistakes_say_file_layer_and_reason(
     with pytest.raises(ModelError, match=where + ".* No module named 'caffe.nothing'; it is looked for"):
         net(module="ported_layers", layer="X")
     (tmp_path / "older_layers.py").write_text("import caffe\nprint 'Python 2'\n")
-    with pytest.raises(ModelError, match=r"older_layers.py:2: Missing paren.*; it has to be Python 3"):
+    with pytest.raises(ModelError, match=r"older_layers.py:2: Missing paren.*; if it is Python 2, 2to3"):
         net(module="older_layers", layer="X")
     with pytest.raises(ModelError, match=where + r"module .* has no class 'Slopes'"):
         net(module=module, layer="Slopes")

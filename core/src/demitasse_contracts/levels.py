@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 from demitasse import DescriptionError, PluginError
@@ -43,7 +44,8 @@ def _check_numbers(level: Any, where: str) -> None:
     for what, record in _records(level):
         for name in COUNTS:
             value = getattr(record, name, None)
-            if value is not None and (not isinstance(value, int) or value < 1):
+            whole = isinstance(value, Integral) and not isinstance(value, bool)
+            if value is not None and (not whole or value < 1):
                 told = f"{where}{what}: {name} = {value!r} (valid: a whole number from 1)"
                 raise DescriptionError(told)
     if level.mesh and math.prod(level.mesh) != level.count:

@@ -249,6 +249,20 @@ def test_weights_in_memory_are_given_where_files_are(
     assert np.all(np.asarray(other.net.params["first"][0]) == 0.5), "they are copied"
 
 
+def test_several_weights_in_memory_are_told_apart(
+    toy: ModuleType, runtime: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    made = runtime(arrays=toy.images(40))
+    params = dict(made.trainer(toy.solver(toy.classifier())).net.params)
+    del params["third"]  # of a loss that is not tested
+    parts = [demitasse.Weights({name: params[name]}) for name in params]
+    net = made.net(toy.classifier(20, "test"), weights=iter(parts))
+    assert list(net.loaded) == [f"the weights given ({n})" for n in range(1, len(parts) + 1)]
+    assert not caplog.records, "each layer is in one of them"
+    for name in params:
+        assert np.array_equal(net.params[name][0], params[name][0])
+
+
 @pytest.mark.parametrize(
     ("weights", "message"),
     [
@@ -529,6 +543,24 @@ def test_numbers_that_are_not_finite_are_told_before_a_kernel_hides_them(
     large = np.full_like(data, 3e38)
     net.forward(data=large)  # whose sum is not finite
     assert net.forward(data=toy.images(4)["data"]).keys() == before.keys()
+
+
+def test_what_is_infinite_may_have_a_meaning_where_nothing_multiplies_it(tmp_path: Path) -> None:
+    path = tmp_path / "net.prototxt"
+    shape = "input_param { shape { dim: 1 dim: 4 } }"
+    path.write_text(
+        f"layer {{ name: 'x' type: 'Input' top: 'x' {shape} }}"
+        f"layer {{ name: 'mask' type: 'Input' top: 'mask' {shape} }}"
+        "layer { name: 'sum' type: 'Eltwise' bottom: 'x' bottom: 'mask' top: 'sum' }"
+        "layer { name: 'p' type: 'Softmax' bottom: 'sum' top: 'p' }"
+    )
+    net = demitasse.compose(plugins=["caffe", "training", "reference"]).net(path)
+    x = np.ones((1, 4))
+    for least in (-np.inf, np.finfo("f8").min, np.finfo("f4").min):
+        made = net.forward(x=x, mask=np.array([[0, 0, least, 0]]))["p"]
+        np.testing.assert_allclose(made, [[1 / 3, 1 / 3, 0, 1 / 3]], rtol=1e-6)
+    with pytest.raises(ModelError, match=r"input 'mask': sample 0 has nan at \(2\)"):
+        net.forward(x=x, mask=np.array([[0, 0, np.nan, 0]]))
 
 
 def test_samples_that_are_not_finite_end_a_test_that_reads_them(

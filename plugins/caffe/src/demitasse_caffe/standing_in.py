@@ -15,9 +15,9 @@ _FACADE = "demitasse_caffe.pycaffe"
 
 
 def stand_in() -> None:
-    """Have imports find it from now on, after all that is installed."""
+    """Have imports find it from now on. A caffe that is installed stays what is imported."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.append(_Finder())
+        sys.meta_path.insert(0, _Finder())
 
 
 class _Finder(MetaPathFinder):
@@ -25,7 +25,7 @@ class _Finder(MetaPathFinder):
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         root, dot, rest = name.partition(".")
-        if root != "caffe":
+        if root != "caffe" or not (_is_ours() if dot else not _is_installed()):
             return None
         real = _FACADE + dot + rest
         try:
@@ -33,6 +33,17 @@ class _Finder(MetaPathFinder):
         except ModuleNotFoundError:  # within what is no package
             return None
         return ModuleSpec(name, _Loader(real)) if found is not None else None
+
+
+def _is_ours() -> bool:
+    """Whether what was imported as caffe is the facade: its modules are found here, before others find
+    its files and make other modules of them."""
+    return sys.modules.get("caffe") is sys.modules.get(_FACADE) is not None
+
+
+def _is_installed() -> bool:
+    others = (finder for finder in sys.meta_path if not isinstance(finder, _Finder))
+    return any(finder.find_spec("caffe", None) is not None for finder in others)
 
 
 class _Loader(Loader):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -62,7 +62,7 @@ class ForeseenServer(GradientSync):
 
     def taking_part(self, ranks: int) -> None:
         """How many do. Raises DescriptionError for more servers than that."""
-        if self.options.servers > ranks:
+        if self.options.servers > ranks > 1:
             raise DescriptionError(
                 f"{self._where}: sync: servers = {self.options.servers}, and the run has {ranks} "
                 f"processes; each server is one of them"
@@ -88,12 +88,16 @@ class ForeseenServer(GradientSync):
         )
 
     def owned(self, span: Span) -> Span:
-        """The first server's shard."""
+        """The first server's shard; all where one process is alone."""
+        if self.ranks == 1:
+            return span
         return slices(span, self.options.servers, self._item)[0]
 
     def messages(self, buckets: Sequence[Bucket], reads: Sequence[int]) -> list[Message]:
         """In the order in which they are sent; ``buckets`` are in the order in which backward ends
         them."""
+        if self.ranks == 1:
+            return []
         if self._bulk:
             return [
                 (self._exchanged(len(each.span)), (each.index,), *(("final", each.index),) * 2)
@@ -136,11 +140,17 @@ class ForeseenServer(GradientSync):
 
     @cached_property
     def _bandwidth(self) -> float:
-        """Bytes a second of the memory in which a server adds."""
-        inside = self._machine.levels[self._machine.levels.index(self._machine.level(self._names[-1])) :]
-        memories: list[Any] = [memory for level in inside for memory in level.memory]
-        found = next((each for each in memories if each.bandwidth is not None), None)
-        if found is None:
+        """Bytes a second of the memory in which a server adds: that of its level or of the nearest
+        around it, which processes there share, else of one below."""
+        level, sharing = self._machine.level(self._names[-1]), 1
+        below = self._machine.levels[self._machine.levels.index(level) :]
+        around = level
+        while not around.memory and around.parent is not None:
+            sharing *= around.count if around.workers == "mpi" else 1
+            around = self._machine.level(around.parent)
+        home = around if around.memory else next((each for each in below if each.memory), level)
+        bandwidth = home.memory[0].bandwidth if home.memory else None
+        if bandwidth is None:
             why = "adding what others push needs"
-            raise missing_number(self._machine, inside[0], "memory.bandwidth", why)
-        return float(found.bandwidth.value * found.count)
+            raise missing_number(self._machine, home, "memory.bandwidth", why)
+        return bandwidth.value * home.memory[0].count / (sharing if home is around else 1)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import importlib
 import threading
 from collections.abc import Sequence
+from functools import cache
 from importlib.metadata import entry_points
 from typing import Any
 
 import numpy as np
 
-from demitasse import ShapeError
+from demitasse import PluginError, ShapeError
 from demitasse_python_layer.blob import LayerBlob, ParameterBlobs
 
 Shape = tuple[int, ...]
@@ -153,9 +154,23 @@ def _attach(blobs: Any, arrays: Sequence[Any], diffs: Sequence[Any] = ()) -> Non
             blob.diff = np.zeros_like(array)
 
 
-def _instance(module: str, layer: str) -> Any:
+@cache
+def _stand_in() -> None:
+    """Have modules stand in for others, once in a process. Raises PluginError that names the entry point
+    for one that cannot."""
     for point in entry_points(group=STAND_INS):
-        point.load()()
+        try:
+            point.load()()
+        except Exception as error:
+            whose = point.dist.name if point.dist is not None else "a distribution"
+            raise PluginError(
+                f"entry point {point.name!r} of {STAND_INS} ({whose}): {point.value} raised "
+                f"{type(error).__name__}: {error}; mend or uninstall it"
+            ) from error
+
+
+def _instance(module: str, layer: str) -> Any:
+    _stand_in()
     about = f"python_param names module {module!r}, which cannot be imported"
     try:
         found = importlib.import_module(module)
@@ -165,7 +180,7 @@ def _instance(module: str, layer: str) -> Any:
     except SyntaxError as error:
         where, remedy = (
             f"{error.filename}:{error.lineno}",
-            "it has to be Python 3 (2to3 rewrites Python 2)",
+            "if it is Python 2, 2to3 rewrites it",
         )
         raise ValueError(f"{about}: {where}: {error.msg}; {remedy}") from error
     made = getattr(found, layer, None)

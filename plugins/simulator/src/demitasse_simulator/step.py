@@ -207,13 +207,13 @@ class Player:
         found = [Message(*each) for each in self.links[self.spoken].spoken.messages(order, reads)]
         if not self.measuring:
             return found
+        sums = [each for each in found if isinstance(each.goal, str) and each.goal != "broadcast"]
         alone = [
             Message(each.goal, (index,), ("final", index), ("final", index))
-            for each in found
-            if each.goal != "broadcast"
+            for each in sums
             for index in each.buckets
         ]
-        return [each for each in found if each.goal == "broadcast"] + alone
+        return [each for each in found if each not in sums] + alone
 
     def _moment(self, now: Any) -> None:
         """The worker waits for what it needs ``now``, begins what may go, and waits for that."""

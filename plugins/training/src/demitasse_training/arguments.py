@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from numbers import Integral, Real
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -75,10 +75,13 @@ def whole_seed(seed: Any) -> int:
 def rate_of(solver: Solver, iteration: int) -> float:
     """A solver's learning rate for an iteration. Raises ModelError where it gives no number."""
     rate: Any = solver.rate(iteration)
-    if not isinstance(rate, Real):
-        told = f"the solver's rate of iteration {iteration} is {rate!r}; valid is a number"
-        raise ModelError(f"{solver.location}: {told}" if solver.location else told)
-    return float(rate)
+    try:
+        if not isinstance(rate, str):
+            return float(rate)
+    except (TypeError, ValueError):
+        pass
+    told = f"the solver's rate of iteration {iteration} is {rate!r}; valid is a number"
+    raise ModelError(f"{solver.location}: {told}" if solver.location else told)
 
 
 def check_data(data: Mapping[str, Mapping[str, Any]] | None) -> None:
@@ -94,23 +97,25 @@ def check_data(data: Mapping[str, Mapping[str, Any]] | None) -> None:
 
 
 def read_weights(runtime: Runtime, weights: WeightsFiles | None) -> list[tuple[str, Weights]]:
-    """Weights given as one path, a comma-separated list of paths, Weights, or a sequence of these: what
+    """Weights given as one path, a comma-separated list of paths, Weights, or several of these: what
     each is called, and its arrays. Raises ModelError for what is none of them."""
     if weights is None:
         return []
-    several = weights.split(",") if isinstance(weights, str) else weights
-    given = list(several) if isinstance(several, Sequence) else [several]
-    for each in given:
-        if not isinstance(each, str | Path | Weights):
-            raise ModelError(
-                f"weights are a file's path, demitasse.Weights, or a list of these; given "
-                f"{type(each).__name__}"
-            )
-    return [_read(runtime, each) for each in given]
+    several: Any = weights.split(",") if isinstance(weights, str) else weights
+    alone = isinstance(several, Path | Weights | Mapping | bytes) or not isinstance(several, Iterable)
+    given, found = [several] if alone else list(several), list[tuple[str, Weights]]()
+    for number, each in enumerate(given, 1):
+        if isinstance(each, Weights):
+            which = f" ({number})" if len(given) > 1 else ""
+            found.append((f"the weights given{which}", _in_arrays(each)))
+        elif isinstance(each, str | Path):
+            found.append((str(each), runtime.read(each).weights()))
+        else:
+            told = "weights are a file's path, demitasse.Weights, or a list of these"
+            raise ModelError(f"{told}; given {type(each).__name__}")
+    return found
 
 
-def _read(runtime: Runtime, given: str | Path | Weights) -> tuple[str, Weights]:
-    if not isinstance(given, Weights):
-        return str(given), runtime.read(given).weights()
-    arrays = {layer: [np.asarray(a) for a in each] for layer, each in given.parameters.items()}
-    return "the weights given", replace(given, parameters=arrays)
+def _in_arrays(weights: Weights) -> Weights:
+    arrays = {layer: [np.asarray(a) for a in each] for layer, each in weights.parameters.items()}
+    return replace(weights, parameters=arrays)

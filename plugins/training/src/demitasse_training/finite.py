@@ -3,18 +3,41 @@ number of one: some kernels take a NaN for less than 0."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 
-_FEW = 2**13
-_CHUNK = 2**16
+from demitasse import Graph
+
+_CHUNK = 2**18
 """Numbers that stay in a cache between two looks at them."""
 
+_MULTIPLIED = ("convolution", "inner_product", "deconvolution")
 
-def not_finite(array: np.ndarray) -> str:
-    """Which number of an array of samples is not finite, in words; empty where all are."""
+
+def multiplied(graph: Graph) -> Collection[str | tuple[str, str]]:
+    """The inputs, and the samples by layer and field, that a convolution or an inner product reads, which
+    makes NaN of what is infinite. Elsewhere that may have a meaning, as in a mask before a softmax."""
+    read = {
+        tensor
+        for node in graph.nodes
+        if node.operation.name.startswith(_MULTIPLIED)
+        for tensor in node.inputs
+    }
+    inputs = {name for name, tensor in graph.inputs.items() if tensor in read}
+    fed = ((f.layer, field, tensor) for f in graph.feeds for field, tensor in f.tensors.items())
+    return inputs | {(layer, field) for layer, field, tensor in fed if tensor in read}
+
+
+def not_finite(array: np.ndarray, infinite: bool = False) -> str:
+    """Which number of an array of samples is not finite (or, where ``infinite`` ones are right, NaN), in
+    words; empty where none is."""
     if array.dtype.kind != "f" or _is_finite(array):
         return ""
-    sample, *place = np.argwhere(~np.isfinite(array))[0].tolist() if array.ndim else [0]
+    wrong = np.isnan(array) if infinite else ~np.isfinite(array)
+    if not wrong.any():
+        return ""
+    sample, *place = np.argwhere(wrong)[0].tolist() if array.ndim else [0]
     at = f" at ({', '.join(map(str, place))})" if place else ""
     number = array[(sample, *place)] if array.ndim else array
     return (
@@ -24,11 +47,7 @@ def not_finite(array: np.ndarray) -> str:
 
 
 def _is_finite(array: np.ndarray) -> bool:
-    if not array.flags.c_contiguous or array.dtype.itemsize < 4:
+    if not array.flags.c_contiguous or array.size <= _CHUNK:
         return bool(np.isfinite(array).all())
     flat = array.reshape(-1)
-    if flat.size <= _FEW:
-        with np.errstate(all="ignore"):  # a sum of squares is finite only where all are
-            return bool(np.isfinite(np.dot(flat, flat))) or bool(np.isfinite(flat).all())
-    chunks = (flat[at : at + _CHUNK] for at in range(0, flat.size, _CHUNK))
-    return all(np.isfinite(chunk.max()) and np.isfinite(chunk.min()) for chunk in chunks)
+    return all(np.isfinite(flat[at : at + _CHUNK]).all() for at in range(0, flat.size, _CHUNK))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,13 +15,14 @@ def given_input(
     definition: NetDefinition,
     graph: Graph,
     declared: Mapping[str, tuple[int, ...]],
-    dtype: str,
+    dtype: np.dtype[Any],
+    finite: Collection[Any],
     name: str,
     value: Any,
 ) -> np.ndarray:
-    """An input's value as an array of real numbers of the declared rank, in the range of the net's
-    element type. Raises ModelError for what is no input, no numbers, too large or not finite ones,
-    ShapeError for another rank and for no elements."""
+    """An input's value as an array of real numbers of the declared rank; of those that have to be
+    ``finite``, in the range of the net's element type. Raises ModelError for what is no input, no
+    numbers, NaN, or not finite, ShapeError for another rank and for no elements."""
     where = definition.location
     if name not in graph.inputs:
         raise ModelError(_no_input(definition, graph, name))
@@ -37,10 +38,13 @@ def given_input(
         raise ShapeError(f"{where}: {against(name, array.shape, declared[name])}: the ranks must agree")
     if not array.size:
         raise ShapeError(f"{where}: {against(name, array.shape, declared[name])}: it is empty")
-    if told := not_finite(array):
+    if told := not_finite(array, name not in finite):
         raise ModelError(f"{where}: input {name!r}: {told}")
-    if array.dtype.kind != "f" or array.dtype.itemsize <= np.dtype(dtype).itemsize:
+    if array.dtype.kind != "f" or array.dtype.itemsize <= dtype.itemsize:
         return array
+    if name not in finite:
+        with np.errstate(over="ignore"):
+            return array.astype(dtype)
     try:
         with np.errstate(over="raise"):
             return array.astype(dtype)

@@ -45,7 +45,7 @@ from demitasse_training.arguments import (
     whole_seed,
 )
 from demitasse_training.entrance import Entrance
-from demitasse_training.finite import not_finite
+from demitasse_training.finite import multiplied, not_finite
 from demitasse_training.folding import FOLD
 from demitasse_training.graph import NetGraph
 from demitasse_training.inputs import against, given_input
@@ -149,6 +149,7 @@ class Net(Rooted):
                 f"{', '.join(self.graph.inputs) or 'none'})"
             )
         self._declared = self._made.shapes
+        self._numbers, self._finite = np.dtype(self.dtype), multiplied(self.graph)
         self._follows, self._usual = bool(varying(self.graph)), made(self.graph)
         if flat is None:
             self._own_parameters()
@@ -168,11 +169,12 @@ class Net(Rooted):
         """Run all layers; ``inputs`` by blob name replace what is there. Copies of the outputs. Threads
         that call at once are served one after the other.
 
-        Raises ModelError for what is no input or no finite numbers, ShapeError when the net cannot take
-        a shape, the net being then as it was; DataError for samples that it reads and that are not
-        finite; WorkerError where its samples' reading was closed.
+        Raises ModelError for what is no input, no numbers, NaN, or infinite where a convolution or an
+        inner product reads it, ShapeError when the net cannot take a shape, the net being then as it
+        was; DataError for samples that it reads and that are not finite; WorkerError where its samples'
+        reading was closed.
         """
-        about = self.definition, self.graph, self._declared, self.dtype
+        about = self.definition, self.graph, self._declared, self._numbers, self._finite
         arrays = {name: given_input(*about, name, value) for name, value in inputs.items()}
         return self._forward(arrays)
 
@@ -516,11 +518,12 @@ class Net(Rooted):
         return destinations(self.graph, self.plan, step.array, engine, self._allocator)
 
     def _check_samples(self) -> None:
-        """Raise DataError for samples that were read and are not finite; those that went to a device are
-        not looked at."""
+        """Raise DataError for samples that were read and are NaN, or infinite where that has no meaning;
+        those that went to a device are not looked at."""
         for feed, out in zip(self.graph.feeds, self._made.outs, strict=True):
             for field, array in out.arrays.items():
-                if isinstance(array, np.ndarray) and (told := not_finite(array)):
+                infinite = (feed.layer, field) not in self._finite
+                if isinstance(array, np.ndarray) and (told := not_finite(array, infinite)):
                     raise DataError(f"layer {feed.layer!r}: {field}: {told}")
 
     def _read(self, number: int) -> None:

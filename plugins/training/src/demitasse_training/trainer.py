@@ -124,7 +124,7 @@ class Trainer(Rooted):
         self.listeners: list[Callable[[Event], None]] = [each for each in found if each is not None]
         self._recent: deque[float] = deque(maxlen=max(1, self.solver.average_loss))
         self._last_snapshot: Path | None = None
-        self._saved, self._keeps = 0, False
+        self._saved, self._written, self._keeps = 0, 0, False
         self._next_told = 0.0  # on time.monotonic's clock, of a test's batches
         self._crew = Crew()
         self._workers = self._crew.workers
@@ -149,7 +149,7 @@ class Trainer(Rooted):
                 setting=self._setting,
             )
             if saved is not None:
-                self._pace.iteration = saved.iteration or 0
+                self._pace.iteration = self._written = saved.iteration or 0
             if self.processes.size > 1:
                 mine = in_common(self._workers[0], self.batch, self.iteration)
                 agreement.agree(self.processes, mine)
@@ -258,7 +258,7 @@ class Trainer(Rooted):
             raise SnapshotError(problem)
         self._last_snapshot = paths[0]
         if prefix is None:
-            self._saved = self.iteration
+            self._saved = self._written = self.iteration
         if first:
             self._tell("snapshot", {"path": paths[0], "paths": paths})
         return paths[0]
@@ -324,7 +324,9 @@ class Trainer(Rooted):
                 self.snapshot()
         if self._tests.nets and tested != self.iteration and not self.stopped:
             self._run_test(stop, until)
-        if (solver.snapshot_last or self.stopped) and self._saved != self.iteration:
+        # Who is stopped keeps also what was trained before, step by step.
+        kept = self._written if self.stopped else self._saved
+        if (solver.snapshot_last or self.stopped) and kept != self.iteration:
             self.snapshot()
         result = Result(
             self.iteration, loss, time.perf_counter() - start, self._crew.clock().taken(before)
