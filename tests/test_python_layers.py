@@ -163,8 +163,19 @@ MODULE = """
 
         def forward(self, bottom, top):
             self.calls += 1
+            if bottom[0].data.max() > 99:
+                raise RuntimeError("no target for that")
             top[0].reshape(*bottom[0].shape)
             top[0].data[...] = np.arange(bottom[0].count).reshape(bottom[0].shape) / 10
+
+        def backward(self, top, propagate_down, bottom):
+            pass
+
+    class Twice(Targets):
+        "Twice its bottom."
+        def forward(self, bottom, top):
+            top[0].reshape(*bottom[0].shape)
+            top[0].data[...] = 2 * bottom[0].data
 
         def backward(self, top, propagate_down, bottom):
             pass
@@ -372,6 +383,71 @@ def test_a_training_follows_targets_for_each_place_of_images_of_many_sizes(
         assert solver.net.blobs["target"].shape == samples[first + 1].shape
     assert layers["image"].number == len(samples)
     assert [layers[name].calls for name in ("target", "more")] == [4, 4]
+
+
+def test_a_net_goes_on_after_an_image_that_it_cannot_take(
+    make: Callable[..., caffe.Net], module: str
+) -> None:
+    """Too small for a layer behind the targets, or an error in the user's own code: plans, blobs and
+    running means are those from before."""
+    n = caffe.NetSpec()
+    n.image = L.Python(module=module, layer="Fed")
+    n.bn = L.BatchNorm(n.image, moving_average_fraction=0.5)
+    n.score = L.Convolution(
+        n.image, num_output=1, kernel_size=1, weight_filler={"type": "constant", "value": 1}
+    )
+    n.target = L.Python(n.score, module=module, layer="Targets")
+    n.apart = L.EuclideanLoss(n.score, n.target, propagate_down=[True, False])
+    n.tail = L.Convolution(n.bn, num_output=1, kernel_size=2)
+    net = make(n)
+    image = dict(zip(net._layer_names, net.layers, strict=True))["image"]
+
+    def means() -> list[float]:
+        return [blob.data.item() for blob in net.params["bn"]]
+
+    def forward(rows: int, value: float = 1.0) -> None:
+        image.give([np.full((1, 1, rows, 4), value)])
+        net.forward()
+        assert net.blobs["target"].shape == (1, 1, rows, 4)
+
+    forward(3)
+    for rows, value, message in (
+        (1, 1.0, r"layer 'tail' \(Convolution\)"),
+        (5, 100.0, "no target for that"),
+    ):
+        before = means()
+        with pytest.raises(demitasse.DemitasseError, match=message):
+            forward(rows, value)
+        assert means() == before
+        assert net.blobs["target"].shape == (1, 1, 3, 4)
+        forward(3)
+        assert means() != before, "a pass moves them"
+        for rows in (2, 6, 3):
+            forward(rows)
+
+
+@pytest.mark.parametrize("passes", [1, 2])
+def test_targets_are_made_of_the_same_random_numbers_as_the_pass_that_uses_them(
+    allowed: demitasse.Runtime, module: str, passes: int
+) -> None:
+    n = caffe.NetSpec()
+    n.image = L.Python(module=module, layer="Fed")
+    n.drop = L.Dropout(n.image)
+    n.score = L.Convolution(n.drop, num_output=1, kernel_size=1, weight_filler={"type": "xavier"})
+    n.target = L.Python(n.drop, module=module, layer="Twice")
+    n.apart = L.EuclideanLoss(n.score, n.target, propagate_down=[True, False])
+    Path("net.prototxt").write_text(str(n.to_proto()))
+    Path("solver.prototxt").write_text(
+        f'train_net: "net.prototxt" base_lr: 0 lr_policy: "fixed" iter_size: {passes} max_iter: 9'
+    )
+    solver, masks = caffe.SGDSolver("solver.prototxt"), set()
+    for rows in (4, 9, 6, 9):
+        solver.net.layers[0].give([np.ones((1, 1, rows, 4))] * passes)
+        solver.step(1)
+        drop = solver.net.blobs["drop"].data
+        np.testing.assert_array_equal(solver.net.blobs["target"].data, 2 * drop)
+        masks.add(tuple(drop.ravel()[:16]))
+    assert len(masks) == 4, "each iteration has its own"
 
 
 def test_samples_are_there_again_where_a_pass_begins_again(

@@ -1,6 +1,7 @@
 """What rounds of messages cost on networks: beside events, bounds, and sums done by hand."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -169,3 +170,29 @@ def test_a_link_that_is_not_described_is_named_with_its_level() -> None:
         topology(machine, machine.levels)
     with pytest.raises(DescriptionError, match="level 'node' has no link,"):
         topology(machine, machine.levels[1:])
+
+
+@pytest.mark.parametrize(("racks", "nodes"), [(1, 4), (2, 2), (4, 1)])
+def test_a_tier_around_makes_no_trunk_wider(racks: int, nodes: int) -> None:
+    """Four ranks of a node send 1 MB each to another node: 4 MB leave by a trunk of 10 MB/s, whose node
+    has four endpoints of as much."""
+    around = Tier("rack", racks, 1e-6, 10e6)
+    tiers = (Tier("node", nodes, 1e-6, 10e6, 4), Tier("rank", 4, 1e-6, 10e6))
+    network = Topology((around, *tiers) if racks > 1 else tiers)
+    source = np.arange(4)
+    _, seconds = network.messages(source, source + 4 * (network.endpoints // 4 - 1), np.full(4, 1e6))
+    np.testing.assert_allclose(seconds, 0.4)
+    _, within = network.messages(source[:1], source[1:2], np.full(1, 1e6))
+    np.testing.assert_allclose(within, 0.1)
+
+
+def test_levels_of_one_sibling_are_passed_by_what_leaves_them() -> None:
+    link = Link(Quantity.parse("1 us"), Quantity.parse("10 MB/s"), 4)
+    rack, node, rank = (Level(n, c, link=link) for n, c in (("rack", 2), ("node", 1), ("rank", 4)))
+    machine = Machine("m", (rack, node, rank))
+    made = topology(machine, machine.levels)
+    assert [(tier.name, tier.count) for tier in made.tiers] == [("rack", 2), ("node", 1), ("rank", 4)]
+    unlinked = replace(node, link=None)
+    assert [tier.name for tier in topology(machine, (rack, unlinked, rank)).tiers] == ["rack", "rank"]
+    alone = topology(machine, (replace(rack, count=1), rank))
+    assert [tier.name for tier in alone.tiers] == ["rank"], "nothing leaves the outermost"

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from drawn_examples import examples
 from hypothesis import HealthCheck, given, settings
@@ -271,6 +272,9 @@ def test_a_level_in_memory_counts_from_one(key: str, value: Any) -> None:
         Machine("m", (Level("a", **{key: value}),))
     with pytest.raises(DescriptionError, match=r"level 'a', caches 'L2': count = 0 \(valid: a whole"):
         Machine("m", (Level("a", caches=(MemorySpace("L2", count=0),)),))
+    with pytest.raises(DescriptionError, match="True"):
+        Machine("m", (Level("a", **{key: True}),))
+    Machine("m", (Level("a", **{key: np.int64(4)}),))
 
 
 def test_lines_are_found_within_a_list_of_tables(tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from demitasse import Place, Request, TensorSpec, hookimpl
+from demitasse import Place, PluginError, Request, TensorSpec, hookimpl
 from demitasse.operations import VOCABULARY
-from demitasse_python_layer import plugin
+from demitasse_python_layer import plugin, user_layer
 from demitasse_python_layer.blob import LayerBlob, ParameterBlobs
 from demitasse_python_layer.operations import BACKWARD, FORWARD
 from demitasse_python_layer.user_layer import UserLayer
@@ -92,3 +92,15 @@ class Doubling:
     assert made.calls == ["setup", "reshape", "reshape", "reshape", "forward", [True]]
     assert (made.param_str, made.phase) == ("text", 1)
     assert not user.reshaped(), "its tops follow its bottoms"
+
+
+def test_what_cannot_stand_in_is_told_with_its_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = importlib.metadata.EntryPoint("caffe", "no_such_module:stand_in", user_layer.STAND_INS)
+    monkeypatch.setattr(user_layer, "entry_points", lambda group: [broken])
+    user_layer._stand_in.cache_clear()
+    message = (
+        r"entry point 'caffe' of demitasse.stand_ins .*no_such_module:stand_in raised ModuleNotFound"
+    )
+    with pytest.raises(PluginError, match=message):
+        UserLayer("json", "JSONDecoder", "", 0, 1, "float32", "net.prototxt:1")
+    user_layer._stand_in.cache_clear()

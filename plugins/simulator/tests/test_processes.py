@@ -76,7 +76,8 @@ def racks(racks: int, nodes: int) -> str:
     return (
         f'{around}[[level]]\nname = "node"\ncount = {nodes}\n{narrow}\n'
         f'[[level]]\nname = "rank"\ncount = 4\nworkers = "mpi"\n{RATE}\n{LINK.format(10, "")}\n'
-        'sync = { plugin = "allreduce", stage = "packed", algorithm = "ring", shared = false }\n'
+        'sync = { plugin = "allreduce", stage = "packed", algorithm = "recursive-halving-doubling", '
+        'ranks = "natural", shared = false }\n'  # by which all ranks of a node send out of it at once
     )
 
 
@@ -131,6 +132,40 @@ def test_servers_endpoints_carry_what_all_push_and_pull(
     told = f"{servers} of 8 processes hold a shard of the parameters each; bsp: each bucket is pushed"
     assert any(line.startswith(told) for line in bulk.sources)
     assert not any("recursive" in line for line in bulk.sources)
+
+
+def test_servers_add_in_the_memory_around_them(predict: Callable[..., Simulation]) -> None:
+    """Of p processes p - 1 shards are added, each by two reads and a write: here in a memory of 1 MB/s,
+    which a node's two ranks share."""
+    slow = MEMORY.replace("20 GB/s", "1 MB/s")
+    ranks = (
+        f'[[level]]\nname = "rank"\ncount = 2\nworkers = "mpi"\npeak = "100 GFLOP/s (assumed)"\n'
+        f'{LINK.format(9000, "")}\nsync = {{ plugin = "parameter_server", servers = 2 }}\n'
+    )
+    around = f'[[level]]\nname = "node"\ncount = 2\n{LINK.format(9000, "")}\n'
+    fast = predict(f"{around}{MEMORY}\n{ranks}")
+    made = predict(f"{around}{slow}\n{ranks}")
+    added = 3 * 3 * (made.memory["gradients"] / 2) / (1e6 / 2)
+    exchanged = sum(each.seconds for each in made.timeline if each.name.startswith("exchange "))
+    without = sum(each.seconds for each in fast.timeline if each.name.startswith("exchange "))
+    assert exchanged - without == pytest.approx(added, rel=0.01)
+
+
+def test_one_process_has_no_messages_and_needs_no_servers(predict: Callable[..., Simulation]) -> None:
+    alone = predict(served(4, "bsp"), nodes=1)
+    assert not any(each.name.startswith("exchange ") for each in alone.timeline)
+    assert alone.phases["synchronise"] == pytest.approx(0, abs=1e-3)
+
+
+def test_what_is_told_in_seconds_is_not_told_again_for_each_bucket(
+    predict: Callable[..., Simulation], solver: Path
+) -> None:
+    """Where gradients are measured before any is used."""
+    plain = predict(served(4, "asp"))
+    solver.write_text(f"{solver.read_text()}\nclip_gradients: 1\n")
+    clipped = predict(served(4, "asp"))
+    names = [[e for e in made.timeline if e.name.startswith("exchange ")] for made in (plain, clipped)]
+    assert [len(each) for each in names] == [1, 1]
 
 
 def test_more_servers_than_processes_are_told(predict: Callable[..., Simulation]) -> None:

@@ -133,8 +133,11 @@ def test_a_run_may_be_stopped_in_its_first_test_and_in_its_last(running: Any) ->
 
     assert trainer.run(stop=always).iteration == 0
     assert (asked, told(events, "test"), told(events, "snapshot")) == ([0], [], [])
-    trainer.step(3)
-    del asked[:]
+    trainer.step(2)
+    assert trainer.run(stop=always).iteration == 2
+    assert told(events, "snapshot") == [2], "what was trained step by step"
+    trainer.step(1)
+    del asked[:], events[:]
     trainer.solver = dataclasses.replace(trainer.solver, test_first=False)
     assert trainer.run(stop=lambda: len(asked) == 1 or asked.append(4)).iteration == 4
     assert (told(events, "test"), told(events, "snapshot")) == ([], [4])
@@ -165,7 +168,8 @@ def test_a_rate_that_is_no_number_is_refused_with_its_iteration(toy: ModuleType,
 
     with pytest.raises(ModelError, match="the solver's rate of iteration 0 is None; valid is a number"):
         runtime().trainer(solver(lambda iteration: None))
-    later = runtime().trainer(solver(lambda iteration: "a" if iteration == 2 else np.float32(0.5)))
+    good = [np.float32(0.5), np.array(0.5)]
+    later = runtime().trainer(solver(lambda iteration: "a" if iteration == 2 else good[iteration]))
     with pytest.raises(ModelError, match="the solver's rate of iteration 2 is 'a'"):
         later.step(3)
     assert later.iteration == 2

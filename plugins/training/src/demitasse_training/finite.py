@@ -16,7 +16,7 @@ _MULTIPLIED = ("convolution", "inner_product", "deconvolution")
 
 
 def multiplied(graph: Graph) -> Collection[str | tuple[str, str]]:
-    """The inputs, and the samples by layer and field, that a convolution or an inner product reads, which
+    """The inputs, and the samples by layer and field, that a convolution or an inner product reads: it
     makes NaN of what is infinite. Elsewhere that may have a meaning, as in a mask before a softmax."""
     read = {
         tensor

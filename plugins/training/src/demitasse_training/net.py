@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -139,6 +140,7 @@ class Net(Rooted):
         self._lent = False
         self._once: Step | None = None
         self._first: int | None = None
+        self._walked = 0  # iterations
         self._streams: list[Stream] = []
         self.closed = False
         self._made = self._planner.planned({})
@@ -316,6 +318,24 @@ class Net(Rooted):
             self._planner, self._first = before
             raise
 
+    @contextmanager
+    def or_as_it_was(self) -> Iterator[None]:
+        """What is planned and run meanwhile is undone where it fails: plans, inputs, and what forward
+        passes change of parameters are as they were."""
+        before, inputs = (self._planner, self._first, self._made), self._inputs()
+        restore = self.statistics_kept()
+        try:
+            yield
+        except BaseException:
+            self._made.forget()
+            self._planner, self._first, self._made = before
+            self._planner.unbind()
+            self._made.unbind()  # the arena may be another by now
+            for name, array in inputs.items():
+                self._input(name)[...] = array
+            restore()
+            raise
+
     def statistics_kept(self) -> Work:
         """Remember what forward passes change of parameters, as running means. What is given has them as
         they were then."""
@@ -392,6 +412,7 @@ class Net(Rooted):
             feeds = enumerate(self.graph.feeds)
             reads = [(feed.layer, partial(self._read, number)) for number, feed in feeds]
             self._made.walk = Walk(self.graph, step, reads, self._flat, self._gradients)
+            self._made.walk.iteration = self._walked
         return self._made.walk
 
     def profile(self, iterations: int = 10) -> list[tuple[Entry, float]]:
@@ -555,7 +576,11 @@ class Net(Rooted):
         made = self._planner.planned(shapes, self._first, samples)
         self._made.forget()
         before, taken = self._inputs(), self._taken() if again else {}
+        if self._made.walk is not None:
+            self._walked = self._made.walk.iteration
         self._made = made
+        if made.walk is not None:
+            made.walk.iteration = self._walked
         if before and self.backward:
             self._arena.view(0, (self._arena.nbytes,), "uint8")[...] = 0  # what others left in gradients
         for name, array in before.items():

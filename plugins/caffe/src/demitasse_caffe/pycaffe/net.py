@@ -5,7 +5,6 @@ from __future__ import annotations
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +69,7 @@ class Net(Callbacks):
     def _begin(self, engine: Any, runtime: Runtime) -> None:
         Callbacks.__init__(self)
         self._engine, self._runtime = engine, runtime
-        self._begun = False  # a pass on the samples that were taken
+        self._refused: tuple[Any, DataError] | None = None  # samples that a layer cannot take
         weakref.finalize(self, engine.close)  # ends its reading ahead of samples
         self._definition: NetDefinition = engine.definition
         self._samples: list[tuple[dict[str, np.ndarray], int]] = []
@@ -186,58 +185,34 @@ class Net(Callbacks):
         self._values.settle(last)
         self._next_samples(first)
         whole = last in (None, len(self._layer_names) - 1)
-        self._begun = False
+        self._refused = None
         if first == 0:
             samples = self._engine.coming(layers=whole)
             try:
                 self._engine.follow(samples)
             except DataError as error:
-                if not whole:
+                if not whole or self.called("forward"):
                     raise
-                self._plan_by_running(samples, error)
+                self._refused = samples, error
         if first > 0 or not whole:
             self._follow_layers(first, last)
-
-    def _plan_by_running(self, samples: Any, error: DataError) -> None:
-        """Plan for samples of shapes that some layer cannot take: run what is before it, as far as a
-        layer with bottoms that runs a user's code. That may tell the shapes of its tops only then, as
-        those do that make targets for each place of an image. Raises the ``error`` where that does not
-        help."""
-        behind = [(layer, part) for layer, part in self._users_parts() if part.bottoms]
-        if not behind:
-            raise error
-        made = [part for _, part in self._users_parts() if not part.bottoms]
-        restore = self._engine.statistics_kept()
-        for layer, part in behind:
-            self._engine.follow_first(samples, self._layer_names.index(layer) + 1)
-            walk = self._engine.walk
-            try:
-                walk.forward(0, len(walk.layers) - 1, again=self._begun)
-            except ShapeError:
-                if part.unplanned != "forward":
-                    raise
-            self._begun = True
-            restore()
-            made.append(part)
-            for each in made:
-                each.keep()
-            with suppress(DataError):  # a later layer may tell, too
-                self._engine.follow_first(samples, None)
-                return
-        raise error
 
     def following(self, run: Callable[[bool], None]) -> None:
         """Run a forward pass from the first layer on, which is told whether it is ``again`` on the same
         samples: where a layer with bottoms gives its tops other shapes in its user's code, as layers
         that propose regions do, plan again and begin again on what users' layers have made."""
         parts = [part for _, part in self._users_parts()]
-        begun, self._begun = self._begun, False
         within = any(part.bottoms for part in parts)
         restore = self._engine.statistics_kept() if within else lambda: None
+        again, (refused, self._refused) = False, (self._refused, None)
         try:
+            if refused is not None:
+                with self._engine.or_as_it_was():
+                    self._plan_by_running(run, *refused)
+                again = True
             for attempt in range(2 * len(parts) + 1):  # each may tell by reshape, then by forward
                 try:
-                    run(begun or attempt > 0)
+                    run(again or attempt > 0)
                     return
                 except ShapeError:
                     changed = next((n for n, part in enumerate(parts) if part.unplanned), None)
@@ -248,6 +223,32 @@ class Net(Callbacks):
         finally:
             for part in parts:
                 part.forget()
+
+    def _plan_by_running(self, run: Callable[[bool], None], samples: Any, error: DataError) -> None:
+        """Plan for samples of shapes that some layer cannot take: run what is before it, as far as a
+        layer with bottoms that runs a user's code. That may tell the shapes of its tops only then, as
+        those do that make targets for each place of an image. Raises the ``error``, or what is wrong
+        then, where that does not help."""
+        parts, restore = list(self._users_parts()), self._engine.statistics_kept()
+        made = [part for _, part in parts if not part.bottoms]
+        behind = [(layer, part) for layer, part in parts if part.bottoms]
+        for number, (layer, part) in enumerate(behind):
+            self._engine.follow_first(samples, self._layer_names.index(layer) + 1)
+            try:
+                run(number > 0)
+            except ShapeError:
+                if part.unplanned != "forward":
+                    raise
+            restore()
+            made.append(part)
+            for each in made:
+                each.keep()
+            try:
+                self._engine.follow_first(samples, None)
+                return
+            except DataError as later:  # of what another layer may tell, too
+                error = later
+        raise error
 
     def reshape(self) -> None:
         """Give all blobs the shapes that follow from those of the inputs. Raises ShapeError when the net
@@ -389,9 +390,14 @@ class Net(Callbacks):
         if self.called(way):
             self.around_each(way, numbers, run)
         elif way == "forward" and numbers[0] == 0:
-            self.following(lambda again: self._engine.walk.forward(0, numbers[-1], again=again))
+            self.following(lambda again: self._walk_to(numbers[-1], again))
         else:
             run(numbers[0], numbers[-1])
+
+    def _walk_to(self, last: int, again: bool) -> None:
+        """From the first layer on, as far as the net is planned."""
+        walk = self._engine.walk
+        walk.forward(0, min(last, len(walk.layers) - 1), again=again)
 
     def _plan_on(self, made: Sequence[Any]) -> None:
         """Plan again, and have the next pass take what users' layers have made."""
