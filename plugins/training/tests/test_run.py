@@ -169,7 +169,7 @@ def test_a_rate_that_is_no_number_is_refused_with_its_iteration(toy: ModuleType,
     with pytest.raises(ModelError, match="the solver's rate of iteration 0 is None; valid is a number"):
         runtime().trainer(solver(lambda iteration: None))
     good = [np.float32(0.5), np.array(0.5)]
-    later = runtime().trainer(solver(lambda iteration: "a" if iteration == 2 else good[iteration]))
+    later = runtime().trainer(solver(lambda iteration: "a" if iteration == 2 else good[iteration % 2]))
     with pytest.raises(ModelError, match="the solver's rate of iteration 2 is 'a'"):
         later.step(3)
     assert later.iteration == 2
