@@ -113,9 +113,13 @@ def is_right(found: list[Any], dy: Any, x: Any, about: dict[str, Any]) -> None:
     numbers=st.fixed_dictionaries(WINDOWS),
     layout=st.sampled_from(PAIRS),
     near_memory=st.sampled_from([1, 2**14, 2**20]),
+    worth=st.sampled_from([0, unit_gradient._WORTH, 100]),
 )
-def test_gradients_of_weights(numbers: dict[str, Any], layout: Layout, near_memory: int) -> None:
-    """Also as if the caches were small, so that stretches are many, and outputs divided."""
+def test_gradients_of_weights(
+    numbers: dict[str, Any], layout: Layout, near_memory: int, worth: float
+) -> None:
+    """Also as if the caches were small, so that stretches are many, and outputs divided; by pixels and
+    by windows' rows."""
     x, shape, about = made_for_windows(numbers)
     assume(x.shape[1] >= 8 or numbers["taps"][1] > 1)
     dy = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
@@ -125,6 +129,7 @@ def test_gradients_of_weights(numbers: dict[str, Any], layout: Layout, near_memo
         patch.setattr(unit_gradient, "_SUMS", near_memory)
         patch.setattr(unit_gradient, "_STRETCH", near_memory)
         patch.setattr(unit_gradient, "_LEAST", 64)
+        patch.setattr(unit_gradient, "_WORTH", worth)
         (candidate,) = unit_gradient.backward_weights(request)
     is_right(computed(candidate, request, dy, x), dy, x, about)
 
@@ -139,6 +144,7 @@ def test_gradients_of_weights(numbers: dict[str, Any], layout: Layout, near_memo
         ((2, 512, 7, 7), 64, 3, {"pad": (1, 1)}),
         ((3, 96, 13, 13), 64, 5, {"pad": (2, 2), "groups": 2}),
         ((2, 3, 57, 57), 96, 11, {"stride": (4, 4)}),
+        ((3, 20, 12, 12), 50, 5, {}),
     ],
 )
 def test_gradients_of_layers_of_nets(

@@ -34,20 +34,14 @@ from demitasse_cpu.loops.reorder import turned
 
 @compiled()
 def framed(f: Any, x: Array, y: Array, begin: int, end: int) -> None:
-    """Images ``begin`` to ``end`` with zeros around them."""
-    for image in range(begin, end):
-        for row in range(f.padded_rows):
-            at = (image * f.padded_rows + row) * f.padded_line
-            target, source = y[at : at + f.padded_line], row - f.top
-            if 0 <= source < f.rows:
-                start = (image * f.rows + source) * f.line
-                line, place = x[start : start + f.line], target[f.left : f.left + f.line]
-                target[: f.left] = 0
-                for i in range(f.line):
-                    place[i] = line[i]
-                target[f.left + f.line :] = 0
-            else:
-                target[:] = 0
+    """Rows ``begin`` to ``end`` with zeros before and behind them."""
+    for row in range(begin, end):
+        target, line = y[row * f.padded :][: f.padded], x[row * f.line :][: f.line]
+        target[: f.left] = 0
+        place = target[f.left : f.left + f.line]
+        for i in range(f.line):
+            place[i] = line[i]
+        target[f.left + f.line :] = 0
 
 
 @inlined
@@ -58,16 +52,22 @@ def _look_up(rows: Array, columns: Array, image: int, images: int, first: int, o
     number = first // size
     row = (first - number * size) // columns.size
     column = first - number * size - row * columns.size
-    for i in range(offsets.size):
-        there = rows[row] >= 0 and columns[column] >= 0 and 0 <= number < images
-        offsets[i] = number * image + rows[row] + columns[column] if there else -1
-        column += 1
-        if column == columns.size:
-            column = 0
-            row += 1
-            if row == rows.size:
-                row = 0
-                number += 1
+    done = 0
+    while done < offsets.size:
+        count = min(columns.size - column, offsets.size - done)
+        some, along = offsets[done : done + count], columns[column : column + count]
+        if rows[row] >= 0 and 0 <= number < images:
+            start = number * image + rows[row]
+            for i in range(count):
+                some[i] = start + along[i] if along[i] >= 0 else -1
+        else:
+            some[:] = -1
+        done += count
+        column = 0
+        row += 1
+        if row == rows.size:
+            row = 0
+            number += 1
 
 
 @inlined
