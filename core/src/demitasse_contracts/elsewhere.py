@@ -13,8 +13,6 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from demitasse import PLAIN, Candidate
 
 if TYPE_CHECKING:
@@ -73,6 +71,8 @@ def _bind(
     scratch: Any,
 ) -> Work:
     """The candidate's work between copies of what it reads and of what it makes or changes."""
+    import numpy as np
+
     name, there = request.operation.name, request.place.space
     if (name, space) not in _told:
         _told.add((name, space))
@@ -121,6 +121,8 @@ class OnCopies:
             self.named = named
 
     def __call__(self) -> None:
+        import numpy as np
+
         for mine, theirs in self._before:
             mine[...] = np.asarray(theirs)
         if self._rate is not None and self._rate[0] < 0:

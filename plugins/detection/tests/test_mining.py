@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -210,8 +209,8 @@ def test_a_wrong_layer_is_told_with_its_line(
 
 def test_what_is_no_region_or_class_is_an_error(run: Any) -> None:
     rois, column = np.zeros((3, 5)), np.zeros((3, 1))
-    rois[1, 0] = math.nan
-    where = r"net.prototxt:5: layer 'a' \(BoxAnnotatorOHEM\): region 1 is of image nan"
+    rois[1, 0] = 0.5
+    where = r"net.prototxt:5: layer 'a' \(BoxAnnotatorOHEM\): region 1 is of image 0.5"
     with pytest.raises(demitasse.DataError, match=where):
         run(
             ANNOTATOR.format("roi_per_img: 1"),
