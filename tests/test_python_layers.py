@@ -171,6 +171,16 @@ MODULE = """
         def backward(self, top, propagate_down, bottom):
             pass
 
+    class Sizes(Fed):
+        "Images of sizes of their own, told when they are made."
+        def setup(self, bottom, top):
+            self.random = np.random.default_rng(int(self.param_str))
+            top[0].reshape(1, 2, 9, 9)
+
+        def forward(self, bottom, top):
+            top[0].reshape(1, 2, *self.random.integers(9, 14, 2))
+            top[0].data[...] = self.random.normal(size=top[0].data.shape)
+
     class Twice(Targets):
         "Twice its bottom."
         def forward(self, bottom, top):
@@ -716,6 +726,44 @@ def test_trainers_and_nets_of_the_runtime_follow_images_of_many_sizes(
     net = allowed.net("net.prototxt")
     for n in (1, 2, 3):
         assert net.forward()["loss"].item() == pytest.approx(half_squares(0.1, 0, n)[0], rel=1e-5)
+
+
+def test_trainers_and_nets_of_the_runtime_follow_what_is_told_late(
+    allowed: demitasse.Runtime, module: str
+) -> None:
+    """Targets for each place of images of many sizes, and as many rows as are positive: as pycaffe's
+    solvers do, to the bit, dropped numbers and running means too."""
+    n = caffe.NetSpec()
+    n.image = L.Python(module=module, layer="Sizes", param_str="3")
+    n.bn = L.BatchNorm(n.image, moving_average_fraction=0.5)
+    n.drop = L.Dropout(n.bn)
+    n.score = L.Convolution(n.drop, num_output=1, kernel_size=1, weight_filler={"type": "xavier"})
+    n.target = L.Python(n.score, module=module, layer="Targets")
+    n.apart = L.EuclideanLoss(n.score, n.target, propagate_down=[True, False], loss_weight=0.001)
+    n.rows = L.Reshape(n.score, shape={"dim": [-1, 1]})
+    n.picked = L.Python(n.rows, module=module, layer="Picking", param_str="1", propagate_down=True)
+    n.loss = L.Reduction(n.picked, loss_weight=0.001)
+    Path("net.prototxt").write_text(str(n.to_proto()))
+    Path("solver.prototxt").write_text(
+        'train_net: "net.prototxt" base_lr: 0.01 lr_policy: "fixed" max_iter: 3 iter_size: 2 '
+        "random_seed: 1 snapshot_after_train: false"
+    )
+    solver = caffe.SGDSolver("solver.prototxt")
+    solver.step(3)
+    with allowed.trainer("solver.prototxt") as trainer:
+        assert trainer.varying == ["image", "target"]
+        trainer.run()
+        for name, arrays in trainer.net.params.items():
+            for mine, theirs in zip(arrays, solver.net.params[name], strict=True):
+                np.testing.assert_array_equal(mine, theirs.data)
+    net = allowed.net("net.prototxt", phase="train", retain="all")
+    shapes = []
+    for _ in range(4):
+        made = net.forward()
+        assert net.blobs["picked"].shape[1:] == (1,)
+        assert np.isfinite(made["loss"])
+        shapes.append(net.blobs["picked"].shape)
+    assert len(set(shapes)) > 1
 
 
 def test_mistakes_say_file_layer_and_reason(

@@ -41,12 +41,21 @@ class UserLayer:
         self.bottoms: list[LayerBlob] = []
         self.tops = [LayerBlob(dtype=dtype) for _ in range(tops)]
         self._ready, self._ahead = False, False
+        self._held: list[np.ndarray | None] = []
         self.unplanned = ""
         """The method that last gave the tops shapes that are not the plan's; empty where none did."""
         self._turn = threading.Lock()
 
     def __repr__(self) -> str:
         return f"<{self._where}>"
+
+    @property
+    def tells_late(self) -> bool:
+        """Whether ``reshape`` does nothing, so that ``forward`` may give its tops other shapes."""
+        code = getattr(self.object.reshape, "__code__", None)
+        return (
+            code is not None and not code.co_names and not code.co_freevars and len(code.co_consts) <= 2
+        )
 
     @property
     def top_shapes(self) -> tuple[Shape, ...]:
@@ -76,17 +85,22 @@ class UserLayer:
             self._ahead = True
             return self.top_shapes != before
 
+    def hold(self) -> None:
+        """Have what forwards make from now on in memory of its own, too: a plan may use that of the tops
+        for others before ``keep`` is called."""
+        self._held = [None] * len(self.tops)
+
     def keep(self) -> None:
-        """Have the next forward give what the last one made, in memory of its own, and not call the
-        object."""
+        """Have the next forward give what the last one made, and not call the object. After ``hold``."""
         with self._turn:
-            for top in self.tops:
-                top.data = np.array(top.data)
+            for number, top in enumerate(self.tops):
+                held = self._held[number]
+                top.data = np.array(top.data) if held is None else held
             self._ahead = True
 
     def forget(self) -> None:
-        """Have the next forward call the object, whatever was kept."""
-        self._ahead = False
+        """Have the next forward call the object, whatever was held and kept."""
+        self._held, self._ahead = [], False
 
     def forward(self, bottoms: Sequence[Any], parameters: Sequence[Any], tops: Sequence[Any]) -> None:
         """Call ``reshape`` and ``forward`` on a plan's arrays. Raises ShapeError when a top's shape is
@@ -96,6 +110,7 @@ class UserLayer:
                 self._ahead = False
                 self._deliver("forward", tops)
                 return
+            self._held = [None] * len(self._held)
             _attach(self.bottoms, bottoms)
             _attach(self.parameters, parameters)
             _attach(self.tops, tops)
@@ -127,17 +142,18 @@ class UserLayer:
         planned = tuple(top.shape for top in tops)
         if self.top_shapes != planned:
             self.unplanned = method
-            who = (
-                "caffe.Net and pycaffe's solvers follow such changes, in a pass from the first layer on"
-            )
+            who = "nets, and trainers with one worker whose class has a reshape that does nothing,"
             raise ShapeError(
                 f"{self._where}: {method} made tops of {self.top_shapes} where {planned} is planned; "
-                f"{who if self.bottoms else 'one worker alone follows such changes'}"
+                f"{f'{who} follow' if self.bottoms else 'one worker alone follows'} such changes"
             )
-        for blob, array in zip(self.tops, tops, strict=True):
-            if blob.data is not array:
-                array[...] = blob.data
+        for number, (blob, array) in enumerate(zip(self.tops, tops, strict=True)):
+            own = blob.data
+            if own is not array:
+                array[...] = own
                 blob.data = array
+            if self._held and method == "forward":
+                self._held[number] = np.array(array) if own is array else own
 
     def _reshape(self) -> None:
         self.object.reshape(self.bottoms, self.tops)

@@ -51,7 +51,15 @@ from demitasse_training.folding import FOLD
 from demitasse_training.graph import NetGraph
 from demitasse_training.inputs import against, given_input
 from demitasse_training.memory_check import check_room
-from demitasse_training.own_shapes import SampleShapes, coming, explained, made, makers, varying
+from demitasse_training.own_shapes import (
+    SampleShapes,
+    coming,
+    explained,
+    made,
+    makers,
+    users,
+    varying,
+)
 from demitasse_training.planner import Planner, Shapes
 from demitasse_training.profiling import timed
 from demitasse_training.samples import Destination, close_stream, destinations, open_stream, opener
@@ -59,6 +67,7 @@ from demitasse_training.shares import Share
 from demitasse_training.statistics import changed_parameters, joined
 from demitasse_training.tally import Tally
 from demitasse_training.terms import loss_weights
+from demitasse_training.users_layers import Run, run_through
 from demitasse_training.views import Blob, Named, Views, extents
 from demitasse_training.walk import Walk
 
@@ -153,6 +162,7 @@ class Net(Rooted):
         self._declared = self._made.shapes
         self._numbers, self._finite = np.dtype(self.dtype), multiplied(self.graph)
         self._follows, self._usual = bool(varying(self.graph)), made(self.graph)
+        self._within = any(part.bottoms for _, part in users(self.graph))
         if flat is None:
             self._own_parameters()
             parameters.fill(self.graph, self.plan, self._flat, self.seed)
@@ -191,15 +201,20 @@ class Net(Rooted):
             given, present = {name: array.shape for name, array in arrays.items()}, self._made.shapes
             if (wanted := {**present, **given}) != present:
                 self._replan(wanted, given)
-            step = self.follow(self.coming())
-            for name, array in arrays.items():
-                self._input(name)[...] = array
-            self.read(ahead and not self._follows)
-            self._check_samples()
-            if self._lent or self._once is not step:
-                self._do_once(step)
-            for work in step.forward:
-                work()
+
+            def run(again: bool) -> None:
+                step = self.step
+                if not again:
+                    for name, array in arrays.items():
+                        self._input(name)[...] = array
+                    self.read(ahead and not self._follows)
+                    self._check_samples()
+                if self._lent or self._once is not step:
+                    self._do_once(step)
+                for work in step.forward:
+                    work()
+
+            self.run_through(self.coming(), run)
             return self.outputs(planned)
 
     def outputs(self, planned: bool = False) -> dict[str, np.ndarray]:
@@ -304,6 +319,15 @@ class Net(Rooted):
             with explained(self.graph, self.streams, samples):
                 self._prepare(self._made.shapes, samples)
         return self.step
+
+    def run_through(self, samples: SampleShapes, run: Run) -> None:
+        """A forward pass on samples of these shapes, by ``run``; see users_layers.run_through, which
+        serves nets whose layers run a user's code."""
+        if self._within:
+            run_through(self, samples, run)
+        else:
+            self.follow(samples)
+            run(False)
 
     def follow_first(self, samples: SampleShapes, first: int | None) -> None:
         """As ``follow``, with only that many of the layers, or with all of them for None. Plans that

@@ -17,8 +17,10 @@ SampleShapes = Mapping[tuple[str, str], tuple[int, ...]]
 
 def varying(graph: NetGraph) -> list[str]:
     """The layers for whose samples a net is planned anew: those of which each has a shape of its own
-    and, for one worker, what layers make that run a user's code."""
-    made = [layer for layer, _ in makers(graph)] if graph.workers == 1 else []
+    and, for one worker, what layers make that run a user's code, without bottoms or where they tell
+    shapes only then."""
+    alone = graph.workers == 1
+    made = [layer for layer, part in users(graph) if alone and (not part.bottoms or part.tells_late)]
     return list(dict.fromkeys([*(f.layer for f in graph.feeds if f.layer in graph.varying), *made]))
 
 

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from demitasse import Candidate, DataError, Entry, NumericsError, Plan, Step, Work
+from demitasse import Candidate, Entry, NumericsError, Plan, Step, Work
 from demitasse_training.net import Net
-from demitasse_training.own_shapes import SampleShapes, users
+from demitasse_training.own_shapes import SampleShapes
 
 if TYPE_CHECKING:
     from demitasse_training.worker import Worker
@@ -68,23 +68,31 @@ class Passes:
         if self._adds:
             self._gradients[...] = 0
         for number in range(passes):
-            start, before = clock(), phases.synchronise
+            start, before, reading = clock(), phases.synchronise, 0.0
             samples = net.coming()
-            come = clock()
-            step = self.next(samples, iteration, rate, number)
-            planned = clock()
-            net.read()
-            read = clock()
-            for work in (*(() if number else outer.first), *step.forward):
-                work()
+            come, first = clock(), [] if number else [*outer.first]
+
+            def run(again: bool, number: int = number, first: list[Work] = first) -> None:
+                nonlocal reading
+                step, at = self._ready(iteration, rate, number), clock()
+                if not again:
+                    net.read()
+                    reading += clock() - at
+                while first:
+                    first.pop(0)()
+                for work in step.forward:
+                    work()
+
+            net.run_through(samples, run)
+            step = self.step
             loss += step.loss() / passes
             forward, waited = clock(), phases.synchronise
             if not math.isfinite(loss):
                 raise NumericsError(f"iteration {iteration}: the loss is {loss}")
             for work in (*step.backward, *(outer.last if number == passes - 1 else ())):
                 work()
-            phases.read += come - start + read - planned
-            phases.forward += planned - come + forward - read - (waited - before)
+            phases.read += come - start + reading
+            phases.forward += forward - come - reading - (waited - before)
             phases.backward += clock() - forward - (phases.synchronise - waited)
         for work in outer.end:
             work()
@@ -92,16 +100,12 @@ class Passes:
 
     def next(self, samples: SampleShapes, iteration: int, rate: float, number: int = 0) -> Step:
         """The step of an iteration's pass of that ``number``, planned for its ``samples``."""
-        try:
-            self.step = step = self.net.follow(samples)
-        except DataError as error:
-            within = [layer for layer, part in users(self.net.graph) if part.bottoms]
-            if not within:
-                raise
-            raise DataError(
-                f"{error}; layer {within[0]!r} runs a user's code, which may tell its shapes only as it "
-                f"runs: pycaffe's solvers follow such layers"
-            ) from error
+        self.net.follow(samples)
+        return self._ready(iteration, rate, number)
+
+    def _ready(self, iteration: int, rate: float, number: int) -> Step:
+        """The step that is planned, told its numbers."""
+        self.step = step = self.net.step
         step.phases = self.phases
         step.scalars(iteration, rate)
         step.tell("sample", number * self._batch + self._offset)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from demitasse import DataError, ModelError, NetDefinition, Runtime, ShapeError, Weights, unknown
+from demitasse import ModelError, NetDefinition, Runtime, ShapeError, Weights, unknown
 from demitasse_caffe.pycaffe.batches import batches
 from demitasse_caffe.pycaffe.blob import BlobVec, NetBlob
 from demitasse_caffe.pycaffe.callbacks import Callbacks
@@ -69,7 +69,7 @@ class Net(Callbacks):
     def _begin(self, engine: Any, runtime: Runtime) -> None:
         Callbacks.__init__(self)
         self._engine, self._runtime = engine, runtime
-        self._refused: tuple[Any, DataError] | None = None  # samples that a layer cannot take
+        self._coming: Any = {}  # the shapes of the next samples
         weakref.finalize(self, engine.close)  # ends its reading ahead of samples
         self._definition: NetDefinition = engine.definition
         self._samples: list[tuple[dict[str, np.ndarray], int]] = []
@@ -185,70 +185,18 @@ class Net(Callbacks):
         self._values.settle(last)
         self._next_samples(first)
         whole = last in (None, len(self._layer_names) - 1)
-        self._refused = None
-        if first == 0:
-            samples = self._engine.coming(layers=whole)
-            try:
-                self._engine.follow(samples)
-            except DataError as error:
-                if not whole or self.called("forward"):
-                    raise
-                self._refused = samples, error
+        self._coming = self._engine.coming(layers=whole) if first == 0 else {}
+        if first == 0 and (not whole or self.called("forward")):
+            self._engine.follow(self._coming)
         if first > 0 or not whole:
             self._follow_layers(first, last)
 
     def following(self, run: Callable[[bool], None]) -> None:
         """Run a forward pass from the first layer on, which is told whether it is ``again`` on the same
         samples: where a layer with bottoms gives its tops other shapes in its user's code, as layers
-        that propose regions do, plan again and begin again on what users' layers have made."""
-        parts = [part for _, part in self._users_parts()]
-        within = any(part.bottoms for part in parts)
-        restore = self._engine.statistics_kept() if within else lambda: None
-        again, (refused, self._refused) = False, (self._refused, None)
-        try:
-            if refused is not None:
-                with self._engine.or_as_it_was():
-                    self._plan_by_running(run, *refused)
-                again = True
-            for attempt in range(2 * len(parts) + 1):  # each may tell by reshape, then by forward
-                try:
-                    run(again or attempt > 0)
-                    return
-                except ShapeError:
-                    changed = next((n for n, part in enumerate(parts) if part.unplanned), None)
-                    if changed is None or attempt == 2 * len(parts):
-                        raise
-                    restore()
-                    self._plan_on(parts[: changed + (parts[changed].unplanned == "forward")])
-        finally:
-            for part in parts:
-                part.forget()
-
-    def _plan_by_running(self, run: Callable[[bool], None], samples: Any, error: DataError) -> None:
-        """Plan for samples of shapes that some layer cannot take: run what is before it, as far as a
-        layer with bottoms that runs a user's code. That may tell the shapes of its tops only then, as
-        those do that make targets for each place of an image. Raises the ``error``, or what is wrong
-        then, where that does not help."""
-        parts, restore = list(self._users_parts()), self._engine.statistics_kept()
-        made = [part for _, part in parts if not part.bottoms]
-        behind = [(layer, part) for layer, part in parts if part.bottoms]
-        for number, (layer, part) in enumerate(behind):
-            self._engine.follow_first(samples, self._layer_names.index(layer) + 1)
-            try:
-                run(number > 0)
-            except ShapeError:
-                if part.unplanned != "forward":
-                    raise
-            restore()
-            made.append(part)
-            for each in made:
-                each.keep()
-            try:
-                self._engine.follow_first(samples, None)
-                return
-            except DataError as later:  # of what another layer may tell, too
-                error = later
-        raise error
+        that propose regions do, the net is planned again, and the pass begun again on what users' layers
+        have made."""
+        self._engine.run_through(self._coming, run)
 
     def reshape(self) -> None:
         """Give all blobs the shapes that follow from those of the inputs. Raises ShapeError when the net
@@ -398,12 +346,6 @@ class Net(Callbacks):
         """From the first layer on, as far as the net is planned."""
         walk = self._engine.walk
         walk.forward(0, min(last, len(walk.layers) - 1), again=again)
-
-    def _plan_on(self, made: Sequence[Any]) -> None:
-        """Plan again, and have the next pass take what users' layers have made."""
-        for part in made:
-            part.keep()
-        self._engine.plan_again()
 
     def _assign(self, name: str, mine: np.ndarray, value: Any) -> None:
         array = np.asarray(value)
