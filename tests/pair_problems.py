@@ -68,29 +68,33 @@ def near(found: Any, expected: Any, terms: Any) -> None:
 def windows_of(x: Any, result: Sequence[int], taps: Sequence[int], about: dict[str, Any]) -> Any:
     """The windows of padded images: images, channels, rows, columns, taps down and across."""
     (top, left), (down, across) = about["pad"], about["stride"]
+    apart = about.get("dilation", (1, 1))
+    spans = tuple((t - 1) * d + 1 for t, d in zip(taps, apart, strict=True))
     more = [
         max(0, (n - 1) * s + t - extent - p)
         for n, s, t, extent, p in zip(
-            result, (down, across), taps, x.shape[2:], (top, left), strict=True
+            result, (down, across), spans, x.shape[2:], (top, left), strict=True
         )
     ]
     padded = np.pad(x, ((0, 0), (0, 0), (top, more[0]), (left, more[1])))
-    seen = np.lib.stride_tricks.sliding_window_view(padded, tuple(taps), (2, 3))
-    return seen[:, :, ::down, ::across][:, :, : result[0], : result[1]]
+    seen = np.lib.stride_tricks.sliding_window_view(padded, spans, (2, 3))
+    return seen[:, :, ::down, ::across][:, :, : result[0], : result[1], :: apart[0], :: apart[1]]
 
 
 def made_for_windows(numbers: dict[str, Any]) -> tuple[Any, tuple[int, ...], dict[str, Any]]:
     """Images of numbers, the shape of the results and the attributes."""
+    numbers = {"dilation": (1, 1), **numbers}
     extents = [
-        max(1, (r - 1) * s + t - 2 * p + min(more, s - 1))
-        for r, s, t, p, more in zip(
-            *(numbers[each] for each in ("result", "stride", "taps", "pad", "beyond")), strict=True
+        max(1, (r - 1) * s + (t - 1) * d + 1 - 2 * p + min(more, s - 1))
+        for r, s, t, d, p, more in zip(
+            *(numbers[each] for each in ("result", "stride", "taps", "dilation", "pad", "beyond")),
+            strict=True,
         )
     ]
     random = np.random.default_rng(numbers["channels"])
     x = random.standard_normal((numbers["images"], numbers["channels"], *extents)).astype(np.float32)
     shape = (numbers["images"], numbers["outputs"], *numbers["result"])
-    return x, shape, {name: numbers[name] for name in ("stride", "pad")}
+    return x, shape, {name: numbers[name] for name in ("stride", "pad", "dilation")}
 
 
 def at_the_end_of_memory(array: Any) -> Any:

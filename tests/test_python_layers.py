@@ -586,6 +586,43 @@ def test_a_script_calls_its_layer_which_tells_shapes_as_it_reads(
     assert layer.number == len(samples)
 
 
+def test_callbacks_see_each_layer_once_where_shapes_are_told_late(
+    make: Callable[..., caffe.Net], module: str
+) -> None:
+    n = caffe.NetSpec()
+    n.image = L.Python(module=module, layer="Fed")
+    n.score = L.Convolution(
+        n.image, num_output=1, kernel_size=1, weight_filler={"type": "constant", "value": 1}
+    )
+    n.target = L.Python(n.score, module=module, layer="Targets")
+    n.apart = L.EuclideanLoss(n.score, n.target, propagate_down=[True, False])
+    net = make(n)
+    seen: list[int] = []
+    net.before_forward(seen.append)
+    image, target = net.layer_dict["image"], net.layer_dict["target"]
+    stop = False
+
+    def check(number: int) -> None:
+        if stop and number == 1:
+            raise RuntimeError("enough")
+
+    net.after_forward(check)
+    image.give([np.full((1, 1, rows, 4), rows) for rows in (3, 6, 2, 5, 4)])
+    for rows in (3, 6, 2):
+        seen.clear()
+        net.forward()
+        assert net.blobs["target"].shape == (1, 1, rows, 4)
+        assert np.all(net.blobs["score"].data == rows)
+        assert len(set(seen)) == len(seen) == len(net.layers)
+    assert (image.number, target.calls) == (3, 3)
+    stop = True
+    with pytest.raises(RuntimeError, match="enough"):
+        net.forward()
+    stop = False
+    net.forward()
+    assert np.all(net.blobs["score"].data == 4), "nothing of the pass that ended early is taken again"
+
+
 def of_many_sizes(module: str, weight: float) -> str:
     """A fully convolutional net on images of many sizes, whose only weights begin as one number."""
     n = caffe.NetSpec()

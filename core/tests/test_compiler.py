@@ -279,6 +279,38 @@ def test_a_damaged_loop_is_forgotten_and_compiled_again(tmp_path: Path, suffix: 
     assert damaged_loops(tmp_path / "__pycache__") == ()
 
 
+FAILS_ONCE = """
+import logging, os
+logging.basicConfig(format="%(name)s: %(message)s")
+from numba.core.caching import IndexDataCacheFile
+load, failures = IndexDataCacheFile.load, [{error}]
+def fails_once(self, key):
+    if failures:
+        raise failures.pop()
+    return load(self, key)
+IndexDataCacheFile.load = fails_once
+import loops
+assert loops.double(2) == 4
+print(len(loops.double.stats.cache_misses), len(failures))
+"""
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "OSError(24, os.strerror(24))",  # too many open files: nothing is said of what is in it
+        "ValueError('mended by another process before this one may write')",
+    ],
+)
+def test_what_can_be_read_later_is_not_removed(tmp_path: Path, error: str) -> None:
+    (tmp_path / "loops.py").write_text(LOOP)
+    python(tmp_path, "import loops; loops.double(2)").communicate(timeout=60)
+    kept = {file.name: file.read_bytes() for file in (tmp_path / "__pycache__").glob("*.nb*")}
+    program = FAILS_ONCE.replace("{error}", error)
+    assert python(tmp_path, program).communicate(timeout=60) == ("0 0\n", "")
+    assert kept == {file.name: file.read_bytes() for file in (tmp_path / "__pycache__").glob("*.nb*")}
+
+
 def test_a_loop_that_a_full_disk_does_not_keep_is_used_all_the_same(tmp_path: Path) -> None:
     program = """
 import errno, os

@@ -22,5 +22,11 @@ def test_what_is_long_is_shortened(value: object, told: str) -> None:
     assert shortened(value) == told
 
 
+def test_quoted_it_is_as_python_writes_it() -> None:
+    assert shortened("a\n", quoted=True) == r"'a\n'"
+    assert shortened("x" * 5000, quoted=True) == f"'{'x' * 99}... (5,002 characters)"
+    assert shortened([10**5000], quoted=True) == "a number of thousands of digits"
+
+
 def test_as_much_is_shown_as_is_asked() -> None:
     assert shortened("abcdef", 3) == "abc... (6 characters)"

@@ -25,6 +25,7 @@ from demitasse import (
     Quantity,
     SyncSpec,
     arrange,
+    describe,
     fingerprint,
     load_machine,
 )
@@ -274,7 +275,10 @@ def test_a_level_in_memory_counts_from_one(key: str, value: Any) -> None:
         Machine("m", (Level("a", caches=(MemorySpace("L2", count=0),)),))
     with pytest.raises(DescriptionError, match="True"):
         Machine("m", (Level("a", **{key: True}),))
-    Machine("m", (Level("a", **{key: np.int64(4)}),))
+    with pytest.raises(DescriptionError, match=f"{key} = a number of thousands of digits"):
+        Machine("m", (Level("a", **{key: 10**5000}),))
+    text = describe(Machine("m", (Level("a", **{key: np.int64(4)}),)))
+    assert f"\n{key} = 4\n" in text
 
 
 def test_lines_are_found_within_a_list_of_tables(tmp_path: Path) -> None:

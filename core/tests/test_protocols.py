@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 from pathlib import Path
@@ -117,3 +118,24 @@ def test_a_type_checker_accepts_what_an_author_writes(tmp_path: Path) -> None:
     found = {"MYPYPATH": str(SOURCES), "MYPY_CACHE_DIR": str(tmp_path / "cache"), "PATH": ""}
     done = subprocess.run(command, env=found, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_whoever_inherits_a_protocol_may_assign_its_data() -> None:
+    @dataclasses.dataclass
+    class Points(demitasse.DataSource):
+        fields: dict[str, demitasse.Field]
+        size: int = 3
+
+    class Reading(demitasse.Stream):
+        def __init__(self) -> None:
+            self.cursor = 1
+
+    class Swish(demitasse.LayerType):
+        name, parameters = "Swish", {"beta": 1.0}
+
+    class Quick(EngineStream):
+        def __init__(self) -> None:
+            self.name = "quick"
+
+    assert Points({}).size == 3
+    assert (Reading().cursor, Quick().name, Swish().name) == (1, "quick", "Swish")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
-from demitasse import DescriptionError, PluginError
+from demitasse import DescriptionError, PluginError, shortened
 
 if TYPE_CHECKING:
     from demitasse import Machine
@@ -45,8 +45,9 @@ def _check_numbers(level: Any, where: str) -> None:
         for name in COUNTS:
             value = getattr(record, name, None)
             whole = isinstance(value, Integral) and not isinstance(value, bool)
-            if value is not None and (not whole or value < 1):
-                told = f"{where}{what}: {name} = {value!r} (valid: a whole number from 1)"
+            if value is not None and not (whole and 1 <= value < 2**63):
+                given = shortened(value, quoted=True)
+                told = f"{where}{what}: {name} = {given} (valid: a whole number from 1)"
                 raise DescriptionError(told)
     if level.mesh and math.prod(level.mesh) != level.count:
         raise DescriptionError(f"{where}: mesh {[*level.mesh]} is not count {level.count}")

@@ -7,6 +7,7 @@ import math
 import re
 import tomllib
 from dataclasses import fields, replace
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,7 @@ def describe(machine: Machine) -> str:
 
 def _given(record: Any) -> Any:
     if not isinstance(record, Link | MemorySpace | SyncSpec | Level | Machine):
-        return str(record)
+        return int(record) if isinstance(record, Integral) else str(record)
     keys = [f for f in fields(record) if f.compare and not f.metadata]
     given = {f.name: v for f in keys if (v := getattr(record, f.name)) not in (f.default, {})}
     return {**given, **record.options} if isinstance(record, SyncSpec) else given
@@ -87,7 +88,7 @@ def load_machine(path: str | Path) -> Machine:
     reader = _Reader(path, text)
     if (schema := table.pop("schema", None)) != 1 or schema is True:
         line = reader.lines.get("schema", [1])[0]
-        told = "needs 'schema'" if schema is None else f"schema = {shortened(repr(schema))}"
+        told = "needs 'schema'" if schema is None else f"schema = {shortened(schema, quoted=True)}"
         raise DescriptionError(f"{path}:{line}: {told} (valid: 1)")
     return replace(reader.record(Machine, table), path=path)  # type: ignore[no-any-return]
 
@@ -165,7 +166,7 @@ class _Reader:
         fits = kind.startswith("Mapping") and all(isinstance(table, dict) for table in tables)
         fits, valid = rules.get(kind, (fits, "a list" if kind.startswith("tuple") else "a table"))
         if not fits:
-            raise DescriptionError(f"{where}: {key} = {shortened(repr(value))} (valid: {valid})")
+            raise DescriptionError(f"{where}: {key} = {shortened(value, quoted=True)} (valid: {valid})")
         if key == "options":
             return {name: self.options(name, table) for name, table in value.items()}
         return value

@@ -39,10 +39,10 @@ class Quantity:
             close = None if found else nearest(symbol, valid)
             hint = f"; did you mean {close!r}?" if close else ""
             example = f"a number above 0 with its unit, like {_EXAMPLES[unit or found or 'B/s']!r}"
-            raise DescriptionError(f"{where}{shortened(repr(text))}{hint} (valid: {example})")
+            raise DescriptionError(f"{where}{shortened(text, quoted=True)}{hint} (valid: {example})")
         if (own or source) not in SOURCES:
             raise DescriptionError(
-                unknown("source", str(own or source), SOURCES, f"{where}{shortened(repr(text))}")
+                unknown("source", str(own or source), SOURCES, f"{where}{shortened(text, quoted=True)}")
             )
         return cls(value, found, own or source)
 

@@ -196,12 +196,12 @@ class _Kept:
         try:
             with self._held(shared=True):
                 found = self._files.load_overload(signature, context)
-        except _NotKept:  # of a loop that this one has loaded
+        except (_NotKept, MemoryError):  # of a loop that this one has loaded; of no file
             raise
-        except Exception as error:  # noqa: BLE001 - unpickling raises anything, and so does LLVM
+        except OSError:  # it cannot be read, which says nothing of what is in it
             found = None
-            with self._held():
-                forget(self._files, error)
+        except Exception:  # noqa: BLE001 - unpickling raises anything, and so does LLVM
+            found = self._load_or_forget(signature, context)
         if found is not None and isinstance(signature, tuple) and found.signature.args != signature:
             found = None
             with self._held():
@@ -209,6 +209,17 @@ class _Kept:
         if found is None and getattr(_this, "only_reads", False):
             raise _NotKept
         return found
+
+    def _load_or_forget(self, signature: Any, context: Any) -> Any:
+        """What was kept, if another process has mended it meanwhile; else its files are removed."""
+        with self._held():
+            try:
+                return self._files.load_overload(signature, context)
+            except (_NotKept, MemoryError):
+                raise
+            except Exception as error:  # noqa: BLE001 - as above
+                forget(self._files, error)
+                return None
 
     def save_overload(self, signature: Any, made: Any) -> None:
         """Keep it, where there is room for it."""

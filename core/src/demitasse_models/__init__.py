@@ -196,14 +196,16 @@ class GraphBuilder(Protocol):
 class LayerType(Protocol):
     """What a layer of one type means in operations."""
 
-    @property
-    def name(self) -> str:
-        """The type, as files name it."""
+    if TYPE_CHECKING:  # to be read, so that a narrower type serves; whoever inherits may assign them
 
-    @property
-    def parameters(self) -> Mapping[str, Any]:
-        """Names and defaults of what the type itself declares; empty for none. A reader accepts them in
-        its own form (a message ``swish_param { beta: 2 }`` for a type Swish)."""
+        @property
+        def name(self) -> str:
+            """The type, as files name it."""
+
+        @property
+        def parameters(self) -> Mapping[str, Any]:
+            """Names and defaults of what the type itself declares; empty for none. A reader accepts them
+            in its own form (a message ``swish_param { beta: 2 }`` for a type Swish)."""
 
     def build(self, layer: Layer, bottoms: Sequence[Tensor], graph: GraphBuilder) -> Sequence[Tensor]:
         """Emit the layer's operations with ``graph.apply`` and return a tensor for each top."""
@@ -225,9 +227,11 @@ class ModelReader(Protocol):
 class Stream(Protocol):
     """Every ``step``-th run of ``count`` samples of the global order, read ahead by who serves it."""
 
-    @property
-    def cursor(self) -> int:
-        """The number, in the endless global order, of the next run's first sample."""
+    if TYPE_CHECKING:  # to be read, so that a narrower type serves; whoever inherits may assign them
+
+        @property
+        def cursor(self) -> int:
+            """The number, in the endless global order, of the next run's first sample."""
 
     def read(self, out: Mapping[str, np.ndarray]) -> None:
         """Write the next run into ``out`` (by field name, arrays of count samples, cast to their types)
@@ -241,13 +245,15 @@ class DataSource(Protocol):
     """Samples in one global order, the same for any number of workers: epoch after epoch, each a
     permutation of all samples when the specification says shuffle."""
 
-    @property
-    def fields(self) -> Mapping[str, Field]:
-        """The parts of a sample by name."""
+    if TYPE_CHECKING:  # to be read, so that a narrower type serves; whoever inherits may assign them
 
-    @property
-    def size(self) -> int:
-        """How many samples there are; an epoch is so many."""
+        @property
+        def fields(self) -> Mapping[str, Field]:
+            """The parts of a sample by name."""
+
+        @property
+        def size(self) -> int:
+            """How many samples there are; an epoch is so many."""
 
     def stream(self, first: int, count: int, step: int) -> Stream:
         """A stream that starts at sample number ``first``; count and step are at least 1."""

@@ -158,9 +158,10 @@ class Net(TrainedNet, Protocol):
         ``inputs`` are arrays by the names of the net's inputs, in logical order (NCHW), of the declared
         rank and any batch size; what NumPy takes is cast to the net's real numbers. An input that is not
         given stays as it was, zero at first. The net is planned again for shapes that it was not planned
-        for. Raises ModelError for what is no input, is no real numbers or beyond the element type,
-        ShapeError where the net cannot take a shape, DataError where samples cannot be read, and
-        WorkerError where they are to be and the net is closed.
+        for. Raises ModelError for what is no input, is no real numbers, is NaN, or is infinite in the
+        net's type where a convolution or a product comes to read it; ShapeError where the net cannot
+        take a shape; DataError where samples cannot be read; and WorkerError where they are to be and
+        the net is closed.
         """
 
     def outputs(self) -> dict[str, np.ndarray]:

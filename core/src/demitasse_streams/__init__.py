@@ -14,7 +14,7 @@ as an event's does.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -40,9 +40,11 @@ class EngineEvent(Protocol):
 class EngineStream(Protocol):
     """Work that is done in order, beside the caller."""
 
-    @property
-    def name(self) -> str:
-        """As it was asked for."""
+    if TYPE_CHECKING:  # to be read, so that a narrower type serves; whoever inherits may assign them
+
+        @property
+        def name(self) -> str:
+            """As it was asked for."""
 
     def copy(self, target: Any, source: Any) -> None:
         """Copy ``source`` to ``target``: contiguous arrays of equal size and element type, each in
@@ -72,13 +74,15 @@ class StreamEngine(Protocol):
     """The streams of one accelerator. The default stream is one worker's; in others any thread may
     enqueue, several at a time, and wait for their events."""
 
-    @property
-    def place(self) -> str:
-        """The memory space of the place whose kernels run in its streams (``gpu:0``)."""
+    if TYPE_CHECKING:  # to be read, so that a narrower type serves; whoever inherits may assign them
 
-    @property
-    def default(self) -> EngineStream:
-        """The stream in which kernels at its place run."""
+        @property
+        def place(self) -> str:
+            """The memory space of the place whose kernels run in its streams (``gpu:0``)."""
+
+        @property
+        def default(self) -> EngineStream:
+            """The stream in which kernels at its place run."""
 
     def stream(self, name: str) -> EngineStream:
         """The stream of that name, made when it is first asked for."""

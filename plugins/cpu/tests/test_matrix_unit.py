@@ -110,7 +110,9 @@ def is_right(found: list[Any], dy: Any, x: Any, about: dict[str, Any]) -> None:
 
 @settings(max_examples=examples(60))
 @given(
-    numbers=st.fixed_dictionaries(WINDOWS),
+    numbers=st.fixed_dictionaries(
+        {**WINDOWS, "dilation": st.tuples(*[st.sampled_from([1, 1, 2, 3])] * 2)}
+    ),
     layout=st.sampled_from(PAIRS),
     near_memory=st.sampled_from([1, 2**14, 2**20]),
     worth=st.sampled_from([0, unit_gradient._WORTH, 100]),
@@ -121,7 +123,7 @@ def test_gradients_of_weights(
     """Also as if the caches were small, so that stretches are many, and outputs divided; by pixels and
     by windows' rows."""
     x, shape, about = made_for_windows(numbers)
-    assume(x.shape[1] >= 8 or numbers["taps"][1] > 1)
+    assume(x.shape[1] >= 8 or about["dilation"][1] == 1)
     dy = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
     w = (shape[1], x.shape[1], *numbers["taps"])
     request = gradient_of(dy.shape, x.shape, w, about, numbers["threads"], numbers["biased"], layout)
@@ -159,6 +161,27 @@ def test_gradients_of_layers_of_nets(
     (candidate,) = unit_gradient.backward_weights(request)
     about = {"stride": (1, 1), "pad": (0, 0), **about}
     is_right(computed(candidate, request, dy, images), dy, images, about)
+
+
+@pytest.mark.parametrize(
+    ("channels", "taps", "size", "across", "windows"),
+    [
+        (20, 5, 8, 1, True),  # LeNet's conv2: 20 channels of 32 rows of tiles, 100 numbers of 112
+        (64, 3, 28, 1, False),
+        (64, 3, 8, 1, True),  # four zeros behind each row of pixels, none behind a window's
+        (20, 5, 8, 2, False),
+        (3, 11, 8, 1, True),
+    ],
+)
+def test_they_are_read_as_more_of_the_tiles_is_filled(
+    channels: int, taps: int, size: int, across: int, windows: bool
+) -> None:
+    w, y = (50, channels, taps, taps), (2, 50, size, size)
+    x = (2, channels, size + taps - 1, size + (taps - 1) * across)
+    about = {"stride": (1, 1), "pad": (0, 0), "dilation": (1, across)}
+    reading = unit_gradient._reading(gradient_of(y, x, w, about), x, w, y)
+    assert reading is not None
+    assert reading.windows == windows
 
 
 @settings(max_examples=examples(25))

@@ -151,6 +151,19 @@ def test_servers_add_in_the_memory_around_them(predict: Callable[..., Simulation
     assert exchanged - without == pytest.approx(added, rel=0.01)
 
 
+def test_servers_add_in_the_memories_below_them_together(predict: Callable[..., Simulation]) -> None:
+    def exchanged(domains: int, each: str) -> float:
+        memory = MEMORY.replace("20 GB/s", each)
+        below = (
+            f'[[level]]\nname = "domain"\ncount = {domains}\npeak = "100 GFLOP/s (assumed)"\n{memory}\n'
+        )
+        sync = 'sync = { plugin = "parameter_server", servers = 2 }'
+        made = predict(nodes(2, below, sync, LINK.format(9000, "")))
+        return sum(each.seconds for each in made.timeline if each.name.startswith("exchange "))
+
+    assert exchanged(4, "1 MB/s") == pytest.approx(exchanged(1, "4 MB/s"), rel=1e-6)
+
+
 def test_one_process_has_no_messages_and_needs_no_servers(predict: Callable[..., Simulation]) -> None:
     alone = predict(served(4, "bsp"), nodes=1)
     assert not any(each.name.startswith("exchange ") for each in alone.timeline)

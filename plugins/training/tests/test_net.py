@@ -563,6 +563,21 @@ def test_what_is_infinite_may_have_a_meaning_where_nothing_multiplies_it(tmp_pat
         net.forward(x=x, mask=np.array([[0, 0, np.nan, 0]]))
 
 
+def test_what_is_infinite_is_followed_to_what_multiplies_it(tmp_path: Path) -> None:
+    path = tmp_path / "net.prototxt"
+    path.write_text(
+        "layer { name: 'x' type: 'Input' top: 'x' input_param { shape { dim: 2 dim: 3 } } }"
+        "layer { name: 'half' type: 'Power' bottom: 'x' top: 'half' power_param { scale: 0.5 } }"
+        "layer { name: 'rest' type: 'ReLU' bottom: 'half' top: 'rest' }"
+        "layer { name: 'y' type: 'InnerProduct' bottom: 'rest' top: 'y' inner_product_param {"
+        " num_output: 2 weight_filler { type: 'xavier' } } }"
+    )
+    net = demitasse.compose(plugins=["caffe", "training", "reference"]).net(path)
+    for number, told in ((np.inf, "sample 1 has inf"), (1e300, "beyond 3.4e\\+38")):
+        with pytest.raises(ModelError, match=rf"input 'x'.* {told}"):
+            net.forward(x=[[1, 2, 3], [4, number, 6]])
+
+
 def test_samples_that_are_not_finite_end_a_test_that_reads_them(
     toy: ModuleType, runtime: Callable[..., Any]
 ) -> None:
@@ -572,3 +587,37 @@ def test_samples_that_are_not_finite_end_a_test_that_reads_them(
     assert net.test(1)
     with pytest.raises(DataError, match=r"layer 'samples': data: sample 3 has nan at \(0, 1, 2\)"):
         net.test(2)
+
+
+def test_every_forward_pass_and_every_batch_of_a_test_draws_anew(tmp_path: Path) -> None:
+    """A training's draws of an iteration: whoever tests that batch, as one of several workers."""
+    path = tmp_path / "net.prototxt"
+    path.write_text(
+        "layer { name: 'x' type: 'Input' top: 'x' input_param { shape { dim: 1 dim: 64 } } }"
+        "layer { name: 'y' type: 'Dropout' bottom: 'x' top: 'y'"
+        " dropout_param { sample_weights_test: true } }"
+    )
+    runtime = demitasse.compose(plugins=["caffe", "training", "reference"])
+    x = np.ones((1, 64))
+    net, again = runtime.net(path), runtime.net(path)
+    first = [net.forward(x=x)["y"] for _ in range(10)]
+    assert len({each.tobytes() for each in first}) == 10
+    assert np.mean(first) == pytest.approx(1, abs=0.15)
+    np.testing.assert_array_equal(first, [again.forward(x=x)["y"] for _ in range(10)])
+
+
+def test_a_batch_of_a_test_is_mirrored_alike_whoever_tests_it(tmp_path: Path) -> None:
+    path = tmp_path / "net.prototxt"
+    path.write_text(
+        "layer { name: 'd' type: 'Data' top: 'data' top: 'label' transform_param { mirror: true }"
+        " data_param { source: '-' batch_size: 1 } }"
+        "layer { name: 'sort' type: 'Split' bottom: 'data' top: 'seen' }"
+    )
+    runtime = demitasse.compose(plugins=["caffe", "training", "reference", "datasets"])
+    samples = {"data": np.tile(np.uint8([1, 0]), (40, 1, 1, 1)), "label": np.zeros(40)}
+    net, seen, shared = runtime.net(path, data={"test": samples}), {}, {}
+    net.test(40, told=lambda number, made: seen.update({number: made["seen"].ravel().tolist()}))
+    assert 10 < sum(each == [1, 0] for each in seen.values()) < 30
+    for first in (1, 0):
+        net.tally(40, first, 2, lambda n, made: shared.update({n: made["seen"].ravel().tolist()}))
+    assert shared == seen

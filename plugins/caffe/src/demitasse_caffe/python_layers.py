@@ -56,7 +56,7 @@ def _with_known_type(message: Any, place: Location, schema: Schema, phase: str) 
         why = f"it has no {error}" if isinstance(error, KeyError) else error
         raise ModelError(
             f"{place}: layer {message.name!r} (Python): {'.'.join(named)} cannot do with param_str "
-            f"{shortened(repr(message.python_param.param_str))}: {shortened(why)}"
+            f"{shortened(message.python_param.param_str, quoted=True)}: {shortened(why)}"
         ) from error
     return made
 

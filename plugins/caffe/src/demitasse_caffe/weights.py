@@ -47,7 +47,7 @@ def read_caffemodel(path: Path) -> Weights:
     for name, kind, blobs in found:
         arrays = [
             _logical(
-                array_of(blob, path, f"layer {shortened(repr(name))}, parameter {index}"),
+                array_of(blob, path, f"layer {shortened(name, quoted=True)}, parameter {index}"),
                 blob,
                 kind,
                 index,
@@ -166,7 +166,7 @@ def _gradients(
     """The gradients of a layer's parameters, an empty array where one has none."""
     result = []
     for index, (blob, array) in enumerate(zip(blobs, arrays, strict=True)):
-        where = f"{path}: layer {shortened(repr(name))}, gradient of parameter {index}"
+        where = f"{path}: layer {shortened(name, quoted=True)}, gradient of parameter {index}"
         data, kind = numbers_of(blob, "diff", where)
         if data and len(data) != array.size * np.dtype(kind).itemsize:
             raise ModelError(

@@ -54,7 +54,7 @@ def listed_files(path: Path) -> list[Path]:
         file = beside(line, path)
         if not is_file(file):
             raise DataError(
-                f"{path}:{number}: no such file: {shortened(repr(line))}{nearest_path(file)}"
+                f"{path}:{number}: no such file: {shortened(line, quoted=True)}{nearest_path(file)}"
             )
         files.append(file)
     if not files:

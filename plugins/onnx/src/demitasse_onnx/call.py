@@ -138,7 +138,7 @@ class Operator:
                 raise ValueError(unknown("attribute", name, self.defaults))
             default = self.defaults[name]
             if default is not None and _kind(value) != _kind(default):
-                told = shortened(repr(value))
+                told = shortened(value, quoted=True)
                 raise ValueError(f"attribute {name} is {told}; its kind is that of {default!r}")
             given[name] = value
         return given

@@ -65,7 +65,7 @@ class Nodes:
             if number not in needed:
                 continue
             operator = shortened(repr(node.op_type)[1:-1])  # on one line, whatever it is
-            name = shortened(repr(node.name))
+            name = shortened(node.name, quoted=True)
             where = f"{self._path}: node {number} {name} ({operator})"
             operands = [self._operand(each, where) for each in node.input]
             about = f"node {name} ({operator})"
@@ -131,7 +131,7 @@ class Nodes:
     def _check_new(self, node: onnx.NodeProto, where: str) -> None:
         before = {*self._made, *self._constants, *self._initializers}
         if taken := {name for name in node.output if name} & before:
-            raise ModelError(f"{where}: {shortened(repr(min(taken)))} has been made before")
+            raise ModelError(f"{where}: {shortened(min(taken), quoted=True)} has been made before")
 
     def _layer(
         self,

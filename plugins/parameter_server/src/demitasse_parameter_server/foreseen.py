@@ -141,16 +141,20 @@ class ForeseenServer(GradientSync):
     @cached_property
     def _bandwidth(self) -> float:
         """Bytes a second of the memory in which a server adds: that of its level or of the nearest
-        around it, which processes there share, else of one below."""
+        around it, which processes there share, else those of a level below, together."""
         level, sharing = self._machine.level(self._names[-1]), 1
-        below = self._machine.levels[self._machine.levels.index(level) :]
         around = level
         while not around.memory and around.parent is not None:
             sharing *= around.count if around.workers == "mpi" else 1
             around = self._machine.level(around.parent)
-        home = around if around.memory else next((each for each in below if each.memory), level)
+        below = {level.name: 1}  # siblings of each level in one of this
+        for inner in self._machine.levels:
+            if inner.parent in below:
+                below[inner.name] = below[inner.parent] * inner.count
+        within = (self._machine.level(name) for name in below)
+        home = around if around.memory else next((each for each in within if each.memory), level)
         bandwidth = home.memory[0].bandwidth if home.memory else None
         if bandwidth is None:
             why = "adding what others push needs"
             raise missing_number(self._machine, home, "memory.bandwidth", why)
-        return bandwidth.value * home.memory[0].count / (sharing if home is around else 1)
+        return bandwidth.value * home.memory[0].count * below.get(home.name, 1) / sharing

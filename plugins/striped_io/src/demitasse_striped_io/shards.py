@@ -98,7 +98,7 @@ def _samples(file: Path, archive: tarfile.TarFile) -> Iterator[Item]:
 
 def _whole(file: Path, key: str, image: Item | None, label: int) -> Item:
     if image is None:
-        name = shortened(repr(key.lstrip("/")))
+        name = shortened(key.lstrip("/"), quoted=True)
         raise DataError(f"{file}: the sample {name} has no image ({', '.join(ENDINGS)})")
     return Item(image.file, image.where, label, image.offset, image.length)
 

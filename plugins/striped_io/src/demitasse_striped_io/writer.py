@@ -245,8 +245,9 @@ class Writer:
 
     def _remove(self, header: dict[str, Any]) -> None:
         """Remove the stripes of a conversion that nobody goes on with."""
-        folders = header.get("folders", ())
-        for folder in [self.target, *map(Path, folders if isinstance(folders, list) else ())]:
+        said = header.get("folders", ())
+        folders = [each for each in said if isinstance(each, str)] if isinstance(said, list) else []
+        for folder in [self.target, *map(Path, folders)]:
             for path in folder.glob(f"*stripe-*-{header['tag']}.bin"):
                 path.unlink()
         (self.target / JOURNAL).unlink()

@@ -7,26 +7,45 @@ from collections.abc import Collection
 
 import numpy as np
 
-from demitasse import Graph
+from demitasse import Graph, Tensor
 
 _CHUNK = 2**18
 """Numbers that stay in a cache between two looks at them."""
 
-_MULTIPLIED = ("convolution", "inner_product", "deconvolution")
+_MULTIPLIES = ("convolution", "deconvolution", "inner_product", "matrix_product")
+_BOUNDS = (
+    "softmax",
+    "exp",
+    "sigmoid",
+    "tanh",
+    "clip",
+    "hard",
+    "greater",
+    "select",
+    "largest",
+    "maximum",
+)
+"""Beginnings of the words behind which nothing is infinite, or none reads it as a number."""
 
 
 def multiplied(graph: Graph) -> Collection[str | tuple[str, str]]:
-    """The inputs, and the samples by layer and field, that a convolution or an inner product reads: it
-    makes NaN of what is infinite. Elsewhere that may have a meaning, as in a mask before a softmax."""
-    read = {
-        tensor
-        for node in graph.nodes
-        if node.operation.name.startswith(_MULTIPLIED)
-        for tensor in node.inputs
-    }
-    inputs = {name for name, tensor in graph.inputs.items() if tensor in read}
-    fed = ((f.layer, field, tensor) for f in graph.feeds for field, tensor in f.tensors.items())
-    return inputs | {(layer, field) for layer, field, tensor in fed if tensor in read}
+    """The inputs, and the samples by layer and field, that come to a convolution or a product, whatever
+    moves, adds or scales them before: it makes NaN of what is infinite. Elsewhere that may have a
+    meaning, as in a mask before a softmax."""
+    fed = {t: (f.layer, field) for f in graph.feeds for field, t in f.tensors.items()}
+    given = {tensor: name for name, tensor in graph.inputs.items()}
+    reach: dict[Tensor, set[str | tuple[str, str]]] = {tensor: {key} for tensor, key in given.items()}
+    reach |= {tensor: {key} for tensor, key in fed.items()}
+    found = set[str | tuple[str, str]]()
+    for node in graph.nodes:
+        read = {key for tensor in node.inputs if tensor for key in reach.get(tensor, ())}
+        if node.operation.name.startswith(_MULTIPLIES):
+            found |= read
+        elif read and not node.operation.name.startswith(_BOUNDS):
+            for made in node.outputs:
+                if made is not None:
+                    reach[made] = reach.get(made, set()) | read
+    return found
 
 
 def not_finite(array: np.ndarray, infinite: bool = False) -> str:

@@ -67,7 +67,7 @@ from demitasse_training.shares import Share
 from demitasse_training.statistics import changed_parameters, joined
 from demitasse_training.tally import Tally
 from demitasse_training.terms import loss_weights
-from demitasse_training.users_layers import Run, run_through
+from demitasse_training.users_layers import Run, forget, plan_through, run_through
 from demitasse_training.views import Blob, Named, Views, extents
 from demitasse_training.walk import Walk
 
@@ -149,7 +149,7 @@ class Net(Rooted):
         self._lent = False
         self._once: Step | None = None
         self._first: int | None = None
-        self._walked = 0  # iterations
+        self._passes, self._walked = 0, 0  # how many forward passes, and how many by the walk
         self._streams: list[Stream] = []
         self.closed = False
         self._made = self._planner.planned({})
@@ -162,6 +162,8 @@ class Net(Rooted):
         self._declared = self._made.shapes
         self._numbers, self._finite = np.dtype(self.dtype), multiplied(self.graph)
         self._follows, self._usual = bool(varying(self.graph)), made(self.graph)
+        drawn = self.graph.scalars["iteration"]
+        self._draws = any(drawn in node.inputs for node in self.graph.nodes)
         self._within = any(part.bottoms for _, part in users(self.graph))
         if flat is None:
             self._own_parameters()
@@ -178,8 +180,9 @@ class Net(Rooted):
     # What a user calls.
 
     def forward(self, **inputs: Any) -> dict[str, np.ndarray]:
-        """Run all layers; ``inputs`` by blob name replace what is there. Copies of the outputs. Threads
-        that call at once are served one after the other.
+        """Run all layers; ``inputs`` by blob name replace what is there. Copies of the outputs. Random
+        numbers are a training's of the iteration that as many passes came before. Threads that call at
+        once are served one after the other.
 
         Raises ModelError for what is no input, no numbers, NaN, or infinite where a convolution or an
         inner product reads it, ShapeError when the net cannot take a shape, the net being then as it
@@ -188,12 +191,19 @@ class Net(Rooted):
         """
         about = self.definition, self.graph, self._declared, self._numbers, self._finite
         arrays = {name: given_input(*about, name, value) for name, value in inputs.items()}
-        return self._forward(arrays)
+        with self._one_at_a_time:
+            outputs = self._forward(arrays, self._passes)
+            self._passes += 1
+            return outputs
 
     def _forward(
-        self, arrays: Mapping[str, np.ndarray], ahead: bool = False, planned: bool = False
+        self,
+        arrays: Mapping[str, np.ndarray],
+        number: int,
+        ahead: bool = False,
+        planned: bool = False,
     ) -> dict[str, np.ndarray]:
-        """``ahead``: samples follow; ``planned``: as ``outputs`` has it."""
+        """The pass of that ``number``. ``ahead``: samples follow; ``planned``: as ``outputs`` has it."""
         engine = self.runtime.engine(self.worker)
         with self._one_at_a_time, blamed_inside(engine, self.worker.space):
             self._check_open()
@@ -204,6 +214,8 @@ class Net(Rooted):
 
             def run(again: bool) -> None:
                 step = self.step
+                if self._draws:
+                    step.scalars(number, 0.0)
                 if not again:
                     for name, array in arrays.items():
                         self._input(name)[...] = array
@@ -252,7 +264,7 @@ class Net(Rooted):
             for number in range(first, iterations, every):
                 if stop is not None and number > first and stop():
                     break
-                outputs = self._forward({}, number + every < iterations, planned=True)
+                outputs = self._forward({}, number, number + every < iterations, planned=True)
                 tally.add(number, outputs)
                 if told is not None:
                     told(number, outputs)
@@ -328,6 +340,18 @@ class Net(Rooted):
         else:
             self.follow(samples)
             run(False)
+
+    def plan_through(self, samples: SampleShapes, run: Run) -> bool:
+        """Plan for samples of these shapes, running what has to run for it; whether that was so: then
+        users' layers have made what their next forward gives, until ``end_through``."""
+        if self._within:
+            return plan_through(self, samples, run)
+        self.follow(samples)
+        return False
+
+    def end_through(self) -> None:
+        """Have users' layers keep nothing they made: the pass that ``plan_through`` began is over."""
+        forget(self)
 
     def follow_first(self, samples: SampleShapes, first: int | None) -> None:
         """As ``follow``, with only that many of the layers, or with all of them for None. Plans that

@@ -33,10 +33,10 @@ def saved_run(runtime: Runtime, path: str | Path | None) -> Weights | None:
     for arrays in (saved.parameters, *saved.state.values()):
         for layer, each in arrays.items():
             if problem := parameters.unreal(each):
-                raise SnapshotError(f"{path}: layer {shortened(repr(layer))} has {problem}")
+                raise SnapshotError(f"{path}: layer {shortened(layer, quoted=True)} has {problem}")
     seed, kernels = saved.record.get("seed", 0), saved.record.get("kernels", {})
     if type(seed) is not int:
-        there = shortened(repr(seed))
+        there = shortened(seed, quoted=True)
         raise SnapshotError(f"{path}: its record has the random seed {there}, not a whole number")
     if not isinstance(kernels, Mapping) or not all(isinstance(k, str) for k in kernels.values()):
         raise SnapshotError(f"{path}: its record has kernels that are no names by request")

@@ -25,17 +25,9 @@ def run_through(net: Net, samples: SampleShapes, run: Run) -> None:
     Raises DataError for samples that the net cannot take, and what a layer raises; the net's plans and
     running means are then as they were, where it could not be planned.
     """
-    parts = [part for _, part in users(net.graph)]
-    restore, again = net.statistics_kept(), False
-    for part in parts:
-        part.hold()
+    parts, restore = [part for _, part in users(net.graph)], net.statistics_kept()
     try:
-        try:
-            net.follow(samples)
-        except DataError as error:
-            with net.or_as_it_was():
-                _plan_by_running(net, samples, run, error)
-            again = True
+        again = plan_through(net, samples, run)
         for attempt in range(2 * len(parts) + 1):  # each may tell by reshape, then by forward
             try:
                 run(again or attempt > 0)
@@ -48,8 +40,31 @@ def run_through(net: Net, samples: SampleShapes, run: Run) -> None:
                 _keep(parts[: changed + (parts[changed].unplanned == "forward")])
                 net.plan_again()
     finally:
-        for part in parts:
-            part.forget()
+        forget(net)
+
+
+def plan_through(net: Net, samples: SampleShapes, run: Run) -> bool:
+    """Plan for samples of these shapes; whether some layers were run for it, whose next forward gives
+    what they made, until they are told to ``forget``. Raises as ``run_through``."""
+    for _, part in users(net.graph):
+        part.hold()
+    try:
+        net.follow(samples)
+        return False
+    except DataError as error:
+        try:
+            with net.or_as_it_was():
+                _plan_by_running(net, samples, run, error)
+        except BaseException:
+            forget(net)
+            raise
+        return True
+
+
+def forget(net: Net) -> None:
+    """Have the next forward of users' layers call them, whatever they made before."""
+    for _, part in users(net.graph):
+        part.forget()
 
 
 def _plan_by_running(net: Net, samples: SampleShapes, run: Run, error: DataError) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,7 @@ class Net(Callbacks):
         Callbacks.__init__(self)
         self._engine, self._runtime = engine, runtime
         self._coming: Any = {}  # the shapes of the next samples
+        self._begun = False  # a pass on samples that were taken
         weakref.finalize(self, engine.close)  # ends its reading ahead of samples
         self._definition: NetDefinition = engine.definition
         self._samples: list[tuple[dict[str, np.ndarray], int]] = []
@@ -186,8 +188,11 @@ class Net(Callbacks):
         self._next_samples(first)
         whole = last in (None, len(self._layer_names) - 1)
         self._coming = self._engine.coming(layers=whole) if first == 0 else {}
-        if first == 0 and (not whole or self.called("forward")):
+        self._begun = False
+        if first == 0 and not whole:
             self._engine.follow(self._coming)
+        elif first == 0 and self.called("forward"):  # before callbacks see the layers
+            self._begun = self._engine.plan_through(self._coming, partial(self._walk_to, None))
         if first > 0 or not whole:
             self._follow_layers(first, last)
 
@@ -336,16 +341,22 @@ class Net(Callbacks):
             raise ModelError(f"{way} was given a start and an end with no layer between")
         run = getattr(self._engine.walk, way)
         if self.called(way):
-            self.around_each(way, numbers, run)
+            if way == "forward":
+                run = partial(run, again=self._begun)
+            try:
+                self.around_each(way, numbers, run)
+            finally:
+                self._engine.end_through()
         elif way == "forward" and numbers[0] == 0:
             self.following(lambda again: self._walk_to(numbers[-1], again))
         else:
             run(numbers[0], numbers[-1])
 
-    def _walk_to(self, last: int, again: bool) -> None:
+    def _walk_to(self, last: int | None, again: bool) -> None:
         """From the first layer on, as far as the net is planned."""
         walk = self._engine.walk
-        walk.forward(0, min(last, len(walk.layers) - 1), again=again)
+        end = len(walk.layers) - 1
+        walk.forward(0, end if last is None else min(last, end), again=again)
 
     def _assign(self, name: str, mine: np.ndarray, value: Any) -> None:
         array = np.asarray(value)

@@ -73,7 +73,7 @@ def _pad(given: Operands) -> Sequence[Tensor]:
     if mode == "constant":
         return [_with_constant(given, x, around, filler)]
     if mode not in _EDGES:
-        raise ValueError(f"mode {shortened(repr(mode))} is none of constant, {', '.join(_EDGES)}")
+        raise ValueError(f"mode {shortened(mode, quoted=True)} is none of constant, {', '.join(_EDGES)}")
     for axis, (before, behind) in around.items():
         bounded(before + x.shape[axis] + behind, "table of places")
         x = taken(
@@ -220,8 +220,8 @@ def _coordinates(mode: str, size: int, extent: int, scale: float) -> np.ndarray:
         centre = extent / 2 * (1 - size / (scale * extent))
         return centre + (places + 0.5) / scale - 0.5
     raise ValueError(
-        f"coordinate_transformation_mode {shortened(repr(mode))} is none of align_corners, asymmetric, "
-        f"half_pixel, half_pixel_symmetric, pytorch_half_pixel"
+        f"coordinate_transformation_mode {shortened(mode, quoted=True)} is none of align_corners, "
+        f"asymmetric, half_pixel, half_pixel_symmetric, pytorch_half_pixel"
     )
 
 
@@ -231,12 +231,12 @@ def _table(given: Operands, at: np.ndarray, extent: int, scale: float, older: bo
         rounding = "floor" if older else given["nearest_mode"]
         if rounding not in _ROUNDINGS:
             raise ValueError(
-                f"nearest_mode {shortened(repr(rounding))} is none of {', '.join(_ROUNDINGS)}"
+                f"nearest_mode {shortened(rounding, quoted=True)} is none of {', '.join(_ROUNDINGS)}"
             )
         places = np.clip(_ROUNDINGS[rounding](at), 0, extent - 1).astype(np.int64)
         return places[:, None], np.ones((len(at), 1))
     if mode not in ("linear", "bilinear", "trilinear", "cubic"):
-        raise ValueError(f"mode {shortened(repr(mode))} is none of nearest, linear, cubic")
+        raise ValueError(f"mode {shortened(mode, quoted=True)} is none of nearest, linear, cubic")
     cubic = mode == "cubic"
     stretch = 1 / scale if thinned else 1.0
     reach = math.ceil((2 if cubic else 1) * stretch)

@@ -124,7 +124,7 @@ def _depth_to_space(given: Operands) -> Sequence[Tensor]:
         raise ValueError(f"blocksize {size} does not divide the channels of {x!r} twice")
     n, c, h, w = x.shape
     if mode not in ("DCR", "CRD"):
-        raise ValueError(f"mode {shortened(repr(mode))} is none of DCR, CRD")
+        raise ValueError(f"mode {shortened(mode, quoted=True)} is none of DCR, CRD")
     depth = c // size**2
     cut = (n, size, size, depth, h, w) if mode == "DCR" else (n, depth, size, size, h, w)
     order = (0, 3, 4, 1, 5, 2) if mode == "DCR" else (0, 1, 4, 2, 5, 3)
@@ -137,7 +137,7 @@ def _space_to_depth(given: Operands) -> Sequence[Tensor]:
     if len(x.shape) != 4 or not isinstance(size, int) or size < 1 or any(e % size for e in x.shape[2:]):
         raise ValueError(f"blocksize {size} does not divide the space of {x!r}")
     if mode not in ("DCR", "CRD"):
-        raise ValueError(f"mode {shortened(repr(mode))} is none of DCR, CRD")
+        raise ValueError(f"mode {shortened(mode, quoted=True)} is none of DCR, CRD")
     n, c, h, w = x.shape
     cut = _as(given, x, (n, c, h // size, size, w // size, size))[0]
     moved = permuted(given, cut, (0, 3, 5, 1, 2, 4) if mode == "DCR" else (0, 1, 3, 5, 2, 4))
