@@ -88,7 +88,7 @@ def test_a_batch_of_photos_from_an_lmdb_is_what_opencv_makes_of_the_files(
         ]
         assert found["label"].tolist() == numbers
         cuts = demitasse.crop_and_mirror(11, 1, 0, 16 * batch, 16, 2**30 - 1, 2**30 - 1)
-        mirrored = demitasse.crop_and_mirror(11, 1, 0, 0, 16, 0, 0)[:, 2]
+        mirrored = demitasse.crop_and_mirror(11, 1, batch, 0, 16, 0, 0)[:, 2]
         for i, number in enumerate(numbers):
             image = cv2.imread(str(files[number]), cv2.IMREAD_COLOR)
             top = (int(cuts[i, 0]) * (image.shape[0] - 127)) >> 30

@@ -48,6 +48,7 @@ def test_a_step_subtracts_the_derivatives_of_the_loss(
             mine[...] = value
 
     def objective() -> float:
+        net.rewind()
         scores = net.forward()
         return float(scores["loss"] + 0.3 * scores["aside"])
 

@@ -149,7 +149,8 @@ class Net(Rooted):
         self._lent = False
         self._once: Step | None = None
         self._first: int | None = None
-        self._passes, self._walked = 0, 0  # how many forward passes, and how many by the walk
+        self._batch, self._every = 0, 1  # what the next forward pass is on
+        self._walked = 0  # iterations
         self._streams: list[Stream] = []
         self.closed = False
         self._made = self._planner.planned({})
@@ -181,8 +182,8 @@ class Net(Rooted):
 
     def forward(self, **inputs: Any) -> dict[str, np.ndarray]:
         """Run all layers; ``inputs`` by blob name replace what is there. Copies of the outputs. Random
-        numbers are a training's of the iteration that as many passes came before. Threads that call at
-        once are served one after the other.
+        numbers are new in every pass, and those of the first again after ``rewind``. Threads that call
+        at once are served one after the other.
 
         Raises ModelError for what is no input, no numbers, NaN, or infinite where a convolution or an
         inner product reads it, ShapeError when the net cannot take a shape, the net being then as it
@@ -191,19 +192,12 @@ class Net(Rooted):
         """
         about = self.definition, self.graph, self._declared, self._numbers, self._finite
         arrays = {name: given_input(*about, name, value) for name, value in inputs.items()}
-        with self._one_at_a_time:
-            outputs = self._forward(arrays, self._passes)
-            self._passes += 1
-            return outputs
+        return self._forward(arrays)
 
     def _forward(
-        self,
-        arrays: Mapping[str, np.ndarray],
-        number: int,
-        ahead: bool = False,
-        planned: bool = False,
+        self, arrays: Mapping[str, np.ndarray], ahead: bool = False, planned: bool = False
     ) -> dict[str, np.ndarray]:
-        """The pass of that ``number``. ``ahead``: samples follow; ``planned``: as ``outputs`` has it."""
+        """``ahead``: samples follow; ``planned``: as ``outputs`` has it."""
         engine = self.runtime.engine(self.worker)
         with self._one_at_a_time, blamed_inside(engine, self.worker.space):
             self._check_open()
@@ -215,7 +209,7 @@ class Net(Rooted):
             def run(again: bool) -> None:
                 step = self.step
                 if self._draws:
-                    step.scalars(number, 0.0)
+                    step.scalars(self._batch, 0.0)
                 if not again:
                     for name, array in arrays.items():
                         self._input(name)[...] = array
@@ -227,6 +221,7 @@ class Net(Rooted):
                     work()
 
             self.run_through(self.coming(), run)
+            self._batch += self._every
             return self.outputs(planned)
 
     def outputs(self, planned: bool = False) -> dict[str, np.ndarray]:
@@ -264,7 +259,7 @@ class Net(Rooted):
             for number in range(first, iterations, every):
                 if stop is not None and number > first and stop():
                     break
-                outputs = self._forward({}, number, number + every < iterations, planned=True)
+                outputs = self._forward({}, number + every < iterations, planned=True)
                 tally.add(number, outputs)
                 if told is not None:
                     told(number, outputs)
@@ -544,8 +539,10 @@ class Net(Rooted):
             self.rewind(batch)
 
     def rewind(self, batch: int = 0, every: int = 1) -> None:
-        """Read samples from the start again, or from batch number ``batch`` on, every so many."""
+        """Read samples and draw random numbers from the start again, or from batch number ``batch`` on,
+        every so many."""
         self._check_open()
+        self._batch, self._every = batch, every
         self.pause()
         feeds = self.graph.feeds
         self._streams = [
