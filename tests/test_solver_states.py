@@ -131,3 +131,40 @@ def history_shapes(path: Path) -> list[tuple[int, ...]]:
     message: Any = schema({}).message("SolverState")
     message.ParseFromString(path.read_bytes())
     return [tuple(blob.shape.dim) for blob in message.history]
+
+
+@pytest.mark.parametrize("hdf5", [False, True])
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        ('"step" stepsize: 2', [0, 0, 1, 1, 2, 2]),
+        ('"multistep" stepvalue: 1 stepvalue: 4', [0, 1, 1, 1, 2, 2]),
+        ('"fixed"', [0] * 6),
+    ],
+)
+def test_a_snapshot_has_the_steps_of_the_rate(
+    tmp_path: Path, policy: str, expected: list[int], hdf5: bool
+) -> None:
+    """At 1, 2, ... iterations, as Caffe counts: when it asks for the rate of an iteration from 0."""
+    (tmp_path / "net.prototxt").write_text(NORMALISED)
+    solver = tmp_path / "solver.prototxt"
+    solver.write_text(
+        f'train_net: "net.prototxt" base_lr: 0.01 gamma: 0.5 lr_policy: {policy} max_iter: 6 '
+        f'snapshot: 1 snapshot_prefix: "{tmp_path}/x" snapshot_format: '
+        f"{'HDF5' if hdf5 else 'BINARYPROTO'}"
+    )
+    with demitasse.compose(plugins=["-tuning"]) as runtime:
+        runtime.trainer(solver).run()
+    found = []
+    for iteration in range(1, 7):
+        path = tmp_path / f"x_iter_{iteration}.solverstate"
+        if hdf5:
+            import h5py
+
+            with h5py.File(f"{path}.h5") as file:
+                found.append(int(file["current_step"][0]))
+        else:
+            message: Any = schema({}).message("SolverState")
+            message.ParseFromString(path.read_bytes())
+            found.append(message.current_step)
+    assert found == expected
