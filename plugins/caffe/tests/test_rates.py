@@ -71,6 +71,7 @@ POLICIES: list[tuple[str, dict[str, Any]]] = [
     ("poly", {"power": 1.5}),
     ("sigmoid", {"gamma": 0.05, "stepsize": 90}),
     ("sigmoid", {"gamma": 0.0, "stepsize": 90}),
+    ("sigmoid", {"gamma": -0.5, "stepsize": 90}),
 ]
 
 
@@ -116,6 +117,7 @@ def test_every_policy_is_caffes_at_every_iteration(
         ("lr_policy: 'step' stepsize: 5", {0: 0.5, 4: 0.5, 5: 0.0}),
         ("lr_policy: 'exp'", {0: 0.5, 1: 0.0}),
         ("lr_policy: 'sigmoid' gamma: 1 stepsize: 5", {5: 0.25, 1000: 0.5}),
+        ("lr_policy: 'sigmoid' gamma: -1 stepsize: 5", {0: 0.5 / (1 + math.exp(-5)), 5: 0.25}),
         (
             "lr_policy: 'sigmoid' gamma: 1 stepsize: 5",
             {7: 0.5 / (1 + math.exp(-2)), 0: 0.5 / (1 + math.exp(5))},

@@ -130,15 +130,16 @@ class Poly(Steady):
 
 @dataclass(frozen=True)
 class Sigmoid(Steady):
-    """base_lr / (1 + exp(-gamma * (iteration - stepsize)))."""
+    """base_lr / (1 + exp(-gamma * (iteration - stepsize))): it falls where gamma is negative."""
 
     base_lr: float
     gamma: float
     stepsize: int
 
     def __call__(self, iteration: int) -> float:
-        # The same function by tanh, which does not overflow.
-        return self.base_lr * 0.5 * (1.0 + math.tanh(self.gamma * (iteration - self.stepsize) / 2))
+        exponent = self.gamma * (iteration - self.stepsize)
+        small = math.exp(-abs(exponent))  # which does not overflow
+        return self.base_lr * (1.0 if exponent >= 0 else small) / (1.0 + small)
 
 
 @dataclass(frozen=True)

@@ -429,6 +429,8 @@ class SolverFile:
             if value < (name != "max_iter"):
                 raise ModelError(f"{self._where(name)}: {reason} of 1 or more; it is {value}")
             return value
-        if not math.isfinite(value) or (value < 0 and name != "power"):
-            raise ModelError(f"{self._where(name)}: {number(value):g} is not a number >= 0")
+        signed = name == "power" or (name == "gamma" and message.lr_policy == "sigmoid")
+        if not math.isfinite(value) or (value < 0 and not signed):
+            valid = "finite" if signed else "a number >= 0"
+            raise ModelError(f"{self._where(name)}: {number(value):g} is not {valid}")
         return number(value)
