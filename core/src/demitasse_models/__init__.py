@@ -54,6 +54,7 @@ class Solver:
     operation of family update, with ``update_attributes`` for its attributes (less segments), of
     gradients scaled down to a norm of ``clip`` (0: as they are). ``weights`` are read at the start. A
     snapshot is written for each of ``snapshot_suffixes`` (none: the default), with gradients if asked;
+    ``record`` gives what its record has besides after as many iterations, for the solver's own formats;
     ``debug`` has sizes of values and gradients told of every layer; ``notes`` are as a net's."""
 
     train: NetDefinition
@@ -72,6 +73,7 @@ class Solver:
     snapshot_last: bool = True
     snapshot_suffixes: tuple[str, ...] = ()
     snapshot_gradients: bool = False
+    record: Callable[[int], Mapping[str, Any]] | None = field(default=None, compare=False, repr=False)
     average_loss: int = 1
     seed: int | None = None
     clip: float = 0.0

@@ -71,6 +71,7 @@ POLICIES: list[tuple[str, dict[str, Any]]] = [
     ("poly", {"power": 1.5}),
     ("sigmoid", {"gamma": 0.05, "stepsize": 90}),
     ("sigmoid", {"gamma": 0.0, "stepsize": 90}),
+    ("sigmoid", {"gamma": -0.5, "stepsize": 90}),
 ]
 
 
@@ -116,6 +117,7 @@ def test_every_policy_is_caffes_at_every_iteration(
         ("lr_policy: 'step' stepsize: 5", {0: 0.5, 4: 0.5, 5: 0.0}),
         ("lr_policy: 'exp'", {0: 0.5, 1: 0.0}),
         ("lr_policy: 'sigmoid' gamma: 1 stepsize: 5", {5: 0.25, 1000: 0.5}),
+        ("lr_policy: 'sigmoid' gamma: -1 stepsize: 5", {0: 0.5 / (1 + math.exp(-5)), 5: 0.25}),
         (
             "lr_policy: 'sigmoid' gamma: 1 stepsize: 5",
             {7: 0.5 / (1 + math.exp(-2)), 0: 0.5 / (1 + math.exp(5))},
@@ -149,6 +151,21 @@ def test_no_rate_fails_however_long_the_run(
         assert each(iteration) >= 0
 
 
+@pytest.mark.parametrize("least", ["", "min_lr: 0.01"])
+@pytest.mark.parametrize(("policy", "fields"), POLICIES)
+def test_a_state_has_the_steps_that_caffe_has_counted(
+    rate: Any, policy: str, fields: dict[str, Any], least: str
+) -> None:
+    """Caffe counts when it asks for a rate, so the last iteration before a snapshot is what counts."""
+    base = 'net: "net.prototxt" base_lr: 0.1 max_iter: 200\n'
+    taken = rates.StepsTaken(rate(f"{written(policy, fields)}\n{least}", base=base))
+    caffes = Counting(policy, **fields)
+    assert taken(0) == {}
+    for iteration in range(200):
+        caffes(iteration)
+        assert taken(iteration + 1).get("current_step", 0) == caffes.steps, iteration
+
+
 # Warm-up.
 
 
@@ -170,8 +187,10 @@ def test_a_warm_up_rises_to_base_lr_and_leaves_the_policy_as_it_is(
     for iteration in range(20):
         rising = ((20 - iteration) * 0.02 + iteration * 0.1) / 20
         assert warm(iteration) == pytest.approx(rising, rel=1e-12)
+        assert warm.steps(iteration) == 0
     for iteration in range(20, 200):
         assert warm(iteration) == plain(iteration)
+        assert warm.steps(iteration) == plain.steps(iteration)
 
 
 def test_a_warm_up_begins_at_nothing_unless_told(rate: Any) -> None:

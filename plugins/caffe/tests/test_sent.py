@@ -50,6 +50,7 @@ def test_a_copy_of_a_solver_is_equal_and_apart(tmp_path: Path, policy: str) -> N
     for other in (copy.copy(made), copy.deepcopy(made), sent):
         assert other == made
         assert [other.rate(i) for i in range(12)] == [made.rate(i) for i in range(12)]
+        assert other.record == made.record
     assert sent.train.layers[1].parameters is not made.train.layers[1].parameters
     assert sent.train.layers[2].parameters == {"width": 2.5, "names": ("a", "b"), "deep": True}
 

@@ -148,7 +148,7 @@ def test_a_list_of_another_length_or_order_is_of_another_net(train: Train, tmp_p
 
 def load(trainer: Any, arrays: dict[str, list[np.ndarray]], **options: Any) -> parameters.Loaded:
     worker = trainer._workers[0]
-    return parameters.load(worker.plan, worker.flat.parameters, arrays, "file", **options)
+    return parameters.load(worker.graph, worker.plan, worker.flat.parameters, arrays, "file", **options)
 
 
 def test_what_is_loaded_missing_and_unused_is_told(train: Train) -> None:

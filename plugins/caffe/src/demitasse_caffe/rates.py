@@ -1,18 +1,39 @@
 """Caffe's learning rate policies, one of Intel's fork, warm-up, and least rates: records that map an
-iteration (from 0) to a rate."""
+iteration (from 0) to a rate, and to the count of steps that Caffe's solvers keep and save."""
 
 from __future__ import annotations
 
 import bisect
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol
+
+STEP = "current_step"
+"""What Caffe calls the count of steps in its solver states."""
+
+
+class Rate(Protocol):
+    """What all of them do."""
+
+    def __call__(self, iteration: int) -> float:
+        """The rate of an iteration."""
+
+    def steps(self, iteration: int) -> int:
+        """How often the rate was stepped down when it is asked for at an iteration."""
+
+
+class Steady:
+    """Policies that count no steps."""
+
+    def steps(self, iteration: int) -> int:
+        return 0
 
 
 @dataclass(frozen=True)
-class Fixed:
+class Fixed(Steady):
     """base_lr."""
 
     base_lr: float
@@ -30,11 +51,14 @@ class Step:
     stepsize: int
 
     def __call__(self, iteration: int) -> float:
-        return self.base_lr * _power(self.gamma, iteration // self.stepsize)
+        return self.base_lr * _power(self.gamma, self.steps(iteration))
+
+    def steps(self, iteration: int) -> int:
+        return iteration // self.stepsize
 
 
 @dataclass(frozen=True)
-class Exp:
+class Exp(Steady):
     """base_lr * gamma ^ iteration."""
 
     base_lr: float
@@ -45,7 +69,7 @@ class Exp:
 
 
 @dataclass(frozen=True)
-class Inv:
+class Inv(Steady):
     """base_lr * (1 + gamma * iteration) ^ -power."""
 
     base_lr: float
@@ -72,11 +96,14 @@ class MultiStep:
         return tuple(later)[1:]
 
     def __call__(self, iteration: int) -> float:
-        return self.base_lr * _power(self.gamma, bisect.bisect_right(self._reached, iteration))
+        return self.base_lr * _power(self.gamma, self.steps(iteration))
+
+    def steps(self, iteration: int) -> int:
+        return bisect.bisect_right(self._reached, iteration)
 
 
 @dataclass(frozen=True)
-class MultiFixed:
+class MultiFixed(Steady):
     """Each rate of stagelr up to and with the iteration of stageiter at its place; the last beyond."""
 
     stagelr: tuple[float, ...]
@@ -88,7 +115,7 @@ class MultiFixed:
 
 
 @dataclass(frozen=True)
-class Poly:
+class Poly(Steady):
     """base_lr * (1 - iteration / max_iter) ^ power, and 0 from max_iter on."""
 
     base_lr: float
@@ -102,16 +129,17 @@ class Poly:
 
 
 @dataclass(frozen=True)
-class Sigmoid:
-    """base_lr / (1 + exp(-gamma * (iteration - stepsize)))."""
+class Sigmoid(Steady):
+    """base_lr / (1 + exp(-gamma * (iteration - stepsize))): it falls where gamma is negative."""
 
     base_lr: float
     gamma: float
     stepsize: int
 
     def __call__(self, iteration: int) -> float:
-        # The same function by tanh, which does not overflow.
-        return self.base_lr * 0.5 * (1.0 + math.tanh(self.gamma * (iteration - self.stepsize) / 2))
+        exponent = self.gamma * (iteration - self.stepsize)
+        small = math.exp(-abs(exponent))  # which does not overflow
+        return self.base_lr * (1.0 if exponent >= 0 else small) / (1.0 + small)
 
 
 @dataclass(frozen=True)
@@ -125,12 +153,15 @@ class WarmUp:
     first: float
     last: float
     iterations: int
-    then: Callable[[int], float]
+    then: Rate
 
     def __call__(self, iteration: int) -> float:
         if iteration >= self.iterations:
             return self.then(iteration)
         return self.first + (self.last - self.first) * self._share(iteration)
+
+    def steps(self, iteration: int) -> int:
+        return self.then.steps(iteration) if iteration >= self.iterations else 0
 
     def _share(self, iteration: int) -> float:
         return iteration / self.iterations
@@ -149,10 +180,13 @@ class AtLeast:
     """What ``rate`` says, but not below ``least``."""
 
     least: float
-    rate: Callable[[int], float]
+    rate: Rate
 
     def __call__(self, iteration: int) -> float:
         return max(self.least, self.rate(iteration))
+
+    def steps(self, iteration: int) -> int:
+        return self.rate.steps(iteration)
 
 
 @dataclass(frozen=True)
@@ -160,10 +194,25 @@ class Above:
     """``least`` more than ``rate`` says."""
 
     least: float
-    rate: Callable[[int], float]
+    rate: Rate
 
     def __call__(self, iteration: int) -> float:
         return self.least + self.rate(iteration)
+
+    def steps(self, iteration: int) -> int:
+        return self.rate.steps(iteration)
+
+
+@dataclass(frozen=True)
+class StepsTaken:
+    """What a solver state has of its rate: the steps by the last iteration, where there are some. Caffe
+    counts them when it asks for an iteration's rate, not when it saves."""
+
+    rate: Rate
+
+    def __call__(self, iterations: int) -> Mapping[str, int]:
+        steps = self.rate.steps(iterations - 1) if iterations else 0
+        return {STEP: steps} if steps else {}
 
 
 POLICIES = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from demitasse_caffe import fork_fields
 from demitasse_caffe.net import NetFile, define, net_file, read_net, state_of
 from demitasse_caffe.overrides import Overrides
 from demitasse_caffe.paths import find_file, moved
-from demitasse_caffe.rates import POLICIES, Above, AtLeast, Poly, RampUp, WarmUp
+from demitasse_caffe.rates import POLICIES, Above, AtLeast, Poly, RampUp, Rate, StepsTaken, WarmUp
 from demitasse_caffe.schema import Schema, number
 from demitasse_caffe.text import Outline
 from demitasse_caffe.upgrade import upgrade_solver
@@ -89,12 +89,13 @@ class SolverFile:
         update, attributes = self._update(message)
         train = self._train(message, given)
         tests = self._tests(message, given)
+        rate = self._rate(message, train)
         return Solver(
             train=train,
             tests=tests,
             update=update,
             update_attributes=attributes,
-            rate=self._rate(message, train),
+            rate=rate,
             max_iterations=message.max_iter,
             passes=message.iter_size,
             test_iterations=tuple(count for count in message.test_iter if count),
@@ -106,6 +107,7 @@ class SolverFile:
             snapshot_last=message.snapshot_after_train,
             snapshot_suffixes=self._suffixes(message),
             snapshot_gradients=message.snapshot_diff,
+            record=StepsTaken(rate),
             average_loss=message.average_loss,
             seed=message.random_seed if message.random_seed >= 0 else None,
             clip=self._clip(message),
@@ -339,7 +341,7 @@ class SolverFile:
         if kind == "LARS" and message.regularization_type != "L2":
             raise ModelError(f"{self._where('regularization_type')}: type 'LARS' has L2 only")
 
-    def _rate(self, message: Any, train: NetDefinition) -> Callable[[int], float]:
+    def _rate(self, message: Any, train: NetDefinition) -> Rate:
         """The policy's record, from the solver's fields of the same names. With base_batch_size, k times
         as many samples an iteration make the rate k times as high, and a warm-up begin at base_lr."""
         if not message.HasField("lr_policy"):
@@ -365,7 +367,7 @@ class SolverFile:
         least, last = number(message.min_lr), values.get("base_lr", self._given_rate(message))
         if least > last:
             raise ModelError(f"{self._where('min_lr')}: {least:g} is above base_lr {last:g}")
-        rate: Callable[[int], float] = policy(**values)
+        rate: Rate = policy(**values)
         if least and policy is Poly:  # which falls to it, and not at once
             rate = Above(least, Poly(**{**values, "base_lr": last - least}))
         if message.warmup_iter:
@@ -427,6 +429,8 @@ class SolverFile:
             if value < (name != "max_iter"):
                 raise ModelError(f"{self._where(name)}: {reason} of 1 or more; it is {value}")
             return value
-        if not math.isfinite(value) or (value < 0 and name != "power"):
-            raise ModelError(f"{self._where(name)}: {number(value):g} is not a number >= 0")
+        signed = name == "power" or (name == "gamma" and message.lr_policy == "sigmoid")
+        if not math.isfinite(value) or (value < 0 and not signed):
+            valid = "finite" if signed else "a number >= 0"
+            raise ModelError(f"{self._where(name)}: {number(value):g} is not {valid}")
         return number(value)

@@ -25,6 +25,7 @@ from demitasse_caffe.hdf5_weights import (
     write_hdf5_weights,
 )
 from demitasse_caffe.paths import attempts, find
+from demitasse_caffe.rates import STEP
 from demitasse_caffe.schema import wire_classes
 from demitasse_caffe.weights import (
     array_of,
@@ -44,7 +45,6 @@ UNNAMED = ""
 """In place of a layer's name: the arrays of all parameters in the net's order, where that order is the
 net's secret (weights in HDF5 as Caffe writes them are in the order of their names)."""
 
-STEP = "current_step"
 _MOST = 1 << 20
 
 Owner = tuple[str, int]

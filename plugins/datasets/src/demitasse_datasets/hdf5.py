@@ -66,12 +66,14 @@ class Hdf5Samples:
     """The rows of all files, file after file. ``wanted`` are the names of the datasets, all of which a
     file must have, with the same number of rows; none: every dataset at the top of the first file.
 
-    A whole file is read at once, as Caffe does. ``groups`` are the files' rows, to shuffle by.
+    Where files have different element types, a field has one that holds the numbers of all. A whole file
+    is read at once, as Caffe does. ``groups`` are the files' rows, to shuffle by.
     """
 
     def __init__(self, path: Path, wanted: Sequence[str]) -> None:
         self.name, self._files = str(path), listed_files(path)
         names, fields, rows = tuple(wanted), None, []
+        types: dict[str, set[str]] = {}
         for file in self._files:
             found = _outline(file, names)
             names = tuple(found)
@@ -82,7 +84,12 @@ class Hdf5Samples:
                 raise DataError(
                     f"{file}: its samples are {_told(mine)}; the first file's {_told(fields)}"
                 )
-        self.fields: Mapping[str, Field] = fields or {}
+            for name, field in mine.items():
+                types.setdefault(name, set()).add(field.dtype)
+        self.fields: Mapping[str, Field] = {
+            name: Field(field.shape, np.result_type(*types[name]).name)
+            for name, field in (fields or {}).items()
+        }
         self.groups: Sequence[int] = rows
         self._starts = np.cumsum([0, *rows])
         self.size = int(self._starts[-1])

@@ -36,7 +36,9 @@ def begun(
         parameters.fill(worker.graph, worker.plan, flat, seed)
         for each, record in given:
             loaded[each] = parameters.load(
-                *(worker.plan, flat, record.parameters, each), partial=partial, notes=record.notes
+                *(worker.graph, worker.plan, flat, record.parameters, each),
+                partial=partial,
+                notes=record.notes,
             )
         if saved is not None:
             resume(worker, saved, path, setting)

@@ -151,6 +151,11 @@ class NetGraph(Graph):
             self._shared[shared] = parameter
         return tensor
 
+    @property
+    def owning(self) -> Sequence[str]:
+        """The layers that have parameters, in the net's order."""
+        return tuple(self._named)
+
     def input(self, name: str, shape: Shape) -> Tensor:
         """A tensor that the caller of the net fills; its declared shape may be overridden."""
         check_shape("an input", shape, self._where())

@@ -171,7 +171,7 @@ class Net(Rooted):
             parameters.fill(self.graph, self.plan, self._flat, self.seed)
             for each, record in read_weights(runtime, weights):
                 self.loaded[each] = parameters.load(
-                    *(self.plan, self._flat, record.parameters, each),
+                    *(self.graph, self.plan, self._flat, record.parameters, each),
                     partial=partial,
                     notes=record.notes,
                 )
@@ -283,7 +283,7 @@ class Net(Rooted):
             with self._one_at_a_time:
                 self._unfold()
                 self._lent = True
-        return Named("layer with parameters", parameters.by_layer(self.plan, self._flat))
+        return Named("layer with parameters", parameters.by_layer(self.graph, self.plan, self._flat))
 
     def reshape(self, shapes: Mapping[str, tuple[int, ...]], first: int | None = None) -> None:
         """Plan for other shapes of inputs; what others hold is kept. With ``first`` only that many of
@@ -641,7 +641,7 @@ class Net(Rooted):
         are folded anew."""
         if not any(entry.operation == FOLD.name for entry in self.plan.entries):
             return
-        values, seen = parameters.by_layer(self.plan, self._flat), dict[str, np.ndarray]()
+        values, seen = parameters.by_layer(self.graph, self.plan, self._flat), dict[str, np.ndarray]()
         if self._made.step is not None:  # what the last forward has left to look at stays
             kept = [name for name, tensor in self.graph.blobs.items() if tensor.kind == "input"]
             views = self._views()
@@ -649,7 +649,7 @@ class Net(Rooted):
         self._planner = replace(self._planner, slots=(), folds=False)
         self._made = self._planner.planned(self._made.shapes, self._first, self._made.samples)
         self._own_parameters()
-        parameters.load(self.plan, self._flat, values, self.definition.location)
+        parameters.load(self.graph, self.plan, self._flat, values, self.definition.location)
         for name, value in seen.items():
             buffer = self.plan.outputs.get(name, self.plan.buffers[name])
             self.step.array(buffer)[...] = buffer.spec.layout.pack(value)

@@ -21,6 +21,7 @@ from demitasse import (
     blamed,
     nearest,
 )
+from demitasse_training.graph import NetGraph
 
 log = logging.getLogger("demitasse.training")
 
@@ -43,13 +44,13 @@ def assign(slot: Slot, flat: Any, value: np.ndarray) -> None:
     flat[slot.span.start : slot.span.start + packed.size] = packed.reshape(-1)
 
 
-def by_layer(plan: Plan, flat: Any) -> dict[str, list[np.ndarray]]:
+def by_layer(graph: NetGraph, plan: Plan, flat: Any) -> dict[str, list[np.ndarray]]:
     """Every layer's parameters by name, in the net's order, shared ones under each of their owners."""
     found = {owner: view(slot, flat) for slot in plan.slots for owner in slot.owners}
-    return _by_layer(plan, found)
+    return _by_layer(graph, plan, found)
 
 
-def state_by_layer(plan: Plan, memory: Any) -> dict[str, list[np.ndarray]]:
+def state_by_layer(graph: NetGraph, plan: Plan, memory: Any) -> dict[str, list[np.ndarray]]:
     """A solver's arrays beside the parameters of ``by_layer``: an empty one for a parameter that is not
     trained, and for one that is another layer's first."""
     nothing = np.empty(0, memory.dtype)
@@ -58,23 +59,25 @@ def state_by_layer(plan: Plan, memory: Any) -> dict[str, list[np.ndarray]]:
         for owner in slot.owners:
             mine = slot.trainable and owner == slot.owners[0]
             found[owner] = view(slot, memory) if mine else nothing
-    return _by_layer(plan, found)
+    return _by_layer(graph, plan, found)
 
 
-def _by_layer(plan: Plan, found: Mapping[tuple[str, int], np.ndarray]) -> dict[str, list[np.ndarray]]:
-    result: dict[str, list[np.ndarray]] = {layer: [] for layer in _in_order(plan)}
+def _by_layer(
+    graph: NetGraph, plan: Plan, found: Mapping[tuple[str, int], np.ndarray]
+) -> dict[str, list[np.ndarray]]:
+    result: dict[str, list[np.ndarray]] = {layer: [] for layer in _in_order(graph, plan)}
     for layer, number in sorted(found, key=lambda owner: owner[1]):
         result[layer].append(found[layer, number])
     return result
 
 
-def _in_order(plan: Plan) -> list[str]:
-    """The layers that have parameters, in the order of a step's operations. Those whose operations were
-    folded into others', as a net that only runs forward has some, come last."""
+def _in_order(graph: NetGraph, plan: Plan) -> list[str]:
+    """The layers that have parameters, in the net's order, whatever became of their operations: formats
+    that name no layers rely on it. Those that another net's plan has, and this net has not, come last.
+    """
     named = [layer for slot in plan.slots for layer, _ in slot.owners]
     known = set(named)
-    steps = [entry.layer for entry in plan.entries if entry.phase == "forward"]
-    return list(dict.fromkeys([*(layer for layer in steps if layer in known), *named]))
+    return list(dict.fromkeys([*(layer for layer in graph.owning if layer in known), *named]))
 
 
 def fill(graph: Graph, plan: Plan, flat: Any, seed: int, chosen: Sequence[Slot] | None = None) -> None:
@@ -135,6 +138,7 @@ def _some(layers: Sequence[str]) -> str:
 
 
 def load(
+    graph: NetGraph,
     plan: Plan,
     flat: Any,
     arrays: Mapping[str, Sequence[np.ndarray]],
@@ -166,7 +170,7 @@ def load(
             array = arrays[layer][number].reshape(slot.spec.shape)
             found.setdefault(layer, []).append((slot, array))
     if unfit and not partial:
-        raise ShapeError(_unfit(plan, unfit))
+        raise ShapeError(_unfit(graph, plan, unfit))
     loaded = [layer for layer in found if layer not in unfit]
     if not loaded:
         mine = sorted({*missing, *found, *unfit})
@@ -248,9 +252,9 @@ def _misfit(slot: Slot, arrays: Sequence[np.ndarray], number: int, count: int) -
     return f", parameter {number}: the file's shape is {arrays[number].shape}, the net's {shape}"
 
 
-def _unfit(plan: Plan, unfit: Mapping[str, str]) -> str:
+def _unfit(graph: NetGraph, plan: Plan, unfit: Mapping[str, str]) -> str:
     """The net's first layer that does not fit, in full, the names of some others, and the ways out."""
-    first, *others = (layer for layer in _in_order(plan) if layer in unfit)
+    first, *others = (layer for layer in _in_order(graph, plan) if layer in unfit)
     also = ""
     if others:
         also = f"; others do not fit either: {_some(others)}"
@@ -271,12 +275,12 @@ def _squeezed(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(extent for extent in shape if extent != 1)
 
 
-def gather(plan: Plan, flat: Any, state: Mapping[str, Any]) -> Weights:
+def gather(graph: NetGraph, plan: Plan, flat: Any, state: Mapping[str, Any]) -> Weights:
     """Copies of all parameters and of the solver's state, in logical order."""
     return Weights(
-        parameters={k: [a.copy() for a in v] for k, v in by_layer(plan, flat).items()},
+        parameters={k: [a.copy() for a in v] for k, v in by_layer(graph, plan, flat).items()},
         state={
-            name: {k: [a.copy() for a in v] for k, v in state_by_layer(plan, memory).items()}
+            name: {k: [a.copy() for a in v] for k, v in state_by_layer(graph, plan, memory).items()}
             for name, memory in state.items()
         },
     )

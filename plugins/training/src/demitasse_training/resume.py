@@ -77,7 +77,7 @@ def resume(worker: Worker, saved: Weights, path: object, run: Mapping[str, Any])
         if saved.record.get(name, here) != here:
             there = shortened(saved.record[name])
             raise SnapshotError(f"{path} was made with {name} {there}; this run has {here}")
-    parameters.load(worker.plan, worker.flat.parameters, saved.parameters, path)
+    parameters.load(worker.graph, worker.plan, worker.flat.parameters, saved.parameters, path)
     for name, arrays in state.items():
         for slot, array in arrays:
             parameters.assign(slot, worker.flat.state[name], array)
@@ -86,7 +86,7 @@ def resume(worker: Worker, saved: Weights, path: object, run: Mapping[str, Any])
 def compare(worker: Worker, theirs: Mapping[str, Sequence[np.ndarray]], path: object) -> None:
     """Raise SnapshotError with the layers whose parameters' shapes differ. What a layer shares may be
     missing: an earlier layer has it."""
-    ours = parameters.by_layer(worker.plan, worker.flat.parameters)
+    ours = parameters.by_layer(worker.graph, worker.plan, worker.flat.parameters)
     first = {slot.owners[0] for slot in worker.plan.slots}
 
     def same(layer: str) -> bool:
@@ -105,7 +105,7 @@ def _state(
     worker: Worker, arrays: Mapping[str, Sequence[np.ndarray]], path: object
 ) -> list[tuple[Slot, np.ndarray]]:
     """A solver's arrays for each trained parameter. Raises SnapshotError with the layers that differ."""
-    ours = parameters.by_layer(worker.plan, worker.flat.parameters)
+    ours = parameters.by_layer(worker.graph, worker.plan, worker.flat.parameters)
     trained = [slot for slot in worker.plan.slots if slot.trainable]
     theirs = _unnamed(worker, arrays, path) if UNNAMED in arrays else arrays
     owned = sorted(owner for slot in trained for owner in slot.owners)
@@ -133,7 +133,7 @@ def _unnamed(
         raise SnapshotError(
             f"{path} is of another net: {len(plain)} arrays there, {len(owners)} parameters here"
         )
-    ours = parameters.by_layer(worker.plan, worker.flat.parameters)
+    ours = parameters.by_layer(worker.graph, worker.plan, worker.flat.parameters)
     result = {layer: [np.empty(0, np.float32)] * len(each) for layer, each in ours.items()}
     for (layer, number), array in zip(owners, plain, strict=True):
         if layer in result:

@@ -110,15 +110,17 @@ def check_numbers(weights: Weights, kept: str) -> None:
 
 def gathered(worker: Worker, iteration: int, facts: Mapping[str, Any]) -> Weights:
     """A worker's parameters and solver state, and gradients where the solver wants them, for a
-    snapshot. ``facts`` of the run go into its record, with the choices of kernels and the cursors."""
+    snapshot. ``facts`` of the run go into its record, with the choices of kernels, the cursors, and what
+    the solver has to say."""
     solver = worker.solver
-    result = parameters.gather(worker.plan, worker.flat.parameters, worker.flat.state)
+    result = parameters.gather(worker.graph, worker.plan, worker.flat.parameters, worker.flat.state)
     result.iteration = iteration
     if solver.snapshot_gradients:
-        result.gradients = parameters.state_by_layer(worker.plan, worker.flat.gradients)
+        result.gradients = parameters.state_by_layer(worker.graph, worker.plan, worker.flat.gradients)
         for arrays in result.gradients.values():
             arrays[:] = [array.copy() for array in arrays]
     result.record = {
+        **(solver.record(iteration) if solver.record is not None else {}),
         **facts,
         "net": solver.train.name,
         "plugins": worker.runtime.composition.versions,

@@ -92,7 +92,7 @@ class Views(Rooted):
     def params(self) -> dict[str, list[np.ndarray]]:
         """Parameters by layer name: live views where layouts are plain,
         else read-only copies; with ``retain="all"`` all are live."""
-        return Named("layer with parameters", parameters.by_layer(self.plan, self._flat))
+        return Named("layer with parameters", parameters.by_layer(self.graph, self.plan, self._flat))
 
     @property
     def blobs(self) -> dict[str, Blob]:

@@ -104,7 +104,7 @@ class Walk:
     @cached_property
     def params(self) -> dict[str, list[np.ndarray]]:
         """Live views of all parameters by layer."""
-        return parameters.by_layer(self.step.plan, self.flat)
+        return parameters.by_layer(self.graph, self.step.plan, self.flat)
 
     @cached_property
     def gradients(self) -> dict[tuple[str, int], np.ndarray]:
