@@ -278,6 +278,53 @@ def test_blobs_are_repeated_to_meet_each_other(runtime: Runtime, tmp_path: Path)
     agree(read(runtime, made, tmp_path).forward(x=X), evaluated(made, x=X), 1e-5)
 
 
+@pytest.mark.parametrize("precision", ["f32", "f64", "bf16"])
+@pytest.mark.parametrize("masked", [-1e9, float(np.finfo(np.float32).min), -np.inf])
+def test_attention_sees_what_a_mask_leaves(
+    runtime: Runtime, masked: float, precision: str, tmp_path: Path
+) -> None:
+    """Scores above the diagonal are a constant that is far below all, as in GPT-2."""
+    x = random_array(2, 6, 8)
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["keys"], perm=[0, 2, 1]),
+        helper.make_node("MatMul", ["x", "keys"], ["scores"]),
+        helper.make_node("Where", ["mask", "scores", "low"], ["masked"]),
+        helper.make_node("Softmax", ["masked"], ["y"], axis=-1),
+    ]
+    mask = np.tril(np.ones((6, 6), bool))
+    made = model(nodes, {"mask": mask, "low": np.float32(masked)}, x.shape)
+    path = tmp_path / "model.onnx"
+    onnx.save(made, path)
+    found = runtime.net(path, precision=precision).forward(x=x)["y"]
+    scores = np.where(mask, x.astype(np.float64) @ x.transpose(0, 2, 1), -np.inf)
+    powers = np.exp(scores - scores.max(-1, keepdims=True))
+    expected = powers / powers.sum(-1, keepdims=True)
+    np.testing.assert_allclose(found, expected, atol=0.02 if precision == "bf16" else 1e-5)
+
+
+def test_a_choice_has_the_shape_that_all_three_make(runtime: Runtime, tmp_path: Path) -> None:
+    """Also when it is written and read again."""
+    nodes = [
+        helper.make_node("ReduceMean", ["x"], ["row"], axes=[2]),
+        helper.make_node("Greater", ["row", "limit"], ["above"]),
+        helper.make_node("Where", ["above", "column", "x"], ["y"]),
+        helper.make_node("Where", ["fixed", "row", "one"], ["z"]),
+    ]
+    constants = {
+        "limit": np.float32(0),
+        "column": np.array([[1], [np.inf], [-1], [-1e30], [2], [0.5]], np.float32),
+        "fixed": np.array([[True], [False], [True]]),
+        "one": np.float32(-np.inf),
+    }
+    made = model(nodes, constants, outputs=("y", "z"))
+    expected = evaluated(made, x=X)
+    net = read(runtime, made, tmp_path)
+    again = runtime.net(runtime.program("export_onnx", tmp_path / "model.onnx", tmp_path / "again.onnx"))
+    for found in (net.forward(x=X), again.forward(x=X)):
+        np.testing.assert_allclose(found["y"], expected["y"], rtol=1e-5)
+        np.testing.assert_allclose(found["z"], expected["z"], rtol=1e-5)
+
+
 def test_pads_below_zero_cut_off(runtime: Runtime, tmp_path: Path) -> None:
     node = helper.make_node("Pad", ["x", "pads", "value"], ["y"])
     constants = {"pads": np.array([0, 0, -1, 2, 0, 1, 1, -2]), "value": np.float32(1.5)}
