@@ -440,6 +440,26 @@ def test_an_older_softmax_runs_over_all_axes_from_its_own_on(runtime: Runtime, t
     agree(read(runtime, made, tmp_path).forward(x=X), {"y": expected}, 1e-6)
 
 
+@pytest.mark.parametrize("precision", ["f32", "f64", "bf16"])
+@pytest.mark.parametrize(("axis", "opset"), [(-1, 17), (1, 17), (0, 13), (1, 11), (3, 9)])
+def test_the_logarithm_of_a_softmax_may_be_far_below_what_that_can_be(
+    runtime: Runtime, axis: int, opset: int, precision: str, tmp_path: Path
+) -> None:
+    x = 100 * random_array(2, 3, 4, 5)
+    made = model([helper.make_node("LogSoftmax", ["x"], ["y"], axis=axis)], {}, x.shape, opset=opset)
+    path = tmp_path / "model.onnx"
+    onnx.save(made, path)
+    over = (axis,) if opset >= 13 else tuple(range(axis, 4))
+    less = x.astype(np.float64) - x.max(over, keepdims=True)
+    expected = less - np.log(np.exp(less).sum(over, keepdims=True))
+    assert expected.min() < -200
+    again = runtime.program("export_onnx", path, tmp_path / "again.onnx")
+    for each in (path, again):
+        found = runtime.net(each, precision=precision).forward(x=x)["y"]
+        within = 0.02 if precision == "bf16" else 1e-5
+        np.testing.assert_allclose(found, expected, rtol=within, atol=within)
+
+
 def test_a_gate_by_channel_multiplies_what_it_came_from(runtime: Runtime, tmp_path: Path) -> None:
     nodes = [
         helper.make_node("GlobalAveragePool", ["x"], ["mean"]),
