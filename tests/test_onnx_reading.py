@@ -441,6 +441,29 @@ def test_an_older_softmax_runs_over_all_axes_from_its_own_on(runtime: Runtime, t
 
 
 @pytest.mark.parametrize("precision", ["f32", "f64", "bf16"])
+@pytest.mark.parametrize("value", [-np.inf, float(np.finfo(np.float32).min), -1e9, 0.75])
+def test_what_is_padded_with_a_number_stays_what_it_was(
+    runtime: Runtime, value: float, precision: str, tmp_path: Path
+) -> None:
+    pads = np.array([0, 1, -1, 2, 1, 0, 3, 0])
+    made = model(
+        [helper.make_node("Pad", ["x", "pads", "value"], ["y"])],
+        {"pads": pads, "value": np.float32(value)},
+    )
+    path = tmp_path / "model.onnx"
+    onnx.save(made, path)
+    x = (
+        np.random.default_rng(3).integers(-99, 99, X.shape).astype(np.float32)
+    )  # bfloat16 has them exactly
+    expected = np.pad(x[:, :, 1:], [(0, 1), (1, 0), (0, 3), (2, 0)], constant_values=value)
+    found = runtime.net(path, precision=precision).forward(x=x)["y"]
+    rounded = np.isclose(expected, value, rtol=0.01)
+    assert np.array_equal(found[~rounded], expected[~rounded])
+    if precision != "bf16" or value > -1e9:
+        assert np.array_equal(found, expected)
+
+
+@pytest.mark.parametrize("precision", ["f32", "f64", "bf16"])
 @pytest.mark.parametrize(("axis", "opset"), [(-1, 17), (1, 17), (0, 13), (1, 11), (3, 9)])
 def test_the_logarithm_of_a_softmax_may_be_far_below_what_that_can_be(
     runtime: Runtime, axis: int, opset: int, precision: str, tmp_path: Path
