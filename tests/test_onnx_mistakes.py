@@ -50,6 +50,17 @@ def runtime() -> Iterator[Runtime]:
         ),
         ([("Relux", ["x"], ["y"], {})], {}, "unknown operator 'Relux'; did you mean 'Relu'"),
         ([("Relu", ["z"], ["y"], {})], {}, "unknown input 'z'"),
+        (
+            [("Relu", ["b"], ["y"], {}), ("Tanh", ["x"], ["b"], {})],
+            {},
+            r"node 0 'n0' \(Relu\): input 'b' is made by node 1 'n1' \(Tanh\), which is not before it",
+        ),
+        (
+            [("Add", ["x", "b"], ["a"], {}), ("Relu", ["a"], ["b"], {}), ("Relu", ["b"], ["y"], {})],
+            {},
+            r"node 0 'n0' \(Add\): input 'b' is made by node 1 'n1' \(Relu\).*without cycles",
+        ),
+        ([("Relu", ["y"], ["y"], {})], {}, "'y' is made by node 0 .*, which is not before it"),
         ([("Relu", ["x"], ["x"], {}), ("Relu", ["x"], ["y"], {})], {}, "'x' has been made before"),
         ([("Relu", ["x"], ["t"], {})], {}, "unknown output 'y'|no output"),
         (
@@ -108,6 +119,22 @@ def test_what_cannot_be_read_is_named_with_its_node_and_what_is_supported(
     with pytest.raises(ModelError, match=said) as error:
         read(runtime, model(made, constants), tmp_path)
     assert "model.onnx" in str(error.value)
+
+
+@pytest.mark.parametrize("opset", [-1, 0, onnx.defs.onnx_opset_version() + 1, 99, None])
+def test_a_version_of_the_operators_that_there_is_not_is_refused(
+    runtime: Runtime, opset: int | None, tmp_path: Path
+) -> None:
+    made = model([helper.make_node("Relu", ["x"], ["y"])], {}, opset=opset or 0)
+    if opset is None:
+        del made.opset_import[:]
+    told = "no version" if opset is None else f"version {opset}"
+    newest = onnx.defs.onnx_opset_version()
+    with pytest.raises(ModelError, match=rf"model.onnx: says {told} of .* 1 to {newest} are known"):
+        read(runtime, made, tmp_path)
+    made.ir_version = 2  # which does not say it
+    del made.opset_import[:]
+    assert (read(runtime, made, tmp_path).forward(x=X)["y"] == X.clip(0)).all()
 
 
 def test_a_word_that_nobody_brings_is_named_with_who_would(tmp_path: Path) -> None:

@@ -278,6 +278,53 @@ def test_blobs_are_repeated_to_meet_each_other(runtime: Runtime, tmp_path: Path)
     agree(read(runtime, made, tmp_path).forward(x=X), evaluated(made, x=X), 1e-5)
 
 
+@pytest.mark.parametrize("precision", ["f32", "f64", "bf16"])
+@pytest.mark.parametrize("masked", [-1e9, float(np.finfo(np.float32).min), -np.inf])
+def test_attention_sees_what_a_mask_leaves(
+    runtime: Runtime, masked: float, precision: str, tmp_path: Path
+) -> None:
+    """Scores above the diagonal are a constant that is far below all, as in GPT-2."""
+    x = random_array(2, 6, 8)
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["keys"], perm=[0, 2, 1]),
+        helper.make_node("MatMul", ["x", "keys"], ["scores"]),
+        helper.make_node("Where", ["mask", "scores", "low"], ["masked"]),
+        helper.make_node("Softmax", ["masked"], ["y"], axis=-1),
+    ]
+    mask = np.tril(np.ones((6, 6), bool))
+    made = model(nodes, {"mask": mask, "low": np.float32(masked)}, x.shape)
+    path = tmp_path / "model.onnx"
+    onnx.save(made, path)
+    found = runtime.net(path, precision=precision).forward(x=x)["y"]
+    scores = np.where(mask, x.astype(np.float64) @ x.transpose(0, 2, 1), -np.inf)
+    powers = np.exp(scores - scores.max(-1, keepdims=True))
+    expected = powers / powers.sum(-1, keepdims=True)
+    np.testing.assert_allclose(found, expected, atol=0.02 if precision == "bf16" else 1e-5)
+
+
+def test_a_choice_has_the_shape_that_all_three_make(runtime: Runtime, tmp_path: Path) -> None:
+    """Also when it is written and read again."""
+    nodes = [
+        helper.make_node("ReduceMean", ["x"], ["row"], axes=[2]),
+        helper.make_node("Greater", ["row", "limit"], ["above"]),
+        helper.make_node("Where", ["above", "column", "x"], ["y"]),
+        helper.make_node("Where", ["fixed", "row", "one"], ["z"]),
+    ]
+    constants = {
+        "limit": np.float32(0),
+        "column": np.array([[1], [np.inf], [-1], [-1e30], [2], [0.5]], np.float32),
+        "fixed": np.array([[True], [False], [True]]),
+        "one": np.float32(-np.inf),
+    }
+    made = model(nodes, constants, outputs=("y", "z"))
+    expected = evaluated(made, x=X)
+    net = read(runtime, made, tmp_path)
+    again = runtime.net(runtime.program("export_onnx", tmp_path / "model.onnx", tmp_path / "again.onnx"))
+    for found in (net.forward(x=X), again.forward(x=X)):
+        np.testing.assert_allclose(found["y"], expected["y"], rtol=1e-5)
+        np.testing.assert_allclose(found["z"], expected["z"], rtol=1e-5)
+
+
 def test_pads_below_zero_cut_off(runtime: Runtime, tmp_path: Path) -> None:
     node = helper.make_node("Pad", ["x", "pads", "value"], ["y"])
     constants = {"pads": np.array([0, 0, -1, 2, 0, 1, 1, -2]), "value": np.float32(1.5)}
@@ -391,6 +438,49 @@ def test_an_older_softmax_runs_over_all_axes_from_its_own_on(runtime: Runtime, t
     raised = np.exp(X.reshape(2, -1) - X.reshape(2, -1).max(1, keepdims=True))
     expected = (raised / raised.sum(1, keepdims=True)).reshape(X.shape)
     agree(read(runtime, made, tmp_path).forward(x=X), {"y": expected}, 1e-6)
+
+
+@pytest.mark.parametrize("precision", ["f32", "f64", "bf16"])
+@pytest.mark.parametrize("value", [-np.inf, float(np.finfo(np.float32).min), -1e9, 0.75])
+def test_what_is_padded_with_a_number_stays_what_it_was(
+    runtime: Runtime, value: float, precision: str, tmp_path: Path
+) -> None:
+    pads = np.array([0, 1, -1, 2, 1, 0, 3, 0])
+    made = model(
+        [helper.make_node("Pad", ["x", "pads", "value"], ["y"])],
+        {"pads": pads, "value": np.float32(value)},
+    )
+    path = tmp_path / "model.onnx"
+    onnx.save(made, path)
+    x = (
+        np.random.default_rng(3).integers(-99, 99, X.shape).astype(np.float32)
+    )  # bfloat16 has them exactly
+    expected = np.pad(x[:, :, 1:], [(0, 1), (1, 0), (0, 3), (2, 0)], constant_values=value)
+    found = runtime.net(path, precision=precision).forward(x=x)["y"]
+    rounded = np.isclose(expected, value, rtol=0.01)
+    assert np.array_equal(found[~rounded], expected[~rounded])
+    if precision != "bf16" or value > -1e9:
+        assert np.array_equal(found, expected)
+
+
+@pytest.mark.parametrize("precision", ["f32", "f64", "bf16"])
+@pytest.mark.parametrize(("axis", "opset"), [(-1, 17), (1, 17), (0, 13), (1, 11), (3, 9)])
+def test_the_logarithm_of_a_softmax_may_be_far_below_what_that_can_be(
+    runtime: Runtime, axis: int, opset: int, precision: str, tmp_path: Path
+) -> None:
+    x = 100 * random_array(2, 3, 4, 5)
+    made = model([helper.make_node("LogSoftmax", ["x"], ["y"], axis=axis)], {}, x.shape, opset=opset)
+    path = tmp_path / "model.onnx"
+    onnx.save(made, path)
+    over = (axis,) if opset >= 13 else tuple(range(axis, 4))
+    less = x.astype(np.float64) - x.max(over, keepdims=True)
+    expected = less - np.log(np.exp(less).sum(over, keepdims=True))
+    assert expected.min() < -200
+    again = runtime.program("export_onnx", path, tmp_path / "again.onnx")
+    for each in (path, again):
+        found = runtime.net(each, precision=precision).forward(x=x)["y"]
+        within = 0.02 if precision == "bf16" else 1e-5
+        np.testing.assert_allclose(found, expected, rtol=within, atol=within)
 
 
 def test_a_gate_by_channel_multiplies_what_it_came_from(runtime: Runtime, tmp_path: Path) -> None:

@@ -74,6 +74,32 @@ def test_training_from_a_model_takes_the_steps_of_stochastic_gradients(
         w = w - history
 
 
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_logarithm_of_a_softmax_takes_its_gradient_back(
+    runtime: Runtime, axis: int, tmp_path: Path
+) -> None:
+    """dx = dy - softmax(x) * the sum of dy, by hand in float64."""
+    draw = np.random.default_rng(2)
+    w, x, target = draw.normal(size=(5, 6)), draw.normal(size=(4, 6)), draw.normal(size=(4, 5))
+    nodes = [
+        helper.make_node("Gemm", ["x", "w"], ["h"], name="fc", transB=1),
+        helper.make_node("LogSoftmax", ["h"], ["y"], axis=axis),
+    ]
+    (tmp_path / "model.onnx").write_bytes(model(nodes, {"w": w}, (4, 6)).SerializeToString())
+    options: dict[str, Any] = {"batch": 4, "rate": 0.5, "iterations": 2, "loss": "half_squared_distance"}
+    solver = runtime.program("onnx_solver", tmp_path / "model.onnx", **options)
+    data = {"train": {"x": x, "label": target}}
+    with runtime.trainer(solver, data=data, precision="f64") as trainer:
+        losses = [trainer.step().loss for _ in range(2)]
+    for found in losses:
+        h = x @ w.T
+        powers = np.exp(h)
+        shares = powers / powers.sum(axis, keepdims=True)
+        less = np.log(shares) - target
+        assert found == pytest.approx((less**2).sum() / 8, rel=1e-10)
+        w = w - 0.5 * (less / 4 - shares * (less / 4).sum(axis, keepdims=True)).T @ x
+
+
 def test_statistics_are_a_batchs_in_training_where_the_file_says_so(
     runtime: Runtime, tmp_path: Path
 ) -> None:

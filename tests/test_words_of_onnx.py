@@ -14,7 +14,7 @@ from drawn_examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from demitasse import Place, Request, TensorSpec
+from demitasse import PLAIN, Place, Request, TensorSpec
 from demitasse.operations import VOCABULARY, extend
 from demitasse_caffe.operations import indexing
 from demitasse_onnx.operations import OPERATIONS
@@ -27,16 +27,29 @@ PROPERTY = settings(max_examples=examples(15), suppress_health_check=list(Health
 
 def compute(plugin: str, name: str, *inputs: np.ndarray, **attributes: Any) -> np.ndarray:
     """The first result of a plugin's kernel."""
+    return computed(plugin, name, *inputs, **attributes)[0]
+
+
+def computed(
+    plugin: str, name: str, *inputs: np.ndarray, precision: str = "f32", **attributes: Any
+) -> list[np.ndarray]:
+    """The results of a plugin's kernel, in the types that it takes and leaves."""
     word = WORDS[name]
     shapes = {o.name: x.shape for o, x in zip(word.inputs, inputs, strict=True)}
-    shape = word.shapes(shapes, {**word.attributes, **attributes})[0]
+    made = word.shapes(shapes, {**word.attributes, **attributes})
     lying = tuple(TensorSpec(x.shape, x.dtype.name) for x in inputs)
-    made = TensorSpec(tuple(shape), inputs[0].dtype.name)
-    asked = Request(word, lying, (made,), {**word.attributes, **attributes}, Place("test", threads=2))
+    outputs = tuple(TensorSpec(tuple(shape), inputs[0].dtype.name) for shape in made)
+    complete = {**word.attributes, **attributes}
+    asked = Request(word, lying, outputs, complete, Place("test", threads=2), precision)
     (candidate,) = hook(plugin)(asked)
-    y = np.full(shape, 77, inputs[0].dtype)
-    candidate.bind([x.copy() for x in inputs], [y], None)()
-    return y
+    taken = candidate.input_layouts or (PLAIN,) * len(inputs)
+    left = candidate.output_layouts or (PLAIN,) * len(outputs)
+    ys = [
+        layout.pack(np.full(shape, 77, inputs[0].dtype))
+        for layout, shape in zip(left, made, strict=True)
+    ]
+    candidate.bind([layout.pack(x.copy()) for layout, x in zip(taken, inputs, strict=True)], ys, None)()
+    return [layout.unpack(y, shape) for layout, y, shape in zip(left, ys, made, strict=True)]
 
 
 def slope_at(
@@ -122,12 +135,32 @@ def test_an_axis_is_resampled_by_a_matrix_of_few_numbers(plugin: str, data: st.D
     np.testing.assert_allclose(dx, wanted, rtol=WITHIN[dtype], atol=2 * WITHIN[dtype])
 
 
+@pytest.mark.parametrize("precision", ["f32", "bf16", "f64"])
+@pytest.mark.parametrize("plugin", PLUGINS)
+def test_what_a_condition_chooses_is_what_it_is(plugin: str, precision: str) -> None:
+    """Whatever the other is; and the gradient goes where the number came from."""
+    random = np.random.default_rng(6)
+    dtype = "float64" if precision == "f64" else "float32"
+    # Whole numbers of 8 bits, which bfloat16 has exactly.
+    c = random.integers(-1, 2, (3, 4, 5, 7)).astype(dtype)
+    a, b, dy = (random.integers(-99, 100, c.shape).astype(dtype) for _ in range(3))
+    a[c == 0], b[c != 0] = -np.inf, np.nan
+    a.flat[np.flatnonzero(c)[0]] = -np.inf
+    (y,) = computed(plugin, "select", c, a, b, precision=precision)
+    assert np.array_equal(y, np.where(c != 0, a.astype(np.float64), b))
+    da, db = computed(plugin, "select_backward", dy, c, precision=precision)
+    assert np.array_equal(da, np.where(c != 0, dy, 0))
+    assert np.array_equal(db, np.where(c != 0, 0, dy))
+
+
 def test_shapes_that_do_not_fit_are_refused_with_what_was_given() -> None:
     with pytest.raises(ValueError, match=r"\(0, 0\) is no order of the 2 axes of x \(2, 3\)"):
         WORDS["permute"].shapes({"x": (2, 3)}, {"order": (0, 0)})
     with pytest.raises(ValueError, match=r"places \(4, 2\) and weights \(4, 1\) need a row alike"):
         shapes = {"x": (2, 3), "places": (4, 2), "weights": (4, 1)}
         WORDS["resample"].shapes(shapes, {"axis": 1})
+    with pytest.raises(ValueError, match=r"element by element: \(2,\), \(2,\), \(3,\)"):
+        WORDS["select"].shapes({"c": (2,), "a": (2,), "b": (3,)}, {})
 
 
 def test_zeros_around_a_blob_have_the_gradient_of_its_box() -> None:

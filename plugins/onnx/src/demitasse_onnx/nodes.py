@@ -57,6 +57,9 @@ class Nodes:
             if each.name == "value" and each.HasField("t")
         }
         self._nodes = written_as_one(graph, self._number)
+        self._makers = {
+            name: number for number, node in enumerate(self._nodes) for name in node.output if name
+        }
 
     def layers(self) -> Iterator[Layer]:
         """Those that the outputs need. Raises ModelError that names node and operator."""
@@ -67,7 +70,7 @@ class Nodes:
             operator = shortened(repr(node.op_type)[1:-1])  # on one line, whatever it is
             name = shortened(node.name, quoted=True)
             where = f"{self._path}: node {number} {name} ({operator})"
-            operands = [self._operand(each, where) for each in node.input]
+            operands = [self._operand(each, number, where) for each in node.input]
             about = f"node {name} ({operator})"
             attributes = {each.name: attribute(each, self._path, about) for each in node.attribute}
             self._check_new(node, where)
@@ -118,13 +121,20 @@ class Nodes:
                 self._used.update(node.input)
         return needed
 
-    def _operand(self, name: str, where: str) -> Operand:
+    def _operand(self, name: str, number: int, where: str) -> Operand:
         if name in self._initializers and name not in self._constants:
             tensor = self._initializers[name]
             self._constants[name] = array(tensor, self._path, f"initializer {name!r}")
         if not name or name in self._made:
             return name or None
         if name not in self._constants:
+            if (maker := self._makers.get(name, -1)) >= number:
+                node = self._nodes[maker]
+                told = f"{shortened(repr(node.name))} ({shortened(repr(node.op_type)[1:-1])})"
+                raise ModelError(
+                    f"{where}: input {shortened(repr(name))} is made by node {maker} {told}, which is "
+                    f"not before it: nodes have to be in the order of computation, without cycles"
+                )
             raise ModelError(unknown("input", name, {*self._made, *self._constants}, where))
         return self._constants[name]
 

@@ -1,5 +1,5 @@
 """Words that nets of other frameworks need beyond the core's vocabulary: axes in another order, weighted
-sums along an axis, and gates.
+sums along an axis, choices by conditions, and gates.
 
 An axis that is resized, turned round, gathered from, or padded with what is at its edge has at each
 place a few numbers of the one before, times constants: that is one word, ``resample``.
@@ -48,6 +48,12 @@ def _sums(shapes: Shapes, attributes: Attributes) -> float:
     return 2.0 * count(whole) * int(shapes["places"][1])
 
 
+def _chosen(shapes: Shapes, attributes: Attributes) -> Sequence[Shape]:
+    if len({tuple(shape) for shape in shapes.values()}) != 1:
+        raise ValueError(f"cannot choose element by element: {', '.join(map(str, shapes.values()))}")
+    return (shapes["c"],)
+
+
 OPERATIONS = (
     _define(
         "permute",
@@ -88,6 +94,23 @@ OPERATIONS = (
         shapes=shape_attribute,
         flops=_sums,
         attributes={"axis": REQUIRED, "shape": None},
+    ),
+    _define(
+        "select",
+        "y = a where c is not 0, else b, whatever the one that is not chosen is",
+        inputs="c a b",
+        outputs="y",
+        shapes=_chosen,
+        gradients=["a b = select_backward(dy, c)"],
+        aliases=["y = a", "y = b"],
+    ),
+    _define(
+        "select_backward",
+        "da = dy where c is not 0, else 0; db = 0 where c is not 0, else dy",
+        inputs="dy c",
+        outputs="da? db?",
+        shapes=lambda shapes, attributes: (shapes["dy"], shapes["dy"]),
+        flops=per_element("dy"),
     ),
     *define_function(
         "hard_sigmoid",

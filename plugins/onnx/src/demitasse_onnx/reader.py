@@ -23,6 +23,9 @@ NUMBERS = (
 )
 """What inputs may be: all are given as real numbers."""
 
+_VERSIONED = 3
+"""Since which version of the format a file says the version of its operators."""
+
 
 class OnnxReader:
     """A model file: serves its net, and its weights by the names of the nodes that have them."""
@@ -41,9 +44,7 @@ class OnnxReader:
         check_texts(self._model, path)
         if self._model.functions:
             self._model = _without_functions(self._model, path)
-        self._opset = next(
-            (s.version for s in self._model.opset_import if s.domain in ("", "ai.onnx")), 1
-        )
+        self._opset = self._version()
 
     def net(self, phase: str, overrides: Mapping[str, Any] | None = None) -> NetDefinition:
         """The layers; the phase decides what dropout does, nothing else. ``overrides`` set the shapes
@@ -75,6 +76,19 @@ class OnnxReader:
             if arrays:
                 result.parameters[layer.name] = arrays
         return result
+
+    def _version(self) -> int:
+        """Of ONNX's operators. Files of before there were others do not say it. Raises ModelError."""
+        said = [int(each.version) for each in self._model.opset_import if each.domain in ("", "ai.onnx")]
+        newest = int(onnx.defs.onnx_opset_version())
+        if not said and self._model.ir_version < _VERSIONED:
+            return 1
+        if not said or not 1 <= said[0] <= newest:
+            told = f"version {said[0]}" if said else "no version"
+            raise ModelError(
+                f"{self._path}: says {told} of ONNX's operators (opset); 1 to {newest} are known"
+            )
+        return said[0]
 
     def _initializers(self) -> dict[str, onnx.TensorProto]:
         graph = self._model.graph

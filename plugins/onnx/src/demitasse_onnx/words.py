@@ -256,6 +256,17 @@ def _greater(out: Exporter, node: Node) -> None:
     out.emit(node, "Cast", [out.emit(node, "Greater", [_x(out, node), limit])], last=True, to=1)
 
 
+def _select(out: Exporter, node: Node) -> None:
+    c, a, b = _inputs(node)
+    value = out.value(c)
+    if value is not None:
+        condition = out.constant(f"{node.layer}.condition", value != 0)
+    else:
+        size = out.emit(node, "Abs", [out.name(c)])
+        condition = out.emit(node, "Greater", [size, out.number(node, "zero", 0.0)])
+    out.emit(node, "Where", [condition, out.name(a), out.name(b)], last=True)
+
+
 def _crop(out: Exporter, node: Node) -> None:
     offset, extent = node.attributes["offset"], node.attributes["extent"]
     starts = np.array(offset, np.int64)
@@ -398,6 +409,7 @@ WORDS: dict[str, Word] = {
     "resample": _resampled,
     "reshape": _reshape,
     "scale": _scale,
+    "select": _select,
     "sigmoid": _simple("Sigmoid"),
     "softmax": _simple("Softmax", axis="axis"),
     "softplus": _simple("Softplus"),

@@ -1,4 +1,4 @@
-"""Functions of one element, learned slopes, and products and largest of several tensors."""
+"""Functions of one element, learned slopes, products and largest of several tensors, and choices."""
 
 from __future__ import annotations
 
@@ -304,6 +304,31 @@ def maximum_backward(request: Request) -> Iterable[Candidate]:
     return (Candidate(KERNEL, bind, *layouts, in_place=False),)
 
 
+def select(request: Request) -> Iterable[Candidate]:
+    return _elementwise(request, "selected", [], reads=3)
+
+
+def select_backward(request: Request) -> Iterable[Candidate]:
+    if not is_real(*request.inputs, *request.outputs):
+        return ()
+    layout, size = _flat_layout(request, 1)
+    parts = parts_for(request, size, size)
+
+    def bind(inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> Work:
+        from demitasse_cpu.loops import functions as loops
+
+        arrays = tuple(map(flat, inputs))
+        return in_order(
+            [
+                spread(loops.selected_backward, (*arrays, flat(dx), first), size, parts)
+                for first, dx in zip((True, False), outputs, strict=True)
+                if dx is not None
+            ]
+        )
+
+    return (Candidate(KERNEL, bind, (layout,) * 2, (layout,) * len(request.outputs), in_place=False),)
+
+
 _FUNCTIONS: dict[str, tuple[str, tuple[str, ...], str, float]] = {
     "leaky_relu": ("relu", ("negative_slope",), "elementwise", 1),
     "absolute": ("absolute", (), "functions", 1),
@@ -347,4 +372,6 @@ FACTORIES: dict[str, Callable[[Request], Iterable[Candidate]]] = {
     "product_backward": product_backward,
     "maximum": maximum,
     "maximum_backward": maximum_backward,
+    "select": select,
+    "select_backward": select_backward,
 }

@@ -1,5 +1,5 @@
-"""Loops over elements: functions of one, and products and largest of several. Results may lie where an
-operand does; see ``elementwise``."""
+"""Loops over elements: functions of one, products and largest of several, and choices. Results may lie
+where an operand does; see ``elementwise``."""
 
 from __future__ import annotations
 
@@ -486,3 +486,21 @@ def chosen(dy: Array, argmax: Array, dx: Array, mine: int, begin: int, end: int)
     dy, argmax, dx = dy[begin:end], argmax[begin:end], dx[begin:end]
     for i in range(dx.size):
         put(dx, i, got(dy, i) if argmax[i] == mine else zero)
+
+
+@compiled()
+def selected(c: Array, a: Array, b: Array, y: Array, begin: int, end: int) -> None:
+    zero = number(0, c)
+    c, a, b, y = c[begin:end], a[begin:end], b[begin:end], y[begin:end]
+    for i in range(y.size):
+        first, second = got(a, i), got(b, i)
+        put(y, i, first if got(c, i) != zero else second)
+
+
+@compiled()
+def selected_backward(dy: Array, c: Array, dx: Array, first: bool, begin: int, end: int) -> None:
+    """Of the one that is chosen where c is not 0, or (unless ``first``) of the other."""
+    zero = number(0, dy)
+    dy, c, dx = dy[begin:end], c[begin:end], dx[begin:end]
+    for i in range(dx.size):
+        put(dx, i, got(dy, i) if (got(c, i) != zero) == first else zero)

@@ -193,19 +193,26 @@ def _above(sign: float, negated: bool) -> Any:
 
 
 def _where(given: Operands) -> Sequence[Tensor]:
-    """b + c (a - b) for conditions c that are 0 or 1."""
-    for position in (1, 2):
-        value = given.values[position]
-        if isinstance(value, np.ndarray) and not np.isfinite(value).all():
-            raise ValueError(f"input {position} holds numbers that are not finite")
-    condition, a, b = given.values
-    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
-        b = given.fixed("otherwise", b)
-    if isinstance(condition, np.ndarray):
-        condition = condition.astype(np.float32)
-    less = _subtract(replace(given, values=[a, b]))[0]
-    chosen = _multiply(replace(given, values=[less, condition]))[0]
-    return _add(replace(given, values=[chosen, b]))
+    """One of two where a condition is not 0, the other where it is, repeated to one shape. The one that
+    is not chosen may be infinite."""
+    named = dict(zip(("condition", "chosen", "otherwise"), given.values, strict=False))
+    present = {name: value for name, value in named.items() if value is not None}
+    if len(present) != 3 or len(given.values) != 3:
+        raise ValueError(f"has {len(present)} inputs, not 3")
+    shapes = [tuple(value.shape) for value in present.values()]
+    try:
+        shape = np.broadcast_shapes(*shapes)
+    except ValueError as error:
+        told = ", ".join(map(str, shapes))
+        raise ValueError(f"inputs of shapes {told} cannot be repeated to one shape") from error
+    parts = []
+    for name, value in present.items():
+        if isinstance(value, np.ndarray):
+            if value.dtype.kind not in "bfiu":
+                raise ValueError(f"its {name} is of {value.dtype.name}, not of numbers")
+            value = given.fixed(name, value.astype(np.float64))
+        parts.append(repeated(given, value, shape))
+    return [given.apply("select", *parts)]
 
 
 BROADCAST: Mapping[str, Any] = {"axis": None, "broadcast": 0}

@@ -116,12 +116,6 @@ def _power(given: Operands) -> Sequence[Tensor]:
     return [given.apply("power", given.tensor(), power=float(value.reshape(())))]
 
 
-def _logarithm_of_softmax(given: Operands) -> Sequence[Tensor]:
-    from demitasse_onnx.operators.normalization import _softmax
-
-    return [given.apply("logarithm", _softmax(given)[0])]
-
-
 OPERATORS = (
     Operator("Relu", _word("relu")),
     Operator("LeakyRelu", _leaky, {"alpha": 0.01}),
@@ -148,5 +142,4 @@ OPERATORS = (
     Operator("Mish", _mish),
     Operator("Softsign", _softsign),
     Operator("ThresholdedRelu", _thresholded, {"alpha": 1.0}),
-    Operator("LogSoftmax", _logarithm_of_softmax, {"axis": -1}),
 )

@@ -11,6 +11,7 @@ import numpy as np
 
 from demitasse import Tensor
 from demitasse_onnx.call import Call, Operands, Operator, constant_of, has
+from demitasse_onnx.operators.reduction import whole
 from demitasse_onnx.operators.shape import permuted
 
 
@@ -123,19 +124,47 @@ def _lrn(given: Operands) -> Sequence[Tensor]:
     return [made[0]]
 
 
-def _softmax(given: Operands) -> Sequence[Tensor]:
-    """Along one axis; before version 13 over all axes from ``axis`` on (1 by default)."""
+def _axis_of_softmax(given: Operands) -> tuple[int, bool]:
+    """The axis that it runs along, and whether all axes behind belong to it: before version 13 it runs
+    over all axes from ``axis`` on (1 by default)."""
     x, axes = given.tensor(), len(given.tensor().shape)
     new = given.call.opset >= 13
     axis = given["axis"] if "axis" in given.call.attributes else -1 if new else 1
     if not isinstance(axis, int) or not -axes <= axis < axes:
         raise ValueError(f"axis {axis} is not one of the {axes} axes of {x!r}")
     axis %= axes
-    if new or math.prod(x.shape[axis + 1 :]) == 1:
+    return axis, not new and math.prod(x.shape[axis + 1 :]) > 1
+
+
+def _softmax(given: Operands) -> Sequence[Tensor]:
+    x = given.tensor()
+    axis, behind = _axis_of_softmax(given)
+    if not behind:
         return [given.apply("softmax", x, axis=axis)]
     rows = (math.prod(x.shape[:axis]), math.prod(x.shape[axis:]))
     flat = given.apply("softmax", given.apply("reshape", x, shape=rows), axis=1)
     return [given.apply("reshape", flat, shape=x.shape)]
+
+
+def _logarithm_of_softmax(given: Operands) -> Sequence[Tensor]:
+    """d - log(sum of exp(d)), d being x less the largest of its row: the softmax itself may be too small
+    to have a logarithm. No gradient needs to pass through the largest, which makes no difference."""
+    x = given.tensor()
+    axis, behind = _axis_of_softmax(given)
+    axes = list(range(len(x.shape)))
+    order = tuple(axes if behind else [*axes[:axis], *axes[axis + 1 :], axis])
+    turned = permuted(given, x, order)
+    size = math.prod(x.shape[axis:]) if behind else x.shape[axis]
+    count = math.prod(x.shape) // size
+    rows = given.apply("reshape", turned, shape=(count, size))
+    greatest = whole(given, "pooling_max", given.apply("reshape", rows, shape=(count, 1, 1, size)))
+    fixed = given.apply("stop_gradient", given.apply("reshape", greatest, shape=(count,)))
+    ones = given.fixed("one", np.ones(count))
+    less = given.apply("scale", rows, ones, given.apply("power", fixed, scale=-1.0), axis=0)
+    total = given.apply("total", given.apply("exponential", less), axis=1)
+    y = given.apply("scale", less, ones, given.apply("logarithm", total, factor=-1.0), axis=0)
+    y = given.apply("reshape", y, shape=turned.shape)
+    return [permuted(given, y, tuple(np.argsort(order).tolist()))]
 
 
 def _dropout(given: Operands) -> Sequence[Tensor]:
@@ -166,5 +195,6 @@ OPERATORS = (
     Operator("LpNormalization", _unit_rows, {"axis": -1, "p": 2}),
     Operator("LRN", _lrn, {"alpha": 0.0001, "beta": 0.75, "bias": 1.0, "size": None}),
     Operator("Softmax", _softmax, {"axis": -1}),
+    Operator("LogSoftmax", _logarithm_of_softmax, {"axis": -1}),
     Operator("Dropout", _dropout, {"ratio": 0.5, "seed": 0, "is_test": 1}),
 )

@@ -85,7 +85,7 @@ def _pad(given: Operands) -> Sequence[Tensor]:
 def _with_constant(
     given: Operands, x: Tensor, around: dict[int, tuple[int, int]], value: float
 ) -> Tensor:
-    """Pads below 0 cut off. What is no zero is one while the rest is less by it."""
+    """Pads below 0 cut off. What is no zero is joined to the rest, axis after axis."""
     cut = {
         axis: (max(0, -before), x.shape[axis] + min(0, before) + min(0, behind))
         for axis, (before, behind) in around.items()
@@ -96,9 +96,15 @@ def _with_constant(
     )
     if not any((*before, *behind)) or not value:
         return surrounded(given, x, before, behind)
-    less = given.apply("power", x, shift=-value)
-    made: Tensor = given.apply("power", surrounded(given, less, before, behind), shift=value)
-    return made
+    for axis, sides in enumerate(zip(before, behind, strict=True)):
+        blocks: list[Tensor | None] = []
+        for extent in sides:
+            shape = (*x.shape[:axis], extent, *x.shape[axis + 1 :])
+            bounded(math.prod(shape))
+            blocks.append(given.fixed("filler", np.full(shape, value)) if extent else None)
+        parts = [part for part in (blocks[0], x, blocks[1]) if part is not None]
+        x = given.apply("concat", *parts, axis=axis) if len(parts) > 1 else x
+    return x
 
 
 def _reflected(places: np.ndarray, extent: int) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Axes in another order, weighted sums along an axis, and gates."""
+"""Axes in another order, weighted sums along an axis, choices by conditions, and gates."""
 
 from __future__ import annotations
 
@@ -29,6 +29,14 @@ def resample_backward(dy: Reals, places: Values, weights: Reals, *, axis: int, s
     for i, k in np.ndindex(*places.shape):
         dx[int(places[i, k])] += weights[i, k] * arriving[i]
     return np.moveaxis(dx, 0, axis)
+
+
+def select(c: Reals, a: Reals, b: Reals) -> Reals:
+    return np.where(c != 0, a, b)
+
+
+def select_backward(dy: Reals, c: Reals) -> tuple[Reals, Reals]:
+    return np.where(c != 0, dy, 0), np.where(c != 0, 0, dy)
 
 
 def hard_sigmoid(x: Reals, *, scale: float, shift: float) -> Reals:
@@ -80,6 +88,8 @@ KERNELS: Kernels = {
     "permute_backward": permute_backward,
     "resample": resample,
     "resample_backward": resample_backward,
+    "select": select,
+    "select_backward": select_backward,
     "hard_sigmoid": hard_sigmoid,
     "hard_sigmoid_backward": hard_sigmoid_backward,
     "hard_swish": hard_swish,
