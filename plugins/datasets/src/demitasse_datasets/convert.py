@@ -24,6 +24,8 @@ from demitasse_datasets.samples import naming
 ENDINGS = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 ENCODED = ("bmp", "jpeg", "jpg", "png", "ppm", "tif", "tiff", "webp")
 """Formats in which images are written that Caffe reads."""
+ALSO = {".jpeg": ".jpg", ".jpg": ".jpeg", ".tif": ".tiff", ".tiff": ".tif"}
+"""Other endings of the same formats."""
 TOGETHER = 256
 """Records that are made, and written in one transaction."""
 FIRST_MAP = 1 << 28
@@ -36,9 +38,9 @@ FILES = {"data.mdb", "lock.mdb"}
 @dataclass(frozen=True)
 class Form:
     """How records are written: resized to (height, width), in gray, and as a file of the format that
-    ``encoded`` names (``.png``; empty: the file's own, and its very bytes where nothing changes) or
-    raw. Without ``resized``, in proportion: the shorter side to ``shorter``, unless the other one would
-    be longer than ``longest`` then (0: as they are)."""
+    ``encoded`` names (``.png``; empty: the file's own) or raw. Without ``resized``, in proportion: the
+    shorter side to ``shorter``, unless the other one would be longer than ``longest`` then (0: as they
+    are). A file of the format is not written anew where no pixel changes."""
 
     resized: tuple[int, int] | None = None
     gray: bool = False
@@ -55,6 +57,12 @@ class Form:
         if self.longest and (not self.shorter or scale * high > self.longest):
             scale = self.longest / high
         return max(1, round(height * scale)), max(1, round(width * scale))
+
+    @property
+    def keeps(self) -> bool:
+        """Whether files are written as they are, whatever is in them, as Caffe does."""
+        asked = self.resized or self.gray or self.shorter or self.longest
+        return self.encoded == "" and not asked
 
     def record(self, pixels: np.ndarray, label: int) -> Datum:
         """The record of an image (height, width, channels), uint8, or float32 where it stays raw."""
@@ -124,7 +132,7 @@ def form_of(height: int, width: int, gray: bool, encoded: bool | str) -> Form:
         raise DataError(f"images are resized to a height and a width, not ({height}, {width})")
     if isinstance(encoded, str) and encoded.lstrip(".").lower() not in ENCODED:
         raise DataError(unknown("format of encoded images", encoded, ENCODED))
-    ending = "" if encoded is True else f".{str(encoded).lstrip('.')}" if encoded else None
+    ending = "" if encoded is True else f".{str(encoded).lstrip('.').lower()}" if encoded else None
     return Form((height, width) if height else None, gray, ending)
 
 
@@ -194,13 +202,21 @@ def _file_record(file: Path, label: int, form: Form) -> Datum:
         reason = getattr(error, "strerror", None) or error
         raise DataError(f"cannot be read: {reason}") from error
     pixels = images.decode(data, "gray" if form.gray else "color")
-    if form.encoded != "":
+    if form.encoded is None:
         return form.record(pixels, label)
-    native = images.decode(data, "native").shape
-    if form.size(*native[:2]) == native[:2] and native == pixels.shape:
-        height, width, channels = native
+    try:
+        native = images.decode(data, "native")  # as Data layers do
+    except DataError as error:
+        if form.keeps:
+            raise DataError(f"{error}; a format (encoded='png') writes it anew") from error
+        native = pixels[:0]
+    ending = file.suffix.lower()
+    own = form.encoded in ("", ending, ALSO.get(ending))
+    same = form.size(*pixels.shape[:2]) == pixels.shape[:2] and np.array_equal(native, pixels)
+    if form.keeps or (own and same):
+        height, width, channels = pixels.shape
         return Datum(channels, height, width, data, label, encoded=True)
-    return replace(form, encoded=file.suffix.lower()).record(pixels, label)
+    return replace(form, encoded=form.encoded or ending).record(pixels, label)
 
 
 def from_source(source: Any, name: str, form: Form) -> Iterator[tuple[bytes, bytes]]:
