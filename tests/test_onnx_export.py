@@ -12,10 +12,22 @@ import small_nets
 from drawn_examples import examples
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from onnx_models import LAYERS, SHAPE, agree, composed, evaluated, exported, filled, in_opencv, small
+from onnx.reference import ReferenceEvaluator
+from onnx_models import (
+    LAYERS,
+    SHAPE,
+    agree,
+    composed,
+    evaluated,
+    exported,
+    filled,
+    in_opencv,
+    model,
+    small,
+)
 from real_files import DATA
 
-from demitasse import ModelError, Runtime
+from demitasse import DemitasseError, ModelError, Runtime
 
 NETS = DATA / "prototxt"
 NOT_IN_OPENCV = ("threshold",)
@@ -142,6 +154,74 @@ def test_a_real_net_gives_the_same_in_opencv_and_when_it_is_read_back(
     agree(runtime.net(path).forward(**inputs), expected)
     if name in ("LeNet", "CIFAR-10 quick", "CIFAR-10 full"):
         agree(evaluated(path, inputs), expected)
+
+
+def opened(folder: Path, *nodes: onnx.NodeProto, **constants: np.ndarray) -> Path:
+    """A model of any number of samples, in a file."""
+    path = folder / "first.onnx"
+    onnx.save(model(nodes, constants, ("samples", 4, 6, 5)), path)
+    return path
+
+
+def test_a_net_of_any_number_of_samples_is_written_as_one(runtime: Runtime, tmp_path: Path) -> None:
+    node, draw = onnx.helper.make_node, np.random.default_rng(5)
+    first = opened(
+        tmp_path,
+        node("Conv", ["x", "w"], ["c"], kernel_shape=[3, 3]),
+        node("Slice", ["c", "start", "end", "axis"], ["cut"]),
+        node("ReduceMean", ["c"], ["gate"], axes=[2, 3]),
+        node("ReduceSum", ["c", "axis"], ["sums"]),
+        node("Mul", ["cut", "gate"], ["gated"]),
+        node("Transpose", ["gated"], ["turned"], perm=[2, 3, 0, 1]),
+        node("Transpose", ["turned"], ["back"], perm=[2, 3, 0, 1]),
+        node("Reshape", ["back", "halves"], ["h"]),
+        node("Add", ["h", "sums"], ["added"]),
+        node("Flatten", ["added"], ["f"]),
+        node("Gemm", ["f", "v"], ["g"]),
+        node("LogSoftmax", ["g"], ["y"]),
+        w=draw.normal(size=(2, 4, 3, 3)).astype(np.float32),
+        v=draw.normal(scale=0.05, size=(18, 5)).astype(np.float32),
+        start=np.array([1]),
+        end=np.array([4]),
+        axis=np.array([2]),
+        halves=np.array([0, 2, 3, 3]),
+    )
+    second = runtime.program("export_onnx", first, tmp_path / "second.onnx")
+    written = onnx.load(second)
+    assert "Flatten" in [each.op_type for each in written.graph.node]
+    for value in (*written.graph.input, *written.graph.output):
+        assert value.type.tensor_type.shape.dim[0].dim_param == "samples"
+    net = runtime.net(second)
+    for count in (1, 4, 3):
+        x = draw.normal(size=(count, 4, 6, 5)).astype(np.float32)
+        expected = dict(
+            zip(["y"], ReferenceEvaluator(onnx.load(first)).run(None, {"x": x}), strict=True)
+        )
+        assert expected["y"].shape == (count, 5)
+        agree(evaluated(second, {"x": x}), expected, 1e-5)
+        agree(net.forward(x=x), expected, 1e-5)
+
+
+@pytest.mark.parametrize("shape", [[4, 6, 5], [4, 1, 30]])
+def test_a_net_that_counts_its_samples_is_written_for_so_many(
+    runtime: Runtime, shape: list[int], tmp_path: Path
+) -> None:
+    """The samples' axis is taken away, or moved and then lost."""
+    node = onnx.helper.make_node
+    first = opened(
+        tmp_path,
+        node("Transpose", ["x"], ["turned"], perm=[1, 0, 2, 3]),
+        node("Reshape", ["turned", "shape"], ["y"]),
+        shape=np.array(shape),
+    )
+    second = runtime.program("export_onnx", first, tmp_path / "second.onnx")
+    assert onnx.load(second).graph.input[0].type.tensor_type.shape.dim[0].dim_value == 1
+    with pytest.raises(DemitasseError, match="cannot view"):
+        runtime.net(second).forward(x=np.zeros((2, 4, 6, 5), np.float32))
+    given_ = {"input_shapes": {"x": (3, 4, 6, 5)}}
+    first = opened(tmp_path, node("Relu", ["x"], ["y"]))
+    third = runtime.program("export_onnx", first, tmp_path / "third.onnx", **given_)
+    assert onnx.load(third).graph.input[0].type.tensor_type.shape.dim[0].dim_value == 3
 
 
 def test_an_exported_net_keeps_the_names_of_its_layers(runtime: Runtime, tmp_path: Path) -> None:

@@ -11,7 +11,20 @@ import onnx
 from google.protobuf.message import EncodeError
 from onnx import numpy_helper
 
-from demitasse import Graph, ModelError, Node, Runtime, Tensor, replacing, unknown
+from demitasse import (
+    DemitasseError,
+    Graph,
+    ModelError,
+    Net,
+    NetDefinition,
+    Node,
+    Runtime,
+    Tensor,
+    replacing,
+    unknown,
+)
+from demitasse_onnx.batches import batch_axes
+from demitasse_onnx.call import Call
 
 OPSETS = (13, 22)
 """The oldest and the newest version of ONNX's operators that is written."""
@@ -30,7 +43,8 @@ def export_onnx(
     """Write the test phase of a net as an ONNX model, whole or not at all.
 
     ``net_path`` is a net whose inputs the caller fills (a deploy net), ``weights`` a path or several;
-    ``input_shapes`` by input name replace those that the file declares. The model computes what the net
+    ``input_shapes`` by input name replace those that the file declares. An ONNX model's inputs of any
+    number of samples stay so, unless something in the net counts them. The model computes what the net
     does, to the rounding of its kernels: what ONNX has no exact words for is refused. Raises ModelError.
     """
     if not OPSETS[0] <= opset <= OPSETS[1]:
@@ -45,7 +59,11 @@ def export_onnx(
             )
         if input_shapes:
             net.forward(**_blank(net.graph, input_shapes, net_path))
-        model = Exporter(net.graph, net.params, str(net_path), opset).model(net.definition.name)
+        opened = _opened(net.definition, input_shapes or {})
+        model = _of_any_number(net, str(net_path), opset, opened) if opened else None
+        if model is None:
+            exporter = Exporter(net.graph, net.params, str(net_path), opset)
+            model = exporter.model(net.definition.name)
     finally:
         net.close()
     path = Path(out_path)
@@ -68,6 +86,41 @@ def convert_to_onnx(
     return {"kind": "net", "layers": layers, "upgraded": False, "notes": notes}
 
 
+def _opened(definition: NetDefinition, given: Mapping[str, Sequence[int]]) -> dict[str, str]:
+    """By input what an ONNX model calls its number of samples, where it leaves it open."""
+    calls = {layer.tops[0]: layer.parameters for layer in definition.layers if layer.tops}
+    return {
+        name: call.attributes["batch"]
+        for name, call in calls.items()
+        if isinstance(call, Call) and call.attributes.get("batch") and call.operator == "Input"
+        if name not in given
+    }
+
+
+def _of_any_number(
+    net: Net, where: str, opset: int, opened: Mapping[str, str]
+) -> onnx.ModelProto | None:
+    """The model for any number of samples: the one that is written for two and for three alike. None
+    where those differ; the net is then as it was."""
+    declared = {name: tensor.shape for name, tensor in net.graph.inputs.items()}
+    made = []
+    try:
+        for count in (2, 3):
+            shapes = {
+                name: (count, *shape[1:]) if name in opened else shape
+                for name, shape in declared.items()
+            }
+            net.forward(**_blank(net.graph, shapes, where))
+            exporter = Exporter(net.graph, net.params, where, opset, opened)
+            made.append(exporter.model(net.definition.name))
+    except DemitasseError:
+        made.clear()  # not of so many samples, or not at all, which is told when it is written for one
+    if made and made[0] == made[1]:
+        return made[0]
+    net.forward(**_blank(net.graph, declared, where))
+    return None
+
+
 def _blank(graph: Graph, shapes: Mapping[str, Sequence[int]], path: object) -> dict[str, np.ndarray]:
     """Zeros of the wanted shapes: a net that is given them plans itself for them."""
     for name in shapes:
@@ -83,9 +136,16 @@ class Exporter:
     """A graph's operations as nodes, in order. What the functions of ``demitasse_onnx.words`` call."""
 
     def __init__(
-        self, graph: Graph, params: Mapping[str, Sequence[np.ndarray]], where: str, opset: int
+        self,
+        graph: Graph,
+        params: Mapping[str, Sequence[np.ndarray]],
+        where: str,
+        opset: int,
+        opened: Mapping[str, str] | None = None,
     ) -> None:
         self.opset = opset
+        self._batches = batch_axes(graph)
+        self._opened = opened or {}
         self._graph, self._where = graph, where
         self._nodes: list[onnx.NodeProto] = []
         self._arrays: dict[str, np.ndarray] = {}
@@ -131,10 +191,8 @@ class Exporter:
             self._nodes,
             name or "net",
             [
-                onnx.helper.make_tensor_value_info(
-                    self.name(tensor), onnx.TensorProto.FLOAT, tensor.shape
-                )
-                for tensor in self._graph.inputs.values()
+                self._info(self.name(tensor), tensor, self._opened.get(name))
+                for name, tensor in self._graph.inputs.items()
             ],
             outputs,
             [
@@ -158,7 +216,17 @@ class Exporter:
             self._nodes.append(onnx.helper.make_node("Identity", [self.name(tensor)], [name]))
             self._taken.add(name)
             key = name
-        return onnx.helper.make_tensor_value_info(key, onnx.TensorProto.FLOAT, tensor.shape)
+        axis = self.batch_axis(tensor)
+        return self._info(key, tensor, next(iter(self._opened.values()), None), axis)
+
+    def _info(
+        self, name: str, tensor: Tensor, samples: str | None, axis: int | None = 0
+    ) -> onnx.ValueInfoProto:
+        """A tensor's type and shape, of any number of ``samples`` (a name) along an axis."""
+        shape: list[int | str] = [*tensor.shape]
+        if samples is not None and axis is not None:
+            shape[axis] = samples
+        return onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)
 
     # What the words call.
 
@@ -178,6 +246,10 @@ class Exporter:
         if tensor in self._known and name not in self._arrays:
             self._arrays[name] = self._known[tensor]
         return name
+
+    def batch_axis(self, tensor: Tensor) -> int | None:
+        """The axis along which a batch's samples lie, None where it has none or it is not known."""
+        return self._batches.get(tensor)
 
     def value(self, tensor: Tensor) -> np.ndarray | None:
         """The numbers of a parameter or constant, None for what the net computes."""

@@ -118,7 +118,10 @@ class OnnxReader:
             shape = self._shape(shapes[name], where) if name in shapes else _declared(tensor.shape)
             if any(extent < 1 for extent in shape) or math.prod(shape) > LARGEST:
                 raise ModelError(f"{where}: its shape {shape} is not of 1 to {LARGEST} elements")
-            call = Call("Input", self._opset, {"shape": shape})
+            first = tensor.shape.dim[0] if name not in shapes and shape else None
+            said = first is None or first.HasField("dim_value")
+            batch = "" if first is None or said else first.dim_param or "N"
+            call = Call("Input", self._opset, {"shape": shape, "batch": batch})
             yield Layer(name, "onnx", (), (name,), call, Location(str(self._path)))
 
     def _shape(self, given: Any, where: str) -> Shape:

@@ -90,12 +90,24 @@ def _inner_product(out: Exporter, node: Node) -> None:
 
 def _reshaped(out: Exporter, node: Node, x: str) -> None:
     """x as the node's result, in its shape."""
-    shape = out.constant(f"{node.layer}.shape", np.array(_shape(node), np.int64))
+    result = node.outputs[0]
+    assert result is not None
+    shape = out.constant(f"{node.layer}.shape", _any_batch(out, result, result.shape))
     out.emit(node, "Reshape", [x, shape], last=True)
 
 
+def _any_batch(out: Exporter, tensor: Tensor, shape: tuple[int, ...]) -> np.ndarray:
+    """A shape for a tensor's numbers, its first extent left open where the samples lie along that."""
+    return np.array((-1, *shape[1:]) if out.batch_axis(tensor) == 0 and shape else shape, np.int64)
+
+
 def _reshape(out: Exporter, node: Node) -> None:
-    _reshaped(out, node, _x(out, node))
+    result = node.outputs[0]
+    assert result is not None
+    if len(result.shape) == 2 and out.batch_axis(result) == 0:
+        out.emit(node, "Flatten", [_x(out, node)], last=True, axis=1)
+    else:
+        _reshaped(out, node, _x(out, node))
 
 
 def _relu(out: Exporter, node: Node) -> None:
@@ -118,7 +130,7 @@ def _behind(out: Exporter, node: Node, w: Tensor, x: Tensor, axis: int) -> str:
     value = out.value(w)
     if value is not None:
         return out.constant(f"{w.name}.along", value.reshape(shape))
-    target = out.constant(f"{node.layer}.shape", np.array(shape, np.int64))
+    target = out.constant(f"{node.layer}.shape", _any_batch(out, w, shape))
     return out.emit(node, "Reshape", [out.name(w), target])
 
 
@@ -269,8 +281,11 @@ def _select(out: Exporter, node: Node) -> None:
 
 def _crop(out: Exporter, node: Node) -> None:
     offset, extent = node.attributes["offset"], node.attributes["extent"]
-    starts = np.array(offset, np.int64)
-    lists = {"starts": starts, "ends": starts + np.array(extent, np.int64)}
+    whole = _inputs(node)[0].shape
+    cut = [axis for axis, size in enumerate(extent) if size != whole[axis]]
+    starts = np.array([offset[axis] for axis in cut], np.int64)
+    ends = starts + np.array([extent[axis] for axis in cut], np.int64)
+    lists = {"starts": starts, "ends": ends, "axes": np.array(cut, np.int64)}
     names = [out.constant(f"{node.layer}.{name}", array) for name, array in lists.items()]
     out.emit(node, "Slice", [_x(out, node), *names], last=True)
 
@@ -292,7 +307,8 @@ def _total(before: str | None) -> Word:
         elif before is not None:
             name = out.emit(node, before, [name])
         rows = (math.prod(x.shape[:axis]), math.prod(x.shape[axis:]))
-        target = out.constant(f"{node.layer}.rows", np.array(rows, np.int64))
+        whole = np.array(rows, np.int64)
+        target = out.constant(f"{node.layer}.rows", _any_batch(out, x, rows) if axis else whole)
         flat = out.emit(node, "Reshape", [name, target])
         ones = np.full((rows[1], 1), node.attributes["coefficient"], np.float32)
         _reshaped(out, node, out.emit(node, "MatMul", [flat, out.constant(f"{node.layer}.ones", ones)]))

@@ -238,7 +238,7 @@ _END = 2**31
 """No end of Shape's."""
 
 OPERATORS = (
-    Operator("Input", _input, {"shape": ()}),
+    Operator("Input", _input, {"shape": (), "batch": ""}),
     Operator("Samples", _samples, {"batch": None}),
     Operator("Loss", _loss, {"word": None}),
     Operator("Identity", _identity),
