@@ -10,14 +10,14 @@ from demitasse import DataError, ShapeError
 from demitasse_training.own_shapes import SampleShapes, users
 
 if TYPE_CHECKING:
-    from demitasse_training.net import Net
+    from demitasse_training.planned_net import PlannedNet
 
 Run = Callable[[bool], None]
 """Runs the layers that a net is planned for at the time; it is told whether that is ``again`` on the
 same samples."""
 
 
-def run_through(net: Net, samples: SampleShapes, run: Run) -> None:
+def run_through(net: PlannedNet, samples: SampleShapes, run: Run) -> None:
     """A forward pass on samples of these shapes: where a user's layer has made tops of other shapes, the
     net is planned again, and the pass begun again on what such layers have made. Each is called once,
     and what the pass changes of parameters, as running means, is changed once.
@@ -43,7 +43,7 @@ def run_through(net: Net, samples: SampleShapes, run: Run) -> None:
         forget(net)
 
 
-def plan_through(net: Net, samples: SampleShapes, run: Run) -> bool:
+def plan_through(net: PlannedNet, samples: SampleShapes, run: Run) -> bool:
     """Plan for samples of these shapes; whether some layers were run for it, whose next forward gives
     what they made, until they are told to ``forget``. Raises as ``run_through``."""
     for _, part in users(net.graph):
@@ -61,13 +61,13 @@ def plan_through(net: Net, samples: SampleShapes, run: Run) -> bool:
         return True
 
 
-def forget(net: Net) -> None:
+def forget(net: PlannedNet) -> None:
     """Have the next forward of users' layers call them, whatever they made before."""
     for _, part in users(net.graph):
         part.forget()
 
 
-def _plan_by_running(net: Net, samples: SampleShapes, run: Run, error: DataError) -> None:
+def _plan_by_running(net: PlannedNet, samples: SampleShapes, run: Run, error: DataError) -> None:
     """Plan for samples of shapes that some layer cannot take: run what is before it, as far as a user's
     layer with bottoms, which may tell the shapes of its tops then. Raises the ``error``, or what is
     wrong after that, where it does not help."""
