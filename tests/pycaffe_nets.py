@@ -14,6 +14,9 @@ import demitasse_caffe.pycaffe as caffe
 from demitasse_caffe.pycaffe import layers as L  # noqa: N812 (its name in every script)
 
 PLUGINS = ["caffe", "datasets", "cpu", "reference", "training", "snapshots"]
+ON_REFERENCE = ["caffe", "datasets", "reference", "training", "snapshots"]
+LAYERS = "layers_of_users"
+"""The module with layers of type Python."""
 RANDOM = {"type": "gaussian", "std": 0.5}
 
 
@@ -37,6 +40,11 @@ def through_a_file(
     path = folder / "net.prototxt"
     path.write_text(str(message))
     return caffe.Net(str(path), phase, **options)
+
+
+def net_here(spec: Any, phase: int = caffe.TRAIN, **options: Any) -> caffe.Net:
+    """The net of a specification, written to the working directory."""
+    return through_a_file(Path(), spec, phase, **options)
 
 
 def close(found: Any, expected: Any) -> bool:
