@@ -18,7 +18,7 @@ from demitasse import DataError, DataSpec, folder_beside, is_folder, is_there, p
 from demitasse_datasets import images
 from demitasse_datasets.datum import Datum, serialize
 from demitasse_datasets.decoders import decoders, for_each
-from demitasse_datasets.image_list import Listed, beside, read_list
+from demitasse_datasets.image_list import Listed, read_bytes, read_list
 from demitasse_datasets.samples import naming
 
 ENDINGS = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
@@ -176,7 +176,7 @@ def from_files(
             sizes: list[tuple[int, ...]] = sizes,
         ) -> None:
             with naming(f"{where}:{some[i].line}: {root}{some[i].path}"):
-                record = _file_record(beside(root + some[i].path, where), some[i].label, form)
+                record = _file_record(root + some[i].path, where, some[i].label, form)
                 made[i] = finish(some[i], record)
                 sizes[i] = record.channels, record.height, record.width
 
@@ -195,12 +195,8 @@ def _extents(size: tuple[int, ...]) -> str:
     return f"{height} x {width} pixels of {channels} channel{'s' * (channels > 1)}"
 
 
-def _file_record(file: Path, label: int, form: Form) -> Datum:
-    try:
-        data = file.read_bytes()
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise DataError(f"cannot be read: {reason}") from error
+def _file_record(name: str, listed_in: Path, label: int, form: Form) -> Datum:
+    data = read_bytes(name, listed_in)
     pixels = images.decode(data, "gray" if form.gray else "color")
     if form.encoded is None:
         return form.record(pixels, label)
@@ -210,7 +206,7 @@ def _file_record(file: Path, label: int, form: Form) -> Datum:
         if form.keeps:
             raise DataError(f"{error}; a format (encoded='png') writes it anew") from error
         native = pixels[:0]
-    ending = file.suffix.lower()
+    ending = Path(name).suffix.lower()
     own = form.encoded in ("", ending, ALSO.get(ending))
     same = form.size(*pixels.shape[:2]) == pixels.shape[:2] and np.array_equal(native, pixels)
     if form.keeps or (own and same):

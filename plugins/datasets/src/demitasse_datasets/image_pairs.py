@@ -14,7 +14,7 @@ from demitasse_datasets import images
 from demitasse_datasets.annotated.draws import Draws
 from demitasse_datasets.crops import below, draws, fit
 from demitasse_datasets.decoders import decoders, for_each
-from demitasse_datasets.image_list import beside, lines, read_image, text_of
+from demitasse_datasets.image_list import lines, read_image, text_of
 from demitasse_datasets.samples import naming
 
 CLASSES = ("pixels", "image", "none")
@@ -210,7 +210,7 @@ class PairSamples:
 
     def _read(self, name: str, mode: str, what: str = "") -> np.ndarray:
         try:
-            return read_image(beside(self._root + name, Path(self.name)), mode, None)
+            return read_image(self._root + name, mode, None, Path(self.name))
         except DataError as error:
             if not what:
                 raise

@@ -20,7 +20,7 @@ from demitasse import DataError, Field
 from demitasse_datasets import images
 from demitasse_datasets.crops import below, draws
 from demitasse_datasets.decoders import decoders, for_each
-from demitasse_datasets.image_list import beside, text_of
+from demitasse_datasets.image_list import read_bytes, text_of
 from demitasse_datasets.samples import naming
 
 
@@ -124,12 +124,9 @@ class WindowSamples:
         for_each(self._pool, len(numbers), one)
 
     def _file(self, number: int) -> bytes:
-        file = beside(self._root + self._paths[number], Path(self.name))
-        try:
-            return file.read_bytes()
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise DataError(f"{self.name}: image {str(file)!r} cannot be read: {reason}") from error
+        name = self._root + self._paths[number]
+        with naming(f"{self.name}: image {name!r}"):
+            return read_bytes(name, Path(self.name))
 
     def _image(self, number: int) -> np.ndarray:
         return images.decode(self._cache[number] if self._cache else self._file(number))

@@ -13,7 +13,7 @@ from demitasse_datasets.annotated.annotations import READERS, read_label_map
 from demitasse_datasets.annotated.record import serialize_annotated
 from demitasse_datasets.convert import check_target, form_of, from_files, write_lmdb
 from demitasse_datasets.datum import Datum
-from demitasse_datasets.image_list import Listed, beside, lines
+from demitasse_datasets.image_list import Listed, beside, lines, read_bytes
 
 
 def convert_annotated(
@@ -62,7 +62,7 @@ def convert_annotated(
     listed, about = read_pairs(path)
 
     def finish(each: Listed, datum: Datum) -> bytes:
-        size = images.size(beside(root + each.path, path).read_bytes()) or (datum.width, datum.height)
+        size = images.size(read_bytes(root + each.path, path)) or (datum.width, datum.height)
         file = beside(root + about[each.line], path)
         return serialize_annotated(datum, READERS[form](file, size, names))
 
