@@ -115,6 +115,8 @@ def _run_of_floats(view: memoryview, start: int) -> np.ndarray:
 
 def varint(view: memoryview | bytes, at: int) -> tuple[int, int]:
     """A base-128 number at byte ``at``, and the byte after it. Raises DataError."""
+    if at < len(view) and view[at] < 128:  # most are of one byte
+        return view[at], at + 1
     value = shift = 0
     for place in range(at, min(at + LONGEST_VARINT, len(view))):
         byte = view[place]
