@@ -152,8 +152,8 @@ class Field:
 class GraphBuilder(Protocol):
     """What a layer type builds on. ``phase`` is train or test, ``dtype`` the real numbers' type,
     ``seed`` the run's, ``stream`` a number of the layer's own for its random numbers, ``workers`` how
-    many share a batch; ``counted`` says that nothing will run, so that files need not be there of which
-    only the shape counts."""
+    many share a batch; ``counted`` says that nothing will run, or on samples that only stand in, so that
+    files need not be there of which only the shape counts."""
 
     phase: str
     dtype: str

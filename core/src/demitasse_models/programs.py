@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, TypedDict
 
-from demitasse_models import NetDefinition, Solver, Weights
+from demitasse_models import DataSpec, NetDefinition, Solver, Weights
 
 if TYPE_CHECKING:
     import numpy as np
@@ -36,7 +36,7 @@ class TrainerOptions(TypedDict, total=False):
     - ``overrides``: fields of the solver in its file's own words, ``{"base_lr": 0.1}``; not for a
       ``Solver``.
     - ``data``: by phase (``train``, ``test``) arrays by the names of the samples' fields, samples first,
-      in place of the files that the layers name.
+      or a ``DataSpec``, in place of the files that the layers name.
     - ``scaling``: ``strong`` (default): the file's batch is that of all workers; ``weak``: each one's.
     - ``precision``: ``f32``, ``tf32``, ``bf16`` or ``f64``; by default the machine's.
     - ``retain``: ``"all"`` has every blob keep memory of its own, values and gradient.
@@ -47,7 +47,7 @@ class TrainerOptions(TypedDict, total=False):
     weights: WeightsFiles | None
     resume: str | Path | None
     overrides: Mapping[str, Any] | None
-    data: Mapping[str, Mapping[str, Any]] | None
+    data: Mapping[str, Mapping[str, Any] | DataSpec] | None
     scaling: str
     precision: str | None
     retain: str | None
@@ -64,7 +64,8 @@ class NetOptions(TypedDict, total=False):
     - ``retain``: ``"all"`` has every blob keep memory of its own.
     - ``backward``: ``"objective"`` plans gradients of the loss, ``"every blob"`` those of any blob, too;
       both need ``retain="all"``, and are computed by ``walk``.
-    - ``data``: by phase arrays by the names of the samples' fields, for layers that read samples.
+    - ``data``: by phase arrays by the names of the samples' fields, or a ``DataSpec``, for layers that
+      read samples.
     - ``overrides``: fields of the net in its file's own words; not for a ``NetDefinition``.
     - ``seed``: of fillers and random numbers, a whole number of 64 bits; 0 by default.
     - ``passes``: of so many passes the sum of gradients is the mean; 1 by default.
@@ -77,7 +78,7 @@ class NetOptions(TypedDict, total=False):
     precision: str | None
     retain: str | None
     backward: str | None
-    data: Mapping[str, Mapping[str, Any]] | None
+    data: Mapping[str, Mapping[str, Any] | DataSpec] | None
     overrides: Mapping[str, Any] | None
     seed: int
     passes: int

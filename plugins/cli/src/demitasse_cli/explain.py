@@ -29,6 +29,7 @@ PLANNED = "planned"
 @flags.state_options
 @shared.precision_option
 @shared.overrides_option
+@shared.samples_option
 @click.option(
     "--kernel", "kernels", is_flag=True, help="What the planned kernels have to say of themselves, too."
 )
@@ -43,6 +44,7 @@ def command(
     stage: str | None,
     precision: str | None,
     settings: tuple[tuple[str, str], ...],
+    samples: tuple[str, ...],
     kernels: bool,
     json_path: str | None,
 ) -> None:
@@ -59,8 +61,10 @@ def command(
         if model is not None and runtime.machine.simulated:
             parts.append(f"planned for a described machine, {runtime.machine.name}; nothing runs")
             record["described"] = True
-        if model is not None and phase != "TEST" and solver_of(runtime, model, trained) is not None:
-            trainer = planner.trainer(model, overrides=trained, precision=precision)
+        solver = None if model is None or phase == "TEST" else solver_of(runtime, model, trained)
+        if solver is not None:
+            with shared.standing_in(samples, "train", *["test"] * bool(solver.tests)) as data:
+                trainer = planner.trainer(solver, precision=precision, data=data)
             plan = trainer.plan
             workers = report.counted(trainer.workers, "worker")
             parts.append(f"batch {trainer.batch} on {workers}; the first worker's plan:")
@@ -74,7 +78,10 @@ def command(
         elif model is not None:
             named = (phase or "TEST").lower()
             overrides = {**flags.state(level, stage, state_of(runtime, model, f"{named}_net.")), **given}
-            net = planner.net(model, phase=named, overrides=overrides, precision=precision)
+            with shared.standing_in(samples, named) as data:
+                net = planner.net(
+                    model, phase=named, overrides=overrides, precision=precision, data=data
+                )
             plan = net.plan
             record["varying"] = list(getattr(net, "varying", ()))
             record["notes"] = notes_of(net.definition)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -82,6 +83,33 @@ def runtime_options(function: F) -> F:
     ):
         function = option(function)
     return function
+
+
+def samples_option(function: F) -> F:
+    """--samples: shapes of samples that are not here."""
+    return click.option(
+        "--samples",
+        multiple=True,
+        metavar="SHAPE",
+        help="The shape of a sample (3x227x227, with a label; NAME=SHAPE for other fields), where the "
+        "data are not here: random ones stand in, zeros for a mean. May be repeated.",
+    )(function)
+
+
+@contextmanager
+def standing_in(samples: tuple[str, ...], *phases: str) -> Iterator[dict[str, Any] | None]:
+    """The ``data`` of a trainer or a net for what --samples was given; where it was not, samples that
+    cannot be read while it is made raise a DataError that speaks of it."""
+    from demitasse import DataError, DataSpec
+
+    try:
+        spec = DataSpec(f"random:{','.join(samples)}", "random")
+        yield dict.fromkeys(phases, spec) if samples else None
+    except DataError as error:
+        if samples:
+            raise
+        remedy = "where the data are not here, give their shape (--samples 3x224x224)"
+        raise DataError(f"{error}; {remedy}") from error
 
 
 def overrides_option(function: F) -> F:

@@ -66,6 +66,7 @@ class Row:
 @flags.log_options
 @shared.precision_option
 @shared.overrides_option
+@shared.samples_option
 @click.option(
     "--json", "json_path", metavar="FILE", help="Write the result as JSON; - is standard output."
 )
@@ -84,6 +85,7 @@ def command(
     log_to_stderr: bool,
     precision: str | None,
     settings: tuple[tuple[str, str], ...],
+    samples: tuple[str, ...],
     json_path: str | None,
 ) -> None:
     """Print a row a layer and phase, and the total. Weights are not changed. With several workers it is
@@ -94,10 +96,12 @@ def command(
     with shared.compose(hw, plugins, options) as runtime:
         if phase == "TEST":
             in_test = {**flags.state(level, stage, state_of(runtime, model, "test_net.")), **given}
-            subject, batch = forward_only(runtime, runtime.read(model).net("test", in_test), precision)
+            subject, batch = forward_only(
+                runtime, runtime.read(model).net("test", in_test), precision, samples
+            )
         else:
             in_train = {**flags.state(level, stage, state_of(runtime, model, "train_net.")), **given}
-            subject, batch = timed(runtime, model, in_train, precision)
+            subject, batch = timed(runtime, model, in_train, precision, samples)
         about = getattr(subject, "solver", None) or subject.definition
         tell_notes(about)
         workers = getattr(subject, "workers", 1)
@@ -153,30 +157,40 @@ def command(
 
 
 def timed(
-    runtime: Runtime, model: Path, overrides: dict[str, Any], precision: str | None
+    runtime: Runtime,
+    model: Path,
+    overrides: dict[str, Any],
+    precision: str | None,
+    samples: tuple[str, ...],
 ) -> tuple[Any, int]:
     """What has a profile, and its batch: a trainer, or a net that runs forward where nothing can be
     trained."""
     from demitasse import ModelError
 
-    solver: Any = solver_of(runtime, model, overrides)
+    def trainer_of(solver: Solver) -> Any:
+        with shared.standing_in(samples, "train", *["test"] * bool(solver.tests)) as data:
+            return runtime.trainer(solver, precision=precision, data=data)
+
+    solver = solver_of(runtime, model, overrides)
     if solver is None:
         reader: Any = runtime.read(model)
         try:
-            solver = idle(reader.net("train", overrides))
-            trainer = runtime.trainer(solver, precision=precision)
+            trainer = trainer_of(idle(reader.net("train", overrides)))
         except ModelError as error:
-            made = forward_only(runtime, reader.net("test", overrides), precision)
+            made = forward_only(runtime, reader.net("test", overrides), precision, samples)
             click.echo(f"demitasse: forward only, since it cannot be trained: {error}", err=True)
             return made
     else:
-        trainer = runtime.trainer(solver, precision=precision)
+        trainer = trainer_of(solver)
     return trainer, trainer.batch // trainer.solver.passes
 
 
-def forward_only(runtime: Runtime, definition: NetDefinition, precision: str | None) -> tuple[Any, int]:
+def forward_only(
+    runtime: Runtime, definition: NetDefinition, precision: str | None, samples: tuple[str, ...]
+) -> tuple[Any, int]:
     """A net in phase test, and its batch: 0 where no layer of it reads samples."""
-    net = runtime.net(definition, phase="test", precision=precision)
+    with shared.standing_in(samples, "test") as data:
+        net = runtime.net(definition, phase="test", precision=precision, data=data)
     feeds = net.graph.feeds
     return net, feeds[0].batch if feeds else 0
 

@@ -18,8 +18,9 @@ from demitasse_datasets.idx import is_idx, labels_beside, open_idx
 from demitasse_datasets.opening import OPTIONS, open_file, open_filler
 from demitasse_datasets.pickled import is_pickled
 from demitasse_datasets.samples import ArraySamples, Samples
+from demitasse_datasets.stand_ins import PREFIX, StandIns
 
-KINDS = ("arrays", "idx", "cifar10", "cifar100", "digits", *OPTIONS)
+KINDS = ("arrays", "idx", "cifar10", "cifar100", "digits", "random", *OPTIONS)
 SPLITS = ("train", "test")
 BEHIND = {"split": "train, test", "labels": "a file, true, false"}
 """Options that may stand behind a source's name, and what is valid."""
@@ -27,7 +28,7 @@ BEHIND = {"split": "train, test", "labels": "a file, true, false"}
 UNDERSTOOD = (
     "understood are IDX files such as train-images-idx3-ubyte.gz, CIFAR files such as "
     "data_batch_*.bin.xz, a folder of either with ?split=train or ?split=test, folders of LMDB and "
-    "LevelDB, HDF5 files, digits:train and digits:test"
+    "LevelDB, HDF5 files, digits:train, digits:test and random:3x227x227"
 )
 MNIST = {"train": r"train[-_.]images?[-_.].*", "test": r"(t10k|test)[-_.]images?[-_.].*"}
 
@@ -50,6 +51,8 @@ def open_samples(spec: DataSpec) -> Samples | None:
         )
     if not isinstance(source, (str, os.PathLike)):
         return None
+    if kind == "random" or (kind is None and str(source).startswith(PREFIX)):
+        return StandIns(str(source))
     text, options = _asked(os.fspath(source), spec.options)
     split = _split(options)
     digits = kind == "digits" or text == "digits" or text.startswith("digits:")

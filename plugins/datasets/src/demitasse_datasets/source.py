@@ -19,6 +19,9 @@ class Source:
     def __init__(self, samples: Samples, shuffle: bool, seed: int, skip: int = 0) -> None:
         self.fields, self.size, self.name = samples.fields, samples.size, samples.name
         self.absent: Mapping[str, str] = getattr(samples, "absent", {})
+        self.stands_in: bool = getattr(samples, "stands_in", False)
+        """Whether only the shapes count of its samples."""
+
         self.varies: bool = isinstance(samples, OwnShapes) and samples.varies
         """Whether samples may have shapes of their own: streams of runs of one say which are next."""
 

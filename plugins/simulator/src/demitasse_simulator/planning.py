@@ -325,7 +325,7 @@ def draft(
     precision: str | None = None,
     scaling: str = "strong",
     nodes: int = 1,
-    data: Mapping[str, Mapping[str, Any]] | None = None,
+    data: Mapping[str, Mapping[str, Any] | DataSpec] | None = None,
     samples: Mapping[str, Sequence[int]] | None = None,
 ) -> Draft:
     """The plan of a solver on a runtime's machine with ``nodes`` endpoints of its network. Test nets are

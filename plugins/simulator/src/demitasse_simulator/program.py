@@ -13,6 +13,7 @@ import numpy as np
 
 from demitasse import (
     CompositionError,
+    DataSpec,
     Machine,
     Place,
     Request,
@@ -121,7 +122,7 @@ def simulate(
     scaling: str = "strong",
     nodes: int | None = None,
     stripes: int | None = None,
-    data: Mapping[str, Mapping[str, Any]] | None = None,
+    data: Mapping[str, Mapping[str, Any] | DataSpec] | None = None,
     samples: Mapping[str, Sequence[int]] | None = None,
     rates: Rates | None = None,
     progress: Callable[[str], None] | None = None,

@@ -13,6 +13,7 @@ import numpy as np
 from demitasse import (
     PRECISIONS,
     CompositionError,
+    DataSpec,
     ModelError,
     Runtime,
     Solver,
@@ -84,15 +85,18 @@ def rate_of(solver: Solver, iteration: int) -> float:
     raise ModelError(f"{solver.location}: {told}" if solver.location else told)
 
 
-def check_data(data: Mapping[str, Mapping[str, Any]] | None) -> None:
-    """Raise ModelError unless ``data`` maps phases to arrays by name."""
-    form = "data maps a phase to arrays by the names of the samples' fields: {'train': {'data': ...}}"
+def check_data(data: Mapping[str, Mapping[str, Any] | DataSpec] | None) -> None:
+    """Raise ModelError unless ``data`` maps phases to arrays by name, or a DataSpec."""
+    form = (
+        "data maps a phase to arrays by the names of the samples' fields, {'train': {'data': ...}}, or "
+        "to a DataSpec"
+    )
     if data is not None and not isinstance(data, Mapping):
         raise ModelError(f"{form}; given {type(data).__name__}")
     for phase, arrays in (data or {}).items():
         if phase not in PHASES:
             raise ModelError(f"{unknown('phase of data', str(phase), PHASES)}; {form}")
-        if not isinstance(arrays, Mapping):
+        if not isinstance(arrays, Mapping | DataSpec):
             raise ModelError(f"{form}; given {type(arrays).__name__} for {phase!r}")
 
 

@@ -182,6 +182,7 @@ class NetGraph(Graph):
             told = str(error).removeprefix(f"{spec.location}: ")
             raise DataError(f"{self._where()}: {told}") from error
         check_fields(source, self._where())
+        self.counted = self.counted or getattr(source, "stands_in", False)
         total, offset, count = self.share.of(batch)
         if count < 1 or (self.share.apart and total < self.share.workers):
             raise DataError(

@@ -74,7 +74,7 @@ class Net(PlannedNet, Rooted):
         precision: str | None = None,
         retain: str | None = None,
         backward: str | None = None,
-        data: Mapping[str, Mapping[str, Any]] | None = None,
+        data: Mapping[str, Mapping[str, Any] | DataSpec] | None = None,
         overrides: Mapping[str, Any] | None = None,
         seed: int = 0,
         worker: WorkerPlace | None = None,

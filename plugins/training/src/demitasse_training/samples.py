@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from numbers import Integral
 from operator import index
 from typing import Any
@@ -33,9 +34,10 @@ WAY = "samples"
 
 
 def opener(
-    runtime: Runtime, data: Mapping[str, Mapping[str, Any]] | None, phase: str
+    runtime: Runtime, data: Mapping[str, Mapping[str, Any] | DataSpec] | None, phase: str
 ) -> Callable[[DataSpec], DataSource]:
-    """What a graph opens its sources with: each specification once, or the arrays given instead."""
+    """What a graph opens its sources with: each specification once, or the arrays (or the
+    specification) given instead."""
     check_data(data)
     opened: dict[str, DataSource] = {}
     arrays = (data or {}).get(phase)
@@ -52,8 +54,11 @@ def opener(
     def _once(spec: DataSpec) -> DataSource:
         key = str(spec)
         if arrays is not None and spec.kind != "fillers":  # what a layer makes up stays made up
-            spec = DataSpec(arrays, "arrays", spec.shuffle, spec.seed, {}, spec.location)
-            key = "arrays"
+            if isinstance(arrays, DataSpec):
+                spec = replace(arrays, location=arrays.location or spec.location)
+            else:
+                spec = DataSpec(arrays, "arrays", spec.shuffle, spec.seed, {}, spec.location)
+            key = "given"
         if key not in opened:
             try:
                 opened[key] = runtime.open_source(spec)

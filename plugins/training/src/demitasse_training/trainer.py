@@ -16,6 +16,7 @@ import numpy as np
 
 from demitasse import (
     PRECISIONS,
+    DataSpec,
     Entry,
     Event,
     ModelError,
@@ -100,7 +101,7 @@ class Trainer(Rooted):
         weights: WeightsFiles | None = None,
         resume: str | Path | None = None,
         overrides: Mapping[str, Any] | None = None,
-        data: Mapping[str, Mapping[str, Any]] | None = None,
+        data: Mapping[str, Mapping[str, Any] | DataSpec] | None = None,
         scaling: str = "strong",
         precision: str | None = None,
         retain: str | None = None,
@@ -468,7 +469,9 @@ class Trainer(Rooted):
 
     # How it comes to be.
 
-    def _make(self, data: Mapping[str, Mapping[str, Any]] | None, saved: Weights | None) -> None:
+    def _make(
+        self, data: Mapping[str, Mapping[str, Any] | DataSpec] | None, saved: Weights | None
+    ) -> None:
         runtime, solver = self.runtime, self.solver
         update = Update.named(
             solver.update, solver.update_attributes, runtime.vocabulary, solver.location

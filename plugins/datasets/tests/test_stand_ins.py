@@ -1,0 +1,62 @@
+"""Random samples of given shapes, in place of those that are not here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from demitasse import DataError
+from demitasse_datasets.source import Source
+from demitasse_datasets.stand_ins import MEMORY, MOST
+
+
+def test_images_with_labels_stand_in_for_a_shape(opened, everything) -> None:
+    source = opened("random:3x20x30")
+    assert (source.fields["data"].shape, source.fields["data"].dtype) == ((3, 20, 30), "uint8")
+    assert source.fields["label"].shape == ()
+    assert source.size == MOST
+    read = everything(source)
+    counts = np.bincount(read["data"].ravel(), minlength=256)
+    expected = read["data"].size / 256
+    # Chi-square: 255 degrees of freedom have a mean of 255 and a deviation of 22.6.
+    assert ((counts - expected) ** 2 / expected).sum() < 255 + 6 * 22.6
+    assert set(read["label"].tolist()) == {0, 1}
+    again = everything(opened("random:3x20x30", kind="random"))
+    np.testing.assert_array_equal(again["data"], read["data"])
+    assert not np.array_equal(read["data"][0], read["data"][1])
+
+
+def test_fields_have_the_shapes_of_their_names(opened, everything) -> None:
+    source = opened("random:data=5, target=2x7,sure=")
+    shapes = {name: (field.shape, field.dtype) for name, field in source.fields.items()}
+    assert shapes == {
+        "data": ((5,), "float32"),
+        "target": ((2, 7), "float32"),
+        "sure": ((), "float32"),
+    }
+    read = everything(source)
+    assert 0 <= read["data"].min() < 0.1 < 0.9 < read["data"].max() < 1
+    assert set(np.unique(read["target"])) == {0, 1}
+
+
+def test_large_samples_are_as_many_as_memory_has_room_for(opened) -> None:
+    source = opened("random:3x2048x1024")
+    assert source.size == MEMORY // (3 * 2048 * 1024)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("random:", "'' is no shape; write random:3x227x227"),
+        ("random:3xx4", "'3xx4' is no shape"),
+        ("random:3x0x4", "'3x0x4' is no shape"),
+        ("random:3x-2", "'3x-2' is no shape"),
+        ("random:data=3x4,label=²", "'label=²' is no shape"),
+        ("random:99999x99999x99999", "a sample would take 999,970,000,299,999 bytes"),
+    ],
+)
+def test_what_is_no_shape_is_told(name: str, message: str, opened: Callable[..., Source]) -> None:
+    with pytest.raises(DataError, match=message):
+        opened(name)
