@@ -92,7 +92,7 @@ def samples_option(function: F) -> F:
         multiple=True,
         metavar="SHAPE",
         help="The shape of a sample (3x227x227, with a label; NAME=SHAPE for other fields), where the "
-        "data are not here: random ones stand in, zeros for a mean. May be repeated.",
+        "data are not here: random ones stand in, with their mean. May be repeated.",
     )(function)
 
 

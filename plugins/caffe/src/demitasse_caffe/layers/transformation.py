@@ -230,14 +230,14 @@ def subtracted(
     layer: Layer, parameters: Any, channels: int, counted: Sequence[int] | None = None
 ) -> np.ndarray | None:
     """The mean of a transform_param, (channels, height, width) or (channels or 1, 1, 1); None for none.
-    Where only shapes count, a file that is not there has the shape ``counted``. Raises ValueError, or
-    ModelError for a file."""
+    Where only shapes count, a file that is not there has the shape ``counted``, and is the mean of random
+    bytes. Raises ValueError, or ModelError for a file."""
     values = [number(value) for value in parameters.mean_value]
     if parameters.mean_file and values:
         raise ValueError("mean_file and mean_value exclude each other")
     if parameters.mean_file:
         if counted is not None and find(parameters.mean_file, layer.location.file)[0] is None:
-            return np.broadcast_to(np.float32(0), counted)
+            return np.broadcast_to(np.float32(127.5), counted)
         what = f"{layer.location}: layer {layer.name!r} ({layer.type}): mean_file"
         mean = read_mean_image(find_file(parameters.mean_file, layer.location.file, what))
         return mean[0] if mean.ndim > 3 and mean.shape[0] == 1 else mean
