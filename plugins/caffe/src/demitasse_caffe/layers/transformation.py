@@ -230,8 +230,8 @@ def subtracted(
     layer: Layer, parameters: Any, channels: int, counted: Sequence[int] | None = None
 ) -> np.ndarray | None:
     """The mean of a transform_param, (channels, height, width) or (channels or 1, 1, 1); None for none.
-    Where only shapes count, a file that is not there has the shape ``counted``, and is the mean of random
-    bytes. Raises ValueError, or ModelError for a file."""
+    Where only shapes count, a file that is not there has the shape ``counted``, and is the mean of
+    random bytes. Raises ValueError, or ModelError for a file."""
     values = [number(value) for value in parameters.mean_value]
     if parameters.mean_file and values:
         raise ValueError("mean_file and mean_value exclude each other")
