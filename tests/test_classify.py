@@ -117,7 +117,7 @@ def test_the_middle_of_a_resized_image_is_less_the_means_pixels(case: Case) -> N
     ("words", "said"),
     [
         (["{net}", "{weights}"], "no image is given"),
-        (["{net}", "{image}"], "no weights is given (.caffemodel, .h5"),
+        (["{net}", "{image}"], "no file of weights is given (.caffemodel, .h5"),
         (["{net}", "{weights}", "{image}s"], "0.pngs; did you mean"),
         (["{net}", "{weights}", "{folder}/broken.png"], "broken.png: is no image of a format that"),
         (["{net}", "{weights}", "{image}", "--mean", "1,2"], "a mean of shape (2,) does not fit 3"),

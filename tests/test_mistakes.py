@@ -70,6 +70,16 @@ def test_a_pipe_in_place_of_a_file_is_not_said_to_be_missing(
             "'3xx' is not a shape like 3x227x227, or NAME=3x",
         ),
         (["train", "--nosuch"], "unknown option '--nosuch' (valid: "),
+        (["train", "x", "--scaling"], "--scaling needs a value; see demitasse train --help"),
+        (
+            ["explain", "--phase", "tset"],
+            "--phase: unknown value 'tset'; did you mean 'test'? (valid: test, ",
+        ),
+        (["workers", "x", "--seconds", "0"], "--seconds: '0.0' (valid: a number from 0.1); see "),
+        (["workers", "x", "--seconds", "y"], "--seconds: 'y' (valid: a number from 0.1); see "),
+        (["classify", "--scale", "y"], "--scale: 'y' (valid: a number); see "),
+        (["data", "shwo"], "unknown command 'shwo'; did you mean 'show'? (valid: check, convert, "),
+        (["explain", "--hw", "/"], "/ is a folder; a file is needed here: name one in it"),
         (["draw", "x", "/no/such.svg"], "no such file: x"),
         (
             ["schedule", "ring", "--ranks", "2", "--draw", "/dev/null/x.svg"],

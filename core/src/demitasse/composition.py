@@ -119,8 +119,8 @@ class Composition(Rooted):
 
     def __str__(self) -> str:
         lines = [f"machine {self.machine}"]
-        lines += [f"{c.role:<14} {c.subject:<44} {c.plugin:<12} {c.reason}" for c in self.choices]
-        lines += [f"{'not used':<14} {name:<12} {reason}" for name, reason in self.rejected]
+        lines += [f"{c.role:<14} {c.subject:<44} {c.plugin:<16} {c.reason}" for c in self.choices]
+        lines += [f"{'not used':<14} {name:<16} {reason}" for name, reason in self.rejected]
         return "\n".join(lines)
 
 

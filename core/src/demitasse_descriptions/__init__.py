@@ -21,7 +21,6 @@ from demitasse import (
     ModelError,
     SyncSpec,
     check_file,
-    is_folder,
     is_there,
     nearest_path,
     shortened,
@@ -72,7 +71,7 @@ def load_machine(path: str | Path) -> Machine:
     except TypeError as error:
         valid = "valid: 'auto', a description's path, or a Machine"
         raise DescriptionError(f"{path!r} is no machine ({valid})") from error
-    if is_there(path) and not is_folder(path):
+    if is_there(path):
         try:
             check_file(path)
         except ModelError as error:
@@ -97,7 +96,7 @@ def _told(error: ValueError | RecursionError, text: str) -> str:
     """The line of a file where it is no TOML, and why."""
     if isinstance(error, UnicodeDecodeError):
         line = error.object.count(b"\n", 0, error.start) + 1
-        return f"{line}: {error}"
+        return f"{line}: is not text in UTF-8 (it holds a byte 0x{error.object[error.start]:02x})"
     line = [*re.findall(r"at line (\d+)", str(error)), text.count("\n") + 1][0]
     if isinstance(error, RecursionError):
         return f"{line}: nested too deep"

@@ -103,11 +103,18 @@ def test_what_is_left_is_told_by_the_pace_since_the_first_report(
     for seconds, done in ((30, 1000), (2, 3000), (1, 5000), (3, 1000), (3, 4000)):
         now += seconds
         progress(done, 5000)
-    lines = [line.rstrip() for line in capsys.readouterr().err.splitlines()]
-    assert lines == [
+    assert capsys.readouterr().err.splitlines() == [
         "written 1,000 of 5,000",
         "written 3,000 of 5,000, 2 s left",
         "written 5,000 of 5,000",
         "verified 1,000 of 5,000",
         "verified 4,000 of 5,000, 1 s left",
     ]
+
+
+def test_what_is_done_at_once_is_told_as_what_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    """A small set is written by one report, and verified by the next."""
+    progress = Progress(["written", "verified"])
+    progress(1438, 1438)
+    progress(1438, 1438)
+    assert capsys.readouterr().err == "written 1,438 of 1,438\nverified 1,438 of 1,438\n"

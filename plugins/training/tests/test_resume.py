@@ -124,9 +124,9 @@ def test_a_snapshot_of_other_shapes_names_both(toy: ModuleType, train: Train, sn
     ("changed", "message"),
     [
         ({"solver": {"seed": 4}}, "random seed 3, the solver says 4.*set random_seed to 3"),
-        ({"solver": {"passes": 2}}, "with passes 1; this run has 2"),
-        ({"precision": "f32"}, "with precision f64; this run has f32"),
-        ({"batch": 8}, "with batch 10; this run has 8"),
+        ({"solver": {"passes": 2}}, "with passes 1; this run has 2: give iter_size 1 to go on"),
+        ({"precision": "f32"}, "with precision f64; this run has f32: give precision f64 to go on"),
+        ({"batch": 8}, "with batch 10; this run has 8: give a batch of 10 to go on"),
     ],
     ids=["seed", "passes", "precision", "batch"],
 )

@@ -25,7 +25,11 @@ PAPER = {"alpha": 1e-6, "bandwidth": 12e9, "oversubscription": 4.0}
 """swCaffe, section II.B: a microsecond, 12 GB/s, a quarter of it between supernodes."""
 
 
-@click.command("schedule", help="Print the moves of the collective ALGORITHM; prove, cost and draw it.")
+@click.command(
+    "schedule",
+    help="Print the moves of the collective ALGORITHM; prove, cost and draw it.",
+    epilog="Example: demitasse schedule two-level --ranks 8 --check --draw two-level.svg",
+)
 @click.argument("algorithm")
 @click.option(
     "--ranks", required=True, type=click.IntRange(min=1), metavar="N", help="How many take part."
@@ -44,8 +48,21 @@ PAPER = {"alpha": 1e-6, "bandwidth": 12e9, "oversubscription": 4.0}
     metavar="Q",
     help="Ranks are in so many supernodes of swCaffe's network; without it and --hw, in one.",
 )
-@click.option("--goal", default="allreduce", show_default=True, help="What it is to do.")
-@click.option("--root", default=0, show_default=True, type=click.IntRange(min=0), metavar="RANK")
+@click.option(
+    "--goal",
+    default="allreduce",
+    show_default=True,
+    metavar="GOAL",
+    help="allreduce, allgather, reduce_scatter, reduce or broadcast, if the algorithm can.",
+)
+@click.option(
+    "--root",
+    default=0,
+    show_default=True,
+    type=click.IntRange(min=0),
+    metavar="RANK",
+    help="Whose is what goes out from one, or comes together at one.",
+)
 @click.option(
     "--map",
     "order",
@@ -59,7 +76,12 @@ PAPER = {"alpha": 1e-6, "bandwidth": 12e9, "oversubscription": 4.0}
 @click.option("--hw", metavar="FILE", help="A machine whose network it is costed on.")
 @click.option("--plugins", metavar="A,B", help="Whose algorithms; default: all that give some.")
 @click.option("--check", "proves", is_flag=True, help="Prove it: each contribution once, no deadlock.")
-@click.option("--draw", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path))
+@click.option(
+    "--draw",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Draw it as an SVG picture.",
+)
 @click.option("--json", "json_path", metavar="FILE", help="Write it as JSON; - is standard output.")
 def schedule(
     algorithm: str,

@@ -19,6 +19,7 @@ IMAGES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tif
 
 @click.command(
     "classify",
+    epilog="Example: demitasse classify deploy.prototxt net.caffemodel words.txt cat.jpg",
     help="Print the most likely classes of image files. NET is a deploy net, WEIGHTS its caffemodel "
     "(an .onnx file is both); a mean (.binaryproto, .npy) and the classes' names (.txt, one a line) may "
     "stand among the files, as for Caffe's classification.",
@@ -115,7 +116,7 @@ def _sorted_out(given: tuple[str, ...]) -> tuple[str, str, str | None, str | Non
     for kind in ("net", "weights", "image"):
         if not found[kind]:
             ending = f" ({', '.join(suffixes[kind])})" if kind in suffixes else ""
-            raise click.UsageError(f"no {kind} is given{ending}")
+            raise click.UsageError(f"no {'file of ' * (kind == 'weights')}{kind} is given{ending}")
     for kind in suffixes:
         if len(found[kind]) > 1:
             raise click.UsageError(f"one file of {kind} is needed, not {' and '.join(found[kind])}")

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 
 @click.command(
-    "draw", help="Draw the net in NET as an SVG picture, OUT (default: NET's name with .svg)."
+    "draw",
+    epilog="Example: demitasse draw net.prototxt net.svg --phase test",
+    help="Draw the net in NET as an SVG picture, OUT (default: NET's name with .svg).",
 )
 @click.argument("net", metavar="NET", type=click.Path(dir_okay=False, path_type=Path))
 @click.argument("target", metavar="[OUT.svg]", required=False)

@@ -26,6 +26,7 @@ class Progress:
 
 @click.command(
     "compute_image_mean",
+    epilog="Example: demitasse compute_image_mean train_lmdb mean.binaryproto",
     help="Compute the mean image of samples (an LMDB or LevelDB database, CIFAR, IDX, an image list), "
     "write it to OUT as a binaryproto if that is given, and print the mean of each channel.",
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Mapping
 from contextlib import nullcontext, redirect_stdout, suppress
@@ -10,6 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.shell_completion import shell_complete
 
 from demitasse import (
     DemitasseError,
@@ -29,6 +31,12 @@ if TYPE_CHECKING:
     from demitasse import Manifest
 
 MISTAKE = 2
+
+ALONE: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())
+"""A command that has others was named alone. Click before 8.2 prints its help by itself."""
+
+COMPLETE = "_DEMITASSE_COMPLETE"
+"""What a shell sets that asks for completions."""
 
 CAFFES_TOOLS = {
     "device_query": "detect",
@@ -157,6 +165,8 @@ def run(given: list[str]) -> int:
     try:
         # Not click's own main: it has other statuses, and prints more than a line.
         group = command_line()
+        if instruction := os.environ.get(COMPLETE):
+            return shell_complete(group, {}, "demitasse", COMPLETE, instruction)
         # A training has its own; and who waits for others in MPI calls no handler of Python's.
         apart = given[:1] == ["train"] or launch.processes() > 1
         ending = nullcontext() if apart else interrupts.ended_as_interrupted()
@@ -179,8 +189,13 @@ def run(given: list[str]) -> int:
         return _say(error, error.status, once=False)
     except (KeyboardInterrupt, click.Abort):
         return _say("interrupted", INTERRUPTED, once=False)
+    except ALONE as error:
+        click.echo(error.message)
+        return 0
     except click.UsageError as error:
-        path = error.ctx.command_path if error.ctx else "demitasse"
+        # An option without its value is told by a parser that knows of no command.
+        known = given[:1] if given[:1] and given[0] in group.claims else []
+        path = error.ctx.command_path if error.ctx else " ".join(["demitasse", *known])
         return _say(f"{usage.told(error, given)}; see {path} --help", MISTAKE)
     except click.ClickException as error:
         return _say(error.format_message(), error.exit_code, once=False)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 @click.command(
     "convert",
+    epilog="Example: demitasse convert out/lenet_iter_10000.demitasse lenet.caffemodel",
     help="Convert weights and solver state, or a net or solver, from IN to OUT; suffixes name formats. "
     "Older forms of a format become its present one.",
 )

@@ -24,6 +24,7 @@ _LAST = 1 << 31
 
 @click.command(
     "curve",
+    epilog="Example: demitasse curve run.json other.json --compare -o both.png",
     help="Draw the loss and the test scores of trainings: RUNS are files of demitasse train --json. "
     "Those that continue each other are one line; with --compare each is one of its own.",
 )
@@ -75,6 +76,8 @@ class Run:
         except OSError as error:
             reason = error.strerror or error
             raise DataError(f"{path}: cannot be read: {reason}{nearest_path(path)}") from error
+        except UnicodeDecodeError as error:
+            raise DataError(f"{path}: is no JSON, nor text") from error
         except (ValueError, RecursionError) as error:
             raise DataError(f"{path}: is no JSON: {error}") from error
         try:

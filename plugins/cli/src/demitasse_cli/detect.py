@@ -16,7 +16,11 @@ if TYPE_CHECKING:
     from demitasse import Machine, Runtime
 
 
-@click.command("detect", help="Describe this machine as a TOML file for --hw.")
+@click.command(
+    "detect",
+    help="Describe this machine as a TOML file for --hw.",
+    epilog="Example: demitasse detect --measure --output mine.toml",
+)
 @click.option(
     "--output", type=shared.file, metavar="FILE", help="Write the description here; else print it."
 )

@@ -55,6 +55,7 @@ def topics_of(manifest: Manifest) -> dict[str, str]:
 
 @click.command(
     "doctor",
+    epilog="Example: demitasse doctor --json findings.json",
     cls=Doctor,
     help="Check every plugin and this environment; the exit status is 1 if something is wrong.",
 )

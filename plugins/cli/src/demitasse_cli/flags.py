@@ -76,14 +76,17 @@ def command_first(given: Sequence[str]) -> list[str]:
 def state_options(function: F) -> F:
     """--phase, --level and --stage."""
     for option in (
+        click.option("--stage", metavar="A,B", help="The stages that those rules ask for."),
         click.option(
-            "--stage", metavar="A,B", help="Stages that the net's include and exclude rules ask for."
+            "--level",
+            type=int,
+            metavar="N",
+            help="The level that layers' include and exclude rules ask for.",
         ),
-        click.option("--level", type=int, metavar="N", help="The level that those rules ask for."),
         click.option(
             "--phase",
             type=click.Choice(PHASES, case_sensitive=False),
-            help="The phase of the net; train and test have their own.",
+            help="The phase whose net is taken; the commands train and test have their own.",
         ),
     ):
         function = option(function)

@@ -20,6 +20,9 @@ PRECISIONS = ("f32", "tf32", "bf16", "f64")
 file = click.Path(dir_okay=False, path_type=Path)
 """A file that may not be there: the runtime says so, and names the nearest."""
 
+named = click.Path(readable=False)
+"""A file's name as it is given, or a word in its place: shells complete it."""
+
 
 def setting(text: str) -> tuple[str, str]:
     """``KEY=VALUE`` as a pair. Raises click's BadParameter."""
@@ -76,6 +79,7 @@ def runtime_options(function: F) -> F:
         click.option(
             "--hw",
             default="auto",
+            type=named,
             show_default=True,
             metavar="FILE",
             help="The hardware description; auto probes this machine.",

@@ -7,7 +7,11 @@ import click
 from demitasse_cli import report
 
 
-@click.command("plugins", help="List the installed plugins, without importing any of them.")
+@click.command(
+    "plugins",
+    help="List the installed plugins, without importing any of them.",
+    epilog="Example: demitasse plugins --json plugins.json",
+)
 @click.option(
     "--json", "json_path", metavar="FILE", help="Write the list as JSON; - is standard output."
 )

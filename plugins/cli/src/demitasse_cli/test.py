@@ -21,12 +21,19 @@ if TYPE_CHECKING:
 
 @click.command(
     "test",
+    epilog="Example: demitasse test solver.prototxt --weights lenet.caffemodel",
     cls=flags.FlagCommand,
     help="Score MODEL (a net, or a solver's test nets) with its weights.",
 )
 @click.argument("model", type=shared.file, required=False)
 @click.option("--model", "model_flag", type=shared.file, metavar="FILE", help="MODEL, as a flag.")
-@click.option("--weights", required=True, metavar="FILE[,FILE]", help="The weights, by layer name.")
+@click.option(
+    "--weights",
+    required=True,
+    type=shared.named,
+    metavar="FILE[,FILE]",
+    help="The weights, by layer name.",
+)
 @click.option(
     "--iterations",
     type=click.IntRange(min=1),

@@ -41,6 +41,7 @@ class Row:
 
 @click.command(
     "time",
+    epilog="Example: demitasse time net.prototxt --iterations 20",
     cls=flags.FlagCommand,
     help="Time each layer of MODEL (a solver or a net) on this machine.",
 )

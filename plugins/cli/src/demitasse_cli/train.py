@@ -59,11 +59,21 @@ class History:
         return self.tests[-1]["scores"] if self.tests else {}
 
 
-@click.command("train", cls=flags.FlagCommand, help="Train a net from a SOLVER file.")
+@click.command(
+    "train",
+    cls=flags.FlagCommand,
+    help="Train a net from a SOLVER file.",
+    epilog="Example: demitasse train solver.prototxt --set base_lr=0.02 --json run.json",
+)
 @click.argument("solver", type=shared.file, required=False)
 @click.option("--solver", "solver_flag", type=shared.file, metavar="FILE", help="SOLVER, as a flag.")
 @shared.runtime_options
-@click.option("--weights", metavar="FILE[,FILE]", help="Start from these weights, by layer name.")
+@click.option(
+    "--weights",
+    type=shared.named,
+    metavar="FILE[,FILE]",
+    help="Start from these weights, by layer name.",
+)
 @click.option(
     "--partial",
     is_flag=True,
@@ -72,6 +82,7 @@ class History:
 @click.option(
     "--resume",
     "--snapshot",
+    type=shared.named,
     metavar="FILE",
     help="Continue from a snapshot; auto takes the newest one with the solver's prefix.",
 )

@@ -16,6 +16,9 @@ def told(error: click.UsageError, given: Sequence[str]) -> str:
     if isinstance(error, click.NoSuchOption) and error.ctx is not None:
         return _option(error.option_name, error.ctx.command.get_params(error.ctx), given)
     words = error.format_message().rstrip(".")
+    match = re.match(r"No such command '(.*?)'", words)
+    if match and error.ctx is not None and isinstance(group := error.ctx.command, click.Group):
+        return unknown("command", match[1], group.list_commands(error.ctx))
     if isinstance(error, click.MissingParameter) and error.param is not None:
         return f"{_name(error.param)} is missing"
     if isinstance(error, click.BadOptionUsage):
@@ -50,13 +53,16 @@ def _value(name: str, kind: click.ParamType[Any], words: str) -> str:
     quoted = re.match(r"(?:File )?'(.*)' is ", words)
     value = quoted[1] if quoted else words.partition(" ")[0]
     if isinstance(kind, click.Choice):
-        return unknown("value", value, map(str, kind.choices), name)
-    if isinstance(kind, click.IntRange):
-        least = "" if kind.min is None else f" from {kind.min}"
-        most = "" if kind.max is None else f" to {kind.max}"
-        return f"{name}: {value!r} (valid: a whole number{least}{most})"
-    if kind is click.INT:
-        return f"{name}: {value!r} (valid: a whole number)"
+        # As the help shows them: in small letters where either will do.
+        shown = [str(each) if kind.case_sensitive else str(each).lower() for each in kind.choices]
+        return unknown("value", value, shown, name)
+    whole = isinstance(kind, type(click.INT))
+    if whole or isinstance(kind, type(click.FLOAT)):
+        least, most = getattr(kind, "min", None), getattr(kind, "max", None)
+        valid = "a whole number" if whole else "a number"
+        valid += "" if least is None else f" from {least:g}"
+        valid += "" if most is None else f" to {most:g}"
+        return f"{name}: {value!r} (valid: {valid})"
     if isinstance(kind, click.Path) and words.endswith("is a directory"):
         return f"{name}: {value} is a folder; a file is needed here: name one in it"
     return f"{name}: {words}"

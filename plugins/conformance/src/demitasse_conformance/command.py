@@ -42,7 +42,9 @@ def setting(text: str) -> tuple[str, Any]:
 file = click.Path(dir_okay=False, path_type=Path)
 
 
-@click.command("check", help=HELP)
+@click.command(
+    "check", help=HELP, epilog="Example: demitasse check softcap --precision f32 --net net.prototxt"
+)
 @click.argument("plugin")
 @click.option(
     "--hw", metavar="FILE", help="A machine that has what the plugin is for; else one is made up."

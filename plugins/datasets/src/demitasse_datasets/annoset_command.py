@@ -12,6 +12,7 @@ from demitasse_datasets.imageset_command import Imageset, convert, number, switc
 
 @click.command(
     "convert_annoset",
+    epilog="Example: demitasse convert_annoset -label_map_file map.txt list.txt db",
     cls=Imageset,
     help="Write an LMDB database DB of the images that LIST names, an image and a file about it (both "
     "after ROOT) a line, with boxes of what they show, for AnnotatedData layers.",

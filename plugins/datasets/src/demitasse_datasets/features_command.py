@@ -15,6 +15,7 @@ DEVICES = ("cpu", "gpu")
 
 @click.command(
     "extract_features",
+    epilog="Example: demitasse extract_features net.caffemodel net.prototxt fc7 fc7.npy",
     help="Run the net NET with WEIGHTS over its samples, and write its blobs, a row for each sample: "
     "BLOB[,BLOB] to OUT[,OUT]. An OUT is an LMDB database of float_data, or by its suffix an HDF5 "
     "(.h5) or NumPy file (.npy). BATCHES: how many; without it all samples are taken once.",

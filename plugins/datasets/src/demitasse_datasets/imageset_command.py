@@ -75,7 +75,12 @@ def written_options(command: Command) -> Command:
         click.option("--encode_type", "-encode_type", default="", help=formats),
         switch("check_size", "Refuse images of another size than the first."),
         click.option(
-            "--backend", "-backend", default="lmdb", type=click.Choice(["lmdb"]), show_default=True
+            "--backend",
+            "-backend",
+            default="lmdb",
+            type=click.Choice(["lmdb"]),
+            show_default=True,
+            help="What DB is: LevelDB is read, not written.",
         ),
         click.option("--seed", type=click.IntRange(0), default=0, help="Of the random order."),
         click.option("--force", is_flag=True, help="Overwrite DB if it is there."),
@@ -104,6 +109,7 @@ def convert(program: str, given: tuple[str, ...], written: dict[str, Any], **mor
 
 @click.command(
     "convert_imageset",
+    epilog="Example: demitasse convert_imageset images/ list.txt train_lmdb -shuffle",
     cls=Imageset,
     help="Write an LMDB database DB of the images that LIST names, a path (after ROOT) and a label a "
     "line; or of a folder of images, whose sub-folders are the classes; or of samples in another format "

@@ -13,6 +13,7 @@ from demitasse import write_text
 
 @click.command(
     "numa",
+    epilog="Example: demitasse numa solver.prototxt --bandwidth",
     help="Show the memory domains; with SOLVER, train a few iterations and show where its pages lie.",
 )
 @click.argument("solver", required=False, type=click.Path(dir_okay=False, path_type=Path))
@@ -22,7 +23,13 @@ from demitasse import write_text
 @click.option(
     "--plugins", metavar="A,B", help="The plugins, preferred first; +A adds one, -A drops one."
 )
-@click.option("--iterations", type=click.IntRange(min=1), default=2, show_default=True)
+@click.option(
+    "--iterations",
+    type=click.IntRange(min=1),
+    default=2,
+    show_default=True,
+    help="How many are trained.",
+)
 @click.option("--bandwidth", is_flag=True, help="Measure the bandwidth between domains.")
 @click.option("--json", "json_path", metavar="FILE", help="Write it all as JSON; - is standard output.")
 def numa(

@@ -11,6 +11,7 @@ import click
 
 @click.command(
     "workers",
+    epilog="Example: demitasse workers solver.prototxt --output best.toml",
     help="Try how many workers train SOLVER's net quickest here, each with its part of the cores. What "
     "was found is remembered for the machine and the net.",
 )

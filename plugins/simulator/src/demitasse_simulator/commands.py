@@ -109,6 +109,7 @@ def node_counts(text: str) -> tuple[int, ...]:
 
 @click.command(
     "simulate",
+    epilog="Example: demitasse simulate solver.prototxt --hw cluster.toml --nodes 1..64",
     help="Predict the time and memory of a step of SOLVER on a described machine; on several, or with "
     "several numbers of nodes, side by side.",
 )
@@ -326,7 +327,11 @@ def _compare(
             report.write(json_path, report.as_json({**whole, "compositions": compositions}))
 
 
-@click.command("reproduce", help="Print the tables of PAPER beside what the descriptions predict.")
+@click.command(
+    "reproduce",
+    help="Print the tables of PAPER beside what the descriptions predict.",
+    epilog="Example: demitasse reproduce swcaffe --json cells.json",
+)
 @click.argument("paper")
 @click.option(
     "--plugins", metavar="A,B", help="The plugins that are asked; default: all that know papers."

@@ -44,7 +44,7 @@ class Progress:
 
     def __init__(self, what: Sequence[str]) -> None:
         self._what, self._phase = what, -1
-        self._before = math.inf
+        self._before: float = math.inf
         self._said = time.monotonic()
 
     def __call__(self, done: int, size: int) -> None:
@@ -52,16 +52,19 @@ class Progress:
         if done < self._before:  # the pace counts from here: before it much may have been unpacked
             self._phase += 1
             self._first, self._begin = done, now
-        self._before = done
+        self._before = done if done < size else math.inf  # what comes next is another phase
         if now - self._said < PATIENCE and done < size:
             return
         self._said = now
         what = self._what[min(self._phase, len(self._what) - 1)]
-        end = "\r" if sys.stderr.isatty() and done < size else "\n"
-        left = ""
+        left, end = "", "\n"
         if self._first < done < size:
             left = f", {(size - done) * (now - self._begin) / (done - self._first):.0f} s left"
-        click.echo(f"{what} {done:,} of {size:,}{left}".ljust(60) + end, err=True, nl=False)
+        line = f"{what} {done:,} of {size:,}{left}"
+        if sys.stderr.isatty():  # in place of the line before, which may have been longer
+            line = line.ljust(60)
+            end = "\r" if done < size else "\n"
+        click.echo(line + end, err=True, nl=False)
 
 
 def human(count: float) -> str:
@@ -114,7 +117,12 @@ def _faults(count: int) -> str:
     return f"{count:,} fault" if count == 1 else f"{count:,} faults"
 
 
-@command.command("show", help="Say what the striped set SET holds and where its stripes lie.")
+@command.command(
+    "show",
+    short_help="What a striped set holds, and where.",
+    help="Say what the striped set SET holds and where its stripes lie.",
+    epilog="Example: demitasse data show train.set",
+)
 @click.argument("path", metavar="SET", type=click.Path(path_type=Path))
 @_json_option
 def show(path: Path, json_path: str | None) -> None:
@@ -164,7 +172,10 @@ def show(path: Path, json_path: str | None) -> None:
 
 
 @command.command(
-    "check", help="Read all of the striped set SET and compare checksums; exit status 1 for a fault."
+    "check",
+    epilog="Example: demitasse data check train.set --images",
+    short_help="Compare checksums.",
+    help="Read all of the striped set SET and compare checksums; exit status 1 for a fault.",
 )
 @click.argument("path", metavar="SET", type=click.Path(path_type=Path))
 @click.option("--images", is_flag=True, help="Decode encoded images too.")
@@ -197,6 +208,8 @@ def check(path: Path, images: bool, json_path: str | None) -> int:
 
 @command.command(
     "convert",
+    epilog="Example: demitasse data convert list.txt train.set --stripes 4",
+    short_help="Write samples as a striped set.",
     help="Write SOURCE as the striped set SET: an image list (.txt) or folder, tar shards "
     "('train-{000..099}.tar'), LMDB, IDX, CIFAR, HDF5, or what else a plugin reads. A conversion that "
     "was broken off goes on when it is asked for again.",
@@ -252,6 +265,8 @@ def convert(source: str, target: Path, order: str | None, json_path: str | None,
 
 @command.command(
     "measure",
+    epilog="Example: demitasse data measure train.set --workers 2",
+    short_help="How quick mini-batches are delivered.",
     help="Deliver mini-batches of SOURCE (a striped set, or what else a plugin reads) to workers for "
     "some seconds, and say how quick that is and what each stripe gives.",
 )
@@ -323,6 +338,8 @@ def measure(
 
 @command.command(
     "predict",
+    epilog="Example: demitasse data predict hwdesc/taihulight.toml --processes 64",
+    short_help="What processes get of shared storage.",
     help="Predict what processes of the described MACHINE (a .toml file) get from its storage: from a "
     "file on one target, and from one on stripes.",
 )

@@ -17,6 +17,9 @@ UNNAMED = ""
 formats name no layers there."""
 
 
+GIVEN = {"precision": "precision", "passes": "iter_size", "batch": "a batch of"}
+"""What a run has to be given, by the name that its record has for it."""
+
 LAST = 1 << 31
 """Iterations: Caffe counts in 32 bits, one of which is the sign."""
 
@@ -76,7 +79,10 @@ def resume(worker: Worker, saved: Weights, path: object, run: Mapping[str, Any])
     for name, here in run.items():
         if saved.record.get(name, here) != here:
             there = shortened(saved.record[name])
-            raise SnapshotError(f"{path} was made with {name} {there}; this run has {here}")
+            raise SnapshotError(
+                f"{path} was made with {name} {there}; this run has {here}: "
+                f"give {GIVEN[name]} {there} to go on"
+            )
     parameters.load(worker.graph, worker.plan, worker.flat.parameters, saved.parameters, path)
     for name, arrays in state.items():
         for slot, array in arrays:
