@@ -37,9 +37,3 @@ def test_its_commands_exist():
     )
     for command in commands:
         assert re.search(rf"^ +{command} ", run.stdout, flags=re.MULTILINE), command
-
-
-def test_its_links_lead_somewhere():
-    targets = re.findall(r"\]\(([^)#]+)\)", README)
-    assert len(targets) > 8
-    assert [target for target in targets if not (ROOT / target).exists()] == []
