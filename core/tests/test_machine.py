@@ -160,6 +160,7 @@ MISTAKES = [
     ("schema  = 1", "schema = 2", 1, "schema = 2", "valid: 1"),
     ("schema  = 1", "", 1, "needs 'schema'", "valid: 1"),
     ("schema  = 1", "schema = 1\nlink = {}", 2, "unknown key 'link'", "stands behind its [[level]]"),
+    ('"taihulight"', '"taihulight', 2, "machine.toml:2: Illegal character", "'\\n' in column 22"),
     ("count = 160", "precision = 'f32'", 7, "unknown key 'precision'", "before the first [[level]]"),
     ("count = 160", "mesh = " + "[" * 5000, 31, "nested too deep", ""),
     ("count = 160", "count = 1" + "0" * 5000, 7, ": 10000000000000000000...", "is no number"),

@@ -51,7 +51,9 @@ class SyncSpec:
 
 @dataclass(frozen=True)
 class Level:
-    """``count`` siblings in each ``parent`` (None: the level before); the rest is of one sibling."""
+    """``count`` siblings in each ``parent`` (None: the level before); the rest is of one sibling, as in
+    a description: ``workers`` are threads, mpi, streams, simulated or None, ``kernels`` the plugin that
+    they prefer; ``peak``, and what layers reach of it (``sustained``), are FLOP/s, ``clock`` is Hz."""
 
     name: str
     count: int = 1
@@ -61,9 +63,9 @@ class Level:
     memory: tuple[MemorySpace, ...] = ()
     link: Link | None = None
     sync: SyncSpec | None = None
-    kernels: str | None = None  # the plugin whose kernels its workers prefer
+    kernels: str | None = None
     peak: Quantity | None = None
-    sustained: Quantity | None = None  # what layers reach of the peak, for predictions
+    sustained: Quantity | None = None
     clock: Quantity | None = None
     cores: int | None = None
     threads_per_core: int | None = None

@@ -67,7 +67,7 @@ class Runtime(errors.Rooted):
         return self.program("net", path, **options)  # type: ignore[no-any-return]
 
     def simulate(self, solver: demitasse.SolverFile, **options: Any) -> Any:
-        """The predicted time and memory of a solver on the runtime's machine."""
+        """The predicted time and memory of a step; options (``samples``, ...) are the plugin's."""
         return self.program("simulate", solver, **options)
 
     def program(self, name: str, *arguments: Any, **options: Any) -> Any:

@@ -103,7 +103,7 @@ def _told(error: ValueError | RecursionError, text: str) -> str:
     if not isinstance(error, tomllib.TOMLDecodeError) and (long := _LONG.search(text)):
         line = text.count("\n", 0, long.start()) + 1
         return f"{line}: {shortened(long[0], 20)} is no number"
-    return f"{line}: {error}"
+    return f"{line}: " + re.sub(r" \(at line \d+, (column \d+)\)$", r" in \1", str(error))
 
 
 def _elsewhere(kind: Any, key: str) -> str:

@@ -93,6 +93,8 @@ class RandomStream:
         self.seed, self.stream, self.dtype, self.calls = seed, stream, dtype, -1
 
     def uniform(self, shape: Any, low: float = 0.0, high: float = 1.0) -> Any:
+        """An array of ``shape`` whose numbers are uniform in [low, high)."""
+
         def fill(part: Any, start: int, stop: int) -> None:
             drawn = self._part(start, stop)
             if (low, high) != (0.0, 1.0):
@@ -103,6 +105,7 @@ class RandomStream:
         return self._filled(shape, fill)
 
     def normal(self, shape: Any, mean: float = 0.0, std: float = 1.0) -> Any:
+        """An array of ``shape`` whose numbers are normal, of that mean and standard deviation."""
         size = int(np.prod(shape))
 
         def fill(part: Any, start: int, stop: int) -> None:
@@ -138,6 +141,7 @@ class RandomStream:
         return result
 
     def integers(self, shape: Any, high: int) -> Any:
+        """An int64 array of ``shape``, uniform in 0 to ``high`` - 1."""
         count, self.calls = int(np.prod(shape)), self.calls + 1
         return (self._part(0, count) * high).astype(np.int64).reshape(shape)
 

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from demitasse_random import RandomStream
 
 SCALARS = {"iteration": "uint64", "sample": "uint64", "rate": "float64"}
-"""Numbers that change with the step: the iteration, the first sample's number in the iteration's
-global batch, the learning rate. One-element tensors that kernels read."""
+"""One-element tensors that change with the step; ``sample`` is the first one's in the global batch."""
 
 Filler = Callable[[Shape, "RandomStream"], "np.ndarray"]
+"""A parameter's first values, in logical order, of a shape and the numbers drawn for it alone."""
 
 
 @dataclass(eq=False)
