@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from demitasse import Level, Machine, load_machine
+from demitasse import Level, Machine, compose, load_machine
 from demitasse_parameter_server import trials
 from demitasse_parameter_server.commands import workers
 
@@ -70,6 +70,21 @@ def test_the_best_is_measured_written_as_a_description_and_remembered(tmp_path: 
     assert machine.levels[-1].count == told["best"]["workers"]
     again = CliRunner().invoke(workers, [*asked, "--json", "-"], standalone_mode=False)
     assert json.loads(again.output) == {**told, "source": "remembered"}
+
+
+@pytest.mark.parametrize("plugins", ["", 'plugins = ["caffe", "training", "datasets", "reference"]\n'])
+def test_what_is_written_trains(plugins: str, tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
+    machine, best = tmp_path / "machine.toml", tmp_path / "best.toml"
+    machine.write_text(
+        f'schema = 1\nname = "two"\n{plugins}fingerprint = "any"\n[[level]]\nname = "node"\ncores = 2\n',
+        encoding="utf-8",
+    )
+    asked = [str(DIGITS), "--hw", str(machine), "--seconds", "0.1", "--output", str(best)]
+    assert CliRunner().invoke(workers, asked, standalone_mode=False).exception is None
+    with compose(best) as runtime, runtime.trainer(DIGITS) as trainer:
+        assert trainer.workers == load_machine(best).levels[-1].count
+        assert trainer.step(1).iteration == 1
 
 
 _UNSOUND = (("1e999", "1"), ("0", "1"), ("-1", "1"), ("1", "NaN"), ("1", "0"), ("1", "9" * 400))

@@ -59,8 +59,10 @@ def arranged(machine: Machine, workers: int, threads: int) -> Machine:
     sync = SyncSpec("parameter_server", {"model": "bsp"})
     outer = replace(machine.levels[0], workers=None, sync=None, cores=workers * threads)
     inner = Level("worker", workers, parent=outer.name, workers="threads", cores=threads, sync=sync)
-    plugins = dict.fromkeys((*machine.plugins, "parameter_server")) if machine.plugins else ()
-    return replace(machine, name=f"{workers}-workers", levels=(outer, inner), plugins=tuple(plugins))
+    plugins = machine.plugins  # None: those that are automatic, and whoever a level names
+    if plugins is not None:
+        plugins = tuple(dict.fromkeys((*plugins, "parameter_server")))
+    return replace(machine, name=f"{workers}-workers", levels=(outer, inner), plugins=plugins)
 
 
 def tried(runtime: Runtime, make: Make, solver: Solver, seconds: float, **options: Any) -> list[Trial]:
