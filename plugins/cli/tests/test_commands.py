@@ -39,7 +39,7 @@ def test_a_solver_s_test_nets_are_scored_over_its_iterations(
 @pytest.mark.parametrize(
     ("given", "told", "twice"),
     [
-        ([], "(11 batches, 1100 samples, 99 of them twice to fill the last batch,", 99),
+        ([], "(11 batches, 1,100 samples, 99 of them twice to fill the last batch,", 99),
         (["--iterations", "4"], "(4 batches, 400 samples, 0.0 s)", 0),
     ],
 )

@@ -183,8 +183,10 @@ def _left_out(given: Weights, kept: Weights) -> list[str]:
 def _contents(record: dict[str, Any]) -> str:
     layers = report.counted(record["layers"], "layer")
     if record["kind"] != "weights":
-        form = "brought into the present form" if record["upgraded"] else "in the form that it had"
-        return ", ".join([record["kind"], *([layers] if record["layers"] else []), form])
+        alike = Path(record["source"]).suffix == Path(record["target"]).suffix
+        form = "in the present form already" if alike else ""
+        form = "brought into the present form" if record["upgraded"] else form
+        return ", ".join(filter(None, [record["kind"], layers * bool(record["layers"]), form]))
     parts = [f"{layers}, {record['parameters']:,} parameters"]
     if record["iteration"] is not None:
         parts.append(f"iteration {record['iteration']}")

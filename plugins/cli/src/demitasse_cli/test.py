@@ -99,7 +99,7 @@ def command(
     twice = sum(_twice(net) for net, count in nets if count == _all(net))
     again = f", {twice} of them twice to fill the last batch" if twice else ""
     print(
-        f"{report.scores_text(scores)}  ({noun}, {samples} samples{again}, {seconds:.1f} s)",
+        f"{report.scores_text(scores)}  ({noun}, {samples:,} samples{again}, {seconds:.1f} s)",
         file=stream,
         flush=True,
     )
