@@ -6,6 +6,7 @@ the README and the guides are in the tests of theirs.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import subprocess
 import sys
@@ -54,6 +55,24 @@ def test_links_lead_to_files_and_sections_that_are_there(page: Path) -> None:
         if not path.exists() or (section and section not in anchors(told)):
             wrong.append(link)
     assert wrong == []
+
+
+def test_the_key_of_descriptions_has_every_field_and_file() -> None:
+    text = (ROOT / "hwdesc/README.md").read_text("utf-8")
+    table, rest = text.split("\nUnits: ")
+    keys: dict[str, set[str]] = {}
+    for bold, key in re.findall(r"^\| (?:\*\*(.+?)\*\*|`([\w.]+)` \|).*$", table, flags=re.MULTILINE):
+        if bold:
+            told = keys.setdefault(bold.strip("`"), set())
+        elif keys:
+            told.add(key.partition(".")[0])
+    own = {"the file": {"schema"}, "[[level]]": {"source"}, "a memory": {"source"}, "a link": {"source"}}
+    records = (demitasse.Machine, demitasse.Level, demitasse.MemorySpace, demitasse.Link)
+    for (name, told), record in zip(keys.items(), records, strict=True):
+        given = {each.name for each in dataclasses.fields(record) if each.compare}
+        assert told - own[name] == given - {"levels", "source"}, name
+    files = {path.name for path in ROOT.glob("hwdesc/*.toml")}
+    assert files == set(re.findall(r"`([\w-]+\.toml)`", rest))
 
 
 DESCRIPTIONS = [
