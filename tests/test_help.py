@@ -1,8 +1,10 @@
-"""What each command's ``--help`` shows."""
+"""What each command's ``--help`` shows, and the pages say of it."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 import pytest
@@ -10,6 +12,8 @@ import pytest
 from demitasse_cli.command_line import command_line
 from demitasse_cli.main import main
 
+ROOT = Path(__file__).parents[1]
+PAGES = ("*.md", "docs/*.md", "hwdesc/*.md", "tools/**/*.md", "plugins/*/*.md", "examples/*/*.md")
 GROUP = command_line()
 CONTEXT = click.Context(GROUP, info_name="demitasse")
 
@@ -76,3 +80,30 @@ def test_shells_complete_words(
     monkeypatch.setenv("COMP_CWORD", str(len(words.split())))
     assert main([]) == 0
     assert capsys.readouterr().out.splitlines() == completed
+
+
+SAID = re.compile(r"(?<![\w/.-])demitasse ([a-z_]+)((?: [^`#|\n]*)?)")
+"""A command in a page, up to what is no word of it."""
+
+
+def test_pages_give_commands_the_options_that_they_have() -> None:
+    wrong = []
+    options = {
+        path: {
+            name for each in command.get_params(CONTEXT) for name in (*each.opts, *each.secondary_opts)
+        }
+        for path, command in commands(GROUP)
+    }
+    pages = [page for pattern in PAGES for page in sorted(ROOT.glob(pattern))]
+    assert len(pages) > 30
+    for page in pages:
+        for name, rest in SAID.findall(page.read_text("utf-8")):
+            words = rest.split()
+            path = f"{name} {words[0]}" if words and f"{name} {words[0]}" in options else name
+            for word in words if path in options else ():
+                flag = word.partition("=")[0].strip("`.,;:)(\"'")
+                if not re.fullmatch(r"--?[a-z][a-z_-]+", flag) or flag in ("--help", "--debug"):
+                    continue
+                if options[path].isdisjoint((flag, f"-{flag}")):  # Caffe's have one dash
+                    wrong.append(f"{page.relative_to(ROOT)}: {path} {flag}")
+    assert wrong == []
