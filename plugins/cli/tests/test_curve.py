@@ -149,6 +149,7 @@ def test_the_mean_is_of_the_last_values_that_are_numbers() -> None:
         (["run.jsn"], "run.jsn: cannot be read: No such file or directory; did you mean"),
         (["pipe"], "pipe is a pipe or a device; a file is needed here"),
         (["text.json"], "text.json: is no JSON: "),
+        (["binary.json"], "binary.json: is no JSON, nor text"),
         (["other.json"], "other.json: is no training's record, as train --json writes it"),
         (["empty.json"], "empty.json: the training has no iteration"),
         (["run.json", "--score", "acuracy"], "unknown score 'acuracy'; did you mean 'accuracy'?"),
@@ -163,6 +164,7 @@ def test_mistakes_are_one_line(
     record(Path("run.json"))
     record(Path("empty.json"), history=[])
     Path("text.json").write_text("no")
+    Path("binary.json").write_bytes(b"{\xff")
     os.mkfifo("pipe")
     Path("other.json").write_text('{"history": 3}')
     assert main(["curve", *words]) == 2

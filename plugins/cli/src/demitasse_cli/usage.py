@@ -60,8 +60,8 @@ def _value(name: str, kind: click.ParamType[Any], words: str) -> str:
     if whole or isinstance(kind, type(click.FLOAT)):
         least, most = getattr(kind, "min", None), getattr(kind, "max", None)
         valid = "a whole number" if whole else "a number"
-        valid += "" if least is None else f" from {least:g}"
-        valid += "" if most is None else f" to {most:g}"
+        valid += "" if least is None else f" from {least}"
+        valid += "" if most is None else f" to {most}"
         return f"{name}: {value!r} (valid: {valid})"
     if isinstance(kind, click.Path) and words.endswith("is a directory"):
         return f"{name}: {value} is a folder; a file is needed here: name one in it"
