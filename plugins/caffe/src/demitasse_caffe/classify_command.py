@@ -42,7 +42,11 @@ IMAGES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tif
     "--hw", default="auto", show_default=True, metavar="FILE", help="The machine's description."
 )
 @click.option("--plugins", metavar="A,B", help="The plugins, preferred first.")
-@click.option("--precision", type=click.Choice(["f32", "tf32", "bf16", "f64"]), help="default: f32")
+@click.option(
+    "--precision",
+    type=click.Choice(["f32", "tf32", "bf16", "f64"]),
+    help="Of activations and weights; default: f32.",
+)
 @click.option("--json", "json_path", metavar="FILE", help="Write classes as JSON; - is standard output.")
 def command(
     given: tuple[str, ...],

@@ -32,7 +32,7 @@ PLANNED = "planned"
 @shared.overrides_option
 @shared.samples_option
 @click.option(
-    "--kernel", "kernels", is_flag=True, help="What the planned kernels have to say of themselves, too."
+    "--kernel", "kernels", is_flag=True, help="Show what the planned kernels say of themselves, too."
 )
 @click.option("--json", "json_path", metavar="FILE", help="Write it as JSON; - is standard output.")
 def command(

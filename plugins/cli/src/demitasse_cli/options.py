@@ -134,7 +134,7 @@ def precision_option(function: F) -> F:
     return click.option(
         "--precision",
         type=click.Choice(PRECISIONS),
-        help="default: f32, unless the description says another",
+        help="Of activations and weights; default: f32, unless the description says another.",
     )(function)
 
 

@@ -77,7 +77,7 @@ class History:
 @click.option(
     "--partial",
     is_flag=True,
-    help="Layers whose shapes do not fit the weights' start as the net has them.",
+    help="Let layers whose shapes the weights do not fit start as the net has them.",
 )
 @click.option(
     "--resume",

@@ -27,7 +27,11 @@ DEVICES = ("cpu", "gpu")
     "--hw", default="auto", show_default=True, metavar="FILE", help="The machine's description."
 )
 @click.option("--plugins", metavar="A,B", help="The plugins, preferred first.")
-@click.option("--precision", type=click.Choice(["f32", "tf32", "bf16", "f64"]), help="default: f32")
+@click.option(
+    "--precision",
+    type=click.Choice(["f32", "tf32", "bf16", "f64"]),
+    help="Of activations and weights; default: f32.",
+)
 @click.option(
     "--set",
     "settings",

@@ -146,7 +146,9 @@ def node_counts(text: str) -> tuple[int, ...]:
     help="Whether the solver's batch is that of all workers, or of each.",
 )
 @click.option(
-    "--precision", type=click.Choice(["f32", "tf32", "bf16", "f64"]), help="default: the description's"
+    "--precision",
+    type=click.Choice(["f32", "tf32", "bf16", "f64"]),
+    help="Of activations and weights; default: the description's.",
 )
 @click.option(
     "--set",
