@@ -80,7 +80,7 @@ def test_switches_may_have_values_as_in_batch_files(
     assert out["label"].tolist() == [0, 1, 0, 1, 0]
     for word, said in (
         ("--gray=perhaps", "--gray: 'perhaps' (valid: true, false); see demitasse convert_imageset"),
-        ("--force=yes", "--force takes no value; see demitasse"),
+        ("--force=yes", "--force takes no value; see demitasse convert_imageset"),
     ):
         assert main(["convert_imageset", word, *map(str, words), str(tmp_path / "none")]) == 2
         assert capsys.readouterr().err == f"demitasse: {said} --help\n"
