@@ -65,7 +65,9 @@ def test_processes_that_would_train_alone_are_told_what_is_missing(
     with pytest.raises(CompositionError, match="compose the plugin 'allreduce'"):
         launch.check_together(runtime(level))
     for mark in ("elsewhere", ""):
-        with pytest.raises(CompositionError, match=r"described elsewhere.*give it fingerprint = \"any\""):
+        with pytest.raises(
+            CompositionError, match=r"described elsewhere.*give it fingerprint = \"any\""
+        ):
             launch.check_together(runtime(level, fingerprint=mark))
 
 

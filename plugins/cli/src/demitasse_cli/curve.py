@@ -100,7 +100,8 @@ class Run:
         """Runs that continue each other as one, with the last one's names, in whatever order they are
         given. Of one that went on from before its predecessor's end the iterations are those that
         count; of two that went on from one snapshot, since the first failed before it wrote another,
-        those of the one that came further. Raises DataError for two others that begin at one iteration."""
+        those of the one that came further. Raises DataError for two others that begin at one
+        iteration."""
         from demitasse import DataError
 
         *before, last = sorted(runs, key=lambda run: (run.history[0][0], run.history[-1][0]))

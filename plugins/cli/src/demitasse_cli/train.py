@@ -358,8 +358,8 @@ def effective(trainer: Any, scaling: str, resume: str | None) -> str:
 
 
 def newest_for_all(runtime: Runtime, solver: Solver) -> str | None:
-    """The snapshot that all processes go on from: process 0, which wrote it, looks. On a file system that
-    hosts share others may not see the newest one yet in its folder, though they can open it."""
+    """The snapshot that all processes go on from: process 0, which wrote it, looks. On a file system
+    that hosts share others may not see the newest one yet in its folder, though they can open it."""
     first = runtime.processes.rank == 0
     found: list[str | None] = runtime.processes.gather(newest_good(runtime, solver) if first else None)
     return found[0]
