@@ -40,7 +40,7 @@ def test_the_batch_script_queues_a_job_again_that_was_stopped_and_only_that(tmp_
     done = subprocess.run(["/bin/sh", "-c", script], env=slurm, check=False, timeout=30)
     assert done.returncode == status
     ran = Path(f"{told}-srun").read_text().splitlines()
-    assert ran == ["demitasse train SOLVER --resume auto --json run-3.json"]
+    assert ran == ["--wait=60 demitasse train SOLVER --resume auto --json run-3.json"]
     asked = Path(f"{told}-scontrol")
     assert (asked.read_text().splitlines() if asked.exists() else []) == queued
 

@@ -203,6 +203,7 @@ class FakeRuntime:
         self.made: Any = None
         self.prepare: Callable[[FakeTrainer], None] = lambda trainer: None
         self.closed = False
+        self.processes = Processes()
 
     def __enter__(self) -> FakeRuntime:
         return self

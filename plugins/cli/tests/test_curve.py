@@ -143,6 +143,27 @@ def test_the_mean_is_of_the_last_values_that_are_numbers() -> None:
         assert found[end - 1] == pytest.approx(known.mean() if known.size else np.nan, nan_ok=True)
 
 
+def test_records_of_jobs_that_came_to_nothing_are_no_hindrance(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    """A job that is queued again may find nothing to do, or fail before it has written a snapshot."""
+    monkeypatch.chdir(tmp_path)
+    for name, first, last, resumed in (
+        ("run-0", 0, 10, None),
+        ("run-1", 10, 30, "a_iter_10.demitasse"),  # failed
+        ("run-2", 10, 20, "a_iter_10.demitasse"),
+        ("run-3", 20, 40, "a_iter_20.demitasse"),
+    ):
+        losses = [[i, 1.0 / (i + 1)] for i in range(first, last)]
+        record(Path(f"{name}.json"), history=losses, tests=[], resumed=resumed)
+    record(Path("run-4.json"), history=[], tests=[])
+    runs = [Path(f"run-{number}.json") for number in range(5)]
+    assert main(["curve", *map(str, runs)]) == 0
+    assert "run-4.json: the training has no iteration; left out" in capsys.readouterr().err
+    joined = Run.joined([Run.read(path) for path in runs[:4]])
+    assert [iteration for iteration, _ in joined.history] == [*range(40)]
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

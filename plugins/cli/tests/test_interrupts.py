@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from demitasse_cli.interrupts import Interrupts
+
 STUCK = """
 import threading, time
 from demitasse_cli.interrupts import Interrupts
@@ -126,3 +128,18 @@ def test_the_cursor_of_a_live_display_comes_back() -> None:
     os.close(writer)
     with open(reader, "rb") as pipe:  # noqa: PTH123  a descriptor has no path
         assert pipe.read() == b"\x1b[?25h"
+
+
+@pytest.mark.parametrize(("rank", "told"), [("0", 1), ("1", 0)])
+def test_of_processes_that_are_signalled_together_the_first_tells_of_it(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], rank: str, told: int
+) -> None:
+    """srun sends a job's SIGTERM to all of them, of which there may be a thousand."""
+    monkeypatch.setenv("PMI_SIZE", "2")
+    monkeypatch.setenv("PMI_RANK", rank)
+    with Interrupts(effects={int(signal.SIGHUP): "snapshot"}) as interrupts:
+        os.kill(os.getpid(), signal.SIGHUP)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert interrupts.snapshot() and interrupts.stop() and interrupts.status == 143
+    said = capfd.readouterr().err
+    assert said.count("going on") == said.count("stopping") == told

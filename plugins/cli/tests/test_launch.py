@@ -64,8 +64,11 @@ def test_processes_that_would_train_alone_are_told_what_is_missing(
         launch.check_together(runtime())
     with pytest.raises(CompositionError, match="compose the plugin 'allreduce'"):
         launch.check_together(runtime(level))
-    with pytest.raises(CompositionError, match="described elsewhere"):
-        launch.check_together(runtime(level, fingerprint="elsewhere"))
+    for mark in ("elsewhere", ""):
+        with pytest.raises(
+            CompositionError, match=r"described elsewhere.*give it fingerprint = \"any\""
+        ):
+            launch.check_together(runtime(level, fingerprint=mark))
 
 
 def test_only_the_first_of_several_writes_to_standard_output(

@@ -15,6 +15,7 @@ import pytest
 
 from demitasse import Event
 from demitasse_cli import progress
+from demitasse_cli.outlets import Named
 from demitasse_cli.progress import WINDOW, Lines, Live, Meter, Quiet, batches, fit, said_if_long, shown
 
 
@@ -78,6 +79,23 @@ def test_what_takes_long_is_said_and_what_does_not_is_not(monkeypatch: pytest.Mo
     out.close()
     with said_if_long("choosing", out):
         time.sleep(0.2)
+
+
+def test_an_output_that_is_lost_meanwhile_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Standard output drops what comes after its first error: the run had gone on without a word."""
+    monkeypatch.setattr(progress, "PATIENCE", 0.0)
+    with open("/dev/full", "w") as full:  # noqa: PTH123
+        met = threading.Event()
+
+        class Told(Named):
+            def flush(self) -> None:
+                try:
+                    super().flush()
+                finally:
+                    met.set()
+
+        with pytest.raises(OSError, match="No space left on device"), said_if_long("x", Told(full)):
+            assert met.wait(10)
 
 
 @pytest.mark.parametrize(("width", "last"), [(80, 10_000), (40, 10_000), (40, 1_000_000)])

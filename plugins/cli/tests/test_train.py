@@ -329,6 +329,27 @@ def test_resume_auto_takes_the_newest_snapshot(runtime: Any, tmp_path: Path) -> 
     assert runtime.asked["resume"] == "snapshots/lenet_iter_1000.demitasse"
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_resume_auto_takes_what_process_0_finds(
+    runtime: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rank: int
+) -> None:
+    """Another one may not see the newest snapshot in a shared folder yet, or one that is older only."""
+    (tmp_path / "snapshots").mkdir()
+    (tmp_path / "snapshots" / "lenet_iter_900.demitasse").write_text("")
+    given = list[Any]()
+
+    def gather(value: Any) -> list[Any]:
+        given.append(value)
+        return [value if rank == 0 else "snapshots/lenet_iter_1000.demitasse", None]
+
+    runtime.processes.rank = rank
+    monkeypatch.setattr(runtime.processes, "gather", gather)
+    assert main(["train", "solver.prototxt", "--resume", "auto"]) == 0
+    here = "snapshots/lenet_iter_900.demitasse"
+    assert given == [here if rank == 0 else None]
+    assert runtime.asked["resume"] == (here if rank == 0 else "snapshots/lenet_iter_1000.demitasse")
+
+
 def test_resume_auto_takes_ours_of_an_iteration_for_its_place_in_the_data(
     runtime: Any, tmp_path: Path
 ) -> None:

@@ -87,6 +87,17 @@ def test_convert_and_measure(tmp_path: Path) -> None:
         run("measure", target, "--batch", 2, "--workers", 3)
 
 
+def test_several_processes_do_not_convert_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that found the set being written ended, and --mpi waited for them for ever."""
+    (tmp_path / "data_batch_1.bin").write_bytes(bytes(3073))
+    monkeypatch.setenv("PMI_SIZE", "3")
+    with pytest.raises(DataError, match=r"one process writes a set.* 3 were started"):
+        run("convert", tmp_path / "data_batch_1.bin", tmp_path / "set", "--mpi")
+    assert not (tmp_path / "set").exists()
+
+
 @pytest.mark.parametrize(
     "text, number", [("4M", 4 << 20), ("1.5k", 1536), ("2GiB", 2 << 30), ("77", 77)]
 )

@@ -222,6 +222,51 @@ def test_a_process_with_another_layer_is_named_with_it(toy: ModuleType, together
     assert all("rank 2 of 3: layer 'scores'" in str(error) for error in errors), errors
 
 
+def test_a_process_with_another_test_net_or_other_samples_is_named(
+    toy: ModuleType, together: Any
+) -> None:
+    """Its scores, or its share of each gradient, would be of something else."""
+
+    def job(runtime: Any, rank: int) -> Any:
+        solver = toy.solver(toy.classifier())
+        test = toy.classifier()
+        if rank == 1:
+            test = replace(test, layers=test.layers[:-1])
+        runtime.trainer(replace(solver, tests=(test,), test_iterations=(1,)), precision="f64")
+
+    def fewer(runtime: Any, rank: int) -> Any:
+        images = {name: part[: 31 if rank == 2 else None] for name, part in toy.images().items()}
+        data = {"train": images}
+        runtime.trainer(toy.solver(toy.classifier()), precision="f64", data=data)
+
+    for error in together(2, job):
+        assert "rank 1 of 2: test net 0's layers is " in str(error), error
+    for error in together(3, fewer):
+        assert "rank 2 of 3: what layer 'samples' reads is 31 samples, " in str(error), error
+
+
+@pytest.mark.parametrize(
+    ("setting", "found"),
+    [
+        ({"scale": 0.063}, "rank 1 of 2: layer 'samples'"),
+        ({"source": "/scratch/images"}, ""),  # a host may have them elsewhere
+    ],
+)
+def test_settings_of_a_layer_that_reads_samples_are_alike_but_for_its_places(
+    toy: ModuleType, together: Any, setting: Any, found: str
+) -> None:
+    def job(runtime: Any, rank: int) -> Any:
+        net = toy.classifier()
+        given = {"scale": 0.0625, "source": "/data/images", **(setting if rank == 1 else {})}
+        layers = [replace(each, parameters=given) if not each.bottoms else each for each in net.layers]
+        solver = toy.solver(replace(net, layers=tuple(layers)))
+        facts = agreement.composition(runtime, solver, "f64", "strong", 1)
+        agreement.agree(runtime.processes, facts)
+
+    for error in together(2, job):
+        assert found in str(error) if found else error is None, error
+
+
 def test_a_process_with_other_parameters_is_named(toy: ModuleType, together: Any) -> None:
     def job(runtime: Any, rank: int) -> Any:
         solver = toy.solver(toy.classifier())

@@ -43,11 +43,20 @@ def command(
     runs: tuple[Path, ...], output: Path | None, compare: bool, score: str | None, title: str | None
 ) -> None:
     """Draw, and say what was written."""
+    from demitasse import DataError
+
     target = output or runs[0].with_suffix(".png")
     if target.suffix.lower() not in FORMATS:
         raise click.UsageError(f"{target}: pictures are {', '.join(FORMATS)}")
     check_writable({"--output": target})
-    read = [Run.read(path) for path in runs]
+    read = []
+    for path in runs:
+        if (run := Run.read(path)).history:
+            read.append(run)
+        elif len(runs) > 1:  # of a job that was queued again and had nothing to do, or no time
+            click.echo(f"{path}: the training has no iteration; left out", err=True)
+    if not read:
+        raise DataError(f"{runs[0]}: the training has no iteration")
     lines = read if compare and len(read) > 1 else [Run.joined(read)]
     draw(lines, target, _score(lines, score), title)
     click.echo(f"wrote {target}")
@@ -56,13 +65,14 @@ def command(
 @dataclass(frozen=True)
 class Run:
     """A training: its solver's name and its file's, (iteration, loss) of each iteration (NaN: it was not
-    told), (iteration, scores) of each test."""
+    told), (iteration, scores) of each test, and the snapshot that it went on from."""
 
     solver: str
     file: str
     history: Sequence[tuple[int, float]]
     tests: Sequence[tuple[int, Mapping[str, float]]]
     seconds: float
+    resumed: str = ""
 
     @classmethod
     def read(cls, path: Path) -> Run:
@@ -86,21 +96,23 @@ class Run:
             name, seconds = Path(record["solver"]).stem, _number(record["seconds"])
         except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
             raise DataError(f"{path}: is no training's record, as train --json writes it") from error
-        if not history:
-            raise DataError(f"{path}: the training has no iteration")
-        return cls(name, path.stem, history, tests, seconds)
+        return cls(name, path.stem, history, tests, seconds, str(record.get("resumed") or ""))
 
     @classmethod
     def joined(cls, runs: Sequence[Run]) -> Run:
         """Runs that continue each other as one, with the last one's names, in whatever order they are
         given. Of one that went on from before its predecessor's end the iterations are those that
-        count. Raises DataError for two that begin at one iteration."""
+        count; of two that went on from one snapshot, since the first failed before it wrote another,
+        those of the one that came further. Raises DataError for two others that begin at one
+        iteration."""
         from demitasse import DataError
 
-        *before, last = sorted(runs, key=lambda run: run.history[0][0])
+        *before, last = sorted(runs, key=lambda run: (run.history[0][0], run.history[-1][0]))
         history, tests, later = [*last.history], [*last.tests], last
         for run in reversed(before):
             if (start := later.history[0][0]) == run.history[0][0]:
+                if run.resumed and run.resumed == later.resumed:
+                    continue
                 raise DataError(
                     f"{run.file} and {later.file} both begin at iteration {start}, and do not continue "
                     f"each other; --compare draws each by itself"

@@ -10,6 +10,8 @@ from contextlib import contextmanager, suppress
 from types import FrameType, MappingProxyType, TracebackType
 from typing import Any
 
+from demitasse_cli import launch
+
 NOTICE = b"\ndemitasse: saving a snapshot and stopping; interrupt again to stop at once\n"
 SAVING = b"\ndemitasse: saving a snapshot and going on\n"
 SHOW_CURSOR = b"\x1b[?25h"
@@ -60,6 +62,7 @@ class Interrupts:
         self._terminal, self._effects = terminal, effects
         self._before: dict[int, Any] = {}
         self._wanted = False
+        self._tells = not launch.rank()  # of processes that a launcher signals together the first does
 
     def __enter__(self) -> Interrupts:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -78,14 +81,16 @@ class Interrupts:
         # Not print: this may have come in the middle of one, and buffers do not bear that.
         # After a hangup there may be nobody to read it.
         with suppress(OSError):
-            os.write(2, NOTICE)
+            if self._tells:
+                os.write(2, NOTICE)
             if self._terminal is not None:
                 os.write(self._terminal, SHOW_CURSOR)
 
     def _want(self, number: int, frame: FrameType | None) -> None:
         self._wanted = True
         with suppress(OSError):
-            os.write(2, SAVING)
+            if self._tells:
+                os.write(2, SAVING)
 
     def __exit__(
         self,

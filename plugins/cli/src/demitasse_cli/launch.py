@@ -139,7 +139,15 @@ def check_together(runtime: Runtime) -> None:
     if not any(level.workers == "mpi" for level in machine.levels):
         remedy = f'{machine.origin} has no level with workers = "mpi"; give it one, or {remedy}'
     if machine.simulated:
-        remedy = f"{machine.origin} is described elsewhere, and only simulated here"
+        mark = (
+            f"has the fingerprint {machine.fingerprint!r}"
+            if machine.fingerprint
+            else "has no fingerprint"
+        )
+        remedy = (
+            f"{machine.origin} {mark}, so it is described elsewhere, and only simulated here; give it "
+            f'fingerprint = "any" to run it on the hosts of this job'
+        )
     raise CompositionError(f"{processes()} processes were started, and each would train alone: {remedy}")
 
 

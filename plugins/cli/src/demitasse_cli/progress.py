@@ -118,11 +118,16 @@ class Meter:
 
 @contextmanager
 def said_if_long(text: str, stream: IO[str]) -> Iterator[None]:
-    """A line about what is done meanwhile, if it takes long. Nobody need read it."""
+    """A line about what is done meanwhile, if it takes long. Raises, when that is done, the OSError of a
+    stream that takes no more: what is printed next would be dropped in silence."""
+    lost: list[OSError] = []
 
     def say() -> None:
-        with suppress(OSError, ValueError):  # who prints next meets that, and tells
-            print(text, file=stream, flush=True)
+        with suppress(ValueError):  # a closed stream; who prints next meets that, and tells
+            try:
+                print(text, file=stream, flush=True)
+            except OSError as error:
+                lost.append(error)
 
     waiting = threading.Timer(PATIENCE, say)
     waiting.daemon = True
@@ -132,6 +137,8 @@ def said_if_long(text: str, stream: IO[str]) -> Iterator[None]:
     finally:
         waiting.cancel()
         waiting.join()
+    if lost:
+        raise lost[0]
 
 
 class Lines:

@@ -173,7 +173,7 @@ def command(
         launch.check_together(runtime)
         launch.outlive_others()
         if resume == "auto":
-            resume = newest_good(runtime, runtime.read(solver).solver(overrides))
+            resume = newest_for_all(runtime, runtime.read(solver).solver(overrides))
         with nullcontext() if quiet or launch.rank() else said_if_long(CHOOSING, stream):
             trainer = runtime.trainer(
                 solver,
@@ -366,6 +366,14 @@ def effective(trainer: Any, scaling: str, resume: str | None) -> str:
         f"learning rate {trainer.solver.rate(trainer.iteration):.4g}{rule}  "
         f"{begin} to {trainer.solver.max_iterations}"
     )
+
+
+def newest_for_all(runtime: Runtime, solver: Solver) -> str | None:
+    """The snapshot that all processes go on from: process 0, which wrote it, looks. On a file system
+    that hosts share others may not see the newest one yet in its folder, though they can open it."""
+    first = runtime.processes.rank == 0
+    found: list[str | None] = runtime.processes.gather(newest_good(runtime, solver) if first else None)
+    return found[0]
 
 
 def newest_good(runtime: Runtime, solver: Solver) -> str | None:

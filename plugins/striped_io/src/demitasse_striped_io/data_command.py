@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -17,6 +18,9 @@ from demitasse_striped_io.index import BLOCK, RUN, STRIPES
 from demitasse_striped_io.order import ORDERS
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+LAUNCHED = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_SIZE", "MPI_WORLD_SIZE")
+"""What launchers tell a process of how many they have started."""
 
 PATIENCE = 2.0
 """Seconds between two lines about the progress."""
@@ -244,9 +248,16 @@ def check(path: Path, images: bool, json_path: str | None) -> int:
 @click.option("--force", is_flag=True, help="Replace a set that is there, once the new one is whole.")
 @_json_option
 def convert(source: str, target: Path, order: str | None, json_path: str | None, **options: Any) -> None:
-    """Compose, convert, say what was written."""
-    from demitasse import compose
+    """Compose, convert, say what was written. Raises DataError where a launcher has started several."""
+    from demitasse import DataError, compose
 
+    sizes = (os.environ.get(name, "") for name in LAUNCHED)
+    if (started := max((int(size) for size in sizes if size.isdigit()), default=1)) > 1:
+        # The others would end as they find the set being written, and MPI wait for them for ever.
+        raise DataError(
+            f"{target}: one process writes a set, with as many threads as are given (--threads), and "
+            f"{started} were started; leave mpiexec out, or start one (srun -n 1)"
+        )
     progress = Progress(["written", "verified"])
     start = time.perf_counter()
     with compose() as runtime:

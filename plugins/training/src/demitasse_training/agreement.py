@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -12,7 +13,9 @@ import numpy as np
 
 from demitasse import (
     Bucket,
+    Graph,
     Layout,
+    NetDefinition,
     Plan,
     Processes,
     Runtime,
@@ -27,6 +30,9 @@ from demitasse_training.arguments import rate_of
 
 OWN = ("snapshot_prefix", "display_interval")
 """Settings of a solver that only process 0 follows."""
+
+PLACES = re.compile(r""" "(?:[^"\\]|\\.)*" | '(?:[^'\\]|\\.)*' | \b0x[0-9a-f]+ """, re.VERBOSE)
+"""Texts, and addresses of objects, in what a layer's parameters print as."""
 
 SHOWN = 60
 """Characters of a fact that an error shows."""
@@ -73,11 +79,38 @@ def composition(
     facts["the solver's learning rates"] = " ".join(
         f"{rate_of(solver, i):.9g}" for i in (0, 1, solver.max_iterations // 2, solver.max_iterations)
     )
-    facts["the net's layers"] = " ".join(layer.name for layer in solver.train.layers)
-    for layer in solver.train.layers:
-        # Where samples are may differ from host to host.
-        settings = _digest(repr(layer.parameters)) if layer.bottoms else ""
-        facts[f"layer {layer.name!r}"] = f"{layer.type} {settings}".strip()
+    facts["the solver's test_iterations"] = " ".join(map(str, solver.test_iterations))
+    facts |= _layers(solver.train, "the net's")
+    for number, test in enumerate(solver.tests):
+        facts |= _layers(test, f"test net {number}'s")
+    return facts
+
+
+def samples(graph: Graph, whose: str = "") -> dict[str, str]:
+    """How many samples each of a net's sources has, and of which fields: a host's copy of a data set may
+    be an old one, or cut off."""
+    facts = dict[str, str]()
+    for feed in graph.feeds:
+        fields = (
+            f"{name} {'x'.join(map(str, field.shape)) or 'scalar'} {field.dtype}"
+            for name, field in sorted(feed.source.fields.items())
+        )
+        facts[f"what {whose}layer {feed.layer!r} reads"] = (
+            f"{feed.source.size} samples, {', '.join(fields)}"
+        )
+    return facts
+
+
+def _layers(net: NetDefinition, whose: str) -> dict[str, str]:
+    """A net's layers and their settings; of those that begin it without texts and addresses, as where
+    samples are may differ from host to host."""
+    facts = {f"{whose} layers": " ".join(layer.name for layer in net.layers)}
+    for layer in net.layers:
+        settings = repr(layer.parameters)
+        if not layer.bottoms:
+            settings = PLACES.sub("", settings)
+        name = f"layer {layer.name!r}"
+        facts[name if whose == "the net's" else f"{whose} {name}"] = f"{layer.type} {_digest(settings)}"
     return facts
 
 

@@ -51,6 +51,7 @@ def begun(
 def in_common(worker: Worker, batch: int, iteration: int) -> dict[str, str]:
     """What processes must have alike once they are ready to begin."""
     found = {"the batch": str(batch), "the iteration to begin at": str(iteration)}
+    found |= agreement.samples(worker.graph)
     for slot in worker.plan.slots:
         layer, number = slot.owners[0]
         array = worker.flat.parameters[slot.span.start : slot.span.stop]

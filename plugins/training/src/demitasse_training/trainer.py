@@ -153,6 +153,8 @@ class Trainer(Rooted):
                 self._pace.iteration = self._written = saved.iteration or 0
             if self.processes.size > 1:
                 mine = in_common(self._workers[0], self.batch, self.iteration)
+                for number, nets in enumerate(self._tests.nets):
+                    mine |= agreement.samples(nets[0].graph, f"test net {number}'s ")
                 agreement.agree(self.processes, mine)
         except BaseException as error:
             self.processes.fail(error)
