@@ -215,7 +215,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if chosen.part is None:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, stopped)
-        with tempfile.TemporaryDirectory() as folder:
+        # What was prepared and nobody asked may write there until it finds that it is gone.
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             described(ROOT, Path(folder))
             return Run(chosen, Path(folder)).all()
     faulthandler.register(signal.SIGUSR1)  # by which one that is cut off is asked where it is
