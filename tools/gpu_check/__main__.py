@@ -57,6 +57,8 @@ NETS = ("resnet50", "googlenet", "vgg16", "alexnet", "cifar10_quick", "lenet")
 PRECISIONS = ("tf32", "bf16", "f32")
 SETTINGS = ("eager", "compiled", "reduce-overhead")
 CHOSEN = ("precisions", "nets", "settings")
+ASKED_TO_END: list[int] = []
+"""The signals that did."""
 LEFT = 5.0
 """Seconds kept to write the result."""
 
@@ -107,7 +109,7 @@ class Run:
 
     def all(self) -> int:
         """Run the parts, each as far as its time goes; 1 when one failed, else 0, also where some were
-        skipped for want of time."""
+        skipped for want of time, or the run was asked to end."""
         wanted = self._chosen.parts.split(",")
         write(self._chosen.json, self._result)
         together = [name for name in wanted if name in CHECKS]
@@ -121,6 +123,8 @@ class Run:
         return 1 if "failed" in self._states.values() else 0
 
     def _one(self, name: str) -> None:
+        if isolated.is_over():
+            return
         left = self._chosen.seconds - (time.monotonic() - self._start) - LEFT
         enough = left >= min(20.0, PARTS[name])
         found = dict[str, Any]()
@@ -179,7 +183,7 @@ def verdict(states: dict[str, str]) -> str:
 def stopped(number: int, frame: object) -> None:
     """Whoever ran this asks for its end: what it has started would go on, and have the device."""
     isolated.end_all()
-    raise SystemExit(128 + number)
+    ASKED_TO_END.append(number)
 
 
 def summary(found: dict[str, Any]) -> str:
@@ -218,7 +222,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # What was prepared and nobody asked may write there until it finds that it is gone.
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             described(ROOT, Path(folder))
-            return Run(chosen, Path(folder)).all()
+            status = Run(chosen, Path(folder)).all()
+        return 128 + ASKED_TO_END[0] if ASKED_TO_END else status
     faulthandler.register(signal.SIGUSR1)  # by which one that is cut off is asked where it is
     from parts import RUN
     from race import asked

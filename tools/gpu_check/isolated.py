@@ -40,6 +40,11 @@ def end_all() -> None:
     _OVER.set()
 
 
+def is_over() -> bool:
+    """Whether no part is to be begun any more."""
+    return _OVER.is_set()
+
+
 def part(
     command: Command,
     limit: float,

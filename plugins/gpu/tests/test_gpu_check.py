@@ -46,18 +46,21 @@ def test_a_part_that_there_is_not_is_named_with_those_there_are(tmp_path: Path) 
     assert "unknown part 'speeds' (valid: preparing, about, engine" in done.stderr
 
 
-def test_a_run_that_is_asked_to_end_leaves_what_it_has_and_nobody_at_the_device(tmp_path: Path) -> None:
-    target, before = tmp_path / "check.json", set(parts_that_run())
+@pytest.mark.parametrize(("part", "waits"), [("agreement", "speed"), ("speed", "small")])
+def test_a_run_that_is_asked_to_end_leaves_what_it_has_and_nobody_at_the_device(
+    part: str, waits: str, tmp_path: Path
+) -> None:
+    target, before = tmp_path / "check.json", set(running(part))
     command = [sys.executable, str(ROOT / "tools" / "gpu_check"), "--stand-in", "--json", str(target)]
-    with subprocess.Popen([*command, "--parts", "agreement,speed"], stdout=subprocess.PIPE) as run:
-        while not set(parts_that_run()) - before:
+    with subprocess.Popen([*command, "--parts", f"{part},{waits}"], stdout=subprocess.PIPE) as run:
+        while not set(running(part)) - before:
             assert run.poll() is None
         run.terminate()
         assert run.wait(30) == 128 + signal.SIGTERM
     found = json.loads(target.read_text())
-    assert found["parts"] == {"agreement": "failed", "speed": "waits"}
-    assert "cut off with the whole run" in found["agreement"]["error"]
-    assert set(parts_that_run()) <= before
+    assert found["parts"] == {part: "failed", waits: "waits"}
+    assert "cut off with the whole run" in found[part]["error"]
+    assert set(running(part)) <= before
 
 
 def test_kernels_are_skipped_where_nothing_compares_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,9 +73,9 @@ def test_kernels_are_skipped_where_nothing_compares_them(monkeypatch: pytest.Mon
     assert said == {"skipped": ["kernels are compared by pytest, which is not here"]}
 
 
-def parts_that_run() -> Iterator[int]:
+def running(part: str) -> Iterator[int]:
     """Processes that run a part of the check."""
     for place in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):  # it has ended meanwhile
-            if b"\0--part\0agreement\0" in place.read_bytes():
+            if f"\0--part\0{part}\0".encode() in place.read_bytes():
                 yield int(place.parent.name)
