@@ -5,8 +5,10 @@ with PyTorch there, its speed is measured beside ours, with pytest and hypothesi
 compared with the reference, with click and rich the command line is tried. Parts that check run beside
 each other, parts that measure behind them, alone. Each has a process of its own, with a limit on its
 time, and goes on behind a case that fails, kills it or hangs; what came of it, with tracebacks, is
-written to the JSON file at once, so that a run that is cut off leaves what it has. ``--stand-in`` runs
-on the processor, with small nets, to try the script where there is no GPU.
+written to the JSON file at once, so that a run that is cut off leaves what it has: its "parts" say of
+each whether it waits, runs, or was passed, failed or skipped. A run that is asked to end (SIGTERM) ends
+what it has started. ``--stand-in`` runs on the processor, with small nets, to try the script where there
+is no GPU.
 """
 
 from __future__ import annotations
@@ -55,6 +57,8 @@ NETS = ("resnet50", "googlenet", "vgg16", "alexnet", "cifar10_quick", "lenet")
 PRECISIONS = ("tf32", "bf16", "f32")
 SETTINGS = ("eager", "compiled", "reduce-overhead")
 CHOSEN = ("precisions", "nets", "settings")
+ASKED_TO_END: list[int] = []
+"""The signals that did."""
 LEFT = 5.0
 """Seconds kept to write the result."""
 
@@ -75,6 +79,7 @@ def options() -> argparse.Namespace:
     add("--nets", default=",".join(NETS), help=f"looked at ({','.join(NETS)})")
     add("--stand-in", action="store_true", help="on the processor, with small nets: tries the script")
     add("--brief", action="store_true", help="without the time of each of a net's operations")
+    add("--graphs", action="store_true", help="PyTorch's CUDA graphs with large nets too, as time goes")
     add("--folder", type=Path, help=argparse.SUPPRESS)
     add("--part", choices=tuple(PARTS), help=argparse.SUPPRESS)
     add("--without", action="append", default=[], help=argparse.SUPPRESS)
@@ -92,7 +97,8 @@ class Run:
 
     def __init__(self, chosen: argparse.Namespace, described: Path) -> None:
         self._start, self._chosen, self._lock = time.monotonic(), chosen, threading.Lock()
-        self._result, self._failed = dict[str, Any](), list[str]()
+        self._states = dict.fromkeys(chosen.parts.split(","), "waits")
+        self._result: dict[str, Any] = {"parts": self._states}
         self._held = described / "held"
         self._held.mkdir()
         paths = os.pathsep.join(map(str, [*PATHS, described]))
@@ -102,7 +108,8 @@ class Run:
         self._environment.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "2")
 
     def all(self) -> int:
-        """Run the parts, each as far as its time goes; 1 when one failed, else 0."""
+        """Run the parts, each as far as its time goes; 1 when one failed, else 0, also where some were
+        skipped for want of time, or the run was asked to end."""
         wanted = self._chosen.parts.split(",")
         write(self._chosen.json, self._result)
         together = [name for name in wanted if name in CHECKS]
@@ -112,23 +119,25 @@ class Run:
         for name in wanted:
             if name in MEASURES:
                 self._one(name)
-        how = f"{', '.join(self._failed)} failed" if self._failed else "all parts passed"
-        print(f"{how}; see {self._chosen.json}")
-        return 1 if self._failed else 0
+        print(f"{verdict(self._states)}; see {self._chosen.json}")
+        return 1 if "failed" in self._states.values() else 0
 
     def _one(self, name: str) -> None:
+        if isolated.is_over():
+            return
         left = self._chosen.seconds - (time.monotonic() - self._start) - LEFT
         enough = left >= min(20.0, PARTS[name])
         found = dict[str, Any]()
         with self._lock:
             self._result[name] = found
+            self._states[name] = "runs" if enough else "skipped"
         if enough:
             self._part(name, min(left, PARTS[name]), found)
         else:
             found["skipped"] = f"{left:.0f} s were left"
         with self._lock:
-            if "error" in found or found.get("wrong"):
-                self._failed.append(name)
+            if enough:
+                self._states[name] = state(found)
             self._result["seconds"] = time.monotonic() - self._start
             write(self._chosen.json, self._result)
             print(f"{name}: {summary(found)}", flush=True)
@@ -142,7 +151,7 @@ class Run:
             told = [sys.executable, "-u", str(Path(__file__).parent), "--part", name]
             told += ["--seconds", str(seconds), "--precisions", self._chosen.precisions]
             told += ["--nets", self._chosen.nets, "--settings", self._chosen.settings, *stand_in]
-            told += ["--brief"] * self._chosen.brief
+            told += ["--brief"] * self._chosen.brief + ["--graphs"] * self._chosen.graphs
             if "preparing" in self._chosen.parts.split(","):
                 told += ["--folder", str(self._held)]
             return [*told, *(f"--without={case}" for case in without)]
@@ -152,6 +161,29 @@ class Run:
     def _write(self) -> None:
         with self._lock:
             write(self._chosen.json, self._result)
+
+
+def state(found: dict[str, Any]) -> str:
+    """What became of a part that has run."""
+    if "error" in found or found.get("wrong"):
+        return "failed"
+    return "passed, but for what was skipped" if found.get("skipped") else "passed"
+
+
+def verdict(states: dict[str, str]) -> str:
+    """What became of the parts, in a line: none that has not run is said to have passed."""
+    told = dict[str, list[str]]()
+    for name, what in states.items():
+        told.setdefault(what, []).append(name)
+    if set(told) == {"passed"}:
+        return "all parts passed"
+    return "; ".join(f"{what}: {', '.join(names)}" for what, names in sorted(told.items()))
+
+
+def stopped(number: int, frame: object) -> None:
+    """Whoever ran this asks for its end: what it has started would go on, and have the device."""
+    isolated.end_all()
+    ASKED_TO_END.append(number)
 
 
 def summary(found: dict[str, Any]) -> str:
@@ -185,16 +217,20 @@ def finite(value: Any) -> Any:
 def main(arguments: Sequence[str] | None = None) -> int:
     chosen = options()
     if chosen.part is None:
-        with tempfile.TemporaryDirectory() as folder:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, stopped)
+        # What was prepared and nobody asked may write there until it finds that it is gone.
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             described(ROOT, Path(folder))
-            return Run(chosen, Path(folder)).all()
+            status = Run(chosen, Path(folder)).all()
+        return 128 + ASKED_TO_END[0] if ASKED_TO_END else status
     faulthandler.register(signal.SIGUSR1)  # by which one that is cut off is asked where it is
     from parts import RUN
     from race import asked
 
     for name in CHOSEN:
         setattr(asked, name, tuple(getattr(chosen, name).split(",")))
-    asked.folder, asked.brief = chosen.folder, chosen.brief
+    asked.folder, asked.brief, asked.graphs = chosen.folder, chosen.brief, chosen.graphs
     for said in RUN[chosen.part](chosen.seconds, chosen.stand_in, frozenset(chosen.without)):
         print(json.dumps(said, default=str), flush=True)
     return 0

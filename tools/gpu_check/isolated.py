@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -30,6 +31,18 @@ WORTH = 20.0
 """Seconds that must be left to begin a part anew."""
 KEPT = 6000
 """Characters of a traceback that are kept."""
+_OVER = threading.Event()
+"""That the whole run is over: no part goes on."""
+
+
+def end_all() -> None:
+    """Have all parts that run cut off, each by who watches it, and none begun any more."""
+    _OVER.set()
+
+
+def is_over() -> bool:
+    """Whether no part is to be begun any more."""
+    return _OVER.is_set()
 
 
 def part(
@@ -51,6 +64,8 @@ def part(
             found.setdefault("failures", []).append(problem)
         begun = found.get("begun", [])
         if not problem or len(begun) == before or limit - (time.monotonic() - start) < WORTH:
+            break
+        if _OVER.is_set():
             break
     found["seconds"] = time.monotonic() - start
     if failures := found.get("failures"):
@@ -102,9 +117,9 @@ def _watch(
                 merge(found, rest)
             return ""
         now = time.monotonic()
-        if now - start > limit or now - began > patience:
-            over = min(limit, patience)
-            return f"cut off after {over:.0f} s" + ("" if _end(process) else ", and not to be ended")
+        if _OVER.is_set() or now - start > limit or now - began > patience:
+            when = "with the whole run" if _OVER.is_set() else f"after {min(limit, patience):.0f} s"
+            return f"cut off {when}" + ("" if _end(process) else ", and not to be ended")
 
 
 def _end(process: subprocess.Popen[bytes]) -> bool:

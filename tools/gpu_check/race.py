@@ -45,33 +45,48 @@ LONGEST = ("googlenet", "resnet50", "vgg16", "alexnet", "cifar10_quick", "lenet"
 @dataclass
 class Asked:
     """What is measured. ``folder`` is where PyTorch's nets wait that were prepared beside other checks;
-    ``brief`` leaves out the time of each of a net's operations."""
+    ``brief`` leaves out the time of each of a net's operations; ``graphs`` has PyTorch try CUDA graphs
+    with big nets too, which are compiled a second time for it."""
 
     precisions: tuple[str, ...] = ("tf32", "bf16", "f32")
     nets: tuple[str, ...] = LONGEST
     settings: tuple[str, ...] = ("eager", "compiled", "reduce-overhead")
     folder: Path | None = None
     brief: bool = False
+    graphs: bool = False
 
 
 asked = Asked()
 SETTINGS = {"big": ("eager", "compiled"), "small": ("eager", "reduce-overhead")}
-"""PyTorch's, of which the best counts."""
+"""PyTorch's, of which the best counts; ``Asked.graphs`` adds to the big ones'."""
+GRAPHS = "reduce-overhead"
 
 
 def preparing(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]:
     """PyTorch compiles and tunes what it will be measured with, each net in a process that holds it.
-    What takes longest comes first, and what is not compiled last, as far as memory goes."""
+    What takes longest comes first, then what is not compiled, as far as memory goes, and last what is
+    compiled a second time, for CUDA graphs of large nets, as far as time goes."""
     if stand_in or importlib.util.find_spec("torch") is None or asked.folder is None:
         yield {"skipped": ["no PyTorch to compare with"]}
         return
     every = [
-        *(Wish(*case, setting) for setting in SETTINGS["big"] for case in BIG),
+        *(Wish(*case, setting) for setting in _of_big() for case in BIG),
         *(Wish(*case, setting) for setting in SETTINGS["small"] for case in SMALL),
     ]
     wanted = [wish for wish in every if _is_asked_for(wish[:3]) and wish.setting in asked.settings]
-    wanted.sort(key=lambda wish: (wish.setting == "eager", LONGEST.index(wish.net)))
+    wanted.sort(key=_when)
     yield {"not prepared": held.prepare(wanted, asked.folder, seconds - 5)}
+
+
+def _when(wish: Wish) -> tuple[int, int]:
+    """Where a wish stands among others."""
+    again = wish.setting == GRAPHS and wish[:3] in BIG
+    return 2 if again else wish.setting == "eager", LONGEST.index(wish.net)
+
+
+def _of_big() -> tuple[str, ...]:
+    """PyTorch's settings for big nets."""
+    return (*SETTINGS["big"], *[GRAPHS] * asked.graphs)
 
 
 def _is_asked_for(case: Case) -> bool:
@@ -81,7 +96,7 @@ def _is_asked_for(case: Case) -> bool:
 def speed(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]:
     """Seconds a step of training the papers' nets."""
     cases = (("lenet", "bf16", 16),) if stand_in else BIG
-    yield from _race(cases, SETTINGS["big"], time.monotonic() + seconds, 5, stand_in, without)
+    yield from _race(cases, _of_big(), time.monotonic() + seconds, 5, stand_in, without)
 
 
 def small(seconds: float, stand_in: bool, without: Cases) -> Iterator[Table]:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -23,15 +28,54 @@ def test_parts_run_in_order_and_what_comes_of_them_is_written(tmp_path: Path) ->
     assert set(found["copies"]["rates"]) == {"h2d", "d2h", "d2d", "both ways"}
     assert found["seconds"] > 0
     assert "all parts passed" in done.stdout
+    assert found["parts"] == {"about": "passed", "copies": "passed"}
 
 
 def test_parts_for_which_no_time_is_left_are_named(tmp_path: Path) -> None:
     done = check(tmp_path / "check.json", "--parts", "speed", "--seconds", "10")
     assert done.returncode == 0
-    assert json.loads((tmp_path / "check.json").read_text())["speed"] == {"skipped": "5 s were left"}
+    found = json.loads((tmp_path / "check.json").read_text())
+    assert found["speed"] == {"skipped": "5 s were left"}
+    assert found["parts"] == {"speed": "skipped"}
+    assert done.stdout.splitlines()[-1].startswith("skipped: speed; see ")
 
 
 def test_a_part_that_there_is_not_is_named_with_those_there_are(tmp_path: Path) -> None:
     done = check(tmp_path / "check.json", "--parts", "speeds")
     assert done.returncode == 2
     assert "unknown part 'speeds' (valid: preparing, about, engine" in done.stderr
+
+
+@pytest.mark.parametrize(("part", "waits"), [("agreement", "speed"), ("speed", "small")])
+def test_a_run_that_is_asked_to_end_leaves_what_it_has_and_nobody_at_the_device(
+    part: str, waits: str, tmp_path: Path
+) -> None:
+    target, before = tmp_path / "check.json", set(running(part))
+    command = [sys.executable, str(ROOT / "tools" / "gpu_check"), "--stand-in", "--json", str(target)]
+    with subprocess.Popen([*command, "--parts", f"{part},{waits}"], stdout=subprocess.PIPE) as run:
+        while not set(running(part)) - before:
+            assert run.poll() is None
+        run.terminate()
+        assert run.wait(30) == 128 + signal.SIGTERM
+    found = json.loads(target.read_text())
+    assert found["parts"] == {part: "failed", waits: "waits"}
+    assert "cut off with the whole run" in found[part]["error"]
+    assert set(running(part)) <= before
+
+
+def test_kernels_are_skipped_where_nothing_compares_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder in ("tools", "tools/gpu_check"):
+        monkeypatch.syspath_prepend(str(ROOT / folder))
+    import parts
+
+    monkeypatch.setattr(parts.importlib.util, "find_spec", lambda name: None)
+    (said,) = parts.kernels(60.0, False, frozenset())
+    assert said == {"skipped": ["kernels are compared by pytest, which is not here"]}
+
+
+def running(part: str) -> Iterator[int]:
+    """Processes that run a part of the check."""
+    for place in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            if f"\0--part\0{part}\0".encode() in place.read_bytes():
+                yield int(place.parent.name)

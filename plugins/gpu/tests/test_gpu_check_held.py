@@ -97,3 +97,21 @@ def test_one_that_nobody_asks_ends_with_its_folder(program: Path, folder: Path) 
         time.sleep(0.05)
     shutil.rmtree(folder)
     assert process.wait(20) == 0
+
+
+def test_large_nets_are_compiled_again_for_graphs_when_that_is_asked_for_and_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(TOOL.parent))
+    import race
+
+    wished: list[list[Wish]] = []
+    monkeypatch.setattr(race.importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setattr(race.held, "prepare", lambda wishes, *_: wished.append([*wishes]))
+    for graphs in (False, True):
+        monkeypatch.setattr(race, "asked", race.Asked(folder=tmp_path, graphs=graphs))
+        list(race.preparing(60.0, False, frozenset()))
+    without, with_graphs = wished
+    assert with_graphs[: len(without)] == without
+    assert {wish.setting for wish in with_graphs[len(without) :]} == {"reduce-overhead"}
+    assert {wish[:3] for wish in with_graphs[len(without) :]} == set(race.BIG)

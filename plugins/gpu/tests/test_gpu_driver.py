@@ -95,6 +95,7 @@ def runtime(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Runtime:
     }
     modules["cupy.cuda"].runtime = made  # type: ignore[attr-defined]
     modules["cupy.cuda"].driver = made  # type: ignore[attr-defined]
+    modules["cupy"].__version__ = "14.2.0"  # type: ignore[attr-defined]
     for name, module in modules.items():
         monkeypatch.setitem(sys.modules, name, module)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -162,6 +163,23 @@ def test_cupy_that_is_missing_is_named_with_what_installs_it(monkeypatch: pytest
     monkeypatch.setitem(sys.modules, "cupy.cuda", None)
     with pytest.raises(CompositionError, match=r"needs CuPy: .*demitasse-gpu\[cuda13\]"):
         CupyDriver(0)
+
+
+@pytest.mark.parametrize(
+    ("version", "taken"), [("13.6.0", False), ("14.0.1", False), ("14.1.0rc1", True)]
+)
+def test_a_cupy_with_which_a_step_may_wait_for_ever_is_not_taken(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch, version: str, taken: bool
+) -> None:
+    monkeypatch.setattr(sys.modules["cupy"], "__version__", version)
+    if taken:
+        CupyDriver(0)
+        return
+    with pytest.raises(
+        CompositionError, match=r"^[^\n]*valid: 14\.1 or newer[^\n]*pip install[^\n]*$"
+    ) as raised:
+        CupyDriver(0)
+    assert version in str(raised.value)
 
 
 def test_out_of_memory_gives_kept_memory_back_first_then_says_what_is_free(runtime: Runtime) -> None:
@@ -425,6 +443,40 @@ def test_source_that_does_not_compile_is_told_by_its_first_error(runtime: Runtim
     words = "gpu:0: kernel 'f' does not compile here: f.cu(3): error: identifier x is undefined"
     assert str(raised.value) == words
     assert nvrtc.destroyed == "source"
+
+
+def test_a_device_that_the_compiler_does_not_know_is_told_with_what_to_install(
+    runtime: Runtime, nvrtc: Nvrtc
+) -> None:
+    runtime.answers["getDeviceProperties"] = {**TOLD, "name": b"Tesla P100", "major": 6, "minor": 0}
+    nvrtc.log = "nvrtc: error: invalid value for --gpu-architecture (-arch)\n"  # in NVRTC 13.5's words
+    with pytest.raises(PlanError, match=r"^gpu:0: compute capability 6\.0 is unknown") as raised:
+        CupyDriver(0).function("source", "f")
+    assert "demitasse-gpu[cuda12]" in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_damaged_machine_code_is_made_anew(runtime: Runtime, nvrtc: Nvrtc, tmp_path: Path) -> None:
+    CupyDriver(0).function("source", "f")
+    (kept,) = (tmp_path / "demitasse" / "gpu").iterdir()
+    whole = kept.read_bytes()
+    for damaged in (b"", whole[:-1], whole[:-1] + b"E", b"\0" + whole[1:], whole):
+        kept.write_bytes(damaged)
+        CupyDriver(0).function("source", "f")
+        assert kept.read_bytes() == whole
+    assert len(nvrtc.compilations) == 5
+    assert {call[1] for call in runtime.calls if call[0] == "moduleLoadData"} == {b"source"}
+
+
+def test_a_user_without_a_home_has_kernels_compiled(
+    runtime: Runtime, nvrtc: Nvrtc, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def homeless(name: str) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(compiled, "cache_folder", homeless)
+    CupyDriver(0).function("source", "f")
+    assert len(nvrtc.compilations) == 1
 
 
 def test_a_compiler_that_is_missing_is_told_in_a_line(runtime: Runtime, nvrtc: Nvrtc) -> None:

@@ -306,6 +306,19 @@ def test_whole_numbers_are_moved_too(device: Device) -> None:
         check_reorder(device, places.astype(kind), PLAIN, NHWC)
 
 
+@pytest.mark.parametrize("order", ORDERS, ids=["planes", "innermost"])
+@pytest.mark.parametrize("dtype", ["float32", "bf16"])
+def test_pieces_are_joined_and_cut_eight_to_a_launch(dtype: str, order: tuple[int, ...]) -> None:
+    pieces = [random.normal(size=(2, 3 * n % 16 + 1, 5, 6)).astype("f4") for n in range(10)]
+    whole, shapes = np.concatenate(pieces, 1), tuple(piece.shape for piece in pieces)
+    driver: Any = EmulatedDriver()
+    check(Device(driver), "concat", pieces, {"axis": 1}, dtype, order)
+    assert driver.launches == {"copy_pieces": 2}
+    given = {"axis": 1, "shapes": shapes}
+    check(Device(driver), "concat_backward", [whole], given, dtype, order, without=(3, 4))
+    assert driver.launches == {"copy_pieces": 3}
+
+
 def check_reorder(device: Device, x: Any, source: Layout, target: Layout) -> None:
     spec = TensorSpec(x.shape, x.dtype.name)
     ends = (replace(spec, layout=source),), (replace(spec, layout=target),)

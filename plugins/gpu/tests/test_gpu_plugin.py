@@ -210,6 +210,10 @@ class Library:
         buffer.value = self.names[device.value].encode()
         return 0
 
+    def cuDeviceGetAttribute(self, place: Any, attribute: int, device: Any) -> int:
+        place._obj.value = {75: 9, 76: 0}[attribute]
+        return 0
+
     def cuDeviceTotalMem_v2(self, place: Any, device: Any) -> int:
         place._obj.value = 141 * 2**30
         return 0
@@ -221,17 +225,20 @@ class Library:
 
 def test_the_driver_is_asked_without_cupy() -> None:
     two: Any = Library(0, "NVIDIA H200", "NVIDIA H200")
-    assert machine.ask(two) == machine.Driver(13000, ("NVIDIA H200, 141 GiB",) * 2)
+    assert machine.ask(two) == machine.Driver(
+        13000, ("NVIDIA H200, 141 GiB",) * 2, capabilities=(90, 90)
+    )
     lost: Any = Library(999)
     assert machine.ask(lost) == machine.Driver(13000, (), 999, "unknown error")
 
 
-WORKING = machine.Driver(13000, ("NVIDIA H200, 141 GiB",))
+WORKING = machine.Driver(13000, ("NVIDIA H200, 141 GiB",), capabilities=(90,))
 
 
 @pytest.mark.parametrize(
     ("driver", "cupy", "level", "subject", "words"),
     [
+        (WORKING, "13 of 13.6.0", "problem", "CuPy", "13.6.0 is here"),
         (machine.Driver(), "", "ok", "GPU", "none here"),
         (machine.Driver(12000, (), 999, "unknown error"), "", "problem", "CUDA driver", "error 999"),
         (machine.Driver(0, (), 35, "too old"), "", "problem", "CUDA driver", "too old"),
@@ -249,7 +256,9 @@ def test_doctor_lists_what_would_fail(
     words: str,
 ) -> None:
     monkeypatch.setattr(diagnosis, "listed", list)
-    last = list(diagnosis.findings(driver, cupy, "no libnvrtc.so.13"))[-1]
+    made_for, _, release = cupy.partition(" of ")
+    found = diagnosis.findings(driver, made_for, "no libnvrtc.so.13", release or "14.2.0")
+    last = list(found)[-1]
     assert (last.level, last.subject) == (level, subject)
     assert words in last.message
     assert bool(last.remedy) == (level == "problem")
@@ -264,12 +273,23 @@ def test_doctor_says_when_the_system_has_gpus_that_cuda_does_not_see(
     assert "libcuda.so.1: cannot open" in found.message
 
 
+@pytest.mark.parametrize(("capability", "words"), [(60, "6.0 is unknown"), (999, "99.9 is unknown")])
+def test_doctor_says_which_devices_no_kernel_can_be_compiled_for(capability: int, words: str) -> None:
+    two = replace(WORKING, devices=WORKING.devices * 2, capabilities=(90, capability))
+    found = [*diagnosis.findings(two, "13", "", "14.2.0", [75, 80, 90])]
+    (wrong,) = [each for each in found if each.level == "problem"]
+    assert wrong.subject == "gpu:1"
+    assert words in wrong.message
+    assert ("7.5 and newer" in wrong.message) == (capability < 75)
+    assert "[cuda12]" in wrong.remedy
+
+
 def test_doctor_names_libraries_that_are_missing_and_what_that_costs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(diagnosis, "library", lambda name: None)
     monkeypatch.setattr(diagnosis, "why_not", lambda name: f"lib{name}.so: not found")
-    found = {each.subject: each for each in diagnosis.findings(WORKING, "13", "")}
+    found = {each.subject: each for each in diagnosis.findings(WORKING, "13", "", "14.2.0", [90])}
     assert found["cuDNN"].level == found["cuBLASLt"].level == "note"
     assert "several times as slow" in found["cuDNN"].message
     assert "pip install" in found["cuDNN"].remedy

@@ -244,3 +244,75 @@ def test_a_pools_gradient_is_that_of_the_relu_before_it(
 def test_a_pools_gradient_that_somebody_may_read_is_made() -> None:
     _, launched = pooled("float32", (), True, False, 0.0)
     assert set(launched) == {"pooling_max_backward", "relu_backward"}
+
+
+def pool_before_a_bias(
+    dtype: str, order: tuple[int, ...], united: bool, stride: tuple[int, int], shared: bool = False
+) -> Any:
+    """A maximum's gradient, and its channels' sums, as the bias of a convolution before it has them;
+    what is expected of the latter, in float64; and the kernels. Scratch memory may lie where dy does."""
+    real = "float64" if dtype == "float64" else "float32"
+    random, windows = np.random.default_rng(10), {"kernel": (2, 2), "stride": stride, "pad": (0, 0)}
+    device = Device(EmulatedDriver(), graphs=False)
+    rows, columns = ((n - 2) // s + 1 for n, s in zip(SHAPE[2:], stride, strict=True))
+    corners = np.arange(rows)[:, None] * stride[0] * SHAPE[3] + np.arange(columns) * stride[1]
+    dy = random.standard_normal((*SHAPE[:2], rows, columns)).astype(real)
+    chosen = (corners + random.choice([0, 1, SHAPE[3], SHAPE[3] + 1], dy.shape)).astype(np.int32)
+    pool = offered("pooling_max_backward", [dy, chosen], {**windows, "shape": SHAPE}, (dtype, order))
+    given = [on_device(device, v, pool, i) for i, v in enumerate((dy, chosen))]
+    expected = np.asarray(given[0]).copy()
+    spec = replace(TensorSpec(SHAPE, real), layout=pool.output_layouts[0])
+    dx, total = empty(device, spec.physical, spec.array_type), empty(device, (SHAPE[1],), real)
+    inner = 1 if order else SHAPE[2] * SHAPE[3]
+    stored = "bfloat16" if dtype == "bf16" else real
+    table = Table(dx.size // SHAPE[1], SHAPE[1], stored, inner)
+    room = empty(device, (table.partial_bytes,), "uint8")
+    if shared:
+        given[0], room = room_in(device, given[0], table.partial_bytes)
+    works = [pool.bind(given, [dx], None), *column_sums(table, dx, total, room)]
+    for work in [in_order(works)] if united else works:
+        work()
+    if dtype == "bf16":
+        expected = (expected.astype(np.uint32) << 16).view(np.float32)
+    lying = expected.reshape(-1, SHAPE[1]) if order else expected.reshape(SHAPE[0], SHAPE[1], -1)
+    sums = lying.astype(np.float64).sum(0 if order else (0, 2))
+    driver: Any = device.driver
+    return np.asarray(dx).copy(), np.asarray(total).copy(), sums, driver.launches
+
+
+@pytest.mark.parametrize("order", [(), NHWC.order], ids=["planes", "innermost"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bf16"])
+@pytest.mark.parametrize("stride", [(2, 2), (1, 2), (3, 2)])
+def test_a_bias_before_a_pool_is_summed_of_the_pools_gradient(
+    dtype: str, order: tuple[int, ...], stride: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+    run = EmulatedDriver.launch
+
+    def launch(self: Any, function: Any, grid: Any, block: Any, arguments: Any, *rest: Any) -> None:
+        if function.name == "product_sums":
+            read.append(int(arguments[0]["outer"]) * int(arguments[0]["inner"]))
+        run(self, function, grid, block, arguments, *rest)
+
+    monkeypatch.setattr(EmulatedDriver, "launch", launch)
+    dx, alone, expected, _ = pool_before_a_bias(dtype, order, False, stride)
+    same, together, _, launched = pool_before_a_bias(dtype, order, True, stride)
+    assert set(launched) == {"pooling_max_backward", "product_sums", "settle_gradients"}
+    whole, points = read
+    assert points < whole == dx.size // SHAPE[1]
+    assert np.array_equal(dx, same)
+    within = {"float64": 1e-12, "float32": 1e-5, "bf16": 1e-5}[dtype]
+    np.testing.assert_allclose(together, expected, rtol=within, atol=within)
+    # Where windows overlap, bfloat16 rounds what comes to one point of dx.
+    rounded = 0.05 if dtype == "bf16" and stride[0] == 1 else within
+    np.testing.assert_allclose(alone, expected, rtol=rounded, atol=rounded)
+
+
+@pytest.mark.parametrize("order", [(), NHWC.order], ids=["planes", "innermost"])
+def test_a_bias_is_summed_of_what_was_made_where_sums_are_written_to_the_pools_gradient(
+    order: tuple[int, ...],
+) -> None:
+    dx, alone, *_ = pool_before_a_bias("float32", order, False, (2, 2))
+    same, together, *_ = pool_before_a_bias("float32", order, True, (2, 2), shared=True)
+    assert np.array_equal(dx, same)
+    assert np.array_equal(alone, together)

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import demitasse
+from demitasse import Level, Machine, MemorySpace, fingerprint
 from demitasse_training import recomputing
 
 PLUGINS = ["caffe", "training", "datasets", "reference"]
@@ -59,7 +60,8 @@ def trained(
     )
     random = np.random.default_rng(4)
     data = {"train": {"data": random.normal(size=(2, 3, 16, 16)), "label": np.arange(2)}}
-    with demitasse.compose(plugins=options.pop("plugins", PLUGINS)) as runtime:
+    hw, plugins = options.pop("hw", "auto"), options.pop("plugins", PLUGINS)
+    with demitasse.compose(hw=hw, plugins=plugins) as runtime:
         options = {"precision": "f64", **options}
         trainer = runtime.trainer(folder / "solver.prototxt", data=data, **options)
         losses = [trainer.step(1).loss for _ in range(3)]
@@ -141,6 +143,21 @@ def test_kernels_that_know_their_time_are_asked(tmp_path: Path, monkeypatch: pyt
     plan, _, _ = trained(tmp_path, LARGE_FIRST, "deep4")
     assert asked
     assert again(plan) == []
+
+
+def test_at_an_accelerator_the_bytes_that_are_moved_count_as_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = (MemorySpace("host", at="accelerator:0"),)
+    accelerator = Level("accelerator", workers="streams", memory=memory)
+    machine = Machine("one", (Level("node"), accelerator), fingerprint=fingerprint())
+    options = {"hw": machine, "plugins": [*PLUGINS, "host_streams"]}
+    # The first convolution's result is the largest of all: little arithmetic, a third of the bytes.
+    for cheap, twice in ((1 / 200, False), (1 / 10, True)):
+        monkeypatch.setattr(recomputing, "CHEAP", cheap)
+        plan, _, _ = trained(tmp_path, LARGE_FIRST, "deep4", **options)
+        assert plan.place.level == "accelerator"
+        assert ("first" in again(plan)) == twice
 
 
 def test_a_long_frozen_part_with_many_joins_is_looked_at_once(tmp_path: Path) -> None:

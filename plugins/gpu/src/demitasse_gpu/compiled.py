@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from demitasse import __version__, cache_folder, replacing
 
 STANDARD = ("--std=c++17",)
+_DIGEST = hashlib.sha256().digest_size
 
 
 class CompiledKernels:
@@ -29,15 +31,18 @@ class CompiledKernels:
         """The machine code of CUDA source text: kept, or compiled now and kept where a folder for it can
         be written."""
         told = [*STANDARD, self._architecture, *options]
-        path = cache_folder("gpu") / f"{_key(source, [self._compiler, *told])}.cubin"
         try:
-            return path.read_bytes()
+            path = cache_folder("gpu") / f"{_key(source, [self._compiler, *told])}.cubin"
+        except RuntimeError:  # a user without a home
+            return self._compile(source, name, told)
+        try:
+            if (kept := _whole(path.read_bytes())) is not None:
+                return kept
         except OSError:
-            image = self._compile(source, name, told)
-        try:
+            pass  # not compiled before
+        image = self._compile(source, name, told)
+        with suppress(OSError):  # else it is compiled again in the next process
             _write(path, image)
-        except OSError:
-            return image  # compiled again in the next process
         return image
 
 
@@ -50,8 +55,14 @@ def _key(source: str, options: Sequence[str]) -> str:
     return digest.hexdigest()[:40]
 
 
+def _whole(content: bytes) -> bytes | None:
+    """The machine code in a file, None where it is damaged: a driver might run it all the same."""
+    digest, image = content[:_DIGEST], content[_DIGEST:]
+    return image if hashlib.sha256(image).digest() == digest else None
+
+
 def _write(path: Path, image: bytes) -> None:
-    """Whole or not at all: other processes may look for it now."""
+    """With its checksum, whole or not at all: other processes may look for it now."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as partial:
-        partial.write_bytes(image)
+        partial.write_bytes(hashlib.sha256(image).digest() + image)

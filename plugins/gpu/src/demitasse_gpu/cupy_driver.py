@@ -1,7 +1,6 @@
 """A GPU, driven through CuPy's bindings of CUDA's run-time, driver and compiler.
 
-CuPy 14.1 or newer: before, calls about events kept the GIL, which a call from the device waits for that
-they may have to wait for.
+CuPy 14.1 or newer (``problems.OLDEST_CUPY`` says why).
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import numpy as np
 
 from demitasse_gpu.compiled import CompiledKernels
 from demitasse_gpu.driver import Address, Argument, Extent, Function, Handle, Properties
-from demitasse_gpu.problems import does_not_compile, explained, no_compiler, no_cupy
+from demitasse_gpu.problems import does_not_compile, explained, no_compiler, no_cupy, old_cupy
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -60,13 +59,16 @@ def _here(method: F) -> F:
 
 class CupyDriver:
     """The device of a number, as CUDA counts them. Raises CompositionError where there is no CuPy, no
-    such device, or a driver that is too old for it."""
+    such device, or CuPy or a driver that is too old."""
 
     def __init__(self, number: int = 0) -> None:
         try:
+            import cupy
             from cupy.cuda import driver, runtime
         except ImportError as error:
             raise no_cupy(str(error)) from error
+        if reason := old_cupy(cupy.__version__):
+            raise no_cupy(reason)
         self.number, self._runtime, self._driver = number, runtime, driver
         self._kernels: dict[tuple[str, str, tuple[str, ...]], Function] = {}
         self._modules: dict[tuple[str, tuple[str, ...]], int] = {}
@@ -233,7 +235,8 @@ class CupyDriver:
             return bytes(nvrtc.getCUBIN(program))
         except nvrtc.NVRTCError as error:
             log = nvrtc.getProgramLog(program) or str(error)
-            raise does_not_compile(name, f"gpu:{self.number}", log) from error
+            major, minor = self.properties.capability
+            raise does_not_compile(name, f"gpu:{self.number}", log, 10 * major + minor) from error
         finally:
             nvrtc.destroyProgram(program)
 

@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 
 from demitasse import Finding
 from demitasse_gpu.libraries.loading import library, why_not
 from demitasse_gpu.machine import Driver, cuda, listed
-from demitasse_gpu.problems import INSTALL, NO_DEVICE, OLD_DRIVER, cause
+from demitasse_gpu.problems import INSTALL, NO_DEVICE, OLD_DRIVER, cause, old_cupy, unknown_device
 
 NEEDED = {"12": 12000, "13": 13000}
 """The driver's version that a CuPy for a CUDA version needs."""
 
 
 def findings(
-    driver: Driver | None = None, cupy: str | None = None, compiler: str | None = None
+    driver: Driver | None = None,
+    cupy: str | None = None,
+    compiler: str | None = None,
+    release: str | None = None,
+    known: Sequence[int] | None = None,
 ) -> Iterator[Finding]:
     """What there is and what is missing; on a machine without GPUs one line. ``driver``, ``cupy``, the
-    CUDA version that CuPy is for, and ``compiler``, why it cannot compile ("" where it can), are what
-    the machine says where they are not given."""
+    CUDA version that CuPy is for, ``compiler``, why it cannot compile ("" where it can), ``release``,
+    CuPy's own version, and ``known``, the compute capabilities that it compiles for, are what the
+    machine says where they are not given."""
     found = driver or cuda()
     if not found.devices:
         yield _no_device(found, bool(listed()))
@@ -39,10 +44,17 @@ def findings(
         old = f"it is for CUDA {made_for}, the driver for {said}: the driver is too old for it"
         yield Finding("problem", "CuPy", old, remedy)
         return
+    if reason := old_cupy(_release(made_for) if release is None else release):
+        yield Finding("problem", "CuPy", reason, f"{INSTALL}, with --upgrade")
+        return
     if reason := (why_no_compiler() if compiler is None else compiler):
         yield Finding("problem", "CuPy", f"it cannot compile kernels: {reason}", INSTALL)
         return
     yield Finding("ok", "CuPy", f"for CUDA {made_for}")
+    known = compiled_for() if known is None else known
+    for number, capability in enumerate(found.capabilities):
+        if known and capability not in known:
+            yield Finding("problem", f"gpu:{number}", *unknown_device(capability, known))
     for name, distribution in (("cudnn", "cuDNN"), ("cublasLt", "cuBLASLt")):
         if library(name) is None:
             reason = f"{why_not(name)}: the plugin's own kernels compute instead, several times as slow"
@@ -77,16 +89,35 @@ def why_no_compiler() -> str:
     return ""
 
 
+def compiled_for() -> list[int]:
+    """The compute capabilities for which CuPy's compiler, which is there, makes machine code (90 is
+    9.0)."""
+    from cupy_backends.cuda.libs import nvrtc
+
+    return [int(each) for each in nvrtc.getSupportedArchs()]
+
+
+def _release(made_for: str) -> str:
+    """The version of the CuPy that is installed for a CUDA version."""
+    names = [name for name in ("cupy", f"cupy-cuda{made_for}x") if _is_installed(name)]
+    return version(names[-1]) if names else ""
+
+
+def _is_installed(distribution: str) -> bool:
+    try:
+        version(distribution)
+    except PackageNotFoundError:
+        return False
+    return True
+
+
 def cupy_version() -> str:
     """The CUDA version that the installed CuPy is for, ``12`` or ``13``; empty where there is none."""
     if importlib.util.find_spec("cupy") is None:
         return ""
     for made_for in NEEDED:
-        try:
-            version(f"cupy-cuda{made_for}x")
-        except PackageNotFoundError:
-            continue
-        return made_for
+        if _is_installed(f"cupy-cuda{made_for}x"):
+            return made_for
     return "unknown"
 
 

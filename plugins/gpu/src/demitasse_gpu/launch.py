@@ -49,9 +49,8 @@ class Launch:
         self.told: object = None
         """What a launch before this one may know of it."""
 
-        self.with_next: Callable[[Launch], Launch | None] | None = None
-        """What does the work of this launch and of the one behind it, with the same bits; None where
-        nothing does."""
+        self.with_next: Callable[[Launch], Launch | Sequence[Launch] | None] | None = None
+        """What does the work of this launch and the one behind it; None where nothing does it better."""
 
     def __call__(self) -> None:
         self._launch(
@@ -153,14 +152,14 @@ def captured(device: Device, enqueue: Callable[[], None]) -> Handle:
 
 
 def _united(works: Sequence[Launch | Call]) -> list[Launch | Call]:
-    """The works, each launch in one with that behind it where one does both."""
+    """The works, in place of each launch and that behind it what does both, where there is such."""
     found: list[Launch | Call] = []
     for work in works:
         before = found[-1] if found else None
         if isinstance(before, Launch) and isinstance(work, Launch) and before.with_next is not None:
             both = before.with_next(work)
             if both is not None:
-                found[-1] = both
+                found[-1:] = [both] if isinstance(both, Launch) else both
                 continue
         found.append(work)
     return found

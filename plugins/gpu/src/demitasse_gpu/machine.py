@@ -14,17 +14,20 @@ if TYPE_CHECKING:
 
 FILES = Path("/proc/driver/nvidia")
 LIBRARY = "libcuda.so.1"
+CAPABILITY = 75, 76
+"""CUdevice_attribute of a compute capability's two digits."""
 
 
 @dataclass(frozen=True)
 class Driver:
     """What the CUDA driver says: its version (13000 is 13.0), the devices by name, and why it does not
-    work here, in CUDA's words and number."""
+    work here, in CUDA's words and number; and the devices' compute capabilities (90 is 9.0)."""
 
     version: int = 0
     devices: tuple[str, ...] = ()
     error: int = 0
     reason: str = ""
+    capabilities: tuple[int, ...] = ()
 
 
 def with_devices(levels: Iterable[Level], files: Path = FILES) -> tuple[Level, ...]:
@@ -71,7 +74,10 @@ def ask(library: ctypes.CDLL) -> Driver:
         return Driver(version.value, (), code, _words(library, code))
     library.cuDriverGetVersion(ctypes.byref(version))
     library.cuDeviceGetCount(ctypes.byref(count))
-    return Driver(version.value, tuple(_name(library, number) for number in range(count.value)))
+    numbers = range(count.value)
+    names = tuple(_name(library, number) for number in numbers)
+    capabilities = tuple(_capability(library, number) for number in numbers)
+    return Driver(version.value, names, capabilities=capabilities)
 
 
 def _name(library: ctypes.CDLL, number: int) -> str:
@@ -80,6 +86,14 @@ def _name(library: ctypes.CDLL, number: int) -> str:
     library.cuDeviceGetName(name, 128, device)
     library.cuDeviceTotalMem_v2(ctypes.byref(memory), device)
     return f"{name.value.decode('utf-8', 'replace')}, {memory.value / 2**30:.0f} GiB"
+
+
+def _capability(library: ctypes.CDLL, number: int) -> int:
+    device, digits = ctypes.c_int(0), (ctypes.c_int(0), ctypes.c_int(0))
+    library.cuDeviceGet(ctypes.byref(device), number)
+    for digit, attribute in zip(digits, CAPABILITY, strict=True):
+        library.cuDeviceGetAttribute(ctypes.byref(digit), attribute, device)
+    return 10 * digits[0].value + digits[1].value
 
 
 def _words(library: ctypes.CDLL, code: int) -> str:

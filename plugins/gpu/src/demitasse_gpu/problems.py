@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+
 from demitasse import CompositionError, DemitasseError, PlanError, WorkerError
 
 OUT_OF_MEMORY = 2
@@ -9,6 +12,10 @@ NO_DEVICE = (100, 101)
 OLD_DRIVER = (35, 36, 222, 803, 804)
 
 INSTALL = "pip install 'demitasse-gpu[cuda13]' (or [cuda12], as nvidia-smi says)"
+OLDEST_CUPY = 14, 1
+"""Before, calls about events kept the GIL, which a call from the device waits for that they may have to
+wait for."""
+
 SMALLER = "use a smaller batch, --precision bf16 or several accelerators, or end what else is using it"
 REMEDIES: tuple[tuple[tuple[int, ...], type[DemitasseError], str], ...] = (
     (
@@ -82,6 +89,25 @@ def no_cupy(reason: str) -> DemitasseError:
     return CompositionError(f"the gpu plugin needs CuPy: {cause(reason)}; {INSTALL}")
 
 
+def old_cupy(version: str) -> str:
+    """Why a CuPy of that version is not used, in a line; empty where it is."""
+    digits = tuple(int(digit) for digit in re.findall(r"\d+", version)[: len(OLDEST_CUPY)])
+    if not digits or digits >= OLDEST_CUPY:
+        return ""
+    oldest = ".".join(map(str, OLDEST_CUPY))
+    return f"{version} is here, with which a step may wait for ever (valid: {oldest} or newer)"
+
+
+def unknown_device(capability: int, known: Sequence[int] = ()) -> tuple[str, str]:
+    """What is said of a device for which the compiler that CuPy has found makes no machine code, and
+    what to do; ``known`` are the compute capabilities for which it does (90 is 9.0)."""
+    told = f"compute capability {capability // 10}.{capability % 10} is unknown to CuPy's NVRTC"
+    if known and capability < min(known):
+        told += f", which knows {min(known) // 10}.{min(known) % 10} and newer"
+    older = "pip install 'demitasse-gpu[cuda12]' instead of [cuda13] for devices before 7.5"
+    return told, f"{older}; for newer ones pip install --upgrade it"
+
+
 def no_compiler(where: str, reason: str) -> DemitasseError:
     """NVRTC, which compiles kernels, cannot be loaded."""
     told = f"{where}: CuPy finds no NVRTC to compile kernels with: {cause(reason)}"
@@ -96,8 +122,11 @@ def out_of_memory(where: str, asked: int, free: int, total: int, ours: int) -> M
     )
 
 
-def does_not_compile(name: str, where: str, log: str) -> PlanError:
-    """CUDA source that the compiler rejects: its first error, as a user can do nothing with the rest."""
+def does_not_compile(name: str, where: str, log: str, capability: int) -> PlanError:
+    """CUDA source that the compiler rejects: its first error, as a user can do nothing with the rest; or
+    the device, if that is what it does not know."""
+    if "--gpu-architecture" in log:
+        return PlanError(f"{where}: {'; '.join(unknown_device(capability))}")
     lines = (
         [line for line in log.splitlines() if "error" in line] or log.splitlines() or ["no reason given"]
     )

@@ -135,7 +135,7 @@ class Planner:
             everything = self.backward == "every blob" or first is not None
             graph.differentiate(self.passes, every_blob=everything)
             if self.retain is None:
-                recompute(graph, kernels, self.worker.place)
+                recompute(graph, kernels, self.worker.place, self.worker.streams)
         for parameter in graph.parameters if shapes or samples else ():
             self._check_fit(parameter)
         fixed = self.owns_parameters and not self.backward

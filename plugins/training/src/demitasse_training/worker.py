@@ -178,7 +178,7 @@ class Worker:
         graph.differentiate(self.solver.passes)
         # Not where another worker may write parameters between forward and backward.
         if retain is None and not any(level.asynchronous for level in self.levels):
-            recompute(graph, self.kernels, self.place.place)
+            recompute(graph, self.kernels, self.place.place, self.place.streams)
         return graph
 
     def _planned(self, precision: str, retain: str | None, like: Plan | None) -> Plan:

@@ -86,8 +86,8 @@ extern "C" __global__ void permute(const from_type *x, to_type *y, Permutation p
     }
 }
 
-// Rows of `width` elements, `x_step` and `y_step` apart: pieces of arrays that are joined or cut.
-extern "C" __global__ void copy_rows(
+// Rows of `width` elements, `x_step` and `y_step` apart.
+__device__ inline void rows_copied(
     const from_type *x, to_type *y, Offset rows, Offset width, Offset x_step, Offset y_step) {
     const bool whole = width % kTogether == 0 && x_step % kTogether == 0 && y_step % kTogether == 0 &&
                        is_aligned<kTogether>(x) && is_aligned<kTogether>(y);
@@ -107,6 +107,21 @@ extern "C" __global__ void copy_rows(
         for (int k = 0; k < kTogether; ++k) b.values[k] = Converted<from_type, to_type>::of(a.values[k]);
         *reinterpret_cast<Pack<to_type, kTogether> *>(y + row * y_step + within) = b;
     }
+}
+
+// Pieces of an array that are joined or cut, in rows: one to each blockIdx.y.
+constexpr int kPieces = 8;
+struct Pieces {
+    const from_type *x[kPieces];
+    to_type *y[kPieces];
+    long long width[kPieces], x_step[kPieces], y_step[kPieces];
+};
+
+extern "C" __global__ void copy_pieces(Pieces p, Offset rows) {
+    // Unrolled: what is indexed by a variable would be copied to local memory.
+#pragma unroll
+    for (int k = 0; k < kPieces; ++k)
+        if (k == (int)blockIdx.y) rows_copied(p.x[k], p.y[k], rows, p.width[k], p.x_step[k], p.y_step[k]);
 }
 
 extern "C" __global__ void set_all(to_type *y, to_type value, Offset count) {

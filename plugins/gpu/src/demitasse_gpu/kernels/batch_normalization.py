@@ -60,7 +60,7 @@ class Channels(NamedTuple):
         return wide, THREADS // wide
 
     @property
-    def _across(self) -> int:
+    def across(self) -> int:
         """Blocks side by side that all channels take."""
         if self.inner > 1:
             return self.channels
@@ -74,19 +74,19 @@ class Channels(NamedTuple):
         each = 1 if self.inner == 1 else -(-self.inner // wide)  # elements of a plane to a thread
         stored = self.source.stored or self.source.real
         resident = 4 if stored == "float32" else 3  # as channels.cuh bounds them
-        at_once = resident * _MULTIPROCESSORS // self._across
+        at_once = resident * _MULTIPROCESSORS // self.across
         return max(1, min(at_once, -(-self.outer * each // (8 * high))))
 
     @property
     def sums(self) -> tuple[int, int]:
         """The grid of kernels that sum."""
-        return self._across, self.slabs
+        return self.across, self.slabs
 
     def everywhere(self, device: Device) -> tuple[int, int]:
         """The grid of kernels that write each element."""
         if self.inner > 1:
             return blocks(device, self.outer * self.channels * self.block[0]), 1
-        return self._across, max(1, min(-(-self.outer // (4 * self.block[1])), -(-4096 // self._across)))
+        return self.across, max(1, min(-(-self.outer // (4 * self.block[1])), -(-4096 // self.across)))
 
     @property
     def settled(self) -> tuple[int, tuple[int, int]]:

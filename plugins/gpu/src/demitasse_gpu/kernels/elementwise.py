@@ -8,12 +8,17 @@ from math import prod
 from typing import Any
 
 from demitasse import Candidate, Request, Work
-from demitasse_gpu.kernels.launches import Source, blocks, device_of, real_type, spec
+from demitasse_gpu.kernels.launches import Source, blocks, device_of, real_type, spec, structure
 from demitasse_gpu.kernels.layouts import like, unconverted
 from demitasse_gpu.kernels.united import RectifiedGradient, made_with_sums, rectified_with_sums
 
 KERNEL = "CUDA"
 _TERMS = 4  # of a sum that one launch adds up
+_PIECES = 8  # that one launch copies: such as an inception's four, each too small for a device
+_PIECE = (
+    *(("x", "u8", _PIECES), ("y", "u8", _PIECES)),
+    *((name, "i8", _PIECES) for name in ("width", "x_step", "y_step")),
+)
 
 
 def relu(request: Request) -> Iterable[Candidate]:
@@ -147,16 +152,21 @@ def _pieces(request: Request, pieces: Sequence[Sequence[int]], joins: bool) -> I
         from demitasse_gpu.launch import in_order
 
         one, device = (outputs[0] if joins else inputs[0]).reshape(-1), device_of(inputs)
-        copies = list[Work]()
+        found = list[tuple[int, ...]]()  # from where to where, and how pieces' rows lie
         starts = accumulate(widths, initial=0)
         for piece, at, width in zip(inputs if joins else outputs, starts, widths, strict=False):
-            if piece is None:
-                continue
-            ends = (piece, one[at:]) if joins else (one[at:], piece)
-            steps = (width, sum(widths)) if joins else (sum(widths), width)
-            numbers = [np.int64(number) for number in (rows, width, *steps)]
-            grid = blocks(device, -(-rows * width // source.pack))
-            copies.append(source.launch(device, "copy_rows", grid, 256, *ends, *numbers))
+            if piece is not None and width:
+                ends, steps = (piece.address, one[at:].address), (width, sum(widths))
+                found.append((*ends, width, *steps) if joins else (*ends[::-1], width, *steps[::-1]))
+        copies = list[Work]()
+        while found:
+            some, found = found[:_PIECES], found[_PIECES:]
+            table = structure(
+                _PIECE, *([*n, *[0] * (_PIECES - len(some))] for n in zip(*some, strict=True))
+            )
+            most = max(width for _, _, width, *_ in some)
+            grid = blocks(device, -(-rows * most // source.pack)), len(some)
+            copies.append(source.launch(device, "copy_pieces", grid, 256, table, np.int64(rows)))
         return in_order(copies)
 
     layouts = (layout,) * len(request.inputs), (layout,) * len(request.outputs)

@@ -19,7 +19,7 @@ from demitasse_gpu.kernels.launches import (
     structure,
 )
 from demitasse_gpu.kernels.layouts import by_channels, is_innermost, unconverted
-from demitasse_gpu.kernels.united import made_rectified
+from demitasse_gpu.kernels.united import made_rectified, summed_before
 
 if TYPE_CHECKING:
     from demitasse_gpu.launch import Launch
@@ -119,8 +119,11 @@ def _pool(
 
         if name != "pooling_max_backward":
             return launched()
-        launch = launched(None, source.number(0))
-        launch.with_next = made_rectified(outputs[0], lambda y, slope: launched(y, source.number(slope)))
+        launch, (dy, _), (dx,) = launched(None, source.number(0)), inputs, outputs
+        rectified = made_rectified(dx, lambda of, slope: launched(of, source.number(slope)))
+        outer, inner = (prod(y) // channels, 1) if is_innermost(layout) else (y[0], prod(y[2:]))
+        summed = summed_before(launch, dy, dx, outer, inner)
+        launch.with_next = lambda following: rectified(following) or summed(following)
         return launch
 
     return (Candidate(KERNEL, bind, tuple(inputs), tuple(outputs), in_place=False),)

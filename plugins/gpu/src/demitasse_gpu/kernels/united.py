@@ -1,12 +1,12 @@
-"""Launches in a row that one launch does the work of, with the same bits (``Launch.with_next``): what
-they tell of themselves, and what takes their place. What one makes the next need not read again.
+"""Launches in a row whose work others do with less of it read (``Launch.with_next``): what they tell of
+themselves, and what takes their place. What one makes the next need not read again.
 
 Memory of a plan serves one entry after the other: what the second writes may lie where the first reads,
 which is done by then, and is not where both are one launch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -85,6 +85,27 @@ def made_rectified(dx: Any, made: Callable[[Any, float], Launch]) -> Callable[[L
             return None
         in_place = is_same(told.made, dx) and are_aligned(told.y)
         return made(told.y, told.slope) if in_place else None
+
+    return with_next
+
+
+def summed_before(
+    launch: Launch, dy: Any, dx: Any, outer: int, inner: int
+) -> Callable[[Launch], Sequence[Launch] | None]:
+    """For the launch of a maximum's gradient dx, where each element of dy (``outer`` x channels x
+    ``inner``) comes to one of dx, added to what others bring there: itself, and the sums of dx's
+    channels made of dy, which is smaller. They have other bits than those of dx, and round less."""
+
+    def with_next(following: Launch) -> Sequence[Launch] | None:
+        told = following.told
+        if not isinstance(told, ChannelSums) or not is_same(told.dy, dx) or dy.size >= dx.size:
+            return None
+        if not are_aligned(dy) or meet(told.partial, dy):
+            return None
+        form = told.form._replace(outer=outer, inner=inner)
+        grid, arguments = (form.across, told.form.slabs), (form.extents, dy, None, told.partial)
+        sums = form.source.launch(dx.device, "product_sums", grid, form.block, *arguments)
+        return [launch, sums]
 
     return with_next
 
