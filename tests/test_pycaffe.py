@@ -90,6 +90,9 @@ def test_names_of_caffes_compiled_module_are_found(make: Make) -> None:
     assert caffe._caffe.RawBlobVec is caffe._caffe.BlobVec
     assert caffe._caffe.Layer is caffe.Layer
     assert caffe._caffe.get_solver is caffe.get_solver
+    for name in ("layer_type_list", "set_random_seed", "solver_count", "set_solver_rank", "has_nccl"):
+        assert getattr(caffe._caffe, name) is getattr(caffe, name)
+    assert caffe.pycaffe.Net is caffe.Net and caffe.pycaffe.SGDSolver is caffe.SGDSolver
     assert net._blobs[list(net._blob_names).index("left")] is net.blobs["left"]
 
 

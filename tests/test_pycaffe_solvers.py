@@ -181,6 +181,24 @@ def test_callbacks_at_the_start_and_when_gradients_are_there(solver: Make) -> No
     assert equal(arrays(made.net), [rates * array for array in before], 1e-6)
 
 
+def test_callbacks_of_the_net_surround_its_layers_in_every_pass_of_a_step(solver: Make) -> None:
+    """As Caffe's own train.py times layers: per layer, in each of iter_size passes, and changing
+    nothing."""
+    plain = solver("momentum: 0.9 iter_size: 2")
+    plain.step(3)
+    made, told = solver("momentum: 0.9 iter_size: 2"), []
+    for place in ("before_forward", "after_forward", "before_backward", "after_backward"):
+        getattr(made.net, place)(lambda layer, place=place: told.append((place, layer)))
+    made.step(1)
+    count = len(made.net.layers)
+    ahead = [(f"{when}_forward", i) for i in range(count) for when in ("before", "after")]
+    back = [(f"{when}_backward", i) for i in reversed(range(count)) for when in ("before", "after")]
+    assert told == 2 * [*ahead, *back]
+    made.step(2)
+    assert equal(arrays(made.net), arrays(plain.net), 1e-6)
+    assert np.allclose(made.net.blobs["loss"].data, plain.net.blobs["loss"].data)
+
+
 def test_the_learning_rate_is_told_and_can_be_set(solver: Make) -> None:
     made = solver("momentum: 0")
     assert made.lr == pytest.approx(0.1)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import subprocess
-import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -120,36 +118,6 @@ def test_what_an_older_script_imports_is_there(tmp_path: Path, monkeypatch: pyte
     for name in ("io", "net_spec", "proto", "proto.caffe_pb2"):
         mine = importlib.import_module(f"demitasse_caffe.pycaffe.{name}")
         assert importlib.import_module(f"caffe.{name}") is mine
-
-
-def test_a_script_runs_as_it_is(tmp_path: Path) -> None:
-    (tmp_path / "beside.py").write_text("import caffe\nLayer = caffe.Layer\n")
-    (tmp_path / "layer_file.py").write_text(
-        "import caffe\nclass Ones(caffe.Layer):\n    def setup(self, bottom, top): pass\n"
-        "    def reshape(self, bottom, top): top[0].reshape(2)\n"
-        "    def forward(self, bottom, top): top[0].data[...] = 1\n"
-        "    def backward(self, top, propagate_down, bottom): pass\n"
-    )
-    (tmp_path / "n.prototxt").write_text(
-        'layer { name: "a" type: "Python" top: "a" python_param { module: "layer_file" layer: "Ones" } }'
-    )
-    script = tmp_path / "script.py"
-    script.write_text(
-        "import sys, caffe, beside\n"
-        "assert beside.Layer is caffe.Layer and __name__ == '__main__'\n"
-        "net = caffe.Net(sys.argv[1], caffe.TEST)\n"
-        "print(net.forward()['a'], sys.argv[2:])\n"
-    )
-
-    def run(*given: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "demitasse_caffe.pycaffe", *given]
-        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-
-    done = run("--python-layers", "script.py", "n.prototxt", "--gpu", "0")
-    assert done.stdout == "[1. 1.] ['--gpu', '0']\n", done.stderr
-    assert "python_layer" in run("script.py", "n.prototxt").stderr, "no code of a net's file unasked"
-    assert run("scrip.py").stderr.startswith("scrip.py: no such script\nusage: python -m")
-    assert run().returncode == 1
 
 
 def test_trainers_and_nets_of_the_runtime_take_them_too(allowed: demitasse.Runtime) -> None:

@@ -101,6 +101,44 @@ def test_parameters_are_numbers_texts_and_enumerations() -> None:
     assert by_text.layer[1].pooling_param.pool == P.Pooling.AVE
 
 
+def test_parameters_are_added_and_changed_until_a_net_is_written() -> None:
+    """SSD's scripts make a PriorBox and then give it what only some have."""
+    n = caffe.NetSpec()
+    n.data = L.Input(shape={"dim": [1, 3, 8, 8]})
+    n.box = L.PriorBox(n.data, n.data, min_size=30.0, clip=True)
+    n.update("box", {"max_size": 60.0, "clip": False})
+    box = n.to_proto().layer[1].prior_box_param
+    assert (list(box.min_size), list(box.max_size), box.clip) == ([30], [60], False)
+    with pytest.raises(AttributeError, match=r"unknown top 'bax'; did you mean 'box'"):
+        n.update("bax", {})
+
+
+def test_what_ssds_scripts_write(caplog: pytest.LogCaptureFixture) -> None:
+    """Normalize has its parameters in norm_param; a quotient of whole numbers is whole in the Python 2
+    that they are of; where and what detections are saved in changes no result."""
+    data = L.Input(shape={"dim": [1, 3, 8, 8]})
+    norm = L.Normalize(data, scale_filler={"type": "constant", "value": 20}, channel_shared=False)
+    conv = L.Convolution(norm, num_output=4, kernel_size=3, pad=(3 - 1) / 2)
+    net = to_proto(conv)
+    assert net.layer[1].norm_param.scale_filler.value == 20
+    assert list(net.layer[2].convolution_param.pad) == [1]
+    with pytest.raises(ModelError, match=r"ConvolutionParameter.pad cannot be 0.5"):
+        to_proto(L.Convolution(data, num_output=4, kernel_size=2, pad=(2 - 1) / 2))
+    found = {"num_classes": 21, "save_output_param": {"output_directory": "somewhere"}}
+    with caplog.at_level("INFO", "demitasse.pycaffe"):
+        net = to_proto(L.DetectionOutput(data, data, data, detection_output_param=found))
+    assert net.layer[-1].detection_output_param.num_classes == 21
+    assert "save_output_param is a field of SSD" in caplog.text
+    with pytest.raises(ModelError, match=r"coeff is a field of .*the sum with another layer follows"):
+        to_proto(L.Convolution(data, num_output=4, kernel_size=1, convolution_param={"coeff": 2}))
+
+
+def test_a_device_is_one_number_as_scripts_set_it() -> None:
+    solver = caffe_pb2.SolverParameter(device_id=3)
+    solver.device_id = 2
+    assert str(solver) == "device_id: 2\n"
+
+
 def test_mistakes_are_said() -> None:
     data = L.Input(shape={"dim": [1]})
     with pytest.raises(ModelError, match=r"unknown parameter 'num_outputs'; did you mean 'num_output'"):

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from demitasse import DemitasseError, ModelError
 from demitasse_caffe.plugin import model_reader
-from demitasse_caffe.text import Outline
+from demitasse_caffe.schema import schema
+from demitasse_caffe.text import Outline, parse
 
 NET = """name: "small"  # a comment with a { brace
 layer {
@@ -297,6 +298,17 @@ def test_a_field_without_a_value_is_named_though_the_next_line_is_in_its_place(r
 def test_a_list_for_a_field_of_one_value_names_the_field(read: Any) -> None:
     with pytest.raises(ModelError, match=r":2:11: momentum takes one value, not a list"):
         read("base_lr: 0.1\nmomentum: [0, 1]")
+
+
+@pytest.mark.parametrize(("written", "first"), [("[0, 1]", 0), ("[ 2,\n  3 ]", 2), ("[]", 0), ("4", 4)])
+def test_of_several_devices_the_first_is_read(written: str, first: int, read: Any) -> None:
+    """TSN's fork has a list of devices, which do not count here, where Caffe has one."""
+    text = f"base_lr: 0.1\ndevice_id: {written}\nmax_iter: 3"
+    solver = parse(Path("s.prototxt"), text, Outline(text), "SolverParameter", schema({}))
+    assert (solver.device_id, solver.max_iter) == (first, 3)
+    line = 4 + written.count("\n")
+    with pytest.raises(ModelError, match=rf":{line}:1: SolverParameter: unknown field 'max_itr'"):
+        read(f"base_lr: 0.1\n\ndevice_id: {written}\nmax_itr: 3")
 
 
 def test_a_wrong_field_or_value_in_a_layer_names_the_layer(read: Any) -> None:

@@ -1,5 +1,9 @@
 """Imports of ``caffe`` find the facade, where no other one is installed: ``import caffe``, ``from
-caffe.proto import caffe_pb2`` and the like, each the same module as in ``demitasse_caffe.pycaffe``."""
+caffe.proto import caffe_pb2`` and the like, each the same module as in ``demitasse_caffe.pycaffe``.
+
+A checkout that was never built is none: its folder ``python/caffe`` lacks the compiled module. What
+only a fork has there in Python (SSD's ``caffe.model_libs``) is taken from it.
+"""
 
 from __future__ import annotations
 
@@ -8,31 +12,43 @@ import importlib.util
 import sys
 from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
 from types import ModuleType
 
 _FACADE = "demitasse_caffe.pycaffe"
+_MESSAGES = "caffe_pb2"
+"""Scripts that put ``python/caffe/proto`` where imports look have Caffe's messages by this name."""
 
 
-def stand_in() -> None:
-    """Have imports find it from now on. A caffe that is installed stays what is imported."""
-    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Finder())
+def stand_in(*, always: bool = False) -> None:
+    """Have imports find it from now on. A caffe that is installed stays what is imported, unless
+    ``always``: for a script that was given to the facade."""
+    finder = next((each for each in sys.meta_path if isinstance(each, _Finder)), None)
+    if finder is None:
+        sys.meta_path.insert(0, finder := _Finder())
+    finder.always |= always
 
 
 class _Finder(MetaPathFinder):
+    always = False
+
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         root, dot, rest = name.partition(".")
-        if root != "caffe" or not (_is_ours() if dot else not _is_installed()):
+        if name == _MESSAGES and _found_elsewhere(name) is None:
+            return ModuleSpec(name, _Loader(f"{_FACADE}.proto.{name}"))
+        if root != "caffe" or not (_is_ours() if dot else self.always or not _is_installed()):
             return None
         real = _FACADE + dot + rest
         try:
             found = importlib.util.find_spec(real)
         except ModuleNotFoundError:  # within what is no package
-            return None
-        return ModuleSpec(name, _Loader(real)) if found is not None else None
+            found = None
+        if found is None:
+            return PathFinder.find_spec(name, _checkouts()) if name.count(".") == 1 else None
+        return ModuleSpec(name, _Loader(real))
 
 
 def _is_ours() -> bool:
@@ -42,8 +58,25 @@ def _is_ours() -> bool:
 
 
 def _is_installed() -> bool:
+    found = _found_elsewhere("caffe")
+    folders = found.submodule_search_locations if found is not None else None
+    if found is None or folders is None:
+        return found is not None
+    if found.origin is None:  # a folder of that name in which something else lies
+        return False
+    unbuilt = any((Path(folder) / "_caffe.cpp").is_file() for folder in folders)
+    return not unbuilt or PathFinder.find_spec("caffe._caffe", list(folders)) is not None
+
+
+def _found_elsewhere(name: str) -> ModuleSpec | None:
     others = (finder for finder in sys.meta_path if not isinstance(finder, _Finder))
-    return any(finder.find_spec("caffe", None) is not None for finder in others)
+    return next((found for each in others if (found := each.find_spec(name, None))), None)
+
+
+def _checkouts() -> list[str]:
+    """The folders of a caffe that imports would find, the first one first."""
+    folders = (Path(entry) / "caffe" for entry in sys.path)
+    return [str(folder) for folder in folders if (folder / "__init__.py").is_file()]
 
 
 class _Loader(Loader):

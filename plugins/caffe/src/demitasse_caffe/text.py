@@ -38,6 +38,8 @@ _CONFLICT = re.compile(r"^(?:<{7}|={7}|>{7})(?=\s)", re.MULTILINE)
 """What a tool for versions leaves at the beginning of a line where it cannot join two."""
 _OPEN = {"{": "}", "<": ">"}
 _LAYERS = ("layer", "layers")
+_DEVICES = re.compile(r"^(\s*device_id\s*:?\s*)\[\s*(\w*)[^\]]*\]", re.MULTILINE)
+"""Several devices, which TSN's fork takes where Caffe has one."""
 _DEEPEST = 100
 """How deep blocks may nest: as protobuf's binary reader has it."""
 SCHEMA = "as Caffe's caffe.proto lists them"
@@ -236,6 +238,15 @@ class _Fields:
                 raise ModelError(_given_twice(self._path, entry, first, descriptor))
             if entry.value is not None:
                 self._value(entry, field)
+        if self._name == "SolverParameter":
+            self.text = _DEVICES.sub(self._one_device, self.text)
+
+    def _one_device(self, listed: re.Match[str]) -> str:
+        """The first of several, on as many lines."""
+        line = self.text.count("\n", 0, listed.end(1)) + 1
+        self.passed_over.append((ForkField("TSN's fork"), "device_id of several", line))
+        breaks = listed[0].count("\n") - listed[1].count("\n")
+        return f"{listed[1]}{listed[2] or 0}" + "\n" * breaks
 
     def _unknown(self, entry: Entry, descriptor: Any) -> None:
         """A field that Caffe's message has not."""

@@ -15,8 +15,13 @@ from demitasse_training.net import Net
 from demitasse_training.resume import resume
 from demitasse_training.trainer import Trainer
 
-Following = Callable[[Callable[[bool], None]], None]
-"""Runs a forward pass by a call, which takes whether it is again on the same samples."""
+Following = Callable[[Callable[..., None]], None]
+"""Runs a forward pass by a call, which takes whether it is again on the same samples and, for some of
+the layers, the numbers of the first and the last one."""
+
+Returning = Callable[[Callable[..., None]], None]
+"""Runs a backward pass by a call, which takes, for some of the layers, the numbers of the first and the
+last one to be run."""
 
 
 class InteractiveTrainer(Trainer):
@@ -70,11 +75,13 @@ class InteractiveTrainer(Trainer):
         after: Sequence[Callable[[], None]] = (),
         prepare: Callable[[], None] = lambda: None,
         following: Following = lambda run: run(False),
+        returning: Returning = lambda run: run(),
     ) -> float:
         """One iteration; the smoothed loss. ``before`` is called when gradients are zero, before the
         first forward pass, ``prepare`` before each, ``after`` when gradients are complete, before they
-        are used; ``following`` runs each forward pass, and may run it again, on the same samples.
-        Raises NumericsError before a loss that is not finite reaches a parameter."""
+        are used; ``following`` runs each forward pass, and may run it again, on the same samples,
+        ``returning`` each backward pass; either may do it layer by layer. Raises
+        NumericsError before a loss that is not finite reaches a parameter."""
         self.trained.walk.clear()
         for call in before:
             call()
@@ -84,7 +91,7 @@ class InteractiveTrainer(Trainer):
             loss += self.forward(number, following) / self.solver.passes
             if not math.isfinite(loss):
                 raise NumericsError(f"iteration {self.iteration}: the loss is {loss}")
-            self.trained.walk.backward()
+            returning(self.trained.walk.backward)
         for call in after:
             call()
         self._crew.run(self._end_iteration, interrupted=list)
@@ -100,10 +107,11 @@ class InteractiveTrainer(Trainer):
         """The forward pass of that number in the present iteration; its loss."""
         first = number * self.batch // self.solver.passes
 
-        def run(again: bool) -> None:
+        def run(again: bool, start: int = 0, last: int | None = None) -> None:
             walk = self.trained.walk
-            walk.iteration = self.iteration + again
-            walk.forward(sample=first, again=again)
+            if start == 0:
+                walk.iteration = self.iteration + again
+            walk.forward(start, last, sample=first, again=again)
 
         following(run)
         return self.trained.step.loss()

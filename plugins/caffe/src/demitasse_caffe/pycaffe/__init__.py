@@ -8,6 +8,7 @@ from demitasse_caffe.pycaffe import coord_map as coord_map
 from demitasse_caffe.pycaffe import draw as draw
 from demitasse_caffe.pycaffe import io as io
 from demitasse_caffe.pycaffe import proto as proto
+from demitasse_caffe.pycaffe import pycaffe as pycaffe
 from demitasse_caffe.pycaffe.blob import Blob as Blob
 from demitasse_caffe.pycaffe.classifier import Classifier as Classifier
 from demitasse_caffe.pycaffe.detector import Detector as Detector

@@ -21,7 +21,7 @@ def main(arguments: list[str]) -> None:
     script = Path(arguments[0])
     if not script.is_file():
         sys.exit(f"{script}: no such script\n{USAGE}")
-    stand_in()
+    stand_in(always=True)
     if allowed:
         from demitasse_caffe.pycaffe import allow_python_layers
 

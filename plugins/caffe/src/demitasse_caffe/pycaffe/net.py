@@ -196,12 +196,25 @@ class Net(Callbacks):
         if first > 0 or not whole:
             self._follow_layers(first, last)
 
-    def following(self, run: Callable[[bool], None]) -> None:
+    def following(self, run: Callable[..., None]) -> None:
         """Run a forward pass from the first layer on, which is told whether it is ``again`` on the same
         samples: where a layer with bottoms gives its tops other shapes in its user's code, as layers
         that propose regions do, the net is planned again, and the pass begun again on what users' layers
-        have made."""
-        self._engine.run_through(self._coming, run)
+        have made. With callbacks it is run layer by layer."""
+        if self.called("forward"):
+            try:
+                self.around_each("forward", self._all(), partial(run, self._begun))
+            finally:
+                self._engine.end_through()
+        else:
+            self._engine.run_through(self._coming, run)
+
+    def returning(self, run: Callable[..., None]) -> None:
+        """Run a backward pass from the last layer on; with callbacks, layer by layer."""
+        if self.called("backward"):
+            self.around_each("backward", reversed(self._all()), run)
+        else:
+            run()
 
     def reshape(self) -> None:
         """Give all blobs the shapes that follow from those of the inputs. Raises ShapeError when the net
@@ -351,6 +364,9 @@ class Net(Callbacks):
             self.following(lambda again: self._walk_to(numbers[-1], again))
         else:
             run(numbers[0], numbers[-1])
+
+    def _all(self) -> range:
+        return range(len(self._layer_names))
 
     def _walk_to(self, last: int | None, again: bool) -> None:
         """From the first layer on, as far as the net is planned."""

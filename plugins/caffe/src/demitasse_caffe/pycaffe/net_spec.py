@@ -6,9 +6,12 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from google.protobuf.descriptor import FieldDescriptor
+
 from demitasse import ModelError, unknown
+from demitasse_caffe.fork_fields import fork_field
 from demitasse_caffe.pycaffe.proto import caffe_pb2
-from demitasse_caffe.pycaffe.runtime import current
+from demitasse_caffe.pycaffe.runtime import LOG, current
 from demitasse_caffe.schema import CAFFE_TYPES, Schema, is_repeated, parameter_field, schema
 
 _BORROWED = {
@@ -16,9 +19,17 @@ _BORROWED = {
     "Deconvolution3D": "convolution3d_param",
     "Im2col": "convolution_param",
     "LSTM": "recurrent_param",
+    "Normalize": "norm_param",
     "RNN": "recurrent_param",
 }
 """Where types have their parameters that have no message of their own name."""
+
+_WHOLE = (
+    FieldDescriptor.CPPTYPE_INT32,
+    FieldDescriptor.CPPTYPE_INT64,
+    FieldDescriptor.CPPTYPE_UINT32,
+    FieldDescriptor.CPPTYPE_UINT64,
+)
 
 
 class Top:
@@ -113,9 +124,10 @@ class NetSpec:
         """All tops."""
         return list(self.tops.values())
 
-    def update(self, other: Mapping[str, Any]) -> None:
-        """Add tops by name."""
-        self.tops.update(other)
+    def update(self, name: str, params: Mapping[str, Any]) -> None:
+        """Give the layer of a top further parameters, or other values of those it has, as SSD's scripts
+        do."""
+        self[name].fn.params.update(params)
 
     def to_proto(self) -> Any:
         """The net as a NetParameter. Raises ModelError for a parameter that a layer does not have."""
@@ -165,7 +177,9 @@ class _Writer:
                 _assign(getattr(layer, own), name, value)
             elif name in layer.DESCRIPTOR.fields_by_name:
                 _assign(layer, name, value)
-            else:
+            elif not any(
+                _passed_over(each, name, value) for each in (f"{kind}Parameter", "LayerParameter")
+            ):
                 valid = [*fields, *layer.DESCRIPTOR.fields_by_name, "ntop", "in_place"]
                 raise ModelError(
                     unknown("parameter", name, valid, f"layer {layer.name!r} ({layer.type})")
@@ -206,6 +220,8 @@ def _assign(message: Any, name: str, value: Any) -> None:
     """Set a field from a number, a text, a dict, or a list of them."""
     field = message.DESCRIPTOR.fields_by_name.get(name)
     if field is None:
+        if _passed_over(message.DESCRIPTOR.name, name, value):
+            return
         kind = f"field of {message.DESCRIPTOR.name}"
         raise ModelError(unknown(kind, name, message.DESCRIPTOR.fields_by_name))
     try:
@@ -229,6 +245,19 @@ def _assign(message: Any, name: str, value: Any) -> None:
         raise ModelError(f"{message.DESCRIPTOR.name}.{name} cannot be {value!r}: {error}") from error
 
 
+def _passed_over(message: str, name: str, value: Any) -> bool:
+    """Whether a fork has a field of that name, which changes nothing here: a line in the log says so.
+    Raises ModelError for one that does, with that value."""
+    found = fork_field(message, name)
+    if found is None:
+        return False
+    plain = isinstance(value, bool | int | float | str)
+    if found.has_effect(str(value) if plain else None):
+        raise ModelError(f"{message}: {found.told(name)}")
+    LOG.info("%s: %s", message, found.told(name))
+    return True
+
+
 def _fill(message: Any, values: Mapping[str, Any]) -> None:
     for name, value in values.items():
         _assign(message, name, value)
@@ -239,7 +268,10 @@ def _scalar(field: Any, value: Any) -> Any:
         if value not in field.enum_type.values_by_name:
             raise ModelError(unknown(f"value of {field.name}", value, field.enum_type.values_by_name))
         return field.enum_type.values_by_name[value].number
-    return value.item() if hasattr(value, "item") else value
+    value = value.item() if hasattr(value, "item") else value
+    if isinstance(value, float) and value.is_integer() and field.cpp_type in _WHOLE:
+        return int(value)  # what Python 2 made of (kernel_size - 1) / 2
+    return value
 
 
 layers = Layers()

@@ -76,7 +76,7 @@ class Solver:
                 self._test()
             number, rate = self.iter, self.lr
             net, calls = self.net, (self._before, self._after)
-            loss = self._trainer.iterate(*calls, net.prepare, net.following)
+            loss = self._trainer.iterate(*calls, net.prepare, net.following, net.returning)
             if self._log.shows(number):
                 outputs = {name: self.net.blobs[name].data for name in self.net.outputs}
                 self._log.iteration(number, loss, rate, outputs, self.net.blob_loss_weights)

@@ -1,0 +1,12 @@
+"""Where old scripts find what Caffe had in its own Python: ``from caffe.pycaffe import Net``."""
+
+from demitasse_caffe.pycaffe import io as io
+from demitasse_caffe.pycaffe.nccl import NCCL as NCCL
+from demitasse_caffe.pycaffe.net import Net as Net
+from demitasse_caffe.pycaffe.solver import AdaDeltaSolver as AdaDeltaSolver
+from demitasse_caffe.pycaffe.solver import AdaGradSolver as AdaGradSolver
+from demitasse_caffe.pycaffe.solver import AdamSolver as AdamSolver
+from demitasse_caffe.pycaffe.solver import NesterovSolver as NesterovSolver
+from demitasse_caffe.pycaffe.solver import RMSPropSolver as RMSPropSolver
+from demitasse_caffe.pycaffe.solver import SGDSolver as SGDSolver
+from demitasse_caffe.pycaffe.timer import Timer as Timer
