@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from functools import partial
 from pathlib import Path
+
+import pytest
 
 
 def test_a_script_runs_as_it_is(tmp_path: Path) -> None:
@@ -81,3 +84,62 @@ def test_a_script_in_a_checkout_of_caffe_runs_on_the_facade(tmp_path: Path) -> N
     assert "_caffe.so" in whose().stderr, "a caffe that was built is what a layer's file imports"
     (package / "_caffe.so").unlink()
     assert whose().stdout == "demitasse_caffe.pycaffe\n"
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 13), reason="Python has 2to3 up to 3.12")
+def test_a_script_in_python_2_runs_with_its_own_modules(tmp_path: Path) -> None:
+    """What lies beside it, what PYTHONPATH has and a layer's module are Python 2; what is installed is
+    not."""
+    (tmp_path / "lib" / "tools").mkdir(parents=True)
+    (tmp_path / "lib" / "tools" / "__init__.py").write_text(
+        "import sizes\nprint 'half', sizes.half(7)\n"
+    )
+    (tmp_path / "lib" / "tools" / "sizes.py").write_text("def half(n): return n / 2\n")
+    (tmp_path / "installed" / "new-1.0.dist-info").mkdir(parents=True)
+    (tmp_path / "installed" / "new.py").write_text("half = 7 / 2\n")
+    (tmp_path / "old_layer.py").write_text(
+        "import caffe\n"
+        "class Ones(caffe.Layer):\n"
+        "    def setup(self, bottom, top): print 'set up',\n"
+        "    def reshape(self, bottom, top): top[0].reshape(5 / 2)\n"
+        "    def forward(self, bottom, top): top[0].data[...] = 1\n"
+        "    def backward(self, top, propagate_down, bottom): pass\n"
+    )
+    (tmp_path / "n.prototxt").write_text(
+        'layer { name: "a" type: "Python" top: "a" python_param { module: "old_layer" layer: "Ones" } }'
+    )
+    (tmp_path / "script.py").write_text(
+        "import caffe, sys, tools, new\n"
+        "print 'new', new.half, __name__, __file__, sys.argv[1:]\n"
+        "print caffe.Net('n.prototxt', caffe.TEST).forward().values()[0].shape\n"
+        "for k, v in {'x': 1}.iteritems(): raise KeyError, k\n"
+    )
+
+    def run(*flags: str) -> subprocess.CompletedProcess[str]:
+        paths = [tmp_path / "lib", tmp_path / "installed", *filter(None, [os.environ.get("PYTHONPATH")])]
+        about = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))}
+        command = [sys.executable, "-m", "demitasse_caffe.pycaffe", *flags, "script.py", "--gpu", "0"]
+        return subprocess.run(
+            command, cwd=tmp_path, env=about, capture_output=True, text=True, check=False
+        )
+
+    done = run("--python2", "--python-layers")
+    assert done.stdout.splitlines() == [
+        "half 3",
+        "new 3.5 __main__ script.py ['--gpu', '0']",
+        "set up (2,)",
+    ], done.stderr
+    assert done.stderr.endswith("KeyError: 'x'\n")
+    assert 'File "script.py", line 4' in done.stderr
+    told = run().stderr
+    assert "SyntaxError" in told
+    assert told.endswith("If the script is Python 2: python -m demitasse_caffe.pycaffe --python2 ...\n")
+
+
+def test_names_that_numpy_had_until_1_24_are_there_for_a_script(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(
+        "import caffe, numpy as np\nprint(np.zeros(2, np.float).dtype, np.int is int)\n"
+    )
+    command = [sys.executable, "-m", "demitasse_caffe.pycaffe", "script.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.stdout == "float64 True\n", done.stderr

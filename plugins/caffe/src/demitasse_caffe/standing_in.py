@@ -47,7 +47,7 @@ class _Finder(MetaPathFinder):
         except ModuleNotFoundError:  # within what is no package
             found = None
         if found is None:
-            return PathFinder.find_spec(name, _checkouts()) if name.count(".") == 1 else None
+            return _found_elsewhere(name, _checkouts()) if name.count(".") == 1 else None
         return ModuleSpec(name, _Loader(real))
 
 
@@ -68,9 +68,9 @@ def _is_installed() -> bool:
     return not unbuilt or PathFinder.find_spec("caffe._caffe", list(folders)) is not None
 
 
-def _found_elsewhere(name: str) -> ModuleSpec | None:
+def _found_elsewhere(name: str, path: Sequence[str] | None = None) -> ModuleSpec | None:
     others = (finder for finder in sys.meta_path if not isinstance(finder, _Finder))
-    return next((found for each in others if (found := each.find_spec(name, None))), None)
+    return next((found for each in others if (found := each.find_spec(name, path))), None)
 
 
 def _checkouts() -> list[str]:

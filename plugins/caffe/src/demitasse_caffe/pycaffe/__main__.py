@@ -6,29 +6,54 @@ import runpy
 import sys
 from pathlib import Path
 
+import numpy as np
+
+from demitasse_caffe.python2 import import_as_python_2, looks_like_python_2, run_as_python_2
 from demitasse_caffe.standing_in import stand_in
 
-USAGE = "usage: python -m demitasse_caffe.pycaffe [--python-layers] SCRIPT [ARGUMENTS]"
+USAGE = "usage: python -m demitasse_caffe.pycaffe [--python-layers] [--python2] SCRIPT [ARGUMENTS]"
+FLAGS = ("--python-layers", "--python2")
 
 
 def main(arguments: list[str]) -> None:
     """Run the script as Python would: its folder comes first where modules are looked for. With
-    ``--python-layers`` before it, nets may have layers of type Python, whose code is then run."""
-    if allowed := arguments[:1] == ["--python-layers"]:
+    ``--python-layers`` before it, nets may have layers of type Python, whose code is then run; with
+    ``--python2`` the script and its own modules are read as Python 2."""
+    flags = set()
+    while arguments[:1] and arguments[0] in FLAGS:
+        flags.add(arguments[0])
         arguments = arguments[1:]
     if not arguments or arguments[0].startswith("-"):
         sys.exit(USAGE)
     script = Path(arguments[0])
     if not script.is_file():
         sys.exit(f"{script}: no such script\n{USAGE}")
+    if "--python2" in flags:
+        import_as_python_2()
     stand_in(always=True)
-    if allowed:
+    if "--python-layers" in flags:
         from demitasse_caffe.pycaffe import allow_python_layers
 
         allow_python_layers()
+    _name_as_older_numpy_did()
     sys.argv[:] = arguments
     sys.path[0] = str(script.resolve().parent)
-    runpy.run_path(str(script), run_name="__main__")
+    if "--python2" in flags:
+        run_as_python_2(script)
+        return
+    try:
+        runpy.run_path(str(script), run_name="__main__")
+    except Exception as error:
+        if looks_like_python_2(error):
+            error.add_note("If the script is Python 2: python -m demitasse_caffe.pycaffe --python2 ...")
+        raise
+
+
+def _name_as_older_numpy_did() -> None:
+    """Give Python's own types the names that they had in NumPy before 1.24, for the script."""
+    for name, kind in {"bool": bool, "int": int, "float": float, "object": object}.items():
+        if name not in vars(np):
+            setattr(np, name, kind)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,69 @@
+"""A script in Python 2 and the modules of its own that it imports, read as Python 3."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any
+
+from demitasse_caffe.python2.translation import source_of, translated
+
+
+def import_as_python_2() -> None:
+    """Have imports read the user's own modules as Python 2 from now on: those in the first
+    folder of sys.path, which is the script's, in those of PYTHONPATH, and in what is put there later.
+    Installed packages are what they are."""
+    sys.meta_path.insert(0, _Finder(frozenset(Path(entry).absolute() for entry in sys.path[1:])))
+
+
+def run_as_python_2(script: Path) -> None:
+    """Run a script as Python would, as ``__main__``. Raises SyntaxError for what is no Python."""
+    module = ModuleType("__main__")
+    module.__file__ = str(script)
+    sys.modules["__main__"] = module
+    exec(_code(script.read_bytes(), str(script)), module.__dict__)
+
+
+def _code(data: bytes, path: str) -> CodeType:
+    made: CodeType = compile(translated(source_of(data), path), path, "exec", dont_inherit=True)
+    return made
+
+
+class _Finder(MetaPathFinder):
+    def __init__(self, installed: frozenset[Path]) -> None:
+        given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+        self._installed = installed - {Path(entry).absolute() for entry in given if entry}
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name.partition(".")[0].startswith("demitasse"):
+            return None
+        found = PathFinder.find_spec(name, path)
+        if found is None or type(found.loader) is not SourceFileLoader or found.origin is None:
+            return None
+        if not self._is_users(Path(found.origin).absolute()):
+            return None
+        found.loader = _Loader(name, found.origin)
+        return found
+
+    def _is_users(self, file: Path) -> bool:
+        """Whether the nearest folder that imports look into is a user's."""
+        folders = {Path(entry).absolute() for entry in sys.path}
+        nearest = next((each for each in file.parents if each in folders), None)
+        if nearest is None or nearest in self._installed:
+            return False
+        return not any(nearest.glob("*.dist-info"))  # what pip put there is installed, too
+
+
+class _Loader(SourceFileLoader):
+    """Reads a module as Python 2; what Python keeps of its code elsewhere is Python 3's."""
+
+    def get_code(self, fullname: str) -> Any:
+        """The module's code."""
+        return _code(self.get_data(self.path), self.path)

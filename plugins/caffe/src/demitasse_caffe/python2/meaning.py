@@ -1,0 +1,74 @@
+"""What an operation meant in Python 2 where Python 3 takes it otherwise; see translation."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+_ORDERS: dict[str, Callable[[Any, Any], Any]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
+def divided(a: Any, b: Any) -> Any:
+    """``a / b``: of whole numbers, and of arrays of them, the whole number below."""
+    return a // b if _is_whole(a) and _is_whole(b) else a / b
+
+
+class Divisor:
+    """Makes ``a //= Divisor(b)`` what ``a /= b`` was: an array stays the same array."""
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def __array_ufunc__(self, ufunc: Any, method: str, other: Any, divisor: Any, **about: Any) -> Any:
+        return self.__rfloordiv__(other)
+
+    def __rfloordiv__(self, other: Any) -> Any:
+        if not isinstance(other, np.ndarray):
+            return divided(other, self._value)
+        if _is_whole(other):
+            # A quotient by what is not whole was cut off where it was put into whole numbers.
+            np.copyto(other, divided(other, self._value), casting="unsafe")
+        else:
+            other /= self._value
+        return other
+
+
+def ordered(order: str, a: Any, b: Any) -> Any:
+    """``a < b`` and its kin: what cannot be compared is ordered by kind, None first, numbers next."""
+    try:
+        return _ORDERS[order](a, b)
+    except TypeError:
+        return _ORDERS[order](_kind(a), _kind(b))
+
+
+def rounded(number: Any, digits: int = 0) -> Any:
+    """``round(number, digits)``: halves away from zero, and always a float."""
+    if not isinstance(number, int | float | np.integer | np.floating) or not math.isfinite(number):
+        return round(number, digits)
+    value, scale = float(number), 10.0**digits
+    made = math.copysign(math.floor(abs(value) * scale + 0.5), value) / scale
+    # Where the product itself was rounded up to a half, the nearest is the other one.
+    nearest = round(value, digits)
+    return made if abs(made - value) <= abs(nearest - value) else nearest
+
+
+def _is_whole(value: Any) -> bool:
+    if isinstance(value, int):
+        return True
+    return isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "iub"
+
+
+def _kind(value: Any) -> tuple[int, str]:
+    if value is None:
+        return (0, "")
+    number = isinstance(value, int | float | np.number)
+    return (1, "") if number else (2, type(value).__name__)

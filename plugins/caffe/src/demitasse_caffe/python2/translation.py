@@ -1,0 +1,143 @@
+"""The source of a module in Python 2 as the syntax tree of one in Python 3."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+import warnings
+from collections.abc import Callable
+from functools import cache
+
+from demitasse import ModelError
+
+_TRUE_DIVISION = re.compile(r"^from __future__ import .*\bdivision\b", re.MULTILINE)
+_MEANING = "demitasse_caffe.python2.meaning"
+_ORDERS: dict[type[ast.cmpop], str] = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">="}
+
+
+def source_of(data: bytes) -> str:
+    """The text of a source file in the encoding that it names; Latin-1 where it names none and is not
+    UTF-8, as comments of its time are."""
+    try:
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+        text = data.decode(encoding)
+    except (SyntaxError, UnicodeDecodeError):
+        text = data.decode("latin-1")
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def translated(source: str, path: str) -> ast.Module:
+    """The module in Python 3. Raises SyntaxError for what is neither, and ModelError where Python has
+    no 2to3 any longer."""
+    division = not _TRUE_DIVISION.search(source)
+    try:
+        text = _refactoring()(source if source.endswith("\n") else source + "\n", path)
+    except _syntax_errors():
+        text = source  # it may be Python 3 already
+    try:
+        tree = ast.parse(text, path)
+    except TabError:
+        tree = ast.parse(_with_spaces(text), path)
+    meaning = _Meaning(division)
+    meaning.visit(tree)  # in place: a module stays that module
+    ast.fix_missing_locations(tree)
+    if meaning.used:
+        names = [ast.alias(name, _own(name)) for name in sorted(meaning.used)]
+        header = ast.ImportFrom(_MEANING, names, 0)
+        first = int(ast.get_docstring(tree, clean=False) is not None)
+        tree.body.insert(first, ast.fix_missing_locations(header))
+    return tree
+
+
+@cache
+def _refactoring() -> Callable[[str, str], str]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of 2to3, which goes with Python 3.13
+        try:
+            from lib2to3.refactor import RefactoringTool, get_fixers_from_package
+        except ImportError as error:
+            raise ModelError(
+                "Python 2 is read by lib2to3, which Python has up to 3.12: run the script with such a "
+                "Python, or rewrite it with 2to3 there"
+            ) from error
+        tool = RefactoringTool(get_fixers_from_package("lib2to3.fixes"))
+    return lambda source, path: str(tool.refactor_string(source, path))
+
+
+def _syntax_errors() -> tuple[type[Exception], ...]:
+    from lib2to3.pgen2.parse import ParseError
+    from lib2to3.pgen2.tokenize import TokenError
+
+    return ParseError, TokenError, IndentationError
+
+
+def _with_spaces(text: str) -> str:
+    """The text with indents of spaces, as many as Python 2 took a tab for."""
+    lines = text.split("\n")
+    bodies = [line.lstrip(" \t") for line in lines]
+    indents = [line[: len(line) - len(body)] for line, body in zip(lines, bodies, strict=True)]
+    return "\n".join(indent.expandtabs(8) + body for indent, body in zip(indents, bodies, strict=True))
+
+
+def _own(name: str) -> str:
+    """What a function of ``meaning`` is called in a module: ``rounded`` takes round's place."""
+    return "round" if name == "rounded" else f"_python2_{name}"
+
+
+class _Meaning(ast.NodeTransformer):
+    """Calls of ``meaning`` in place of operators whose meaning has changed; ``used`` are their names."""
+
+    def __init__(self, division: bool) -> None:
+        self._division = division
+        self._pickle: set[str] = set()
+        self.used: set[str] = set()
+
+    def visit_Import(self, node: ast.Import) -> ast.Import:
+        """What pickle is called."""
+        self._pickle |= {each.asname or each.name for each in node.names if each.name == "pickle"}
+        return node
+
+    def visit_Call(self, node: ast.Call) -> ast.Call:
+        """A pickle that is read, whose strings Python 2 wrote as bytes."""
+        self.generic_visit(node)
+        match node.func:
+            case ast.Attribute(ast.Name(name), "load" | "loads") if name in self._pickle:
+                if not node.keywords:
+                    node.keywords.append(ast.keyword("encoding", ast.Constant("latin-1")))
+        return node
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
+        """A quotient."""
+        self.generic_visit(node)
+        if not (self._division and isinstance(node.op, ast.Div)):
+            return node
+        return self._call("divided", node, node.left, node.right)
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> ast.AugAssign:
+        """A quotient that replaces the dividend."""
+        self.generic_visit(node)
+        if self._division and isinstance(node.op, ast.Div):
+            node.op = ast.FloorDiv()
+            node.value = self._call("Divisor", node.value, node.value)
+        return node
+
+    def visit_Compare(self, node: ast.Compare) -> ast.expr:
+        """An order of two."""
+        self.generic_visit(node)
+        order = _ORDERS.get(type(node.ops[0]))
+        if len(node.ops) > 1 or order is None:
+            return node
+        return self._call("ordered", node, ast.Constant(order), node.left, node.comparators[0])
+
+    def visit_Name(self, node: ast.Name) -> ast.Name:
+        """``round`` where it is read."""
+        if node.id == "round" and isinstance(node.ctx, ast.Load):
+            self.used.add("rounded")
+        return node
+
+    def _call(self, name: str, at: ast.expr, *arguments: ast.expr) -> ast.Call:
+        self.used.add(name)
+        made = ast.Call(ast.Name(_own(name), ast.Load()), list(arguments), [])
+        return ast.copy_location(made, at)

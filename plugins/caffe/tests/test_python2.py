@@ -1,0 +1,155 @@
+"""Scripts in Python 2 do in Python 3 what they did: expectations are what Python 2.7 gives."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from demitasse import ModelError
+from demitasse_caffe.python2 import looks_like_python_2, translation
+from demitasse_caffe.python2.translation import source_of, translated
+
+needs_2to3 = pytest.mark.skipif(sys.version_info >= (3, 13), reason="Python has 2to3 up to 3.12")
+
+
+def run(source: str) -> dict[str, Any]:
+    names: dict[str, Any] = {}
+    exec(compile(translated(source, "old.py"), "old.py", "exec"), names)
+    return names
+
+
+def value(expression: str) -> Any:
+    return run(f"import numpy as np\nx = {expression}\n")["x"]
+
+
+@needs_2to3
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ("7 / 2", 3),
+        ("-7 / 2", -4),
+        ("7 / 2.", 3.5),
+        ("True / 2", 0),
+        ("(3 - 1) / 2", 1),
+        ("np.int64(7) / 2", 3),
+        ("np.float32(7) / 2", 3.5),
+        ("(np.arange(4) / 2).tolist()", [0, 0, 1, 1]),
+        ("(np.arange(4) / 2.).tolist()", [0, 0.5, 1, 1.5]),
+        ("(np.ones(2) / 2).tolist()", [0.5, 0.5]),
+        ("8 / 2 / 2", 2),
+        ("len > 0", True),
+        ("None < -5", True),
+        ("'a' > 10**9", True),
+        ("1 < 2 < 3", True),
+        ("round(2.5)", 3.0),
+        ("round(-0.5)", -1.0),
+        ("round(0.285, 2)", 0.28),
+        ("round(1250, -2)", 1300.0),
+        ("type(round(7))", float),
+        ("map(lambda v: v * 2, xrange(3))", [0, 2, 4]),
+        ("{'a': 1}.keys()[0]", "a"),
+        ("{'a': 1}.has_key('b')", False),
+        ("0777", 511),
+        ("1 <> 2", True),
+        ("`3`", "3"),
+        ("unicode(3L)", "3"),
+        ("(lambda (a, b): a - b)((5, 3))", 2),
+    ],
+)
+def test_an_expression_is_what_it_was(expression: str, expected: Any) -> None:
+    found = value(expression)
+    assert found == expected
+    assert type(found) is type(expected) or isinstance(found, np.generic)
+
+
+@needs_2to3
+def test_a_quotient_in_place() -> None:
+    made = run(
+        "import numpy as np\n"
+        "i = 7\ni /= 2\n"
+        "a = np.array([7, -7]); same = a\na /= 2\n"
+        "b = np.array([7, -7]); b /= 2.\n"
+        "c = np.ones(2); kept = c; c /= 2\n"
+        "class Box: pass\n"
+        "box = Box(); box.x = [9.]\nbox.x[0] /= 2; box.y = 9; box.y /= 2\n"
+    )
+    assert made["i"] == 3
+    assert made["a"] is made["same"]
+    assert made["a"].tolist() == [3, -4]
+    assert made["b"].tolist() == [3, -3], "NumPy cut off what was put into whole numbers"
+    assert made["c"] is made["kept"]
+    assert made["c"].tolist() == [0.5, 0.5]
+    assert (made["box"].x, made["box"].y) == ([4.5], 4)
+
+
+@needs_2to3
+def test_what_python_2_pickled_is_read(tmp_path: Path) -> None:
+    """As CIFAR-10's batches are: a dict of str, with an array's bytes in a str, of protocol 2."""
+    written = b"\x80\x02}q\x01(U\x06labelsq\x02]q\x03K\x06aU\x04dataq\x04U\x02\xff\x01q\x05u."
+    (tmp_path / "batch").write_bytes(written)
+    made = run(
+        "import cPickle as pkl, pickle\n"
+        f"with open({str(tmp_path / 'batch')!r}, 'rb') as f: batch = pkl.load(f)\n"
+        f"again = pickle.loads({written!r})\n"
+    )
+    assert made["batch"] == made["again"] == {"labels": [6], "data": "\xff\x01"}
+
+
+@needs_2to3
+def test_what_the_source_says_of_itself_is_heard(capsys: pytest.CaptureFixture[str]) -> None:
+    run(
+        '"""A module."""\nfrom __future__ import print_function, division\n'
+        "import sys\nprint(7 / 2, __doc__, file=sys.stdout)\n"
+    )
+    assert capsys.readouterr().out == "3.5 A module.\n"
+    run(
+        "class A:\n\tdef x(self):\n\t    return 1\n        def y(self): return 2\n"
+        "print A().y(),\nprint 3\n"
+    )
+    assert capsys.readouterr().out == "2 3\n", "a tab goes to the next eighth column"
+    run("try:\n    raise ValueError, 'bad'\nexcept ValueError, e: print 'told', e")
+    assert capsys.readouterr().out == "told bad\n"
+    run("print(f'{7 * 6}')\ny = (z := 3)")  # what is Python 3 already
+    assert capsys.readouterr().out == "42\n"
+    with pytest.raises(SyntaxError) as error:
+        translated("a = 1\nb = ]\n", "old.py")
+    assert (error.value.filename, error.value.lineno) == ("old.py", 2)
+
+
+def test_sources_are_read_in_the_encoding_that_they_name() -> None:
+    text = "# \u00e9\r\nx = 1\n"
+    assert source_of(text.encode()) == "# \u00e9\nx = 1\n"
+    assert source_of(text.encode("latin-1")) == "# \u00e9\nx = 1\n"
+    gbk = "# -*- coding: gbk -*-\nx = '\u4e2d'\n"
+    assert source_of(gbk.encode("gbk")) == gbk
+
+
+def test_a_python_without_2to3_says_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    translation._refactoring.cache_clear()
+    monkeypatch.setitem(sys.modules, "lib2to3.refactor", None)
+    with pytest.raises(ModelError, match=r"lib2to3, which Python has up to 3\.12"):
+        translated("print 1", "old.py")
+    monkeypatch.undo()
+    translation._refactoring.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("source", "old"),
+    [
+        ("import cPickle", True),
+        ("xrange(3)", True),
+        ("{}.iteritems()", True),
+        ("exec('print 3')", True),
+        ("import nothing_of_the_kind", False),
+        ("xrang(3)", False),
+        ("1 / 0", False),
+    ],
+)
+def test_errors_of_python_2_are_known(source: str, old: bool) -> None:
+    with pytest.raises(Exception) as error:
+        exec(source)
+    assert looks_like_python_2(error.value) is old
