@@ -137,6 +137,39 @@ def test_forward_stops_and_starts_at_layers(make: Make, x: np.ndarray, d_score: 
         net.forward(start="rely")
 
 
+def test_scripts_of_2014_run_layers_by_number_and_ask_nets_for_modes(
+    tmp_path: Path, x: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(caffe.runtime._State, "phase", None)
+    n = branching()
+    n.drop = L.Dropout(n.score, dropout_ratio=0.5)
+    n.twice = L.Power(n.drop, scale=2)
+    n.loss = L.EuclideanLoss(n.twice, n.score, loss_weight=3)
+    through_a_file(tmp_path, n).save(tmp_path / "net.caffemodel")
+    net = caffe.Net(str(tmp_path / "net.prototxt"), str(tmp_path / "net.caffemodel"))
+    net.set_mode_cpu()
+    net.set_mode_gpu()
+    net.set_device(0)
+    net.set_phase_test()
+    with pytest.raises(ModelError, match=r"made for caffe.TEST; give caffe.TRAIN where it is made"):
+        net.set_phase_train()
+    net.blobs["data"].data[...] = x
+    assert net._forward(0, len(net.layers) - 2) == 0
+    twice, score = net.blobs["twice"], net.blobs["score"].data
+    assert close(twice.data, 2 * score), "nothing is dropped in tests"
+    twice.data[...] = score + 1
+    loss = net._forward(len(net.layers) - 1, len(net.layers) - 1)
+    assert np.isclose(loss, 3 * score.size / 2 / 4, rtol=1e-4)
+    net._backward(len(net.layers) - 1, len(net.layers) - 1)
+    assert np.allclose(twice.diff, 3 / 4, rtol=1e-4)
+    with pytest.raises(ModelError, match="given None"):
+        caffe.Net(str(tmp_path / "net.prototxt"))
+    caffe.set_phase_train()
+    caffe.Net(str(tmp_path / "net.prototxt"), str(tmp_path / "net.caffemodel")).set_phase_train()
+    caffe.set_phase_test()
+    caffe.Net(str(tmp_path / "net.prototxt")).set_phase_test()
+
+
 def test_an_edit_is_read_by_a_later_layer_alone(make: Make) -> None:
     """Where an earlier reader of the blob had it in its kernel's own layout already."""
     n = caffe.NetSpec()
@@ -345,6 +378,7 @@ def test_layers_behind_the_end_need_not_fit(make: Make) -> None:
     expected = sum(inner.data[0, o, 0, 0] * W[o, :, 0, 0] for o in range(3))
     assert close(source.diff[0, :, 0, 0], expected)
     assert np.array_equal(net.blobs["score"].data, before), "what is behind the end keeps its values"
+    assert net.blob_loss_weights == {"data": 0, "conv": 0, "score": 0}
     with pytest.raises(ShapeError, match="layer 'score' cannot take it"):
         net.forward()
     source.reshape(1, 2, 6, 6)

@@ -30,6 +30,8 @@ from demitasse_caffe.pycaffe.runtime import set_device as set_device
 from demitasse_caffe.pycaffe.runtime import set_mode_cpu as set_mode_cpu
 from demitasse_caffe.pycaffe.runtime import set_mode_gpu as set_mode_gpu
 from demitasse_caffe.pycaffe.runtime import set_multiprocess as set_multiprocess
+from demitasse_caffe.pycaffe.runtime import set_phase_test as set_phase_test
+from demitasse_caffe.pycaffe.runtime import set_phase_train as set_phase_train
 from demitasse_caffe.pycaffe.runtime import set_random_seed as set_random_seed
 from demitasse_caffe.pycaffe.runtime import set_solver_count as set_solver_count
 from demitasse_caffe.pycaffe.runtime import set_solver_rank as set_solver_rank

@@ -17,7 +17,15 @@ from demitasse_caffe.pycaffe.blob import BlobVec, NetBlob
 from demitasse_caffe.pycaffe.callbacks import Callbacks
 from demitasse_caffe.pycaffe.definition import has_loss, read_definition
 from demitasse_caffe.pycaffe.layer_view import LayerView
-from demitasse_caffe.pycaffe.runtime import PHASES, current, seed
+from demitasse_caffe.pycaffe.runtime import (
+    PHASES,
+    current,
+    default_phase,
+    seed,
+    set_device,
+    set_mode_cpu,
+    set_mode_gpu,
+)
 from demitasse_caffe.pycaffe.values import Values
 from demitasse_caffe.pycaffe.weights import copy_parameters, write_weights
 
@@ -45,6 +53,8 @@ class Net(Callbacks):
             raise TypeError(f"Net takes a file and up to 4 arguments; {len(rest)} were given")
         given: list[Any] = [*rest, *(phase, level, stages, weights)[len(rest) :]]
         phase, level, stages, weights = given
+        if phase is None:
+            phase = default_phase(weights is not None)
         if phase not in PHASES:
             raise ModelError(f"a net is made for caffe.TRAIN (0) or caffe.TEST (1); given {phase!r}")
         runtime = current()
@@ -133,9 +143,7 @@ class Net(Callbacks):
         ``diffs``. Gradients of parameters add up to what is there, as in Caffe."""
         first = len(self._layer_names) - 1 if start is None else self._number(start)
         last = 0 if end is None else self._number(end)
-        self._check_parameters()
-        self._values.settle(first)
-        self._values.differentiate()
+        self._differentiate(first)
         if gradients:
             if set(gradients) != set(self.outputs):
                 raise ModelError(
@@ -284,7 +292,8 @@ class Net(Callbacks):
         """The weight of each blob in the loss."""
         weights = dict(self._engine.graph.objective)
         blobs = self._engine.graph.blobs
-        return OrderedDict((name, weights.get(blobs[name], 0.0)) for name in self._blob_names)
+        tensors = ((name, blobs.get(name)) for name in self._blob_names)
+        return OrderedDict((name, weights.get(tensor, 0.0)) for name, tensor in tensors)
 
     # By number, as Caffe's own module has it.
 
@@ -306,7 +315,46 @@ class Net(Callbacks):
     def _top_ids(self, number: int) -> list[int]:
         return [self._blob_names.index(n) for n in self.top_names[self._layer_names[number]]]
 
+    def _forward(self, first: int, last: int) -> float:
+        """Run layers by number, both included; what they make of the loss."""
+        self.prepare(first, last)
+        self._run(range(first, last + 1), "forward")
+        made = {top for name in self._layer_names[first : last + 1] for top in self.top_names[name]}
+        weights = self.blob_loss_weights
+        return sum(weights[name] * float(self.blobs[name].data.sum()) for name in made if weights[name])
+
+    def _backward(self, first: int, last: int) -> None:
+        """Run layers by number, down to ``last``, both included."""
+        self._differentiate(first)
+        self._run(range(first, last - 1, -1), "backward")
+
+    # As nets of 2014 had it, when they were asked and not caffe.
+
+    set_mode_cpu = staticmethod(set_mode_cpu)
+    set_mode_gpu = staticmethod(set_mode_gpu)
+    set_device = staticmethod(set_device)
+
+    def set_phase_test(self) -> None:
+        """Nothing for a net that is made for TEST, as those without a phase are. Raises ModelError."""
+        self._has_phase("test")
+
+    def set_phase_train(self) -> None:
+        """Nothing for a net that is made for TRAIN. Raises ModelError."""
+        self._has_phase("train")
+
     # How.
+
+    def _has_phase(self, phase: str) -> None:
+        if (mine := self._definition.phase) != phase:
+            raise ModelError(
+                f"{self._definition.location}: the net is made for caffe.{mine.upper()}; give "
+                f"caffe.{phase.upper()} where it is made"
+            )
+
+    def _differentiate(self, last: int) -> None:
+        self._check_parameters()
+        self._values.settle(last)
+        self._values.differentiate()
 
     def _check_parameters(self) -> None:
         """Raise ShapeError where a parameter has been given a shape that its layer does not have."""

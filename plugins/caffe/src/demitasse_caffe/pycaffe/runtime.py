@@ -22,6 +22,7 @@ class _State:
     own: Runtime | None = None
     python_layers = False
     seed: int | None = None
+    phase: int | None = None
 
 
 def use(runtime: Runtime | None) -> None:
@@ -61,6 +62,25 @@ def set_random_seed(value: int) -> None:
     """The seed of the nets and solvers that are made from now on. Without it they have seed 0, not, as
     in Caffe, one from the clock."""
     _State.seed = int(value)
+
+
+def set_phase_test() -> None:
+    """Make nets that are given no phase for TEST."""
+    _State.phase = TEST
+
+
+def set_phase_train() -> None:
+    """Make nets that are given no phase for TRAIN."""
+    _State.phase = TRAIN
+
+
+def default_phase(trained: bool) -> int | None:
+    """The phase of a net that is given none, as nets of 2014 were: TEST for one of ``trained`` weights,
+    unless the script has set another; None where nothing says it."""
+    if _State.phase is None and trained:
+        LOG.info("a net of trained weights is given no phase: it is made for caffe.TEST")
+        return TEST
+    return _State.phase
 
 
 def solver_overrides() -> dict[str, Any]:
